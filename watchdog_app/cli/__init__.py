@@ -1,0 +1,1 @@
+"""The watchdog command: one file a subcommand."""

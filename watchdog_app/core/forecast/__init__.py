@@ -1,0 +1,1 @@
+"""The forecast of exhaustion: one streaming engine for every ceiling."""

@@ -1,0 +1,1 @@
+"""Wires sensors, core, actions and protocol together."""

@@ -1,0 +1,91 @@
+"""
+Every error that watchdog raises, in one tree.
+
+Operating system and driver errors are translated once, at the edge where they
+happen, and keep their cause. Each message says what happened, what it means
+now and what to do. The exit code rides in the error, so that the command line
+turns any of them into text and a status in one place.
+"""
+
+from __future__ import annotations
+
+EXIT_OK = 0
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+EXIT_NO_DAEMON = 3
+
+
+class WatchdogError(Exception):
+    """Root of the tree: something that a person can be told in plain words."""
+
+    exit_code = EXIT_FAILURE
+
+
+class ConfigError(WatchdogError):
+    """A configuration file holds an unknown key or a bad value."""
+
+    exit_code = EXIT_USAGE
+
+
+class UsageError(WatchdogError):
+    """A command was given words that make no sense together."""
+
+    exit_code = EXIT_USAGE
+
+
+class DaemonNotRunning(WatchdogError):  # noqa: N818 - a state of the machine, not a fault
+    """Nobody listens on the socket."""
+
+    exit_code = EXIT_NO_DAEMON
+
+
+class AlreadyRunning(WatchdogError):  # noqa: N818
+    """Another daemon of this user holds the lock."""
+
+
+class ProtocolError(WatchdogError):
+    """A peer sent bytes that are not a message of ours, or too many of them."""
+
+
+class RequestError(WatchdogError):
+    """The daemon understood a request and refused it."""
+
+    def __init__(self, message: str, code: int = -32000) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class TaskNotFound(RequestError):  # noqa: N818
+    """No watched task answers to the pid, notebook or script that was named."""
+
+
+class SensorError(WatchdogError):
+    """Root of what can go wrong while reading the machine."""
+
+
+class Gone(SensorError):  # noqa: N818
+    """The process or device ended while it was read: normal, never logged loudly."""
+
+
+class Denied(SensorError):  # noqa: N818
+    """The machine has the figure and does not let this user see it."""
+
+
+class Unsupported(SensorError):  # noqa: N818
+    """This machine, kernel or driver has no such figure."""
+
+
+class ActionError(WatchdogError):
+    """An action could not be carried out; nothing was half done."""
+
+
+class RescueError(WatchdogError):
+    """A rescue could not be written, or one on disk cannot be used."""
+
+
+class RescueDamaged(RescueError):  # noqa: N818
+    """A rescue on disk is incomplete or its checksums do not match."""
+
+
+class RescueMismatch(RescueError):  # noqa: N818
+    """A rescue is whole, but belongs to a different program; the message names the difference."""

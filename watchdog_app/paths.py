@@ -1,0 +1,66 @@
+"""
+Where watchdog keeps its files: one function a place, environment as an argument.
+
+Linux and other Unixes follow the XDG base directory specification 0.8; macOS
+and Windows use what their users expect. Nothing is created here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+
+
+def _home(env: Mapping[str, str]) -> str:
+    return env.get("HOME") or os.path.expanduser("~")
+
+
+def runtime_dir(env: Mapping[str, str] = os.environ) -> str:
+    """Folder of the socket and the lock: private to the user, gone after a restart."""
+    override = env.get("WATCHDOG_RUNTIME_DIR")
+    if override:
+        return override
+    if sys.platform == "win32":
+        return os.path.join(env.get("LOCALAPPDATA", tempfile.gettempdir()), "watchdog", "run")
+    base = env.get("XDG_RUNTIME_DIR")
+    if base and os.path.isabs(base) and os.path.isdir(base):
+        return os.path.join(base, "watchdog")
+    # No session manager (ssh without logind, containers): a folder that only the uid can own.
+    return os.path.join(tempfile.gettempdir(), f"watchdog-{os.getuid()}")
+
+
+def state_dir(env: Mapping[str, str] = os.environ) -> str:
+    """Folder of the journal: kept over restarts."""
+    override = env.get("WATCHDOG_STATE_DIR")
+    if override:
+        return override
+    if sys.platform == "win32":
+        return os.path.join(env.get("LOCALAPPDATA", _home(env)), "watchdog", "state")
+    if sys.platform == "darwin":
+        return os.path.join(_home(env), "Library", "Application Support", "watchdog")
+    base = env.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(base):  # the specification: a relative path is to be ignored
+        base = os.path.join(_home(env), ".local", "state")
+    return os.path.join(base, "watchdog")
+
+
+def config_file(env: Mapping[str, str] = os.environ) -> str:
+    """Path of config.toml, whether it exists or not."""
+    override = env.get("WATCHDOG_CONFIG")
+    if override:
+        return override
+    if sys.platform == "win32":
+        return os.path.join(env.get("APPDATA", _home(env)), "watchdog", "config.toml")
+    if sys.platform == "darwin":
+        return os.path.join(_home(env), "Library", "Application Support", "watchdog", "config.toml")
+    base = env.get("XDG_CONFIG_HOME", "")
+    if not os.path.isabs(base):
+        base = os.path.join(_home(env), ".config")
+    return os.path.join(base, "watchdog", "config.toml")
+
+
+def socket_path(env: Mapping[str, str] = os.environ) -> str:
+    """The daemon's socket."""
+    return os.path.join(runtime_dir(env), "daemon.sock")

@@ -1,0 +1,1 @@
+"""Versioned messages, framing and the blocking client."""

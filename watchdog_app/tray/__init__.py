@@ -1,0 +1,1 @@
+"""The tray companion: pure state and a thin desktop shell."""
