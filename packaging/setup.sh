@@ -1,0 +1,82 @@
+#!/bin/sh
+# Make the virtual environment .venv and install watchdog into it.
+#
+#   packaging/setup.sh run     what the daemon and the commands need
+#   packaging/setup.sh test    and all that the tests, the demo and the benchmarks need
+#
+# Debian keeps venv apart from python3, and the tests want a real message bus.
+# Missing packages are installed where we may (root, or sudo that asks nothing);
+# elsewhere the exact command is printed. Runs again only when pyproject.toml changed.
+set -eu
+cd "$(dirname "$0")/.."
+what=${1:-run}
+venv=.venv
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"
+    elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then sudo -n "$@"
+    else return 1
+    fi
+}
+
+apt_install() {
+    if command -v apt-get >/dev/null 2>&1; then
+        say "installing $* with apt-get"
+        if as_root sh -c 'apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"' sh "$@" >/dev/null
+        then return 0
+        fi
+    fi
+    return 1
+}
+
+find_python() {
+    for candidate in ${PYTHON:-} python3 python3.13 python3.12 python3.11; do
+        if command -v "$candidate" >/dev/null 2>&1 &&
+            "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
+        then echo "$candidate"; return 0
+        fi
+    done
+    return 1
+}
+
+if ! python=$(find_python); then
+    apt_install python3 python3-venv || true
+    if ! python=$(find_python); then
+        say "Python 3.11 or newer was not found. Install it (Debian: apt-get install python3 python3-venv), or name one: make PYTHON=/path/to/python3 $what"
+        exit 1
+    fi
+fi
+
+if ! "$python" -c 'import venv, ensurepip' 2>/dev/null; then
+    if ! apt_install python3-venv; then
+        say "Python's venv module is missing. Run: sudo apt-get install python3-venv"
+        exit 1
+    fi
+fi
+
+if [ "$what" = test ]; then
+    missing=""
+    command -v dbus-daemon >/dev/null 2>&1 || missing="$missing dbus"
+    if [ -n "$missing" ]; then
+        # shellcheck disable=SC2086 - a list of package names
+        apt_install $missing || say "not installed:$missing. The tests that need them will say so and be skipped. Run: sudo apt-get install$missing"
+    fi
+fi
+
+stamp=$venv/.installed-$what
+if [ -f "$stamp" ] && [ "$stamp" -nt pyproject.toml ] && [ -x "$venv/bin/watchdog" ]; then
+    exit 0
+fi
+[ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+case $what in
+    run) extras="" ;;
+    test) extras="[tensorflow,dev]" ;;
+    *) say "unknown target '$what'; use run or test"; exit 2 ;;
+esac
+note=""
+[ "$what" = test ] && note="; TensorFlow is about 600 MB: the first time takes some minutes"
+say "installing watchdog$extras into $venv$note"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".$extras"
+touch "$stamp"
