@@ -33,13 +33,13 @@ class UsageError(WatchdogError):
     exit_code = EXIT_USAGE
 
 
-class DaemonNotRunning(WatchdogError):  # noqa: N818 - a state of the machine, not a fault
+class DaemonNotRunning(WatchdogError):
     """Nobody listens on the socket."""
 
     exit_code = EXIT_NO_DAEMON
 
 
-class AlreadyRunning(WatchdogError):  # noqa: N818
+class AlreadyRunning(WatchdogError):
     """Another daemon of this user holds the lock."""
 
 
@@ -55,23 +55,29 @@ class RequestError(WatchdogError):
         self.code = code
 
 
-class TaskNotFound(RequestError):  # noqa: N818
-    """No watched task answers to the pid, notebook or script that was named."""
+class TaskNotFound(RequestError):
+    """No watched task, or more than one, answers to the pid, notebook or script that was named."""
+
+    def __init__(
+        self, message: str, code: int = -32002, candidates: tuple[dict[str, object], ...] = ()
+    ) -> None:
+        super().__init__(message, code)
+        self.candidates = candidates  # {"pid", "name"} of each task that could have been meant
 
 
 class SensorError(WatchdogError):
     """Root of what can go wrong while reading the machine."""
 
 
-class Gone(SensorError):  # noqa: N818
+class Gone(SensorError):
     """The process or device ended while it was read: normal, never logged loudly."""
 
 
-class Denied(SensorError):  # noqa: N818
+class Denied(SensorError):
     """The machine has the figure and does not let this user see it."""
 
 
-class Unsupported(SensorError):  # noqa: N818
+class Unsupported(SensorError):
     """This machine, kernel or driver has no such figure."""
 
 
@@ -83,9 +89,9 @@ class RescueError(WatchdogError):
     """A rescue could not be written, or one on disk cannot be used."""
 
 
-class RescueDamaged(RescueError):  # noqa: N818
+class RescueDamaged(RescueError):
     """A rescue on disk is incomplete or its checksums do not match."""
 
 
-class RescueMismatch(RescueError):  # noqa: N818
+class RescueMismatch(RescueError):
     """A rescue is whole, but belongs to a different program; the message names the difference."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Mapping
 
 
@@ -23,12 +22,18 @@ def runtime_dir(env: Mapping[str, str] = os.environ) -> str:
     if override:
         return override
     if sys.platform == "win32":
-        return os.path.join(env.get("LOCALAPPDATA", tempfile.gettempdir()), "watchdog", "run")
+        return os.path.join(env.get("LOCALAPPDATA", _home(env)), "watchdog", "run")
     base = env.get("XDG_RUNTIME_DIR")
-    if base and os.path.isabs(base) and os.path.isdir(base):
+    if base and os.path.isabs(base) and os.path.isdir(base) and os.stat(base).st_uid == os.getuid():
         return os.path.join(base, "watchdog")
-    # No session manager (ssh without logind, containers): a folder that only the uid can own.
-    return os.path.join(tempfile.gettempdir(), f"watchdog-{os.getuid()}")
+    # A notebook server started by a service or through sudo has no XDG_RUNTIME_DIR, or another
+    # user's: its agents are to find the daemon that a login session started.
+    session = f"/run/user/{os.getuid()}"
+    if os.path.isdir(session):
+        return os.path.join(session, "watchdog")
+    # No session manager (ssh without logind, containers). Not TMPDIR: batch systems set one per
+    # job, and both ends must come to the same place.
+    return f"/tmp/watchdog-{os.getuid()}"  # noqa: S108 - the daemon refuses a foreign folder
 
 
 def state_dir(env: Mapping[str, str] = os.environ) -> str:

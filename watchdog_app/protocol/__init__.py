@@ -1,1 +1,1 @@
-"""Versioned messages, framing and the blocking client."""
+"""How the programs talk: messages, framing, transport, blocking client."""

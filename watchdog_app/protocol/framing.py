@@ -1,0 +1,147 @@
+"""
+Bytes to messages and back: one JSON object a line, at most 1 MiB a line.
+
+Both ends treat the other as untrusted: a line that never ends, nesting without
+end, numbers that JSON does not know and text that is not UTF-8 are refused
+here, so that nothing behind has to think of them.
+"""
+
+from __future__ import annotations
+
+import json
+
+from watchdog_app.errors import ProtocolError
+
+TYPE_CHECKING = False  # the typing module costs more than this whole package
+if TYPE_CHECKING:
+    from typing import Any
+
+MAX_LINE_BYTES = 1024 * 1024
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+
+
+class BadLine(ProtocolError):
+    """One line is no message; the lines after it may be."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class LineTooLong(ProtocolError):
+    """More than `MAX_LINE_BYTES` without an end of line: the stream cannot be trusted again."""
+
+
+class LineDecoder:
+    """Puts lines together from pieces of any size. One decoder a connection."""
+
+    __slots__ = ("_limit", "_pieces", "_size")
+
+    def __init__(self, limit_bytes: int = MAX_LINE_BYTES) -> None:
+        self._limit = limit_bytes
+        self._pieces: list[bytes] = []  # of the line that has not ended; joined once
+        self._size = 0
+
+    def lines(self, data: bytes) -> list[bytes]:
+        """
+        The lines that `data` completes, in order, without their ends; blank ones are left out.
+
+        Raises:
+            LineTooLong: nothing more can be read from this stream.
+        """
+        *complete, rest = data.split(b"\n")
+        found: list[bytes] = []
+        for part in complete:
+            if self._size + len(part) > self._limit:
+                raise self._too_long()
+            line = b"".join((*self._pieces, part))
+            self._pieces.clear()
+            self._size = 0
+            if line.strip():
+                found.append(line)
+        if rest:
+            self._size += len(rest)
+            if self._size > self._limit:
+                raise self._too_long()
+            self._pieces.append(rest)
+        return found
+
+    def feed(self, data: bytes) -> list[dict[str, Any]]:
+        """
+        The messages that `data` completes, in order.
+
+        Raises:
+            BadLine: a line is no JSON object; messages before it in `data` are lost.
+            LineTooLong: nothing more can be read from this stream.
+        """
+        return [decode(line) for line in self.lines(data)]
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes held of a line that has not ended."""
+        return self._size
+
+    def _too_long(self) -> LineTooLong:
+        self._pieces.clear()
+        self._size = 0
+        return LineTooLong(f"A message is longer than {self._limit} bytes; the connection is shut.")
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
+
+
+# Built once: json.loads with an argument of its own builds a decoder at every call.
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"), check_circular=False)
+
+
+def decode(line: bytes) -> dict[str, Any]:
+    """
+    The message in one line.
+
+    Raises:
+        BadLine: `code` says whether it is no JSON at all or JSON that is no object.
+    """
+    try:
+        message = _DECODER.decode(line.decode("utf-8"))
+    except (ValueError, RecursionError) as error:  # ValueError: UTF-8, JSON and huge integers
+        raise BadLine(f"Not JSON: {_short(error)}", PARSE_ERROR) from error
+    if not isinstance(message, dict):
+        what = "a batch; send one message a line" if isinstance(message, list) else "no object"
+        raise BadLine(f"A message is a JSON object; this is {what}.", INVALID_REQUEST)
+    return message
+
+
+def encode(message: dict[str, Any]) -> bytes:
+    """
+    One line with its end. Infinite and undefined numbers become null: JSON has no others.
+
+    Raises:
+        ProtocolError: the message is longer than a line may be.
+        TypeError: it holds something that JSON has no form for.
+    """
+    try:
+        text = _ENCODER.encode(message)
+    except ValueError:
+        text = _ENCODER.encode(_finite(message))
+    line = text.encode("ascii") + b"\n"  # the encoder escapes all else, lone surrogates too
+    if len(line) > MAX_LINE_BYTES:
+        raise ProtocolError(f"A message of {len(line)} bytes is too long to be sent.")
+    return line
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if abs(value) < float("inf") else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _short(error: BaseException) -> str:
+    return str(error)[:120]

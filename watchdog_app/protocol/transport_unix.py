@@ -1,0 +1,100 @@
+"""
+Unix sockets with peer credentials: Linux and macOS.
+
+Sources: unix(7) for the length of paths and SO_PEERCRED; macOS <sys/un.h> and
+<sys/ucred.h> for LOCAL_PEERCRED and LOCAL_PEERPID.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+import time
+from contextlib import contextmanager, suppress
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LINUX: bool = sys.platform == "linux"  # annotated: the type checker reads both branches
+_PATH_BYTES = 107 if _LINUX else 103  # sun_path less the final zero
+_BUSY_WAIT_S = 0.01
+
+# macOS: getsockopt(SOL_LOCAL, ...); Python has no names for them.
+_SOL_LOCAL = 0
+_LOCAL_PEERCRED = 0x001
+_LOCAL_PEERPID = 0x002
+
+
+def listen(path: str, backlog: int) -> socket.socket:
+    """See `transport.listen`."""
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        # bind(2) makes the file with the umask: never a moment in which others may connect.
+        # The umask is the process's own; the daemon has one thread when it comes here.
+        old = os.umask(0o177)
+        try:
+            with _reachable(path) as address:
+                server.bind(address)
+        finally:
+            os.umask(old)
+        server.listen(backlog)
+        server.setblocking(False)
+    except BaseException:
+        server.close()
+        raise
+    return server
+
+
+def connect(path: str, timeout_s: float) -> socket.socket:
+    """See `transport.connect`."""
+    end = time.monotonic() + timeout_s
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        client.settimeout(timeout_s)
+        with _reachable(path) as address:
+            while True:
+                try:
+                    client.connect(address)
+                    break
+                except BlockingIOError:
+                    # connect(2): a full backlog is EAGAIN at once on a Unix socket, not a wait.
+                    if time.monotonic() >= end:
+                        raise TimeoutError("too many others are waiting to be served") from None
+                    time.sleep(_BUSY_WAIT_S)
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+def credentials(connection: socket.socket) -> tuple[int, int | None]:
+    """Effective user and process of the other end when it connected."""
+    if _LINUX:
+        data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        pid, uid, _ = struct.unpack("=iII", data)
+        return uid, pid or None  # 0: a process of a namespace that we cannot see
+    data = connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, 76)
+    uid = struct.unpack_from("=II", data)[1]
+    process: int | None = None
+    with suppress(OSError):
+        process = struct.unpack("=i", connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERPID, 4))[0]
+    return uid, process
+
+
+@contextmanager
+def _reachable(path: str) -> Iterator[str]:
+    """An address that fits: a long path is reached through an open handle of its folder."""
+    if len(os.fsencode(path)) <= _PATH_BYTES or not _LINUX:
+        yield path  # elsewhere the system says that the path is too long
+        return
+    folder, name = os.path.split(path)
+    handle = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{handle}/{name}"
+    finally:
+        os.close(handle)
