@@ -1,0 +1,240 @@
+"""
+The demo's plot: a training leaks, is seen, is saved, is killed, goes on.
+
+Everything told is read from outside: the daemon's status as any client gets it,
+the exit status of the training, and the losses that the script itself wrote.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from watchdog_app.actions.memory_group import MemoryGroup
+from watchdog_app.demo import losses
+from watchdog_app.demo.stage import Stage
+from watchdog_app.errors import WatchdogError
+from watchdog_app.protocol.client import Client
+from watchdog_app.units import MIB, format_bytes, format_duration, format_rate
+
+HEADROOM_BYTES = 700 * MIB  # what the leak may eat before the limit: some 20 s of training
+_PATIENCE_S = 300.0  # for one act; a hung one ends the demo with its log
+
+
+@dataclass(slots=True)
+class Report:
+    """What the demo found; `as_dict` is what `--json` prints."""
+
+    how: str = ""
+    limit_bytes: int = 0
+    warned_before_death_s: float | None = None
+    saved_before_death_s: float | None = None
+    save_seconds: float | None = None
+    rescue_bytes: int | None = None
+    rescue_step: int | None = None
+    killed_step: int | None = None
+    steps_lost: int | None = None
+    starts: int = 0
+    steps: int = 0
+    compared: int = 0
+    identical: bool = False
+    seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, units in the names."""
+        return asdict(self)
+
+
+class Play:
+    """One run of the demo on a stage. `say` gets each line of the story."""
+
+    def __init__(self, stage: Stage, say: Callable[[str], None]) -> None:
+        self._stage = stage
+        self._say = say
+        self._began = time.monotonic()
+        self.report = Report()
+        self._seen: set[str] = set()
+        self._warned_unix_s: float | None = None
+        self._saved_unix_s: float | None = None
+
+    def run(self) -> Report:
+        """
+        All acts, in order.
+
+        Raises:
+            WatchdogError: a process of the demo failed in a way that is not in the plot.
+        """
+        report = self.report
+        client = self._stage.start_daemon()
+        self._tell(f"a daemon of the demo's own watches (pid {client.daemon_pid})")
+        reference = self._stage.train(
+            "reference.log", "--losses", "reference.csv", "--rescues", "none",
+            "--keep-mib", "0", nice=10,
+        )  # fmt: skip
+        self._tell("a reference run without the bug starts: nobody will interrupt it")
+        limit_bytes = self._baseline(reference, client) + HEADROOM_BYTES
+        report.limit_bytes = limit_bytes
+        while True:
+            report.starts += 1
+            group = self._stage.limit(limit_bytes)
+            report.how = group.how
+            self._announce(group)
+            child = self._stage.train("train.log", group=group)
+            status = self._follow(client, child)
+            if status == 0:
+                break
+            self._death(status, group, client)
+            group.close()
+            if report.starts > 4:
+                raise WatchdogError("The training was killed five times; its log ends:\n"
+                                    + self._stage.tail("train.log"))  # fmt: skip
+        self._wait(reference, "the reference run")
+        self._verdict()
+        client.close()
+        report.seconds = time.monotonic() - self._began
+        return report
+
+    def _announce(self, group: MemoryGroup) -> None:
+        limit = format_bytes(group.limit_bytes)
+        if self.report.starts == 1:
+            self._tell(f"train.py starts inside a real {group.how} of {limit}; "
+                       "it keeps 1 MiB of every batch")  # fmt: skip
+        else:
+            self._tell("the same command is typed again: python train.py")
+
+    def _baseline(self, reference: subprocess.Popen[bytes], client: Client) -> int:
+        """RAM of the same training without the bug, once it trains."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while len(losses.read(self._path("reference.csv"))) < 5:
+            if reference.poll() is not None or time.monotonic() > deadline:
+                raise WatchdogError("The reference run failed; its log ends:\n"
+                                    + self._stage.tail("reference.log"))  # fmt: skip
+            time.sleep(0.1)
+        while time.monotonic() < deadline:
+            for task in client.call("status")["processes"]:
+                if task["pid"] == reference.pid:
+                    key = "ram_bytes"
+                    return int(task[key])
+            time.sleep(0.2)
+        raise WatchdogError("The daemon does not see the reference run; its log ends:\n"
+                            + self._stage.tail("daemon.log"))  # fmt: skip
+
+    def _follow(self, client: Client, child: subprocess.Popen[bytes]) -> int:
+        """Tell what the daemon shows of the training until it ends; its exit status."""
+        next_line = time.monotonic()
+        deadline = time.monotonic() + _PATIENCE_S
+        while child.poll() is None:
+            if time.monotonic() > deadline:
+                raise WatchdogError("The training hangs; its log ends:\n"
+                                    + self._stage.tail("train.log"))  # fmt: skip
+            status = client.call("status")
+            task = next((t for t in status["processes"] if t["pid"] == child.pid), None)
+            if task is not None:
+                self._news(task, status)
+                if time.monotonic() >= next_line and (task["agent"] or {}).get("step"):
+                    next_line = time.monotonic() + 3.0
+                    self._tell(self._line(task, status))
+            time.sleep(0.1)
+        return child.returncode
+
+    def _line(self, task: dict[str, Any], status: dict[str, Any]) -> str:
+        agent = task["agent"]
+        trend = format_rate(task["trend_bytes_per_s"])
+        text = f"  step {agent['step']}, loss {agent['loss']:.3f}" if agent["loss"] else "  "
+        ceiling = next((c for c in status["ceilings"] if task["pid"] in c["tasks"]
+                        and c["kind"] == "cgroup"), None)  # fmt: skip
+        if ceiling:
+            text += f", {format_bytes(ceiling['used'])} of {format_bytes(ceiling['limit'])}"
+        text += f", {trend}"
+        if task["eta_s"] is not None:
+            text += (f", full in about {format_duration(task['eta_s'])} "
+                     f"({task['eta_low_s']:.0f}-{_high(task['eta_high_s'])} s)")  # fmt: skip
+        return text
+
+    def _news(self, task: dict[str, Any], status: dict[str, Any]) -> None:
+        """Tell each stage, once a run, and each rescue."""
+        run = self.report.starts
+        for incident in status["incidents"]:
+            mark = f"{run}:{incident['id']}:{incident['stage']}"
+            if mark in self._seen or incident["stage"] in ("ok", "watch"):
+                continue
+            self._seen.add(mark)
+            if self._warned_unix_s is None and incident["stage"] != "rescue":
+                self._warned_unix_s = time.time()
+            self._tell(f"WATCHDOG {incident['stage']}: {incident['label']}: {incident['why']}")
+        rescue = (task["agent"] or {}).get("rescue")
+        if rescue and f"{run}:{rescue['path']}" not in self._seen:
+            self._seen.add(f"{run}:{rescue['path']}")
+            self._saved_unix_s = rescue["saved_unix_s"]
+            self.report.rescue_step = rescue["step"]
+            self.report.rescue_bytes = rescue["bytes"]
+            self.report.save_seconds = rescue["seconds"]
+            self._tell(
+                f"WATCHDOG saved step {rescue['step']}: {format_bytes(rescue['bytes'])} "
+                f"in {rescue['seconds']:.2f} s"
+            )
+
+    def _death(self, status: int, group: MemoryGroup, client: Client) -> None:
+        """Tell what killed it, what that cost, and what the daemon says of it."""
+        report = self.report
+        if status > 0 and group.how != "address space limit":
+            raise WatchdogError("The training failed by itself; its log ends:\n"
+                                + self._stage.tail("train.log"))  # fmt: skip
+        written = losses.read(self._path("losses.csv"))
+        if not written or report.rescue_step is None or self._saved_unix_s is None:
+            raise WatchdogError("The training died before a rescue was made; the daemon's log "
+                                "ends:\n" + self._stage.tail("daemon.log"))  # fmt: skip
+        last = max(written)
+        died_unix_s = written[last].unix_s
+        cause = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        kills = group.oom_kills()
+        counted = f", the group counts {kills} kill for memory" if kills else ""
+        self._tell(f"KILLED at step {last} ({cause}{counted})")
+        if report.starts == 1:
+            report.killed_step = last
+            report.steps_lost = last - report.rescue_step
+            report.saved_before_death_s = max(0.0, died_unix_s - self._saved_unix_s)
+            if self._warned_unix_s is not None:
+                report.warned_before_death_s = max(0.0, died_unix_s - self._warned_unix_s)
+        time.sleep(1.0)  # the daemon says within a second who died and of what
+        deaths = client.call("history", limit=20, kinds=["death"])["entries"]
+        if deaths:
+            self._tell("WATCHDOG " + str(deaths[0].get("text") or deaths[0].get("cause") or ""))
+
+    def _verdict(self) -> None:
+        reference = losses.read(self._path("reference.csv"))
+        rescued = losses.read(self._path("losses.csv"))
+        found = losses.compare(reference, rescued)
+        self.report.steps = len(reference)
+        self.report.compared = found.compared
+        self.report.identical = found.identical
+        if found.identical:
+            self._tell(f"finished: {found.compared} of {len(reference)} losses are identical, bit "
+                       "for bit, to the run that nobody interrupted")  # fmt: skip
+        else:
+            steps = found.different or found.missing
+            self._tell(f"DIFFERENT from the reference, first at step {steps[0] if steps else 0}: "
+                       f"{len(found.different)} differ, {len(found.missing)} missing")  # fmt: skip
+
+    def _wait(self, child: subprocess.Popen[bytes], what: str) -> None:
+        if child.poll() is None:
+            self._tell(f"waiting for {what} to finish, to compare")
+        try:
+            child.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise WatchdogError(f"{what} hangs; its log ends:\n"
+                                + self._stage.tail("reference.log")) from None  # fmt: skip
+
+    def _path(self, name: str) -> str:
+        return f"{self._stage.folder}/{name}"
+
+    def _tell(self, text: str) -> None:
+        self._say(f"{time.monotonic() - self._began:6.1f} s  {text}")
+
+
+def _high(value: float | None) -> str:
+    return f"{value:.0f}" if value is not None else "?"

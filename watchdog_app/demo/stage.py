@@ -1,0 +1,189 @@
+"""
+The stage on which the demo plays: a folder, a daemon of its own, a limit, the training.
+
+Nothing here touches the user's own daemon, journal or configuration: the
+demo's live in its folder and end with it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+
+from watchdog_app.actions.memory_group import MemoryGroup, open_group
+from watchdog_app.errors import ActionError, DaemonNotRunning, WatchdogError
+from watchdog_app.protocol.client import Client
+
+_CONFIG = """\
+# The demo lets the kernel kill, to show that nothing is lost. By default watchdog would
+# pause the training at the last moment instead.
+[actions]
+pause = false
+
+[notify]
+desktop = false
+"""
+
+
+class AddressSpace:
+    """Where no memory group can be had: a limit on the address space, the gentler cousin."""
+
+    path: str | None = None
+    how = "address space limit"
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """The command below `ulimit -v`."""
+        return [
+            "/bin/sh",
+            "-c",
+            'ulimit -v "$0" && exec "$@"',
+            str(self.limit_bytes // 1024),
+            *argv,
+        ]
+
+    def oom_kills(self) -> int | None:
+        """Nobody is killed: the allocation fails."""
+        return None
+
+    def usage_bytes(self) -> int | None:
+        """Not known."""
+        return None
+
+    def close(self) -> None:
+        """Nothing to remove."""
+
+
+class Stage:
+    """Folder, environment and processes of one demo; closes them all."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.script = os.path.join(folder, "train.py")
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._groups: list[MemoryGroup] = []
+        self._daemon: subprocess.Popen[bytes] | None = None
+        self._logs: list[int] = []
+        self.env = dict(
+            os.environ,
+            WATCHDOG_RUNTIME_DIR=os.path.join(folder, "run"),
+            WATCHDOG_STATE_DIR=os.path.join(folder, "state"),
+            WATCHDOG_CONFIG=os.path.join(folder, "config.toml"),
+            PYTHONDONTWRITEBYTECODE="1",
+            TF_CPP_MIN_LOG_LEVEL="3",
+            # One thread count for all runs: the order of additions decides the last bits.
+            OMP_NUM_THREADS="2",
+            TF_NUM_INTRAOP_THREADS="2",
+            TF_NUM_INTEROP_THREADS="2",
+        )
+
+    def prepare(self) -> None:
+        """
+        Lay out the folder.
+
+        Raises:
+            WatchdogError: TensorFlow is not installed for this Python.
+        """
+        if find_spec("tensorflow") is None:
+            raise WatchdogError(
+                f"The demo trains a real network, and TensorFlow is not installed for "
+                f"{sys.executable}. Install it with: pip install 'watchdog-app[tensorflow]'"
+            )
+        os.makedirs(self.folder, exist_ok=True)
+        source = os.path.join(os.path.dirname(__file__), "train.py")
+        shutil.copyfile(source, self.script)
+        with open(self.env["WATCHDOG_CONFIG"], "w") as file:
+            file.write(_CONFIG)
+
+    def start_daemon(self, timeout_s: float = 30.0) -> Client:
+        """
+        A daemon for this demo alone, and a connection to it.
+
+        Raises:
+            WatchdogError: it ended at once; the message holds the end of its log.
+        """
+        argv = [sys.executable, "-m", "watchdog_app", "run"]
+        self._daemon = self._spawn(argv, "daemon.log")
+        socket_path = os.path.join(self.env["WATCHDOG_RUNTIME_DIR"], "daemon.sock")
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return Client.connect(socket_path)
+            except DaemonNotRunning:
+                if self._daemon.poll() is not None or time.monotonic() > deadline:
+                    raise WatchdogError(
+                        "The demo's daemon did not start. Its log ends:\n" + self.tail("daemon.log")
+                    ) from None
+                time.sleep(0.05)
+
+    def train(
+        self, log: str, *arguments: str, group: MemoryGroup | None = None, nice: int = 0
+    ) -> subprocess.Popen[bytes]:
+        """Start the training script, in a group or free, with its output in a log file."""
+        argv = [sys.executable, "train.py", *arguments]
+        if group is not None:
+            argv = group.command(argv)
+        if nice:
+            argv = ["nice", "-n", str(nice), *argv]
+        return self._spawn(argv, log)
+
+    def limit(self, limit_bytes: int) -> MemoryGroup:
+        """A new memory group, or the next best thing where none can be had."""
+        name = f"watchdog-demo-{os.getpid()}-{len(self._groups)}"
+        group: MemoryGroup
+        try:
+            group = open_group(name, limit_bytes)
+        except ActionError:
+            group = AddressSpace(limit_bytes)
+        self._groups.append(group)
+        return group
+
+    def tail(self, log: str, lines: int = 12) -> str:
+        """The last lines of one of the logs."""
+        with suppress(OSError), open(os.path.join(self.folder, log), errors="replace") as file:
+            return "".join(file.readlines()[-lines:]).rstrip()
+        return ""
+
+    def close(self) -> None:
+        """End every process that was started here and remove the groups."""
+        for child in self._children:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+        if self._daemon is not None and self._daemon.poll() is None:
+            self._daemon.send_signal(signal.SIGTERM)
+            try:
+                self._daemon.wait(5)
+            except subprocess.TimeoutExpired:
+                self._daemon.kill()
+                self._daemon.wait()
+        for group in self._groups:
+            group.close()
+        for fd in self._logs:
+            os.close(fd)
+        self._logs.clear()
+
+    def _spawn(self, argv: list[str], log: str) -> subprocess.Popen[bytes]:
+        path = os.path.join(self.folder, log)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._logs.append(fd)
+        child = subprocess.Popen(
+            argv,
+            cwd=self.folder,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=fd,
+            stderr=fd,
+            start_new_session=True,  # Ctrl-C in the terminal is ours to handle
+        )
+        self._children.append(child)
+        return child
