@@ -1,0 +1,210 @@
+"""
+config.toml to settings and back, with where each value comes from.
+
+Everything has a default. What a file holds besides, or holds wrongly, is an
+error that names file, key, value and what is accepted: a setting that is
+silently not in force costs somebody a training.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from watchdog_app import paths
+from watchdog_app.config.keys import KEYS, RULE_KEYS, Key
+from watchdog_app.core.settings import RuleSettings, Settings
+from watchdog_app.errors import ConfigError
+from watchdog_app.units import MIB, format_bytes
+
+DEFAULT = "default"
+ENVIRONMENT = "environment"
+ENV_PREFIX = "WATCHDOG_"
+
+_MOST_FILE_BYTES = MIB
+
+Sources = Mapping[str, str]
+
+
+def load(
+    path: str | None = None, env: Mapping[str, str] = os.environ, required: bool = False
+) -> tuple[Settings, Sources]:
+    """
+    The settings in force, and for each key the file it comes from, "environment" or "default".
+
+    Args:
+        path: the file; None: where this user keeps it.
+        env: `WATCHDOG_STAGES_WARN_S=60` goes before `warn_s` of `[stages]` in the file.
+        required: a file that does not exist is an error, not a reason for defaults.
+
+    Raises:
+        ConfigError: names file, key, value and what is accepted.
+    """
+    where = path or paths.config_file(env)
+    values: dict[str, Any] = {}
+    sources = dict.fromkeys(KEYS, DEFAULT)
+    rules: tuple[RuleSettings, ...] = ()
+    table = _read_file(where, required)
+    for section, content in table.items():
+        if section == "rule":
+            rules = _rules(content, where)
+            sources[section] = where
+            continue
+        for key, value in _section(section, content, where).items():
+            values[key] = _value(where, key, KEYS[key], value)
+            sources[key] = where
+    for key, spec in KEYS.items():
+        name = ENV_PREFIX + key.replace(".", "_").upper()
+        if name in env:
+            values[key] = _value(f"environment variable {name}", key, spec, env[name])
+            sources[key] = ENVIRONMENT
+    settings = _build(values, rules)
+    _check_together(settings, sources)
+    return settings, sources
+
+
+def describe(settings: Settings, sources: Sources) -> list[dict[str, Any]]:
+    """One entry a setting: key, value, source, help, accepted; in the documentation's order."""
+    found: list[dict[str, Any]] = []
+    for key, spec in KEYS.items():
+        section, _, name = key.partition(".")
+        value = getattr(getattr(settings, section), name)
+        found.append(
+            {
+                "key": key,
+                "value": list(value) if isinstance(value, tuple) else value,
+                "source": sources.get(key, DEFAULT),
+                "help": spec.help,
+                "accepted": spec.accepted,
+            }
+        )
+    for number, rule in enumerate(settings.rules, 1):
+        shown = {field.name: getattr(rule, field.name) for field in fields(rule)}
+        found.append(
+            {
+                "key": f"rule {number}",
+                "value": {name: value for name, value in shown.items() if value is not None},
+                "source": sources.get("rule", DEFAULT),
+                "help": "other actions for the tasks and ceilings that match",
+                "accepted": f"a table [[rule]] with {', '.join(RULE_KEYS)}",
+            }
+        )
+    return found
+
+
+def _read_file(path: str, required: bool) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MOST_FILE_BYTES + 1)
+    except FileNotFoundError:
+        if required:
+            raise ConfigError(f"{path} does not exist.") from None
+        return {}
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
+    if len(data) > _MOST_FILE_BYTES:
+        raise ConfigError(f"{path} is larger than {format_bytes(_MOST_FILE_BYTES)}.")
+    import tomllib  # 1.5 MB of memory that a machine without a file need not pay
+
+    try:
+        return tomllib.loads(data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}).") from error
+    except (ValueError, RecursionError) as error:  # tomllib.TOMLDecodeError among them
+        raise ConfigError(f"{path} is not valid TOML: {error}.") from error
+
+
+def _section(section: str, content: Any, where: str) -> dict[str, Any]:
+    """`{"stages.warn_s": value}` of one table, all keys known."""
+    known = [key.partition(".")[2] for key in KEYS if key.startswith(section + ".")]
+    if not known:
+        sections = sorted({key.partition(".")[0] for key in KEYS} | {"rule"})
+        if section == "rules":
+            hint = " Write [[rule]], once for each rule."
+        else:
+            inside = [key for key in KEYS if key.partition(".")[2] == section]
+            hint = f" It belongs in [{inside[0].partition('.')[0]}]." if inside else ""
+            hint = hint or _nearest(section, sections)
+        raise ConfigError(
+            f"{where}: {_shown(section)} is no table of ours. "
+            f"There are {', '.join(sections)}.{hint}"
+        )
+    if not isinstance(content, dict):
+        raise ConfigError(f"{where}: {section} = {_shown(content)} must be a table: [{section}].")
+    for name in content:
+        if name not in known:
+            raise ConfigError(
+                f"{where}: {_shown(name)} is not known in [{section}]. "
+                f"There are {', '.join(known)}.{_nearest(name, known)}"
+            )
+    return {f"{section}.{name}": value for name, value in content.items()}
+
+
+def _rules(content: Any, where: str) -> tuple[RuleSettings, ...]:
+    if not isinstance(content, list) or not all(isinstance(item, dict) for item in content):
+        raise ConfigError(f"{where}: write [[rule]] with two brackets, once for each rule.")
+    found: list[RuleSettings] = []
+    for number, item in enumerate(content, 1):
+        values: dict[str, Any] = {}
+        for name, value in item.items():
+            if name not in RULE_KEYS:
+                raise ConfigError(
+                    f"{where}: {_shown(name)} is not known in [[rule]] number {number}. "
+                    f"There are {', '.join(RULE_KEYS)}.{_nearest(name, list(RULE_KEYS))}"
+                )
+            values[name] = _value(
+                f"{where}: [[rule]] number {number}", name, RULE_KEYS[name], value
+            )
+        if not values.keys() & {"notify", "checkpoint", "pause"}:
+            raise ConfigError(
+                f"{where}: [[rule]] number {number} changes nothing. "
+                "Give it notify, checkpoint or pause."
+            )
+        found.append(RuleSettings(**values))
+    return tuple(found)
+
+
+def _value(where: str, key: str, spec: Key, value: Any) -> Any:
+    try:
+        return spec.read(value)
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise ConfigError(
+            f"{where}: {key} = {_shown(value)} is not accepted. It must be {spec.accepted}."
+        ) from error
+
+
+def _build(values: Mapping[str, Any], rules: tuple[RuleSettings, ...]) -> Settings:
+    settings = replace(Settings(), rules=rules)
+    for key, value in values.items():
+        section, _, name = key.partition(".")
+        part = replace(getattr(settings, section), **{name: value})
+        settings = replace(settings, **{section: part})
+    return settings
+
+
+def _check_together(settings: Settings, sources: Sources) -> None:
+    watch, stages = settings.watch, settings.stages
+    for low_key, low, high_key, high in (
+        ("watch.fast_interval_s", watch.fast_interval_s, "watch.interval_s", watch.interval_s),
+        ("stages.hold_s", stages.hold_s, "stages.warn_s", stages.warn_s),
+    ):
+        if low > high:
+            raise ConfigError(
+                f"{low_key} = {low:g} ({sources[low_key]}) must not be above "
+                f"{high_key} = {high:g} ({sources[high_key]})."
+            )
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    from difflib import get_close_matches
+
+    close = [key for key in known if key.rsplit("_", 1)[0] == name]  # the unit was left out
+    close = close or get_close_matches(name, known, 1)
+    return f" Did you mean {close[0]}?" if close else ""
+
+
+def _shown(value: Any) -> str:
+    text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,152 @@
+"""Every key of config.toml: how it is read, what is accepted, what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from watchdog_app.core.outlook import Caution, CeilingKind
+from watchdog_app.units import MIB, format_bytes, format_duration, parse_bytes, parse_duration
+
+_DAY_S = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One thing that can be set: how its value is read, what is accepted, what it does."""
+
+    read: Callable[[Any], Any]  # raises ValueError with what is accepted
+    accepted: str
+    help: str
+
+
+def _truth(value: Any) -> bool:
+    if isinstance(value, str) and value.lower() in ("true", "false"):  # from the environment
+        return value.lower() == "true"
+    if value is not True and value is not False:
+        raise ValueError
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError
+    return value
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):  # from the environment
+        import json
+
+        value = json.loads(value)
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ValueError
+    if value and (not value[0] or any("\0" in item for item in value)):
+        raise ValueError
+    return tuple(value)
+
+
+def _within(low: float, high: float, parse: Callable[[str], float]) -> Callable[[Any], float]:
+    def read(value: Any) -> float:
+        number = parse(value) if isinstance(value, str) else value
+        number_given = isinstance(number, int | float) and not isinstance(number, bool)
+        if number_given and low <= number <= high:  # an undefined number is not within
+            return number
+        raise ValueError
+
+    return read
+
+
+def _duration(low_s: float, high_s: float, help_: str) -> Key:
+    read = _within(low_s, high_s, parse_duration)
+    accepted = (
+        f"a duration from {format_duration(low_s)} to {format_duration(high_s)}: "
+        'seconds, or a text such as "500ms", "90s" or "15m"'
+    )
+    return Key(lambda value: float(read(value)), accepted, help_)
+
+
+def _size(low: int, high: int, help_: str) -> Key:
+    read = _within(low, high, parse_bytes)
+    accepted = (
+        f"a size from {format_bytes(low)} to {format_bytes(high)}: "
+        'bytes, or a text such as "64 MiB"'
+    )
+    return Key(lambda value: int(read(value)), accepted, help_)
+
+
+def _factor(low: float, high: float, help_: str) -> Key:
+    read = _within(low, high, float)
+    return Key(lambda value: float(read(value)), f"a number from {low:g} to {high:g}", help_)
+
+
+def _switch(help_: str) -> Key:
+    return Key(_truth, "true or false", help_)
+
+
+def _ceiling_glob(value: Any) -> str:
+    from fnmatch import fnmatchcase
+
+    if not any(fnmatchcase(kind, _text(value)) for kind in CeilingKind):
+        raise ValueError
+    return _text(value)
+
+
+_CEILINGS = ", ".join(CeilingKind)
+
+KEYS: Mapping[str, Key] = {
+    "watch.interval_s": _duration(0.1, 60, "time between two looks at the machine at rest"),
+    "watch.fast_interval_s": _duration(
+        0.02, 10, "shortest time between two looks when a ceiling is near"
+    ),
+    "watch.caution": Key(
+        Caution,
+        " or ".join(f'"{caution}"' for caution in Caution),
+        "which mistake to avoid: low warns seldom, high saves early",
+    ),
+    "stages.warn_s": _duration(1, _DAY_S, "warn when memory may be exhausted within this time"),
+    "stages.hold_s": _duration(
+        0, 3600, "pause when it may be exhausted within this time and nothing else helped"
+    ),
+    "stages.safety_factor": _factor(
+        1, 100, "ask for a checkpoint this many times (save time + one step) before the end"
+    ),
+    "stages.rescue_floor_s": _duration(
+        0, 3600, "ask for a checkpoint at the latest this long before the end"
+    ),
+    "stages.settle_s": _duration(
+        0, 3600, "time that an action is given to take effect before the next one"
+    ),
+    "stages.cooldown_s": _duration(
+        0, _DAY_S, "quiet time between two notices of one incident, unless it gets worse"
+    ),
+    "actions.notify": _switch("show notices"),
+    "actions.checkpoint": _switch("ask trainings to save a checkpoint"),
+    "actions.pause": _switch("pause a training as the last resort; it can always be resumed"),
+    "notify.desktop": _switch("show notices on the desktop"),
+    "notify.terminal": _switch("write notices to the daemon's own standard error too"),
+    "notify.command": Key(
+        _words,
+        'a list of texts such as ["notify-me", "--quiet"]; [] for none',
+        "command that is run with each notice as JSON on its standard input",
+    ),
+    "journal.max_age_s": _duration(3600, 3650 * _DAY_S, "how long the past is kept"),
+    "journal.max_bytes": _size(MIB, 1024**4, "how large the journal may grow"),
+}
+
+RULE_KEYS: Mapping[str, Key] = {
+    "task": Key(
+        _text,
+        'a pattern such as "train*.ipynb" or "/home/me/project/*"',
+        "tasks that the rule is for: name, or path of the notebook or script",
+    ),
+    "ceiling": Key(
+        _ceiling_glob,
+        f"a pattern over {_CEILINGS}",
+        "ceilings that the rule is for",
+    ),
+    "notify": _switch("show notices; absent: as in [actions]"),
+    "checkpoint": _switch("ask for a checkpoint; absent: as in [actions]"),
+    "pause": _switch("pause as the last resort; absent: as in [actions]"),
+}
