@@ -1,0 +1,102 @@
+"""The last resort: a pause stops the growth, hits the guilty alone, and can be undone."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from harness import NO_PAUSE, PAUSE, state_letter
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.cgroup]
+
+BASE_MB = 290
+
+
+def test_a_pause_stops_the_growth_and_a_resume_finishes(world, reference):
+    """Held at the edge with its rescue made; more room, resume, and it ends as if nothing was."""
+    whole = reference("fit.py")
+    world.start_daemon(PAUSE)
+    group = world.group(BASE_MB + 300)
+    run = world.train("fit.py", "--leak-mb-s", "25", "--step-s", "0.05", group=group)
+
+    task = world.until(
+        lambda: (t := world.task(run.pid)) and t["paused_by_watchdog"] and t, "the pause"
+    )
+
+    assert "paused" == task["state"]
+    assert run.complete_rescues(), world.daemon_log()
+    used = group.usage_bytes()
+    time.sleep(2)
+    assert state_letter(run.pid) == "T"
+    assert abs(group.usage_bytes() - used) < 5_000_000
+    give_room(group, 4_000)
+    answer = world.client.call("task.resume", task=str(run.pid))
+    assert run.pid in answer["resumed"][0]["pids"]
+    assert run.wait() == 0, run.tail()
+    assert whole.final() == run.final()
+
+
+def test_only_the_guilty_of_two_tasks_is_acted_on(world):
+    """One leaks, one trains in the same group: the healthy one is never paused."""
+    world.start_daemon(PAUSE)
+    group = world.group(2 * BASE_MB + 350)
+    healthy = world.train("fit.py", "--step-s", "0.1", name="healthy", group=group)
+    guilty = world.train("fit.py", "--leak-mb-s", "25", "--step-s", "0.05", group=group)
+
+    world.until(
+        lambda: (t := world.task(guilty.pid)) and t["paused_by_watchdog"], "the guilty is paused"
+    )
+
+    assert state_letter(guilty.pid) == "T"
+    assert state_letter(healthy.pid) != "T"
+    paused = [e for e in world.history("decision") if e["decision_kind"] == "pause"]
+    assert {guilty.pid} == {entry["pid"] for entry in paused}
+    assert healthy.wait() == 0, healthy.tail()
+
+
+def test_a_task_without_an_agent_is_paused_rather_than_lost(world):
+    """It would otherwise die: the pause comes before the kernel, and the pid still lives."""
+    world.start_daemon(PAUSE)
+    group = world.group(600)
+    pid = world.start("hog.py", "30", group=group)
+
+    world.until(lambda: state_letter(pid) == "T", "the pause")
+
+    assert group.oom_kills() == 0
+
+
+def test_a_pause_outlives_the_daemon_and_can_be_undone(world):
+    """kill -9 of the daemon leaves the task paused; the next daemon knows and resumes it."""
+    world.start_daemon(PAUSE)
+    pid = world.start("hog.py", "1", "5")
+    world.until(lambda: world.task(pid), "the task is seen")
+    world.client.call("task.pause", task=str(pid))
+    assert state_letter(pid) == "T"
+
+    world.kill_daemon()
+    client = world.start_daemon(PAUSE)
+
+    task = world.until(lambda: world.task(pid), "the next daemon shows it")
+    assert task["paused_by_watchdog"]
+    client.call("task.resume", task=None)
+    world.until(lambda: state_letter(pid) != "T", "it runs again", 10)
+
+
+def test_a_process_gone_between_decision_and_action_is_a_clean_outcome(world):
+    """Kill the guilty while its end is near: the daemon goes on and acts on nobody else."""
+    world.start_daemon(NO_PAUSE)
+    group = world.group(600)
+    pid = world.start("hog.py", "60", group=group)
+    world.until(lambda: (world.task(pid) or {}).get("stage", "ok") != "ok", "a stage opens")
+
+    group.close()
+
+    world.until(lambda: world.task(pid) is None, "it is gone", 20)
+    assert world.client.call("status")["daemon"]["pid"] == world.daemon.pid
+
+
+def give_room(group, limit_mb: float) -> None:
+    """Raise the limit of a cgroup v1 group, memory and swap first."""
+    for name in ("memory.memsw.limit_in_bytes", "memory.limit_in_bytes"):
+        with open(f"{group.path}/{name}", "w") as file:
+            file.write(str(int(limit_mb * 1e6)))
