@@ -117,6 +117,10 @@ class Assessment:
     ratio: float  # used / limit
     forecast: Forecast | None
     why: str  # "rising 21 MiB/s for 40 s, steady; 6.0 of 7.0 GiB"
+    # The two tiers apart, as `stage` is only the highest: a silent checkpoint may be due
+    # (stage RESCUE) before the evidence is good enough to tell a person.
+    notify: bool = False
+    rescue: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,6 @@
-"""The forecast of exhaustion: one streaming engine for every ceiling."""
+"""Time to exhaustion of one series: what it does, where that leads, how sure that is."""
+
+from watchdog_app.core.forecast.outlook import Forecaster, Outlook
+from watchdog_app.core.forecast.trend import TrendForecaster
+
+__all__ = ["Forecaster", "Outlook", "TrendForecaster"]

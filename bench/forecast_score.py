@@ -1,0 +1,186 @@
+"""
+Score the forecast on a folder of recorded memory traces, in one process.
+
+    python bench/forecast_score.py FOLDER [--caution normal] [--traces] [--family]
+
+FOLDER holds index.csv and, for each trace, ID.json and ID.csv.gz. Definitions:
+an episode is a run of alarms less than 5 s apart; on a failing trace it is true
+when still open at the end or begun in the last 60 s, else premature; lead is the
+time from the earliest true episode to the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import csv
+import gzip
+import json
+import os
+import pickle
+import time
+
+from watchdog_app.core.outlook import Caution, Costs
+from watchdog_app.core.settings import StageSettings, WatchSettings
+from watchdog_app.core.watch import CeilingWatch
+
+GAP_S, NEAR_S = 5.0, 60.0
+
+
+def load(folder, signal="unrecl", cache=None):
+    """[(sidecar, [(t, used, limit)])] of every trace in the folder."""
+    if cache and os.path.exists(cache):
+        with open(cache, "rb") as f:
+            return pickle.load(f)
+    traces = []
+    with open(os.path.join(folder, "index.csv")) as f:
+        index = list(csv.DictReader(f))
+    for entry in index:
+        with open(os.path.join(folder, entry["id"] + ".json")) as f:
+            side = json.load(f)
+        limit = side["memsw_limit_bytes"]
+        with gzip.open(os.path.join(folder, entry["id"] + ".csv.gz"), "rt") as f:
+            rows = [
+                (float(x["t"]), int(x[signal]) + int(x["swap"]), limit) for x in csv.DictReader(f)
+            ]
+        traces.append((side, rows))
+    if cache:
+        with open(cache, "wb") as f:
+            pickle.dump(traces, f)
+    return traces
+
+
+def episodes(times, alarms):
+    """[[start, end]] of runs of alarms less than GAP_S apart."""
+    found = []
+    for t, alarm in zip(times, alarms, strict=True):
+        if alarm:
+            if found and t - found[-1][1] < GAP_S:
+                found[-1][1] = t
+            else:
+                found.append([t, t])
+    return found
+
+
+def judge(side, times, alarms, etas, lows=None, highs=None):  # noqa: PLR0917
+    """The figures of one trace."""
+    found = episodes(times, alarms)
+    failed = side["outcome"] in ("oom", "memory_error")
+    m = {
+        "id": side["id"],
+        "family": side["family"],
+        "workload": side["workload"],
+        "fail": failed,
+        "episodes": len(found),
+        "dur": times[-1] - times[0],
+    }
+    if not failed:
+        m["alarm"] = bool(found)
+        m["first"] = found[0][0] if found else None
+        return m
+    end = side["oom_time_s"]
+    true = [e for e in found if end - e[1] < GAP_S or end - e[0] <= NEAR_S]
+    m["lead"] = end - true[0][0] if true else None
+    m["premature"] = len(found) - len(true)
+    errors = []
+    inside = known = 0
+    for i, (t, eta) in enumerate(zip(times, etas, strict=True)):
+        left = end - t
+        if 1 <= left <= 60:
+            errors.append(1.0 if eta is None else abs(eta - left) / left)
+            if eta is not None and lows is not None:
+                known += 1
+                inside += lows[i] <= left <= highs[i]
+    if errors:
+        m["eta_err"] = sorted(errors)[len(errors) // 2]
+        m["known"] = known / len(errors)
+        m["inside"] = inside / known if known else None
+    return m
+
+
+def summary(ms):
+    """The figures of many traces together."""
+    bad = [m for m in ms if m["fail"]]
+    good = [m for m in ms if not m["fail"]]
+
+    def recall(lead):
+        return sum(m["lead"] is not None and m["lead"] >= lead for m in bad) / max(1, len(bad))
+
+    hours = sum(m["dur"] for m in good) / 3600
+    errs = sorted(m["eta_err"] for m in bad if "eta_err" in m)
+    cover = [m["inside"] for m in bad if m.get("inside") is not None]
+    return {
+        "r3": recall(3),
+        "r10": recall(10),
+        "r30": recall(30),
+        "premature": sum(m["premature"] > 0 for m in bad) / max(1, len(bad)),
+        "fa": sum(m["alarm"] for m in good) / max(1, len(good)),
+        "fah": sum(m["episodes"] for m in good) / hours if hours else 0.0,
+        "eta_err": errs[len(errs) // 2] if errs else float("nan"),
+        "cover": sum(cover) / len(cover) if cover else float("nan"),
+    }
+
+
+def text(name, s):
+    return (
+        f"{name:24.24s} r3 {s['r3']:4.0%} r10 {s['r10']:4.0%} r30 {s['r30']:4.0%} "
+        f"prem {s['premature']:4.0%} | FA {s['fa']:4.0%} /h {s['fah']:5.1f} | "
+        f"eta {s['eta_err']:4.0%} cover {s['cover']:4.0%}"
+    )
+
+
+def play(rows, watch):
+    """Run one trace; times, notify, rescue, eta, low, high and seconds a sample."""
+    times, notify, rescue, etas, lows, highs = [], [], [], [], [], []
+    costs = Costs()
+    began = time.process_time()
+    for t, used, limit in rows:
+        a = watch.step(t, used, limit, costs)
+        f = a.forecast
+        times.append(t)
+        notify.append(a.notify)
+        rescue.append(a.rescue)
+        etas.append(None if f is None else f.eta_s)
+        lows.append(None if f is None else f.low_s)
+        highs.append(None if f is None else f.high_s)
+    spent = time.process_time() - began
+    return times, notify, rescue, etas, lows, highs, spent / len(rows)
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__)
+    ap.add_argument("folder")
+    ap.add_argument("--signal", default="unrecl")
+    ap.add_argument("--caution", default="normal")
+    ap.add_argument("--cache", help="keep the parsed traces here")
+    ap.add_argument("--family", action="store_true")
+    ap.add_argument("--traces", action="store_true")
+    a = ap.parse_args()
+    settings = WatchSettings(caution=Caution(a.caution))
+    judged = {"notify": [], "rescue": []}
+    cost = []
+    for side, rows in load(a.folder, a.signal, a.cache):
+        watch = CeilingWatch(settings, StageSettings())
+        times, notify, rescue, etas, lows, highs, us = play(rows, watch)
+        cost.append(us)
+        judged["notify"].append(judge(side, times, notify, etas, lows, highs))
+        judged["rescue"].append(judge(side, times, rescue, etas, lows, highs))
+    for tier, ms in judged.items():
+        if a.family:
+            by = collections.defaultdict(list)
+            for m in ms:
+                by[m["family"]].append(m)
+            for k in sorted(by, key=lambda k, by=by: (not by[k][0]["fail"], k)):
+                print(text("  " + k, summary(by[k])))
+        print(text(tier, summary(ms)), f"{1e6 * sum(cost) / len(cost):.0f} us")
+        if a.traces:
+            for m in ms:
+                if m["fail"] and (m["lead"] is None or m["lead"] < 10 or m["premature"]):
+                    lead = None if m["lead"] is None else round(m["lead"], 1)
+                    print("   late or early", m["id"], lead, "premature", m["premature"])
+                if not m["fail"] and m["alarm"]:
+                    print("   false", m["id"], m["first"], m["episodes"], "of", round(m["dur"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""What a forecaster says, and the small face behind which it can be replaced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from watchdog_app.core.outlook import Forecast, Regime
+
+
+@dataclass(slots=True)
+class Outlook:
+    """
+    One series at one moment.
+
+    `strict_eta_s` and `eager_eta_s` are times to exhaustion read only from
+    growth with enough evidence behind it: enough to tell a person, enough for
+    a silent checkpoint. None: no such growth.
+    """
+
+    regime: Regime = Regime.UNKNOWN
+    forecast: Forecast | None = None
+    slope_per_s: float = 0.0
+    span_s: float = 0.0  # how long the series has moved so
+    fastest_per_s: float = 0.0  # fastest plausible fill rate, for the pace of looking
+    strict_eta_s: float | None = None
+    eager_eta_s: float | None = None
+    critical: bool = False  # at the limit, in new territory and still rising
+
+
+class Forecaster(Protocol):
+    """Reads one series and says where it leads. Time is an argument; memory is bounded."""
+
+    def update(self, mono_s: float, used: float, limit: float) -> None:
+        """Take a sample; times increase."""
+
+    def assess(self) -> Outlook:
+        """Where the series leads, as of the last sample."""
