@@ -1,0 +1,51 @@
+"""What the demo reads of a training, and its verdict."""
+
+from __future__ import annotations
+
+from watchdog_app.demo.losses import compare, read
+
+
+def line(step: int, loss: float) -> str:
+    return f"{step},{loss.hex()},{loss:.4f},1000.5\n"
+
+
+def test_a_step_trained_again_counts_as_it_came_out_last(tmp_path):
+    """After a rescue the same step is written twice; the second is the one that lives on."""
+    path = tmp_path / "losses.csv"
+    path.write_text(line(1, 0.5) + line(2, 0.25) + line(2, 0.125))
+
+    found = read(str(path))
+
+    assert [1, 2] == sorted(found)
+    assert (0.125).hex() == found[2].exact
+
+
+def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path):
+    """The last line of a killed training may lack its end."""
+    path = tmp_path / "losses.csv"
+    path.write_text(line(1, 0.5) + "2,0x1.0p")
+
+    assert [1] == sorted(read(str(path)))
+
+
+def test_a_file_that_is_not_there_yet_holds_no_losses(tmp_path):
+    """The script has not come to its first step."""
+    assert {} == read(str(tmp_path / "nothing"))
+
+
+def test_one_bit_of_difference_is_told(tmp_path):
+    """Two losses that print alike are still compared to the last bit."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    a.write_text(line(1, 0.5) + line(2, 0.1) + line(3, 0.2))
+    b.write_text(line(1, 0.5) + line(2, 0.1 + 2**-55))
+
+    found = compare(read(str(a)), read(str(b)))
+
+    assert (2,) == found.different
+    assert (3,) == found.missing
+    assert not found.identical
+
+
+def test_nothing_compared_is_not_identical():
+    """Two empty runs prove nothing."""
+    assert not compare({}, {}).identical
