@@ -1,0 +1,54 @@
+"""`watchdog status --check`: one line and an exit code for Nagios, Icinga, scripts and prompts."""
+
+from __future__ import annotations
+
+from watchdog_app.cli import figures
+from watchdog_app.cli.status_text import is_stale, verdict, worst_stage
+from watchdog_app.cli.task_table import stage_rank
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+OK, WARNING, CRITICAL, UNKNOWN = 0, 1, 2, 3
+
+_WORDS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
+
+
+def check(status: dict[str, Any], now_unix_s: float) -> tuple[str, int]:
+    """
+    One line with performance data after `|`, and the exit code.
+
+    0 while nothing is in a stage above watch, 1 from warn on, 2 from rescue on,
+    3 when the reading is too old to say.
+    """
+    rank = stage_rank(worst_stage(status))
+    code = OK if rank < 2 else WARNING if rank == 2 else CRITICAL
+    if is_stale(status, now_unix_s):
+        code = UNKNOWN
+    sentence = verdict(status, now_unix_s).partition(": ")[2].replace("|", "/")
+    return f"WATCHDOG {_WORDS[code]} - {sentence} | {_performance(status)}", code
+
+
+def unreachable(message: str) -> tuple[str, int]:
+    """The line where no daemon can be asked."""
+    first = message.split("\n", maxsplit=1)[0].replace("|", "/")
+    return f"WATCHDOG UNKNOWN - {first}", UNKNOWN
+
+
+def _performance(status: dict[str, Any]) -> str:
+    """`label=value;warn;crit;min;max`, as the Monitoring Plugins' guidelines lay down."""
+    host = status.get("host") or {}
+    found = [f"tasks={len(status.get('processes') or [])}"]
+    for label, total, free in (
+        ("ram", "memory_total_bytes", "memory_available_bytes"),
+        ("swap", "swap_total_bytes", "swap_free_bytes"),
+    ):
+        limit, left = figures.number(host.get(total)), figures.number(host.get(free))
+        if limit is not None and left is not None:
+            found.append(f"{label}={limit - left:.0f}B;;;0;{limit:.0f}")
+    etas = [figures.number(one.get("eta_s")) for one in status.get("ceilings") or []]
+    known = [one for one in etas if one is not None]
+    if known:
+        found.append(f"eta={min(known):.0f}s")
+    return " ".join(found)

@@ -1,0 +1,213 @@
+"""
+Which command was meant, and how each ends.
+
+The table of commands is plain text, so that `watchdog --help` imports none of
+them; a command's module is imported when it is the one that was asked for. It
+offers `NAME`, `HELP`, `add_arguments(parser)` and `run(args) -> exit code`, and
+where it has more to say `DESCRIPTION` and `EPILOG`.
+
+Errors become text and exit code here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from watchdog_app import __version__
+from watchdog_app.cli.text import plain_block
+from watchdog_app.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, RequestError, WatchdogError
+
+TYPE_CHECKING = False  # the typing module costs more than this whole file
+if TYPE_CHECKING:
+    import argparse
+    from types import ModuleType
+    from typing import TextIO
+
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
+EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
+
+GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
+    (
+        "look",
+        (
+            ("status", "show every Python task, what it uses and how long that lasts"),
+            ("explain", "say in words what was seen and decided"),
+            ("history", "list past incidents, decisions and deaths"),
+        ),
+    ),
+    (
+        "act",
+        (
+            ("checkpoint", "ask a training to save a rescue now"),
+            ("pause", "stop a task where it is; it keeps its memory and its state"),
+            ("resume", "let a paused task go on"),
+        ),
+    ),
+    (
+        "daemon",
+        (
+            ("start", "start the daemon in the background"),
+            ("stop", "end the daemon"),
+            ("reload", "make the daemon read its configuration again"),
+            ("run", "be the daemon, in the foreground"),
+            ("config", "show the settings in force and where each comes from"),
+        ),
+    ),
+    (
+        "try and learn",
+        (
+            ("demo", "watch a real training run out of memory and lose nothing"),
+            ("record", "record the memory of a running task as a trace"),
+            ("replay", "play a trace through the forecast and the policy"),
+            ("completion", "print what makes a shell complete watchdog's words"),
+        ),
+    ),
+)
+
+COMMANDS = {name: help_ for _, commands in GROUPS for name, help_ in commands}
+
+_SHORT = """\
+usage: watchdog COMMAND [OPTION ...]
+
+Watches the memory of every Python and Jupyter process, sees exhaustion coming,
+and saves the work before the kernel dies.
+
+  watchdog start      start the daemon in the background
+  watchdog status     what runs, what it uses, how long that lasts
+  watchdog demo       see it save a real training
+
+All commands: watchdog --help
+"""
+
+_OPTIONS = """\
+options:
+  -h, --help      show this help, or with a command that command's
+  -V, --version   show the version
+
+exit codes: 0 healthy, 1 failure, 2 usage, 3 daemon not running
+Each command says more: watchdog COMMAND --help
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Carry out one command line; the exit code. Prints every error that is ours."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    _never_fail_to_print()
+    try:
+        code = _carry_out(words)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, where a full disk or a closed pipe can still be told
+    except WatchdogError as error:
+        _say(str(error))
+        if isinstance(error, RequestError):
+            _say_candidates(error)
+        return error.exit_code
+    except BrokenPipeError:
+        _drop_output()
+        return EXIT_BROKEN_PIPE
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except OSError as error:
+        _say(f"The command could not be carried out: {error}")
+        _drop_output()
+        return EXIT_FAILURE
+    return code
+
+
+def overview() -> str:
+    """The text of `watchdog --help`."""
+    lines = ["usage: watchdog COMMAND [OPTION ...]", ""]
+    for title, commands in GROUPS:
+        lines.append(f"{title}:")
+        lines += [f"  {name:<13} {help_}" for name, help_ in commands]
+        lines.append("")
+    return "\n".join(lines) + "\n" + _OPTIONS
+
+
+def parser_of(name: str) -> tuple[ModuleType, argparse.ArgumentParser]:
+    """The module of a command and the parser of its words."""
+    from importlib import import_module
+
+    from watchdog_app.cli.parser import build
+
+    try:
+        module = import_module(f"watchdog_app.cli.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"watchdog_app.cli.{name}":
+            raise
+        raise WatchdogError(f"This installation has no command {name}.") from error
+    return module, build(module)
+
+
+def _carry_out(words: list[str]) -> int:
+    if not words:
+        sys.stdout.write(_SHORT)
+        return EXIT_OK
+    name, *rest = words
+    if name in ("-h", "--help") or (name == "help" and not rest):
+        sys.stdout.write(overview())
+        return EXIT_OK
+    if name in ("-V", "--version"):
+        print(f"watchdog {__version__}")
+        return EXIT_OK
+    if name == "help":
+        name, rest = rest[0], ["--help"]
+    if name not in COMMANDS:
+        return _unknown(name)
+    module, parser = parser_of(name)
+    try:
+        args = parser.parse_args(rest)
+    except SystemExit as end:  # argparse has printed its help or what is wrong
+        return end.code if isinstance(end.code, int) else EXIT_USAGE
+    code = module.run(args)
+    return int(code)
+
+
+def _unknown(word: str) -> int:
+    from difflib import get_close_matches
+
+    if word.startswith("-"):
+        _say(f"There is no option {word} before a command. Options follow the command.")
+    else:
+        near = get_close_matches(word.lower(), COMMANDS, n=1, cutoff=0.5)
+        hint = f" Did you mean: watchdog {near[0]}" if near else ""
+        _say(f"There is no command {word!r}.{hint}")
+    _say("All commands: watchdog --help")
+    return EXIT_USAGE
+
+
+def _say(message: str) -> None:
+    """A line for the person on standard error, whatever the text holds."""
+    try:
+        print(f"watchdog: {plain_block(message)}", file=sys.stderr, flush=True)
+    except OSError:
+        pass  # nobody is left to be told
+
+
+def _say_candidates(error: RequestError) -> None:
+    candidates = getattr(error, "candidates", ())
+    for one in candidates[:20]:
+        what = f"{one.get('pid')}  {one.get('name')}" if isinstance(one, dict) else str(one)
+        try:
+            print(f"  {plain_block(what)}", file=sys.stderr)
+        except OSError:
+            return
+
+
+def _never_fail_to_print() -> None:
+    """Characters that the terminal's encoding lacks are shown escaped, never an error."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def _drop_output() -> None:
+    """Let what is still buffered go nowhere: the interpreter flushes again when it ends."""
+    stream: TextIO | None = sys.stdout
+    try:
+        if stream is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    except (OSError, ValueError):
+        pass  # not a file, as under a test

@@ -1,0 +1,134 @@
+"""
+Figures in table cells: sizes, rates, percentages, times to exhaustion, ages.
+
+Each in a full form and a compact one for narrow terminals (`12.3G`, `4m (3-7m)`).
+Unknown reads `N/A`, and no forecast `-`; neither is ever a zero.
+"""
+
+from __future__ import annotations
+
+import math
+
+from watchdog_app.units import format_bytes, format_duration, format_rate
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+UNKNOWN = "N/A"
+NONE = "-"
+
+_UNITS = {"celsius": "°C", "watts": "W"}
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or None for whatever else a message may hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if math.isfinite(value) else None
+
+
+def size(value: Any, *, compact: bool = False) -> str:
+    """`11.2 GiB`, compact `11.2G`; `0 B`, compact `0`."""
+    text = format_bytes(number(value))
+    return _compact(text) if compact else text
+
+
+def rate(value: Any, *, compact: bool = False) -> str:
+    """`+21.0 MiB/s`, compact `+21.0M/s`; `0` below a KiB a second, which is no trend."""
+    known = number(value)
+    if known is not None and abs(known) < 1024:
+        return "0"
+    text = format_rate(known)
+    return _compact(text) if compact else text
+
+
+def whole(value: Any) -> str:
+    """A count, a pid or a percentage as a whole number."""
+    known = number(value)
+    return UNKNOWN if known is None else f"{known:.0f}"
+
+
+def ratio(value: Any) -> str:
+    """`72 %` of a ratio of 0.72."""
+    known = number(value)
+    # Rounded down: 100 % is said when nothing is left, not a moment before.
+    return UNKNOWN if known is None else f"{math.floor(known * 100 + 1e-9)} %"
+
+
+def of_limit(used: Any, limit: Any, unit: str) -> str:
+    """`11.2 of 15.6 GiB`, `71 of 90 °C`."""
+    if unit == "bytes":
+        first, second = size(used), size(limit)
+        if first[-3:] == second[-3:] and UNKNOWN not in (first, second):
+            first = first[:-4]
+        return f"{first} of {second}"
+    if unit == "ratio":
+        return f"{ratio(used)} of {ratio(limit)}"
+    sign = _UNITS.get(unit, unit)
+    return f"{whole(used)} of {whole(limit)} {sign}"
+
+
+def eta(process: dict[str, Any], *, compact: bool = False) -> str:
+    """
+    Time to exhaustion with its 80 % interval: `4 min (3-7 min)`; `-` where none is foreseen.
+
+    Args:
+        process: whatever holds eta_s, eta_low_s and eta_high_s; a high end of None is open.
+        compact: `4m (3-7m)`.
+    """
+    median = number(process.get("eta_s"))
+    low, high = number(process.get("eta_low_s")), number(process.get("eta_high_s"))
+    if median is None:
+        return NONE if low is None else f">{_joined(_time(low), compact)}"
+    middle = _joined(_time(median), compact)
+    if low is None:
+        return middle
+    from_, to = _time(low), _time(high) if high is not None else None
+    if to is None:
+        return f"{middle} ({from_[0]}+{'' if compact else ' '}{_unit(from_[1], compact)})"
+    if from_[1] == to[1]:
+        return f"{middle} ({from_[0]}-{_joined(to, compact)})"
+    return f"{middle} ({_joined(from_, compact)}-{_joined(to, compact)})"
+
+
+def age(seconds: float) -> str:
+    """How long ago: `now`, `12 s ago`, `3 min ago`."""
+    if seconds < 1:  # a clock that was set back included
+        return "now"
+    return f"{format_duration(float(round(seconds)) if seconds < 60 else seconds)} ago".replace(
+        ".0 s", " s"
+    )
+
+
+def _time(seconds: float) -> tuple[str, str]:
+    """A time in two figures: nobody plans by `243 s`."""
+    value = max(0.0, seconds)
+    if value < 1:
+        return "<1", "s"
+    if value < 99.5:
+        return f"{value:.0f}", "s"
+    if value < 99.5 * 60:
+        return f"{value / 60:.0f}", "min"
+    if value < 47.5 * 3600:
+        return f"{value / 3600:.0f}", "h"
+    return f"{value / 86400:.0f}", "d"
+
+
+def _joined(time: tuple[str, str], compact: bool) -> str:
+    return f"{time[0]}{'' if compact else ' '}{_unit(time[1], compact)}"
+
+
+def _unit(unit: str, compact: bool) -> str:
+    return unit[0] if compact else unit
+
+
+def _compact(text: str) -> str:
+    if text == UNKNOWN:
+        return text
+    figure, _, unit = text.partition(" ")
+    if not unit:
+        return figure
+    each = "/s" if unit.endswith("/s") else ""
+    letter = "" if unit.startswith("B") else unit[0]
+    return figure + letter + each

@@ -1,0 +1,35 @@
+"""`watchdog reload`: make the daemon read its configuration again."""
+
+from __future__ import annotations
+
+from watchdog_app.errors import EXIT_OK
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+NAME = "reload"
+HELP = "make the daemon read its configuration again"
+DESCRIPTION = """\
+Make the daemon read its configuration again. When the file holds a mistake, that is said
+here and the settings in force stay as they were."""
+EPILOG = """\
+examples:
+  watchdog config --check && watchdog reload
+
+exit codes: 0 the new settings are in force, 1 the file holds a mistake, 2 usage,
+  3 daemon not running"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """No options."""
+
+
+def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - every command has the same face
+    """Ask for it."""
+    from watchdog_app.protocol.client import Client
+
+    with Client.connect() as daemon:
+        daemon.call("reload")
+    print("The daemon has read its configuration; the new settings are in force.")
+    return EXIT_OK

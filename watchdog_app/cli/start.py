@@ -1,0 +1,130 @@
+"""`watchdog start`: the daemon in the background."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from watchdog_app.errors import EXIT_OK, DaemonNotRunning, WatchdogError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    import subprocess
+    from collections.abc import Mapping
+
+NAME = "start"
+HELP = "start the daemon in the background"
+DESCRIPTION = """\
+Start the daemon in the background and wait until it answers. It goes on after you log out,
+unless your system ends all your processes then. Nothing happens when it runs already."""
+EPILOG = """\
+examples:
+  watchdog start && watchdog status
+
+Its messages go to daemon.log in $XDG_STATE_HOME/watchdog (~/.local/state/watchdog).
+
+exit codes: 0 it runs, 1 failure, 2 the configuration holds a mistake"""
+
+_READY_S = 20.0  # a loaded machine, with the first look at every process; half a second as a rule
+_POLL_S = 0.02
+_LOG_MOST_BYTES = 1024 * 1024
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """No options."""
+
+
+def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - every command has the same face
+    """Start it unless it runs."""
+    from watchdog_app.protocol.client import Client
+
+    try:
+        with Client.connect() as daemon:
+            print(f"The daemon runs already (pid {daemon.daemon_pid}).")
+            return EXIT_OK
+    except DaemonNotRunning:
+        pass
+    log = _open_log()
+    begin = os.fstat(log.fd).st_size
+    process = _spawn(log.fd)
+    os.close(log.fd)
+    end_mono_s = time.monotonic() + _READY_S
+    while time.monotonic() < end_mono_s:
+        try:
+            with Client.connect() as daemon:
+                print(f"The daemon runs (pid {daemon.daemon_pid}). Its messages: {log.path}")
+                process.returncode = 0  # it outlives us on purpose: no warning about that
+                return EXIT_OK
+        except DaemonNotRunning:
+            pass
+        if process.poll() is not None:
+            raise _failed(log.path, begin, process.returncode)
+        time.sleep(_POLL_S)
+    process.returncode = 0
+    raise WatchdogError(
+        f"The daemon (pid {process.pid}) was started and has not answered within "
+        f"{_READY_S:g} s. Look at {log.path}, then try: watchdog status"
+    )
+
+
+class _Log:
+    """The file that the daemon's messages go to."""
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self.fd = fd
+
+
+def _open_log() -> _Log:
+    from watchdog_app import paths
+
+    folder = paths.state_dir()
+    path = os.path.join(folder, "daemon.log")
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        if os.path.exists(path) and os.path.getsize(path) > _LOG_MOST_BYTES:
+            os.replace(path, f"{path}.1")
+        return _Log(path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+    except OSError:
+        # A full or read-only home is no reason to go unwatched.
+        return _Log(os.devnull, os.open(os.devnull, os.O_WRONLY))
+
+
+def _spawn(log: int) -> subprocess.Popen[bytes]:
+    import subprocess
+
+    return subprocess.Popen(
+        # -P: a json.py in the folder this is typed in must not become the daemon's.
+        [sys.executable, "-P", "-m", "watchdog_app", "run"],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        cwd="/",  # no disk is kept from being unmounted
+        env=_absolute(os.environ),
+        start_new_session=True,  # no Ctrl-C, no hang-up from this terminal
+    )
+
+
+def _absolute(env: Mapping[str, str]) -> dict[str, str]:
+    """The environment with our own paths as seen from here."""
+    own = ("WATCHDOG_RUNTIME_DIR", "WATCHDOG_STATE_DIR", "WATCHDOG_CONFIG")
+    return {
+        key: os.path.abspath(text) if key in own and text else text for key, text in env.items()
+    }
+
+
+def _failed(path: str, begin: int, code: int) -> WatchdogError:
+    said = ""
+    try:
+        with open(path, "rb") as file:
+            file.seek(begin)
+            said = file.read(65536).decode("utf-8", "replace").strip()
+    except OSError:
+        pass
+    last = "\n  ".join(said.splitlines()[-10:])
+    what = f"It said:\n  {last}" if last else f"It said nothing in {path}."
+    error = WatchdogError(f"The daemon ended at once, with exit code {code}. {what}")
+    error.exit_code = code if code in (1, 2) else 1
+    return error

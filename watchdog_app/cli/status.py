@@ -1,0 +1,130 @@
+"""`watchdog status`: what runs, what it uses, how long that lasts."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from watchdog_app.cli.task_table import SORTS
+from watchdog_app.errors import EXIT_OK, DaemonNotRunning, UsageError, WatchdogError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+NAME = "status"
+HELP = "show every Python task, what it uses and how long that lasts"
+DESCRIPTION = """\
+Show every Python task of this machine, what is near its limit, and how long that lasts.
+A task is a notebook or script with all its child processes. ETA is the time to exhaustion
+with the range that holds 8 times in 10; - means that none is foreseen, N/A that a figure
+is not known. Marks: ~ watched closely, ! warned, !! rescue due, !!! may be paused."""
+EPILOG = """\
+examples:
+  watchdog status                      once
+  watchdog status --watch              until q or Ctrl-C; a lists all, s sorts differently
+  watchdog status --json | jq '.processes[] | {name, ram_bytes, eta_s}'
+  watchdog status --watch --json       one JSON object a line (docs/status.schema.json)
+  watchdog status --check              one line for Nagios, Icinga or a shell prompt
+
+exit codes: 0 answered, 1 failure, 2 usage, 3 daemon not running
+  with --check: 0 ok, 1 warning, 2 critical (or usage), 3 unknown: no daemon, or a reading
+  too old to judge by"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    from watchdog_app.cli.parser import add_color, positive_duration, positive_integer
+
+    parser.add_argument("--json", action="store_true", help="print the status object as JSON")
+    parser.add_argument("-w", "--watch", action="store_true", help="go on until interrupted")
+    parser.add_argument(
+        "--check", action="store_true", help="print one line; the exit code tells how things are"
+    )
+    parser.add_argument(
+        "-a", "--all", action="store_true", help="small idle interpreters and far limits as well"
+    )
+    parser.add_argument(
+        "--sort", choices=SORTS, metavar="BY", default="urgency", help=f"one of {', '.join(SORTS)}"
+    )
+    parser.add_argument(
+        "-i",
+        "--interval",
+        type=positive_duration,
+        metavar="TIME",
+        help="with --watch: time between two readings, such as 500ms; default 1s",
+    )
+    parser.add_argument(
+        "-n",
+        "--count",
+        type=positive_integer,
+        metavar="N",
+        help="with --watch: end after so many readings",
+    )
+    add_color(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask once or go on asking."""
+    _refuse_contradictions(args)
+    if args.watch:
+        from watchdog_app.cli.watch import watch
+
+        return watch(args)
+    from watchdog_app.protocol.client import Client
+
+    try:
+        with Client.connect() as daemon:
+            status = daemon.call("status")
+    except WatchdogError as error:
+        return _without_daemon(args, error)
+    now_unix_s = time.time()
+    if args.check:
+        from watchdog_app.cli.check import check
+
+        line, code = check(status, now_unix_s)
+        print(line)
+        return code
+    if args.json:
+        from watchdog_app.cli.json_output import dumps, timed
+
+        print(dumps(timed(status, now_unix_s)))
+        return EXIT_OK
+    from watchdog_app.cli.color import look
+    from watchdog_app.cli.status_text import render
+    from watchdog_app.cli.terminal import columns_of
+
+    lines = render(
+        status,
+        now_unix_s,
+        columns_of(),
+        look(args.color),
+        everything=args.all,
+        sort=args.sort,
+    )
+    sys.stdout.write("\n".join(lines) + "\n")
+    return EXIT_OK
+
+
+def _without_daemon(args: argparse.Namespace, error: WatchdogError) -> int:
+    if args.check:
+        from watchdog_app.cli.check import unreachable
+
+        line, code = unreachable(str(error))
+        print(line)
+        return code
+    if args.json:
+        from watchdog_app.cli.json_output import dumps, without_daemon
+
+        print(dumps(without_daemon(str(error), time.time())))
+        if isinstance(error, DaemonNotRunning):
+            return error.exit_code  # the object has said it
+    raise error
+
+
+def _refuse_contradictions(args: argparse.Namespace) -> None:
+    if args.check and (args.json or args.watch):
+        raise UsageError("--check prints its one line once; leave out --json and --watch.")
+    for option in ("interval", "count"):
+        if getattr(args, option) is not None and not args.watch:
+            raise UsageError(f"--{option} belongs to --watch; add --watch or leave it out.")

@@ -1,0 +1,71 @@
+"""`watchdog stop`: end the daemon."""
+
+from __future__ import annotations
+
+import time
+
+from watchdog_app.errors import EXIT_OK, DaemonNotRunning, WatchdogError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+NAME = "stop"
+HELP = "end the daemon"
+DESCRIPTION = """\
+End the daemon and wait until it has ended. Tasks go on unwatched; a task that watchdog has
+paused stays paused, and watchdog resume still lets it go on."""
+EPILOG = """\
+examples:
+  watchdog stop
+  watchdog stop && watchdog start      restart it, for instance after an update
+
+exit codes: 0 it has ended, 1 failure, 2 usage, 3 it was not running"""
+
+_END_S = 15.0
+_POLL_S = 0.02
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """No options."""
+
+
+def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - every command has the same face
+    """Ask it to end and wait for that."""
+    from watchdog_app.protocol.client import Client
+
+    with Client.connect() as daemon:
+        pid = daemon.daemon_pid
+        try:
+            daemon.call("stop")
+        except DaemonNotRunning:
+            pass  # it was faster than its answer
+    end_mono_s = time.monotonic() + _END_S
+    while time.monotonic() < end_mono_s:
+        if not _runs():
+            print(f"The daemon (pid {pid}) has ended. Nothing is watched now.")
+            return EXIT_OK
+        time.sleep(_POLL_S)
+    raise WatchdogError(
+        f"The daemon (pid {pid}) was asked to end and has not within {_END_S:g} s. "
+        f"End it with: kill {pid}"
+    )
+
+
+def _runs() -> bool:
+    """
+    Somebody listens, or still holds the lock that the next daemon will want.
+    """
+    import os
+
+    from watchdog_app import paths
+    from watchdog_app.daemon.instance import holder
+    from watchdog_app.protocol.client import Client
+
+    try:
+        Client.connect(timeout_s=1.0).close()
+    except DaemonNotRunning:
+        return holder(os.path.join(paths.runtime_dir(), "daemon.lock")) is not None
+    except WatchdogError:
+        pass
+    return True
