@@ -1,0 +1,124 @@
+"""
+One daemon a user: the private folder, and the lock in it.
+
+Where no session manager makes a runtime folder it lies in /tmp, where anybody
+may have made it before us: a folder that is not ours, or a link to somewhere
+else, is refused and never mended.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from contextlib import suppress
+
+from watchdog_app.errors import AlreadyRunning, WatchdogError
+
+
+def private_folder(path: str) -> None:
+    """
+    Make `path` a folder that this user owns and nobody else may enter.
+
+    Raises:
+        WatchdogError: somebody else's, a link, no folder, or it cannot be made.
+    """
+    try:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        # Opened once and judged by the handle: between two looks at a name it can be swapped.
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        what = "is a link" if os.path.islink(path) else error.strerror
+        raise WatchdogError(
+            f"The daemon cannot use the folder {path}: {what}. "
+            "Remove it, or let WATCHDOG_RUNTIME_DIR name a folder of your own."
+        ) from error
+    try:
+        found = os.fstat(handle)
+        if found.st_uid != os.geteuid():
+            raise WatchdogError(
+                f"The folder {path} belongs to user {found.st_uid}, who could listen in on "
+                "everything said there; the daemon does not start. Have it removed, or let "
+                "WATCHDOG_RUNTIME_DIR name a folder of your own."
+            )
+        if stat.S_IMODE(found.st_mode) & 0o077:
+            os.fchmod(handle, 0o700)
+    finally:
+        os.close(handle)
+
+
+class InstanceLock:
+    """
+    Held from construction to the end of the process, however that comes.
+
+    Raises:
+        AlreadyRunning: another process holds it; `pid` of it where known.
+        WatchdogError: the file cannot be made.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._handle = self._take()
+
+    def _take(self) -> int:
+        try:
+            handle = os.open(
+                self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+            )
+        except OSError as error:
+            raise WatchdogError(
+                f"The daemon cannot make its lock {self.path}: {error.strerror}."
+            ) from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(handle)
+            pid = holder(self.path)
+            who = f" (pid {pid})" if pid else ""
+            raise AlreadyRunning(
+                f"A watchdog daemon of yours is running already{who}. "
+                "See it: watchdog status. Restart it: watchdog stop; watchdog start"
+            ) from error
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        return handle
+
+    def keep(self) -> bool:
+        """
+        Take the lock again if somebody cleaned the folder; False: another daemon has it now.
+        """
+        with suppress(OSError):
+            there, ours = os.stat(self.path), os.fstat(self._handle)
+            if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino):
+                return True
+        try:
+            private_folder(os.path.dirname(self.path))
+            handle = self._take()
+        except AlreadyRunning:
+            return False
+        os.close(self._handle)
+        self._handle = handle
+        return True
+
+    def release(self) -> None:
+        """Let the next one start; the file stays, since removing it would race with its start."""
+        os.close(self._handle)
+
+
+def holder(path: str) -> int | None:
+    """Pid of the process that holds the lock at `path`, None when nobody does."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = os.pread(handle, 32, 0).strip()
+            return int(text) if text.isdigit() else None
+        return None
+    finally:
+        os.close(handle)

@@ -1,0 +1,285 @@
+"""
+What happened, on disk: series, incidents, decisions, outcomes, deaths, pauses.
+
+SQLite in WAL mode, one thread at a time. Bounded by age and size. A file that
+SQLite cannot trust is set aside under a new name and a new one is begun.
+Texts are JSON in ASCII: names of files need not be UTF-8, SQLite's texts must.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from watchdog_app.daemon import journal_series
+from watchdog_app.daemon.journal_series import SeriesPoints, between, folded, to_column
+
+KINDS = ("incident", "decision", "outcome", "death", "daemon")
+
+_SCHEMA_VERSION = 1
+_SCHEMA = """
+CREATE TABLE entries (
+  id INTEGER PRIMARY KEY, unix_ms INTEGER NOT NULL, kind TEXT NOT NULL,
+  pid INTEGER, name TEXT, path TEXT, data TEXT NOT NULL);
+CREATE INDEX entries_by_time ON entries (unix_ms);
+CREATE TABLE series (
+  id INTEGER PRIMARY KEY, ident TEXT NOT NULL UNIQUE, kind TEXT NOT NULL,
+  pid INTEGER, name TEXT NOT NULL, path TEXT, unit TEXT NOT NULL, last_unix_ms INTEGER NOT NULL);
+CREATE TABLE points (
+  series INTEGER NOT NULL, unix_ms INTEGER NOT NULL, used, limit_, swap,
+  PRIMARY KEY (series, unix_ms)) WITHOUT ROWID;
+CREATE TABLE hits (task INTEGER NOT NULL, ceiling INTEGER NOT NULL,
+  PRIMARY KEY (task, ceiling)) WITHOUT ROWID;
+CREATE TABLE pauses (ident TEXT PRIMARY KEY, data TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE state (key TEXT PRIMARY KEY, data TEXT NOT NULL) WITHOUT ROWID;
+"""
+_MOST_SET_ASIDE = 3
+_CACHE_KIB = 512
+_DELETE_AT_ONCE = 5000  # rows: a pass over an old journal must not hold the disk for long
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing that happened. `pid`, `name` and `path` are of its task, for looking it up."""
+
+    unix_s: float
+    kind: str
+    data: Mapping[str, Any]
+    pid: int | None = None
+    name: str | None = None
+    path: str | None = None
+
+
+class Journal:
+    """
+    An open journal in `folder`.
+
+    Raises:
+        sqlite3.Error, OSError: it cannot be opened; nothing that was there is lost.
+    """
+
+    def __init__(self, folder: str, max_age_s: float, max_bytes: int) -> None:
+        self.max_age_s = max_age_s
+        self.max_bytes = max_bytes
+        self.set_aside: str | None = None  # where a damaged journal lies now
+        self._path = os.path.join(folder, "journal.db")
+        self._ids: dict[str, int] = {}
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        try:
+            self._db = self._open()
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError) and not _damaged(error):
+                raise  # full, read-only, locked: the file is as good as it was
+            self.set_aside = self._move_away()
+            self._db = self._open()
+
+    def add(
+        self, entries: Iterable[Entry] = (), series: Iterable[SeriesPoints] = (), sync: bool = False
+    ) -> None:
+        """Write in one transaction; with `sync` it is on the disk when this returns."""
+        if sync:
+            self._db.execute("PRAGMA synchronous=FULL")  # fsync at the commit: sqlite.org/wal.html
+        try:
+            with self._db:
+                self._db.execute("BEGIN IMMEDIATE")
+                for entry in entries:
+                    self._db.execute(
+                        "INSERT INTO entries (unix_ms, kind, pid, name, path, data)"
+                        " VALUES (?, ?, ?, ?, ?, ?)",
+                        (
+                            round(entry.unix_s * 1000),
+                            entry.kind,
+                            entry.pid,
+                            to_column(entry.name),
+                            to_column(entry.path),
+                            _dump(entry.data),
+                        ),
+                    )
+                for item in series:
+                    journal_series.add(self._db, self._ids, item)
+        finally:
+            if sync:
+                self._db.execute("PRAGMA synchronous=NORMAL")
+
+    def history(
+        self,
+        since_unix_s: float | None = None,
+        until_unix_s: float | None = None,
+        task: str | None = None,
+        limit: int = 100,
+        kinds: Sequence[str] = (),
+    ) -> list[dict[str, Any]]:
+        """Entries, newest first: `unix_s`, `kind`, and what the entry holds."""
+        where, values = between(since_unix_s, until_unix_s)
+        if task is not None:
+            where.append("(pid = ? OR instr(lower(name), ?) OR instr(lower(path), ?))")
+            wanted = folded(task)
+            values += [int(task) if task.isascii() and task.isdigit() else None, wanted, wanted]
+        if kinds:
+            where.append(f"kind IN ({','.join('?' * len(kinds))})")
+            values += kinds
+        rows = self._db.execute(
+            f"SELECT unix_ms, kind, data FROM entries WHERE {' AND '.join(where)}"  # noqa: S608
+            " ORDER BY unix_ms DESC, id DESC LIMIT ?",
+            (*values, limit),
+        )
+        return [{"unix_s": ms / 1000, "kind": kind, **json.loads(data)} for ms, kind, data in rows]
+
+    def series(
+        self,
+        task: str | None = None,
+        since_unix_s: float | None = None,
+        until_unix_s: float | None = None,
+        limit: int = 10_000,
+    ) -> list[dict[str, Any]]:
+        """See `journal_series.read`."""
+        return journal_series.read(self._db, task, since_unix_s, until_unix_s, limit)
+
+    def put_pause(self, ident: str, data: Mapping[str, Any]) -> None:
+        """Remember, on the disk, that a task is being paused."""
+        self._put("pauses", "ident", ident, data)
+
+    def drop_pause(self, ident: str) -> None:
+        """It runs again, or is gone."""
+        with self._db:
+            self._db.execute("DELETE FROM pauses WHERE ident = ?", (ident,))
+
+    def pauses(self) -> dict[str, dict[str, Any]]:
+        """Every pause that was remembered and not dropped."""
+        rows = self._db.execute("SELECT ident, data FROM pauses")
+        return {ident: json.loads(data) for ident, data in rows}
+
+    def put_state(self, key: str, data: Mapping[str, Any]) -> None:
+        """Something that the daemon wants to find again after a restart."""
+        with self._db:
+            self._db.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (key, _dump(data)))
+
+    def state(self, key: str) -> dict[str, Any] | None:
+        """What `put_state` stored under `key`."""
+        row = self._db.execute("SELECT data FROM state WHERE key = ?", (key,)).fetchone()
+        return json.loads(row[0]) if row else None
+
+    def trim(self, now_unix_s: float) -> None:
+        """Forget what is too old, then the oldest of what is too much."""
+        oldest_ms = round((now_unix_s - self.max_age_s) * 1000)
+        self._delete_before(oldest_ms)
+        while self.size_bytes() > self.max_bytes:
+            row = self._db.execute("SELECT min(unix_ms), max(unix_ms) FROM points").fetchone()
+            first, last = row if row[0] is not None else (None, None)
+            if first is None or first == last:
+                row = self._db.execute("SELECT min(unix_ms), max(unix_ms) FROM entries").fetchone()
+                first, last = row
+                if first is None or first == last:
+                    break
+            self._delete_before(first + max(1, (last - first) // 10))
+        with self._db:
+            self._db.execute(
+                "DELETE FROM series WHERE id NOT IN (SELECT DISTINCT series FROM points)"
+            )
+            self._db.execute(
+                "DELETE FROM hits WHERE task NOT IN (SELECT id FROM series)"
+                " OR ceiling NOT IN (SELECT id FROM series)"
+            )
+        self._ids.clear()
+        self._db.execute("PRAGMA incremental_vacuum").fetchall()
+
+    def size_bytes(self) -> int:
+        """Bytes of the pages in use."""
+        pages, free, size = (
+            self._db.execute(f"PRAGMA {what}").fetchone()[0]
+            for what in ("page_count", "freelist_count", "page_size")
+        )
+        return int((pages - free) * size)
+
+    def close(self) -> None:
+        """Write everything out and close the file."""
+        with suppress(sqlite3.Error):
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        with suppress(sqlite3.Error):
+            self._db.close()
+
+    def _open(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self._path, timeout=2.0, isolation_level=None, check_same_thread=False)
+        try:
+            for pragma in (
+                "auto_vacuum=INCREMENTAL",  # before the first table, or it has no effect
+                "journal_mode=WAL",
+                "synchronous=NORMAL",
+                f"cache_size=-{_CACHE_KIB}",
+                "journal_size_limit=4194304",
+                "temp_store=MEMORY",
+            ):
+                db.execute(f"PRAGMA {pragma}").fetchall()
+            version = db.execute("PRAGMA user_version").fetchone()[0]
+            if version == 0:
+                db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={_SCHEMA_VERSION}; COMMIT;")
+            elif version != _SCHEMA_VERSION:
+                _distrust(f"schema {version} is of another version of watchdog")
+            verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if verdict != "ok":
+                _distrust(verdict)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _move_away(self) -> str:
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        target = f"{self._path}.damaged-{stamp}"
+        os.replace(self._path, target)
+        for end in ("-wal", "-shm"):
+            with suppress(OSError):
+                os.replace(self._path + end, target + end)
+        folder = os.path.dirname(self._path)
+        kept = sorted(
+            name
+            for name in os.listdir(folder)
+            if name.startswith("journal.db.damaged-") and not name.endswith(("-wal", "-shm"))
+        )
+        for name in kept[:-_MOST_SET_ASIDE]:
+            for end in ("", "-wal", "-shm"):
+                with suppress(OSError):
+                    os.unlink(os.path.join(folder, name + end))
+        return target
+
+    def _put(self, table: str, column: str, ident: str, data: Mapping[str, Any]) -> None:
+        self._db.execute("PRAGMA synchronous=FULL")
+        try:
+            with self._db:
+                self._db.execute(
+                    f"INSERT OR REPLACE INTO {table} ({column}, data) VALUES (?, ?)",  # noqa: S608
+                    (ident, _dump(data)),
+                )
+        finally:
+            self._db.execute("PRAGMA synchronous=NORMAL")
+
+    def _delete_before(self, unix_ms: int) -> None:
+        for table, key in (("points", "series, unix_ms"), ("entries", "id")):
+            while True:
+                with self._db:
+                    gone = self._db.execute(
+                        f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {table}"  # noqa: S608
+                        " WHERE unix_ms < ? LIMIT ?)",
+                        (unix_ms, _DELETE_AT_ONCE),
+                    ).rowcount
+                if gone < _DELETE_AT_ONCE:
+                    break
+
+
+def _distrust(reason: str) -> NoReturn:
+    raise sqlite3.DatabaseError(reason)
+
+
+def _damaged(error: sqlite3.Error) -> bool:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _dump(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, separators=(",", ":"), default=str)
