@@ -85,6 +85,14 @@ class ActionError(WatchdogError):
     """An action could not be carried out; nothing was half done."""
 
 
+class TargetGone(ActionError):
+    """The process ended between the decision and the action: a clean end, nothing to undo."""
+
+
+class TargetDenied(ActionError):
+    """The process is not ours to touch: another user's, watchdog itself, or the kernel's."""
+
+
 class RescueError(WatchdogError):
     """A rescue could not be written, or one on disk cannot be used."""
 

@@ -1,0 +1,372 @@
+"""Pause and resume on real processes: whole trees, nobody else, always undone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from watchdog_app.actions import processes, stop_psutil
+from watchdog_app.actions.paused import Paused
+from watchdog_app.actions.process_tree import ancestors, identify, with_descendants
+from watchdog_app.core.records import ProcessKey
+from watchdog_app.errors import ActionError, TargetDenied, TargetGone
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals and /proc of Linux")
+
+TREE = """
+import os, subprocess, sys, time
+kept = [
+    subprocess.Popen(["sleep", "600"]),
+    subprocess.Popen(["sleep", "600"], start_new_session=True),
+    subprocess.Popen(["sh", "-c", "sleep 600; true"]),
+]
+print("ready", flush=True)
+time.sleep(600)
+"""
+# Forks without end: each child lives 20 ms, long enough to be caught between two looks.
+FORKS = """
+import os, sys, time
+print("ready", flush=True)
+while True:
+    if os.fork() == 0:
+        time.sleep(0.02)
+        os._exit(0)
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+    time.sleep(0.001)
+"""
+
+
+@pytest.fixture
+def launch():
+    """Starts a Python program in a session of its own and ends all that it left behind."""
+    started = []
+
+    def start(program: str) -> ProcessKey:
+        process = subprocess.Popen(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True
+        )
+        started.append(process)
+        assert b"ready\n" == process.stdout.readline()
+        return key_of(process.pid)
+
+    yield start
+    for process in started:
+        family = with_descendants([identify(process.pid).key]) if process.poll() is None else []
+        for each in reversed(family):
+            for number in (signal.SIGKILL, signal.SIGCONT):
+                try:
+                    os.kill(each.key.pid, number)
+                except ProcessLookupError:
+                    pass
+        process.wait(10)
+        process.stdout.close()
+
+
+def key_of(pid: int) -> ProcessKey:
+    identity = identify(pid)
+    assert identity is not None
+    return identity.key
+
+
+def states(keys) -> set[str]:
+    return {found.state for key in keys if (found := identify(key.pid))}
+
+
+def tree_of(key: ProcessKey) -> list[ProcessKey]:
+    return [each.key for each in with_descendants([key])]
+
+
+def wait_for(what, seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+def test_pause_stops_the_whole_tree_and_resume_lets_it_run(launch):
+    """Children in sessions of their own and under shells are stopped, and all run again."""
+    root = launch(TREE)
+    wait_for(lambda: len(tree_of(root)) == 5)
+    tree = tree_of(root)
+
+    paused = processes.pause([root])
+
+    assert set(tree) == set(paused.keys)
+    assert root == paused.keys[0]
+    assert {"T"} == states(tree)
+    assert "sigstop" == paused.method
+    resumed = processes.resume(paused)
+    assert tuple(reversed(paused.keys)) == resumed.keys
+    wait_for(lambda: states(tree) <= {"S", "R"})
+
+
+def test_no_child_escapes_from_a_task_that_forks_without_end(launch):
+    """Parents stop before their children are looked up: nobody is left running."""
+    root = launch(FORKS)
+
+    paused = processes.pause([root])
+
+    assert {"T"} == states([root])
+    left = {each.state for each in with_descendants([root])}
+    assert left <= {"T", "Z"}
+    processes.resume(paused)
+    wait_for(lambda: "T" not in states([root]))
+
+
+def test_processes_that_were_stopped_before_stay_stopped(launch):
+    """A user's own Ctrl-Z is not ours to undo."""
+    root = launch(TREE)
+    wait_for(lambda: len(tree_of(root)) == 5)
+    by_hand = tree_of(root)[1]
+    os.kill(by_hand.pid, signal.SIGSTOP)
+    wait_for(lambda: {"T"} == states([by_hand]))
+
+    paused = processes.pause([root])
+    processes.resume(paused)
+
+    assert (by_hand,) == paused.already_stopped
+    assert by_hand not in paused.keys
+    wait_for(lambda: "T" not in states([root]))
+    assert {"T"} == states([by_hand])
+
+
+def test_a_task_that_was_stopped_as_a_whole_is_not_claimed(launch):
+    """Nothing of it is ours, so resuming that pause changes nothing."""
+    root = launch(TREE)
+    wait_for(lambda: len(tree_of(root)) == 5)
+    for key in tree_of(root):
+        os.kill(key.pid, signal.SIGSTOP)
+
+    paused = processes.pause([root])
+
+    assert () == paused.keys
+    assert () == processes.resume(paused).keys
+    assert {"T"} == states(tree_of(root))
+
+
+def test_a_pid_that_passed_to_another_process_is_left_alone(launch):
+    """The same pid with another start time is somebody else."""
+    root = launch(TREE)
+
+    with pytest.raises(TargetGone, match="has ended"):
+        processes.pause([ProcessKey(root.pid, root.start_time - 1)])
+
+    assert "T" not in states([root])
+
+
+def test_a_process_that_has_ended_is_gone():
+    """No pid, no pause, and it is said so."""
+    process = subprocess.Popen(["true"])
+    key = key_of(process.pid)
+    process.wait()
+
+    with pytest.raises(TargetGone):
+        processes.pause([key])
+
+
+def test_a_zombie_is_gone(launch):
+    """A process that waits for its parent to read its end cannot be paused."""
+    process = subprocess.Popen(["true"])
+    wait_for(lambda: identify(process.pid).state == "Z")
+
+    with pytest.raises(TargetGone):
+        processes.pause([key_of(process.pid)])
+
+    process.wait()
+
+
+def test_watchdog_never_stops_itself_or_what_it_runs_under():
+    """This process and all its ancestors are refused, the shell of a terminal among them."""
+    for pid in ancestors(os.getpid()):
+        with pytest.raises(TargetDenied, match="watchdog runs in it or under it"):
+            processes.pause([key_of(pid)])
+
+
+def test_a_protected_process_below_the_task_is_left_running(launch):
+    """A daemon that was started from the very notebook that is paused goes on."""
+    root = launch(TREE)
+    wait_for(lambda: len(tree_of(root)) == 5)
+    daemon = tree_of(root)[2]
+
+    paused = processes.pause([root], own_pids=[daemon.pid])
+
+    assert (daemon,) == paused.skipped
+    assert "T" not in states([daemon])
+    processes.resume(paused)
+
+
+def test_another_users_process_is_refused(launch):
+    """The refusal is a clear error, and nothing was stopped."""
+    root = launch(TREE)
+
+    with pytest.raises(TargetDenied, match="belongs to another user"):
+        processes.pause([root], own_uid=os.getuid() + 1)
+
+    assert "T" not in states([root])
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
+def test_another_users_process_below_the_task_is_left_running(launch):
+    """A program that the task runs as somebody else is skipped and told."""
+    root = launch(
+        "import subprocess, time\n"
+        "kept = subprocess.Popen(['sleep', '600'], user=65534)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    wait_for(lambda: len(tree_of(root)) == 2)
+
+    paused = processes.pause([root])
+
+    assert (root,) == paused.keys
+    assert (tree_of(root)[1],) == paused.skipped
+    processes.resume(paused)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="a user's namespace may hide the kernel's threads")
+def test_a_thread_of_the_kernel_is_refused():
+    """kthreadd is pid 2 of every Linux outside of containers."""
+    two = identify(2)
+    if two is None or not two.kernel_thread:
+        pytest.skip("this container hides the kernel's threads")
+
+    with pytest.raises(TargetDenied, match="kernel"):
+        processes.pause([two.key])
+
+
+def test_nothing_to_pause_is_an_error():
+    """An empty task is a mistake of the caller, said in words."""
+    with pytest.raises(ActionError, match="no processes"):
+        processes.pause([])
+
+
+def test_resume_tolerates_those_that_ended_and_those_that_run(launch):
+    """Vanished and already resumed processes are told and are no error."""
+    root = launch(TREE)
+    wait_for(lambda: len(tree_of(root)) == 5)
+    paused = processes.pause([root])
+    killed, by_hand = paused.keys[1], paused.keys[2]
+    os.kill(killed.pid, signal.SIGKILL)
+    os.kill(by_hand.pid, signal.SIGCONT)
+    wait_for(lambda: states([killed]) <= {"Z"} and states([by_hand]) == {"S"})
+
+    resumed = processes.resume(paused)
+
+    assert (killed,) == resumed.gone
+    assert (by_hand,) == resumed.already_running
+    assert root == resumed.keys[-1]
+
+
+def test_a_pause_outlives_its_process(launch):
+    """Written down and read back, it resumes the very same processes."""
+    root = launch(TREE)
+    paused = processes.pause([root])
+
+    again = Paused.from_json(paused.to_json())
+
+    assert paused == again
+    processes.resume(again)
+    wait_for(lambda: "T" not in states([root]))
+
+
+@pytest.mark.parametrize("value", [{}, {"keys": [[1]]}, {"keys": 5, "method": "sigstop"}])
+def test_a_damaged_record_of_a_pause_is_a_value_error(value):
+    """A journal that was cut or altered is told, never half believed."""
+    with pytest.raises(ValueError, match="no record of a pause"):
+        Paused.from_json(value)
+
+
+def test_psutil_pauses_and_resumes_the_same_tree(launch):
+    """The way of other systems does the same where it can be tried: here."""
+    root = launch(TREE)
+    wait_for(lambda: len(tree_of(root)) == 5)
+    key = ProcessKey(root.pid, int(psutil.Process(root.pid).create_time() * 1e6))
+
+    paused = stop_psutil.pause([key], frozenset(), os.getuid(), 5.0)
+
+    assert {each.pid for each in tree_of(root)} == {each.pid for each in paused.keys}
+    wait_for(lambda: {"T"} == states(tree_of(root)))
+    resumed = processes.resume(paused)
+    assert tuple(reversed(paused.keys)) == resumed.keys
+    wait_for(lambda: "T" not in states(tree_of(root)))
+
+
+def test_psutil_refuses_itself_and_the_gone(launch):
+    """The same refusals as on Linux."""
+    me = psutil.Process()
+    mine = ProcessKey(me.pid, int(me.create_time() * 1e6))
+    root = launch(TREE)
+
+    with pytest.raises(TargetDenied):
+        stop_psutil.pause([mine], frozenset(), os.getuid(), 5.0)
+    with pytest.raises(TargetGone):
+        stop_psutil.pause([ProcessKey(root.pid, 1)], frozenset(), os.getuid(), 5.0)
+
+
+@pytest.mark.cgroup
+@pytest.mark.parametrize("top", ["unified", "freezer"])
+def test_a_task_alone_in_its_group_is_stopped_at_one_instant(launch, top):
+    """The freezer holds it while the signals are sent, and is open again afterwards."""
+    folder = Path("/sys/fs/cgroup") / top / f"watchdog-test-{os.getpid()}"
+    folder.mkdir()
+    try:
+        root = launch(FORKS)
+        (folder / "cgroup.procs").write_text(str(root.pid))
+        wait_for(lambda: len((folder / "cgroup.procs").read_text().split()) > 1)
+
+        paused = processes.pause([root])
+
+        assert "freezer" == paused.method
+        assert {each.state for each in with_descendants([root])} <= {"T", "Z"}
+        control, thawed = (
+            ("cgroup.freeze", "0") if top == "unified" else ("freezer.state", "THAWED")
+        )
+        assert thawed == (folder / control).read_text().strip()
+        processes.resume(paused)
+        wait_for(lambda: "T" not in states([root]))
+    finally:
+        for pid in (folder / "cgroup.procs").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+        wait_for(lambda: removed(folder))
+
+
+@pytest.mark.cgroup
+def test_a_group_with_somebody_else_in_it_is_not_frozen(launch):
+    """Two tasks share a group: the other one never stops."""
+    folder = Path("/sys/fs/cgroup/freezer") / f"watchdog-test-{os.getpid()}"
+    folder.mkdir()
+    try:
+        root, other = launch(TREE), launch(TREE)
+        for key in (root, other):
+            (folder / "cgroup.procs").write_text(str(key.pid))
+
+        paused = processes.pause([root])
+
+        assert "sigstop" == paused.method
+        assert "T" not in states([other])
+        processes.resume(paused)
+    finally:
+        for pid in (folder / "cgroup.procs").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+        wait_for(lambda: removed(folder))
+
+
+def removed(folder: Path) -> bool:
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True

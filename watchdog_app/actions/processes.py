@@ -1,0 +1,81 @@
+"""
+Pausing and resuming a whole task: the face, the same on every system.
+
+A pause stops the processes that the caller names and everything that descends
+from them, and nothing else: never watchdog itself or what it runs under (so
+never the shell of a task: that is its parent), never another user's process,
+never a thread of the kernel. Every process is identified anew, by pid and
+start time, in the moment it is signalled.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Collection, Sequence
+
+from watchdog_app.actions.paused import Paused, Resumed
+from watchdog_app.core.records import ProcessKey
+
+__all__ = ["Paused", "Resumed", "pause", "resume"]
+
+_LINUX: bool = sys.platform.startswith("linux")
+
+
+def pause(
+    members: Sequence[ProcessKey],
+    *,
+    own_pids: Collection[int] | None = None,
+    own_uid: int | None = None,
+    proc: str = "/proc",
+) -> Paused:
+    """
+    Stop a task and everything that descends from it.
+
+    Args:
+        members: the task's processes, root first.
+        own_pids: never to be stopped besides this process and all it runs under.
+        own_uid: whose processes may be stopped; None: this process' user.
+        proc: where proc is mounted (Linux).
+
+    Returns:
+        What was stopped. Empty `keys` when all of it was stopped already.
+
+    Raises:
+        TargetGone: the root has ended, or its pid is another process by now.
+        TargetDenied: the root is not ours to stop. Nothing is left half stopped.
+    """
+    now = time.time()
+    protected = frozenset(own_pids or ())
+    uid = _uid() if own_uid is None else own_uid
+    if _LINUX:
+        from watchdog_app.actions import stop_linux
+
+        return stop_linux.pause(members, protected, uid, now, proc)
+    from watchdog_app.actions import stop_psutil
+
+    return stop_psutil.pause(members, protected, uid, now)
+
+
+def resume(paused: Paused, *, proc: str = "/proc") -> Resumed:
+    """
+    Let a paused task run again: the very processes that were stopped, last stopped first.
+
+    Children run before their parents, so that no parent finds its workers missing. Processes
+    that have ended since, or that somebody else resumed, are told and are no error.
+
+    Raises:
+        TargetDenied: the system refused to resume some; all others run again.
+    """
+    if _LINUX and paused.method != "psutil":
+        from watchdog_app.actions import stop_linux
+
+        return stop_linux.resume(paused, proc)
+    from watchdog_app.actions import stop_psutil
+
+    return stop_psutil.resume(paused)
+
+
+def _uid() -> int:
+    return os.getuid() if hasattr(os, "getuid") else 0  # Windows knows no such number

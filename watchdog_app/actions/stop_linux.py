@@ -1,0 +1,203 @@
+"""Pause and resume by signal on Linux: pidfd first, then start time, then the signal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Collection, Sequence
+from enum import Enum
+
+from watchdog_app.actions.freezer import freezer_of
+from watchdog_app.actions.paused import Paused, Resumed
+from watchdog_app.actions.process_tree import (
+    Identity,
+    ancestors,
+    identify,
+    owners,
+    with_descendants,
+)
+from watchdog_app.core.records import ProcessKey
+from watchdog_app.errors import ActionError, TargetDenied, TargetGone
+
+# A parent stops before its children are looked up, so each round can only find what was forked
+# before: two rounds are the rule. A tree that still grows after this many forks faster than that.
+_ROUNDS = 20
+_SETTLE_S = 0.25  # a process in a system call stops when that returns; a disk write may take longer
+_POLL_S = 0.002
+
+
+class _Sent(Enum):
+    DONE = "done"
+    NOT_NEEDED = "not needed"  # stopped already, or running already
+    GONE = "gone"
+    DENIED = "denied"
+
+
+def pause(
+    members: Sequence[ProcessKey],
+    protected: Collection[int],
+    own_uid: int,
+    at_unix_s: float,
+    proc: str = "/proc",
+) -> Paused:
+    """See `processes.pause`."""
+    if not members:
+        raise ActionError("There is nothing to pause: the task has no processes.")
+    stop = _Stop(members, {0, 1, *protected, *ancestors(os.getpid(), proc)}, own_uid, proc)
+    stop.check_root()
+    freezer = freezer_of(members[0].pid, {each.key.pid for each in stop.tree()}, proc)
+    frozen = freezer is not None and freezer.freeze()
+    try:
+        stop.all()
+    except BaseException:
+        for key in reversed(stop.stopped):  # nothing is left half done
+            _send(key, signal.SIGCONT, proc)
+        raise
+    finally:
+        if frozen and freezer is not None:
+            freezer.thaw()
+    if not stop.stopped and not stop.already:
+        raise _gone(members[0])
+    _settle(stop.stopped, proc)
+    return Paused(
+        keys=tuple(stop.stopped),
+        method="freezer" if frozen else "sigstop",
+        at_unix_s=at_unix_s,
+        already_stopped=tuple(stop.already),
+        skipped=tuple(stop.skipped),
+    )
+
+
+def resume(paused: Paused, proc: str = "/proc") -> Resumed:
+    """See `processes.resume`."""
+    resumed: list[ProcessKey] = []
+    gone: list[ProcessKey] = []
+    running: list[ProcessKey] = []
+    denied: list[ProcessKey] = []
+    places = {
+        _Sent.DONE: resumed,
+        _Sent.GONE: gone,
+        _Sent.NOT_NEEDED: running,
+        _Sent.DENIED: denied,
+    }
+    for key in reversed(paused.keys):
+        places[_send(key, signal.SIGCONT, proc)].append(key)
+    if denied:
+        pids = " ".join(str(key.pid) for key in denied)
+        raise TargetDenied(
+            f"The system refused to resume process {pids}: it runs under another user by now. "
+            f"It stays paused. Resume it as that user with: kill -CONT {pids}"
+        )
+    return Resumed(tuple(resumed), tuple(gone), tuple(running))
+
+
+class _Stop:
+    """One pause in the making."""
+
+    def __init__(
+        self, members: Sequence[ProcessKey], untouchable: Collection[int], own_uid: int, proc: str
+    ) -> None:
+        self._members = members
+        self._untouchable = untouchable
+        self._own_uid = own_uid
+        self._proc = proc
+        self.stopped: list[ProcessKey] = []  # in this order
+        self.already: list[ProcessKey] = []
+        self.skipped: list[ProcessKey] = []
+
+    def check_root(self) -> None:
+        """Raises TargetGone or TargetDenied where the task as a whole is not to be stopped."""
+        key = self._members[0]
+        root = identify(key.pid, self._proc)
+        if root is None or root.key != key or root.state in "ZX":
+            raise _gone(key)
+        if key.pid in self._untouchable:
+            raise TargetDenied(
+                f"Process {key.pid} was not paused: watchdog runs in it or under it, and would "
+                "stop itself. Start watchdog outside of it, for example in a terminal of its own."
+            )
+        if root.kernel_thread:
+            raise TargetDenied(f"Process {key.pid} was not paused: it is a thread of the kernel.")
+        if owners(key.pid, self._proc) != {self._own_uid}:
+            raise TargetDenied(
+                f"Process {key.pid} was not paused: it belongs to another user. "
+                "Ask that user, or the administrator."
+            )
+
+    def tree(self) -> list[Identity]:
+        """Everyone alive who is named, descends from the named, or from who was stopped so far."""
+        # A stopped worker counts as a root: it stays in the tree when its parent ends and the
+        # kernel gives it another one.
+        found = with_descendants((*self._members, *self.stopped), self._proc)
+        return [each for each in found if each.state not in "ZX"]
+
+    def all(self) -> None:
+        """Stop parents before children, and look again until nobody new has appeared."""
+        seen: set[ProcessKey] = set()
+        for _ in range(_ROUNDS):
+            fresh = [each for each in self.tree() if each.key not in seen]
+            if not fresh:
+                return
+            for each in fresh:
+                seen.add(each.key)
+                self._stop(each)
+
+    def _stop(self, each: Identity) -> None:
+        if (
+            each.key.pid in self._untouchable
+            or each.kernel_thread
+            or owners(each.key.pid, self._proc) != {self._own_uid}
+        ):
+            self.skipped.append(each.key)
+            return
+        sent = _send(each.key, signal.SIGSTOP, self._proc)
+        if sent is _Sent.DONE:
+            self.stopped.append(each.key)
+        elif sent is _Sent.NOT_NEEDED:
+            self.already.append(each.key)
+        elif sent is _Sent.DENIED:
+            if each.key == self._members[0]:
+                raise TargetDenied(
+                    f"The system refused to pause process {each.key.pid}. "
+                    "A security module or a container keeps watchdog from signalling it."
+                )
+            self.skipped.append(each.key)
+
+
+def _send(key: ProcessKey, number: signal.Signals, proc: str) -> _Sent:
+    try:
+        descriptor = os.pidfd_open(key.pid)
+    except ProcessLookupError:
+        return _Sent.GONE
+    except OSError:
+        return _Sent.DENIED
+    try:
+        # Only now: the descriptor holds this very process, whatever its pid becomes later.
+        now = identify(key.pid, proc)
+        if now is None or now.key != key or now.state in "ZX":
+            return _Sent.GONE
+        if (now.state == "T") == (number == signal.SIGSTOP):
+            return _Sent.NOT_NEEDED
+        signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return _Sent.GONE
+    except PermissionError:
+        return _Sent.DENIED
+    finally:
+        os.close(descriptor)
+    return _Sent.DONE
+
+
+def _settle(keys: Sequence[ProcessKey], proc: str) -> None:
+    """Wait until all are seen to be stopped; one that sleeps in the disk stops when it wakes."""
+    deadline = time.monotonic() + _SETTLE_S
+    for key in keys:
+        while (now := identify(key.pid, proc)) is not None and now.key == key:
+            if now.state in "TZX" or time.monotonic() > deadline:
+                break
+            time.sleep(_POLL_S)
+
+
+def _gone(key: ProcessKey) -> TargetGone:
+    return TargetGone(f"Process {key.pid} has ended; there is nothing to pause.")
