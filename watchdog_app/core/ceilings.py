@@ -1,0 +1,225 @@
+"""
+What can run out: pure, one snapshot and its tasks to ceilings.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+
+from watchdog_app.core.outlook import CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.records import CgroupMemory, HostMemory, ProcessKey, Snapshot, Task
+from watchdog_app.units import format_bytes
+
+_CONTAINER_ID = re.compile(r"(?:[a-z]+-)*([0-9a-f]{12})[0-9a-f]{20,52}(?:\.scope)?")
+_POD = re.compile(r"(?:kubepods.*-)?pod[0-9a-f_-]{36}(?:\.slice)?")
+# The folder of a whole mount: what we see of the tree is a container's.
+_MOUNTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/unified")
+
+
+def readings(snapshot: Snapshot, tasks: Sequence[Task]) -> tuple[CeilingReading, ...]:
+    """
+    Every ceiling of this tick, in bytes: RAM, RAM with swap, groups, RLIMIT_AS, /dev/shm, disks.
+
+    Args:
+        snapshot: one look at the machine.
+        tasks: those of the same snapshot.
+    """
+    everyone = tuple(task.key for task in tasks)
+    return (
+        *_host(snapshot.host, everyone),
+        *_groups(snapshot, tasks),
+        *_address_spaces(snapshot, tasks),
+        *_shm(snapshot.host, everyone),
+        *_disks(snapshot),
+    )
+
+
+def _host(host: HostMemory, everyone: tuple[ProcessKey, ...]) -> Iterator[CeilingReading]:
+    used = max(0, host.total_bytes - host.available_bytes)
+    has_swap = host.swap_total_bytes > 0
+    yield CeilingReading(
+        key=CeilingKey(CeilingKind.RAM),
+        label="RAM",
+        used=used,
+        limit=host.total_bytes,
+        unit="bytes",
+        lethal=not has_swap,
+        tasks=everyone,
+        note="beyond it the machine swaps" if has_swap else None,
+    )
+    if has_swap:
+        yield CeilingReading(
+            key=CeilingKey(CeilingKind.RAM_SWAP),
+            label="RAM and swap",
+            used=used + max(0, host.swap_total_bytes - host.swap_free_bytes),
+            limit=host.total_bytes + host.swap_total_bytes,
+            unit="bytes",
+            lethal=True,
+            tasks=everyone,
+            note="counts swap",
+        )
+
+
+def _groups(snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[CeilingReading]:
+    """The tightest group of each task, once; and, where one only slows down, that one too."""
+    host = snapshot.host
+    lethal: dict[str, list[ProcessKey]] = {}
+    slowing: dict[str, list[ProcessKey]] = {}
+    levels: dict[str, int] = {}
+    by_path = {group.path: group for group in snapshot.cgroups}
+    bounds = {group.path: _bound(group, host) for group in snapshot.cgroups}
+    for task in tasks:
+        folders = {_folder(snapshot, member.key) for member in task.members} - {None}
+        above = [path for path in by_path if any(_holds(path, leaf) for leaf in folders)]
+        for path in above:
+            nearest = min(_distance(path, leaf) for leaf in folders if _holds(path, leaf))
+            levels[path] = min(levels.get(path, nearest), nearest)
+        hard = [path for path in above if bounds[path] is not None]
+        tightest = min(hard, key=lambda path: _headroom(bounds[path]), default=None)
+        if tightest is not None:
+            lethal.setdefault(tightest, []).append(task.key)
+        for path in above:
+            if path != tightest and by_path[path].high_bytes is not None:
+                slowing.setdefault(path, []).append(task.key)
+    for path, hit in lethal.items():
+        bound = bounds[path]
+        if bound is not None:
+            yield _hard_limit(by_path[path], bound, tuple(hit), levels[path])
+    for path, hit in slowing.items():
+        if path not in lethal:
+            yield _soft_limit(by_path[path], tuple(hit), levels[path])
+
+
+def _folder(snapshot: Snapshot, key: ProcessKey) -> str | None:
+    info = snapshot.infos.get(key)
+    return info.cgroup if info is not None else None
+
+
+def _holds(path: str, leaf: str | None) -> bool:
+    return leaf is not None and (leaf == path or leaf.startswith(f"{path.rstrip('/')}/"))
+
+
+def _distance(path: str, leaf: str | None) -> int:
+    return (leaf or "").count("/") - path.rstrip("/").count("/")
+
+
+def _bound(group: CgroupMemory, host: HostMemory) -> tuple[int, int] | None:
+    """
+    Used and limit of a group, swap included; None when the group cannot be what kills.
+
+    A group may be given more than the machine has: then the machine's own RAM ends first.
+    """
+    if group.limit_bytes is None or group.limit_bytes >= host.total_bytes:
+        return None
+    swapped = group.swap_usage_bytes or 0
+    # Without a limit of its own the group can take what the machine has left in swap.
+    room = swapped + host.swap_free_bytes
+    if group.swap_limit_bytes is not None:
+        room = min(room, max(group.swap_limit_bytes, 0))
+    return group.unreclaimable_bytes + swapped, group.limit_bytes + room
+
+
+def _headroom(bound: tuple[int, int] | None) -> float:
+    return float("inf") if bound is None else bound[1] - bound[0]
+
+
+def _hard_limit(
+    group: CgroupMemory, bound: tuple[int, int], hit: tuple[ProcessKey, ...], level: int
+) -> CeilingReading:
+    used, limit = bound
+    notes = _levels(level)
+    if limit != group.limit_bytes or group.swap_usage_bytes:
+        notes.append("counts swap")
+    if group.high_bytes is not None and group.high_bytes < (group.limit_bytes or limit):
+        notes.append(f"slowed down above {format_bytes(group.high_bytes)} (memory.high)")
+    return CeilingReading(
+        key=CeilingKey(CeilingKind.CGROUP, group.path),
+        label=f"memory limit of {group_name(group.path)}",
+        used=used,
+        limit=limit,
+        unit="bytes",
+        lethal=True,
+        tasks=hit,
+        note=", ".join(notes) or None,
+    )
+
+
+def _soft_limit(group: CgroupMemory, hit: tuple[ProcessKey, ...], level: int) -> CeilingReading:
+    return CeilingReading(
+        key=CeilingKey(CeilingKind.CGROUP, group.path),
+        label=f"slow-down limit of {group_name(group.path)}",
+        used=group.unreclaimable_bytes,
+        limit=float(group.high_bytes or 0),
+        unit="bytes",
+        lethal=False,
+        tasks=hit,
+        note=", ".join([*_levels(level), "memory.high slows down and does not kill"]),
+    )
+
+
+def _levels(level: int) -> list[str]:
+    if level <= 0:
+        return []
+    return [f"{level} group up" if level == 1 else f"{level} groups up"]
+
+
+def group_name(path: str) -> str:
+    """A group as a person knows it, by its folder."""
+    if path.rstrip("/") in _MOUNTS:
+        return "this container"
+    base = os.path.basename(path.rstrip("/"))
+    container = _CONTAINER_ID.fullmatch(base)
+    if container:
+        return f"the container {container[1]}"
+    if _POD.fullmatch(base):
+        return "the pod"
+    return f"the group {base}"
+
+
+def _address_spaces(snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[CeilingReading]:
+    for task in tasks:
+        for member in task.members:
+            info = snapshot.infos.get(member.key)
+            if info is None or not info.rlimit_as_bytes or member.vsize_bytes is None:
+                continue
+            of_worker = "" if member.key == task.key else f" (worker {member.key.pid})"
+            yield CeilingReading(
+                key=CeilingKey(CeilingKind.RLIMIT_AS, str(member.key.pid)),
+                label=f"address space of {task.name}{of_worker}",
+                used=member.vsize_bytes,
+                limit=info.rlimit_as_bytes,
+                unit="bytes",
+                lethal=True,
+                tasks=(task.key,),
+                note="ulimit -v, RLIMIT_AS",
+            )
+
+
+def _shm(host: HostMemory, everyone: tuple[ProcessKey, ...]) -> Iterator[CeilingReading]:
+    if host.shm_limit_bytes and host.shm_used_bytes is not None:
+        yield CeilingReading(
+            key=CeilingKey(CeilingKind.SHM),
+            label="shared memory (/dev/shm)",
+            used=host.shm_used_bytes,
+            limit=host.shm_limit_bytes,
+            unit="bytes",
+            lethal=True,  # a write to a full one is a bus error
+            tasks=everyone,
+        )
+
+
+def _disks(snapshot: Snapshot) -> Iterator[CeilingReading]:
+    for disk in snapshot.disks:
+        if disk.total_bytes <= 0:
+            continue
+        yield CeilingReading(
+            key=CeilingKey(CeilingKind.DISK, disk.path),
+            label=f"disk for rescues in {disk.path}",
+            used=max(0, disk.total_bytes - disk.free_bytes),
+            limit=disk.total_bytes,
+            unit="bytes",
+            lethal=False,
+            tasks=(),
+        )

@@ -1,0 +1,241 @@
+"""
+Memory groups with a limit: usage, what of it can be given back, limits, kills.
+
+Sources: kernel, Documentation/admin-guide/cgroup-v2.rst (memory interface files)
+and Documentation/admin-guide/cgroup-v1/memory.rst.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from watchdog_app.core.records import CgroupMemory
+from watchdog_app.errors import Gone, SensorError
+from watchdog_app.sensors.cgroup_paths import GroupLocator
+from watchdog_app.sensors.files import KeptFile, read_bytes
+
+# v1 has no word for "no limit": PAGE_COUNTER_MAX, the largest signed number cut to a whole page
+# (4, 16 or 64 KiB). Older kernels (before 3.19) had the largest signed number itself.
+_NO_LIMIT_V1 = (1 << 63) - (1 << 16)
+# Limits are changed by hand, rarely: `docker update`, `systemctl set-property`.
+_LIMITS_EVERY_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a group may hold. None: no limit of that kind."""
+
+    memory_bytes: int | None = None
+    high_bytes: int | None = None
+    swap_bytes: int | None = None
+
+    @property
+    def any(self) -> bool:
+        """Whether the group is worth watching. A limit on swap alone cannot kill."""
+        return self.memory_bytes is not None or self.high_bytes is not None
+
+
+def parse_limit(data: bytes) -> int | None:
+    """Bytes of a limit file; None for `max`, v1's huge number and what is no number."""
+    word = data.strip()
+    if not word.isdigit():
+        return None
+    value = int(word)
+    return None if value >= _NO_LIMIT_V1 else value
+
+
+def parse_count(data: bytes) -> int | None:
+    """A file that holds one number; None: it does not."""
+    word = data.strip()
+    return int(word) if word.isdigit() else None
+
+
+def parse_flat(data: bytes, *labels: bytes) -> list[int | None]:
+    """Values of a flat keyed file (`memory.stat`, `memory.events`), in the labels' order."""
+    lines = b"\n" + data
+    found: list[int | None] = []
+    for label in labels:
+        at = lines.find(b"\n" + label + b" ")
+        if at < 0:
+            found.append(None)
+            continue
+        start = at + len(label) + 2
+        end = lines.find(b"\n", start)
+        word = lines[start : end if end >= 0 else None].strip()
+        found.append(int(word) if word.isdigit() else None)
+    return found
+
+
+class _Group(ABC):
+    """One group that we read; its files stay open while it has a limit."""
+
+    _usage_name: str
+    _events_name: str
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.limits = Limits()
+        self.limits_due_mono_s = 0.0
+        self._usage = KeptFile(f"{path}/{self._usage_name}")
+        self._stat = KeptFile(f"{path}/memory.stat")
+        self._events = KeptFile(f"{path}/{self._events_name}")
+
+    @abstractmethod
+    def read_limits(self) -> Limits:
+        """The limits now; a file that is not there (the root has none) is no limit."""
+
+    @abstractmethod
+    def read(self) -> CgroupMemory:
+        """The group now. Raises Gone when it has been removed."""
+
+    def _limit(self, name: str) -> int | None:
+        try:
+            return parse_limit(read_bytes(f"{self.path}/{name}", 64))
+        except SensorError:
+            return None
+
+    def _oom(self) -> bytes:
+        try:
+            return self._events.read(512)
+        except SensorError:  # some kernels do not have it
+            return b""
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        for file in (self._usage, self._stat, self._events):
+            file.close()
+
+
+class _GroupV2(_Group):
+    _usage_name = "memory.current"
+    _events_name = "memory.events"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._swap: KeptFile | None = KeptFile(f"{path}/memory.swap.current")
+
+    def read_limits(self) -> Limits:
+        return Limits(
+            self._limit("memory.max"), self._limit("memory.high"), self._limit("memory.swap.max")
+        )
+
+    def read(self) -> CgroupMemory:
+        usage = parse_count(self._usage.read(64))
+        inactive, active = parse_flat(self._stat.read(), b"inactive_file", b"active_file")
+        oom, kills = parse_flat(self._oom(), b"oom", b"oom_kill")
+        return CgroupMemory(
+            path=self.path,
+            version=2,
+            usage_bytes=usage or 0,
+            inactive_file_bytes=inactive or 0,
+            active_file_bytes=active or 0,
+            limit_bytes=self.limits.memory_bytes,
+            high_bytes=self.limits.high_bytes,
+            swap_usage_bytes=self._read_swap(),
+            swap_limit_bytes=self.limits.swap_bytes,
+            oom_events=oom,
+            oom_kills=kills,
+        )
+
+    def _read_swap(self) -> int | None:
+        if self._swap is None:
+            return None
+        try:
+            return parse_count(self._swap.read(64))
+        except SensorError:
+            self._swap = None  # a kernel without swap accounting
+            return None
+
+    def close(self) -> None:
+        super().close()
+        if self._swap is not None:
+            self._swap.close()
+
+
+class _GroupV1(_Group):
+    _usage_name = "memory.usage_in_bytes"
+    _events_name = "memory.oom_control"
+
+    def read_limits(self) -> Limits:
+        memory = self._limit("memory.limit_in_bytes")
+        both = self._limit("memory.memsw.limit_in_bytes")
+        swap = max(0, both - memory) if both is not None and memory is not None else None
+        return Limits(memory, None, swap)
+
+    def read(self) -> CgroupMemory:
+        usage = parse_count(self._usage.read(64)) or 0
+        # usage_in_bytes counts the groups below, so the parts must too: the total_ lines.
+        inactive, active, swap = parse_flat(
+            self._stat.read(), b"total_inactive_file", b"total_active_file", b"total_swap"
+        )
+        (kills,) = parse_flat(self._oom(), b"oom_kill")
+        return CgroupMemory(
+            path=self.path,
+            version=1,
+            usage_bytes=usage,
+            inactive_file_bytes=inactive or 0,
+            active_file_bytes=active or 0,
+            limit_bytes=self.limits.memory_bytes,
+            high_bytes=None,
+            swap_usage_bytes=swap,  # not in memory.stat without swap accounting
+            swap_limit_bytes=self.limits.swap_bytes,
+            # memory.failcnt counts every brush with the limit, successful reclaim included: it
+            # is no figure of failed reclaim, and v1 has no other.
+            oom_events=None,
+            oom_kills=kills,
+        )
+
+
+class GroupReader:
+    """Reads, once each, the limited groups above the watched processes."""
+
+    def __init__(self, locator: GroupLocator) -> None:
+        self._locator = locator
+        self._groups: dict[str, _Group] = {}
+        self._wanted: frozenset[str] = frozenset()
+
+    def read(self, folders: Iterable[str], now_mono_s: float) -> tuple[CgroupMemory, ...]:
+        """
+        The limited groups among these and all above them, each once, outermost first.
+
+        A group that ends while it is read is left out: its processes have ended too.
+        """
+        wanted = frozenset(folders)
+        if wanted != self._wanted:
+            self._follow(wanted)
+        found = []
+        for path, group in self._groups.items():
+            if now_mono_s >= group.limits_due_mono_s:
+                group.limits = group.read_limits()
+                group.limits_due_mono_s = now_mono_s + _LIMITS_EVERY_S
+                if not group.limits.any:
+                    group.close()
+            if not group.limits.any:
+                continue
+            try:
+                found.append(group.read())
+            except Gone:
+                continue
+            except SensorError:
+                # No memory files in this group: the controller is not enabled down to here.
+                self._groups[path].limits = Limits()
+        return tuple(found)
+
+    def _follow(self, wanted: frozenset[str]) -> None:
+        chains = {step for leaf in wanted for step in self._locator.ancestors(leaf)}
+        for path in self._groups.keys() - {path for path, _ in chains}:
+            self._groups.pop(path).close()
+        for path, version in chains:
+            if path not in self._groups:
+                self._groups[path] = _GroupV2(path) if version == 2 else _GroupV1(path)
+        self._groups = dict(sorted(self._groups.items()))
+        self._wanted = wanted
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        for group in self._groups.values():
+            group.close()
+        self._groups.clear()
+        self._wanted = frozenset()

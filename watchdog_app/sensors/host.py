@@ -1,0 +1,186 @@
+"""
+Memory of the whole machine: level, swap, swap traffic, pressure, shared memory.
+
+Sources: proc(5); kernel, Documentation/filesystems/proc.rst and
+Documentation/accounting/psi.rst.
+"""
+
+from __future__ import annotations
+
+import os
+
+from watchdog_app.core.records import Fault, HostMemory, Pressure
+from watchdog_app.errors import Denied, SensorError, Unsupported
+from watchdog_app.sensors.files import KeptFile, read_bytes
+
+_PRESSURE = "host.pressure"
+_SHM = "host.shm"
+_MEMORY = "host.memory"
+_PAGE = os.sysconf("SC_PAGESIZE") if hasattr(os, "sysconf") else 4096
+
+
+def parse_meminfo(data: bytes) -> dict[bytes, int]:
+    """Bytes by label (`MemTotal`, ...) of /proc/meminfo; lines without a number are left out."""
+    values = {}
+    for line in data.splitlines():
+        label, colon, rest = line.partition(b":")
+        words = rest.split()
+        if colon and words and words[0].isdigit():
+            # HugePages_* are counts and not kB; nobody asks for them here.
+            values[label] = int(words[0]) * 1024
+    return values
+
+
+def parse_swap_traffic(vmstat: bytes) -> tuple[int, int] | None:
+    """Pages swapped in and out since boot, of /proc/vmstat; None: not in it."""
+    found = []
+    for label in (b"\npswpin ", b"\npswpout "):
+        at = vmstat.find(label)
+        words = vmstat[at + len(label) : at + len(label) + 24].split(maxsplit=1)
+        if at < 0 or not words or not words[0].isdigit():
+            return None
+        found.append(int(words[0]))
+    return found[0], found[1]
+
+
+def parse_pressure(data: bytes) -> Pressure | None:
+    """One of the /proc/pressure files; None: not such a file."""
+    lines: dict[bytes, dict[bytes, float]] = {}
+    try:
+        for line in data.splitlines():
+            kind, *pairs = line.split()
+            lines[kind] = {}
+            for pair in pairs:
+                name, _, value = pair.partition(b"=")
+                lines[kind][name] = float(value)
+        some, full = lines[b"some"], lines[b"full"]
+        return Pressure(
+            some_avg10=some[b"avg10"],
+            full_avg10=full[b"avg10"],
+            some_total_s=some[b"total"] / 1e6,
+            full_total_s=full[b"total"] / 1e6,
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def parse_arc(arcstats: bytes) -> int | None:
+    """
+    Bytes of the ZFS cache that are given back under pressure; None: not such a file.
+
+    Linux does not count them in MemAvailable (OpenZFS issue 10255), so a machine
+    whose ZFS cache has filled its RAM would look as if it were about to die.
+    """
+    values = {}
+    for line in arcstats.splitlines():
+        words = line.split()
+        if len(words) == 3 and words[2].isdigit():
+            values[words[0]] = int(words[2])
+    if b"size" not in values or b"c_min" not in values:
+        return None
+    return max(0, values[b"size"] - values[b"c_min"])
+
+
+class HostReader:
+    """Reads the machine's memory once a tick, from files that it keeps open."""
+
+    def __init__(self, proc: str, shm: str) -> None:
+        self._meminfo = KeptFile(f"{proc}/meminfo")
+        self._vmstat = KeptFile(f"{proc}/vmstat")
+        self._pressure: KeptFile | None = KeptFile(f"{proc}/pressure/memory")
+        self._arc: str | None = f"{proc}/spl/kstat/zfs/arcstats"
+        self._shm: str | None = shm
+        self._traffic: tuple[int, int] | None = None
+        self.faults: dict[str, Fault] = {}
+
+    def read(self) -> HostMemory:
+        """
+        The machine's memory now. What is missing is None, and `faults` says so.
+
+        Raises:
+            SensorError: the level itself cannot be read: there is nothing to watch by.
+        """
+        values = parse_meminfo(self._meminfo.read())
+        total = values.get(b"MemTotal")
+        if not total:
+            raise Unsupported(f"{self._meminfo.path} names no MemTotal: is /proc mounted?")
+        available = values.get(b"MemAvailable")
+        if available is None:  # kernels before 3.14
+            available = sum(values.get(name, 0) for name in (b"MemFree", b"Buffers", b"Cached"))
+        swap_total = values.get(b"SwapTotal", 0)
+        shm_used, shm_limit = self._read_shm()
+        traffic = self._read_traffic(has_swap=swap_total > 0)
+        return HostMemory(
+            total_bytes=total,
+            available_bytes=min(total, available + self._read_arc()),
+            swap_total_bytes=swap_total,
+            swap_free_bytes=min(values.get(b"SwapFree", 0), swap_total),
+            swap_in_bytes=traffic[0] * _PAGE if traffic else None,
+            swap_out_bytes=traffic[1] * _PAGE if traffic else None,
+            shm_used_bytes=shm_used,
+            shm_limit_bytes=shm_limit,
+            pressure=self._read_pressure(),
+        )
+
+    def _read_traffic(self, *, has_swap: bool) -> tuple[int, int] | None:
+        # Without swap the counters stand still, and vmstat is 4 KB that the kernel adds up
+        # over all CPUs: read once, then only while there is swap.
+        if has_swap or self._traffic is None:
+            try:
+                self._traffic = parse_swap_traffic(self._vmstat.read(16384))
+            except SensorError:
+                self._traffic = None
+        return self._traffic
+
+    def _read_pressure(self) -> Pressure | None:
+        if self._pressure is None:
+            return None
+        try:
+            return parse_pressure(self._pressure.read(512))
+        except SensorError as error:
+            self._pressure = None  # decided at boot: it does not come back
+            remedy = (
+                "Ask the administrator for the right to read it."
+                if isinstance(error, Denied)
+                else "Start the kernel with psi=1 (it needs CONFIG_PSI) to have it."
+            )
+            self.faults[_PRESSURE] = Fault(
+                _PRESSURE,
+                "Memory pressure (PSI) is not watched: this kernel does not offer it. "
+                "Levels and trends are still watched.",
+                remedy,
+            )
+            return None
+
+    def _read_arc(self) -> int:
+        if self._arc is None:
+            return 0
+        try:
+            return parse_arc(read_bytes(self._arc)) or 0
+        except SensorError:
+            self._arc = None  # no ZFS here
+            return 0
+
+    def _read_shm(self) -> tuple[int | None, int | None]:
+        if self._shm is None:
+            return None, None
+        try:
+            found = os.statvfs(self._shm)
+        except OSError as error:
+            self.faults[_SHM] = Fault(
+                _SHM,
+                f"Shared memory is not watched: {self._shm} cannot be read ({error.strerror}). "
+                "Everything else is.",
+                "Nothing to do unless programs here use shared memory; then mount a tmpfs there.",
+            )
+            self._shm = None
+            return None, None
+        if not found.f_blocks:  # a tmpfs without a size limit: RAM is its limit
+            return None, None
+        return (found.f_blocks - found.f_bfree) * found.f_frsize, found.f_blocks * found.f_frsize
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        for file in (self._meminfo, self._vmstat, self._pressure):
+            if file is not None:
+                file.close()

@@ -1,0 +1,99 @@
+"""
+Programs written in Python that are known by name, because their own name tells a user nothing.
+"""
+
+from __future__ import annotations
+
+# They run somebody else's script: that script is what the user is waiting for.
+LAUNCHERS = frozenset(
+    (
+        "accelerate",
+        "coverage",
+        "cprofile",
+        "debugpy",
+        "deepspeed",
+        "horovodrun",
+        "ipdb",
+        "ipython",
+        "ipython3",
+        "kernprof",
+        "launcher",
+        "memory_profiler",
+        "memray",
+        "mprof",
+        "pdb",
+        "profile",
+        "pudb",
+        "pydevd",
+        "pyinstrument",
+        "runpy",
+        "scalene",
+        "streamlit",
+        "torch.distributed.launch",
+        "torch.distributed.run",
+        "torchrun",
+        "trace",
+        "viztracer",
+    )
+)
+
+# What they start is not a part of them: Jupyter's servers, supervisors, terminals, desktops.
+SERVERS = frozenset(
+    (
+        "circusd",
+        "guake",
+        "honcho",
+        "jupyter-lab",
+        "jupyter-labhub",
+        "jupyter-nbclassic",
+        "jupyter-notebook",
+        "jupyter-server",
+        "jupyter-voila",
+        "jupyter_server",
+        "jupyterhub",
+        "jupyterhub-singleuser",
+        "jupyterlab",
+        "nbclassic",
+        "notebook",
+        "qtile",
+        "spyder",
+        "supervisord",
+        "terminator",
+        "voila",
+        "xonsh",
+    )
+)
+
+CONSOLES = frozenset(
+    (
+        "jupyter-console",
+        "jupyter-qtconsole",
+        "jupyter_console",
+        "pydevconsole",
+        "qtconsole",
+    )
+)
+
+# The only ones known by a name in .py: a user may well call a script trace.py or notebook.py.
+KNOWN_FILES = frozenset(("pydevd.py", "pydevconsole.py"))
+
+# The first word after `watchdog`.
+OWN_COMMANDS = frozenset(
+    (
+        "checkpoint",
+        "config",
+        "demo",
+        "explain",
+        "history",
+        "pause",
+        "record",
+        "reload",
+        "replay",
+        "resume",
+        "run",
+        "start",
+        "status",
+        "stop",
+        "tray",
+    )
+)

@@ -1,0 +1,172 @@
+"""
+The machine, looked at once a tick: one consistent snapshot of everything that is watched.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Protocol
+
+from watchdog_app.core.records import (
+    CgroupMemory,
+    DiskSpace,
+    Fault,
+    ProcessKey,
+    ProcessSample,
+    Snapshot,
+)
+from watchdog_app.errors import Gone, SensorError
+from watchdog_app.sensors.cgroup_paths import GroupLocator, discover
+from watchdog_app.sensors.cgroups import GroupReader
+from watchdog_app.sensors.disks import Disks
+from watchdog_app.sensors.files import read_bytes
+from watchdog_app.sensors.host import HostReader
+from watchdog_app.sensors.jupyter_servers import JupyterServers
+from watchdog_app.sensors.process_info import Describer
+from watchdog_app.sensors.process_table import ProcessTable
+
+
+class MachineFace(Protocol):
+    """What every machine offers, whatever the operating system."""
+
+    def sample(self, now_mono_s: float, now_unix_s: float) -> Snapshot:
+        """One look at everything."""
+
+    def alive(self, key: ProcessKey) -> bool:
+        """Whether that very process still runs."""
+
+    def read_process(self, key: ProcessKey) -> ProcessSample:
+        """One process now. Raises Gone."""
+
+    def add_disk(self, path: str) -> None:
+        """Watch the file system that holds a folder."""
+
+    def remove_disk(self, path: str) -> None:
+        """Watch it no longer."""
+
+    def close(self) -> None:
+        """Give back what is held open."""
+
+
+class Machine:
+    """
+    A Linux machine, read through /proc and the cgroup file systems.
+
+    Not for several threads at once. Faults are those in force: one record a
+    source, in every snapshot until the cause is gone.
+    """
+
+    def __init__(
+        self,
+        proc: str = "/proc",
+        cgroup_root: str = "/sys/fs/cgroup",
+        shm: str = "/dev/shm",  # noqa: S108 - the very mount that is watched
+        runtime_dirs: Sequence[str] | None = None,
+        own_uid: int | None = None,
+    ) -> None:
+        """
+        Args:
+            proc: where the proc file system is mounted.
+            cgroup_root: what stands for /sys/fs/cgroup.
+            shm: the shared memory file system.
+            runtime_dirs: Jupyter's runtime folders besides those that kernels name;
+                None: the usual ones of this user.
+            own_uid: whose processes are watched; 0: everybody's. None: this process's user.
+        """
+        try:
+            mountinfo = read_bytes(f"{proc}/self/mountinfo", 1 << 20)
+        except SensorError:
+            mountinfo = b""
+        self._swap_in_use = False
+        self._host = HostReader(proc, shm)
+        self._servers = JupyterServers(proc, runtime_dirs)
+        locator = GroupLocator(discover(mountinfo, cgroup_root))
+        self._processes = ProcessTable(
+            proc,
+            Describer(proc, locator, self._servers),
+            os.getuid() if own_uid is None else own_uid,
+            os.getpid(),
+        )
+        self._groups = GroupReader(locator)
+        self._disks = Disks()
+
+    def sample(self, now_mono_s: float, now_unix_s: float) -> Snapshot:
+        """
+        One look at the machine: only the watched processes are read, by two files each.
+
+        Raises:
+            SensorError: the machine's memory cannot be read: there is nothing to watch by.
+        """
+        host = self._host.read()
+        self._swap_in_use = host.swap_free_bytes < host.swap_total_bytes
+        processes = self._processes
+        processes.update(now_mono_s, now_unix_s)
+        if self._servers.look(processes.connection_files, now_mono_s):
+            processes.rename()
+        samples = processes.sample(now_mono_s, now_unix_s, swap_in_use=self._swap_in_use)
+        infos = processes.infos
+        groups: tuple[CgroupMemory, ...] = self._groups.read(
+            {info.cgroup for info in infos.values() if info.cgroup is not None}, now_mono_s
+        )
+        disks: tuple[DiskSpace, ...] = self._disks.read()
+        return Snapshot(
+            mono_s=now_mono_s,
+            unix_s=now_unix_s,
+            host=host,
+            processes=samples,
+            cgroups=groups,
+            disks=disks,
+            faults=self._faults(),
+            infos=infos,
+        )
+
+    def alive(self, key: ProcessKey) -> bool:
+        """Whether that very process still runs; a zombie does not."""
+        try:
+            self.read_process(key)
+        except Gone:
+            return False
+        except SensorError:
+            return True  # it is there and may not be read
+        return True
+
+    def read_process(self, key: ProcessKey) -> ProcessSample:
+        """
+        One process now, watched or not.
+
+        Raises:
+            Gone: it has ended, is a zombie, or its pid belongs to another process.
+        """
+        return self._processes.read(key, swap_in_use=self._swap_in_use)
+
+    def add_disk(self, path: str) -> None:
+        """Watch the file system that holds a folder, whether the folder exists yet or not."""
+        self._disks.add(path)
+
+    def remove_disk(self, path: str) -> None:
+        """Watch it no longer; nothing happens when it is not watched."""
+        self._disks.remove(path)
+
+    def _faults(self) -> tuple[Fault, ...]:
+        sources = (self._host.faults, self._processes.faults, self._disks.faults)
+        return tuple(fault for faults in sources for fault in faults.values())
+
+    def close(self) -> None:
+        """Give back the descriptors and the helper thread."""
+        self._servers.close()
+        self._processes.close()
+        self._groups.close()
+        self._host.close()
+
+
+def open_machine(
+    own_uid: int | None = None, runtime_dirs: Sequence[str] | None = None
+) -> MachineFace:
+    """The machine that we run on: /proc where it is Linux, psutil elsewhere."""
+    if sys.platform == "linux":
+        return Machine(own_uid=own_uid, runtime_dirs=runtime_dirs)
+    from watchdog_app.sensors.portable import PortableMachine
+
+    return PortableMachine(own_uid=own_uid, runtime_dirs=runtime_dirs)

@@ -1,0 +1,100 @@
+"""
+Which notebook a kernel serves, from what the machine tells about it: pure.
+
+Four witnesses, the best first: the Jupyter server itself (right after a rename
+too), the connection file's `jupyter_session`, the kernel's environment
+(JPY_SESSION_NAME), the command line of the parent (papermill, nbconvert,
+`jupyter execute`). VS Code tells none of them: there the folder has to do.
+
+Sources: jupyter_server, services/sessions; jupyter_client, connection files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from watchdog_app.core.records import TaskKind
+
+# What a session's path ends in when it is a document; jupytext opens the others as notebooks.
+_DOCUMENTS = (".ipynb", ".md", ".py", ".r", ".rmd", ".qmd", ".jl", ".myst")
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One document or console that a kernel serves."""
+
+    path: str  # absolute where the server's folder is known
+    kind: TaskKind  # NOTEBOOK or CONSOLE
+
+
+@dataclass(frozen=True, slots=True)
+class KernelName:
+    """A kernel as its user knows it."""
+
+    kind: TaskKind
+    name: str
+    notebook: str | None
+
+
+def session_of(path: str, session_type: str | None = None) -> Session:
+    """The session of a path; the type is the server's word, or told by the path's ending."""
+    is_document = path.lower().endswith(_DOCUMENTS)
+    if session_type == "console" or (session_type is None and not is_document):
+        return Session(path, TaskKind.CONSOLE)
+    return Session(path, TaskKind.NOTEBOOK)
+
+
+def parse_connection_file(data: bytes) -> str | None:
+    """
+    Session name of a kernel's connection file; None: it holds none.
+
+    The file also holds the key of the kernel's sockets: nothing else leaves this function.
+    """
+    try:
+        content = json.loads(data)
+    except ValueError:
+        return None
+    name = content.get("jupyter_session") if isinstance(content, dict) else None
+    return name if isinstance(name, str) and name else None
+
+
+def name_kernel(
+    sessions: Sequence[Session],
+    session_name: str | None,
+    parent_notebooks: Sequence[str],
+    cwd: str | None,
+) -> KernelName:
+    """
+    A kernel's name from all witnesses.
+
+    Args:
+        sessions: what the Jupyter server says now; several documents can share a kernel.
+        session_name: of the connection file or the environment.
+        parent_notebooks: notebooks on the command line of the process that started it.
+        cwd: its working directory, for a kernel that nobody names and for relative paths.
+    """
+    if not sessions and session_name:
+        sessions = [session_of(session_name)]
+    if not sessions:
+        sessions = [Session(path, TaskKind.NOTEBOOK) for path in parent_notebooks]
+    if not sessions:
+        folder = os.path.basename(cwd.rstrip("/")) if cwd else ""
+        return KernelName(TaskKind.KERNEL, f"kernel in {folder}" if folder else "kernel", None)
+    documents = sorted(session.path for session in sessions if session.kind is TaskKind.NOTEBOOK)
+    paths = documents or sorted(session.path for session in sessions)
+    names = list(dict.fromkeys(os.path.basename(path) or path for path in paths))
+    if not documents:
+        return KernelName(TaskKind.CONSOLE, ", ".join(names), None)
+    return KernelName(TaskKind.NOTEBOOK, ", ".join(names), absolute(documents[0], cwd))
+
+
+def absolute(path: str | None, cwd: str | None) -> str | None:
+    """The path from the root; None when it is relative to a folder that we do not know."""
+    if path is None:
+        return None
+    if os.path.isabs(path):
+        return os.path.normpath(path)
+    return os.path.normpath(os.path.join(cwd, path)) if cwd else None

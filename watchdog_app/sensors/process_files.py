@@ -1,0 +1,173 @@
+"""
+Files of one Linux process: what it is, whether it lives, what it uses now.
+
+The files of a tick, /proc/PID/stat and statm, stay open: a read of a kept one
+fails once its process has ended, even when the pid is in use again.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from watchdog_app.core.records import ProcessKey, ProcessSample
+from watchdog_app.errors import Denied, Gone, SensorError, Unsupported
+from watchdog_app.sensors import procfs
+from watchdog_app.sensors.command_line import is_interpreter
+from watchdog_app.sensors.files import KeptFile, read_bytes, read_link
+
+_PAGE = os.sysconf("SC_PAGESIZE") if hasattr(os, "sysconf") else 4096
+TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+# Programs of the distribution that merely embed Python (gdb, file managers, office suites) are
+# nobody's training; what a user froze or built stands elsewhere.
+_SYSTEM_FOLDERS = ("/usr/bin/", "/usr/sbin/", "/usr/lib", "/bin/", "/sbin/", "/lib", "/snap/")
+_MAPS_LIMIT = 1 << 20
+
+
+def _stat_of(data: bytes, path: str) -> procfs.Stat:
+    try:
+        return procfs.parse_stat(data)
+    except ValueError as error:
+        raise Unsupported(f"{path} cannot be understood: {error}") from error
+
+
+def read_stat(proc: str, pid: int) -> procfs.Stat:
+    """
+    /proc/PID/stat of any process.
+
+    Raises:
+        Gone, Denied, Unsupported: it cannot be read.
+    """
+    path = f"{proc}/{pid}/stat"
+    return _stat_of(read_bytes(path, 2048), path)
+
+
+def read_argv(proc: str, pid: int) -> tuple[str, ...]:
+    """Arguments of any process; empty when it has none or they cannot be read."""
+    with suppress(SensorError):
+        return procfs.parse_cmdline(read_bytes(f"{proc}/{pid}/cmdline"))
+    return ()
+
+
+def read_owner(proc: str, pid: int) -> int:
+    """
+    Effective uid of a process; that of root when it has hidden itself (prctl PR_SET_DUMPABLE).
+
+    Raises:
+        Gone: it has ended.
+    """
+    try:
+        return os.stat(f"{proc}/{pid}").st_uid
+    except OSError as error:
+        raise Gone(f"process {pid} has ended") from error
+
+
+def read_exe(proc: str, pid: int) -> str | None:
+    """Executable of a process, also when its file was replaced since; None: none or denied."""
+    with suppress(SensorError):
+        return read_link(f"{proc}/{pid}/exe").removesuffix(" (deleted)")
+    return None
+
+
+def is_dead(stat: procfs.Stat) -> bool:
+    """
+    Whether nothing runs any more and only the parent has not taken note (a zombie).
+
+    A process of which the first thread alone has ended shows the same letter, and lives.
+    """
+    return stat.state in "ZXx" and stat.threads <= 1
+
+
+def is_python(proc: str, pid: int) -> bool:
+    """
+    Whether a process is an interpreter, by its executable: comm and command line can lie.
+
+    A kernel thread has no executable and answers like a process that has ended: False.
+    """
+    try:
+        return is_interpreter(read_link(f"{proc}/{pid}/exe").removesuffix(" (deleted)"))
+    except Denied:
+        # Root without the right to trace, in some containers: here the command line has to do.
+        argv = read_argv(proc, pid)
+        return bool(argv) and is_interpreter(argv[0])
+    except SensorError:
+        return False
+
+
+def embeds_python(proc: str, pid: int) -> bool:
+    """
+    Whether a program of the user's that is no interpreter holds one: frozen or embedded.
+
+    Reads the memory map: dear for big programs, so ask once for each.
+    """
+    exe = read_exe(proc, pid)
+    if exe is None or exe.startswith(_SYSTEM_FOLDERS):
+        return False
+    with suppress(SensorError):
+        return b"/libpython" in read_bytes(f"{proc}/{pid}/maps", _MAPS_LIMIT)
+    return False
+
+
+class ProcessFiles:
+    """What is read of one watched process each tick."""
+
+    __slots__ = ("_last", "_proc", "_stat", "_statm", "key", "stat")
+
+    def __init__(self, proc: str, key: ProcessKey, stat: procfs.Stat) -> None:
+        self.key = key
+        self.stat = stat  # as last read
+        self._proc = proc
+        self._stat = KeptFile(f"{proc}/{key.pid}/stat")
+        self._statm = KeptFile(f"{proc}/{key.pid}/statm")
+        self._last: ProcessSample | None = None
+
+    def sample(self, *, swap_in_use: bool) -> ProcessSample:
+        """
+        The process now.
+
+        Args:
+            swap_in_use: whether the machine has anything in swap; if not, no process has.
+
+        Raises:
+            Gone: it has ended, or its pid belongs to another process.
+        """
+        try:
+            self._last = self._read(swap_in_use=swap_in_use)
+        except Gone:
+            self.close()
+            raise
+        except SensorError:
+            # Out of descriptors for a moment, or half a line: the process has not ended.
+            if self._last is None:
+                raise
+        return self._last
+
+    def _read(self, *, swap_in_use: bool) -> ProcessSample:
+        stat = _stat_of(self._stat.read(2048), self._stat.path)
+        if stat.start_ticks != self.key.start_time or is_dead(stat):
+            raise Gone(f"process {self.key.pid} has ended")
+        try:
+            resident, shared = procfs.parse_statm(self._statm.read(256))
+        except ValueError as error:
+            raise Unsupported(f"{self._statm.path} cannot be understood: {error}") from error
+        self.stat = stat
+        return ProcessSample(
+            self.key,
+            stat.ppid,
+            stat.state,
+            resident * _PAGE,
+            shared * _PAGE,
+            self._swap() if swap_in_use else 0,
+            stat.vsize_bytes,
+            stat.cpu_ticks / TICKS_PER_S,
+        )
+
+    def _swap(self) -> int | None:
+        with suppress(SensorError):
+            return procfs.parse_swap(read_bytes(f"{self._proc}/{self.key.pid}/status", 4096))
+        return None
+
+    def close(self) -> None:
+        """Give the descriptors back; the next sample opens them again."""
+        self._stat.close()
+        self._statm.close()

@@ -1,0 +1,135 @@
+"""
+Files of one process below /proc, bytes to values: pure, no file is opened here.
+
+Source: proc(5); kernel, Documentation/filesystems/proc.rst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import NamedTuple
+
+
+class Stat(NamedTuple):
+    """What we use of /proc/PID/stat."""
+
+    comm: bytes  # changed by exec and by the process itself
+    state: str
+    ppid: int
+    session: int
+    tty: int  # 0: no controlling terminal
+    cpu_ticks: int  # user + system
+    threads: int
+    start_ticks: int  # since boot
+    vsize_bytes: int
+    start_stack: int  # moved by exec alone, kept by fork; 0 where we may not see it
+
+
+def parse_stat(data: bytes) -> Stat:
+    """
+    /proc/PID/stat.
+
+    Raises:
+        ValueError: not a whole line of that file.
+    """
+    # The command's name stands in parentheses and may hold any byte, ") Z (" too;
+    # nothing after it holds a parenthesis.
+    opened = data.find(b"(")
+    closed = data.rfind(b")")
+    rest = data[closed + 2 :].split(b" ", 26)
+    if opened < 0 or closed < opened or len(rest) < 27:
+        raise ValueError(f"no line of /proc/PID/stat: {data[:64]!r}")
+    return Stat(
+        data[opened + 1 : closed],
+        rest[0].decode("ascii"),
+        int(rest[1]),
+        int(rest[3]),
+        int(rest[4]),
+        int(rest[11]) + int(rest[12]),
+        int(rest[17]),
+        int(rest[19]),
+        int(rest[20]),
+        int(rest[25]),
+    )
+
+
+def parse_statm(data: bytes) -> tuple[int, int]:
+    """
+    Resident and shared pages of /proc/PID/statm; shared is within resident.
+
+    Raises:
+        ValueError: not a whole line of that file.
+    """
+    fields = data.split(b" ", 3)
+    if len(fields) < 4:
+        raise ValueError(f"no line of /proc/PID/statm: {data[:64]!r}")
+    return int(fields[1]), int(fields[2])
+
+
+def parse_swap(status: bytes) -> int | None:
+    """Bytes that the process has in swap, of /proc/PID/status; None: not in it (no memory)."""
+    return _kib_line(status, b"\nVmSwap:")
+
+
+def parse_private(smaps_rollup: bytes) -> int | None:
+    """Bytes that no other process maps, of /proc/PID/smaps_rollup; None: not in it."""
+    clean = _kib_line(smaps_rollup, b"\nPrivate_Clean:")
+    dirty = _kib_line(smaps_rollup, b"\nPrivate_Dirty:")
+    return None if clean is None or dirty is None else clean + dirty
+
+
+def _kib_line(data: bytes, label: bytes) -> int | None:
+    at = data.find(label)
+    if at < 0:
+        return None
+    words = data[at + len(label) : at + len(label) + 40].split(maxsplit=1)
+    return int(words[0]) * 1024 if words and words[0].isdigit() else None
+
+
+def parse_cmdline(data: bytes) -> tuple[str, ...]:
+    """
+    Arguments of /proc/PID/cmdline, printable: bytes that are not UTF-8 appear as `\\xNN`.
+
+    A process may overwrite its own: then the new title is one argument.
+    """
+    # Programs that overwrite it leave NULs behind; an empty last argument is lost with them.
+    trimmed = data.rstrip(b"\0")
+    if not trimmed:
+        return ()
+    return tuple(part.decode("utf-8", "backslashreplace") for part in trimmed.split(b"\0"))
+
+
+def parse_environ(data: bytes, wanted: Container[str]) -> dict[str, str]:
+    """The wanted variables of /proc/PID/environ; the rest holds secrets and is dropped."""
+    found = {}
+    for entry in data.split(b"\0"):
+        name, equals, value = entry.partition(b"=")
+        if equals:
+            key = name.decode("utf-8", "backslashreplace")
+            if key in wanted:
+                found[key] = value.decode("utf-8", "backslashreplace")
+    return found
+
+
+def parse_rlimit_as(limits: bytes) -> int | None:
+    """Soft limit of the address space, of /proc/PID/limits; None: unlimited."""
+    for line in limits.splitlines():
+        if line.startswith(b"Max address space"):
+            soft = line[len(b"Max address space") :].split(maxsplit=1)
+            return int(soft[0]) if soft and soft[0].isdigit() else None
+    return None
+
+
+def parse_uptime(data: bytes) -> float | None:
+    """Seconds since boot, of /proc/uptime; None: not such a file."""
+    words = data.split(maxsplit=1)
+    try:
+        return float(words[0]) if words else None
+    except ValueError:
+        return None
+
+
+def parse_last_pid(loadavg: bytes) -> int | None:
+    """The pid that was given out last, threads included, of /proc/loadavg; None: not in it."""
+    words = loadavg.split()
+    return int(words[4]) if len(words) >= 5 and words[4].isdigit() else None
