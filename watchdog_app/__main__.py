@@ -1,9 +1,10 @@
-"""`python -m watchdog_app`: the same as `watchdog`, where the script is not on the PATH."""
+"""`python -m watchdog_app`: the command line."""
 
 from __future__ import annotations
 
 import sys
 
-from watchdog_app.cli import main
+if __name__ == "__main__":
+    from watchdog_app.cli import main
 
-sys.exit(main())
+    sys.exit(main())

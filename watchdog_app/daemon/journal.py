@@ -165,6 +165,10 @@ class Journal:
         row = self._db.execute("SELECT data FROM state WHERE key = ?", (key,)).fetchone()
         return json.loads(row[0]) if row else None
 
+    def set_limits(self, max_age_s: float, max_bytes: int) -> None:
+        """New bounds, in force at the next `trim`."""
+        self.max_age_s, self.max_bytes = max_age_s, max_bytes
+
     def trim(self, now_unix_s: float) -> None:
         """Forget what is too old, then the oldest of what is too much."""
         oldest_ms = round((now_unix_s - self.max_age_s) * 1000)

@@ -1,0 +1,268 @@
+"""
+The journal behind a thread: a disk that is slow, full or gone never stalls the loop.
+
+The loop hands over and goes on. Two things wait, for a bounded time: a
+decision that must be on the disk before its action, and the end.
+What could not be written is kept in memory as far as it fits, and said.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from watchdog_app.core.records import Fault
+from watchdog_app.daemon.journal import Entry, Journal
+from watchdog_app.daemon.journal_series import SeriesPoints
+from watchdog_app.errors import RequestError
+
+FLUSH_S = 10.0
+_RETRY_S = 30.0
+_TRIM_S = 1800.0
+_MOST_ENTRIES = 2000  # kept in memory while the disk takes none
+_MOST_SERIES = 20_000
+_LATE_S = 0.02
+_STACK_BYTES = 512 * 1024
+
+Job = Callable[[Journal], Any]
+Done = Callable[[Any, Exception | None], None]
+
+
+class JournalWriter:
+    """
+    Owns the journal from `open` to `close`.
+
+    `done` callbacks run in `collect`, which the loop calls after `wake` was called.
+    """
+
+    def __init__(
+        self, folder: str, max_age_s: float, max_bytes: int, wake: Callable[[], None]
+    ) -> None:
+        self.fault: Fault | None = None
+        self.notes: deque[str] = deque(maxlen=10)  # what the log should say once
+        self._folder = folder
+        self._limits = (max_age_s, max_bytes)
+        self._wake = wake
+        self._journal: Journal | None = None
+        self._lock = threading.Condition()
+        self._entries: deque[Entry] = deque(maxlen=_MOST_ENTRIES)
+        self._series: deque[SeriesPoints] = deque(maxlen=_MOST_SERIES)
+        self._jobs: deque[tuple[Job, Done | None]] = deque()
+        self._finished: deque[tuple[Done, Any, Exception | None]] = deque()
+        self._sync: list[threading.Event] = []
+        self._recent: deque[Entry] = deque(maxlen=200)  # history when there is no journal
+        self._last_sync: threading.Event | None = None
+        self._closing = False
+        self._next_try_mono_s = 0.0
+        self._next_trim_mono_s = 0.0
+        self._thread: threading.Thread | None = None
+
+    def open(self) -> Journal | None:
+        """Open the journal and start the thread; the journal for one first read, None if broken."""
+        self._reopen()
+        old = threading.stack_size(_STACK_BYTES)
+        try:
+            self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
+        finally:
+            threading.stack_size(old)
+        return self._journal
+
+    def start(self) -> None:
+        """From here on the journal belongs to the thread."""
+        if self._thread is not None:
+            self._thread.start()
+
+    def configure(self, max_age_s: float, max_bytes: int) -> None:
+        """New bounds after a reload."""
+        self._limits = (max_age_s, max_bytes)
+        self.submit(lambda journal: journal.set_limits(max_age_s, max_bytes))
+
+    def add(self, *entries: Entry) -> None:
+        """Write these within `FLUSH_S`."""
+        with self._lock:
+            self._entries.extend(entries)
+            self._recent.extend(entries)
+
+    def add_series(self, series: Iterable[SeriesPoints]) -> None:
+        """Write these within `FLUSH_S`."""
+        with self._lock:
+            self._series.extend(series)
+
+    def durable(self, entries: Sequence[Entry], timeout_s: float) -> bool:
+        """
+        Write these and wait until they are on the disk; False: they are not, or not in time.
+
+        A disk that made one caller wait in vain is given little time until it has caught up.
+        """
+        written = threading.Event()
+        late = self._last_sync is not None and not self._last_sync.is_set()
+        self._last_sync = written
+        with self._lock:
+            self._entries.extend(entries)
+            self._recent.extend(entries)
+            self._sync.append(written)
+            self._lock.notify()
+        return written.wait(_LATE_S if late else timeout_s) and self.fault is None
+
+    def submit(self, job: Job, done: Done | None = None) -> None:
+        """Run `job` in the thread after what was handed over before."""
+        with self._lock:
+            self._jobs.append((job, done))
+            self._lock.notify()
+
+    def settle(self, job: Job, timeout_s: float) -> bool:
+        """Run `job` and wait for it; False: it failed or takes longer."""
+        ended = threading.Event()
+        worked: list[bool] = []
+
+        def run(journal: Journal) -> None:
+            job(journal)
+            worked.append(True)
+
+        def finish(_: Any, __: Exception | None) -> None:
+            """Nothing more to tell."""
+
+        with self._lock:
+            self._jobs.append((run, finish))
+            self._jobs.append((lambda _: ended.set(), None))
+            self._lock.notify()
+        return ended.wait(timeout_s) and bool(worked)
+
+    def history(self, wanted: Mapping[str, Any], done: Done) -> None:
+        """`Journal.history(**wanted)`; from memory alone where the journal does not work."""
+        self.submit(lambda journal: journal.history(**wanted), self._or_recent(wanted, done))
+
+    def collect(self) -> None:
+        """Call back what has finished."""
+        while self._finished:
+            done, value, error = self._finished.popleft()
+            done(value, error)
+
+    def close(self, timeout_s: float) -> None:
+        """Write out what there is, as far as that takes no longer than `timeout_s`."""
+        with self._lock:
+            self._closing = True
+            self._lock.notify()
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def _or_recent(self, wanted: Mapping[str, Any], done: Done) -> Done:
+        def answer(value: Any, error: Exception | None) -> None:
+            if not isinstance(error, RequestError):
+                done(value, error)
+                return
+            kinds, task = wanted.get("kinds") or (), wanted.get("task")
+            found = [
+                {"unix_s": entry.unix_s, "kind": entry.kind, **entry.data}
+                for entry in reversed(self._recent)
+                if (not kinds or entry.kind in kinds)
+                and (wanted.get("since_unix_s") or 0) <= entry.unix_s
+                and entry.unix_s <= (wanted.get("until_unix_s") or entry.unix_s)
+                and (task is None or task in (str(entry.pid), entry.name, entry.path))
+            ]
+            done(found[: wanted.get("limit") or 100], None)
+
+        return answer
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not (self._closing or self._jobs or self._sync):
+                    self._lock.wait(FLUSH_S)
+                closing = self._closing
+                entries, self._entries = list(self._entries), deque(maxlen=_MOST_ENTRIES)
+                series, self._series = list(self._series), deque(maxlen=_MOST_SERIES)
+                jobs, self._jobs = self._jobs, deque()
+                sync, self._sync = self._sync, []
+            self._flush(entries, series, bool(sync))
+            for event in sync:
+                event.set()
+            for job, done in jobs:
+                self._carry_out(job, done)
+            now = time.monotonic()
+            if self._journal is not None and now >= self._next_trim_mono_s and not closing:
+                self._next_trim_mono_s = now + _TRIM_S
+                self._guarded(lambda journal: journal.trim(time.time()))
+            if closing:
+                if self._journal is not None:
+                    self._journal.close()
+                return
+
+    def _flush(self, entries: list[Entry], series: list[SeriesPoints], sync: bool) -> None:
+        if self._journal is None and (sync or time.monotonic() >= self._next_try_mono_s):
+            self._reopen()
+        if not entries and not series:
+            return
+        if self._guarded(lambda journal: journal.add(entries, series, sync)):
+            return
+        with self._lock:  # before what came meanwhile; the oldest give way
+            self._entries = deque([*entries, *self._entries], maxlen=_MOST_ENTRIES)
+            self._series = deque([*series, *self._series], maxlen=_MOST_SERIES)
+
+    def _carry_out(self, job: Job, done: Done | None) -> None:
+        error: Exception | None = None
+        value = None
+        try:
+            value = job(self._need_journal())
+        except (sqlite3.Error, OSError) as cause:
+            self._failed(cause)
+            error = self._unavailable()
+        except Exception as cause:  # told to who asked; the thread lives on
+            error = cause
+        if done is not None:
+            self._finished.append((done, value, error))
+            self._wake()
+
+    def _guarded(self, job: Job) -> bool:
+        if self._journal is None:
+            return False
+        try:
+            job(self._journal)
+        except (sqlite3.InterfaceError, ValueError, TypeError, OverflowError) as cause:
+            # What we hand over is at fault, not the disk: trying again would not help.
+            self.notes.append(f"Some of the journal was left out: {cause!r}")
+        except (sqlite3.Error, OSError) as cause:
+            self._failed(cause)
+            return False
+        self.fault = None
+        return True
+
+    def _reopen(self) -> None:
+        self._next_try_mono_s = time.monotonic() + _RETRY_S
+        try:
+            self._journal = Journal(self._folder, *self._limits)
+        except (sqlite3.Error, OSError) as cause:
+            self._failed(cause)
+            return
+        self.fault = None
+        if self._journal.set_aside:
+            self.notes.append(
+                f"The journal was damaged and is kept as {self._journal.set_aside}; "
+                "a new one was begun."
+            )
+
+    def _failed(self, cause: Exception) -> None:
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+            self._next_try_mono_s = time.monotonic() + _RETRY_S
+        if self.fault is None:
+            self.notes.append(f"The journal cannot be written: {cause}")
+        self.fault = Fault(
+            "journal",
+            f"The journal in {self._folder} cannot be written: {cause}. "
+            "Watching and acting go on; what happens now may be missing from the history.",
+            "Make room on that disk or make it writable; it is tried again every half minute.",
+        )
+
+    def _need_journal(self) -> Journal:
+        if self._journal is None:
+            raise self._unavailable()
+        return self._journal
+
+    def _unavailable(self) -> RequestError:
+        return RequestError(self.fault.message if self.fault else "The journal is not open.")

@@ -1,0 +1,103 @@
+"""
+Waiting for whatever comes first: sockets, ended processes, signals, pressure.
+
+Thin over select.epoll where there is one, because pressure triggers are told
+by EPOLLPRI, which the selectors module has no word for; select.poll elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable
+from contextlib import suppress
+
+READ = select.POLLIN
+WRITE = select.POLLOUT
+URGENT = select.POLLPRI
+
+Ready = Callable[[int], None]
+
+
+class Poller:
+    """Calls back with the events of each descriptor that is ready."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll() if hasattr(select, "epoll") else None
+        self._poll = None if self._epoll is not None else select.poll()
+        self._ready: dict[int, Ready] = {}
+
+    def add(self, fd: int, events: int, ready: Ready) -> None:
+        """Call `ready(events)` whenever `fd` has one of `events`, an error or a hang-up."""
+        if self._epoll is not None:
+            self._epoll.register(fd, events)
+        elif self._poll is not None:
+            self._poll.register(fd, events)
+        self._ready[fd] = ready
+
+    def change(self, fd: int, events: int) -> None:
+        """Other events from now on."""
+        if self._epoll is not None:
+            self._epoll.modify(fd, events)
+        elif self._poll is not None:
+            self._poll.modify(fd, events)
+
+    def remove(self, fd: int) -> None:
+        """No more calls for `fd`; to be called before it is closed."""
+        if self._ready.pop(fd, None) is None:
+            return
+        with suppress(OSError, KeyError):
+            if self._epoll is not None:
+                self._epoll.unregister(fd)
+            elif self._poll is not None:
+                self._poll.unregister(fd)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait at most `timeout_s`, then call back for everything that is ready."""
+        timeout_s = max(0.0, timeout_s)
+        if self._epoll is not None:
+            events = self._epoll.poll(timeout_s)
+        elif self._poll is not None:
+            events = self._poll.poll(timeout_s * 1000)
+        for fd, happened in events:
+            ready = self._ready.get(fd)  # an earlier call may have removed it
+            if ready is not None:
+                ready(happened)
+
+    def close(self) -> None:
+        """Stop waiting for anything."""
+        self._ready.clear()
+        if self._epoll is not None:
+            self._epoll.close()
+
+
+class Waker:
+    """Ends a wait from another thread or from a signal handler."""
+
+    def __init__(self, poller: Poller) -> None:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+        self._poller = poller
+        poller.add(self._read, READ, self._drain)
+
+    @property
+    def fd(self) -> int:
+        """For signal.set_wakeup_fd."""
+        return self._write
+
+    def wake(self) -> None:
+        """The wait ends now, or the next one at once."""
+        with suppress(OSError):  # full: it will wake anyhow
+            os.write(self._write, b"\0")
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        self._poller.remove(self._read)
+        os.close(self._read)
+        os.close(self._write)
+
+    def _drain(self, _: int) -> None:
+        with suppress(BlockingIOError):
+            while len(os.read(self._read, 4096)) == 4096:
+                pass
