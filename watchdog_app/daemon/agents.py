@@ -1,0 +1,236 @@
+"""
+The agents inside the trainings: who is connected, what they report, when one ends.
+
+An agent is believed in what concerns its own process and nothing else; which
+process that is, the kernel says.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from watchdog_app.core.records import AgentView, ProcessKey, RescueRecord
+from watchdog_app.daemon.poller import READ, Poller
+from watchdog_app.daemon.server import Connection
+from watchdog_app.errors import RequestError
+from watchdog_app.protocol.messages import REFUSED, Params
+from watchdog_app.sensors.process_end import open_handle
+
+_FAR = 2**53  # a whole number that JSON readers keep exact
+_POLL_S = 0.2  # without a handle of the process: how often it is looked for
+_ENDING_S = 5.0  # ... and how long after its connection ended
+
+
+@dataclass(slots=True)
+class Agent:
+    """One agent. `connection` is None once it has ended."""
+
+    key: ProcessKey
+    connection: Connection | None
+    view: AgentView
+    notebook: str | None
+    handle: int | None  # becomes readable when the process ends
+    said_bye: bool = False
+    lost_mono_s: float | None = None  # when the connection ended
+
+
+Ended = Callable[[Agent], None]
+
+
+class Agents:
+    """
+    Every agent that is connected, or was and whose process has not ended yet.
+
+    Args:
+        alive: whether a process still runs.
+        ended: called once when the process of an agent that did not say good-bye has ended.
+    """
+
+    def __init__(
+        self, poller: Poller, alive: Callable[[ProcessKey], bool], ended: Ended, interval_s: float
+    ) -> None:
+        self.interval_s = interval_s  # between two reports
+        self._poller = poller
+        self._alive = alive
+        self._ended = ended
+        self._agents: dict[ProcessKey, Agent] = {}
+
+    def register(self, connection: Connection, params: Params) -> Agent:
+        """
+        Take in an agent; one of the same process that was known before is replaced.
+
+        Raises:
+            RequestError: it speaks for another process, or its parameters are wrong.
+        """
+        pid = params.whole("pid", 1, 2**31 - 1)
+        if connection.peer.pid is not None and pid != connection.peer.pid:
+            raise RequestError(
+                f"An agent speaks for its own process alone: you are {connection.peer.pid}, "
+                f"not {pid}. After a fork, connect anew.",
+                REFUSED,
+            )
+        key = ProcessKey(pid, params.whole("start_time", 0, 2**63 - 1))
+        framework = params.text("framework", 100)
+        directory = params.text("directory")
+        notebook = params.text_or_none("notebook")
+        handle = open_handle(pid)
+        if not self._alive(key):  # looked at after the handle was opened: the handle is of it
+            if handle is not None:
+                os.close(handle)
+            raise RequestError(
+                f"Process {pid} with start time {key.start_time} is not running here.", REFUSED
+            )
+        old = self._agents.get(key)
+        rescue, rescue_mono_s = (None, None)
+        if old is not None:
+            rescue, rescue_mono_s = old.view.rescue, old.view.rescue_mono_s
+            self._forget(old)
+        agent = Agent(
+            key,
+            connection,
+            AgentView(key, framework, directory, rescue=rescue, rescue_mono_s=rescue_mono_s),
+            notebook,
+            handle,
+        )
+        self._agents[key] = agent
+        if handle is not None:
+            self._poller.add(handle, READ, lambda _: self._process_ended(agent))
+        return agent
+
+    def of(self, connection: Connection) -> Agent:
+        """
+        The agent behind a connection.
+
+        Raises:
+            RequestError: it has not registered.
+        """
+        for agent in self._agents.values():
+            if agent.connection is connection:
+                return agent
+        raise RequestError("Register first: agent.register.", REFUSED)
+
+    def report(self, agent: Agent, params: Params, now_mono_s: float) -> None:
+        """Take in what an agent says of its training."""
+        agent.view = replace(
+            agent.view,
+            training=params.truth("training"),
+            state_bytes=params.whole_or_none("state_bytes", 0, _FAR),
+            step_s=params.number_or_none("step_s", 0, 1e7),
+            save_s=params.number_or_none("save_s", 0, 1e7),
+            step=params.whole_or_none("step", 0, _FAR),
+            epoch=params.whole_or_none("epoch", 0, _FAR),
+            batch=params.whole_or_none("batch", 0, _FAR),
+            loss=_loss(params),
+            reported_mono_s=now_mono_s,
+        )
+
+    def saving(self, agent: Agent, saving: bool) -> None:
+        """It has begun to write a rescue, or has ended doing so."""
+        agent.view = replace(agent.view, saving=saving)
+
+    def saved(self, agent: Agent, params: Params, now_mono_s: float) -> RescueRecord:
+        """Take in a rescue that is complete."""
+        rescue = RescueRecord(
+            path=params.text("path"),
+            step=params.whole("step", 0, _FAR),
+            bytes=params.whole("bytes", 0, _FAR),
+            seconds=params.number_or_none("seconds", 0, 1e7) or 0.0,
+            saved_unix_s=time.time(),
+        )
+        agent.view = replace(agent.view, saving=False, rescue=rescue, rescue_mono_s=now_mono_s)
+        return rescue
+
+    def bye(self, agent: Agent) -> None:
+        """The training ended well, or its interpreter is about to exit."""
+        agent.said_bye = True
+        agent.view = replace(agent.view, training=False, saving=False)
+
+    def connection_ended(self, connection: Connection, now_mono_s: float) -> None:
+        """The end of a connection: of the process as well, or a break between two."""
+        for agent in list(self._agents.values()):
+            if agent.connection is connection:
+                agent.connection = None
+                agent.lost_mono_s = now_mono_s
+                agent.view = replace(agent.view, saving=False)
+                if agent.said_bye:
+                    self._forget(agent)
+                elif agent.handle is None:
+                    self._look(agent)
+
+    def look(self, now_mono_s: float) -> float | None:
+        """
+        Look for processes without a handle whose connection ended; seconds to the next look.
+        """
+        waiting = False
+        for agent in list(self._agents.values()):
+            if agent.handle is None and agent.lost_mono_s is not None:
+                self._look(agent)
+                if now_mono_s - agent.lost_mono_s > _ENDING_S:
+                    self._forget(agent)
+                waiting = True
+        return _POLL_S if waiting else None
+
+    def views(self) -> tuple[AgentView, ...]:
+        """Those that can be asked for a rescue now."""
+        return tuple(agent.view for agent in self._connected())
+
+    def within(self, members: set[ProcessKey]) -> list[Agent]:
+        """Connected agents of these processes."""
+        return [agent for agent in self._connected() if agent.key in members]
+
+    def view_of(self, members: set[ProcessKey]) -> AgentView | None:
+        """What a task's agent last said; the one that trains where there are several."""
+        views = [agent.view for agent in self._agents.values() if agent.key in members]
+        return max(views, key=lambda view: (view.training, view.step or 0), default=None)
+
+    def close(self) -> None:
+        """Give the handles back."""
+        for agent in list(self._agents.values()):
+            self._forget(agent)
+
+    def _connected(self) -> list[Agent]:
+        return [
+            agent
+            for agent in self._agents.values()
+            if agent.connection is not None and not agent.said_bye
+        ]
+
+    def _look(self, agent: Agent) -> None:
+        if not self._alive(agent.key):
+            self._process_ended(agent)
+
+    def _process_ended(self, agent: Agent) -> None:
+        if self._agents.get(agent.key) is not agent:
+            return
+        if agent.handle is not None:
+            self._poller.remove(agent.handle)
+        try:
+            if not agent.said_bye:
+                self._ended(agent)
+        finally:
+            self._forget(agent)
+
+    def _forget(self, agent: Agent) -> None:
+        if self._agents.get(agent.key) is agent:
+            del self._agents[agent.key]
+        if agent.handle is not None:
+            self._poller.remove(agent.handle)
+            os.close(agent.handle)
+            agent.handle = None
+
+
+def _loss(params: Params) -> float | None:
+    """A loss may be infinite or undefined, which JSON has no word for: unknown, no error."""
+    try:
+        return params.number_or_none("loss")
+    except RequestError:
+        return None
+
+
+def checkpoint_params(request: str, reason: str, deadline_s: float) -> dict[str, Any]:
+    """Parameters of `agent.checkpoint`."""
+    return {"request": request, "reason": reason, "deadline_s": deadline_s, "then": "continue"}

@@ -1,0 +1,173 @@
+"""
+Asking agents for a rescue, and what becomes of it: saved, failed, or nothing in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from watchdog_app.core.records import ProcessKey, RescueRecord, Task
+from watchdog_app.daemon.agents import Agent, Agents, checkpoint_params
+from watchdog_app.units import format_bytes, format_duration
+
+LEAST_DEADLINE_S = 5.0
+MOST_DEADLINE_S = 600.0
+_UNKNOWN_S = 60.0  # for a save that nothing has been measured of
+_SPREAD = 10.0  # a machine short of memory may be this much slower than when it was measured
+
+
+@dataclass(slots=True)
+class Rescue:
+    """One request to one agent, and how it stands."""
+
+    id: str
+    task: ProcessKey
+    name: str
+    agent: ProcessKey
+    asked_mono_s: float
+    until_mono_s: float
+    status: str = "requested"  # then "done", "failed"
+    accepted: bool = False
+    bytes_done: int | None = None
+    bytes_total: int | None = None
+    rescue: RescueRecord | None = None
+    detail: str = ""
+    followers: list[Callable[[Rescue], None]] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """As in the answer to `task.checkpoint`."""
+        found: dict[str, Any] = {
+            "task": self.task.pid,
+            "name": self.name,
+            "status": self.status,
+            "detail": self.detail,
+        }
+        if self.rescue is not None:
+            found |= {
+                "path": self.rescue.path,
+                "step": self.rescue.step,
+                "bytes": self.rescue.bytes,
+                "seconds": self.rescue.seconds,
+            }
+        return found
+
+
+class Checkpoints:
+    """
+    The requests that are under way; at most one an agent: who asks meanwhile, joins.
+
+    Args:
+        send: a message to an agent: method and parameters.
+    """
+
+    def __init__(self, agents: Agents, send: Callable[[Agent, str, dict[str, Any]], None]) -> None:
+        self._agents = agents
+        self._send = send
+        self._open: dict[str, Rescue] = {}
+
+    def request(
+        self,
+        task: Task,
+        id_: str,
+        reason: str,
+        now_mono_s: float,
+        *,
+        deadline_s: float | None = None,
+        follower: Callable[[Rescue], None] | None = None,
+    ) -> list[Rescue]:
+        """
+        Ask every training agent of a task for a rescue.
+
+        Args:
+            id_: of the first request; those of further agents get a number behind.
+            deadline_s: None: from what the agent's saves cost.
+            follower: called once for each request when it has ended.
+
+        Returns:
+            One for each agent; empty when the task has none that could save.
+        """
+        found = []
+        agents = self._agents.within({member.key for member in task.members})
+        for number, agent in enumerate(agents):
+            under_way = next((r for r in self._open.values() if r.agent == agent.key), None)
+            if under_way is None:
+                rescue_id = id_ if number == 0 else f"{id_}.{number}"
+                wait_s = deadline_s if deadline_s is not None else deadline_of(agent)
+                under_way = Rescue(
+                    rescue_id, task.key, task.name, agent.key, now_mono_s, now_mono_s + wait_s
+                )
+                self._open[rescue_id] = under_way
+                self._send(agent, "agent.checkpoint", checkpoint_params(rescue_id, reason, wait_s))
+            if follower is not None:
+                under_way.followers.append(follower)
+            found.append(under_way)
+        return found
+
+    def progress(self, id_: str, done: int | None, total: int | None) -> None:
+        """The agent has heard it, or is writing."""
+        rescue = self._open.get(id_)
+        if rescue is not None:
+            rescue.accepted = True
+            rescue.bytes_done, rescue.bytes_total = done, total
+
+    def saved(self, id_: str | None, agent: Agent, record: RescueRecord) -> None:
+        """A rescue is complete; one that nobody asked for is as good."""
+        for rescue in self._of(id_, agent):
+            rescue.rescue = record
+            self._end(
+                rescue,
+                "done",
+                f"Step {record.step} saved: {format_bytes(record.bytes)} "
+                f"in {format_duration(record.seconds)}.",
+            )
+
+    def failed(self, id_: str | None, agent: Agent, error: str, remedy: str | None) -> None:
+        """The agent could not save."""
+        for rescue in self._of(id_, agent):
+            self._end(rescue, "failed", f"{error} {remedy}" if remedy else error)
+
+    def agent_gone(self, agent: ProcessKey, detail: str) -> None:
+        """Nothing more will come from it."""
+        for rescue in [r for r in self._open.values() if r.agent == agent]:
+            self._end(rescue, "failed", detail)
+
+    def expire(self, now_mono_s: float) -> None:
+        """End what has not been answered in time."""
+        for rescue in [r for r in self._open.values() if now_mono_s >= r.until_mono_s]:
+            waited = format_duration(rescue.until_mono_s - rescue.asked_mono_s)
+            if rescue.accepted:
+                detail = f"The agent began to save and has not ended within {waited}."
+            else:
+                detail = (
+                    f"The agent did not answer within {waited}: the training is inside one long "
+                    "step, or between trainings. It saves at its next step."
+                )
+            self._end(rescue, "failed", detail)
+
+    def next_deadline_mono_s(self) -> float | None:
+        """When `expire` has something to do."""
+        return min((rescue.until_mono_s for rescue in self._open.values()), default=None)
+
+    def _of(self, id_: str | None, agent: Agent) -> Iterable[Rescue]:
+        return [
+            rescue
+            for rescue in self._open.values()
+            if rescue.agent == agent.key and id_ in (None, rescue.id)
+        ]
+
+    def _end(self, rescue: Rescue, status: str, detail: str) -> None:
+        del self._open[rescue.id]
+        rescue.status, rescue.detail = status, detail
+        for follower in rescue.followers:
+            follower(rescue)
+
+
+def deadline_of(agent: Agent) -> float:
+    """Seconds that an agent is given to save."""
+    view = agent.view
+    if view.save_s is None:
+        return _UNKNOWN_S
+    cost_s = view.save_s + (view.step_s or 1.0)
+    return min(MOST_DEADLINE_S, max(LEAST_DEADLINE_S, cost_s * _SPREAD))

@@ -1,0 +1,86 @@
+"""
+Which task was meant: a pid, a kernel id, a notebook or script, or enough of its name. Pure.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from watchdog_app.core.records import Task
+from watchdog_app.errors import TaskNotFound
+from watchdog_app.protocol.messages import NOT_FOUND, SEVERAL_FIT
+
+_MOST_CANDIDATES = 50
+
+
+def find(wanted: str, tasks: Sequence[Task]) -> Task:
+    """
+    The one task that answers to `wanted`.
+
+    What is more exact wins: pid of the task, pid of a worker, kernel id, full path, name,
+    beginning of a name or kernel id, part of a name or path. Case counts only where that is
+    what tells two tasks apart.
+
+    Raises:
+        TaskNotFound: none does, or several do; `candidates` lists them.
+    """
+    wanted = wanted.strip()
+    for fits in _ways(wanted):
+        found = [task for task in tasks if fits(task)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise TaskNotFound(
+                f"{len(found)} tasks answer to {wanted!r}. Name one by its pid.",
+                SEVERAL_FIT,
+                candidates(found),
+            )
+    if not tasks:
+        message = f"No task answers to {wanted!r}: no Python process of yours is running."
+    else:
+        message = f"No task answers to {wanted!r}. Name one of these by its pid or its name."
+    raise TaskNotFound(message, NOT_FOUND, candidates(tasks))
+
+
+def candidates(tasks: Sequence[Task]) -> tuple[dict[str, object], ...]:
+    """The tasks as an error lists them."""
+    return tuple({"pid": task.key.pid, "name": task.name} for task in tasks[:_MOST_CANDIDATES])
+
+
+def _ways(wanted: str) -> list[Callable[[Task], bool]]:
+    """From the most to the least exact."""
+    if not wanted:
+        return []
+    folded = wanted.casefold()
+    exact: list[Callable[[Task], bool]] = [
+        lambda task: task.info.kernel_id == wanted,
+        lambda task: wanted in _paths(task),
+        lambda task: wanted in _names(task),
+        lambda task: any(name.casefold() == folded for name in _names(task)),
+    ]
+    if wanted.isascii() and wanted.isdigit() and len(wanted) < 12:
+        pid = int(wanted)
+        # A pid that is gone must never be taken for a part of another task's name.
+        return [
+            lambda task: task.key.pid == pid,
+            lambda task: any(member.key.pid == pid for member in task.members),
+            *exact,
+        ]
+    return [
+        *exact,
+        lambda task: any(text.casefold().startswith(folded) for text in _heads(task)),
+        lambda task: any(folded in text.casefold() for text in (*_names(task), *_paths(task))),
+    ]
+
+
+def _heads(task: Task) -> tuple[str, ...]:
+    return (*_names(task), task.info.kernel_id or "")
+
+
+def _paths(task: Task) -> tuple[str, ...]:
+    return tuple(path for path in (task.info.notebook, task.info.script) if path)
+
+
+def _names(task: Task) -> tuple[str, ...]:
+    return (task.name, *(os.path.basename(path) for path in _paths(task)))

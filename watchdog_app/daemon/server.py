@@ -1,0 +1,328 @@
+"""
+The socket: connections in and out, never blocking, never trusting.
+
+A client that sends nonsense is answered with an error, one that sends without
+end or does not read is dropped, one of another user is never heard. What a
+message means is `methods`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.poller import READ, WRITE, Poller
+from watchdog_app.errors import ProtocolError
+from watchdog_app.protocol import messages, transport
+from watchdog_app.protocol.framing import BadLine, LineDecoder, LineTooLong, decode, encode
+
+_CHUNK_BYTES = 65536
+_MOST_UNREAD_BYTES = 4 * 1024 * 1024  # waiting for one client before it is dropped
+_SKIP_UNREAD_BYTES = 64 * 1024  # a status is not added on top of this much
+_MOST_CONNECTIONS = 500
+_GREETING_S = 10.0  # a connection that has not said hello by then is closed
+_ACCEPT_AT_ONCE = 32
+
+
+class Connection:
+    """One client, agent or companion."""
+
+    __slots__ = (
+        "_out",
+        "closed",
+        "decoder",
+        "fd",
+        "greeted",
+        "opened_mono_s",
+        "peer",
+        "role",
+        "socket",
+        "topics",
+    )
+
+    def __init__(self, connection: socket.socket, peer: transport.Peer, now_mono_s: float) -> None:
+        self.socket = connection
+        self.fd = connection.fileno()
+        self.peer = peer
+        self.decoder = LineDecoder()
+        self.opened_mono_s = now_mono_s
+        self.greeted = False
+        self.closed = False
+        self.role = ""
+        self.topics: frozenset[str] = frozenset()
+        self._out = bytearray()
+
+    @property
+    def unread_bytes(self) -> int:
+        """Sent by us and not yet taken by the client."""
+        return len(self._out)
+
+    def write(self, line: bytes) -> bool:
+        """Hand over a line; False: the client must be dropped."""
+        self._out += line
+        return self.flush()
+
+    def flush(self) -> bool:
+        """Hand over as much as is taken now; False: the client must be dropped."""
+        while self._out:
+            try:
+                sent = self.socket.send(self._out)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError:
+                return False
+            del self._out[:sent]
+        return len(self._out) <= _MOST_UNREAD_BYTES
+
+
+class Reply:
+    """Where the answer to one request goes, now or later. The first answer counts."""
+
+    __slots__ = ("_connection", "_id", "_server")
+
+    def __init__(self, server: Server, connection: Connection, id_: int | str | None) -> None:
+        self._server = server
+        self._connection = connection
+        self._id = id_
+
+    @property
+    def wanted(self) -> bool:
+        """Somebody still waits for it."""
+        return self._id is not None and not self._connection.closed
+
+    def result(self, value: Any) -> None:
+        """It worked."""
+        if self._id is not None:
+            self._server.send(self._connection, messages.result(self._id, value))
+            self._id = None
+
+    def error(self, code: int, message: str, data: dict[str, Any] | None = None) -> None:
+        """It did not, and why."""
+        if self._id is not None:
+            self._server.send(self._connection, messages.error(self._id, code, message, data))
+            self._id = None
+
+
+Handler = Callable[[Connection, str, dict[str, Any], Reply], None]
+
+
+class Server:
+    """
+    Listens at `path` and keeps the connections.
+
+    Args:
+        handler: called with each request and notification.
+        on_close: called once for each connection that ended, however it ended.
+    """
+
+    def __init__(
+        self,
+        poller: Poller,
+        path: str,
+        handler: Handler,
+        on_close: Callable[[Connection], None],
+        log: Log,
+    ) -> None:
+        self._poller = poller
+        self._path = path
+        self._handler = handler
+        self._on_close = on_close
+        self._log = log
+        self._connections: dict[int, Connection] = {}
+        self._listener: socket.socket | None = None
+        self._inode: tuple[int, int] | None = None
+        self._spare = -1  # given up for a moment when no descriptor is left: see _accept
+        self.refused = 0  # connections of other users, or too many
+
+    def open(self) -> None:
+        """
+        Begin to listen.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        self._listener = transport.listen(self._path)
+        self._inode = _inode(self._path)
+        if self._spare < 0:
+            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._poller.add(self._listener.fileno(), READ, self._accept)
+
+    def keep(self) -> None:
+        """Listen anew where somebody removed or replaced the socket's file."""
+        if self._listener is None or _inode(self._path) == self._inode:
+            return
+        self._log.warning("the socket was removed; it is made again", path=self._path)
+        self._poller.remove(self._listener.fileno())
+        self._listener.close()
+        self.open()
+
+    def send(self, connection: Connection, message: dict[str, Any]) -> None:
+        """A message to one client; one that does not read is dropped."""
+        if connection.closed:
+            return
+        try:
+            line = encode(message)
+        except (ProtocolError, TypeError, ValueError, RecursionError) as error:
+            self._log.error("an answer could not be written", error=error)
+            if "id" not in message:
+                return
+            line = encode(messages.error(message["id"], messages.REFUSED, str(error)))
+        self._write(connection, line)
+
+    def publish(self, topic: str, method: str, params: dict[str, Any]) -> int:
+        """A notification to every subscriber that has read what came before; how many."""
+        subscribers = [c for c in self._connections.values() if topic in c.topics]
+        if not subscribers:
+            return 0
+        try:
+            line = encode(messages.notification(method, params))
+        except (ProtocolError, TypeError, ValueError, RecursionError) as error:
+            self._log.error("a notification could not be written", error=error)
+            return 0
+        count = 0
+        for connection in subscribers:
+            # A slow reader of the status misses some; of notices it gets all or is dropped.
+            if topic == "notices" or connection.unread_bytes < _SKIP_UNREAD_BYTES:
+                self._write(connection, line)
+                count += not connection.closed
+        return count
+
+    def has_subscribers(self, topic: str) -> bool:
+        """Somebody wants notifications of this topic."""
+        return any(topic in c.topics for c in self._connections.values())
+
+    def drop(self, connection: Connection) -> None:
+        """End a connection."""
+        if connection.closed:
+            return
+        connection.closed = True
+        self._connections.pop(connection.fd, None)
+        self._poller.remove(connection.fd)
+        connection.socket.close()
+        self._on_close(connection)
+
+    def sweep(self, now_mono_s: float) -> None:
+        """Drop whoever connected and never said hello."""
+        for connection in list(self._connections.values()):
+            if not connection.greeted and now_mono_s - connection.opened_mono_s > _GREETING_S:
+                self.drop(connection)
+
+    def close(self) -> None:
+        """Hand over what can be handed over now, then end everything."""
+        if self._listener is not None:
+            self._poller.remove(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
+            if _inode(self._path) == self._inode:  # not one that the next daemon made
+                with suppress(OSError):
+                    os.unlink(self._path)
+        for connection in list(self._connections.values()):
+            connection.flush()
+            self.drop(connection)
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
+
+    def connections(self) -> Iterable[Connection]:
+        """All that are open."""
+        return list(self._connections.values())
+
+    def _accept(self, _: int) -> None:
+        for _ in range(_ACCEPT_AT_ONCE):
+            if self._listener is None:
+                return
+            try:
+                connection, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    self._log.error("accepting a connection failed", error=error)
+                    return
+                # Unless it is taken, the waiting one wakes us again at once and for ever.
+                os.close(self._spare)
+                with suppress(OSError):
+                    self._listener.accept()[0].close()
+                self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+                self.refused += 1
+                return
+            self._welcome(connection)
+
+    def _welcome(self, connection: socket.socket) -> None:
+        try:
+            peer = transport.peer(connection)
+        except OSError:
+            connection.close()
+            return
+        if not peer.trusted or len(self._connections) >= _MOST_CONNECTIONS:
+            self.refused += 1
+            connection.close()
+            return
+        connection.setblocking(False)
+        client = Connection(connection, peer, time.monotonic())
+        self._connections[client.fd] = client
+        self._poller.add(client.fd, READ, lambda events: self._on_events(client, events))
+
+    def _on_events(self, connection: Connection, events: int) -> None:
+        if events & WRITE:
+            if not connection.flush():
+                self.drop(connection)
+                return
+            if not connection.unread_bytes:
+                self._poller.change(connection.fd, READ)
+        if events & ~WRITE:  # also an error or a hang-up: reading tells which
+            self._read(connection)
+
+    def _read(self, connection: Connection) -> None:
+        try:
+            data = connection.socket.recv(_CHUNK_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.drop(connection)
+            return
+        try:
+            lines = connection.decoder.lines(data)
+        except LineTooLong as error:
+            self.send(connection, messages.error(None, messages.INVALID_REQUEST, str(error)))
+            self.drop(connection)
+            return
+        for line in lines:
+            if connection.closed:
+                return
+            self._receive(connection, line)
+
+    def _receive(self, connection: Connection, line: bytes) -> None:
+        try:
+            message = decode(line)
+            kind = messages.kind(message)
+        except BadLine as error:
+            self.send(connection, messages.error(None, error.code, str(error)))
+            return
+        if kind == messages.RESPONSE:
+            return  # the daemon asks nothing: nobody waits for it
+        reply = Reply(self, connection, message.get("id"))
+        self._handler(connection, message["method"], message.get("params") or {}, reply)
+
+    def _write(self, connection: Connection, line: bytes) -> None:
+        before = connection.unread_bytes
+        if not connection.write(line):
+            self._log.debug("a client that does not read was dropped", pid=connection.peer.pid)
+            self.drop(connection)
+        elif connection.unread_bytes and not before:
+            self._poller.change(connection.fd, READ | WRITE)
+
+
+def _inode(path: str) -> tuple[int, int] | None:
+    with suppress(OSError):
+        found = os.lstat(path)
+        return found.st_dev, found.st_ino
+    return None
