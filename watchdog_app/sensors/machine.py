@@ -81,7 +81,7 @@ class Machine:
             mountinfo = b""
         self._swap_in_use = False
         self._host = HostReader(proc, shm)
-        self._servers = JupyterServers(proc, runtime_dirs)
+        self._servers = JupyterServers(runtime_dirs, lambda pid: os.path.exists(f"{proc}/{pid}"))
         locator = GroupLocator(discover(mountinfo, cgroup_root))
         self._processes = ProcessTable(
             proc,
@@ -103,7 +103,7 @@ class Machine:
         self._swap_in_use = host.swap_free_bytes < host.swap_total_bytes
         processes = self._processes
         processes.update(now_mono_s, now_unix_s)
-        if self._servers.look(processes.connection_files, now_mono_s):
+        if self._servers.look(processes.kernels, now_mono_s):
             processes.rename()
         samples = processes.sample(now_mono_s, now_unix_s, swap_in_use=self._swap_in_use)
         infos = processes.infos
@@ -162,10 +162,12 @@ class Machine:
 
 
 def open_machine(
-    own_uid: int | None = None, runtime_dirs: Sequence[str] | None = None
+    own_uid: int | None = None,
+    runtime_dirs: Sequence[str] | None = None,
+    platform: str = sys.platform,
 ) -> MachineFace:
     """The machine that we run on: /proc where it is Linux, psutil elsewhere."""
-    if sys.platform == "linux":
+    if platform == "linux":
         return Machine(own_uid=own_uid, runtime_dirs=runtime_dirs)
     from watchdog_app.sensors.portable import PortableMachine
 

@@ -4,54 +4,29 @@ What a Linux process is, read in full once: program, notebook, memory group, lim
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass
 
-from watchdog_app.core.records import ProcessInfo, ProcessKey, TaskKind
+from watchdog_app.core.records import ProcessInfo, ProcessKey
 from watchdog_app.errors import SensorError
 from watchdog_app.sensors import procfs
 from watchdog_app.sensors.cgroup_paths import GroupLocator
-from watchdog_app.sensors.command_line import Program, identify, kernel_id, notebook_arguments
+from watchdog_app.sensors.command_line import identify, kernel_id
 from watchdog_app.sensors.files import read_bytes, read_link
-from watchdog_app.sensors.notebooks import (
-    Session,
-    absolute,
-    name_kernel,
-    parse_connection_file,
-)
+from watchdog_app.sensors.kernels import ENVIRON, Sessions, Witnesses, gather, named
+from watchdog_app.sensors.notebooks import absolute
 from watchdog_app.sensors.process_files import TICKS_PER_S, read_argv, read_exe
 
-_ENVIRON = ("JPY_SESSION_NAME", "JPY_PARENT_PID")
 _ENVIRON_LIMIT = 1 << 20
-
-
-class Sessions(Protocol):
-    """Whoever knows which documents a kernel serves now."""
-
-    def of(self, kernel_id: str | None) -> Sequence[Session]:
-        """What is known of the kernel; empty: nothing."""
-
-
-class NoSessions:
-    """Nobody knows."""
-
-    def of(self, kernel_id: str | None) -> Sequence[Session]:  # noqa: ARG002
-        """Nothing."""
-        return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a full read found; the witnesses of a kernel's name are kept for the next naming."""
+    """What a full read found."""
 
     info: ProcessInfo
     own: bool = False  # watchdog itself
-    kernel: bool = False  # of Jupyter: its name can change
-    connection_file: str | None = None
-    session_name: str | None = None
-    parent_notebooks: tuple[str, ...] = ()
+    kernel: Witnesses | None = None  # of Jupyter: its name can change
 
 
 class Describer:
@@ -79,10 +54,14 @@ class Describer:
         cwd = None
         with suppress(SensorError):
             cwd = read_link(f"{self._proc}/{pid}/cwd").removesuffix(" (deleted)")
-        environ = self._environ(pid) if _may_be_kernel(program, argv) else {}
-        if program.kind is TaskKind.PYTHON and environ.get("JPY_PARENT_PID") == str(stat.ppid):
-            # Its title was overwritten; Jupyter says that it started this very process.
-            program = Program(TaskKind.KERNEL, "kernel")
+        kernel = gather(
+            program,
+            argv,
+            stat.ppid,
+            cwd,
+            environ=lambda: self._environ(pid),
+            argv_of=lambda other: read_argv(self._proc, other),
+        )
         info = ProcessInfo(
             key=ProcessKey(pid, stat.start_ticks),
             ppid=stat.ppid,
@@ -100,32 +79,15 @@ class Describer:
             started_unix_s=self._started(stat, now_unix_s),
             rlimit_as_bytes=self.rlimit_as(pid),
         )
-        if program.kind is not TaskKind.KERNEL:
+        if kernel is None:
             return Description(info, program.own)
-        connection_file = absolute(program.connection_file, cwd)
-        description = Description(
-            info,
-            kernel=True,
-            connection_file=connection_file,
-            session_name=self._session_name(connection_file) or environ.get("JPY_SESSION_NAME"),
-            parent_notebooks=self._parent_notebooks(stat.ppid),
-        )
-        return replace(description, info=self.name(description))
+        return Description(named(info, kernel, self._sessions), kernel=kernel)
 
-    def name(self, description: Description) -> ProcessInfo:
-        """The same kernel under the name that it has now; other processes as they are."""
-        info = description.info
-        if not description.kernel:
-            return info
-        named = name_kernel(
-            self._sessions.of(info.kernel_id),
-            # A kernel that papermill starts inside a notebook inherits that notebook's
-            # environment: the command line that started it knows better.
-            None if description.parent_notebooks else description.session_name,
-            description.parent_notebooks,
-            info.cwd,
-        )
-        return replace(info, kind=named.kind, name=named.name, notebook=named.notebook)
+    def renamed(self, description: Description) -> ProcessInfo:
+        """The same process under the name that it has now: only kernels change theirs."""
+        if description.kernel is None:
+            return description.info
+        return named(description.info, description.kernel, self._sessions)
 
     def group(self, pid: int) -> str | None:
         """Folder of the group that charges the process; None: none that we can see."""
@@ -142,22 +104,8 @@ class Describer:
     def _environ(self, pid: int) -> dict[str, str]:
         with suppress(SensorError):
             data = read_bytes(f"{self._proc}/{pid}/environ", _ENVIRON_LIMIT)
-            return procfs.parse_environ(data, _ENVIRON)
+            return procfs.parse_environ(data, ENVIRON)
         return {}
-
-    def _session_name(self, connection_file: str | None) -> str | None:
-        if connection_file is None:
-            return None
-        with suppress(SensorError):
-            return parse_connection_file(read_bytes(connection_file))
-        return None
-
-    def _parent_notebooks(self, ppid: int) -> tuple[str, ...]:
-        argv = read_argv(self._proc, ppid)
-        # `jupyter lab train.ipynb` opens that one in a browser and serves many.
-        if not argv or identify(argv).kind is TaskKind.SERVER:
-            return ()
-        return notebook_arguments(argv)
 
     def _started(self, stat: procfs.Stat, now_unix_s: float) -> float | None:
         with suppress(SensorError):
@@ -175,9 +123,3 @@ class Describer:
             except (KeyError, ImportError):  # a container's uid without an entry
                 self._users[uid] = None
         return self._users[uid]
-
-
-def _may_be_kernel(program: Program, argv: Sequence[str]) -> bool:
-    """Whether the environment is worth reading: a kernel, or a title that hides what runs."""
-    overwritten = program.kind is TaskKind.PYTHON and len(argv) == 1
-    return program.kind is TaskKind.KERNEL or overwritten

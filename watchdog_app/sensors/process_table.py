@@ -27,6 +27,7 @@ from watchdog_app.errors import Gone, SensorError
 from watchdog_app.sensors import procfs
 from watchdog_app.sensors.command_line import identify
 from watchdog_app.sensors.files import KeptFile
+from watchdog_app.sensors.kernels import Witnesses
 from watchdog_app.sensors.process_files import (
     ProcessFiles,
     embeds_python,
@@ -109,18 +110,18 @@ class ProcessTable:
         return self._infos
 
     @property
-    def connection_files(self) -> list[tuple[str, int]]:
-        """Connection file and parent's pid of every kernel."""
+    def kernels(self) -> list[Witnesses]:
+        """What is known of every kernel."""
         return [
-            (watched.description.connection_file, watched.files.stat.ppid)
+            watched.description.kernel
             for watched in self._watched.values()
-            if watched.description.connection_file is not None
+            if watched.description.kernel is not None
         ]
 
     def rename(self) -> None:
         """Give every kernel the name that it has now."""
         for watched in self._watched.values():
-            info = self._describer.name(watched.description)
+            info = self._describer.renamed(watched.description)
             if info != watched.description.info:
                 watched.description = replace(watched.description, info=info)
                 self._changed = True

@@ -1,0 +1,96 @@
+"""
+Jupyter kernels among the processes: their witnesses gathered, their names given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from watchdog_app.core.records import ProcessInfo, TaskKind
+from watchdog_app.errors import SensorError
+from watchdog_app.sensors.command_line import Program, identify, notebook_arguments
+from watchdog_app.sensors.files import read_bytes
+from watchdog_app.sensors.notebooks import Session, absolute, name_kernel, parse_connection_file
+
+# All that is wanted of an environment, which also holds secrets.
+ENVIRON = ("JPY_SESSION_NAME", "JPY_PARENT_PID")
+
+
+class Sessions(Protocol):
+    """Whoever knows which documents a kernel serves now."""
+
+    def of(self, kernel_id: str | None) -> Sequence[Session]:
+        """What is known of the kernel; empty: nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Witnesses:
+    """What the machine tells about the name of one kernel; read once, asked again at a rename."""
+
+    connection_file: str | None
+    session_name: str | None
+    parent_notebooks: tuple[str, ...]
+    server_pids: tuple[int, ...]  # processes that may be its Jupyter server
+
+
+def gather(
+    program: Program,
+    argv: Sequence[str],
+    ppid: int,
+    cwd: str | None,
+    *,
+    environ: Callable[[], Mapping[str, str]],
+    argv_of: Callable[[int], Sequence[str]],
+) -> Witnesses | None:
+    """
+    The witnesses of a kernel's name; None for a process that is no kernel.
+
+    Args:
+        program: what the command line says.
+        argv: the command line itself.
+        ppid: parent of the process.
+        cwd: its working directory, where known.
+        environ: reads its environment, at least `ENVIRON` of it; asked only where it matters.
+        argv_of: reads the command line of another process; empty when it cannot be read.
+    """
+    overwritten = program.kind is TaskKind.PYTHON and len(argv) == 1
+    if program.kind is not TaskKind.KERNEL and not overwritten:
+        return None
+    variables = environ()
+    launcher = variables.get("JPY_PARENT_PID", "")
+    # A title of its own hides what runs; but Jupyter says that it started this very process,
+    # and not only the one from which a script has inherited the variable.
+    if overwritten and launcher != str(ppid):
+        return None
+    connection_file = absolute(program.connection_file, cwd)
+    session_name = _session_name(connection_file) or variables.get("JPY_SESSION_NAME")
+    parent = argv_of(ppid)
+    notebooks: tuple[str, ...] = ()
+    # `jupyter lab train.ipynb` opens that one in a browser and serves many.
+    if parent and identify(parent).kind is not TaskKind.SERVER:
+        notebooks = notebook_arguments(parent)
+    pids = [ppid, int(launcher)] if launcher.isascii() and launcher.isdigit() else [ppid]
+    return Witnesses(connection_file, session_name, notebooks, tuple(dict.fromkeys(pids)))
+
+
+def named(info: ProcessInfo, witnesses: Witnesses, sessions: Sessions) -> ProcessInfo:
+    """The kernel under the name that it has now."""
+    found = name_kernel(
+        sessions.of(info.kernel_id),
+        # A kernel that papermill starts inside a notebook inherits that notebook's
+        # environment: the command line that started it knows better.
+        None if witnesses.parent_notebooks else witnesses.session_name,
+        witnesses.parent_notebooks,
+        info.cwd,
+    )
+    return replace(info, kind=found.kind, name=found.name, notebook=found.notebook)
+
+
+def _session_name(connection_file: str | None) -> str | None:
+    if connection_file is not None:
+        with suppress(SensorError):
+            return parse_connection_file(read_bytes(connection_file))
+    return None

@@ -1,0 +1,356 @@
+"""
+A machine read through psutil alone: macOS, Windows and other Unixes.
+
+The same face as `machine.Machine`, without what only Linux has: memory groups,
+pressure, another process's limit of its address space.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TypeVar
+
+import psutil
+
+from watchdog_app.core.records import (
+    Fault,
+    HostMemory,
+    ProcessInfo,
+    ProcessKey,
+    ProcessSample,
+    Snapshot,
+)
+from watchdog_app.errors import Denied, Gone, SensorError, Unsupported
+from watchdog_app.sensors.command_line import identify, is_interpreter, kernel_id
+from watchdog_app.sensors.disks import Disks
+from watchdog_app.sensors.jupyter_servers import JupyterServers
+from watchdog_app.sensors.kernels import ENVIRON, Witnesses, gather, named
+from watchdog_app.sensors.notebooks import absolute
+
+_STATES = {
+    psutil.STATUS_RUNNING: "R",
+    psutil.STATUS_SLEEPING: "S",
+    psutil.STATUS_DISK_SLEEP: "D",
+    psutil.STATUS_STOPPED: "T",
+    psutil.STATUS_TRACING_STOP: "t",
+    psutil.STATUS_ZOMBIE: "Z",
+    psutil.STATUS_DEAD: "X",
+    psutil.STATUS_IDLE: "I",
+}
+_ATTRIBUTES = ("ppid", "status", "memory_info", "cpu_times")
+_YOUNG_S = 5.0
+_REVIEW_EVERY_S = 15.0
+
+_T = TypeVar("_T")
+
+
+def translate(error: psutil.Error | OSError) -> SensorError:
+    """The same failure as an error of ours."""
+    if isinstance(error, psutil.NoSuchProcess):  # a zombie too
+        return Gone(f"process {error.pid} has ended")
+    if isinstance(error, (psutil.AccessDenied, PermissionError)):
+        return Denied("the process may not be read by this user")
+    return Unsupported(f"the process cannot be read here: {error}")
+
+
+def _optional(read: Callable[[], _T]) -> _T | None:
+    """What may not be read, or is not there on this system, is None."""
+    try:
+        return read()
+    except psutil.NoSuchProcess:
+        raise
+    except (psutil.Error, OSError, AttributeError, NotImplementedError):
+        return None
+
+
+class _Known:
+    """A process that was looked at in full."""
+
+    __slots__ = ("asked_mono_s", "info", "kernel", "process", "since_mono_s")
+
+    def __init__(self, process: psutil.Process, now_mono_s: float) -> None:
+        self.process = process
+        self.info: ProcessInfo | None = None  # None: not watched
+        self.kernel: Witnesses | None = None
+        self.since_mono_s = now_mono_s
+        self.asked_mono_s = now_mono_s
+
+
+class PortableMachine:
+    """
+    Any machine that psutil knows. Not for several threads at once.
+
+    `ProcessKey.start_time` is in microseconds of the epoch.
+    """
+
+    def __init__(
+        self,
+        own_uid: int | None = None,
+        runtime_dirs: Sequence[str] | None = None,
+        shm: str | None = None,
+    ) -> None:
+        """
+        Args:
+            own_uid: whose processes are watched; 0: everybody's. None: this process's user.
+            runtime_dirs: Jupyter's runtime folders; None: the usual ones of this user.
+            shm: a shared memory file system, where there is one.
+        """
+        self._own_uid = _own_uid() if own_uid is None else own_uid
+        self._own_user = _optional(psutil.Process().username)
+        self._known: dict[int, _Known] = {}
+        self._servers = JupyterServers(runtime_dirs=runtime_dirs, is_alive=psutil.pid_exists)
+        self._disks = Disks()
+        self._shm = shm
+        self._infos: Mapping[ProcessKey, ProcessInfo] = MappingProxyType({})
+
+    def sample(self, now_mono_s: float, now_unix_s: float) -> Snapshot:
+        """
+        One look at the machine.
+
+        Raises:
+            SensorError: the machine's memory cannot be read: there is nothing to watch by.
+        """
+        host = self._host()
+        self._discover(now_mono_s)
+        if self._servers.look(
+            [known.kernel for known in self._known.values() if known.kernel], now_mono_s
+        ):
+            for known in self._known.values():
+                if known.info is not None and known.kernel is not None:
+                    known.info = named(known.info, known.kernel, self._servers)
+        samples = []
+        infos = {}
+        for pid, known in list(self._known.items()):
+            if known.info is None:
+                continue
+            try:
+                sample = _sample(known.process, known.info.key)
+            except Gone:
+                del self._known[pid]
+                continue
+            except SensorError:
+                continue
+            samples.append(sample)
+            infos[sample.key] = self._placed(known.info, sample)
+        if infos != self._infos:
+            self._infos = MappingProxyType(infos)
+        disks = self._disks.read()
+        faults: tuple[Fault, ...] = tuple(self._disks.faults.values())
+        return Snapshot(
+            mono_s=now_mono_s,
+            unix_s=now_unix_s,
+            host=host,
+            processes=tuple(samples),
+            disks=disks,
+            faults=faults,
+            infos=self._infos,
+        )
+
+    def alive(self, key: ProcessKey) -> bool:
+        """Whether that very process still runs; a zombie does not."""
+        try:
+            self.read_process(key)
+        except Gone:
+            return False
+        except SensorError:
+            return True
+        return True
+
+    def read_process(self, key: ProcessKey) -> ProcessSample:
+        """
+        One process now, watched or not.
+
+        Raises:
+            Gone: it has ended, is a zombie, or its pid belongs to another process.
+        """
+        try:
+            process = psutil.Process(key.pid)
+        except psutil.Error as error:
+            raise translate(error) from error
+        return _sample(process, key)
+
+    def add_disk(self, path: str) -> None:
+        """Watch the file system that holds a folder, whether the folder exists yet or not."""
+        self._disks.add(path)
+
+    def remove_disk(self, path: str) -> None:
+        """Watch it no longer; nothing happens when it is not watched."""
+        self._disks.remove(path)
+
+    def close(self) -> None:
+        """Give back the helper thread."""
+        self._servers.close()
+
+    def _host(self) -> HostMemory:
+        try:
+            memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+        except (psutil.Error, OSError, RuntimeError) as error:
+            raise Unsupported(f"psutil cannot read this machine's memory: {error}") from error
+        used, limit = _shm(self._shm)
+        return HostMemory(
+            total_bytes=memory.total,
+            available_bytes=min(memory.available, memory.total),
+            swap_total_bytes=swap.total,
+            swap_free_bytes=min(swap.free, swap.total),
+            swap_in_bytes=swap.sin,
+            swap_out_bytes=swap.sout,
+            shm_used_bytes=used,
+            shm_limit_bytes=limit,
+            pressure=None,
+        )
+
+    def _discover(self, now_mono_s: float) -> None:
+        pids = set(psutil.pids())
+        for pid in self._known.keys() - pids:
+            del self._known[pid]
+        for pid in sorted(pids - self._known.keys() - {0, os.getpid()}):
+            with suppress(psutil.Error):
+                self._known[pid] = _Known(psutil.Process(pid), now_mono_s)
+                self._examine(self._known[pid])
+        for pid, known in list(self._known.items()):
+            age_s = now_mono_s - known.since_mono_s
+            every_s = 0.5 if age_s < _YOUNG_S else _REVIEW_EVERY_S
+            if now_mono_s - known.asked_mono_s < every_s:
+                continue
+            known.asked_mono_s = now_mono_s
+            if not known.process.is_running():
+                del self._known[pid]  # the next look finds whoever has the pid now
+                continue
+            with suppress(psutil.NoSuchProcess):  # a zombie: its next sample says so
+                if known.info is None or _optional(known.process.exe) != known.info.exe:
+                    known.info = known.kernel = None
+                    self._examine(known)
+
+    def _examine(self, known: _Known) -> None:
+        """Read a process in full; it stays unwatched when it is no Python of ours."""
+        process = known.process
+        try:
+            # The owner first: on macOS nothing else of a foreign process may be read.
+            user = _optional(process.username)
+            uid = _uid(process, self._own_uid)
+            if self._own_uid != 0 and (uid != self._own_uid or user != self._own_user):
+                return
+            argv = tuple(_optional(process.cmdline) or ())
+            exe = _optional(process.exe) or None
+            if not is_interpreter(exe or (argv[0] if argv else "")):
+                return
+            program = identify(argv, exe)
+            if program.own:
+                return
+            cwd = _optional(process.cwd) or None
+            ppid = process.ppid()
+            known.kernel = gather(
+                program, argv, ppid, cwd, environ=lambda: _environ(process), argv_of=_argv_of
+            )
+            started_unix_s = process.create_time()
+            info = ProcessInfo(
+                key=ProcessKey(process.pid, int(started_unix_s * 1e6)),
+                ppid=ppid,
+                uid=uid,
+                user=user,
+                exe=exe,
+                argv=argv,
+                cwd=cwd,
+                kind=program.kind,
+                name=program.name,
+                notebook=absolute(program.notebook, cwd),
+                script=absolute(program.script, cwd),
+                kernel_id=kernel_id(program.connection_file) if program.connection_file else None,
+                started_unix_s=started_unix_s,
+                rlimit_as_bytes=_rlimit_as(process),
+            )
+        except psutil.Error:
+            return
+        known.info = named(info, known.kernel, self._servers) if known.kernel else info
+
+    def _placed(self, info: ProcessInfo, sample: ProcessSample) -> ProcessInfo:
+        """The same with the nearest watched process above it."""
+        ancestor = None
+        pid = sample.ppid
+        for _ in range(64):
+            above = self._known.get(pid)
+            if above is None or pid == info.key.pid:
+                break
+            if above.info is not None:
+                ancestor = above.info.key if above.info.uid == info.uid else None
+                break
+            between = _optional_ppid(above.process)
+            if between is None or between == pid:
+                break
+            pid = between
+        if ancestor == info.ancestor and sample.ppid == info.ppid:
+            return info
+        placed = replace(info, ancestor=ancestor, ppid=sample.ppid)
+        self._known[info.key.pid].info = placed
+        return placed
+
+
+def _sample(process: psutil.Process, key: ProcessKey) -> ProcessSample:
+    try:
+        if int(process.create_time() * 1e6) != key.start_time:
+            raise Gone(f"process {key.pid} has ended; its pid belongs to another one")
+        with process.oneshot():
+            status = process.status()
+            if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+                raise Gone(f"process {key.pid} has ended")
+            memory, cpu = process.memory_info(), process.cpu_times()
+            ppid = process.ppid()
+    except (psutil.Error, OSError) as error:
+        raise translate(error) from error
+    return ProcessSample(
+        key=key,
+        ppid=ppid,
+        state=_STATES.get(status, "S"),
+        rss_bytes=memory.rss,
+        shared_bytes=getattr(memory, "shared", None),
+        swap_bytes=None,  # psutil has it only through a walk of every page table
+        vsize_bytes=memory.vms,
+        cpu_s=cpu.user + cpu.system,
+    )
+
+
+def _own_uid() -> int:
+    return os.getuid() if hasattr(os, "getuid") else -1
+
+
+def _uid(process: psutil.Process, own_uid: int) -> int:
+    # Windows has no uids: there the user's name decides, and every process bears our number.
+    return process.uids().effective if hasattr(process, "uids") else own_uid
+
+
+def _environ(process: psutil.Process) -> dict[str, str]:
+    found = _optional(process.environ) or {}
+    return {name: found[name] for name in ENVIRON if name in found}
+
+
+def _argv_of(pid: int) -> Sequence[str]:
+    with suppress(psutil.Error, OSError):
+        return psutil.Process(pid).cmdline()
+    return ()
+
+
+def _optional_ppid(process: psutil.Process) -> int | None:
+    with suppress(psutil.Error, OSError):
+        return process.ppid()
+    return None
+
+
+def _rlimit_as(process: psutil.Process) -> int | None:
+    if not hasattr(process, "rlimit"):
+        return None
+    found = _optional(lambda: process.rlimit(psutil.RLIMIT_AS)[0])
+    return found if found is not None and 0 <= found < 1 << 63 else None
+
+
+def _shm(path: str | None) -> tuple[int | None, int | None]:
+    if path is not None and hasattr(os, "statvfs"):
+        with suppress(OSError):
+            found = os.statvfs(path)
+            if found.f_blocks:
+                used = (found.f_blocks - found.f_bfree) * found.f_frsize
+                return used, found.f_blocks * found.f_frsize
+    return None, None
