@@ -1,0 +1,103 @@
+"""
+The border between the agent and the training: an error of ours stays ours.
+
+Everything that the training calls goes through a `Guard`. It holds back
+`Exception` and nothing else: Ctrl-C, `sys.exit` and the kernel's signals are
+the user's. With WATCHDOG_AGENT_STRICT=1 (our own tests) nothing is held back.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+from typing import ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+STRICT = "WATCHDOG_AGENT_STRICT"
+
+
+class Guard:
+    """
+    Holds back errors of the agent: counted, told once in plain words.
+
+        guard = Guard("the rescue agent")
+        with guard:
+            work()
+
+    or `@guard` on a function, which then returns None when it failed. May be
+    used by several threads and within itself.
+    """
+
+    def __init__(self, part: str = "the rescue agent") -> None:
+        self.part = part
+        self.count = 0
+        self.first_traceback: str | None = None
+        self._told: set[str] = set()
+
+    def caught(self, error: Exception) -> None:
+        """Count `error` and tell the first one; raise it again where tests asked for that."""
+        if os.environ.get(STRICT) == "1":
+            raise error
+        self.count += 1
+        if self.first_traceback is not None:
+            return
+        self.first_traceback = "".join(traceback.format_exception(error))
+        say(
+            f"{self.part} had an error and switched itself off for this step; "
+            f"your training is not affected: {describe(error)}. "
+            f"It will try again at the next step. This is said once; to see where it came from, "
+            f"run again with {STRICT}=1."
+        )
+
+    def tell_once(self, message: str) -> None:
+        """Say something that is no error of ours, the first time that it comes up."""
+        if message not in self._told:
+            self._told.add(message)
+            say(message)
+
+    def __enter__(self) -> Guard:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> bool:
+        if isinstance(error, Exception):
+            self.caught(error)
+            return True
+        return False
+
+    def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R | None]:
+        """`function`, guarded."""
+
+        @functools.wraps(function)
+        def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _R | None:
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:
+                self.caught(error)
+                return None
+
+        return guarded
+
+
+def say(message: str) -> None:
+    """One line to stderr, `watchdog: ` in front; never raises, control characters are shown."""
+    shown = "".join(char if char.isprintable() else repr(char)[1:-1] for char in message)
+    try:
+        sys.stderr.write(f"watchdog: {shown}\n")
+        sys.stderr.flush()
+    except Exception:  # noqa: S110 - stderr may be closed, replaced or None
+        pass
+
+
+def describe(error: BaseException) -> str:
+    """`ValueError: text`, at most 300 characters, on one line."""
+    text = str(error).strip()
+    name = type(error).__name__
+    return " ".join((f"{name}: {text}" if text else name).split())[:300]

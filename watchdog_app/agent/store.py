@@ -1,0 +1,336 @@
+"""
+A folder of rescues: saves new ones so that a complete one is always there, finds the newest.
+
+Life of a save: a folder under a temporary name, the tensors streamed past the
+page cache, rescue.json, fsync of files and folder, rename, fsync of the parent;
+only then the older ones are pruned. A kill at any moment leaves the rescues
+that were complete before, and at most one unfinished folder, which the next
+process removes.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import shutil
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from watchdog_app.agent import layout, manifest, names
+from watchdog_app.agent.contain import say
+from watchdog_app.agent.disk_errors import SaveFailed, translate
+from watchdog_app.agent.filesystem import free_bytes, in_memory, sync_folder
+from watchdog_app.agent.identity import own
+from watchdog_app.agent.layout import Layout, TensorEntry
+from watchdog_app.agent.loaded import LoadedRescue
+from watchdog_app.agent.manifest import MANIFEST_FILE, STATE_FILE
+from watchdog_app.agent.names import RescueName
+from watchdog_app.agent.reserve import Reserve
+from watchdog_app.agent.stream import Bytes, Progress, Streamer
+from watchdog_app.errors import RescueError
+from watchdog_app.units import MIB, format_bytes
+
+_SLACK_BYTES = 4 * MIB  # what a file system takes for folders and lists of blocks
+_REHEARSAL_BYTES = 4 * MIB
+
+# Given back at the moment of a save: measured need at a hard limit is under 1 MiB, and per tensor
+# about 1.5 KiB for the lists of names and checksums.
+_RESERVE_BYTES = 1 * MIB
+_RESERVE_PER_TENSOR = 1536
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRescue:
+    """A rescue that is complete and durable."""
+
+    path: str
+    step: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What writing a little beforehand showed."""
+
+    bytes: int
+    seconds: float
+    direct: bool
+
+
+class RescueStore:
+    """
+    The rescues in one folder.
+
+    Several processes may use one folder: a process removes only rescues of
+    its own and those whose writer has ended. Not for two threads at a time.
+    """
+
+    def __init__(self, directory: str, keep: int = 2, report: Callable[[str], None] = say) -> None:
+        """
+        Nothing is made on disk before `prepare` or `save`.
+
+        Args:
+            directory: where rescues go; `~` is the home folder.
+            keep: complete rescues that stay, at least 1.
+            report: told in one sentence what a person should know, such as a damaged rescue.
+        """
+        if keep < 1:
+            raise ValueError(f"keep must be at least 1, not {keep}")
+        self.directory = os.path.abspath(os.path.expanduser(directory))
+        self.keep = keep
+        self._report = report
+        self._streamer = Streamer()
+        self._reserve = Reserve()
+        self._partials = itertools.count(1)
+        self._said: set[str] = set()
+
+    def prepare(self, tensors: int = 0, rehearse: bool = True) -> Rehearsal | None:
+        """
+        Do beforehand what must not be done for the first time when memory is short.
+
+        Allocates the buffers and the reserve, removes what dead processes left, and writes
+        a few MiB in the way a save does, which shows early that the folder can be written.
+
+        Args:
+            tensors: how many a save will hold; the reserve is sized by it.
+            rehearse: False writes nothing; the result is then None.
+
+        Raises:
+            RescueError: no rescue can be written here; the message says why and what to do.
+        """
+        self._make_directory()
+        self._streamer.prepare()
+        self.hold_reserve(tensors)
+        self._clean()
+        if in_memory(self.directory):
+            self._say_once(
+                f"The rescue folder {self.directory} lies in memory (tmpfs): a save there takes "
+                "the memory that is running out, and a restart loses it. Give Rescue a folder "
+                "on a disk."
+            )
+        if not rehearse:
+            return None
+        entry = TensorEntry("rehearsal", "U8", (_REHEARSAL_BYTES,), _REHEARSAL_BYTES, _noise)
+        plan = layout.plan([entry])
+        folder = self._new_partial()
+        try:
+            began = time.perf_counter()
+            direct = self._fill(folder, plan, 0, {}, None)
+            sync_folder(self.directory)
+            return Rehearsal(plan.file_bytes, time.perf_counter() - began, direct)
+        except OSError as error:
+            raise translate(error, self.directory) from error
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def hold_reserve(self, tensors: int) -> None:
+        """Hold the memory that `save` gives back when it begins."""
+        self._reserve.hold(_RESERVE_BYTES + tensors * _RESERVE_PER_TENSOR)
+
+    def save(
+        self,
+        entries: Sequence[TensorEntry],
+        meta: Mapping[str, Any],
+        progress: Progress | None = None,
+        *,
+        step: int | None = None,
+    ) -> SavedRescue:
+        """
+        A new complete rescue; older ones are pruned after it is durable.
+
+        Args:
+            entries: the tensors; names differ.
+            meta: whatever else a restore needs, as JSON.
+            progress: called in this thread with (bytes done, bytes in all).
+            step: of the training; None: `meta["step"]`.
+
+        Raises:
+            RescueError: it could not be written (`SaveFailed` when the disk is why); nothing of
+                it was left behind and the older rescues stand.
+            Exception: whatever an entry's `view` raised; as above.
+        """
+        began = time.perf_counter()
+        self._reserve.release()
+        at = int(meta["step"] if step is None else step)
+        if at < 0:
+            raise RescueError(f"A step cannot be {at}. Nothing was saved.")
+        plan = layout.plan(entries)
+        self._make_directory()
+        self._make_room(plan.file_bytes)
+        try:
+            path = self._save(plan, at, meta, progress)
+        except SaveFailed as error:
+            # A quota is only seen when it is met.
+            if not error.no_space or not self._prune_one():
+                raise
+            path = self._save(plan, at, meta, progress)
+        self._prune()
+        self._clean()
+        return SavedRescue(path, at, plan.file_bytes, time.perf_counter() - began)
+
+    def newest(self, verify: bool = True) -> LoadedRescue | None:
+        """
+        The newest rescue that is whole, or None; damaged ones are reported and passed over.
+
+        Args:
+            verify: False leaves the checksums of the tensors to `LoadedRescue.verify`.
+        """
+        return next(self._whole(verify), None)
+
+    def close(self) -> None:
+        """Give back buffers and reserve; a later save works and allocates them anew."""
+        self._streamer.close()
+        self._reserve.release()
+
+    def _whole(self, verify: bool) -> Iterator[LoadedRescue]:
+        for name in reversed(names.complete_ones(self.directory)):
+            path = os.path.join(self.directory, str(name))
+            try:
+                loaded = LoadedRescue(path)
+                if verify:
+                    loaded.verify()
+            except RescueError as error:
+                # Gone: another process pruned it between the listing and now.
+                if os.path.isdir(path):
+                    self._say_once(f"The rescue {path} was passed over: {error}.")
+                continue
+            yield loaded
+
+    def _save(
+        self, plan: Layout, step: int, meta: Mapping[str, Any], progress: Progress | None
+    ) -> str:
+        folder = self._new_partial()
+        try:
+            self._fill(folder, plan, step, meta, progress)
+            path = self._complete(folder, step)
+        except BaseException as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise translate(error, self.directory) from error
+            raise
+        return path
+
+    def _fill(
+        self,
+        folder: str,
+        plan: Layout,
+        step: int,
+        meta: Mapping[str, Any],
+        progress: Progress | None,
+    ) -> bool:
+        """Write both files into `folder`, durably; whether the page cache was avoided."""
+        write = self._streamer.write
+        written = write(
+            os.path.join(folder, STATE_FILE),
+            itertools.chain([Bytes("", plan.header)], plan.entries),
+            progress,
+            total_bytes=plan.file_bytes,
+        )
+        text = manifest.render(
+            plan.entries,
+            written.checksums,
+            header_crc32=zlib.crc32(plan.header),
+            file_bytes=plan.file_bytes,
+            step=step,
+            created_unix_s=time.time(),
+            meta=meta,
+            writer=str(own()),
+        )
+        write(os.path.join(folder, MANIFEST_FILE), [Bytes("", text)])
+        sync_folder(folder)
+        return written.direct
+
+    def _complete(self, folder: str, step: int) -> str:
+        """Give a filled folder its final name, which is the moment it begins to count."""
+        there = names.complete_ones(self.directory)
+        sequence = there[-1].sequence + 1 if there else 1
+        while True:
+            path = os.path.join(self.directory, str(RescueName(sequence, step, str(own()))))
+            try:
+                os.rename(folder, path)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                sequence += 1
+            else:
+                sync_folder(self.directory)
+                return path
+
+    def _make_directory(self) -> None:
+        try:
+            os.makedirs(self.directory, exist_ok=True)
+        except OSError as error:
+            raise translate(error, self.directory) from error
+
+    def _new_partial(self) -> str:
+        folder = os.path.join(self.directory, names.partial(next(self._partials)))
+        try:
+            os.mkdir(folder)
+        except OSError as error:
+            raise translate(error, self.directory) from error
+        return folder
+
+    def _make_room(self, file_bytes: int) -> None:
+        needed = file_bytes + _SLACK_BYTES
+        while True:
+            free = free_bytes(self.directory)
+            if free is None or free >= needed:
+                return
+            if not self._prune_one():
+                raise SaveFailed(
+                    f"The disk that holds {self.directory} has {format_bytes(free)} free; "
+                    f"a rescue takes {format_bytes(needed)}.",
+                    "Free space there, or give Rescue a folder on another disk.",
+                    no_space=True,
+                )
+
+    def _prune_one(self) -> bool:
+        """Remove the oldest rescue if a newer one is whole; whether one was removed."""
+        ours = self._prunable()
+        for place, name in enumerate(ours[:-1]):
+            if any(self._opens(newer) for newer in ours[place + 1 :]):
+                return self._remove(str(name))
+        return False
+
+    def _prune(self) -> None:
+        for name in self._prunable()[: -self.keep]:
+            self._remove(str(name))
+
+    def _clean(self) -> None:
+        for text in names.dead_partials(self.directory):
+            shutil.rmtree(os.path.join(self.directory, text), ignore_errors=True)
+
+    def _prunable(self) -> list[RescueName]:
+        there = names.complete_ones(self.directory)
+        return [name for name in there if names.prunable(self.directory, name)]
+
+    def _opens(self, name: RescueName) -> bool:
+        try:
+            LoadedRescue(os.path.join(self.directory, str(name))).close()
+        except RescueError:
+            return False
+        return True
+
+    def _remove(self, text: str) -> bool:
+        """Take a rescue away: first its name, in one step, so that no reader finds half of it."""
+        condemned = os.path.join(self.directory, names.partial(next(self._partials)))
+        try:
+            os.rename(os.path.join(self.directory, text), condemned)
+        except OSError:  # another process was faster, or the folder is not ours to change
+            return False
+        shutil.rmtree(condemned, ignore_errors=True)
+        return True
+
+    def _say_once(self, message: str) -> None:
+        if message not in self._said:
+            self._said.add(message)
+            self._report(message)
+
+
+def _noise() -> memoryview:
+    return memoryview(os.urandom(MIB) * (_REHEARSAL_BYTES // MIB))
