@@ -71,6 +71,8 @@ class ProcessSample:
     swap_bytes: int | None
     vsize_bytes: int | None
     cpu_s: float  # user + system since the process began
+    # Pages that a fork shares with its parent until one of them writes; None: no fork.
+    cow_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from watchdog_app.errors import Gone, SensorError
 from watchdog_app.sensors import procfs
 from watchdog_app.sensors.command_line import identify
 from watchdog_app.sensors.files import KeptFile
+from watchdog_app.sensors.forks import Forks
 from watchdog_app.sensors.kernels import Witnesses
 from watchdog_app.sensors.process_files import (
     ProcessFiles,
@@ -97,6 +98,7 @@ class ProcessTable:
         self._infos: Mapping[ProcessKey, ProcessInfo] = MappingProxyType({})
         self._changed = False
         self._kept = _descriptor_limit() // (2 * _KEPT_SHARE)
+        self._forks = Forks(proc, self._program_of)
         self.faults: dict[str, Fault] = {}
 
     @property
@@ -158,7 +160,7 @@ class ProcessTable:
             ) and not self._review(name, watched, now_mono_s, now_unix_s):
                 continue
             samples.append(sample)
-        return tuple(samples)
+        return self._forks.complete(samples, now_mono_s)
 
     def read(self, key: ProcessKey, *, swap_in_use: bool) -> ProcessSample:
         """
@@ -217,9 +219,9 @@ class ProcessTable:
         for name in self._others.keys() - listed:
             self._forget(name)
         found = False
-        for name in listed - self._watched.keys() - self._others.keys():
-            if name.isascii() and name.isdigit():
-                found |= self._examine(name, now_mono_s, now_unix_s)
+        new = listed - self._watched.keys() - self._others.keys()
+        for name in sorted((name for name in new if name.isascii() and name.isdigit()), key=int):
+            found |= self._examine(name, now_mono_s, now_unix_s)
         if found:
             self._find_ancestors()
 
@@ -351,6 +353,12 @@ class ProcessTable:
                 return None
             pid = between.ppid
         return None
+
+    def _program_of(self, pid: int) -> tuple[int, str | None] | None:
+        watched = self._watched.get(str(pid))
+        if watched is None or not watched.seen.start_stack:
+            return None
+        return watched.seen.start_stack, watched.description.info.exe
 
     def _drop(self, name: str) -> None:
         self._watched.pop(name).files.close()
