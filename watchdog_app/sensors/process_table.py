@@ -57,13 +57,13 @@ _MAX_DEPTH = 64  # of a process tree; deeper is a loop made of reused pids
 class _Watched:
     """A process that is sampled each tick."""
 
-    __slots__ = ("description", "files", "reviewed_mono_s", "seen", "since_mono_s")
+    __slots__ = ("description", "files", "review_due_mono_s", "seen", "since_mono_s")
 
     def __init__(self, files: ProcessFiles, description: Description, now_mono_s: float) -> None:
         self.files = files
         self.description = description
         self.since_mono_s = now_mono_s
-        self.reviewed_mono_s = now_mono_s
+        self.review_due_mono_s = now_mono_s + _YOUNG_EVERY_S
         self.seen = files.stat  # when it was last described or reviewed
 
 
@@ -150,10 +150,8 @@ class ProcessTable:
             if not keep:
                 files.close()
             seen, stat = watched.seen, files.stat
-            age_s = now_mono_s - watched.since_mono_s
-            every_s = _YOUNG_EVERY_S if age_s < _YOUNG_S else _REVIEW_EVERY_S
             if (
-                now_mono_s - watched.reviewed_mono_s >= every_s
+                now_mono_s >= watched.review_due_mono_s
                 or stat.start_stack != seen.start_stack
                 or stat.comm != seen.comm
                 or stat.ppid != seen.ppid
@@ -294,7 +292,10 @@ class ProcessTable:
         """Look again at a watched process; False: it is no Python any more."""
         stat, info = watched.files.stat, watched.description.info
         pid = info.key.pid
-        watched.reviewed_mono_s = now_mono_s
+        young = now_mono_s - watched.since_mono_s < _YOUNG_S
+        # Spread by the pid, or all that were found together would be reviewed in one tick.
+        every_s = _YOUNG_EVERY_S if young else _REVIEW_EVERY_S * (0.75 + (pid % 16) / 32)
+        watched.review_due_mono_s = now_mono_s + every_s
         exe = read_exe(self._proc, pid)
         if stat.start_stack != watched.seen.start_stack or exe != info.exe:
             # Another program in the same process.

@@ -1,0 +1,145 @@
+"""
+Cost of one look at a machine with 300 processes, 23 of them Python, against naive psutil.
+
+Starts the missing processes itself, in this order: what the sensors cost at
+rest, what psutil costs for the same figures, and both against the same clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import psutil
+
+from watchdog_app.core.ceilings import readings
+from watchdog_app.core.tasks import group
+from watchdog_app.sensors.machine import Machine
+
+PYTHONS = 23
+PROCESSES = 300
+
+
+def start_processes() -> list[subprocess.Popen[bytes]]:
+    """Processes that do nothing, until there are enough; to be killed by the caller."""
+    pythons = sum("python" in (process.info["exe"] or "") for process in processes_with_exe())
+    started = [
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+        for _ in range(max(0, PYTHONS + 1 - pythons))  # our own is not watched
+    ]
+    missing = PROCESSES - len(psutil.pids())
+    started += [subprocess.Popen(["sleep", "3600"]) for _ in range(max(0, missing))]
+    time.sleep(1.0)
+    return started
+
+
+def processes_with_exe() -> list[psutil.Process]:
+    """All processes that psutil sees, with their executable."""
+    return list(psutil.process_iter(["exe"]))
+
+
+def naive() -> int:
+    """What a first version would do each tick: ask psutil for everything about everyone."""
+    names = ["pid", "name", "cmdline", "memory_info", "cpu_times", "status", "ppid"]
+    found = [process.info for process in psutil.process_iter(names)]
+    psutil.virtual_memory()
+    psutil.swap_memory()
+    return len(found)
+
+
+def careful() -> int:
+    """The best that psutil allows: only the Python processes, in one go each."""
+    found = 0
+    for process in psutil.process_iter():
+        if process.pid in _PYTHON_PIDS:
+            with process.oneshot():
+                process.memory_info()
+                process.cpu_times()
+                process.status()
+                process.ppid()
+            found += 1
+    psutil.virtual_memory()
+    psutil.swap_memory()
+    return found
+
+
+_PYTHON_PIDS: set[int] = set()
+
+
+def measure(call: Callable[[], object], seconds: float) -> tuple[float, float]:
+    """Milliseconds a call: median and 90 % of calls are faster than."""
+    times = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        begun = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - begun) * 1e3)
+    times.sort()
+    return statistics.median(times), times[int(len(times) * 0.9)]
+
+
+def main() -> int:
+    """Print the table; exit code 1 when the median is above the target."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    parser.add_argument("--target-ms", type=float, default=0.8)
+    parser.add_argument("--seconds", type=float, default=3.0, help="for each method")
+    options = parser.parse_args()
+    started = start_processes()
+    machine = Machine()
+    try:
+        now_s = time.monotonic()
+
+        def tick() -> None:
+            # The clock is moved by hand: a second a tick, as the daemon at rest would.
+            nonlocal now_s
+            now_s += 1.0
+            machine.sample(now_s, time.time())
+
+        for _ in range(20):  # the first ticks look closely at everyone
+            tick()
+        snapshot = machine.sample(now_s + 1, time.time())
+        _PYTHON_PIDS.update(key.pid for key in snapshot.infos)
+        begun = time.process_time()
+        look = measure(tick, options.seconds)
+        used = time.process_time() - begun
+        core = measure(
+            lambda: readings(snapshot, group(snapshot.processes, snapshot.infos)), 0.5
+        )
+        rows = {
+            "one look (processes, memory, groups)": look,
+            "tasks and ceilings of it": core,
+            "psutil, the Python processes alone": measure(careful, options.seconds),
+            "psutil, all processes": measure(naive, options.seconds),
+        }
+        result = {
+            "processes": len(psutil.pids()),
+            "watched": len(snapshot.processes),
+            "groups": len(snapshot.cgroups),
+            "busy_ratio": used / options.seconds,
+            "median_ms": {name: row[0] for name, row in rows.items()},
+            "p90_ms": {name: row[1] for name, row in rows.items()},
+        }
+    finally:
+        machine.close()
+        for process in started:
+            process.kill()
+        for process in started:
+            process.wait()
+    if options.json:
+        print(json.dumps(result))
+    else:
+        print(f"{result['processes']} processes, {result['watched']} watched, pid {os.getpid()}")
+        for name, (median, p90) in rows.items():
+            print(f"{name:40} {median:8.3f} ms   90 % under {p90:8.3f} ms   x{median / look[0]:.1f}")
+    return 0 if look[0] <= options.target_ms else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
