@@ -96,8 +96,7 @@ def main(argv: list[str] | None = None) -> int:
     _never_fail_to_print()
     try:
         code = _carry_out(words)
-        if sys.stdout is not None:
-            sys.stdout.flush()  # here, where a full disk or a closed pipe can still be told
+        sys.stdout.flush()  # here, where a full disk or a closed pipe can still be told
     except WatchdogError as error:
         _say(str(error))
         if isinstance(error, RequestError):
@@ -197,6 +196,8 @@ def _say_candidates(error: RequestError) -> None:
 
 def _never_fail_to_print() -> None:
     """Characters that the terminal's encoding lacks are shown escaped, never an error."""
+    if sys.stdout is None:  # closed by whoever started us: >&-
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

@@ -13,6 +13,7 @@ from watchdog_app.units import format_bytes, format_duration, format_rate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 UNKNOWN = "N/A"
@@ -35,12 +36,12 @@ def size(value: Any, *, compact: bool = False) -> str:
 
 
 def rate(value: Any, *, compact: bool = False) -> str:
-    """`+21.0 MiB/s`, compact `+21.0M/s`; `0` below a KiB a second, which is no trend."""
+    """`+21.0 MiB/s`, compact `+21M/s`; `0` below a KiB a second, which is no trend."""
     known = number(value)
     if known is not None and abs(known) < 1024:
         return "0"
     text = format_rate(known)
-    return _compact(text) if compact else text
+    return _compact(_two_figures(text)) if compact else text
 
 
 def whole(value: Any) -> str:
@@ -84,7 +85,8 @@ def eta(process: dict[str, Any], *, compact: bool = False) -> str:
     middle = _joined(_time(median), compact)
     if low is None:
         return middle
-    from_, to = _time(low), _time(high) if high is not None else None
+    # The range is rounded outwards: it never promises more than was forecast.
+    from_, to = _time(low, math.floor), None if high is None else _time(high, math.ceil)
     if to is None:
         return f"{middle} ({from_[0]}+{'' if compact else ' '}{_unit(from_[1], compact)})"
     if from_[1] == to[1]:
@@ -101,18 +103,15 @@ def age(seconds: float) -> str:
     )
 
 
-def _time(seconds: float) -> tuple[str, str]:
+def _time(seconds: float, rounded: Callable[[float], int] = round) -> tuple[str, str]:
     """A time in two figures: nobody plans by `243 s`."""
     value = max(0.0, seconds)
     if value < 1:
         return "<1", "s"
-    if value < 99.5:
-        return f"{value:.0f}", "s"
-    if value < 99.5 * 60:
-        return f"{value / 60:.0f}", "min"
-    if value < 47.5 * 3600:
-        return f"{value / 3600:.0f}", "h"
-    return f"{value / 86400:.0f}", "d"
+    for factor, unit in ((1, "s"), (60, "min"), (3600, "h")):
+        if value / factor < (99.5 if factor < 3600 else 47.5):
+            return str(rounded(value / factor)), unit
+    return str(rounded(value / 86400)), "d"
 
 
 def _joined(time: tuple[str, str], compact: bool) -> str:
@@ -121,6 +120,16 @@ def _joined(time: tuple[str, str], compact: bool) -> str:
 
 def _unit(unit: str, compact: bool) -> str:
     return unit[0] if compact else unit
+
+
+def _two_figures(text: str) -> str:
+    """`+21 MiB/s` of `+21.0 MiB/s`, `+9.5 MiB/s` of `+9.54 MiB/s`."""
+    figure, blank, unit = text.partition(" ")
+    whole_part, dot, rest = figure.partition(".")
+    if not dot:
+        return text
+    kept = f"{whole_part}.{rest[0]}" if len(whole_part.lstrip("+-")) == 1 else whole_part
+    return kept + blank + unit
 
 
 def _compact(text: str) -> str:

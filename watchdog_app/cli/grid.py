@@ -53,5 +53,6 @@ class Grid:
                 for index, (cell, one) in enumerate(zip(row, widths, strict=True))
                 if one
             ]
-            found.append((" " * self._gap).join(cells).rstrip())
+            line = (" " * self._gap).join(cells).rstrip()
+            found.append(line if columns is None else shorten(line, columns, ellipsis))
         return found

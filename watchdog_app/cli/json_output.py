@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 
 TYPE_CHECKING = False
@@ -10,6 +11,19 @@ if TYPE_CHECKING:
     from typing import Any
 
 SCHEMA_VERSION = 1
+
+_HOST_FIGURES = (
+    "memory_total_bytes",
+    "memory_available_bytes",
+    "swap_total_bytes",
+    "swap_free_bytes",
+    "swap_in_bytes_per_s",
+    "swap_out_bytes_per_s",
+    "shm_used_bytes",
+    "shm_limit_bytes",
+    "pressure_some_avg10_percent",
+    "pressure_full_avg10_percent",
+)
 
 
 def dumps(value: Any, *, indent: int | None = 2) -> str:
@@ -49,7 +63,8 @@ def without_daemon(message: str, now_unix_s: float) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "time": _rfc3339(now_unix_s),
         "time_unix_s": now_unix_s,
-        "host": None,
+        "host": {"name": os.uname().nodename if hasattr(os, "uname") else None}
+        | dict.fromkeys(_HOST_FIGURES),
         "daemon": None,
         "ceilings": [],
         "gpus": [],

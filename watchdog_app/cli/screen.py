@@ -65,7 +65,9 @@ class Screen:
 
     def draw(self, lines: list[str]) -> None:
         """Show a frame in place of the one before, without clearing in between."""
-        body = "\r\n".join(f"{line}\x1b[K" for line in lines)
+        # Each line is erased before it is written: afterwards, the cursor of a full line still
+        # stands on its last character, which would go.
+        body = "\r\n".join(f"\x1b[K{line}" for line in lines)
         sys.stdout.write(f"\x1b[?2026h\x1b[H{body}\x1b[J\x1b[?2026l")
         sys.stdout.flush()
 

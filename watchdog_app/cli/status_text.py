@@ -11,7 +11,7 @@ from watchdog_app.cli import figures
 from watchdog_app.cli.color import Look, stage_mark
 from watchdog_app.cli.grid import Grid
 from watchdog_app.cli.task_table import folded, ordered, stage_rank, task_lines
-from watchdog_app.cli.text import plain, wrap
+from watchdog_app.cli.text import plain, width, wrap
 from watchdog_app.units import format_duration
 
 TYPE_CHECKING = False
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 _BAR_COLUMNS = 12
+_BAR, _USED, _TREND = 2, 3, 5  # cells of a ceiling's line
+_RIGHT = {3, 4}
 _MOST_LIMITS = 4  # group limits and others that are far away, shown without --all
 _LONG = 10_000  # columns where nobody said how wide a line may be
 _ALWAYS = ("ram", "swap")
@@ -52,7 +54,8 @@ def render(
     """
     look = look or Look()
     lines = [*_verdict(status, now_unix_s, columns, look), ""]
-    lines += [*_ceilings(status, columns, look, everything), ""]
+    ceilings = _ceilings(status, columns, look, everything)
+    lines += [*ceilings, ""] if ceilings else []
     for incident in _list(status, "incidents"):
         lines += [*_incident(incident, now_unix_s, columns, look), ""]
     lines += _tasks(
@@ -87,6 +90,8 @@ def verdict(status: Json, now_unix_s: float) -> str:
         old = format_duration(reading_age_s(status, now_unix_s))
         return f"STALE: this reading is {old} old; the daemon is stopped or overloaded."
     worst = worst_stage(status)
+    if not status.get("ceilings") and not status.get("host"):
+        return "UNKNOWN: the daemon sent no reading."
     if stage_rank(worst) == 0:
         return "OK: nothing is near its limit."
     if worst == "watch":
@@ -135,34 +140,28 @@ def _verdict(status: Json, now_unix_s: float, columns: int | None, look: Look) -
         parts.append(f"read {figures.age(seconds)}")
     parts.append(f"{_count(len(processes), 'task')}, {agents} with an agent")
     line = look.dot.join(parts)
+    if columns is not None and name and width(line) > columns:
+        line = look.dot.join(one for one in parts if not one.startswith("on "))
     return painted + [look.paint(one, "dim") for one in wrap(line, columns or _LONG)]
 
 
 def _ceilings(status: Json, columns: int | None, look: Look, everything: bool) -> list[str]:
     shown, left_out = _chosen(status, everything)
-    rows = []
-    for one in shown:
-        unit = str(one.get("unit") or "bytes")
-        rows.append(
-            [
-                stage_mark(one.get("stage")),
-                plain(one.get("label") or one.get("kind") or "?"),
-                look.bar(figures.number(one.get("ratio")), _BAR_COLUMNS),
-                figures.of_limit(one.get("used"), one.get("limit"), unit),
-                figures.ratio(one.get("ratio")),
-                figures.rate(one.get("slope_per_s")) if unit == "bytes" else "",
-                figures.eta(one),
-            ]
-        )
-    grid = Grid(rows, {3, 4, 5}, gives_way=1)
-    if columns is not None and rows and grid.room(columns) < min(grid.wanted(), 12):
-        for row in rows:
-            row[5] = ""
-        grid = Grid(rows, {3, 4, 5}, gives_way=1)
-    if columns is not None and rows and grid.room(columns) < min(grid.wanted(), 8):
-        for row in rows:
-            row[2] = ""
-        grid = Grid(rows, {3, 4, 5}, gives_way=1)
+    if not shown:
+        return []
+    rows = [_ceiling_cells(one, look) for one in shown]
+    grid = Grid(rows, _RIGHT, gives_way=1, gap=2)
+    for column, least in (
+        (None, 24),
+        (_TREND, 20),
+        (_BAR, 12),
+        (_USED, 8),
+    ):  # what goes for want of room
+        if columns is None or grid.room(columns) >= min(grid.wanted(), least):
+            break
+        for row in rows if column is not None else []:
+            row[column or 0] = ""
+        grid = Grid(rows, _RIGHT, gives_way=1, gap=1)
     lines = [
         look.stage(line, one.get("stage"))
         for line, one in zip(grid.lines(columns, look.ellipsis), shown, strict=True)
@@ -174,15 +173,30 @@ def _ceilings(status: Json, columns: int | None, look: Look, everything: bool) -
     return lines
 
 
+def _ceiling_cells(ceiling: Json, look: Look) -> list[str]:
+    unit = str(ceiling.get("unit") or "bytes")
+    slope = figures.rate(ceiling.get("slope_per_s")) if unit == "bytes" else figures.UNKNOWN
+    eta = figures.eta(ceiling)
+    return [
+        stage_mark(ceiling.get("stage")),
+        plain(ceiling.get("label") or ceiling.get("kind") or "?"),
+        look.bar(figures.number(ceiling.get("ratio")), _BAR_COLUMNS),
+        figures.of_limit(ceiling.get("used"), ceiling.get("limit"), unit),
+        figures.ratio(ceiling.get("ratio")),
+        {"0": "steady", figures.UNKNOWN: ""}.get(slope, slope),
+        "" if eta == figures.NONE else f"full in {eta}",
+    ]
+
+
 def _chosen(status: Json, everything: bool) -> tuple[list[Json], int]:
     """The ceilings worth a line, and how many are left out."""
     host = status.get("host") or {}
     ceilings = _list(status, "ceilings")
     first = [one for one in ceilings if one.get("kind") == "ram"]
-    if not first:
+    if not first and host:
         first = [_host_ceiling("ram", "RAM", host, "memory_total_bytes", "memory_available_bytes")]
     swap = _host_ceiling("swap", "swap", host, "swap_total_bytes", "swap_free_bytes")
-    if swap["limit"] != 0:
+    if swap["limit"]:
         first.append(swap)
     rest = [one for one in ceilings if one.get("kind") not in _ALWAYS]
     rest.sort(key=lambda one: (-stage_rank(one.get("stage")), -(_ratio(one) or 0)))
@@ -277,7 +291,7 @@ def _errors(status: Json, columns: int | None, look: Look) -> list[str]:
         text = plain(error.get("message") or "?")
         if error.get("remedy"):
             text += f" {plain(error['remedy'])}"
-        found = wrap(text, columns or _LONG, first="not watched: ", rest="  ")
+        found = wrap(text, columns or _LONG, first="! ")
         lines += [look.paint(one, "yellow") for one in found]
     return ["", *lines] if lines else []
 

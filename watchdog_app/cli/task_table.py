@@ -35,14 +35,15 @@ _RIGHT = {HEADS.index(head) + 1 for head in HEADS} - {
     HEADS.index(head) + 1 for head in ("NOTEBOOK/SCRIPT", "STATE", "DEV", "ETA")
 }
 _KERNELS = ("notebook", "kernel", "console")
+_SHORT_STATES = {"running": "run", "sleeping": "sleep"}
 _SMALL_BYTES = 64 * MIB
 
 # How the table gives way to a narrow terminal: sizes, times, columns, least room for the name.
 _FORMS: tuple[tuple[bool, bool, tuple[str, ...], int], ...] = (
     (False, False, HEADS, 24),
-    (True, False, HEADS, 16),
-    (True, True, HEADS, 13),
-    (True, True, tuple(head for head in HEADS if head not in ("DEV", "GPU-MEM")), 12),
+    (True, False, HEADS, 18),
+    (True, True, HEADS, 15),
+    (True, True, tuple(head for head in HEADS if head not in ("DEV", "GPU-MEM")), 15),
     (True, True, ("PID", "NOTEBOOK/SCRIPT", "STATE", "RAM", "ETA"), 8),
 )
 
@@ -144,7 +145,7 @@ def _cells(process: Json, *, compact: bool, short: bool) -> dict[str, str]:
     return {
         "PID": figures.whole(process.get("pid")),
         "NOTEBOOK/SCRIPT": plain(process.get("name") or "?"),
-        "STATE": _state(process),
+        "STATE": _state(process, compact=compact),
         "RAM": figures.size(process.get("ram_bytes"), compact=compact),
         "SWAP": figures.size(process.get("swap_bytes"), compact=compact),
         "DEV": ",".join(plain(one) for one in devices) if devices else figures.UNKNOWN,
@@ -155,11 +156,12 @@ def _cells(process: Json, *, compact: bool, short: bool) -> dict[str, str]:
     }
 
 
-def _state(process: Json) -> str:
+def _state(process: Json, *, compact: bool) -> str:
     agent = process.get("agent") or {}
-    if agent.get("saving") and process.get("state") != "paused":
+    state = plain(process.get("state") or figures.UNKNOWN)
+    if agent.get("saving") and state != "paused":
         return "saving"
-    return plain(process.get("state") or figures.UNKNOWN)
+    return _SHORT_STATES.get(state, state) if compact else state
 
 
 def _remarks(process: Json, now_unix_s: float) -> list[str]:

@@ -7,6 +7,7 @@ escape sequences, line ends and direction marks are shown, never obeyed.
 
 from __future__ import annotations
 
+_UNITS = {"%", "B", "KiB", "MiB", "GiB", "TiB", "KiB/s", "MiB/s", "GiB/s", "s", "min", "h", "d"}
 _TAIL_MOST = 12  # columns of an ending that is kept when a name is cut: ".safetensors"
 
 
@@ -71,7 +72,7 @@ def wrap(text: str, columns: int, first: str = "", rest: str | None = None) -> l
     indent = " " * width(first) if rest is None else rest
     lines: list[str] = []
     line, start = first, first
-    for word in text.split():
+    for word in _words(text):
         left = word
         gap = "" if line == start else " "
         if gap and width(line) + 1 + width(left) > columns:
@@ -86,6 +87,17 @@ def wrap(text: str, columns: int, first: str = "", rest: str | None = None) -> l
     if line != start or not lines:
         lines.append(line)
     return lines
+
+
+def _words(text: str) -> list[str]:
+    """What is not to be torn apart: `95 %` and `7.0 GiB` are one word each."""
+    words: list[str] = []
+    for word in text.split():
+        if words and words[-1][-1:].isdigit() and word.rstrip(".,;:)") in _UNITS:
+            words[-1] += f" {word}"
+        else:
+            words.append(word)
+    return words
 
 
 def _escaped(char: str) -> str:

@@ -132,8 +132,10 @@ def _block(feed: Feed, args: argparse.Namespace) -> list[str]:
 
 def _gone(feed: Feed, columns: int | None, appearance: Look) -> list[str]:
     since = time.strftime("%H:%M:%S", time.localtime(feed.gone_unix_s))
-    text = f"Nothing new since {since}: {plain(str(feed.error))} This view goes on when it is back."
-    return [appearance.paint(one, "yellow") for one in wrap(text, columns or 10_000, first="! ")]
+    text = f"Nothing new since {since}: {plain(str(feed.error))}"
+    lines = wrap(text, columns or 10_000, first="! ")
+    lines.append("  This view goes on when it is back.")
+    return [appearance.paint(one, "yellow") for one in lines]
 
 
 class _View:
@@ -205,4 +207,7 @@ class _View:
         keys = f"every {self._interval_s:g} s, by {args.sort}{dot}q quit{dot}s sort{dot}"
         keys += f"a {'fewer' if args.all else 'all'}"
         footer = self._look.paint(keys[:columns], "dim")
-        return [*trouble, *lines[: max(1, room)], "", footer]
+        lines = lines[: max(1, room)]
+        while lines and not lines[-1]:
+            lines.pop()
+        return [*trouble, *lines, "", footer]

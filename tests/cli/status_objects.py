@@ -1,0 +1,232 @@
+"""Status objects as a daemon would send them, and hostile ones that none should."""
+
+from __future__ import annotations
+
+from typing import Any
+
+GIB = 1024**3
+MIB = 1024**2
+NOW_UNIX_S = 1_795_244_400.0
+
+HOSTILE_NAMES = (
+    "\x1b[2J\x1b[31mgone.ipynb",
+    "two\nlines.py",
+    "bell\x07\x08\x08.py",
+    "right\u202eto\u202cleft.ipynb",
+    "-rf",
+    "caf\udce9.py",  # a file name that is not UTF-8
+    "\x9b31mC1.py",
+    "\u2028line separator",
+    "",
+)
+
+
+def process(pid: int, name: str, ram_bytes: int | None, **more: Any) -> dict[str, Any]:
+    """One task; the rest is what a quiet notebook has."""
+    return {
+        "pid": pid,
+        "start_time": pid * 100,
+        "name": name,
+        "kind": "notebook",
+        "notebook": f"/home/ada/{name}",
+        "script": None,
+        "kernel_id": None,
+        "user": "ada",
+        "state": "sleeping",
+        "paused_by_watchdog": False,
+        "children": 0,
+        "ram_bytes": ram_bytes,
+        "swap_bytes": 0,
+        "gpu_memory_bytes": None,
+        "cpu_percent": 0.0,
+        "trend_bytes_per_s": 0.0,
+        "eta_s": None,
+        "eta_low_s": None,
+        "eta_high_s": None,
+        "ceiling": None,
+        "stage": "ok",
+        "why": None,
+        "agent": None,
+        **more,
+    }
+
+
+def agent(**more: Any) -> dict[str, Any]:
+    """The agent of a Keras training that has saved."""
+    return {
+        "framework": "keras",
+        "directory": "/home/ada/rescues",
+        "training": True,
+        "step": 1210,
+        "epoch": 3,
+        "batch": 10,
+        "loss": 0.3125,
+        "step_s": 0.05,
+        "save_s": 0.8,
+        "state_bytes": 500 * MIB,
+        "saving": False,
+        "rescue": {
+            "path": "/home/ada/rescues/step-1200",
+            "step": 1200,
+            "bytes": 500 * MIB,
+            "seconds": 0.8,
+            "saved_unix_s": NOW_UNIX_S - 12,
+        },
+        **more,
+    }
+
+
+def ceiling(kind: str, label: str, used: float, limit: float, **more: Any) -> dict[str, Any]:
+    """One ceiling that nothing moves towards."""
+    return {
+        "kind": kind,
+        "subject": "",
+        "label": label,
+        "used": used,
+        "limit": limit,
+        "unit": "bytes",
+        "ratio": used / limit,
+        "lethal": True,
+        "stage": "ok",
+        "regime": "flat",
+        "slope_per_s": 0.0,
+        "eta_s": None,
+        "eta_low_s": None,
+        "eta_high_s": None,
+        "why": "steady",
+        "tasks": [],
+        **more,
+    }
+
+
+def status(**more: Any) -> dict[str, Any]:
+    """A workstation at rest with one notebook."""
+    return {
+        "schema_version": 1,
+        "time_unix_s": NOW_UNIX_S - 0.4,
+        "host": {
+            "name": "lab7",
+            "memory_total_bytes": 16 * GIB,
+            "memory_available_bytes": 10 * GIB,
+            "swap_total_bytes": 2 * GIB,
+            "swap_free_bytes": 2 * GIB,
+            "swap_in_bytes_per_s": 0.0,
+            "swap_out_bytes_per_s": 0.0,
+            "shm_used_bytes": 0,
+            "shm_limit_bytes": 8 * GIB,
+            "pressure_some_avg10_percent": 0.0,
+            "pressure_full_avg10_percent": 0.0,
+        },
+        "daemon": {
+            "pid": 900,
+            "version": "0.1.0",
+            "uptime_s": 7500.0,
+            "interval_s": 1.0,
+            "rss_bytes": 21 * MIB,
+            "cpu_percent": 0.2,
+            "ticks": 7500,
+            "locked_memory": False,
+            "notices": 0,
+        },
+        "ceilings": [ceiling("ram", "RAM", 6 * GIB, 16 * GIB)],
+        "gpus": [],
+        "processes": [process(4711, "train.ipynb", 3 * GIB)],
+        "incidents": [],
+        "errors": [],
+        **more,
+    }
+
+
+def leaking() -> dict[str, Any]:
+    """A training that leaks towards the limit of its group, a paused one, and idle interpreters."""
+    return status(
+        ceilings=[
+            ceiling("ram", "RAM", 6 * GIB, 16 * GIB, slope_per_s=21.0 * MIB),
+            ceiling("ram_swap", "RAM and swap", 6 * GIB, 18 * GIB),
+            ceiling(
+                "cgroup",
+                "memory limit of the group jupyter-ada",
+                6.1 * GIB,
+                7 * GIB,
+                stage="rescue",
+                regime="linear",
+                slope_per_s=21.0 * MIB,
+                eta_s=43.0,
+                eta_low_s=31.0,
+                eta_high_s=70.0,
+                why="rising 21 MiB/s for 40 s, steady; 6.1 of 7.0 GiB",
+                tasks=[4711],
+            ),
+            ceiling("shm", "/dev/shm", 0, 8 * GIB),
+            ceiling("disk", "disk of /home/ada/rescues", 100 * GIB, 500 * GIB),
+        ],
+        processes=[
+            process(
+                901, "networkd-dispatcher", 20 * MIB, kind="script", user="root", notebook=None
+            ),
+            process(902, "unattended-upgrade", 25 * MIB, kind="script", user="root", notebook=None),
+            process(
+                4711,
+                "train_resnet_with_a_very_long_name_v2_final.ipynb",
+                5 * GIB,
+                state="running",
+                children=4,
+                swap_bytes=120 * MIB,
+                cpu_percent=187.4,
+                trend_bytes_per_s=20.0 * MIB,
+                eta_s=43.0,
+                eta_low_s=31.0,
+                eta_high_s=70.0,
+                ceiling="memory limit of the group jupyter-ada",
+                stage="rescue",
+                agent=agent(),
+            ),
+            process(
+                5000,
+                "分析ノート.ipynb",
+                2 * GIB,
+                state="paused",
+                paused_by_watchdog=True,
+                cpu_percent=0.0,
+            ),
+            process(
+                5100,
+                "eda.py",
+                600 * MIB,
+                kind="script",
+                swap_bytes=None,
+                cpu_percent=None,
+                trend_bytes_per_s=None,
+            ),
+        ],
+        incidents=[
+            {
+                "id": "i1",
+                "ceiling": "cgroup",
+                "label": "memory limit of the group jupyter-ada",
+                "stage": "rescue",
+                "peak": "rescue",
+                "opened_unix_s": NOW_UNIX_S - 95,
+                "why": "rising 21 MiB/s for 40 s, steady; 6.1 of 7.0 GiB",
+                "advice": [
+                    "Raise the limit of the group, or end train_resnet.ipynb.",
+                    "Its work is saved: rescue at step 1200.",
+                ],
+                "culprits": [
+                    {
+                        "pid": 4711,
+                        "name": "train_resnet_with_a_very_long_name_v2_final.ipynb",
+                        "slope_bytes_per_s": 20.0 * MIB,
+                        "share": 0.953,
+                    }
+                ],
+            }
+        ],
+        errors=[
+            {
+                "source": "host.pressure",
+                "message": "Memory pressure is not watched: /proc/pressure/memory is missing.",
+                "remedy": "Boot with psi=1, or use kernel 4.20 or newer.",
+            }
+        ],
+    )

@@ -1,0 +1,82 @@
+"""Colours: when, and never alone."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from watchdog_app.cli.color import Look, look, stage_color, stage_mark
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal of some encoding."""
+
+    def __init__(self, encoding: str = "utf-8", tty: bool = True) -> None:
+        super().__init__()
+        self._encoding = encoding
+        self._tty = tty
+
+    @property
+    def encoding(self) -> str:
+        return self._encoding
+
+    def isatty(self) -> bool:
+        return self._tty
+
+
+@pytest.mark.parametrize(
+    ("wanted", "when", "tty", "env"),
+    [
+        (True, "auto", True, {"TERM": "xterm"}),
+        (False, "auto", False, {"TERM": "xterm"}),
+        (False, "auto", True, {"TERM": "dumb"}),
+        (False, "auto", True, {}),
+        (False, "auto", True, {"TERM": "xterm", "NO_COLOR": "1"}),
+        (True, "auto", True, {"TERM": "xterm", "NO_COLOR": ""}),
+        (True, "auto", False, {"FORCE_COLOR": "1"}),
+        (False, "auto", False, {"FORCE_COLOR": "0"}),
+        (False, "auto", False, {"FORCE_COLOR": "1", "NO_COLOR": "1"}),
+        (True, "always", False, {"NO_COLOR": "1"}),
+        (False, "never", True, {"TERM": "xterm", "FORCE_COLOR": "1"}),
+    ],
+)
+def test_who_decides_about_colour(wanted, when, tty, env):
+    """The option, then NO_COLOR, then FORCE_COLOR, then whether a terminal is there."""
+    assert wanted == look(when, Terminal(tty=tty), env).color
+
+
+@pytest.mark.parametrize("stage", ["watch", "warn", "rescue", "hold", "a stage of tomorrow"])
+def test_every_coloured_stage_has_a_symbol(stage):
+    """Who sees no colours sees the mark."""
+    assert stage_color(stage)
+    assert stage_mark(stage)
+
+
+def test_a_terminal_without_unicode_gets_ascii():
+    """Bars and dots are of characters that the terminal has."""
+    plain = look("never", Terminal("iso-8859-1"), {})
+
+    assert "##..~ | " == plain.bar(0.5, 4) + plain.ellipsis + plain.dot
+
+
+@pytest.mark.parametrize(
+    ("bar", "ratio"),
+    [
+        ("░░░░", 0.0),
+        ("█░░░", 0.001),
+        ("███░", 0.999),
+        ("████", 1.0),
+        ("████", 1.7),
+        ("?   ", None),
+    ],
+)
+def test_a_bar_is_full_only_when_nothing_is_left(bar, ratio):
+    """And shows something as soon as there is something."""
+    assert bar == Look().bar(ratio, 4)
+
+
+def test_no_escape_leaves_without_colour():
+    """The same text, with and without."""
+    assert "text" == Look(color=False).paint("text", "red")
+    assert "\x1b[31mtext\x1b[0m" == Look(color=True).paint("text", "red")

@@ -1,0 +1,336 @@
+"""A status object as text: what is shown, in what order, and in how many columns."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from status_objects import (
+    GIB,
+    HOSTILE_NAMES,
+    MIB,
+    NOW_UNIX_S,
+    agent,
+    ceiling,
+    leaking,
+    process,
+    status,
+)
+
+from watchdog_app.cli.check import check
+from watchdog_app.cli.color import Look
+from watchdog_app.cli.status_text import render
+from watchdog_app.cli.task_table import HEADS, SORTS, agent_text, ordered
+from watchdog_app.cli.text import width
+
+
+def text_of(object_, columns=None, **more):
+    return "\n".join(render(object_, NOW_UNIX_S, columns, **more))
+
+
+def test_a_calm_machine_at_80_columns():
+    """Verdict, daemon, ceilings, one line a task."""
+    assert """\
+OK: nothing is near its limit.
+watchdog 0.1.0 · on lab7 · up 2 h 05 min · read now · 1 task, 0 with an agent
+
+RAM   ████░░░░░░░░  6.00 of 16.0 GiB  37 %  steady
+swap  ░░░░░░░░░░░░   0 B of 2.00 GiB   0 %  steady
+
+ PID  NOTEBOOK/SCRIPT  STATE          RAM  SWAP  DEV  GPU-MEM  CPU%  TREND  ETA
+4711  train.ipynb      sleeping  3.00 GiB   0 B  N/A      N/A     0      0  -""" == text_of(
+        status(), 80
+    )
+
+
+def test_a_leak_at_80_columns():
+    """The guilty task first, the incident with its reasons and advice, what is not watched last."""
+    assert """\
+!! RESCUE: memory limit of the group jupyter-ada, full in 43 s (31-70 s).
+watchdog 0.1.0 · on lab7 · up 2 h 05 min · read now · 5 tasks, 1 with an agent
+
+   RAM                 ████░░░░░░░░ 6.00 of 16.0 GiB 37 %
+   swap                ░░░░░░░░░░░░  0 B of 2.00 GiB  0 %
+!! memory limit…er-ada ██████████░░ 6.10 of 7.00 GiB 87 % full in 43 s (31-70 s)
+and 3 limits far away; --all shows them
+
+!! RESCUE memory limit of the group jupyter-ada, opened 1 min 35 s ago
+   rising 21 MiB/s for 40 s, steady; 6.1 of 7.0 GiB
+   train_resnet_with_a_very_long_name_v2_final.ipynb (pid 4711) +20.0 MiB/s,
+     95 % of the growth
+   > Raise the limit of the group, or end train_resnet.ipynb.
+   > Its work is saved: rescue at step 1200.
+
+    PID NOTEBOOK/SCRIPT   STATE    RAM SWAP DEV GPU-MEM CPU%  TREND ETA
+!! 4711 train_r…nal.ipynb run    5.00G 120M N/A     N/A  187 +20M/s 43s (31-70s)
+      keras, step 1210, loss 0.3125; rescue at step 1200, 12 s ago
+   5000 分析ノート.ipynb  paused 2.00G    0 N/A     N/A    0      0 -
+      paused by watchdog; let it go on with: watchdog resume 5000
+   5100 eda.py            sleep   600M  N/A N/A     N/A  N/A    N/A -
+and 2 small idle Python processes, 45.0 MiB together; --all shows them
+
+! Memory pressure is not watched: /proc/pressure/memory is missing. Boot with
+  psi=1, or use kernel 4.20 or newer.""" == text_of(leaking(), 80)
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 100, 132, 200])
+@pytest.mark.parametrize("everything", [False, True])
+def test_no_line_is_wider_than_the_terminal(columns, everything):
+    """Whatever the names are, the table stays a table."""
+    crowded = leaking()
+    crowded["processes"] += [
+        process(2**22 - index, name * 9, 123 * GIB, swap_bytes=99 * GIB, cpu_percent=6400)
+        for index, name in enumerate(HOSTILE_NAMES)
+    ]
+
+    lines = render(crowded, NOW_UNIX_S, columns, everything=everything)
+
+    assert [] == [line for line in lines if width(line) > columns]
+
+
+@pytest.mark.parametrize("name", [name for name in HOSTILE_NAMES if name])
+def test_hostile_names_do_nothing(name):
+    """A name is never obeyed: not in the table, an incident, a label or an error."""
+    hostile = status(
+        processes=[process(1, name, GIB)],
+        ceilings=[ceiling("cgroup", name, 1, 2)],
+        incidents=[
+            {
+                "stage": "warn",
+                "label": name,
+                "why": name,
+                "advice": [name],
+                "culprits": [{"pid": 1, "name": name}],
+            }
+        ],
+        errors=[{"source": "x", "message": name, "remedy": name}],
+    )
+
+    for line in render(hostile, NOW_UNIX_S, 80, everything=True):
+        assert line.isprintable()
+
+
+@pytest.mark.parametrize("columns", [80, 200, None])
+def test_every_column_has_its_heading(columns):
+    """The columns are the same at every width that has room for them."""
+    lines = render(status(), NOW_UNIX_S, columns)
+
+    heading = next(line for line in lines if "NOTEBOOK/SCRIPT" in line)
+    assert list(HEADS) == heading.split()
+
+
+def test_a_narrow_terminal_loses_unknown_gpu_columns_first():
+    """With a known figure of a GPU they stay and others are cut shorter."""
+    narrow = leaking()
+    without = text_of(narrow, 70)
+    narrow["processes"][2]["gpu_memory_bytes"] = 8 * GIB
+
+    assert "GPU-MEM" not in without
+    assert "SWAP" in without
+    assert "GPU-MEM" in text_of(narrow, 78)
+
+
+def test_unknown_is_never_zero():
+    """Null reads N/A in every cell."""
+    row = text_of(
+        status(
+            processes=[
+                process(7, "a.py", None, swap_bytes=None, cpu_percent=None, trend_bytes_per_s=None)
+            ]
+        )
+    ).splitlines()[-1]
+
+    assert ["7", "a.py", "sleeping", *["N/A"] * 6, "-"] == row.split()
+
+
+def test_most_urgent_first_then_largest():
+    """Stage goes before size; what is unknown comes last."""
+    tasks = [
+        process(1, "small", 1 * MIB),
+        process(2, "unknown", None),
+        process(3, "large", 9 * GIB),
+        process(4, "warned", 2 * MIB, stage="warn"),
+        process(5, "rescued", 1 * MIB, stage="rescue"),
+    ]
+
+    assert [5, 4, 3, 1, 2] == [one["pid"] for one in ordered(tasks)]
+
+
+@pytest.mark.parametrize("sort", SORTS)
+def test_every_order_bears_unknown_values(sort):
+    """An old daemon that leaves fields out is no reason to fail."""
+    assert 3 == len(ordered([{}, process(1, "a", None), {"pid": None, "name": None}], sort))
+
+
+def test_soonest_first():
+    """By ETA, tasks without one come last."""
+    tasks = [process(1, "a", 1), process(2, "b", 1, eta_s=90.0), process(3, "c", 1, eta_s=30.0)]
+
+    assert [3, 2, 1] == [one["pid"] for one in ordered(tasks, "eta")]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "notebook"},
+        {"ram_bytes": 65 * MIB},
+        {"swap_bytes": 50 * MIB},
+        {"ram_bytes": None},
+        {"cpu_percent": 3.0},
+        {"state": "running"},
+        {"stage": "watch"},
+        {"agent": {"framework": "keras"}},
+        {"paused_by_watchdog": True},
+    ],
+)
+def test_only_what_is_small_idle_and_no_notebook_is_folded(change):
+    """A single reason is enough for a line of its own."""
+    idle = process(901, "applet", 20 * MIB, kind="script")
+    busy = {**idle, **change}
+
+    assert "applet" not in text_of(status(processes=[idle]))
+    assert "and 1 small idle Python process, 20.0 MiB together" in text_of(status(processes=[idle]))
+    assert "applet" in text_of(status(processes=[busy]))
+    assert "applet" in text_of(status(processes=[idle]), everything=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "view"),
+    [
+        ("no agent", None),
+        ("keras, step 1210, loss 0.3125; rescue at step 1200, 12 s ago", agent()),
+        ("keras, step 1210, loss 0.3125; no rescue yet", agent(rescue=None)),
+        (
+            "keras, step 1210, loss 0.3125, saving now; rescue at step 1200, 12 s ago",
+            agent(saving=True),
+        ),
+        ("keras, not training; no rescue yet", {"framework": "keras", "training": False}),
+    ],
+)
+def test_what_is_said_of_an_agent(text, view):
+    """Where it is and what it last saved."""
+    assert text == agent_text(view, NOW_UNIX_S)
+
+
+def test_an_urgent_task_without_agent_says_what_that_means():
+    """The one time when it matters that nothing can be saved."""
+    urgent = status(processes=[process(1, "a.ipynb", GIB, stage="warn")])
+
+    assert "cannot save its work" in text_of(urgent)
+    assert "cannot save its work" not in text_of(status())
+
+
+def test_an_old_reading_is_called_stale():
+    """A daemon that is stopped must not look like a calm machine."""
+    old = status(time_unix_s=NOW_UNIX_S - 45)
+
+    assert text_of(old).startswith("! STALE: this reading is 45 s old")
+    assert "OK:" not in text_of(old)
+
+
+def test_a_slow_daemon_is_not_stale():
+    """What counts is the daemon's own pace."""
+    slow = status(time_unix_s=NOW_UNIX_S - 45)
+    slow["daemon"]["interval_s"] = 30.0
+
+    assert text_of(slow).startswith("OK")
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {},
+        {"processes": None, "ceilings": None, "host": None, "daemon": None},
+        {"processes": [None, "x", {}], "ceilings": [{}], "incidents": [{}], "errors": [{}]},
+        {"processes": [{"pid": "7", "ram_bytes": "1", "agent": {"rescue": {}}, "stage": "new"}]},
+    ],
+)
+def test_an_object_of_another_version_is_still_shown(broken):
+    """Missing, null and strange fields are unknown, never a failure."""
+    assert render(broken, NOW_UNIX_S, 80)
+
+
+def test_rendering_changes_nothing():
+    """The object is the caller's."""
+    before = leaking()
+    object_ = copy.deepcopy(before)
+
+    render(object_, NOW_UNIX_S, 80, everything=True, most_tasks=1)
+
+    assert before == object_
+
+
+def test_more_tasks_than_rows_are_counted():
+    """On a low terminal the rest is a number."""
+    many = status(processes=[process(pid, f"n{pid}.ipynb", GIB) for pid in range(1, 31)])
+
+    assert "and 27 more tasks" == render(many, NOW_UNIX_S, 80, most_tasks=3)[-1]
+
+
+def test_far_group_limits_are_counted_and_near_ones_shown():
+    """A container host with fifty groups does not fill the screen."""
+    groups = [ceiling("cgroup", f"group {n}", n, 100) for n in range(50)]
+    groups.append(ceiling("shm", "/dev/shm", 1, 100, stage="warn"))
+    text = text_of(status(ceilings=groups))
+
+    assert "group 49" in text
+    assert "/dev/shm" in text
+    assert "and 47 limits far away" in text
+    assert "group 0" in text_of(status(ceilings=groups), everything=True)
+
+
+def test_a_machine_without_swap_has_no_swap_line():
+    """Nothing is said about what is not there."""
+    bare = status()
+    bare["host"]["swap_total_bytes"] = bare["host"]["swap_free_bytes"] = 0
+
+    assert "swap" not in text_of(bare)
+
+
+def test_swap_traffic_is_its_trend():
+    """What goes out less what comes back."""
+    busy = status()
+    busy["host"]["swap_out_bytes_per_s"] = 30.0 * MIB
+    busy["host"]["swap_in_bytes_per_s"] = 10.0 * MIB
+
+    line = next(line for line in text_of(busy).splitlines() if line.startswith("swap"))
+    assert line.endswith("+20.0 MiB/s")
+
+
+def test_colour_adds_nothing_but_colour():
+    """Without the escapes, the coloured text is the plain one."""
+    import re
+
+    colored = "\n".join(render(leaking(), NOW_UNIX_S, 80, Look(color=True)))
+
+    assert text_of(leaking(), 80) == re.sub(r"\x1b\[[\d;]*m", "", colored)
+    assert "\x1b[1;31m" in colored
+
+
+@pytest.mark.parametrize(
+    ("word", "code", "stage"),
+    [
+        ("OK", 0, "ok"),
+        ("OK", 0, "watch"),
+        ("WARNING", 1, "warn"),
+        ("CRITICAL", 2, "rescue"),
+        ("CRITICAL", 2, "hold"),
+        ("WARNING", 1, "a stage of tomorrow"),
+    ],
+)
+def test_check_turns_stages_into_codes(word, code, stage):
+    """As monitoring plugins do; what this version does not know is worth a look."""
+    line, got = check(status(processes=[process(1, "a|b", GIB, stage=stage)]), NOW_UNIX_S)
+
+    assert code == got
+    assert line.startswith(f"WATCHDOG {word} - ")
+    assert 1 == line.count("|")
+    assert "ram=6442450944B;;;0;17179869184" in line
+
+
+def test_check_knows_nothing_from_an_old_reading():
+    """Unknown is not ok."""
+    line, code = check(status(time_unix_s=NOW_UNIX_S - 60), NOW_UNIX_S)
+
+    assert 3 == code
+    assert line.startswith("WATCHDOG UNKNOWN - this reading is 1 min old")

@@ -1,0 +1,133 @@
+"""`watchdog checkpoint`: ask a training to save now."""
+
+from __future__ import annotations
+
+import sys
+
+from watchdog_app.cli import figures
+from watchdog_app.cli.text import plain
+from watchdog_app.errors import EXIT_FAILURE, EXIT_OK, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any, Self
+
+NAME = "checkpoint"
+HELP = "ask a training to save a rescue now"
+DESCRIPTION = """\
+Ask the agent in a training to save a complete rescue at its next step. The training goes
+on afterwards. TASK is a pid, the name of a notebook or script, its path, a kernel id, or
+any part of a name that fits one task alone."""
+EPILOG = """\
+examples:
+  watchdog checkpoint train.ipynb --wait
+  watchdog checkpoint --all --wait --timeout 2min      before a shutdown
+
+The training needs the agent: callbacks=[Rescue("rescues/")], see docs/agent.md.
+
+exit codes: 0 saved (without --wait: asked), 1 one could not be saved, 2 usage,
+  3 daemon not running"""
+
+_TIMEOUT_S = 300.0
+_ANSWER_S = 10.0  # more than the daemon's own deadline, so that its reason arrives
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The task, or all; whether to wait."""
+    from watchdog_app.cli.parser import positive_duration
+
+    parser.add_argument(
+        "task", metavar="TASK", nargs="?", help="pid, notebook, script, path or kernel id"
+    )
+    parser.add_argument("--all", action="store_true", help="every training that has an agent")
+    parser.add_argument("--wait", action="store_true", help="until it is saved, or cannot be")
+    parser.add_argument(
+        "--timeout",
+        type=positive_duration,
+        metavar="TIME",
+        help="with --wait: give up after this time, such as 90s; default 5min",
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask, and with --wait show how it goes."""
+    if bool(args.task) == args.all:
+        raise UsageError("Name one task, or write --all.")
+    if args.timeout is not None and not args.wait:
+        raise UsageError("--timeout belongs to --wait; add --wait or leave it out.")
+    from watchdog_app.protocol.client import Client
+
+    timeout_s = args.timeout or _TIMEOUT_S
+    with Client.connect() as daemon, _Progress(args.wait and not args.json):
+        result = daemon.call(
+            "task.checkpoint",
+            task=None if args.all else args.task,
+            wait=args.wait,
+            timeout_s=timeout_s,
+            reply_timeout_s=timeout_s + _ANSWER_S,
+        )
+    requests = result.get("requests") or []
+    if args.json:
+        from watchdog_app.cli.json_output import dumps
+
+        print(dumps(result))
+    else:
+        for one in requests:
+            print(describe(one))
+        if not requests:
+            print("No training with an agent is running; there is nothing to save.")
+    good = ("done",) if args.wait else ("done", "requested")
+    failed = [one for one in requests if one.get("status") not in good]
+    return EXIT_FAILURE if failed else EXIT_OK
+
+
+def describe(request: dict[str, Any]) -> str:
+    """One line on what became of a request: path, step, size and seconds where it was saved."""
+    name = plain(request.get("name") or request.get("task") or "?")
+    status = request.get("status")
+    detail = plain(request.get("detail") or "")
+    if status == "done":
+        seconds = figures.number(request.get("seconds"))
+        took = "" if seconds is None else f" in {seconds:.2f} s"
+        step = request.get("step")
+        at = "" if step is None else f" at step {figures.whole(step)}"
+        size = figures.size(request.get("bytes"))
+        return f"{name}: saved{at}, {size}{took}: {plain(request.get('path') or '?')}"
+    if status == "requested":
+        return f"{name}: asked to save; it does so at the end of its step. --wait waits for it."
+    word = {"failed": "NOT saved", "refused": "not asked"}.get(str(status), plain(status))
+    return f"{name}: {word}. {detail}".rstrip()
+
+
+class _Progress:
+    """A line on standard error that says how long it has taken; nothing where nobody watches."""
+
+    def __init__(self, wanted: bool) -> None:
+        self._shown = wanted and sys.stderr is not None and sys.stderr.isatty()
+
+    def __enter__(self) -> Self:
+        if self._shown:
+            import threading
+
+            self._end = threading.Event()
+            self._thread = threading.Thread(target=self._show, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            self._end.set()
+            self._thread.join()
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def _show(self) -> None:
+        import time
+
+        begin_mono_s = time.monotonic()
+        while not self._end.wait(0.25):
+            seconds = time.monotonic() - begin_mono_s
+            sys.stderr.write(f"\rsaving at the next step ... {seconds:.0f} s\x1b[K")
+            sys.stderr.flush()

@@ -1,0 +1,122 @@
+"""Entries of the journal as lines: when, what kind, which task, what happened."""
+
+from __future__ import annotations
+
+import time
+
+from watchdog_app.cli import figures
+from watchdog_app.cli.color import Look
+from watchdog_app.cli.text import pad, plain, shorten, wrap
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Json = dict[str, Any]
+
+_COLORS = {"incident": "yellow", "death": "alarm", "decision": "cyan"}
+_KIND_COLUMNS = 8  # the longest kind
+_NAME_COLUMNS = 24
+_LEAST_TEXT = 30  # columns; on a narrower terminal the text goes below
+
+
+def render(entries: list[Json], columns: int | None = None, look: Look | None = None) -> list[str]:
+    """
+    A line an entry, longer texts folded under themselves.
+
+    Args:
+        entries: as the protocol's `history` returns them.
+        columns: of the terminal; None: nothing is folded.
+        look: colours and symbols.
+    """
+    look = look or Look()
+    if not entries:
+        return ["Nothing has happened in that time."]
+    names = [shorten(_name(one), _NAME_COLUMNS, look.ellipsis) for one in entries]
+    name_columns = max((len(name) for name in names), default=0)
+    lines = []
+    for entry, name in zip(entries, names, strict=True):
+        kind = plain(entry.get("kind") or "?")
+        left = f"{when(entry.get('unix_s'))}  {pad(kind, _KIND_COLUMNS)}  {pad(name, name_columns)}"
+        painted = left.replace(kind, look.paint(kind, _COLORS.get(kind, "")), 1)
+        limit = columns or 10_000
+        text = sentence(entry)
+        if len(left) + 2 + _LEAST_TEXT > limit:
+            lines += [painted.rstrip(), *wrap(text, limit, first="    ")]
+            continue
+        first, *rest = wrap(text, limit, first=left + "  ", rest=" " * (len(left) + 2))
+        lines += [painted + first[len(left) :], *rest]
+    return lines
+
+
+def when(unix_s: object) -> str:
+    """Local date and time, to the second."""
+    known = figures.number(unix_s)
+    if known is None:
+        return "unknown time       "
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(known))
+
+
+def sentence(entry: Json) -> str:
+    """What happened, from whatever an entry of its kind holds."""
+    kind = entry.get("kind")
+    text = plain(
+        next(
+            (
+                entry[key]
+                for key in ("text", "reason", "why", "detail", "message")
+                if entry.get(key)
+            ),
+            "",
+        )
+    )
+    leads = _LEADS.get(str(kind))
+    lead = leads(entry) if leads else ""
+    return f"{lead}: {text}" if lead and text else lead or text or "no details"
+
+
+def _incident(entry: Json) -> str:
+    label = plain(entry.get("label") or entry.get("ceiling") or "a limit")
+    if entry.get("closed_unix_s") is not None:
+        return f"{label} is over, reached {plain(entry.get('peak') or '?')}"
+    return f"{label} at {plain(entry.get('stage') or '?')}"
+
+
+def _decision(entry: Json) -> str:
+    return plain(entry.get("decision") or entry.get("action") or "")
+
+
+def _outcome(entry: Json) -> str:
+    what = plain(entry.get("action") or "")
+    status = plain(entry.get("status") or "")
+    seconds = figures.number(entry.get("seconds"))
+    took = "" if seconds is None else f" in {seconds:.2f} s"
+    return f"{what} {status}{took}".strip()
+
+
+def _death(entry: Json) -> str:
+    rescue = entry.get("rescue")
+    saved = ""
+    if isinstance(rescue, dict):
+        saved = f", rescue at step {figures.whole(rescue.get('step'))}"
+    return f"died{saved}"
+
+
+def _daemon(entry: Json) -> str:
+    return plain(entry.get("event") or "")
+
+
+_LEADS = {
+    "incident": _incident,
+    "decision": _decision,
+    "outcome": _outcome,
+    "death": _death,
+    "daemon": _daemon,
+}
+
+
+def _name(entry: Json) -> str:
+    task = entry.get("task")
+    if isinstance(task, dict):
+        task = task.get("name") or task.get("pid")
+    return plain(entry.get("name") or task or "-")

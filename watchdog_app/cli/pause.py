@@ -1,0 +1,79 @@
+"""`watchdog pause`: stop a task where it is."""
+
+from __future__ import annotations
+
+from watchdog_app.cli.text import plain
+from watchdog_app.errors import EXIT_OK
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+NAME = "pause"
+HELP = "stop a task where it is; it keeps its memory and its state"
+DESCRIPTION = """\
+Stop a task and all its child processes where they are. Nothing is lost and nothing grows;
+the memory stays taken. TASK is a pid, the name of a notebook or script, its path, a kernel
+id, or any part of a name that fits one task alone."""
+EPILOG = """\
+examples:
+  watchdog pause train.ipynb
+  watchdog pause 4711
+  watchdog resume train.ipynb          let it go on
+
+While a notebook is paused, do not press Restart or Shutdown in Jupyter: it kills a paused
+kernel after 5 s, and the state is lost.
+
+exit codes: 0 paused, 1 failure, 2 usage, 3 daemon not running"""
+
+_KERNELS = ("notebook", "kernel", "console")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The task."""
+    parser.add_argument("task", metavar="TASK", help="pid, notebook, script, path or kernel id")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Pause it, and say what that means for its kind."""
+    from watchdog_app.protocol.client import Client
+
+    with Client.connect() as daemon:
+        result = daemon.call("task.pause", task=args.task, reply_timeout_s=30.0)
+        if args.json:
+            from watchdog_app.cli.json_output import dumps
+
+            print(dumps(result))
+            return EXIT_OK
+        found = find(daemon.call("status"), result.get("pids") or [])
+    pids = [pid for pid in result.get("pids") or [] if isinstance(pid, int)]
+    name = plain((found or {}).get("name") or args.task)
+    pid = (found or {}).get("pid") or (pids[0] if pids else None)
+    rest = len(pids) - 1
+    children = f" and {rest} child process{'es' if rest > 1 else ''}" if rest > 0 else ""
+    print(f"Paused {name} (pid {pid}){children}. It keeps its memory and its state.")
+    print(f"Let it go on with: watchdog resume {pid}")
+    for line in _advice(found or {}):
+        print(line)
+    return EXIT_OK
+
+
+def find(status: Any, pids: list[Any]) -> dict[str, Any] | None:
+    """The task of a status object that one of `pids` is the root of."""
+    processes = status.get("processes") if isinstance(status, dict) else None
+    return next((one for one in processes or [] if one.get("pid") in pids), None)
+
+
+def _advice(process: dict[str, Any]) -> list[str]:
+    # Measured: jupyter_client waits 5 s for a kernel that was told to shut down, then kills it.
+    if process.get("kind") in _KERNELS:
+        return [
+            "Do not press Restart or Shutdown in Jupyter meanwhile: that kills a paused kernel",
+            "and its state is lost. Jupyter itself shows nothing of the pause.",
+        ]
+    return [
+        "If it runs in a terminal, its shell says Stopped. After the resume it runs in the",
+        "background there; type fg in that terminal if it reads from it.",
+    ]

@@ -1,0 +1,83 @@
+"""`watchdog resume`: let a paused task go on, also when the daemon is gone."""
+
+from __future__ import annotations
+
+from watchdog_app.cli.text import plain
+from watchdog_app.errors import EXIT_FAILURE, EXIT_OK, DaemonNotRunning, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+NAME = "resume"
+HELP = "let a paused task go on"
+DESCRIPTION = """\
+Let a task go on that is paused. --all resumes everything that watchdog has paused. Works
+without a daemon as well: what was paused is written down before it is paused."""
+EPILOG = """\
+examples:
+  watchdog resume train.ipynb
+  watchdog resume --all
+
+exit codes: 0 it runs again, 1 failure, 2 usage, 3 daemon not running and nothing written down"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The task, or all."""
+    parser.add_argument(
+        "task", metavar="TASK", nargs="?", help="pid, notebook, script, path or kernel id"
+    )
+    parser.add_argument("--all", action="store_true", help="everything that watchdog has paused")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Resume through the daemon; through the journal when there is none."""
+    if bool(args.task) == args.all:
+        raise UsageError("Name one task, or write --all.")
+    from watchdog_app.protocol.client import Client
+
+    try:
+        with Client.connect() as daemon:
+            result = daemon.call(
+                "task.resume", task=None if args.all else args.task, reply_timeout_s=30.0
+            )
+            resumed = result.get("resumed") or []
+            if resumed and not args.json:
+                _name_them(resumed, daemon.call("status"))
+    except DaemonNotRunning as error:
+        resumed = _from_journal(None if args.all else args.task, error)
+    if args.json:
+        from watchdog_app.cli.json_output import dumps
+
+        print(dumps({"resumed": resumed}))
+    else:
+        _say(resumed)
+    return EXIT_OK if resumed or args.all else EXIT_FAILURE
+
+
+def _from_journal(task: str | None, gone: DaemonNotRunning) -> list[dict[str, Any]]:
+    raise gone
+
+
+def _say(resumed: list[dict[str, Any]]) -> None:
+    for one in resumed:
+        pids = one.get("pids") or []
+        name = plain(one.get("name") or one.get("task") or "?")
+        where = f" (pid {pids[0]})" if pids and str(pids[0]) != name else ""
+        print(f"{name}{where} goes on.")
+    if not resumed:
+        print("Nothing was paused by watchdog.")
+    elif any(one.get("kind") in ("script", "module") for one in resumed):
+        print("A script that reads from its terminal stops again there: type fg in that terminal.")
+
+
+def _name_them(resumed: list[dict[str, Any]], status: Any) -> None:
+    from watchdog_app.cli.pause import find
+
+    for one in resumed:
+        found = find(status, one.get("pids") or []) or {}
+        for key in ("name", "kind"):
+            if found.get(key) is not None:
+                one.setdefault(key, found[key])
