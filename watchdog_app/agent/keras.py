@@ -1,0 +1,229 @@
+"""
+Rescues for Keras: one callback, and a `fit` that was killed goes on from its very batch.
+
+    from watchdog_app.agent.keras import Rescue
+
+    model.fit(..., callbacks=[Rescue("rescues/")])
+
+Saves when the watchdog daemon asks, at the next batch boundary, in the
+training's own thread. The next run of the same program finds the newest
+complete rescue by itself. See docs/agent.md for what is restored.
+"""
+
+# ruff: noqa: ARG002, D102 - the hooks and their arguments are Keras's, and documented there
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import keras
+
+from watchdog_app.agent import callback_state, chapters, position
+from watchdog_app.agent.contain import Guard, say
+from watchdog_app.agent.fit_state import FitState
+from watchdog_app.agent.link import Link
+from watchdog_app.agent.resumption import Resumption
+from watchdog_app.agent.session import Session
+from watchdog_app.agent.store import RescueStore
+from watchdog_app.errors import RescueMismatch
+
+__all__ = ["Rescue"]
+
+
+class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
+    """
+    Saves a `fit` when memory runs out, and resumes it bit for bit.
+
+    Use one folder a training, and give the callback to every `fit` that should
+    be saved. Without a watchdog daemon it does nothing but wait for one.
+    """
+
+    def __init__(self, directory: str, *, resume: bool | str = True, keep: int = 2) -> None:
+        """
+        Touches nothing before `fit` begins.
+
+        Args:
+            directory: where rescues go; made when missing. A disk, not a tmpfs.
+            resume: True goes on from an unfinished rescue of this training; False begins anew;
+                "newest" goes on from the newest rescue there is, finished or not.
+            keep: complete rescues that stay, at least 1.
+
+        Raises:
+            ValueError: `resume` or `keep` is none of these.
+        """
+        super().__init__()
+        if resume not in chapters.RESUME_CHOICES:
+            raise ValueError(f'resume must be True, False or "newest", not {resume!r}')
+        if keep < 1:
+            raise ValueError(f"keep must be at least 1, not {keep}")
+        self.directory = str(directory)
+        self.resume = resume
+        self.keep = keep
+        self._guard = Guard()
+        self._session: Session | None = None
+        self._state: FitState | None = None
+        self._resumption: Resumption | None = None
+        self._steps_before = 0  # trained in the finished epochs
+        self._loss: float | None = None
+        self._first_epoch = True
+        self._validating = False
+
+    @property
+    def step_number(self) -> int:
+        """Batches trained since the beginning, over restarts."""
+        return self._steps_before + (self._state.course.next_batch if self._state else 0)
+
+    def save(self, reason: str = "asked by the program") -> str | None:
+        """
+        Save now, without the daemon having asked; for other callbacks, between two batches.
+
+        Returns:
+            The folder of the rescue, or None when it could not be saved, which was then said.
+        """
+        if self._session is None or self._state is None:
+            return None
+        saved = self._session.save_now(reason, self.step_number)
+        return None if saved is None else saved.path
+
+    # What Keras calls. -----------------------------------------------------------------
+
+    def set_model(self, model: Any) -> None:
+        super().set_model(model)
+        with self._guard:
+            inside_fit = position.find_iterator() is not None
+            if inside_fit and chapters.may_resume(self.directory, self.resume):
+                callback_state.before_training_begins(position.siblings())
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        with self._guard:
+            self._begin(position.siblings())
+        # Errors of the resume are the user's to see: training anew in silence would be worse.
+        if self._session is not None and self._state is not None:
+            self._resumption = self._resume(self._session, self._state)
+            self._session.prepare()
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if self._state is None:
+            return
+        if self._resumption is not None:
+            self._resumption.epoch_begins(epoch)
+        with self._guard:
+            if self._first_epoch and self._resumption is None:
+                self._state.course.first_epoch = epoch
+            self._first_epoch = False
+            self._state.epoch_begins(epoch)
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        # The one place where every callback has seen the last batch and none the next.
+        if self._session is None or self._state is None:
+            return
+        self._state.course.next_batch = batch
+        step = self._steps_before + batch
+        if step > 0:
+            self._session.boundary(
+                step, epoch=self._state.course.epoch, batch=batch, loss=self._loss
+            )
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._session is None or self._state is None:
+            return
+        self._state.course.next_batch = batch + 1
+        if logs:
+            self._state.logs = logs
+            self._loss = logs.get("loss")
+        # After the last batch comes what grows most: validation and other callbacks' checkpoints.
+        if self._session.link.wanted is not None and self._state.course.last_batch_trained:
+            self._boundary()
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        if self._session is None or self._state is None:
+            return
+        with self._guard:
+            swaps = [c for c in self._state.callbacks if type(c).__name__ == "SwapEMAWeights"]
+            if not swaps:  # they put other weights into the model for the validation
+                self._state.validation_begins()
+                self._validating = True
+
+    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if self._validating and self._session is not None and self._session.link.wanted is not None:
+            self._boundary()
+
+    def on_test_end(self, logs: Any = None) -> None:
+        if self._validating and self._state is not None:
+            self._state.validation_ends()
+            self._validating = False
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self._session is None or self._state is None:
+            return
+        with self._guard:
+            if self._resumption is not None:
+                self._resumption.epoch_ends()
+                self._resumption = None
+            self._steps_before += self._state.course.next_batch
+            self._state.course.epoch_ends()
+            self._session.gap()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        with self._guard:
+            if self._resumption is not None:
+                self._resumption.no_epoch_left()
+            if self._session is not None:
+                chapters.finish(self.directory, self._session.store.directory)
+        self._close()
+
+    # -----------------------------------------------------------------------------------
+
+    def _begin(self, callbacks: list[Any]) -> None:
+        self._close()
+        if keras.backend.backend() != "tensorflow":
+            say(
+                f"rescues work with Keras on TensorFlow; this is Keras on "
+                f"{keras.backend.backend()}. Nothing will be saved; the training goes on."
+            )
+            return
+        iterator = position.find_iterator()
+        if position.unsupported(iterator) is not None:
+            iterator = None
+        self._state = state = FitState(self.model, callbacks, position.Course(iterator))
+        store = RescueStore(chapters.chapter_directory(self.directory), self.keep)
+        # Jupyter names the notebook to its kernel; elsewhere the daemon finds out by itself.
+        notebook = os.environ.get("JPY_SESSION_NAME", "")
+        link = Link("keras", store.directory, notebook if notebook.endswith(".ipynb") else None)
+        self._session = Session(store, link, state.capture)
+
+    def _resume(self, session: Session, state: FitState) -> Resumption | None:
+        choice = chapters.choose(self.directory, session.store, self.resume)
+        if choice.why is not None:
+            say(choice.why)
+        if choice.rescue is None:
+            return None
+        try:
+            resumption = Resumption(choice.rescue, self.model, state)
+        except RescueMismatch as error:
+            if choice.certain:
+                raise
+            say(f"this training begins anew. {error}")
+            return None
+        chapters.resumed(choice.rescue.path)
+        self._steps_before = choice.rescue.step - state.course.next_batch
+        return resumption
+
+    def _boundary(self) -> None:
+        if self._session is not None:
+            self._session.boundary(self.step_number, **self._position())
+
+    def _position(self) -> dict[str, Any]:
+        course = self._state.course if self._state is not None else None
+        if course is None:
+            return {}
+        return {"epoch": course.epoch, "batch": course.next_batch, "loss": self._loss}
+
+    def _close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.end()
+        self._state = self._resumption = None
+        self._steps_before, self._loss = 0, None
+        self._first_epoch, self._validating = True, False

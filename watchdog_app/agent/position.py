@@ -1,0 +1,320 @@
+"""
+Where `fit` stands in its data, and how a fresh `fit` gets there again.
+
+Keras draws the batches of all epochs through one `EpochIterator`. Its course is
+read from outside while training runs: nothing is hooked or counted per batch.
+To resume, Keras's own generator is driven through the finished epochs (which
+makes as many dataset iterators and calls the same epoch hooks, so that every
+reshuffle comes out as before) and then through the finished batches of the
+current one, which are drawn and dropped. Only the one iterator object of the
+resumed fit is touched, for its first epoch.
+
+Relies on what `keras.src.trainers.epoch_iterator.EpochIterator` has been since
+Keras 3.8: `_enumerate_iterator`, `_current_iterator`, `_steps_seen`,
+`_num_batches`, `catch_stop_iteration`. `unsupported` says when it is not so.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from types import FrameType
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from watchdog_app.errors import RescueMismatch
+
+_SAY_AFTER_S = 2.0  # drawing finished batches again is said when it takes longer
+_RELIED_ON = (
+    "_enumerate_iterator",
+    "_current_iterator",
+    "_steps_seen",
+    "_num_batches",
+    "catch_stop_iteration",
+    "data_adapter",
+    "steps_per_execution",
+)
+
+
+@dataclass
+class Course:
+    """The epochs of one `fit` so far. What `position` returns is all that a resume needs."""
+
+    iterator: Any  # Keras's EpochIterator, None where it cannot be followed
+    first_epoch: int = 0
+    epoch: int = 0
+    next_batch: int = 0
+    epoch_done: bool = False  # all batches trained; validation may be under way
+    # Of each finished epoch: None when its batches were all drawn in the regular way,
+    # else the iterator's step count when its data ran out.
+    ended: list[int | None] = field(default_factory=list)
+    # Python's `random` as each epoch began: Keras orders a PyDataset's batches with it.
+    python_random: list[Any] | None = None
+
+    def epoch_begins(self, epoch: int) -> None:
+        """Call in `on_epoch_begin`."""
+        self.epoch, self.next_batch, self.epoch_done = epoch, 0, False
+
+    def epoch_ends(self) -> None:
+        """Call in `on_epoch_end`."""
+        self.ended.append(self._ran_out())
+
+    @property
+    def last_batch_trained(self) -> bool:
+        """All batches of the epoch are trained, as far as their number is known beforehand."""
+        total = self.num_batches
+        return self.epoch_done or (total is not None and self.next_batch >= total)
+
+    @property
+    def num_batches(self) -> int | None:
+        """Batches an epoch; None where that is not known, or not known yet."""
+        total = None if self.iterator is None else self.iterator.num_batches
+        return None if total is None else int(total)
+
+    def position(self) -> dict[str, Any]:
+        """Plain JSON values, to be given to `Replay` in another process."""
+        ended = [[steps, len(list(group))] for steps, group in groupby(self.ended)]
+        return {
+            "first_epoch": self.first_epoch,
+            "epoch": self.epoch,
+            "next_batch": self.next_batch,
+            "epoch_done": self.last_batch_trained,
+            "ran_out": self._ran_out() if self.epoch_done else None,
+            "ended": ended,
+            "num_batches": self.num_batches,
+            "followed": self.iterator is not None,
+            "python_random": self.python_random,
+        }
+
+    def continue_from(self, position: dict[str, Any]) -> None:
+        """Take over the course that a rescue recorded."""
+        self.first_epoch, self.epoch = position["first_epoch"], position["epoch"]
+        self.next_batch = position["next_batch"]
+        self.ended = [steps for steps, count in position["ended"] for _ in range(count)]
+
+    def _ran_out(self) -> int | None:
+        # Keras forgets the iterator when its data ended before the expected number of batches.
+        if self.iterator is not None and self.iterator._current_iterator is None:
+            return int(self.iterator._steps_seen)
+        return None
+
+
+def find_iterator() -> Any:
+    """The EpochIterator of the `fit` that is calling, or None: it is a local variable there."""
+    from keras.src.trainers.epoch_iterator import EpochIterator
+
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "fit":
+            candidate = frame.f_locals.get("epoch_iterator")
+            if isinstance(candidate, EpochIterator):
+                return candidate
+        frame = frame.f_back
+    return None
+
+
+def unsupported(iterator: Any) -> str | None:
+    """Why the place in the data cannot be found again with this Keras; None when it can."""
+    if iterator is None:
+        return "this Keras keeps its data iterator elsewhere"
+    missing = [name for name in _RELIED_ON if not hasattr(iterator, name)]
+    if missing:
+        return f"this Keras's data iterator has no {', '.join(missing)}"
+    return None
+
+
+def siblings() -> list[Any]:
+    """The callbacks of the CallbackList that is calling; empty when nothing of the kind is."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, keras.callbacks.CallbackList):
+            return list(owner.callbacks)
+        frame = frame.f_back
+    return []
+
+
+def adapter_name(iterator: Any) -> str:
+    """Keras's class for the kind of data, e.g. "ArrayDataAdapter"."""
+    return type(getattr(iterator, "data_adapter", None)).__name__
+
+
+def reads_in_background(iterator: Any) -> bool:
+    """The batches come from Python code that runs ahead of the training in another thread."""
+    name = adapter_name(iterator)
+    return iterator is not None and name not in ("ArrayDataAdapter", "TFDatasetAdapter")
+
+
+def shuffles_with_python(iterator: Any) -> bool:
+    """Keras orders this data's batches with Python's `random`."""
+    return adapter_name(iterator) == "PyDatasetAdapter" and bool(iterator.data_adapter.shuffle)
+
+
+def unrepeatable_order(iterator: Any) -> str | None:
+    """What makes the order of this data impossible to repeat, if anything does."""
+    name = adapter_name(iterator)
+    if name == "TorchDataLoaderAdapter":
+        return "the order of a torch DataLoader"
+    if name == "GrainDatasetAdapter":
+        return "the order of a grain dataset"
+    if name == "TFDatasetAdapter" and _unseeded_shuffle(iterator.data_adapter.get_tf_dataset()):
+        return "the order of a tf.data shuffle without seed (give shuffle(seed=...) one)"
+    if name == "ArrayDataAdapter" and iterator.data_adapter._shuffle:
+        from tensorflow.python.eager import context
+
+        if context.global_seed() is None:
+            return "the shuffled order of arrays without a seed (keras.utils.set_random_seed)"
+    return None
+
+
+class Replay:
+    """
+    Brings one fresh EpochIterator to a recorded position when its first epoch begins.
+
+    Args:
+        iterator: of the fit that resumes.
+        position: what `Course.position` returned.
+        before_epoch: called when the finished epochs are replayed, before the current one.
+        train_step: trains on the next batch of the dataset iterator it is given, to make
+            variables that nothing else can make; None when all of them exist.
+        arrived: called once when the position is reached, before the next batch is trained.
+        say: tells the user a line.
+    """
+
+    def __init__(
+        self,
+        iterator: Any,
+        position: dict[str, Any],
+        *,
+        before_epoch: Callable[[], None],
+        train_step: Callable[[Any], object] | None,
+        arrived: Callable[[], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._iterator = iterator
+        self._position = position
+        self._before_epoch = before_epoch
+        self._train_step = train_step
+        self._arrived = arrived
+        self._say = say
+        # A Python generator goes on where the iterator before it stopped; every dataset
+        # iterator else starts at its own beginning, and those not in use any more need no draws.
+        self._draw_all = adapter_name(iterator) == "GeneratorDataAdapter"
+        self._source: Any = None
+        self._owed = 0
+
+    def install(self) -> None:
+        """Let the next epoch of this iterator, and that one alone, begin with the replay."""
+        vars(self._iterator)["_enumerate_iterator"] = self._first_epoch
+
+    def remove(self) -> None:
+        """Leave the iterator as Keras made it."""
+        vars(self._iterator).pop("_enumerate_iterator", None)
+
+    def _first_epoch(self) -> Iterator[Any]:
+        self.remove()
+        with warnings.catch_warnings():
+            # Keras says again, for each replayed epoch, that its data ran out.
+            warnings.simplefilter("ignore")
+            self._finished_epochs()
+        self._before_epoch()
+        if self._position["epoch_done"]:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._whole_epoch(self._position["ran_out"])
+            self._draw()
+            self._arrived()
+            return
+        generator = self._iterator._enumerate_iterator()
+        item = self._finished_batches(generator)
+        self._draw()
+        self._arrived()
+        yield item
+        yield from generator
+
+    def _finished_epochs(self) -> None:
+        adapter = self._iterator.data_adapter
+        # Workers would compute batches of every finished epoch only to drop them.
+        workers = getattr(adapter, "enqueuer", None)
+        if workers is not None and adapter.num_batches is not None:
+            adapter.enqueuer = None
+        for steps, count in self._position["ended"]:
+            for _ in range(count):
+                self._whole_epoch(steps)
+        if workers is not None:
+            adapter.enqueuer = workers
+
+    def _whole_epoch(self, ran_out_at: int | None) -> None:
+        """One epoch without training: to its regular end, or to where its data ran out."""
+        generator = self._iterator._enumerate_iterator()
+        for item in generator:
+            self._step(item)
+            if ran_out_at is not None and self._iterator._steps_seen >= ran_out_at:
+                generator.close()
+                self._run_out()
+                return
+
+    def _run_out(self) -> None:
+        """What Keras does when the data ended earlier than expected."""
+        with self._iterator.catch_stop_iteration():
+            raise StopIteration
+
+    def _finished_batches(self, generator: Iterator[Any]) -> Any:
+        """Drive the current epoch to the step that comes next, and return Keras's item for it."""
+        next_batch = self._position["next_batch"]
+        for item in generator:
+            if item[0] >= next_batch:
+                return item
+            self._step(item)
+        raise RescueMismatch(
+            f"The rescue was saved before batch {next_batch} of its epoch, but the data of this "
+            "program ends earlier. Train on the same data with the same batch size, or start "
+            "afresh with Rescue(..., resume=False)."
+        )
+
+    def _step(self, item: Any) -> None:
+        """Owe the batches of one training step to the dataset iterator that would feed it."""
+        source = item[-1]
+        if source is not self._source:
+            if self._draw_all:
+                self._draw()
+            self._source, self._owed = source, 0
+        self._owed += self._iterator.steps_per_execution
+
+    def _draw(self) -> None:
+        """Draw what is owed, and drop it."""
+        total, began = self._owed, time.monotonic()
+        said = False
+        while self._owed > 0:
+            try:
+                if self._train_step is not None:
+                    self._train_step(self._source)
+                    self._train_step = None
+                    self._owed -= self._iterator.steps_per_execution
+                else:
+                    next(self._source)
+                    self._owed -= 1
+            except (StopIteration, tf.errors.OutOfRangeError):
+                break  # the last execution of an epoch may hold fewer steps than the others
+            if not said and time.monotonic() - began > _SAY_AFTER_S:
+                said = True
+                self._say(f"drawing {total} batches again to find the place in the data")
+        self._owed = 0
+
+
+def _unseeded_shuffle(dataset: Any) -> bool:
+    """A dataset that shuffles without any seed; False where that cannot be told."""
+    inputs = getattr(dataset, "_inputs", None)
+    if inputs is None:
+        return False
+    if "Shuffle" in type(dataset).__name__:
+        seeds = [getattr(dataset, name, None) for name in ("_seed", "_seed2")]
+        if all(seed is not None and int(seed) == 0 for seed in seeds):
+            return True
+    return any(_unseeded_shuffle(source) for source in inputs())

@@ -1,0 +1,377 @@
+"""
+Which variables make up a training, how to look at their bytes, how to put them back.
+
+A Keras model keeps its state in four places: `variables` (weights, statistics
+and random seeds), `metrics_variables`, those of every optimizer, and plain
+TensorFlow variables hung on it. All four are needed for a resume that repeats
+the uninterrupted run bit for bit; every stock save leaves some of them out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from watchdog_app.agent.layout import TensorEntry
+from watchdog_app.errors import RescueMismatch
+
+MODEL = "model"
+METRIC = "metric"
+OPTIMIZER = "optimizer"
+OTHER = "other"
+
+Row = tuple[str, str, tuple[int, ...]]  # name, NumPy's name of the element type, shape
+
+RESCUE_ONLY = "is in the rescue only"
+_SHOWN_DIFFERENCES = 6
+
+# Element types by the safetensors format's names; every other type is kept as raw bytes.
+_FORMAT_NAMES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+
+# Keras numbers automatic names over the life of a process ("dense_3"), so the same
+# program has other numbers in a notebook cell that ran before.
+_NUMBER = re.compile(r"_\d+(?=[/_:]|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class StateVariable:
+    """One tensor of the training's state: a variable, or one replica's part of it."""
+
+    name: str  # unique within a list, e.g. "model/dense/kernel"
+    group: str  # MODEL, METRIC, OPTIMIZER or OTHER
+    holder: Any  # the tf.Variable
+
+    @property
+    def dtype(self) -> str:
+        """NumPy's name of the element type, e.g. "float32" or "bfloat16"."""
+        return str(self.holder.dtype.name)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Dimensions as they are now."""
+        if self.holder.shape.is_fully_defined():
+            return tuple(self.holder.shape)
+        return tuple(int(size) for size in tf.shape(self.holder))
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the raw elements."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count * int(self.holder.dtype.size)
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """
+        The elements as they are now: the variable's own memory on a CPU, a copy from a GPU.
+
+        TensorFlow writes to a new buffer while this array lives, so it never
+        changes later; hold it no longer than needed.
+        """
+        return np.asarray(self.holder.read_value()._numpy())
+
+    @property
+    def row(self) -> Row:
+        """What a rescue says of this variable, to be compared at the resume."""
+        return self.name, self.dtype, self.shape
+
+    def assign(self, value: np.ndarray[Any, Any]) -> None:
+        """Set the variable."""
+        self.holder.assign(value)
+
+
+def of_model(model: Any, extra: Iterable[Any] = ()) -> list[StateVariable]:
+    """
+    Every variable of a compiled or bare Keras model, in an order that its program repeats.
+
+    `extra`: TensorFlow variables beyond Keras's own lists, see `plain_variables`.
+    """
+    found = _Collector()
+    found.add(MODEL, model.variables)
+    found.add(METRIC, model.metrics_variables)
+    for optimizer in optimizers_of(model):
+        found.add(OPTIMIZER, optimizer.variables)
+    found.add(OTHER, extra)
+    return found.variables
+
+
+def metrics_of(model: Any) -> list[StateVariable]:
+    """The variables of a model's metrics alone."""
+    found = _Collector()
+    found.add(METRIC, model.metrics_variables)
+    return found.variables
+
+
+def of_objects(objects: Mapping[str, Any]) -> list[StateVariable]:
+    """
+    Every variable of named objects: models, layers, optimizers, metrics, modules, variables.
+
+    The objects' names become the first part of the variables' names.
+    """
+    found = _Collector()
+    for name, thing in objects.items():
+        if isinstance(thing, keras.Model):
+            found.add(name, thing.variables, MODEL)
+            found.add(name, thing.metrics_variables, METRIC)
+        elif isinstance(thing, keras.optimizers.Optimizer):
+            found.add(name, thing.variables, OPTIMIZER)
+        elif isinstance(thing, keras.metrics.Metric):
+            found.add(name, thing.variables, METRIC)
+        elif isinstance(thing, keras.Layer):
+            found.add(name, thing.variables, MODEL)
+        elif isinstance(thing, (keras.Variable, tf.Variable)):
+            found.add(name, [thing], OTHER)
+        found.add(name, plain_variables(thing), OTHER)
+    return found.variables
+
+
+def plain_variables(root: Any) -> list[Any]:
+    """TensorFlow variables that are reached from a trackable object, in a repeatable order."""
+    if isinstance(root, keras.Variable) or not hasattr(root, "_trackable_children"):
+        return []
+    return [
+        thing
+        for thing in tf.train.TrackableView(root).descendants()
+        if isinstance(thing, (tf.Variable, keras.Variable))
+    ]
+
+
+def optimizers_of(model: Any) -> list[Any]:
+    """The compiled optimizer first, then others that the model holds (as a GAN does)."""
+    found: list[Any] = []
+    compiled = getattr(model, "optimizer", None)
+    if isinstance(compiled, keras.optimizers.Optimizer):
+        found.append(compiled)
+    for layer in model._flatten_layers():
+        for value in vars(layer).values():
+            for candidate in _members(value):
+                if isinstance(candidate, keras.optimizers.Optimizer) and not any(
+                    candidate is known for known in found
+                ):
+                    found.append(candidate)
+    return found
+
+
+def optimizer_targets(model: Any) -> list[list[int] | None]:
+    """
+    For each optimizer, the positions in `model.variables` of what it trains.
+
+    None for an optimizer that has not seen its variables yet. Recorded with a
+    rescue: a fresh process needs it to make the slots before it can fill them.
+    """
+    position = {id(variable): index for index, variable in enumerate(model.variables)}
+    targets: list[list[int] | None] = []
+    for optimizer in optimizers_of(model):
+        trained = getattr(optimizer, "_trainable_variables", None)
+        if not optimizer.built or trained is None:
+            targets.append(None)
+            continue
+        known = [position[id(item)] for item in trained if id(item) in position]
+        targets.append(known if len(known) == len(trained) else None)
+    return targets
+
+
+def build_optimizers(model: Any, targets: Sequence[Sequence[int] | None]) -> None:
+    """Make the slots of optimizers that have none yet, for the variables they trained."""
+    variables = model.variables
+    for optimizer, indices in zip(optimizers_of(model), targets, strict=False):
+        if optimizer.built or indices is None:
+            continue
+        if max(indices, default=-1) < len(variables):
+            optimizer.build([variables[index] for index in indices])
+
+
+def entry(row: Row, nbytes: int, array: Callable[[], np.ndarray[Any, Any]]) -> TensorEntry:
+    """A tensor for the rescue's file; `array` is called when its bytes are wanted."""
+    name, dtype, shape = row
+    known = _FORMAT_NAMES.get(dtype)
+    return TensorEntry(
+        name=name,
+        dtype=known or "U8",
+        shape=shape if known else (nbytes,),
+        nbytes=nbytes,
+        view=lambda: np.ascontiguousarray(array()).reshape(-1).view(np.uint8).data,
+    )
+
+
+def from_bytes(row: Row, raw: Any) -> np.ndarray[Any, Any]:
+    """The array that `entry` wrote, over the same memory."""
+    _name, dtype, shape = row
+    return np.frombuffer(raw, tf.dtypes.as_dtype(dtype).as_numpy_dtype).reshape(shape)
+
+
+def differences(saved: Sequence[Row], current: Sequence[StateVariable]) -> list[str]:
+    """What keeps a rescue from fitting: one plain phrase a variable, empty when it fits."""
+    now = [item.row for item in current]
+    if _pairs(saved, now) is not None:
+        return []
+    before = dict(_keyed(saved, _plain_path))
+    after = dict(_keyed(now, _plain_path))
+    found = []
+    for key, row in before.items():
+        if key not in after:
+            found.append(f"{row[0]} {_described(row)} {RESCUE_ONLY}")
+        elif after[key][1:] != row[1:]:
+            found.append(
+                f"{after[key][0]} is {_described(after[key])} in the program, "
+                f"{_described(row)} in the rescue"
+            )
+    for key, row in after.items():
+        if key not in before:
+            found.append(f"{row[0]} {_described(row)} is in the program only")
+    return found
+
+
+def mismatch(rescue: str, found: Sequence[str]) -> RescueMismatch:
+    """The error that names the differences and the way out."""
+    listed = "; ".join(found[:_SHOWN_DIFFERENCES])
+    if len(found) > _SHOWN_DIFFERENCES:
+        listed += f"; and {len(found) - _SHOWN_DIFFERENCES} more"
+    return RescueMismatch(
+        f"The rescue {rescue} belongs to a different program: {listed}. "
+        "Nothing was loaded or overwritten. Run the program that wrote it, or start afresh with "
+        "Rescue(..., resume=False), another folder, or by removing this one."
+    )
+
+
+def load(
+    saved: Sequence[Row],
+    current: Sequence[StateVariable],
+    read: Callable[[str], np.ndarray[Any, Any]],
+) -> None:
+    """
+    Set the variables from a rescue that fits, one at a time.
+
+    Args:
+        saved: name, dtype and shape of each tensor in the rescue, in its order.
+        current: the variables to set.
+        read: saved name to array.
+
+    Raises:
+        ValueError: it does not fit; `differences` says why.
+    """
+    pairs = _pairs(saved, [item.row for item in current])
+    if pairs is None:
+        raise ValueError("the rescue does not fit these variables")
+    for item, name in zip(current, pairs, strict=True):
+        item.assign(read(name))
+
+
+def _pairs(saved: Sequence[Row], now: Sequence[Row]) -> list[str] | None:
+    """The saved name for each variable there is now; None when they do not fit one to one."""
+    for key_of in (_plain_path, _last_part):
+        before = dict(_keyed(saved, key_of))
+        after = list(_keyed(now, key_of))
+        if len(before) == len(after) and all(
+            key in before and before[key][1:] == row[1:] for key, row in after
+        ):
+            return [before[key][0] for key, _row in after]
+    return None
+
+
+class _Collector:
+    """Gathers variables once each, under unique names."""
+
+    def __init__(self) -> None:
+        self.variables: list[StateVariable] = []
+        self._seen: set[int] = set()
+        self._names: dict[str, int] = {}
+
+    def add(self, prefix: str, variables: Iterable[Any], group: str | None = None) -> None:
+        """Append those not seen before; strings and handles have no raw bytes and are left out."""
+        for variable in variables:
+            holder = variable.value if isinstance(variable, keras.Variable) else variable
+            path = getattr(variable, "path", None) or holder.name.removesuffix(":0")
+            for index, part in enumerate(_parts(holder)):
+                if id(part) in self._seen or not _has_bytes(part):
+                    continue
+                self._seen.add(id(part))
+                name = f"{prefix}/{path}" if index == 0 else f"{prefix}/{path}:{index}"
+                self.variables.append(StateVariable(self._unique(name), group or prefix, part))
+
+    def _unique(self, name: str) -> str:
+        count = self._names.get(name, 0)
+        self._names[name] = count + 1
+        return name if count == 0 else self._unique(f"{name}~{count}")
+
+
+def _parts(holder: Any) -> Sequence[Any]:
+    """
+    What has to be saved of a variable: itself, or every replica's part.
+
+    A mirrored variable is the same everywhere and is set everywhere by one
+    assignment. One that is synchronised when read (metrics, statistics under a
+    distribution strategy) differs by replica, and its sum cannot be taken apart.
+    """
+    if (
+        isinstance(holder, tf.distribute.DistributedValues)
+        and "SyncOnRead" in type(holder).__name__
+    ):
+        return list(holder.values)
+    return [holder]
+
+
+def _has_bytes(holder: Any) -> bool:
+    return holder.dtype not in (tf.string, tf.resource, tf.variant)
+
+
+def _members(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        yield from value.values()
+    elif isinstance(value, (list, tuple)):
+        yield from value
+    else:
+        yield value
+
+
+def _keyed(rows: Iterable[Row], key_of: Callable[[str], str]) -> Iterator[tuple[Any, Row]]:
+    """Each row with a key that is the same in every process: reduced name and ordinal."""
+    counts: dict[str, int] = {}
+    for name, dtype, shape in rows:
+        plain = key_of(name)
+        count = counts.get(plain, 0)
+        counts[plain] = count + 1
+        yield (plain, count), (name, dtype, tuple(shape))
+
+
+def _plain_path(name: str) -> str:
+    """The name without the numbers that Keras gives automatically."""
+    return _NUMBER.sub("", name.partition("~")[0])
+
+
+def _last_part(name: str) -> str:
+    """
+    Group and last part of the name.
+
+    The parts between tell the scopes in which a variable was made, and these differ between a
+    layer or optimizer that was built by its first step and one that was built beforehand.
+    """
+    first, _, last = _plain_path(name).rpartition("/")
+    return f"{first.partition('/')[0]}/{last}"
+
+
+def _described(row: Row) -> str:
+    _name, dtype, shape = row
+    return f"{dtype} ({', '.join(str(size) for size in shape)})"
