@@ -34,7 +34,7 @@ class Disks:
                 found.append(_space(path))
             except OSError as error:
                 self.faults[path] = Fault(
-                    "disk",
+                    f"disk {path}",
                     f"The room left for rescues in {path} is not watched: {error.strerror}.",
                     "Give watchdog the right to enter that folder, or choose another.",
                 )

@@ -8,11 +8,10 @@ pressure, another process's limit of its address space.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TypeVar
 
 import psutil
 
@@ -24,47 +23,14 @@ from watchdog_app.core.records import (
     ProcessSample,
     Snapshot,
 )
-from watchdog_app.errors import Denied, Gone, SensorError, Unsupported
-from watchdog_app.sensors.command_line import identify, is_interpreter, kernel_id
+from watchdog_app.errors import Gone, SensorError, Unsupported
 from watchdog_app.sensors.disks import Disks
 from watchdog_app.sensors.jupyter_servers import JupyterServers
-from watchdog_app.sensors.kernels import ENVIRON, Witnesses, gather, named
-from watchdog_app.sensors.notebooks import absolute
+from watchdog_app.sensors.kernels import Witnesses, named
+from watchdog_app.sensors.portable_process import describe, optional, parent_of, sample, translate
 
-_STATES = {
-    psutil.STATUS_RUNNING: "R",
-    psutil.STATUS_SLEEPING: "S",
-    psutil.STATUS_DISK_SLEEP: "D",
-    psutil.STATUS_STOPPED: "T",
-    psutil.STATUS_TRACING_STOP: "t",
-    psutil.STATUS_ZOMBIE: "Z",
-    psutil.STATUS_DEAD: "X",
-    psutil.STATUS_IDLE: "I",
-}
-_ATTRIBUTES = ("ppid", "status", "memory_info", "cpu_times")
 _YOUNG_S = 5.0
 _REVIEW_EVERY_S = 15.0
-
-_T = TypeVar("_T")
-
-
-def translate(error: psutil.Error | OSError) -> SensorError:
-    """The same failure as an error of ours."""
-    if isinstance(error, psutil.NoSuchProcess):  # a zombie too
-        return Gone(f"process {error.pid} has ended")
-    if isinstance(error, (psutil.AccessDenied, PermissionError)):
-        return Denied("the process may not be read by this user")
-    return Unsupported(f"the process cannot be read here: {error}")
-
-
-def _optional(read: Callable[[], _T]) -> _T | None:
-    """What may not be read, or is not there on this system, is None."""
-    try:
-        return read()
-    except psutil.NoSuchProcess:
-        raise
-    except (psutil.Error, OSError, AttributeError, NotImplementedError):
-        return None
 
 
 class _Known:
@@ -100,7 +66,7 @@ class PortableMachine:
             shm: a shared memory file system, where there is one.
         """
         self._own_uid = _own_uid() if own_uid is None else own_uid
-        self._own_user = _optional(psutil.Process().username)
+        self._own_user = optional(psutil.Process().username)
         self._known: dict[int, _Known] = {}
         self._servers = JupyterServers(runtime_dirs=runtime_dirs, is_alive=psutil.pid_exists)
         self._disks = Disks()
@@ -128,14 +94,14 @@ class PortableMachine:
             if known.info is None:
                 continue
             try:
-                sample = _sample(known.process, known.info.key)
+                found = sample(known.process, known.info.key)
             except Gone:
                 del self._known[pid]
                 continue
             except SensorError:
                 continue
-            samples.append(sample)
-            infos[sample.key] = self._placed(known.info, sample)
+            samples.append(found)
+            infos[found.key] = self._placed(known.info, found)
         if infos != self._infos:
             self._infos = MappingProxyType(infos)
         disks = self._disks.read()
@@ -171,7 +137,7 @@ class PortableMachine:
             process = psutil.Process(key.pid)
         except psutil.Error as error:
             raise translate(error) from error
-        return _sample(process, key)
+        return sample(process, key)
 
     def add_disk(self, path: str) -> None:
         """Watch the file system that holds a folder, whether the folder exists yet or not."""
@@ -221,51 +187,18 @@ class PortableMachine:
                 del self._known[pid]  # the next look finds whoever has the pid now
                 continue
             with suppress(psutil.NoSuchProcess):  # a zombie: its next sample says so
-                if known.info is None or _optional(known.process.exe) != known.info.exe:
-                    known.info = known.kernel = None
+                if known.info is None or optional(known.process.exe) != known.info.exe:
                     self._examine(known)
 
     def _examine(self, known: _Known) -> None:
         """Read a process in full; it stays unwatched when it is no Python of ours."""
-        process = known.process
-        try:
-            # The owner first: on macOS nothing else of a foreign process may be read.
-            user = _optional(process.username)
-            uid = _uid(process, self._own_uid)
-            if self._own_uid != 0 and (uid != self._own_uid or user != self._own_user):
-                return
-            argv = tuple(_optional(process.cmdline) or ())
-            exe = _optional(process.exe) or None
-            if not is_interpreter(exe or (argv[0] if argv else "")):
-                return
-            program = identify(argv, exe)
-            if program.own:
-                return
-            cwd = _optional(process.cwd) or None
-            ppid = process.ppid()
-            known.kernel = gather(
-                program, argv, ppid, cwd, environ=lambda: _environ(process), argv_of=_argv_of
-            )
-            started_unix_s = process.create_time()
-            info = ProcessInfo(
-                key=ProcessKey(process.pid, int(started_unix_s * 1e6)),
-                ppid=ppid,
-                uid=uid,
-                user=user,
-                exe=exe,
-                argv=argv,
-                cwd=cwd,
-                kind=program.kind,
-                name=program.name,
-                notebook=absolute(program.notebook, cwd),
-                script=absolute(program.script, cwd),
-                kernel_id=kernel_id(program.connection_file) if program.connection_file else None,
-                started_unix_s=started_unix_s,
-                rlimit_as_bytes=_rlimit_as(process),
-            )
-        except psutil.Error:
+        found = describe(known.process, self._own_uid, self._own_user)
+        if found is None:
+            known.info = known.kernel = None
             return
-        known.info = named(info, known.kernel, self._servers) if known.kernel else info
+        known.info, known.kernel = found
+        if known.kernel is not None:
+            known.info = named(known.info, known.kernel, self._servers)
 
     def _placed(self, info: ProcessInfo, sample: ProcessSample) -> ProcessInfo:
         """The same with the nearest watched process above it."""
@@ -278,7 +211,7 @@ class PortableMachine:
             if above.info is not None:
                 ancestor = above.info.key if above.info.uid == info.uid else None
                 break
-            between = _optional_ppid(above.process)
+            between = parent_of(above.process)
             if between is None or between == pid:
                 break
             pid = between
@@ -289,61 +222,8 @@ class PortableMachine:
         return placed
 
 
-def _sample(process: psutil.Process, key: ProcessKey) -> ProcessSample:
-    try:
-        if int(process.create_time() * 1e6) != key.start_time:
-            raise Gone(f"process {key.pid} has ended; its pid belongs to another one")
-        with process.oneshot():
-            status = process.status()
-            if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
-                raise Gone(f"process {key.pid} has ended")
-            memory, cpu = process.memory_info(), process.cpu_times()
-            ppid = process.ppid()
-    except (psutil.Error, OSError) as error:
-        raise translate(error) from error
-    return ProcessSample(
-        key=key,
-        ppid=ppid,
-        state=_STATES.get(status, "S"),
-        rss_bytes=memory.rss,
-        shared_bytes=getattr(memory, "shared", None),
-        swap_bytes=None,  # psutil has it only through a walk of every page table
-        vsize_bytes=memory.vms,
-        cpu_s=cpu.user + cpu.system,
-    )
-
-
 def _own_uid() -> int:
     return os.getuid() if hasattr(os, "getuid") else -1
-
-
-def _uid(process: psutil.Process, own_uid: int) -> int:
-    # Windows has no uids: there the user's name decides, and every process bears our number.
-    return process.uids().effective if hasattr(process, "uids") else own_uid
-
-
-def _environ(process: psutil.Process) -> dict[str, str]:
-    found = _optional(process.environ) or {}
-    return {name: found[name] for name in ENVIRON if name in found}
-
-
-def _argv_of(pid: int) -> Sequence[str]:
-    with suppress(psutil.Error, OSError):
-        return psutil.Process(pid).cmdline()
-    return ()
-
-
-def _optional_ppid(process: psutil.Process) -> int | None:
-    with suppress(psutil.Error, OSError):
-        return process.ppid()
-    return None
-
-
-def _rlimit_as(process: psutil.Process) -> int | None:
-    if not hasattr(process, "rlimit"):
-        return None
-    found = _optional(lambda: process.rlimit(psutil.RLIMIT_AS)[0])
-    return found if found is not None and 0 <= found < 1 << 63 else None
 
 
 def _shm(path: str | None) -> tuple[int | None, int | None]:

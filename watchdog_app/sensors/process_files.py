@@ -94,14 +94,13 @@ def is_python(proc: str, pid: int) -> bool:
         return False
 
 
-def embeds_python(proc: str, pid: int) -> bool:
+def embeds_python(proc: str, pid: int, exe: str) -> bool:
     """
     Whether a program of the user's that is no interpreter holds one: frozen or embedded.
 
     Reads the memory map: dear for big programs, so ask once for each.
     """
-    exe = read_exe(proc, pid)
-    if exe is None or exe.startswith(_SYSTEM_FOLDERS):
+    if exe.startswith(_SYSTEM_FOLDERS):
         return False
     with suppress(SensorError):
         return b"/libpython" in read_bytes(f"{proc}/{pid}/maps", _MAPS_LIMIT)

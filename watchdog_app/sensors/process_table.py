@@ -25,6 +25,7 @@ from watchdog_app.core.records import (
 )
 from watchdog_app.errors import Gone, SensorError
 from watchdog_app.sensors import procfs
+from watchdog_app.sensors.ancestry import nearest
 from watchdog_app.sensors.command_line import identify
 from watchdog_app.sensors.files import KeptFile
 from watchdog_app.sensors.forks import Forks
@@ -51,7 +52,7 @@ _OTHERS_EVERY_S = 15.0
 _LIST_EVERY_S = 10.0
 # Two descriptors a process; the rest of the daemon needs some too.
 _KEPT_SHARE = 4
-_MAX_DEPTH = 64  # of a process tree; deeper is a loop made of reused pids
+_MAX_PLAIN = 1000
 
 
 class _Watched:
@@ -89,6 +90,7 @@ class ProcessTable:
         self._watched: dict[str, _Watched] = {}  # by pid as listed
         self._others: dict[str, _Other] = {}
         self._young: set[str] = set()  # of the others
+        self._plain: set[str] = set()  # programs that were found to hold no interpreter
         self._queue: deque[str] = deque()  # of the others, the longest unasked first
         self._asked_mono_s: float | None = None
         # The figure in /proc/loadavg is that of our own pid namespace: no use for another /proc.
@@ -260,7 +262,15 @@ class ProcessTable:
         if other is None or other.map_read or name in self._young:
             return False
         other.map_read = True
-        return embeds_python(self._proc, pid)
+        exe = read_exe(self._proc, pid)
+        if exe is None or exe in self._plain:
+            return False
+        if embeds_python(self._proc, pid, exe):
+            return True
+        if len(self._plain) >= _MAX_PLAIN:
+            self._plain.clear()
+        self._plain.add(exe)  # a browser has fifty processes of one program
+        return False
 
     def _ask_others(self, now_mono_s: float, now_unix_s: float) -> None:
         """Ask the young again, and of the rest as many as are due since the last tick."""
@@ -327,33 +337,15 @@ class ProcessTable:
         """Tell each watched process which watched one it belongs to, through shells."""
         for watched in self._watched.values():
             info = watched.description.info
-            ancestor = self._ancestor(info, watched.files.stat)
+            ancestor = nearest(self._proc, info, watched.files.stat.ppid, self._info_of)
             if ancestor != info.ancestor:
                 renewed = replace(info, ancestor=ancestor)
                 watched.description = replace(watched.description, info=renewed)
                 self._changed = True
 
-    def _ancestor(self, info: ProcessInfo, stat: procfs.Stat) -> ProcessKey | None:
-        pid = stat.ppid
-        for _ in range(_MAX_DEPTH):
-            if pid <= 1:
-                return None
-            watched = self._watched.get(str(pid))
-            if watched is not None:
-                above = watched.description.info
-                return above.key if above.uid == info.uid and above.key != info.key else None
-            try:
-                between = read_stat(self._proc, pid)
-            except SensorError:
-                return None
-            # A terminal's shell leads a session of its own: what is typed there is a task of
-            # its own, even when the terminal is a Python program. `sh -c` is no such shell,
-            # although a notebook's `!command` gives it a terminal.
-            leads_terminal = between.session == pid and between.tty != 0
-            if leads_terminal and "-c" not in read_argv(self._proc, pid)[1:2]:
-                return None
-            pid = between.ppid
-        return None
+    def _info_of(self, pid: int) -> ProcessInfo | None:
+        watched = self._watched.get(str(pid))
+        return watched.description.info if watched is not None else None
 
     def _program_of(self, pid: int) -> tuple[int, str | None] | None:
         watched = self._watched.get(str(pid))

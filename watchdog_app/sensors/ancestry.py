@@ -1,0 +1,46 @@
+"""
+To which watched process another one belongs, through the shells between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from watchdog_app.core.records import ProcessInfo, ProcessKey
+from watchdog_app.errors import SensorError
+from watchdog_app.sensors.process_files import read_argv, read_stat
+
+_MAX_DEPTH = 64  # deeper is a loop made of reused pids
+
+
+def nearest(
+    proc: str, info: ProcessInfo, ppid: int, watched: Callable[[int], ProcessInfo | None]
+) -> ProcessKey | None:
+    """
+    The nearest watched process above one, of the same user; None: there is none.
+
+    Args:
+        proc: where the proc file system is mounted.
+        info: of the process below.
+        ppid: its parent now.
+        watched: the watched process that has a pid.
+    """
+    pid = ppid
+    for _ in range(_MAX_DEPTH):
+        if pid <= 1:
+            return None
+        above = watched(pid)
+        if above is not None:
+            return above.key if above.uid == info.uid and above.key != info.key else None
+        try:
+            between = read_stat(proc, pid)
+        except SensorError:
+            return None
+        # A terminal's shell leads a session of its own: what is typed there is a task of its
+        # own, even when the terminal is a Python program. `sh -c` is no such shell, although a
+        # notebook's `!command` gives it a terminal.
+        leads_terminal = between.session == pid and between.tty != 0
+        if leads_terminal and "-c" not in read_argv(proc, pid)[1:2]:
+            return None
+        pid = between.ppid
+    return None
