@@ -187,6 +187,10 @@ class Agents:
         views = [agent.view for agent in self._agents.values() if agent.key in members]
         return max(views, key=lambda view: (view.training, view.step or 0), default=None)
 
+    def get(self, key: ProcessKey) -> Agent | None:
+        """The agent in a process, connected or not."""
+        return self._agents.get(key)
+
     def close(self) -> None:
         """Give the handles back."""
         for agent in list(self._agents.values()):

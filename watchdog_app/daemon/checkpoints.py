@@ -74,6 +74,7 @@ class Checkpoints:
         reason: str,
         now_mono_s: float,
         *,
+        agent_pid: int | None = None,
         deadline_s: float | None = None,
         follower: Callable[[Rescue], None] | None = None,
     ) -> list[Rescue]:
@@ -82,6 +83,7 @@ class Checkpoints:
 
         Args:
             id_: of the first request; those of further agents get a number behind.
+            agent_pid: the one agent that is meant; None: all of the task.
             deadline_s: None: from what the agent's saves cost.
             follower: called once for each request when it has ended.
 
@@ -90,6 +92,8 @@ class Checkpoints:
         """
         found = []
         agents = self._agents.within({member.key for member in task.members})
+        if agent_pid is not None:
+            agents = [agent for agent in agents if agent.key.pid == agent_pid]
         for number, agent in enumerate(agents):
             under_way = next((r for r in self._open.values() if r.agent == agent.key), None)
             if under_way is None:

@@ -20,9 +20,15 @@ Ready = Callable[[int], None]
 
 
 class Poller:
-    """Calls back with the events of each descriptor that is ready."""
+    """
+    Calls back with the events of each descriptor that is ready.
 
-    def __init__(self) -> None:
+    Args:
+        failed: told of an exception in a callback; the others are called all the same.
+    """
+
+    def __init__(self, failed: Callable[[Exception], None]) -> None:
+        self._failed = failed
         self._epoll = select.epoll() if hasattr(select, "epoll") else None
         self._poll = None if self._epoll is not None else select.poll()
         self._ready: dict[int, Ready] = {}
@@ -62,7 +68,10 @@ class Poller:
         for fd, happened in events:
             ready = self._ready.get(fd)  # an earlier call may have removed it
             if ready is not None:
-                ready(happened)
+                try:
+                    ready(happened)
+                except Exception as error:  # one bad client must not end the loop
+                    self._failed(error)
 
     def close(self) -> None:
         """Stop waiting for anything."""

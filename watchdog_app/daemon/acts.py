@@ -1,0 +1,332 @@
+"""
+Carrying out what was decided, by the policy or by a person: write it down, do it, say how it ended.
+
+Nothing here waits: a pause runs in a thread, a checkpoint in the training, a
+notice in a helper. Each decision gets exactly one outcome.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from watchdog_app.actions import processes
+from watchdog_app.actions.paused import Paused, Resumed
+from watchdog_app.core.outlook import Decision, DecisionKind, Outcome, OutcomeStatus
+from watchdog_app.core.records import ProcessKey, Task
+from watchdog_app.daemon import pauses as pausing
+from watchdog_app.daemon.books import decision_entry, outcome_entry, wish_entry
+from watchdog_app.daemon.checkpoints import Checkpoints, Rescue
+from watchdog_app.daemon.journal_writer import JournalWriter
+from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.notices import Notices
+from watchdog_app.daemon.pauses import Pause, Pauses
+from watchdog_app.daemon.worker import Worker
+from watchdog_app.errors import RequestError
+
+DURABLE_S = 1.0  # a decision is given this long to reach the disk; then it is acted on anyhow
+
+Ended = Callable[[OutcomeStatus, str, Mapping[str, Any]], None]
+
+
+class Acts:
+    """
+    The one place from which the machine is changed.
+
+    Args:
+        own_pids: processes of ours, never to be stopped.
+        recorded: called with the outcome of each decision of the policy.
+        wording: notice of a decision, as in docs/protocol.md.
+    """
+
+    def __init__(
+        self,
+        *,
+        boot: str,
+        journal: JournalWriter,
+        worker: Worker,
+        checkpoints: Checkpoints,
+        pauses: Pauses,
+        notices: Notices,
+        own_pids: Callable[[], set[int]],
+        recorded: Callable[[Outcome], None],
+        wording: Callable[[Decision, Task | None], dict[str, Any]],
+        log: Log,
+    ) -> None:
+        self._boot = boot
+        self._journal = journal
+        self._worker = worker
+        self._checkpoints = checkpoints
+        self._pauses = pauses
+        self._notices = notices
+        self._own_pids = own_pids
+        self._recorded = recorded
+        self._wording = wording
+        self._log = log
+        self._moving: set[ProcessKey] = set()  # being paused or resumed right now
+        self._wishes = itertools.count(1)
+
+    def carry_out(self, decisions: Sequence[Decision], tasks: Mapping[ProcessKey, Task]) -> None:
+        """Do these, each written down before the first of them is begun."""
+        entries = []
+        for decision in decisions:
+            task = tasks.get(decision.task) if decision.task else None
+            entries.append(decision_entry(decision, *_named(task)))
+            self._log.info(
+                f"decided: {decision.kind.value}",
+                task=task.name if task else None,
+                pid=decision.task.pid if decision.task else None,
+                stage=decision.stage.name.lower(),
+                reason=decision.reason,
+            )
+        if not self._journal.durable(entries, DURABLE_S):
+            self._log.warning("decisions are acted on before they are on the disk")
+        for decision in decisions:
+            task = tasks.get(decision.task) if decision.task else None
+            ended = self._ender(decision, task)
+            try:
+                self._begin(decision, task, ended)
+            except Exception as error:  # one decision must not keep the others from being done
+                self._log.error("a decision could not be begun", error=repr(error))
+                ended(OutcomeStatus.FAILED, f"{error}", {})
+
+    def skip(self, decision: Decision, task: Task | None, detail: str) -> None:
+        """It is not true any more: nothing is done, and that is written down."""
+        self._journal.add(decision_entry(decision, *_named(task)))
+        self._ender(decision, task)(OutcomeStatus.SKIPPED, detail, {})
+
+    def wish_pause(self, task: Task, by: str, done: Callable[[Paused | Exception], None]) -> None:
+        """
+        A person wants a task paused.
+
+        Raises:
+            RequestError: it is paused already, or being paused or resumed right now.
+        """
+        if self._pauses.get(task.key) is not None and task.paused:
+            raise RequestError(f"{task.name} (pid {task.key.pid}) is paused already.")
+        self._not_moving(task.key, task.name)
+        ended = self._wish(DecisionKind.PAUSE, task.key, *_named(task), by)
+
+        def finish(status: OutcomeStatus, detail: str, evidence: Mapping[str, Any]) -> None:
+            ended(status, detail, evidence)
+            if status is not OutcomeStatus.DONE:
+                done(RequestError(detail))
+                return
+            pause = self._pauses.get(task.key)
+            done(pause.paused if pause else Paused((), "none", time.time()))
+
+        self._pause(task, f"asked for by {by}", finish)
+
+    def wish_resume(
+        self, pause: Pause, by: str, done: Callable[[Resumed | Exception], None]
+    ) -> None:
+        """
+        A person wants a task to go on.
+
+        Raises:
+            RequestError: it is being paused or resumed right now.
+        """
+        self._not_moving(pause.task, pause.name)
+        ended = self._wish(DecisionKind.RESUME, pause.task, pause.name, None, by)
+        self._resume(pause, ended, done)
+
+    def wish_checkpoint(
+        self, task: Task, by: str, deadline_s: float | None, done: Callable[[Rescue], None]
+    ) -> list[Rescue]:
+        """A person wants a rescue; empty when nobody in the task could save."""
+        id_ = f"wish-{next(self._wishes)}-{int(time.time())}"
+        found = self._checkpoints.request(
+            task,
+            id_,
+            f"asked for by {by}",
+            time.monotonic(),
+            deadline_s=deadline_s,
+            follower=done,
+        )
+        if found:
+            key, (name, path) = task.key, _named(task)
+            now = time.time()
+            self._journal.add(
+                wish_entry(
+                    id_,
+                    DecisionKind.CHECKPOINT.value,
+                    key,
+                    name or "",
+                    path,
+                    by=by,
+                    unix_s=now,
+                )
+            )
+        return found
+
+    def tell(self, notice: dict[str, Any]) -> None:
+        """Show a notice that no decision stands behind: a death."""
+
+        def told(delivered: bool, detail: str) -> None:
+            self._log.info("notice", delivered=delivered, title=notice["title"], detail=detail)
+
+        self._notices.show(notice, told)
+
+    def _begin(self, decision: Decision, task: Task | None, ended: Ended) -> None:
+        if decision.kind is DecisionKind.NOTIFY:
+            self._notify(decision, task, ended)
+        elif decision.task is None or (task is None and decision.kind is not DecisionKind.RESUME):
+            ended(OutcomeStatus.SKIPPED, "The task has ended.", {})
+        elif decision.kind is DecisionKind.CHECKPOINT and task is not None:
+            self._checkpoint(decision, task, ended)
+        elif decision.kind is DecisionKind.PAUSE and task is not None:
+            if task.key in self._moving:
+                ended(OutcomeStatus.SKIPPED, "It is being paused or resumed already.", {})
+            else:
+                self._pause(task, decision.reason, ended)
+        elif decision.kind is DecisionKind.RESUME:
+            pause = self._pauses.get(decision.task)
+            if pause is None or decision.task in self._moving:
+                ended(OutcomeStatus.SKIPPED, "It is not paused by watchdog any more.", {})
+            else:
+                self._resume(pause, ended, None)
+
+    def _notify(self, decision: Decision, task: Task | None, ended: Ended) -> None:
+        def told(delivered: bool, detail: str) -> None:
+            ended(OutcomeStatus.DONE if delivered else OutcomeStatus.UNDELIVERED, detail, {})
+
+        self._notices.show(self._wording(decision, task), told)
+
+    def _checkpoint(self, decision: Decision, task: Task, ended: Ended) -> None:
+        waiting: list[Rescue] = []
+        begun = False
+
+        def follow(_: Rescue) -> None:
+            if not begun or any(rescue.status == "requested" for rescue in waiting):
+                return
+            good = [r for r in waiting if r.status == "done"]
+            evidence: dict[str, Any] = {}
+            if good and good[0].rescue is not None:
+                record = good[0].rescue
+                evidence = {
+                    "path": record.path,
+                    "step": record.step,
+                    "bytes": record.bytes,
+                    "seconds": record.seconds,
+                }
+            status = OutcomeStatus.DONE if len(good) == len(waiting) else OutcomeStatus.FAILED
+            ended(status, " ".join(rescue.detail for rescue in waiting), evidence)
+
+        agent_pid = decision.evidence.get("agent_pid")
+        waiting += self._checkpoints.request(
+            task,
+            decision.id,
+            decision.reason,
+            time.monotonic(),
+            agent_pid=agent_pid if isinstance(agent_pid, int) else None,
+            deadline_s=decision.deadline_s,
+            follower=follow,
+        )
+        begun = True
+        if not waiting:
+            ended(OutcomeStatus.FAILED, "The task's agent is not connected any more.", {})
+        else:
+            follow(waiting[0])
+
+    def _pause(self, task: Task, reason: str, ended: Ended) -> None:
+        ident = pausing.ident(task.key, self._boot)
+        stored = pausing.intent(task, self._boot, reason)
+        self._moving.add(task.key)
+        self._journal.settle(lambda journal: journal.put_pause(ident, stored), DURABLE_S)
+        keys = [member.key for member in task.members]
+        own = self._own_pids()
+
+        def finish(value: Any, error: Exception | None) -> None:
+            self._moving.discard(task.key)
+            paused: Paused | None = value
+            if paused is None or not paused.keys:
+                if self._pauses.get(task.key) is None:
+                    self._journal.submit(lambda journal: journal.drop_pause(ident))
+                if paused is None:
+                    ended(OutcomeStatus.FAILED, str(error), {})
+                else:
+                    ended(
+                        OutcomeStatus.FAILED,
+                        f"{task.name} was stopped already, by somebody else: leave it to them, "
+                        f"or let it go on with: kill -CONT {task.key.pid}",
+                        {},
+                    )
+                return
+            self._pauses.add(Pause(task.key, task.name, paused, reason))
+            held = self._pauses.get(task.key)
+            if held is not None:
+                data = pausing.outcome(held, self._boot)
+                self._journal.submit(lambda journal: journal.put_pause(ident, data))
+            count = len(paused.keys)
+            ended(
+                OutcomeStatus.DONE,
+                f"{count} process{'es' if count > 1 else ''} stopped ({paused.method}). "
+                f"Let it go on with: watchdog resume {task.key.pid}",
+                {"method": paused.method, "processes": count},
+            )
+
+        self._worker.submit(lambda: processes.pause(keys, own_pids=own), finish)
+
+    def _resume(
+        self, pause: Pause, ended: Ended, done: Callable[[Resumed | Exception], None] | None
+    ) -> None:
+        self._moving.add(pause.task)
+
+        def finish(value: Any, error: Exception | None) -> None:
+            self._moving.discard(pause.task)
+            if error is not None:
+                ended(OutcomeStatus.FAILED, str(error), {})
+            else:
+                self._pauses.remove(pause.task)
+                ident = pausing.ident(pause.task, self._boot)
+                self._journal.submit(lambda journal: journal.drop_pause(ident))
+                count = len(value.keys)
+                ended(OutcomeStatus.DONE, f"{count} of its processes run again.", {})
+            if done is not None:
+                done(error if error is not None else value)
+
+        self._worker.submit(lambda: processes.resume(pause.paused), finish)
+
+    def _wish(
+        self, kind: DecisionKind, task: ProcessKey, name: str | None, path: str | None, by: str
+    ) -> Ended:
+        id_ = f"wish-{next(self._wishes)}-{int(time.time())}"
+        entry = wish_entry(id_, kind.value, task, name or "", path, by=by, unix_s=time.time())
+        self._journal.durable([entry], DURABLE_S)
+        self._log.info(f"{kind.value} asked for", task=name, pid=task.pid, by=by)
+        began = time.monotonic()
+
+        def ended(status: OutcomeStatus, detail: str, evidence: Mapping[str, Any]) -> None:
+            outcome = Outcome(id_, status, time.time(), time.monotonic() - began, detail, evidence)
+            self._journal.add(outcome_entry(outcome, kind.value, task, name, path))
+            self._log.info(f"{kind.value} {status.value}", pid=task.pid, detail=detail)
+
+        return ended
+
+    def _ender(self, decision: Decision, task: Task | None) -> Ended:
+        began = time.monotonic()
+        name, path = _named(task)
+
+        def ended(status: OutcomeStatus, detail: str, evidence: Mapping[str, Any]) -> None:
+            outcome = Outcome(
+                decision.id, status, time.time(), time.monotonic() - began, detail, evidence
+            )
+            kind = decision.kind.value
+            self._journal.add(outcome_entry(outcome, kind, decision.task, name, path))
+            self._log.info(f"{kind} {status.value}", task=name, detail=detail)
+            self._recorded(outcome)
+
+        return ended
+
+    def _not_moving(self, task: ProcessKey, name: str) -> None:
+        if task in self._moving:
+            raise RequestError(f"{name} is being paused or resumed right now; ask again.")
+
+
+def _named(task: Task | None) -> tuple[str | None, str | None]:
+    """Name and path, for looking an entry up by its task."""
+    if task is None:
+        return None, None
+    return task.name, task.info.notebook or task.info.script

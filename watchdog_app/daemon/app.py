@@ -1,0 +1,545 @@
+"""
+The daemon as a whole: everything is made here, wired, run, and put away again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from watchdog_app import __version__, config, paths
+from watchdog_app.core.records import Task
+from watchdog_app.core.settings import Settings
+from watchdog_app.daemon import pauses as pausing
+from watchdog_app.daemon import selfcare
+from watchdog_app.daemon.acts import Acts
+from watchdog_app.daemon.agents import Agent, Agents
+from watchdog_app.daemon.checkpoints import Checkpoints
+from watchdog_app.daemon.faults import Faults
+from watchdog_app.daemon.instance import InstanceLock, private_folder
+from watchdog_app.daemon.journal import Entry, Journal
+from watchdog_app.daemon.journal_writer import JournalWriter
+from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.methods import Methods
+from watchdog_app.daemon.notices import Notices
+from watchdog_app.daemon.obituaries import Death, Obituaries
+from watchdog_app.daemon.observer import Observer
+from watchdog_app.daemon.pauses import Pauses
+from watchdog_app.daemon.poller import READ, Poller, Waker
+from watchdog_app.daemon.recorder import Recorder
+from watchdog_app.daemon.server import Connection, Server
+from watchdog_app.daemon.status import Look, status
+from watchdog_app.daemon.systemd import ServiceManager
+from watchdog_app.daemon.wording import explanation, notice
+from watchdog_app.daemon.worker import Worker
+from watchdog_app.errors import ConfigError, WatchdogError
+from watchdog_app.sensors.machine import open_machine
+
+_LOCK = "daemon.lock"
+_HOUSEKEEPING_S = 15.0
+_PUBLISH_S = 0.95  # a status at most once a second
+_BUSY_SHARE = 0.25  # looking may take this share of the time, however short the interval
+_END_S = 3.0  # to finish what was begun when told to end
+
+
+def main(path: str | None = None, verbose: bool = False) -> int:
+    """
+    Be the daemon until told to end; the exit code.
+
+    Args:
+        path: the configuration file; None: where this user keeps it.
+        verbose: log what is of use for finding faults alone.
+
+    Raises:
+        ConfigError: the configuration holds a mistake.
+        AlreadyRunning: another daemon of this user runs.
+        WatchdogError: the folder of the socket cannot be used.
+    """
+    log = Log(verbose)
+    settings, sources = config.load(path)
+    return run(settings, sources, log, path)
+
+
+def run(
+    settings: Settings, sources: config.Sources, log: Log, config_path: str | None = None
+) -> int:
+    """Run with these settings until SIGTERM, SIGINT or a client's `stop`. Raises as `main`."""
+    os.umask(0o077)  # names of notebooks are nobody else's business
+    folder = paths.runtime_dir()
+    private_folder(folder)
+    lock = InstanceLock(os.path.join(folder, _LOCK))
+    app = App(settings, sources, log, lock, config_path)
+    try:
+        app.open()
+        app.loop()
+    except OSError as error:
+        raise WatchdogError(f"The daemon cannot work in {folder}: {error}.") from error
+    finally:
+        app.close()
+        lock.release()
+    return 0
+
+
+class App:
+    """Made once a process; `open`, `loop`, `close` in this order."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        sources: config.Sources,
+        log: Log,
+        lock: InstanceLock,
+        config_path: str | None,
+    ) -> None:
+        self._settings = settings
+        self._sources = sources
+        self._config_path = config_path
+        self._log = log
+        self._lock = lock
+        self._boot = _boot_id()
+        self._host_name = os.uname().nodename if hasattr(os, "uname") else ""
+        self._started_mono_s = time.monotonic()
+        self._stopping = False
+        self._reloading = False
+        self._look: Look | None = None
+        self._interval_s = settings.watch.interval_s
+        self._next_look_mono_s = 0.0
+        self._next_chores_mono_s = 0.0
+        self._next_beat_mono_s = 0.0
+        self._published_mono_s = float("-inf")
+        self._memory_fault: str | None = None
+
+        self._systemd = ServiceManager()
+        self._cost = selfcare.OwnCost()
+        self._faults = Faults(log)
+        self._poller = Poller(lambda error: self._failed("connections", error))
+        self._waker = Waker(self._poller)
+        self._journal = JournalWriter(
+            paths.state_dir(),
+            settings.journal.max_age_s,
+            settings.journal.max_bytes,
+            self._waker.wake,
+        )
+        self._worker = Worker(self._waker.wake)
+        self._pauses = Pauses()
+        self._recorder = Recorder(self._boot)
+        machine = open_machine()
+        self._agents = Agents(
+            self._poller, machine.alive, self._agent_ended, settings.watch.interval_s
+        )
+        self._observer = Observer(settings, machine, self._agents, self._faults)
+        self._server = Server(
+            self._poller, paths.socket_path(), self._handle, self._connection_ended, log
+        )
+        self._notices = Notices(self._poller, self._server, settings.notify, log)
+        self._checkpoints = Checkpoints(self._agents, self._send_to_agent)
+        self._obituaries = Obituaries(
+            self._poller,
+            told=self._died,
+            agent_of=self._agents.get,
+            was_paused=lambda key: self._pauses.get(key) is not None,
+        )
+        self._acts = Acts(
+            boot=self._boot,
+            journal=self._journal,
+            worker=self._worker,
+            checkpoints=self._checkpoints,
+            pauses=self._pauses,
+            notices=self._notices,
+            own_pids=lambda: {os.getpid(), *self._notices.own_pids()},
+            recorded=self._observer.record,
+            wording=lambda decision, task: notice(decision, task, self._look),
+            log=log,
+        )
+        self._methods = Methods(
+            self,
+            acts=self._acts,
+            agents=self._agents,
+            checkpoints=self._checkpoints,
+            pauses=self._pauses,
+            notices=self._notices,
+            journal=self._journal,
+            log=log,
+        )
+
+    # What clients ask of the daemon as a whole
+
+    def status(self) -> dict[str, Any]:
+        """The status object of docs/protocol.md."""
+        now_mono_s = time.monotonic()
+        if self._look is not None and now_mono_s - self._look.snapshot.mono_s > self._interval_s:
+            self.look_soon()
+        faults = [*self._faults.all()]
+        if self._journal.fault is not None:
+            faults.append(self._journal.fault)
+        return status(
+            self._look,
+            daemon={
+                "pid": os.getpid(),
+                "version": __version__,
+                "uptime_s": now_mono_s - self._started_mono_s,
+                "interval_s": self._interval_s,
+                "rss_bytes": self._cost.rss_bytes(),
+                "cpu_percent": self._cost.cpu_percent,
+                "ticks": self._observer.ticks,
+                "locked_memory": self._memory_fault is None,
+                "locked_memory_detail": self._memory_fault,
+                "notices": {
+                    "shown": self._notices.shown,
+                    "undelivered": self._notices.undelivered,
+                    "last_failure": self._notices.last_failure,
+                    "companion": self._server.has_subscribers("notices"),
+                },
+            },
+            host_name=self._host_name,
+            paused=[pause.task for pause in self._pauses.all()],
+            faults=faults,
+            now_unix_s=time.time(),
+        )
+
+    def tasks(self) -> Sequence[Task]:
+        """Those of the last look."""
+        return self._look.tasks if self._look is not None else ()
+
+    def explain(self, task: Task | None) -> dict[str, Any]:
+        """Text and incidents, for one task or for all."""
+        return explanation(self._look, task)
+
+    def settings(self) -> list[dict[str, Any]]:
+        """Every setting with its source."""
+        return config.describe(self._settings, self._sources)
+
+    def reload(self) -> None:
+        """
+        Read the configuration again; what is in force stays when it holds a mistake.
+
+        Raises:
+            ConfigError: the mistake.
+        """
+        try:
+            settings, sources = config.load(self._config_path)
+        except ConfigError as error:
+            self._faults.put(
+                "config",
+                f"The configuration was not read again: {error} The settings of before are kept.",
+                "Mend it, then: watchdog reload",
+            )
+            raise
+        self._faults.clear("config")
+        self._settings, self._sources = settings, sources
+        self._observer.apply(settings)
+        self._notices.settings = settings.notify
+        self._agents.interval_s = settings.watch.interval_s
+        self._journal.configure(settings.journal.max_age_s, settings.journal.max_bytes)
+        self._log.info("the configuration was read again")
+        self._note("reloaded")
+        self.look_soon()
+
+    def stop(self) -> None:
+        """End after what is being answered now."""
+        self._stopping = True
+
+    def look_soon(self) -> None:
+        """Do not wait for the next tick, but do not look more often than allowed."""
+        fast_s = self._settings.watch.fast_interval_s
+        last = self._look.snapshot.mono_s if self._look is not None else float("-inf")
+        self._next_look_mono_s = min(self._next_look_mono_s, last + fast_s)
+
+    # The life of the process
+
+    def open(self) -> None:
+        """
+        Become ready: everything that an emergency needs is in memory before the first answer.
+
+        Raises:
+            OSError: the socket cannot be made.
+        """
+        self._catch_signals()
+        selfcare.allow_many_connections()
+        with suppress(OSError):
+            os.chdir("/")  # keep no disk from being unmounted
+        self._recover(self._journal.open())
+        self._journal.start()
+        for fd, _ in self._observer.wakeups.fds():
+            self._poller.add(fd, READ, partial(self._woken, fd))
+        self._tick()
+        self._server.open()
+        score = selfcare.last_to_be_killed()
+        selfcare.settle_garbage()
+        self._memory_fault = selfcare.lock_memory()
+        self._note("started")
+        self._log.info(
+            f"watchdog {__version__} watches",
+            pid=os.getpid(),
+            socket=paths.socket_path(),
+            tasks=len(self.tasks()),
+            locked_memory=self._memory_fault is None,
+            oom_score_adj=score,
+        )
+        if self._memory_fault:
+            self._log.debug(self._memory_fault)
+        self._systemd.ready()
+
+    def loop(self) -> None:
+        """Look, decide, act, answer, until told to end."""
+        while not self._stopping:
+            self._poller.wait(self._wait_s(time.monotonic()))
+            now = time.monotonic()
+            self._guard("chores", partial(self._collect, now))
+            if self._observer.wants_tick:
+                self.look_soon()
+            if now >= self._next_look_mono_s:
+                self._tick()
+            if now >= self._next_chores_mono_s:
+                self._next_chores_mono_s = now + _HOUSEKEEPING_S
+                self._guard("chores", partial(self._chores, now))
+            if self._reloading:
+                self._reloading = False
+                with suppress(ConfigError):  # it is a fault by now, and in the log
+                    self.reload()
+            if self._systemd.beat_s is not None and now >= self._next_beat_mono_s:
+                self._next_beat_mono_s = now + self._systemd.beat_s
+                self._systemd.alive()
+
+    def close(self) -> None:
+        """Finish what was begun, as far as that is quick, and put everything away."""
+        self._systemd.stopping()
+        self._note("stopped")
+        for step in (
+            lambda: self._worker.close(_END_S),
+            self._server.close,
+            lambda: self._notices.close(_END_S),
+            self._keep_state,
+            lambda: self._journal.close(_END_S),
+            self._obituaries.close,
+            self._agents.close,
+            self._observer.close,
+            self._waker.close,
+            self._poller.close,
+        ):
+            self._guard("end", step)
+        self._log.info("watchdog has ended; nothing is watched now")
+
+    # One turn of the loop
+
+    def _tick(self) -> None:
+        began = time.monotonic()
+        look = self._observer.look()
+        if look is not None:
+            self._look = look
+            self._guard("deaths", lambda: self._obituaries.take(look))
+            self._guard("decisions", lambda: self._decide(look))
+            self._guard("journal", lambda: self._record(look))
+            self._guard("pauses", self._review_pauses)
+            self._guard("status", lambda: self._publish(began))
+        watch = self._settings.watch
+        wanted_s = look.result.next_look_s if look is not None else watch.interval_s
+        took_s = time.monotonic() - began
+        self._interval_s = max(
+            watch.fast_interval_s, min(watch.interval_s, wanted_s), took_s / _BUSY_SHARE
+        )
+        # From the beginning of this look, so that the rate holds whatever a look takes.
+        self._next_look_mono_s = began + self._interval_s
+        self._cost.update(began)
+
+    def _decide(self, look: Look) -> None:
+        if not look.result.decisions:
+            return
+        true, false, tasks = self._observer.still_true(look.result.decisions)
+        before = {task.key: task for task in look.tasks}
+        now = tasks or before
+        for decision in false:
+            task = before.get(decision.task) if decision.task else None
+            self._acts.skip(decision, task, "Measured again, and no longer true.")
+        if true:
+            self._acts.carry_out(true, now)
+
+    def _record(self, look: Look) -> None:
+        self._journal.add_series(self._recorder.points(look))
+        entries = self._recorder.incidents(look)
+        if entries:
+            self._journal.add(*entries)
+
+    def _review_pauses(self) -> None:
+        for pause in self._pauses.ended(self._observer.state_of):
+            self._log.info("a paused task runs again or is gone", pid=pause.task.pid)
+            self._journal.submit(partial(Journal.drop_pause, ident=pause.ident(self._boot)))
+
+    def _publish(self, now_mono_s: float) -> None:
+        due = now_mono_s - self._published_mono_s >= _PUBLISH_S
+        if due and self._server.has_subscribers("status"):
+            self._published_mono_s = now_mono_s
+            self._server.publish("status", "status", self.status())
+
+    def _collect(self, now_mono_s: float) -> None:
+        """Whatever other threads and processes have finished, and whatever is overdue."""
+        self._journal.collect()
+        self._worker.collect()
+        self._checkpoints.expire(now_mono_s)
+        self._notices.look(now_mono_s)
+        self._agents.look(now_mono_s)
+        while self._journal.notes:
+            self._log.warning(self._journal.notes.popleft())
+
+    def _chores(self, now_mono_s: float) -> None:
+        self._server.sweep(now_mono_s)
+        self._server.keep()
+        self._keep_state()
+        if not self._lock.keep():
+            self._log.error("another daemon has taken over; this one ends")
+            self._stopping = True
+
+    def _wait_s(self, now_mono_s: float) -> float:
+        due = [self._next_look_mono_s, self._next_chores_mono_s]
+        for deadline in (
+            self._checkpoints.next_deadline_mono_s(),
+            self._notices.next_deadline_mono_s(),
+            self._next_beat_mono_s if self._systemd.beat_s is not None else None,
+        ):
+            if deadline is not None:
+                due.append(deadline)
+        wait_s = max(0.0, min(due) - now_mono_s)
+        look_s = self._agents.look(now_mono_s)
+        return wait_s if look_s is None else min(wait_s, look_s)
+
+    def _woken(self, fd: int, _: int) -> None:
+        """Pressure, or a memory group that nears its limit."""
+        wakeup = self._observer.wakeups.fired(fd)
+        if wakeup is not None:
+            self._log.debug("woken", source=wakeup.source, path=wakeup.path, detail=wakeup.detail)
+            self.look_soon()
+
+    # Messages and deaths
+
+    def _handle(
+        self, connection: Connection, method: str, params: dict[str, Any], reply: Any
+    ) -> None:
+        self._methods.handle(connection, method, params, reply)
+
+    def _connection_ended(self, connection: Connection) -> None:
+        self._agents.connection_ended(connection, time.monotonic())
+
+    def _send_to_agent(self, agent: Agent, method: str, params: Mapping[str, Any]) -> None:
+        if agent.connection is not None:
+            self._server.send(
+                agent.connection, {"jsonrpc": "2.0", "method": method, "params": dict(params)}
+            )
+
+    def _agent_ended(self, agent: Agent) -> None:
+        self._checkpoints.agent_gone(agent.key, "The training has ended before it could save.")
+        self._obituaries.agent_ended(agent)
+        self.look_soon()
+
+    def _died(self, death: Death) -> None:
+        self._log.warning(death.text)
+        self._journal.durable([death.entry], 0.2)
+        self.look_soon()
+        if death.tell and self._settings.actions.notify:
+            self._acts.tell(
+                {
+                    "id": f"death-{death.task.pid}-{int(death.entry.unix_s)}",
+                    "incident": None,
+                    "stage": "ok",
+                    "urgency": "critical",
+                    "title": death.title,
+                    "body": death.text,
+                    "task": death.task.pid,
+                    "actions": [],
+                    "unix_s": death.entry.unix_s,
+                }
+            )
+
+    # What outlives the process
+
+    def _recover(self, journal: Journal | None) -> None:
+        """Take over what an earlier daemon left: pauses that stand, and what the engine knew."""
+        if journal is None:
+            return
+        try:
+            stored, state = journal.pauses(), journal.state("engine")
+        except Exception as error:
+            self._log.error("the journal could not be read", error=repr(error))
+            return
+        for ident, data in stored.items():
+            pause = pausing.remembered(data, self._boot, self._observer.state_of)
+            if pause is None:
+                self._journal.submit(partial(Journal.drop_pause, ident=ident))
+                continue
+            self._pauses.add(pause)
+            self._log.info("still paused since before", task=pause.name, pid=pause.task.pid)
+        if state is not None and state.get("boot") == self._boot:
+            self._observer.load(state.get("dump"), self._log)
+
+    def _keep_state(self) -> None:
+        dump = self._observer.ask(lambda engine: engine.dump())
+        if dump is not None:
+            state = {"boot": self._boot, "dump": dump}
+            self._journal.submit(lambda journal: journal.put_state("engine", state))
+
+    def _note(self, what: str) -> None:
+        """An entry on the daemon itself."""
+        data = {"what": what, "pid": os.getpid(), "version": __version__}
+        self._journal.add(Entry(time.time(), "daemon", data))
+
+    # Signals and failures
+
+    def _catch_signals(self) -> None:
+        signal.set_wakeup_fd(self._waker.fd, warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, self._on_end)
+        signal.signal(signal.SIGINT, self._on_end)
+        if hasattr(signal, "SIGHUP"):
+            signal.signal(signal.SIGHUP, self._on_hangup)
+
+    def _on_end(self, number: int, _: object) -> None:
+        self._log.info("told to end", signal=signal.Signals(number).name)
+        self._stopping = True
+
+    def _on_hangup(self, _: int, __: object) -> None:
+        if _terminal_is_gone():
+            self._stopping = True  # it ran in the foreground of a terminal that was closed
+        else:
+            self._reloading = True
+
+    def _guard(self, what: str, step: Callable[[], object]) -> None:
+        """Carry out a step of the loop; a failure of ours in it never ends the watching."""
+        try:
+            step()
+        except Exception as error:
+            self._failed(what, error)
+        else:
+            self._faults.clear(f"daemon.{what}")
+
+    def _failed(self, what: str, error: Exception) -> None:
+        if self._log.verbose:
+            import traceback
+
+            self._log.debug("".join(traceback.format_exception(error)[-3:]))
+        self._faults.put(
+            f"daemon.{what}",
+            f"A part of the daemon failed ({what}): {error!r}. The rest goes on.",
+            "Please report this with the daemon's log.",
+        )
+
+
+def _boot_id() -> str:
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read(8)
+    import psutil  # not Linux
+
+    return str(int(psutil.boot_time()))
+
+
+def _terminal_is_gone() -> bool:
+    """We were started in the foreground of a terminal, and it was closed."""
+    try:
+        os.tcgetpgrp(0)
+    except OSError as error:
+        import errno
+
+        return error.errno == errno.EIO
+    return False

@@ -1,0 +1,389 @@
+"""
+What clients and agents can ask for: the methods of docs/protocol.md, one function each.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from watchdog_app import __version__
+from watchdog_app.actions.paused import Paused, Resumed
+from watchdog_app.core.records import Task
+from watchdog_app.daemon.acts import Acts
+from watchdog_app.daemon.agents import Agents
+from watchdog_app.daemon.checkpoints import MOST_DEADLINE_S, Checkpoints, Rescue
+from watchdog_app.daemon.journal import KINDS
+from watchdog_app.daemon.journal_writer import JournalWriter
+from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.naming import find
+from watchdog_app.daemon.notices import Notices
+from watchdog_app.daemon.pauses import Pause, Pauses
+from watchdog_app.daemon.server import Connection, Reply
+from watchdog_app.errors import RequestError, TaskNotFound, WatchdogError
+from watchdog_app.protocol import messages
+from watchdog_app.protocol.messages import Params
+
+ROLES = ("cli", "tray", "agent")
+TOPICS = ("status", "notices")
+_MOST_ENTRIES = 1000
+_MOST_POINTS = 10_000
+
+Method = Callable[[Connection, Params, Reply], Any]
+
+
+class Later:
+    """The answer comes by itself."""
+
+
+LATER = Later()
+
+
+class Daemon(Protocol):
+    """What the methods need of the daemon as a whole."""
+
+    def status(self) -> dict[str, Any]:
+        """The status object."""
+
+    def tasks(self) -> Sequence[Task]:
+        """Those of the last look."""
+
+    def explain(self, task: Task | None) -> dict[str, Any]:
+        """Text and incidents."""
+
+    def settings(self) -> list[dict[str, Any]]:
+        """Every setting with its source."""
+
+    def reload(self) -> None:
+        """Read the configuration again. Raises ConfigError."""
+
+    def stop(self) -> None:
+        """End soon."""
+
+    def look_soon(self) -> None:
+        """Something changed: do not wait for the next tick."""
+
+
+class Methods:
+    """Dispatches what the server receives."""
+
+    def __init__(
+        self,
+        daemon: Daemon,
+        *,
+        acts: Acts,
+        agents: Agents,
+        checkpoints: Checkpoints,
+        pauses: Pauses,
+        notices: Notices,
+        journal: JournalWriter,
+        log: Log,
+    ) -> None:
+        self._daemon = daemon
+        self._acts = acts
+        self._agents = agents
+        self._checkpoints = checkpoints
+        self._pauses = pauses
+        self._notices = notices
+        self._journal = journal
+        self._log = log
+        self.table: dict[str, Method] = {
+            "hello": self._hello,
+            "status": lambda *_: self._daemon.status(),
+            "subscribe": self._subscribe,
+            "notice.shown": self._notice_shown,
+            "task.pause": self._pause,
+            "task.resume": self._resume,
+            "task.checkpoint": self._checkpoint,
+            "explain": self._explain,
+            "history": self._history,
+            "series": self._series,
+            "config": lambda *_: {"settings": self._daemon.settings()},
+            "reload": self._reload,
+            "stop": self._stop,
+            "agent.register": self._agent_register,
+            "agent.report": self._agent_report,
+            "agent.progress": self._agent_progress,
+            "agent.saved": self._agent_saved,
+            "agent.failed": self._agent_failed,
+            "agent.bye": self._agent_bye,
+        }
+
+    def handle(
+        self, connection: Connection, method: str, params: dict[str, Any], reply: Reply
+    ) -> None:
+        """Carry out one request or notification; every request is answered."""
+        function = self.table.get(method)
+        try:
+            if function is None:
+                reply.error(messages.NO_SUCH_METHOD, f"There is no method {method[:80]!r}.")
+                return
+            if not connection.greeted and method != "hello":
+                reply.error(messages.REFUSED, "Say hello first.")
+                return
+            value = function(connection, Params(params), reply)
+        except TaskNotFound as error:
+            reply.error(error.code, str(error), {"candidates": list(error.candidates)})
+        except RequestError as error:
+            if not reply.wanted:
+                self._log.debug("a notification was refused", method=method, error=error)
+            reply.error(error.code, str(error))
+        except WatchdogError as error:
+            reply.error(messages.REFUSED, str(error))
+        except Exception as error:  # a fault of ours: this client hears of it, the others do not
+            self._log.error("a request failed", method=method, error=repr(error))
+            reply.error(messages.REFUSED, f"The daemon failed to do this: {error!r}")
+        else:
+            if value is not LATER:
+                reply.result(value)
+
+    def _hello(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
+        wanted = params.whole("protocol", 1, 1_000_000)
+        role = params.text("role", 20)
+        version = params.text_or_none("version", 100) or "?"
+        if role not in ROLES:
+            raise RequestError(
+                f"Parameter role must be one of {', '.join(ROLES)}.", messages.BAD_PARAMS
+            )
+        if wanted > messages.PROTOCOL_VERSION:
+            raise RequestError(
+                f"This daemon (watchdog {__version__}) speaks protocol "
+                f"{messages.PROTOCOL_VERSION}, the {role} (watchdog {version}) protocol {wanted}. "
+                "Restart the daemon with the newer version: watchdog stop; watchdog start",
+                messages.VERSIONS_DIFFER,
+            )
+        connection.greeted = True
+        connection.role = role
+        return {
+            "protocol": messages.PROTOCOL_VERSION,
+            "version": __version__,
+            "pid": os.getpid(),
+        }
+
+    def _subscribe(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
+        connection.topics = frozenset(params.texts("topics", TOPICS))
+        return {}
+
+    def _notice_shown(self, _: Connection, params: Params, __: Reply) -> dict[str, Any]:
+        self._notices.acknowledge(
+            params.text("id", 200),
+            params.truth("delivered"),
+            params.text_or_none("detail") or "",
+        )
+        return {}
+
+    def _pause(self, connection: Connection, params: Params, reply: Reply) -> Later:
+        task = find(params.text("task"), self._daemon.tasks())
+
+        def done(found: Paused | Exception) -> None:
+            if isinstance(found, Exception):
+                reply.error(messages.REFUSED, str(found))
+                return
+            reply.result(
+                {
+                    "task": task.key.pid,
+                    "name": task.name,
+                    "pids": [key.pid for key in found.keys],
+                    "method": found.method,
+                }
+            )
+            self._daemon.look_soon()
+
+        self._acts.wish_pause(task, _who(connection), done)
+        return LATER
+
+    def _resume(self, connection: Connection, params: Params, reply: Reply) -> Any:
+        wanted = params.text_or_none("task")
+        chosen = self._pauses.all() if wanted is None else [self._paused(wanted)]
+        if not chosen:
+            return {"resumed": []}
+        resumed: list[dict[str, Any]] = []
+        failures: list[str] = []
+        left = len(chosen)
+
+        def end(pause: Pause, found: Resumed | Exception) -> None:
+            nonlocal left
+            left -= 1
+            if isinstance(found, Exception):
+                failures.append(str(found))
+            else:
+                resumed.append(
+                    {
+                        "task": pause.task.pid,
+                        "name": pause.name,
+                        "pids": [key.pid for key in found.keys],
+                    }
+                )
+            if left == 0:
+                if failures and not resumed:
+                    reply.error(messages.REFUSED, " ".join(failures))
+                else:
+                    reply.result({"resumed": resumed, "failures": failures})
+                self._daemon.look_soon()
+
+        for pause in chosen:
+            try:
+                self._acts.wish_resume(pause, _who(connection), partial(end, pause))
+            except RequestError as error:
+                end(pause, error)
+        return LATER
+
+    def _paused(self, wanted: str) -> Pause:
+        """The pause of the task that was meant; what we did not pause is not ours to wake."""
+        task = find(wanted, self._daemon.tasks())
+        pause = self._pauses.get(task.key)
+        if pause is not None:
+            return pause
+        if task.paused:
+            raise RequestError(
+                f"{task.name} (pid {task.key.pid}) was not paused by watchdog but by somebody "
+                f"else, for example with Ctrl-Z. Let it go on with: kill -CONT {task.key.pid}"
+            )
+        raise RequestError(f"{task.name} (pid {task.key.pid}) is not paused.")
+
+    def _checkpoint(self, connection: Connection, params: Params, reply: Reply) -> Any:
+        wanted = params.text_or_none("task")
+        wait = params.truth("wait")
+        timeout_s = params.number_or_none("timeout_s", 0.1, MOST_DEADLINE_S)
+        tasks = self._daemon.tasks()
+        chosen = list(tasks) if wanted is None else [find(wanted, tasks)]
+        found: list[Rescue] = []
+        answers: list[dict[str, Any]] = []
+
+        def done(_: Rescue) -> None:
+            if wait and found and all(rescue.status != "requested" for rescue in found):
+                reply.result({"requests": [*answers, *(rescue.to_json() for rescue in found)]})
+
+        waiting: list[Rescue] = []
+        for task in chosen:
+            if task.paused and self._agents.within({m.key for m in task.members}):
+                answers.append(_refused(task, "It is paused and cannot save. Resume it first."))
+                continue
+            asked = self._acts.wish_checkpoint(task, _who(connection), timeout_s, done)
+            waiting += asked
+            if not asked and wanted is not None:
+                answers.append(
+                    _refused(
+                        task,
+                        "There is no agent in it. Add one to the training: "
+                        "from watchdog_app.agent.keras import Rescue",
+                    )
+                )
+        found += waiting
+        if not found or not wait:
+            return {"requests": [*answers, *(rescue.to_json() for rescue in found)]}
+        done(found[0])  # all may have ended at once
+        return LATER
+
+    def _explain(self, _: Connection, params: Params, __: Reply) -> dict[str, Any]:
+        wanted = params.text_or_none("task")
+        task = None if wanted is None else find(wanted, self._daemon.tasks())
+        return self._daemon.explain(task)
+
+    def _history(self, _: Connection, params: Params, reply: Reply) -> Later:
+        self._journal.history(
+            {
+                "since_unix_s": params.number_or_none("since_unix_s", 0, 1e11),
+                "until_unix_s": params.number_or_none("until_unix_s", 0, 1e11),
+                "task": params.text_or_none("task"),
+                "limit": params.whole_or_none("limit", 1, _MOST_ENTRIES) or 100,
+                "kinds": params.texts("kinds", KINDS),
+            },
+            _answer(reply, "entries"),
+        )
+        return LATER
+
+    def _series(self, _: Connection, params: Params, reply: Reply) -> Later:
+        task = params.text_or_none("task")
+        since = params.number_or_none("since_unix_s", 0, 1e11)
+        until = params.number_or_none("until_unix_s", 0, 1e11)
+        limit = params.whole_or_none("limit", 1, _MOST_POINTS) or _MOST_POINTS
+        self._journal.submit(
+            lambda journal: journal.series(task, since, until, limit), _answer(reply, "series")
+        )
+        return LATER
+
+    def _reload(self, *_: object) -> dict[str, Any]:
+        self._daemon.reload()
+        return {}
+
+    def _stop(self, *_: object) -> dict[str, Any]:
+        self._daemon.stop()
+        return {}
+
+    def _agent_register(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
+        agent = self._agents.register(connection, params)
+        self._log.info(
+            "an agent has come",
+            pid=agent.key.pid,
+            framework=agent.view.framework,
+            directory=agent.view.directory,
+        )
+        self._daemon.look_soon()
+        return {"interval_s": self._agents.interval_s}
+
+    def _agent_report(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
+        self._agents.report(self._agents.of(connection), params, time.monotonic())
+        return {}
+
+    def _agent_progress(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
+        agent = self._agents.of(connection)
+        state = params.text("state", 20)
+        self._agents.saving(agent, state == "saving")
+        request = params.text_or_none("request", 200)
+        if request is not None:
+            self._checkpoints.progress(
+                request, params.whole_or_none("bytes_done"), params.whole_or_none("bytes_total")
+            )
+        return {}
+
+    def _agent_saved(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
+        agent = self._agents.of(connection)
+        record = self._agents.saved(agent, params, time.monotonic())
+        self._log.info(
+            "a rescue is complete",
+            pid=agent.key.pid,
+            step=record.step,
+            bytes=record.bytes,
+            seconds=record.seconds,
+            path=record.path,
+        )
+        self._checkpoints.saved(params.text_or_none("request", 200), agent, record)
+        return {}
+
+    def _agent_failed(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
+        agent = self._agents.of(connection)
+        self._agents.saving(agent, False)
+        error = params.text_or_none("error") or "The agent did not say why."
+        remedy = params.text_or_none("remedy")
+        self._log.warning("a rescue failed", pid=agent.key.pid, error=error, remedy=remedy)
+        self._checkpoints.failed(params.text_or_none("request", 200), agent, error, remedy)
+        return {}
+
+    def _agent_bye(self, connection: Connection, _: Params, __: Reply) -> dict[str, Any]:
+        agent = self._agents.of(connection)
+        self._agents.bye(agent)
+        self._checkpoints.agent_gone(agent.key, "The training has ended.")
+        return {}
+
+
+def _who(connection: Connection) -> str:
+    pid = f" (pid {connection.peer.pid})" if connection.peer.pid else ""
+    return f"the {connection.role}{pid}"
+
+
+def _refused(task: Task, detail: str) -> dict[str, Any]:
+    return {"task": task.key.pid, "name": task.name, "status": "refused", "detail": detail}
+
+
+def _answer(reply: Reply, key: str) -> Callable[[Any, Exception | None], None]:
+    def done(value: Any, error: Exception | None) -> None:
+        if error is not None:
+            reply.error(messages.REFUSED, str(error))
+        else:
+            reply.result({key: value})
+
+    return done

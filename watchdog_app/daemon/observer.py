@@ -1,0 +1,180 @@
+"""
+Looking at the machine and asking the engine what it means. Never raises: what fails is a fault.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from watchdog_app.core import ceilings
+from watchdog_app.core.engine import Engine
+from watchdog_app.core.outlook import CeilingReading, Decision, Outcome
+from watchdog_app.core.records import AgentView, ProcessKey, Snapshot, Task
+from watchdog_app.core.settings import Settings
+from watchdog_app.core.tasks import group
+from watchdog_app.daemon.agents import Agents
+from watchdog_app.daemon.faults import Faults
+from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.status import Look
+from watchdog_app.errors import SensorError
+from watchdog_app.sensors.machine import MachineFace
+from watchdog_app.sensors.wakeups import Wakeups
+
+_FAILURES = 3  # in a row before the engine is made anew
+
+Parts = tuple[Snapshot, tuple[Task, ...], tuple[CeilingReading, ...]]
+
+
+class Observer:
+    """The machine, what wakes us, and the engine."""
+
+    def __init__(
+        self, settings: Settings, machine: MachineFace, agents: Agents, faults: Faults
+    ) -> None:
+        self.machine = machine
+        self.wakeups = Wakeups()
+        self.ticks = 0
+        self._agents = agents
+        self._faults = faults
+        self._settings = settings
+        self._engine = self._new_engine()
+        self._failures = 0
+        self._disks: set[str] = set()
+
+    def look(self) -> Look | None:
+        """One tick: sample, group, forecast, decide. None: nothing could be read."""
+        views = {view.key: view for view in self._agents.views()}
+        self._follow_disks(views)
+        parts = self._measure()
+        if parts is None:
+            return None
+        snapshot, tasks, readings = parts
+        try:
+            result = self._engine.tick(snapshot, tasks, readings, views)
+        except Exception as error:
+            self._engine_failed(error)
+            return None
+        self._failures = 0
+        self._faults.clear("engine")
+        self.ticks += 1
+        with suppress(OSError, SensorError):
+            self.wakeups.update(snapshot.cgroups)
+        self._faults.take((*snapshot.faults, *self.wakeups.faults))
+        by_task: dict[ProcessKey, AgentView] = {}
+        for task in tasks:
+            view = self._agents.view_of({member.key for member in task.members})
+            if view is not None:
+                by_task[task.key] = view
+        return Look(snapshot, tasks, readings, result, by_task)
+
+    def still_true(
+        self, decisions: Sequence[Decision]
+    ) -> tuple[list[Decision], list[Decision], Mapping[ProcessKey, Task]]:
+        """
+        Measure again: decisions that hold, decisions that do not any more, and the tasks now.
+
+        What cannot be measured again is believed: the first measurement is a moment old.
+        """
+        parts = self._measure()
+        if parts is None:
+            return list(decisions), [], {}
+        _, tasks, readings = parts
+        true: list[Decision] = []
+        false: list[Decision] = []
+        for decision in decisions:
+            (true if self._holds(decision, readings) else false).append(decision)
+        return true, false, {task.key: task for task in tasks}
+
+    def record(self, outcome: Outcome) -> None:
+        """Tell the engine what became of a decision."""
+        try:
+            self._engine.record(outcome)
+        except Exception as error:
+            self._engine_failed(error)
+
+    @property
+    def wants_tick(self) -> bool:
+        """An outcome has made the next decision due."""
+        return self._engine.wants_tick
+
+    def apply(self, settings: Settings) -> None:
+        """Other settings from now on; histories are kept."""
+        self._settings = settings
+        self._engine.settings = settings
+
+    def load(self, state: Any, log: Log) -> None:
+        """Go on where an earlier daemon's engine left off."""
+        try:
+            self._engine.load(state, time.monotonic(), time.time())
+        except Exception as error:  # what is on the disk may be anything
+            self._engine = self._new_engine()
+            log.info("the forecast begins anew", reason=error)
+
+    def ask(self, question: Callable[[Engine], Any]) -> Any:
+        """Something else of the engine; None when it fails."""
+        try:
+            return question(self._engine)
+        except Exception as error:
+            self._engine_failed(error)
+            return None
+
+    def state_of(self, key: ProcessKey) -> str | None:
+        """One letter as in /proc/PID/stat; None when that process is gone."""
+        try:
+            return self.machine.read_process(key).state
+        except SensorError:
+            return None
+
+    def close(self) -> None:
+        """Give back what is held open."""
+        self.wakeups.close()
+        self.machine.close()
+
+    def _new_engine(self) -> Engine:
+        return Engine(self._settings, os.getuid())
+
+    def _measure(self) -> Parts | None:
+        try:
+            snapshot = self.machine.sample(time.monotonic(), time.time())
+            tasks = group(snapshot.processes, snapshot.infos)
+            readings = ceilings.readings(snapshot, tasks)
+        except Exception as error:  # a sensor that fails in a way nobody foresaw included
+            self._faults.put(
+                "machine",
+                f"The machine could not be read: {error}. Nothing is watched until it can.",
+                "It is tried again at every look.",
+            )
+            return None
+        self._faults.clear("machine")
+        return snapshot, tasks, readings
+
+    def _holds(self, decision: Decision, readings: Sequence[CeilingReading]) -> bool:
+        try:
+            return self._engine.still_true(decision, readings)
+        except Exception as error:
+            self._engine_failed(error)
+            return True
+
+    def _engine_failed(self, error: Exception) -> None:
+        self._failures += 1
+        self._faults.put(
+            "engine",
+            f"The forecast failed: {error!r}. It is tried again at the next look.",
+            "Please report this with the daemon's log.",
+        )
+        if self._failures >= _FAILURES:
+            self._engine = self._new_engine()
+            self._failures = 0
+
+    def _follow_disks(self, views: Mapping[ProcessKey, AgentView]) -> None:
+        """Watch the file systems that the rescues of connected agents go to."""
+        wanted = {view.directory for view in views.values()}
+        for path in wanted - self._disks:
+            self.machine.add_disk(path)
+        for path in self._disks - wanted:
+            self.machine.remove_disk(path)
+        self._disks = wanted

@@ -1,0 +1,135 @@
+"""
+What we have paused: known over any end of the daemon, shown, and always to be undone.
+
+Before the first signal the intent is on the disk, so that even a kill -9 in
+the middle leaves no task stopped that nobody remembers stopping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from watchdog_app.actions.paused import Paused
+from watchdog_app.core.records import ProcessKey, Task
+
+StateOf = Callable[[ProcessKey], str | None]  # one letter as in /proc; None: gone
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """One task that we paused."""
+
+    task: ProcessKey
+    name: str
+    paused: Paused
+    reason: str
+
+    def ident(self, boot: str) -> str:
+        """Key in the journal."""
+        return ident(self.task, boot)
+
+
+def ident(task: ProcessKey, boot: str) -> str:
+    """Key of a task that stays its own over reboots, which begin the start times anew."""
+    return f"{boot}:{task.pid}:{task.start_time}"
+
+
+def intent(task: Task, boot: str, reason: str) -> dict[str, Any]:
+    """What is written down before the first signal."""
+    return {
+        "boot": boot,
+        "task": [task.key.pid, task.key.start_time],
+        "name": task.name,
+        "reason": reason,
+        "intended": [[member.key.pid, member.key.start_time] for member in task.members],
+    }
+
+
+def outcome(pause: Pause, boot: str) -> dict[str, Any]:
+    """What is written down when it is paused."""
+    return {
+        "boot": boot,
+        "task": [pause.task.pid, pause.task.start_time],
+        "name": pause.name,
+        "reason": pause.reason,
+        "paused": pause.paused.to_json(),
+    }
+
+
+def remembered(stored: Mapping[str, Any], boot: str, state_of: StateOf) -> Pause | None:
+    """
+    The pause that an earlier daemon wrote down, if it still stands.
+
+    Args:
+        stored: from `intent` or `outcome`.
+        boot: of this boot.
+        state_of: state of a process now; None when it is gone or another.
+
+    Returns:
+        None when the machine was started anew, every process is gone, or all run again.
+    """
+    try:
+        if stored["boot"] != boot:
+            return None
+        task = ProcessKey(*map(int, stored["task"]))
+        name, reason = str(stored["name"]), str(stored["reason"])
+        if "paused" in stored:
+            paused = Paused.from_json(stored["paused"])
+        else:
+            keys = [ProcessKey(int(pid), int(start)) for pid, start in stored["intended"]]
+            paused = Paused(tuple(keys), "sigstop", 0.0)
+    except (KeyError, TypeError, ValueError):
+        return None
+    stopped = tuple(key for key in paused.keys if state_of(key) == "T")
+    if not stopped:
+        return None
+    if "paused" not in stored:
+        paused = Paused(stopped, "sigstop", 0.0)
+    return Pause(task, name, paused, reason)
+
+
+class Pauses:
+    """Those that stand now."""
+
+    def __init__(self) -> None:
+        self._pauses: dict[ProcessKey, Pause] = {}
+
+    def add(self, pause: Pause) -> None:
+        """It is paused. A second pause of the same task adds what it stopped."""
+        before = self._pauses.get(pause.task)
+        if before is not None:
+            keys = (*before.paused.keys, *pause.paused.keys)
+            merged = Paused(
+                tuple(dict.fromkeys(keys)),
+                pause.paused.method,
+                before.paused.at_unix_s,
+                pause.paused.already_stopped,
+                pause.paused.skipped,
+            )
+            pause = Pause(pause.task, pause.name, merged, before.reason)
+        self._pauses[pause.task] = pause
+
+    def remove(self, task: ProcessKey) -> Pause | None:
+        """It runs again, or is gone."""
+        return self._pauses.pop(task, None)
+
+    def get(self, task: ProcessKey) -> Pause | None:
+        """The pause of a task, None when we did not pause it."""
+        return self._pauses.get(task)
+
+    def all(self) -> list[Pause]:
+        """Every pause that stands."""
+        return list(self._pauses.values())
+
+    def ended(self, state_of: StateOf) -> Iterable[Pause]:
+        """Pauses that somebody else ended, or whose processes are gone; they are removed."""
+        found = [
+            pause
+            for pause in self._pauses.values()
+            if not any(state_of(key) == "T" for key in pause.paused.keys)
+        ]
+        for pause in found:
+            del self._pauses[pause.task]
+        return found

@@ -1,0 +1,104 @@
+"""
+From ticks to the journal: which points of which series, and what changed in the incidents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from watchdog_app.core.outlook import CeilingReading, Incident, Stage
+from watchdog_app.core.records import ProcessKey, Task
+from watchdog_app.daemon import status
+from watchdog_app.daemon.journal import Entry
+from watchdog_app.daemon.journal_series import SeriesPoints
+from watchdog_app.daemon.thinning import Point, Thinner
+
+_COARSE_S = 0.9  # at rest no series needs more than a sample a second
+
+
+class Recorder:
+    """Turns each look into what the journal should keep of it."""
+
+    def __init__(self, boot: str) -> None:
+        self._boot = boot
+        self._thinner = Thinner()
+        self._sampled_mono_s = float("-inf")
+        self._incidents: dict[str, tuple[Stage, bool]] = {}
+
+    def points(self, look: status.Look) -> list[SeriesPoints]:
+        """New points worth keeping."""
+        stages = {key: each.stage for key, each in look.result.assessments.items()}
+        near = any(stage > Stage.OK for stage in stages.values())
+        if not near and look.snapshot.mono_s - self._sampled_mono_s < _COARSE_S:
+            return []
+        self._sampled_mono_s = look.snapshot.mono_s
+        found: list[SeriesPoints] = []
+        keys: set[Hashable] = set()
+        fine_tasks: set[ProcessKey] = set()
+        above: dict[Hashable, list[str]] = {}
+        for reading in look.readings:
+            fine = stages.get(reading.key, Stage.OK) > Stage.OK
+            ident = _ceiling_ident(reading)
+            for key in reading.tasks:
+                above.setdefault(key, []).append(ident)
+            if fine:
+                fine_tasks.update(reading.tasks)
+            keys.add(ident)
+            point = Point(look.snapshot.unix_s, reading.used, limit=reading.limit)
+            kept = self._thinner.offer(ident, point, reading.unit, fine)
+            if kept:
+                kind = reading.key.kind.value
+                found.append(SeriesPoints(ident, kind, reading.label, reading.unit, kept))
+        for task in look.tasks:
+            keys.add(task.key)
+            point = Point(
+                look.snapshot.unix_s,
+                task.rss_bytes,
+                swap=task.swap_bytes,
+            )
+            kept = self._thinner.offer(task.key, point, "bytes", task.key in fine_tasks)
+            if kept:
+                found.append(self._task_series(task, kept, above.get(task.key, [])))
+        self._thinner.forget_others(keys)
+        return found
+
+    def incidents(self, look: status.Look) -> list[Entry]:
+        """An entry for each incident that opened, changed its stage or closed."""
+        found = []
+        for incident in (*look.result.incidents, *look.result.closed):
+            now = (incident.stage, incident.closed_unix_s is not None)
+            if self._incidents.get(incident.id) == now:
+                continue
+            self._incidents[incident.id] = now
+            found.append(_incident_entry(incident, look.snapshot.unix_s))
+        open_ids = {incident.id for incident in look.result.incidents}
+        for id_ in [id_ for id_ in self._incidents if id_ not in open_ids]:
+            del self._incidents[id_]
+        return found
+
+    def _task_series(self, task: Task, kept: list[Point], ceilings: list[str]) -> SeriesPoints:
+        return SeriesPoints(
+            ident=f"{self._boot}:{task.key.pid}:{task.key.start_time}",
+            kind="task",
+            name=task.name,
+            unit="bytes",
+            points=kept,
+            pid=task.key.pid,
+            path=task.info.notebook or task.info.script,
+            ceilings=ceilings,
+        )
+
+
+def _ceiling_ident(reading: CeilingReading) -> str:
+    return f"{reading.key.kind.value}:{reading.key.subject}"
+
+
+def _incident_entry(incident: Incident, now_unix_s: float) -> Entry:
+    first = incident.culprits[0] if incident.culprits else None
+    return Entry(
+        now_unix_s,
+        "incident",
+        status.incident(incident),
+        pid=first.task.pid if first else None,
+        name=first.name if first else None,
+    )

@@ -1,0 +1,245 @@
+"""
+The status object of docs/protocol.md, from what the last tick found. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from watchdog_app.core.engine import TickResult
+from watchdog_app.core.outlook import Assessment, CeilingReading, Forecast, Incident, Stage
+from watchdog_app.core.records import AgentView, Fault, ProcessKey, Snapshot, Task
+
+SCHEMA_VERSION = 1
+MOST_TASKS = 500  # in one object: it has to fit into a message; the largest are shown
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One tick as clients see it."""
+
+    snapshot: Snapshot
+    tasks: tuple[Task, ...]
+    readings: tuple[CeilingReading, ...]
+    result: TickResult
+    agents: Mapping[ProcessKey, AgentView] = field(default_factory=dict)  # by task
+
+
+def status(
+    look: Look | None,
+    *,
+    daemon: Mapping[str, Any],
+    host_name: str,
+    paused: Iterable[ProcessKey],
+    faults: Sequence[Fault],
+    now_unix_s: float,
+) -> dict[str, Any]:
+    """The whole object; with no look yet it holds the daemon and the faults alone."""
+    ours = set(paused)
+    found: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "time_unix_s": now_unix_s,
+        "host": _host(look, host_name),
+        "daemon": dict(daemon),
+        "ceilings": [],
+        "gpus": [],
+        "processes": [],
+        "incidents": [],
+        "errors": [
+            {"source": fault.source, "message": fault.message, "remedy": fault.remedy}
+            for fault in faults
+        ],
+    }
+    if look is None:
+        return found
+    found["time_unix_s"] = look.snapshot.unix_s
+    assessments = look.result.assessments
+    found["ceilings"] = [_ceiling(r, assessments.get(r.key)) for r in look.readings]
+    shown = look.tasks
+    if len(shown) > MOST_TASKS:
+        shown = tuple(sorted(shown, key=lambda task: -task.rss_bytes)[:MOST_TASKS])
+        found["errors"].append(
+            {
+                "source": "status",
+                "message": f"{len(look.tasks)} tasks are watched; "
+                f"the {MOST_TASKS} that hold most memory are listed.",
+                "remedy": None,
+            }
+        )
+    found["processes"] = [_task(task, look, task.key in ours) for task in shown]
+    found["incidents"] = [incident(each) for each in look.result.incidents]
+    return found
+
+
+def incident(each: Incident) -> dict[str, Any]:
+    """An incident as clients and the journal see it."""
+    return {
+        "id": each.id,
+        "ceiling": each.ceiling.kind.value,
+        "subject": each.ceiling.subject,
+        "label": each.label,
+        "stage": _stage(each.stage),
+        "peak": _stage(each.peak),
+        "opened_unix_s": each.opened_unix_s,
+        "closed_unix_s": each.closed_unix_s,
+        "why": each.why,
+        "advice": list(each.advice),
+        "culprits": [
+            {
+                "pid": culprit.task.pid,
+                "name": culprit.name,
+                "slope_bytes_per_s": _finite(culprit.slope_bytes_per_s),
+                "share": _finite(culprit.share),
+            }
+            for culprit in each.culprits
+        ],
+    }
+
+
+def _host(look: Look | None, name: str) -> dict[str, Any]:
+    if look is None:
+        return {"name": name}
+    host = look.snapshot.host
+    return {
+        "name": name,
+        "memory_total_bytes": host.total_bytes,
+        "memory_available_bytes": host.available_bytes,
+        "swap_total_bytes": host.swap_total_bytes,
+        "swap_free_bytes": host.swap_free_bytes,
+        "swap_in_bytes_per_s": look.result.swap_in_bytes_per_s,
+        "swap_out_bytes_per_s": look.result.swap_out_bytes_per_s,
+        "shm_used_bytes": host.shm_used_bytes,
+        "shm_limit_bytes": host.shm_limit_bytes,
+        "pressure_some_avg10_percent": host.pressure.some_avg10 if host.pressure else None,
+        "pressure_full_avg10_percent": host.pressure.full_avg10 if host.pressure else None,
+    }
+
+
+def _ceiling(reading: CeilingReading, assessment: Assessment | None) -> dict[str, Any]:
+    ratio = reading.used / reading.limit if reading.limit > 0 else None
+    found: dict[str, Any] = {
+        "kind": reading.key.kind.value,
+        "subject": reading.key.subject,
+        "label": reading.label,
+        "used": _whole(reading.used, reading.unit),
+        "limit": _whole(reading.limit, reading.unit),
+        "unit": reading.unit,
+        "ratio": ratio,
+        "lethal": reading.lethal,
+        "note": reading.note,
+        "stage": "ok",
+        "regime": "unknown",
+        "slope_per_s": None,
+        **_eta(None),
+        "why": None,
+        "tasks": [key.pid for key in reading.tasks],
+    }
+    if assessment is not None:
+        found |= {
+            "stage": _stage(assessment.stage),
+            "regime": assessment.regime.value,
+            "slope_per_s": _finite(assessment.slope_per_s),
+            **_eta(assessment.forecast),
+            "why": assessment.why,
+        }
+    return found
+
+
+def _task(task: Task, look: Look, ours: bool) -> dict[str, Any]:
+    info = task.info
+    outlook = look.result.tasks.get(task.key)
+    return {
+        "pid": task.key.pid,
+        "start_time": task.key.start_time,
+        "name": task.name,
+        "kind": task.kind.value,
+        "notebook": info.notebook,
+        "script": info.script,
+        "kernel_id": info.kernel_id,
+        "user": info.user,
+        "started_unix_s": info.started_unix_s,
+        "state": state(task),
+        "paused_by_watchdog": ours,
+        "children": len(task.members) - 1,
+        "ram_bytes": task.rss_bytes,
+        "swap_bytes": task.swap_bytes,
+        "gpu_memory_bytes": None,
+        "cpu_percent": _rounded(outlook.cpu_percent if outlook else None, 1),
+        "trend_bytes_per_s": _finite(outlook.trend_bytes_per_s) if outlook else None,
+        **_eta(outlook.forecast if outlook else None),
+        "ceiling": outlook.ceiling.kind.value if outlook and outlook.ceiling else None,
+        "stage": _stage(outlook.stage) if outlook else "ok",
+        "why": outlook.why if outlook else None,
+        "agent": _agent(look.agents.get(task.key)),
+    }
+
+
+def state(task: Task) -> str:
+    """One word for a process tree: what its user would say that it does."""
+    letters = {member.state for member in task.members}
+    if task.paused:
+        return "paused"
+    if task.members and task.members[0].state == "Z":
+        return "zombie"
+    for letter, word in (("R", "running"), ("D", "disk")):
+        if letter in letters:
+            return word
+    return "sleeping"
+
+
+def _agent(view: AgentView | None) -> dict[str, Any] | None:
+    if view is None:
+        return None
+    rescue = view.rescue
+    return {
+        "pid": view.key.pid,
+        "framework": view.framework,
+        "directory": view.directory,
+        "training": view.training,
+        "step": view.step,
+        "epoch": view.epoch,
+        "batch": view.batch,
+        "loss": view.loss,
+        "step_s": view.step_s,
+        "save_s": view.save_s,
+        "state_bytes": view.state_bytes,
+        "saving": view.saving,
+        "rescue": None
+        if rescue is None
+        else {
+            "path": rescue.path,
+            "step": rescue.step,
+            "bytes": rescue.bytes,
+            "seconds": rescue.seconds,
+            "saved_unix_s": rescue.saved_unix_s,
+        },
+    }
+
+
+def _eta(forecast: Forecast | None) -> dict[str, float | None]:
+    if forecast is None:
+        return {"eta_s": None, "eta_low_s": None, "eta_high_s": None}
+    return {
+        "eta_s": _finite(forecast.eta_s),
+        "eta_low_s": _finite(forecast.low_s),
+        "eta_high_s": _finite(forecast.high_s),
+    }
+
+
+def _stage(stage: Stage) -> str:
+    return stage.name.lower()
+
+
+def _whole(value: float, unit: str) -> float | int:
+    return int(value) if unit == "bytes" and math.isfinite(value) else value
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)
