@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple
 
-_KEPT = 12
+_KEPT = 16
+
+
+class Visits(NamedTuple):
+    """How often a level was reached and left again before some moment."""
+
+    times: int
+    latest_t: float | None
+    highest: (
+        float | None
+    )  # highest peak of all before that moment, whether or not it reached the level
 
 
 class Swings:
@@ -13,7 +24,7 @@ class Swings:
     __slots__ = ("_extreme", "_extreme_t", "_rising", "peaks", "troughs")
 
     def __init__(self) -> None:
-        self.peaks: deque[tuple[float, float]] = deque(maxlen=_KEPT)  # (time, value)
+        self.peaks: list[tuple[float, float]] = []  # (time, value), oldest first
         self.troughs: deque[tuple[float, float]] = deque(maxlen=_KEPT)
         self._rising = True
         self._extreme: float | None = None
@@ -27,7 +38,7 @@ class Swings:
             if v >= self._extreme:
                 self._extreme, self._extreme_t = v, t
             elif v < self._extreme - size:
-                self.peaks.append((self._extreme_t, self._extreme))
+                self._add_peak(self._extreme_t, self._extreme)
                 self._rising, self._extreme, self._extreme_t = False, v, t
         elif v <= self._extreme:
             self._extreme, self._extreme_t = v, t
@@ -35,12 +46,25 @@ class Swings:
             self.troughs.append((self._extreme_t, self._extreme))
             self._rising, self._extreme, self._extreme_t = True, v, t
 
-    def was_left(self, t: float, v: float, slack: float, lately_s: float) -> bool:
-        """`v` was reached and left again: twice at any time, or once in the last `lately_s`."""
+    def _add_peak(self, t: float, v: float) -> None:
+        self.peaks.append((t, v))
+        if len(self.peaks) > _KEPT:
+            # Forget the lowest of the older half: small ripples must not push out of memory
+            # how high a past cycle went.
+            older = range(_KEPT // 2)
+            del self.peaks[min(older, key=lambda i: self.peaks[i][1])]
+
+    def visits(self, level: float, before_t: float) -> Visits:
+        """The peaks earlier than `before_t` that reached `level`."""
         times = 0
+        latest: float | None = None
+        highest: float | None = None
         for when, peak in self.peaks:
-            if peak >= v - slack:
+            if when >= before_t:
+                break
+            if highest is None or peak > highest:
+                highest = peak
+            if peak >= level:
                 times += 1
-                if t - when < lately_s:
-                    return True
-        return times >= 2
+                latest = when
+        return Visits(times, latest, highest)

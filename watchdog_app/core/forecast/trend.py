@@ -1,74 +1,86 @@
-"""The forecaster: robust slopes on many time scales, with a memory for cycles."""
+"""The forecaster: growth read on many time scales, weighed against innocent explanations."""
 
 from __future__ import annotations
 
 import math
 
+from watchdog_app.core.forecast.claims import Claim, Reading, read_scale
+from watchdog_app.core.forecast.evidence import Thresholds, View, convincing, room_left
 from watchdog_app.core.forecast.outlook import Outlook
-from watchdog_app.core.forecast.pyramid import BASE_S, LEVELS, Pyramid, sen_slope
+from watchdog_app.core.forecast.pyramid import LEVELS, Pyramid
 from watchdog_app.core.forecast.segment import Segment
 from watchdog_app.core.forecast.swings import Swings
 from watchdog_app.core.outlook import Forecast, Regime
 
-_CONCORDANCE = 0.6
-_STILL = 0.5  # the last quarter must grow at this share of the slope
-_STRICT_RHO = 1.5  # growth seen per room left, to tell a person
-_EAGER_RHO = 1.0
-_START_RHO = 6.0  # the same for growth that begins with the process: imports look like leaks
-_START_S = 6.0
-_SHORTEST_LEVEL = 3
-_LATELY_S = 30.0
-_GAP_S = 30.0
+_GAP_S = 30.0  # nothing is known of what happened in a longer gap
+_SHORTEST = 2  # scale; blocks of 1 s
+_SWING = 0.04  # of the limit; smaller turns are noise
+_IGNORE = 1e-5  # of the largest value seen
+_MATTERS = 2e-3  # of the largest value seen: less growth than this is no claim
+_FULL = 0.985  # of the limit: at the end, whatever the trend says
+_STRICT = Thresholds()
+_EAGER = Thresholds(
+    span_s=15.0,
+    evidence=1.7,
+    horizon_s=30.0,
+    fast_evidence=1.5,
+    fast_horizon_s=5.0,
+    overwhelming=10.0,
+)
 
 
 class TrendForecaster:
     """Forecast of one series."""
 
     __slots__ = (
+        "_claims",
+        "_due",
         "_limit",
-        "_look",
-        "_new_t",
+        "_line",
         "_outlook",
         "_pyramid",
         "_segment",
         "_start",
         "_swings",
         "_t",
+        "_thoughts",
         "_top",
         "_used",
+        "eager",
+        "strict",
     )
 
-    def __init__(self) -> None:
-        self._reset()
+    def __init__(self, strict: Thresholds = _STRICT, eager: Thresholds = _EAGER) -> None:
+        self.strict, self.eager = strict, eager
+        self._start: float | None = None
+        self._forget()
+        self._t = self._used = self._limit = 0.0
 
-    def _reset(self) -> None:
+    def _forget(self) -> None:
         self._pyramid = Pyramid()
         self._segment = Segment()
         self._swings = Swings()
         self._outlook = Outlook()
-        self._start: float | None = None
-        self._look = 0.0
-        self._t = 0.0
-        self._used = 0.0
-        self._limit = 0.0
-        self._top = -math.inf
-        self._new_t = 0.0
+        self._claims: list[list[Claim]] = [[] for _ in range(LEVELS)]
+        self._line: Claim | None = None
+        self._due = [0.0] * LEVELS
+        self._top = 0.0
 
     def update(self, mono_s: float, used: float, limit: float) -> None:
         """Take a sample; times increase."""
-        if self._start is not None and mono_s - self._t > _GAP_S:
-            self._reset()
         if self._start is None:
             self._start = mono_s
+        elif mono_s - self._t > _GAP_S:
+            self._forget()
         passed = mono_s - self._t
         self._t, self._used, self._limit = mono_s, used, limit
-        if used > self._top:
-            if used > self._top + 0.002 * limit:
-                self._new_t = mono_s
-            self._top = used
-        self._segment.add(mono_s, used, abs(self._top))
-        self._swings.add(mono_s, used, 0.04 * limit)
+        size = abs(used)
+        if size > self._top:
+            self._top = size
+        self._segment.add(mono_s, used, self._top)
+        self._swings.add(mono_s, used, _SWING * limit)
         if self._pyramid.add(mono_s, used):
+            self._read()
             self._think()
         else:
             self._age(passed)
@@ -76,6 +88,18 @@ class TrendForecaster:
     def assess(self) -> Outlook:
         """Where the series leads, as of the last sample."""
         return self._outlook
+
+    def claims(self) -> list[Claim]:
+        """All growth that the series shows, longest scale first."""
+        found = [c for level in reversed(self._claims) for c in level]
+        if self._line is not None:
+            found.append(self._line)
+        return found
+
+    def view(self) -> View:
+        """The moment of the last sample."""
+        start = self._t if self._start is None else self._start
+        return View(self._t, self._used, self._limit, start, self._swings)
 
     def _age(self, passed: float) -> None:
         o = self._outlook
@@ -89,97 +113,117 @@ class TrendForecaster:
         if o.eager_eta_s is not None:
             o.eager_eta_s = max(0.0, o.eager_eta_s - passed)
 
-    def _think(self) -> None:
-        t, used, limit = self._t, self._used, self._limit
-        ignore = 1e-5 * limit
-        left_before = self._swings.was_left(t, used, 0.005 * limit, _LATELY_S)
-        start = self._start if self._start is not None else t
-        strict = eager = math.inf
-        fastest = 0.0
-        best: float | None = None
-        slope_best = span_best = 0.0
-        shortest: tuple[float, float, float] | None = None
-        for level in range(LEVELS - 1, 1, -1):
-            if len(self._pyramid.levels[level]) < 4:
+    def _read(self) -> None:
+        """Read the claims anew, each scale as often as its blocks are long."""
+        t, matters, ignore = self._t, _MATTERS * self._top, _IGNORE * self._top
+        for scale in range(_SHORTEST, LEVELS):
+            if t < self._due[scale]:
                 continue
-            blocks = self._pyramid.window(level)
-            if len(blocks) < 5:
+            whole = self._pyramid.levels[scale]
+            if len(whole) < 4:
                 continue
-            gain = blocks[-1][1] - blocks[0][1]
-            if gain <= 50 * ignore:
-                continue
-            s_high, c_high = sen_slope([b[2] for b in blocks], [b[3] for b in blocks], ignore)
-            s_low, c_low = sen_slope([b[0] for b in blocks], [b[1] for b in blocks], ignore)
-            if s_high <= 0.0 or s_low <= 0.0:
-                continue
-            fastest = max(fastest, s_high)
-            if c_high < _CONCORDANCE or c_low < _CONCORDANCE:
-                continue
-            slope = min(s_high, s_low) if s_high > 2 * s_low else 0.5 * (s_high + s_low)
-            tail = blocks[-3:]
-            recent = (tail[-1][3] - tail[0][3]) / max(1e-6, tail[-1][2] - tail[0][2])
-            if recent < _STILL * slope:
-                continue
-            room = max(0.0, limit - max(used, tail[-1][3]))
-            eta = room / slope
-            if best is None and recent <= 1.7 * slope:
-                best, slope_best, span_best = eta, slope, t - blocks[0][0]
-            shortest = (eta, slope, t - blocks[0][0])
-            if left_before or BASE_S * (1 << level) * len(blocks) < 0.8 * 8:
-                continue
-            early = blocks[0][0] - start < _START_S
-            if gain >= (_START_RHO if early else _STRICT_RHO) * room:
-                strict = min(strict, eta)
-            if gain >= (0.5 * _START_RHO if early else _EAGER_RHO) * room:
-                eager = min(eager, eta)
-        if best is None and shortest is not None:
-            best, slope_best, span_best = shortest
+            self._due[scale] = t + 0.125 * 0.25 * (1 << scale) - 0.01
+            blocks = self._pyramid.window(scale)
+            if len(blocks) < 5 or blocks[-1][3] - blocks[0][3] <= matters:
+                self._claims[scale] = []
+            else:
+                self._claims[scale] = read_scale(blocks, list(whole), scale, ignore)
+        self._line = self._read_line(matters)
+
+    def _read_line(self, matters: float) -> Claim | None:
         line = self._segment.line()
-        span = t - self._segment.origin
-        if line and line[0] > 0.0 and line[2] > 4.0 and span > 3.0:
-            slope = line[0]
-            level_now = max(used, line[1] + slope * span)
-            gain = level_now - self._segment.first
-            room = max(0.0, limit - level_now)
-            if gain > 50 * ignore:
-                best, slope_best, span_best = room / slope, slope, span
-                early = self._segment.origin - start < _START_S
-                if not left_before and span >= 10.0 and gain >= _STRICT_RHO * room and not early:
-                    strict = min(strict, best)
-                if not left_before and gain >= (_START_RHO if early else _EAGER_RHO) * room:
-                    eager = min(eager, best)
-        strict, eager = self._near_the_end(strict, eager, left_before)
-        regime = Regime.LINEAR if best is not None else Regime.FLAT
+        span = self._t - self._segment.origin
+        if line is None or span <= 2.0:
+            return None
+        slope, origin_value, certainty = line
+        if slope <= 0.0 or certainty <= 4.0:
+            return None
+        level = max(self._used, origin_value + slope * span)
+        gain = level - self._segment.first
+        if gain <= matters:
+            return None
+        return Claim(
+            Reading.LINE, -1, self._segment.origin, gain, level, slope, 1.0, 1.0, 0.0, (0.0, 0.0)
+        )
+
+    def _think(self) -> None:
+        view = self.view()
+        claims = self.claims()
+        strict = self._soonest(claims, view, self.strict)
+        eager = self._soonest(claims, view, self.eager)
+        if view.used >= _FULL * view.limit:
+            strict = eager = 0.0
+        last = self._last_chance(view)
+        if last is not None and (eager is None or last < eager):
+            eager = last
+        chosen = self._choose(claims)
+        fastest = max((c.slope for c in claims), default=0.0)
+        forecast = None
+        if chosen is not None:
+            room = room_left(chosen, view)
+            if chosen.gain >= 0.02 * room:
+                eta = room / chosen.slope
+                forecast = Forecast(eta, 0.6 * eta, 1.6 * eta)
+        regime = Regime.FLAT if forecast is None else Regime.LINEAR
         if len(self._pyramid.levels[0]) < 6:
             regime = Regime.UNKNOWN
         self._outlook = Outlook(
             regime=regime,
-            forecast=None if best is None else Forecast(best, 0.6 * best, 1.6 * best),
-            slope_per_s=slope_best if best is not None else 0.0,
-            span_s=span_best,
-            fastest_per_s=max(fastest, slope_best),
-            strict_eta_s=None if strict == math.inf else strict,
-            eager_eta_s=None if eager == math.inf else eager,
-            critical=used > 0.98 * limit and strict < 3.0,
+            forecast=forecast,
+            slope_per_s=chosen.slope if chosen is not None and forecast is not None else 0.0,
+            span_s=view.t - chosen.start_t if chosen is not None else 0.0,
+            fastest_per_s=fastest,
+            strict_eta_s=strict,
+            eager_eta_s=eager,
+            critical=strict is not None and strict < 3.0 and view.used >= 0.98 * view.limit,
         )
 
-    def _near_the_end(self, strict: float, eager: float, left_before: bool) -> tuple[float, float]:
-        """Add the last-chance rules: little room, new territory, still rising."""
-        limit, used = self._limit, self._used
-        room = max(0.0, limit - used)
+    @staticmethod
+    def _soonest(claims: list[Claim], view: View, ask: Thresholds) -> float | None:
+        soonest = math.inf
+        for claim in claims:
+            eta = convincing(claim, view, ask)
+            if eta is not None and eta < soonest:
+                soonest = eta
+        return None if soonest == math.inf else soonest
+
+    def _choose(self, claims: list[Claim]) -> Claim | None:
+        """The claim to forecast from: the present line, else the longest that still holds."""
+        line = self._line
+        if line is not None and self._t - line.start_t > 3.0:
+            return line
+        shortest: Claim | None = None
+        for claim in claims:
+            if claim.reading is Reading.BOTH and claim.agreement >= 0.6 and claim.recent >= 0.5:
+                if claim.recent <= 1.7:
+                    return claim
+                shortest = claim
+        return shortest
+
+    def _last_chance(self, view: View) -> float | None:
+        """
+        Time to full by the last seconds' growth, when little room is left.
+
+        Growth that takes 5 s from half full to full must not be missed for want
+        of evidence; faster growth is a burst, and could not be answered anyway.
+        """
         base = self._pyramid.levels[0]
-        if len(base) < 5 or left_before or self._t - self._new_t > 4.0:
-            return strict, eager
-        then = base[-5]
-        rate = (used - then[1]) / max(0.25, self._t - then[0])
-        if rate <= 0.0:
-            return strict, eager
-        last_chance = room / rate
-        # Growth that fills the second half in 5 s leaves 3 s at 70 % of the limit.
-        if used > 0.65 * limit and last_chance < 3.5 and len(base) > 7:
-            eager = min(eager, last_chance)
-        if used > 0.85 * limit and last_chance < 10.0:
-            eager = min(eager, last_chance)
-        if used > 0.95 * limit and used - then[1] > 0.004 * limit:
-            strict, eager = min(strict, last_chance), min(eager, last_chance)
-        return strict, eager
+        if view.used < 0.65 * view.limit or len(base) < 8:
+            return None
+        then = base[-8]
+        passed = view.t - then[0]
+        gain = view.used - then[1]
+        half = base[-4]
+        rate = gain / max(0.25, passed)
+        lately = (view.used - half[1]) / max(0.25, view.t - half[0])
+        if rate <= 0.0 or lately < 0.6 * rate:
+            return None
+        rate = max(rate, lately)
+        room = max(0.0, view.limit - view.used)
+        if rate > 0.13 * view.limit and view.used < 0.93 * view.limit:
+            return None
+        eta = room / rate
+        if eta > 2.6 or gain < 0.02 * view.limit:
+            return None
+        visits = view.swings.visits(view.used - 0.005 * view.limit, then[0])
+        return None if visits.times else eta

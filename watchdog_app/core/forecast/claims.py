@@ -1,0 +1,148 @@
+"""
+Growth as read off one series, in its own units and without regard to any limit.
+
+A claim says: for so long it has risen by so much, at this rate, and still does.
+Whether that is enough to act on is `evidence`'s business.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import IntEnum
+
+from watchdog_app.core.forecast.pyramid import Block, sen_slope
+
+
+class Reading(IntEnum):
+    """What a claim was read from."""
+
+    BOTH = 0  # floor and upper envelope of one scale rise together
+    PEAKS = 1  # the upper envelope of one scale rises along a line, whatever the floor does
+    LINE = 2  # least squares since the last change of course
+
+
+class Claim:
+    """Growth of a series over one span. Mutable, for the daemon's sake: few are made a second."""
+
+    __slots__ = (
+        "agreement",
+        "gain",
+        "level",
+        "misfit",
+        "reading",
+        "recent",
+        "reference_t",
+        "reference_value",
+        "scale",
+        "slope",
+        "start_t",
+    )
+
+    def __init__(
+        self,
+        reading: Reading,
+        scale: int,
+        start_t: float,
+        gain: float,
+        level: float,
+        slope: float,
+        recent: float,
+        agreement: float,
+        misfit: float,
+        reference: tuple[float, float],
+    ) -> None:
+        self.reading = reading
+        self.scale = scale  # of the pyramid; -1 for a line
+        self.start_t = start_t
+        self.gain = gain  # growth over the span, of the floor or, for PEAKS, of the envelope
+        self.level = level  # upper envelope now: what meets the limit
+        self.slope = slope  # a second, above 0
+        self.recent = recent  # slope of the last third as a share of the whole
+        self.agreement = agreement  # Kendall's concordance, at most 1
+        self.misfit = misfit  # largest distance from the line, as a share of the gain
+        # A floor a little while ago, (time, value): has it grown since?
+        self.reference_t, self.reference_value = reference
+
+
+def rises(blocks: Sequence[Block], index: int) -> bool:
+    """Cheap sieve: False for most windows that only wobble."""
+    return blocks[-1][index] > blocks[0][index] and blocks[-2][index] > blocks[1][index]
+
+
+def read_scale(blocks: list[Block], whole: list[Block], scale: int, ignore: float) -> list[Claim]:
+    """
+    The claims of one scale, none when it does not rise.
+
+    Args:
+        blocks: oldest first, the unfinished one included; at least 5.
+        whole: the finished ones alone.
+        scale: index of the scale, kept in the claim.
+        ignore: differences up to this much count as none.
+    """
+    if blocks[-1][3] - blocks[0][3] <= ignore and blocks[-1][1] - blocks[0][1] <= ignore:
+        return []
+    found: list[Claim] = []
+    if scale >= 3 and len(whole) >= 5:
+        peaks = _read_peaks(blocks, whole, scale, ignore)
+        if peaks is not None:
+            found.append(peaks)
+    if not (rises(blocks, 1) and blocks[-1][3] > blocks[0][3]):
+        return found
+    high, agree_high = sen_slope([b[2] for b in blocks], [b[3] for b in blocks], ignore)
+    if high <= 0.0 or agree_high < 0.3:
+        return found
+    low, agree_low = sen_slope([b[0] for b in blocks], [b[1] for b in blocks], ignore)
+    if low <= 0.0 or agree_low < 0.3:
+        return found
+    # An envelope that runs away from its floor is a burst on top of the growth.
+    slope = low if high > 2.0 * low else 0.5 * (high + low)
+    first, last = blocks[-3], blocks[-1]
+    recent = (last[3] - first[3]) / max(1e-6, last[2] - first[2]) / slope
+    found.append(
+        Claim(
+            Reading.BOTH,
+            scale,
+            min(blocks[0][0], blocks[0][2]),
+            last[1] - blocks[0][1],
+            max(first[3], blocks[-2][3], last[3]) if recent > 0.0 else last[3],
+            slope,
+            recent,
+            min(agree_high, agree_low),
+            0.0,
+            (blocks[-2][0], blocks[-2][1]),
+        )
+    )
+    return found
+
+
+def _read_peaks(blocks: list[Block], whole: list[Block], scale: int, ignore: float) -> Claim | None:
+    # The unfinished block has not had its peak yet, unless it is already the highest.
+    used = blocks if blocks[-1][3] > whole[-1][3] else whole
+    if not rises(used, 3):
+        return None
+    times, values = [b[2] for b in used], [b[3] for b in used]
+    slope, agreement = sen_slope(times, values, ignore)
+    gain = values[-1] - values[0]
+    if slope <= 0.0 or gain <= ignore or agreement < 0.3:
+        return None
+    origin = times[0]
+    offsets = sorted(v - slope * (t - origin) for t, v in zip(times, values, strict=True))
+    middle = offsets[len(offsets) // 2]
+    misfit = max(offsets[-1] - middle, middle - offsets[0]) / gain
+    third = max(2, len(values) // 3)
+    rise = values[-1] - values[-1 - third]
+    recent = rise / max(1e-6, times[-1] - times[-1 - third]) / slope
+    level = max(values[-1], values[-2])
+    return Claim(
+        Reading.PEAKS,
+        scale,
+        origin,
+        gain,
+        level,
+        slope,
+        recent,
+        agreement,
+        misfit,
+        (times[-1], -math.inf),
+    )
