@@ -1,0 +1,84 @@
+"""Captured trees of /proc and of memory groups, copied so that a test may change them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from watchdog_app.core.records import ProcessInfo, Snapshot
+from watchdog_app.sensors.machine import Machine
+
+FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
+V2_MOUNTS = "31 23 0:28 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
+NOW_UNIX_S = 1_800_000_000.0
+
+
+class Tree:
+    """A machine on disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.proc = folder / "proc"
+        self.groups = folder / "cgroup"
+        self.shm = folder / "shm"
+        shutil.copytree(FIXTURES / "proc", self.proc, symlinks=True)
+        shutil.copytree(FIXTURES / "cgroup_v1", self.groups)
+        self.shm.mkdir()
+
+    def machine(self, own_uid: int | None = None) -> Machine:
+        """The machine of this tree. Nobody's Jupyter servers are asked."""
+        return Machine(
+            proc=str(self.proc),
+            cgroup_root=str(self.groups),
+            shm=str(self.shm),
+            runtime_dirs=[],
+            own_uid=os.getuid() if own_uid is None else own_uid,
+        )
+
+    def write(self, path: str, text: str | bytes) -> None:
+        """Replace a file below proc."""
+        data = text.encode() if isinstance(text, str) else text
+        target = self.proc / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+
+    def link(self, path: str, target: str) -> None:
+        """Replace a symbolic link below proc."""
+        link = self.proc / path
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+
+    def rewrite(self, path: str, old: str, new: str) -> None:
+        """Replace text within a file below proc; it must be there."""
+        text = (self.proc / path).read_bytes()
+        assert old.encode() in text
+        (self.proc / path).write_bytes(text.replace(old.encode(), new.encode()))
+
+    def remove(self, pid: int) -> None:
+        """End a process."""
+        shutil.rmtree(self.proc / str(pid))
+
+    def copy(self, source: int, pid: int, start: int) -> None:
+        """A new process like an old one."""
+        shutil.copytree(self.proc / str(source), self.proc / str(pid), symlinks=True)
+        fields = (self.proc / f"{source}/stat").read_text()
+        head, _, rest = fields.rpartition(")")
+        parts = rest.split(" ")
+        parts[20] = str(start)
+        name = head.partition("(")[2]
+        self.write(f"{pid}/stat", f"{pid} ({name}){' '.join(parts)}")
+
+    def use_v2(self) -> None:
+        """The same machine with cgroup v2."""
+        shutil.rmtree(self.groups)
+        shutil.copytree(FIXTURES / "cgroup_v2", self.groups)
+        self.write("self/mountinfo", V2_MOUNTS)
+
+    def enter_group(self, pid: int, line: str) -> None:
+        """Move a process: its whole /proc/PID/cgroup."""
+        self.write(f"{pid}/cgroup", f"{line}\n")
+
+
+def by_pid(snapshot: Snapshot) -> dict[int, ProcessInfo]:
+    """The infos of a snapshot by pid."""
+    return {key.pid: info for key, info in snapshot.infos.items()}
