@@ -14,7 +14,6 @@ complete rescue by itself. See docs/agent.md for what is restored.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import keras
@@ -23,6 +22,7 @@ from watchdog_app.agent import callback_state, chapters, position
 from watchdog_app.agent.contain import Guard, say
 from watchdog_app.agent.fit_state import FitState
 from watchdog_app.agent.link import Link
+from watchdog_app.agent.notebook import notebook_path
 from watchdog_app.agent.resumption import Resumption
 from watchdog_app.agent.session import Session
 from watchdog_app.agent.store import RescueStore
@@ -188,9 +188,7 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
             iterator = None
         self._state = state = FitState(self.model, callbacks, position.Course(iterator))
         store = RescueStore(chapters.chapter_directory(self.directory), self.keep)
-        # Jupyter names the notebook to its kernel; elsewhere the daemon finds out by itself.
-        notebook = os.environ.get("JPY_SESSION_NAME", "")
-        link = Link("keras", store.directory, notebook if notebook.endswith(".ipynb") else None)
+        link = Link("keras", store.directory, notebook_path())
         self._session = Session(store, link, state.capture)
 
     def _resume(self, session: Session, state: FitState) -> Resumption | None:

@@ -31,6 +31,9 @@ import tensorflow as tf
 from watchdog_app.errors import RescueMismatch
 
 _SAY_AFTER_S = 2.0  # drawing finished batches again is said when it takes longer
+UNSEEDED_SHUFFLE = (
+    "the order of a tf.data shuffle without a seed (give it one: shuffle(..., seed=1))"
+)
 _RELIED_ON = (
     "_enumerate_iterator",
     "_current_iterator",
@@ -163,8 +166,8 @@ def unrepeatable_order(iterator: Any) -> str | None:
         return "the order of a torch DataLoader"
     if name == "GrainDatasetAdapter":
         return "the order of a grain dataset"
-    if name == "TFDatasetAdapter" and _unseeded_shuffle(iterator.data_adapter.get_tf_dataset()):
-        return "the order of a tf.data shuffle without seed (give shuffle(seed=...) one)"
+    if name == "TFDatasetAdapter" and unseeded_shuffle(iterator.data_adapter.get_tf_dataset()):
+        return UNSEEDED_SHUFFLE
     if name == "ArrayDataAdapter" and iterator.data_adapter._shuffle:
         from tensorflow.python.eager import context
 
@@ -308,7 +311,7 @@ class Replay:
         self._owed = 0
 
 
-def _unseeded_shuffle(dataset: Any) -> bool:
+def unseeded_shuffle(dataset: Any) -> bool:
     """A dataset that shuffles without any seed; False where that cannot be told."""
     inputs = getattr(dataset, "_inputs", None)
     if inputs is None:
@@ -317,4 +320,4 @@ def _unseeded_shuffle(dataset: Any) -> bool:
         seeds = [getattr(dataset, name, None) for name in ("_seed", "_seed2")]
         if all(seed is not None and int(seed) == 0 for seed in seeds):
             return True
-    return any(_unseeded_shuffle(source) for source in inputs())
+    return any(unseeded_shuffle(source) for source in inputs())

@@ -135,6 +135,8 @@ def of_objects(objects: Mapping[str, Any]) -> list[StateVariable]:
         if isinstance(thing, keras.Model):
             found.add(name, thing.variables, MODEL)
             found.add(name, thing.metrics_variables, METRIC)
+            for optimizer in optimizers_of(thing):
+                found.add(name, optimizer.variables, OPTIMIZER)
         elif isinstance(thing, keras.optimizers.Optimizer):
             found.add(name, thing.variables, OPTIMIZER)
         elif isinstance(thing, keras.metrics.Metric):
@@ -181,16 +183,18 @@ def optimizer_targets(model: Any) -> list[list[int] | None]:
     None for an optimizer that has not seen its variables yet. Recorded with a
     rescue: a fresh process needs it to make the slots before it can fill them.
     """
-    position = {id(variable): index for index, variable in enumerate(model.variables)}
-    targets: list[list[int] | None] = []
-    for optimizer in optimizers_of(model):
-        trained = getattr(optimizer, "_trainable_variables", None)
-        if not optimizer.built or trained is None:
-            targets.append(None)
-            continue
-        known = [position[id(item)] for item in trained if id(item) in position]
-        targets.append(known if len(known) == len(trained) else None)
-    return targets
+    known = model.variables
+    return [targets_of(optimizer, known) for optimizer in optimizers_of(model)]
+
+
+def targets_of(optimizer: Any, known: Sequence[Any]) -> list[int] | None:
+    """The positions in `known` of what an optimizer trains; None when it was not built for them."""
+    trained = getattr(optimizer, "_trainable_variables", None)
+    if not optimizer.built or trained is None:
+        return None
+    position = {id(variable): index for index, variable in enumerate(known)}
+    found = [position[id(item)] for item in trained if id(item) in position]
+    return found if len(found) == len(trained) else None
 
 
 def build_optimizers(model: Any, targets: Sequence[Sequence[int] | None]) -> None:

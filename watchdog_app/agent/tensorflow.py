@@ -1,0 +1,204 @@
+"""
+Rescues for training loops of your own in TensorFlow or Keras.
+
+    from watchdog_app.agent.tensorflow import Rescue
+
+    rescue = Rescue("rescues/", model=model, optimizer=optimizer, loss_mean=loss_mean)
+    for epoch in rescue.epochs(10):
+        for batch in rescue.data(dataset):
+            train_step(batch)
+            rescue.step()
+
+Saves when the watchdog daemon asks, at the next `step()`. The next run of the
+same program goes on after that step, with the same data in the same order. See
+docs/agent.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any
+
+from watchdog_app.agent import chapters, environment, position
+from watchdog_app.agent.contain import Guard, say
+from watchdog_app.agent.link import Link
+from watchdog_app.agent.loop_state import LoopState, SavedLoop
+from watchdog_app.agent.notebook import notebook_path
+from watchdog_app.agent.passes import Passes
+from watchdog_app.agent.session import Session
+from watchdog_app.agent.store import RescueStore
+from watchdog_app.errors import RescueMismatch
+
+__all__ = ["Rescue"]
+
+# Reading the loss waits for the device: as often as it is reported and no more.
+_LOSS_EVERY_S = 0.5
+
+
+class Rescue:
+    """
+    Saves a training loop when memory runs out, and resumes it bit for bit.
+
+    May be used as a context manager: leaving it without an error ends the training well, like
+    `finish()`. For use in the one thread that trains.
+    """
+
+    def __init__(
+        self, directory: str, *, resume: bool | str = True, keep: int = 2, **state: Any
+    ) -> None:
+        """
+        Restores the newest unfinished rescue of this training, if there is one.
+
+        Args:
+            directory: where rescues go; made when missing. A disk, not a tmpfs.
+            resume: True goes on from an unfinished rescue of this training; False begins anew;
+                "newest" goes on from the newest rescue there is, finished or not.
+            keep: complete rescues that stay, at least 1.
+            state: all that changes while you train, by names of your choice: models, optimizers,
+                metrics, variables, random generators, arrays, dicts and lists of plain values,
+                objects with `state_dict` and `load_state_dict`.
+
+        Raises:
+            RescueMismatch: the rescue is of another program; the message names the difference.
+            RescueError: a model is not built, or resume="newest" found nothing.
+            TypeError: something in `state` cannot be saved.
+            ValueError: `resume` or `keep` is not one of the choices.
+        """
+        if resume not in chapters.RESUME_CHOICES:
+            raise ValueError(f'resume must be True, False or "newest", not {resume!r}')
+        self.directory = str(directory)
+        self.step_number = 0
+        self.epoch = 0
+        self._guard = Guard()
+        self._passes = Passes(say)
+        self._state = LoopState(state, self._position)
+        self._saved: SavedLoop | None = None
+        self._loss: float | None = None
+        self._next_loss = 0.0
+        store = RescueStore(chapters.chapter_directory(self.directory), keep)
+        link = Link("tensorflow", store.directory, notebook_path())
+        self._session: Session | None = Session(store, link, self._state.capture)
+        self._resume(store, resume)
+        self._session.prepare()
+
+    @property
+    def resumed(self) -> bool:
+        """Whether this training goes on from a rescue."""
+        return self._saved is not None
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """
+        The epochs that are still to be trained, of `count` in all; the training ends well
+        after the last one. After a `break`, call `finish()`.
+        """
+        for epoch in range(self.epoch, count):
+            if epoch != self.epoch:
+                self.epoch = epoch
+                self._passes.new_epoch()
+                if self._session is not None:
+                    self._session.gap()
+            yield epoch
+        self.finish()
+
+    def data(self, dataset: Iterable[Any]) -> Iterator[Any]:
+        """
+        The batches of `dataset` that the current epoch has not trained on.
+
+        Args:
+            dataset: a tf.data.Dataset, or any iterable that gives the same batches in the same
+                order when the program runs again.
+        """
+        with self._guard:
+            if position.unseeded_shuffle(dataset):
+                self._state.not_repeatable = [position.UNSEEDED_SHUFFLE]
+        return self._passes.run(dataset, self._arrive)
+
+    def step(self, loss: Any = None) -> None:
+        """
+        A training step has ended: everything in `state` is as it will be for the next one.
+
+        Args:
+            loss: a number or scalar tensor to be reported; looked at twice a second.
+        """
+        self.step_number += 1
+        session = self._session
+        if session is None:
+            return
+        if loss is not None:
+            now = time.monotonic()
+            if now >= self._next_loss:
+                self._next_loss = now + _LOSS_EVERY_S
+                with self._guard:
+                    self._loss = float(loss)
+        session.boundary(
+            self.step_number, epoch=self.epoch, batch=self._passes.batch, loss=self._loss
+        )
+
+    def save(self, reason: str = "asked by the program") -> str | None:
+        """
+        Save now, without the daemon having asked; between two steps.
+
+        Returns:
+            The folder of the rescue, or None when it could not be saved, which was then said.
+        """
+        if self._session is None:
+            return None
+        saved = self._session.save_now(reason, self.step_number)
+        return None if saved is None else saved.path
+
+    def finish(self) -> None:
+        """The training ended well: its rescues are not to be resumed. May be called twice."""
+        session, self._session = self._session, None
+        if session is None:
+            return
+        with self._guard:
+            chapters.finish(self.directory, session.store.directory)
+        session.end()
+
+    def __enter__(self) -> Rescue:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.finish()
+
+    def _resume(self, store: RescueStore, resume: bool | str) -> None:
+        choice = chapters.choose(self.directory, store, resume)
+        if choice.why is not None:
+            say(choice.why)
+        if choice.rescue is None:
+            return
+        rescue = choice.rescue
+        try:
+            saved = SavedLoop(rescue.path, rescue.meta, rescue.read)
+            self._state.build(saved)
+            self._state.put(saved)
+        except RescueMismatch as error:
+            if choice.certain:
+                raise
+            say(f"this training begins anew. {error}")
+            return
+        self._saved = saved
+        self.step_number = rescue.step
+        self.epoch = saved.position["epoch"]
+        self._passes.continue_from(saved.position["passes"])
+        chapters.resumed(rescue.path)
+        say(
+            f"going on from {rescue.path}: step {rescue.step}, epoch {self.epoch + 1}. "
+            "To begin anew: Rescue(..., resume=False)."
+        )
+        changed = environment.differences(saved.meta["environment"], environment.record())
+        if changed:
+            say(f"not as it was when the rescue was saved: {'; '.join(changed)}.")
+
+    def _arrive(self) -> None:
+        """The data stands at its place: undo what the loop did to its state on the way there."""
+        if self._saved is not None:
+            self._state.put(self._saved)
+
+    def _position(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "passes": self._passes.position()}
