@@ -137,7 +137,8 @@ def main() -> int:
     else:
         print(f"{result['processes']} processes, {result['watched']} watched, pid {os.getpid()}")
         for name, (median, p90) in rows.items():
-            print(f"{name:40} {median:8.3f} ms   90 % under {p90:8.3f} ms   x{median / look[0]:.1f}")
+            ratio = median / look[0]
+            print(f"{name:40} {median:8.3f} ms   90 % under {p90:8.3f} ms   x{ratio:.1f}")
     return 0 if look[0] <= options.target_ms else 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,9 @@ from sensor_trees import Tree
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Tree:
+def tree(tmp_path: Path) -> Iterator[Tree]:
     """A copy of the captured machine, cgroup v1."""
-    return Tree(tmp_path / "machine")
+    found = Tree(tmp_path / "machine")
+    yield found
+    for machine in found.machines:
+        machine.close()

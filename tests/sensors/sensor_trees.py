@@ -21,19 +21,22 @@ class Tree:
         self.proc = folder / "proc"
         self.groups = folder / "cgroup"
         self.shm = folder / "shm"
+        self.machines: list[Machine] = []
         shutil.copytree(FIXTURES / "proc", self.proc, symlinks=True)
         shutil.copytree(FIXTURES / "cgroup_v1", self.groups)
         self.shm.mkdir()
 
     def machine(self, own_uid: int | None = None) -> Machine:
-        """The machine of this tree. Nobody's Jupyter servers are asked."""
-        return Machine(
+        """The machine of this tree, closed with it. Nobody's Jupyter servers are asked."""
+        machine = Machine(
             proc=str(self.proc),
             cgroup_root=str(self.groups),
             shm=str(self.shm),
             runtime_dirs=[],
             own_uid=os.getuid() if own_uid is None else own_uid,
         )
+        self.machines.append(machine)
+        return machine
 
     def write(self, path: str, text: str | bytes) -> None:
         """Replace a file below proc."""

@@ -88,11 +88,31 @@ def test_process_is_named_as_its_user_knows_it(command: str, kind: TaskKind, nam
 @pytest.mark.parametrize(
     ("command", "connection_file", "expected_id"),
     [
-        (f"python -m ipykernel_launcher -f /run/kernel-{UUID}.json", f"/run/kernel-{UUID}.json", UUID),
-        (f"python -m ipykernel_launcher --f=/run/kernel-{UUID}.json", f"/run/kernel-{UUID}.json", UUID),
-        (f"python -m ipykernel_launcher -f=/run/kernel-{UUID}.json", f"/run/kernel-{UUID}.json", UUID),
-        ("python -m ipykernel_launcher --f=/r/kernel-v35a1c.json", "/r/kernel-v35a1c.json", "v35a1c"),
-        ("python -Xfrozen_modules=off -m ipykernel_launcher -f /t/tmpab.json", "/t/tmpab.json", None),
+        (
+            f"python -m ipykernel_launcher -f /run/kernel-{UUID}.json",
+            f"/run/kernel-{UUID}.json",
+            UUID,
+        ),
+        (
+            f"python -m ipykernel_launcher --f=/run/kernel-{UUID}.json",
+            f"/run/kernel-{UUID}.json",
+            UUID,
+        ),
+        (
+            f"python -m ipykernel_launcher -f=/run/kernel-{UUID}.json",
+            f"/run/kernel-{UUID}.json",
+            UUID,
+        ),
+        (
+            "python -m ipykernel_launcher --f=/r/kernel-v35a1c.json",
+            "/r/kernel-v35a1c.json",
+            "v35a1c",
+        ),
+        (
+            "python -Xfrozen_modules=off -m ipykernel_launcher -f /t/tmpab.json",
+            "/t/tmpab.json",
+            None,
+        ),
         ("python -m ipykernel -f /t/tmpab.json", "/t/tmpab.json", None),
         ("python -m colab_kernel_launcher -f /r/kernel-1.json", "/r/kernel-1.json", "1"),
         ("python -m spyder_kernels.console -f /r/kernel-2.json", "/r/kernel-2.json", "2"),

@@ -27,7 +27,10 @@ def _reader(tree) -> HostReader:
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (b"MemTotal:  24684092 kB\nMemFree: 1 kB\n", {b"MemTotal": 24684092 * 1024, b"MemFree": 1024}),
+        (
+            b"MemTotal:  24684092 kB\nMemFree: 1 kB\n",
+            {b"MemTotal": 24684092 * 1024, b"MemFree": 1024},
+        ),
         (b"MemTotal:\nMemFree: x kB\nBad\n: 5 kB\n", {b"": 5 * 1024}),
         (b"MemTotal: 12", {b"MemTotal": 12 * 1024}),
         (b"", {}),

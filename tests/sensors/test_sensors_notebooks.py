@@ -76,7 +76,8 @@ def test_captured_connection_file_names_its_notebook():
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{", b"[]", b"{}", b'{"jupyter_session": ""}', b'{"jupyter_session": 3}', b"\xff"]
+    "data",
+    [b"", b"{", b"[]", b"{}", b'{"jupyter_session": ""}', b'{"jupyter_session": 3}', b"\xff"],
 )
 def test_connection_file_without_a_name_is_none(data: bytes):
     """Also when it is half written or somebody else's."""
