@@ -7,6 +7,7 @@ a pipe wakes it.
 
 from __future__ import annotations
 
+import operator
 import os
 import select
 import threading
@@ -129,18 +130,23 @@ class Line:
             client = Client.connect(self._socket_path, role="agent", timeout_s=_ANSWER_S)
             try:
                 me = own()
-                client.call("agent.register", pid=me.pid, start_time=me.start_time, **self._about)
+                # `rescue`: a daemon that came later learns of the one that it did not see.
+                client.call(
+                    "agent.register",
+                    pid=me.pid,
+                    start_time=me.start_time,
+                    rescue=self.last_saved,
+                    **self._about,
+                )
             except BaseException:
                 client.close()
                 raise
             self._client = client
         self._sent = None
-        lasting = [message for message in list(self._waiting) if message[0] in _LASTING]
-        self._waiting.clear()
-        self._waiting.extend(lasting)
-        if self.last_saved is not None and not any(m == "agent.saved" for m, _ in lasting):
-            # The daemon may be a new one that does not know what was saved before it came.
-            self._waiting.appendleft(("agent.saved", {**self.last_saved, "request": None}))
+        for _ in range(len(self._waiting)):  # one by one: others may be posting
+            message = self._waiting.popleft()
+            if message[0] in _LASTING:
+                self._waiting.append(message)
 
     def _serve(self) -> None:
         client = self._client
@@ -166,12 +172,16 @@ class Line:
 
     def _send_waiting(self, client: Client) -> None:
         while self._waiting:
-            method, params = self._waiting[0]
+            message = self._waiting.popleft()
+            method, params = message
             self._saving = method == "agent.progress"
             if not self._saving:
                 self.progress = None  # of a save that has ended
-            client.notify(method, **params)
-            self._waiting.popleft()
+            try:
+                client.notify(method, **params)
+            except BaseException:
+                self._waiting.appendleft(message)
+                raise
 
     def _take(self, message: Mapping[str, Any]) -> None:
         if message.get("method") == "agent.checkpoint":
@@ -228,8 +238,10 @@ def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
         if value is None or isinstance(value, bool | int | float | str):
             found[key] = value
             continue
-        try:
-            found[key] = float(value)
-        except (TypeError, ValueError):
-            continue
+        for number in (operator.index, float):  # NumPy's integers are no floats, nor is a tensor
+            try:
+                found[key] = number(value)
+            except (TypeError, ValueError):
+                continue
+            break
     return found

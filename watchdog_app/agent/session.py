@@ -150,6 +150,7 @@ class Session:
         """Look at the state once, so that its size and the cost of a save are known beforehand."""
         with self.guard:
             self._note(self._capture())
+            self.store.hold_reserve(self._tensors)
 
     def _attend(self, now: float, step: int, position: Mapping[str, Any]) -> SavedRescue | None:
         request = self.link.wanted
@@ -177,6 +178,7 @@ class Session:
         return self._save(request.id, request.reason, step)
 
     def _save(self, request: str | int | None, reason: str, step: int) -> SavedRescue | None:
+        self.store.release_reserve()  # before anything that may take a page
         if request is not None:
             self.link.accepted(request)
         try:

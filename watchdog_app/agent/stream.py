@@ -169,15 +169,15 @@ class Streamer:
                 view is not what the part says.
             Exception: whatever a part's `view` raised.
         """
-        if not self._busy.acquire(blocking=False):
+        if self._busy.locked():
             raise RescueError("Another save of this training is still running; this one was left.")
         interval_s = sys.getswitchinterval()
-        try:
-            sys.setswitchinterval(min(interval_s, _SWITCH_INTERVAL_S))
-            return self._write(path, parts, progress, direct, total_bytes)
-        finally:
-            sys.setswitchinterval(interval_s)
-            self._busy.release()
+        with self._busy:
+            try:
+                sys.setswitchinterval(min(interval_s, _SWITCH_INTERVAL_S))
+                return self._write(path, parts, progress, direct, total_bytes)
+            finally:
+                sys.setswitchinterval(interval_s)
 
     def close(self) -> None:
         """End the thread; the next write starts another."""

@@ -1,0 +1,101 @@
+"""A daemon at the end of a real socket, as far as an agent can tell: the border of the tests."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import threading
+import time
+from typing import Any
+
+from watchdog_app.protocol import messages, transport
+from watchdog_app.protocol.framing import LineDecoder, encode
+
+
+class StandIn:
+    """Greets, registers and remembers. `received` holds (method, params) in order of arrival."""
+
+    def __init__(self, path: str, *, refuses: bool = False, mute: bool = False) -> None:
+        self.path = path
+        self.received: list[tuple[str, dict[str, Any]]] = []
+        self.connections: list[socket.socket] = []
+        self.ended = 0  # connections that the other side closed
+        self._refuses = refuses
+        self._mute = mute
+        self._decoders: dict[int, LineDecoder] = {}
+        self._stopping = False
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        self._server = transport.listen(path)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._server, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def methods(self) -> list[str]:
+        return [method for method, _ in self.received]
+
+    def last(self, method: str) -> dict[str, Any]:
+        return [params for name, params in self.received if name == method][-1]
+
+    def wait_for(self, method: str, count: int = 1, timeout_s: float = 20.0) -> dict[str, Any]:
+        """Parameters of the `count`th such message."""
+        self.until(lambda: self.methods().count(method) >= count, timeout_s)
+        return [params for name, params in self.received if name == method][count - 1]
+
+    def until(self, condition, timeout_s: float = 20.0) -> None:
+        end = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < end, f"nothing came of it; received: {self.received}"
+            time.sleep(0.005)
+
+    def ask(self, request: str = "r1", **params: Any) -> None:
+        """Ask the agent that came last for a rescue."""
+        body = {"request": request, "reason": "memory", "deadline_s": 60, "then": "continue"}
+        self.say(messages.notification("agent.checkpoint", {**body, **params}))
+
+    def say(self, message: dict[str, Any]) -> None:
+        self.connections[-1].sendall(encode(message))
+
+    def drop_all(self) -> None:
+        """End every connection, as a daemon that was killed does."""
+        for connection in self.connections:
+            connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._stopping = True
+        self._thread.join()
+        self._selector.close()
+        self._server.close()
+        for connection in self.connections:
+            connection.close()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            for key, _ in self._selector.select(0.02):
+                if key.fileobj is self._server:
+                    connection, _ = self._server.accept()
+                    connection.setblocking(True)
+                    self._decoders[connection.fileno()] = LineDecoder()
+                    self._selector.register(connection, selectors.EVENT_READ)
+                    self.connections.append(connection)
+                else:
+                    self._read(key.fileobj)
+
+    def _read(self, connection: socket.socket) -> None:
+        try:
+            data = connection.recv(65536)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self.ended += 1
+            self._selector.unregister(connection)
+            del self._decoders[connection.fileno()]
+            return
+        for message in self._decoders[connection.fileno()].feed(data):
+            self.received.append((message["method"], message["params"]))
+            if "id" in message and not self._mute:
+                answer = messages.result(message["id"], {"protocol": 1, "version": "0", "pid": 1})
+                if self._refuses and message["method"] == "agent.register":
+                    answer = messages.error(message["id"], messages.REFUSED, "not today")
+                connection.sendall(encode(answer))

@@ -1,0 +1,79 @@
+"""The border between agent and training."""
+
+from __future__ import annotations
+
+import pytest
+
+from watchdog_app.agent.contain import STRICT, Guard, say
+
+
+@pytest.fixture
+def lenient(monkeypatch):
+    """As in a user's process: errors are held back."""
+    monkeypatch.delenv(STRICT, raising=False)
+
+
+def test_an_error_is_held_back_counted_and_told_once(lenient, capsys):
+    """The training goes on; stderr holds one line that says so."""
+    guard = Guard()
+
+    for _ in range(3):
+        with guard:
+            raise ValueError("bad\nthing")
+
+    told = capsys.readouterr().err
+    assert 3 == guard.count
+    assert 1 == told.count("\n")
+    assert told.startswith("watchdog: the rescue agent had an error")
+    assert "your training is not affected: ValueError: bad thing" in told
+    assert "bad\nthing" in (guard.first_traceback or "")
+
+
+def test_a_guarded_function_gives_its_result_or_none(lenient, capsys):
+    """As a decorator it keeps name and result."""
+    guard = Guard()
+
+    @guard
+    def half(number: int) -> float:
+        return 1 / number
+
+    assert 0.5 == half(2)
+    assert half(0) is None
+    assert "half" == half.__name__
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_what_is_not_ours_passes(lenient, kind):
+    """Ctrl-C and sys.exit are the user's."""
+    with pytest.raises(kind), Guard():
+        raise kind
+
+
+def test_under_test_every_contained_error_is_raised():
+    """With WATCHDOG_AGENT_STRICT=1 nothing is hidden from our own tests."""
+    with pytest.raises(ValueError, match="seen"), Guard():
+        raise ValueError("seen")
+
+
+def test_nothing_is_said_without_stderr(monkeypatch):
+    """A program may have closed stderr, or have none at all."""
+    monkeypatch.setattr("sys.stderr", None)
+
+    say("hello")
+
+
+def test_control_characters_do_not_reach_the_terminal(capsys):
+    """Names come from a user's files."""
+    say("a\x1b[31mb\nc")
+
+    assert "watchdog: a\\x1b[31mb\\nc\n" == capsys.readouterr().err
+
+
+def test_a_message_is_told_once(capsys):
+    """The same words are not repeated every step."""
+    guard = Guard()
+
+    guard.tell_once("full")
+    guard.tell_once("full")
+
+    assert "watchdog: full\n" == capsys.readouterr().err

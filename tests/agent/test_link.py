@@ -1,0 +1,393 @@
+"""The agent's line to the daemon: nobody in the training ever waits for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from daemon_stand_in import StandIn
+
+from watchdog_app.agent.checkpoint_request import CheckpointRequest
+from watchdog_app.agent.contain import STRICT
+from watchdog_app.agent.identity import own
+from watchdog_app.agent.link import Link
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "run" / "daemon.sock")
+
+
+@pytest.fixture
+def daemon(path):
+    made = StandIn(path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def link(path):
+    made = Link("keras", "/rescues", "train.ipynb", socket_path=path)
+    yield made
+    made.close()
+
+
+def test_it_greets_and_registers_this_process(daemon, link):
+    """With the identity that the daemon checks, and where rescues go."""
+    link.start()
+    told = daemon.wait_for("agent.register")
+
+    assert "agent" == daemon.received[0][1]["role"]
+    assert (os.getpid(), own().start_time) == (told["pid"], told["start_time"])
+    assert ("keras", "/rescues", "train.ipynb") == (
+        told["framework"],
+        told["directory"],
+        told["notebook"],
+    )
+    assert told["rescue"] is None
+
+
+def test_the_newest_figures_are_sent_and_only_when_they_changed(daemon, link):
+    """At most once a second, whatever is reported; nothing new, nothing sent."""
+    link.start()
+    began = time.monotonic()
+    for step in range(2000):
+        link.report(training=True, step=step)
+        time.sleep(0.001)
+    daemon.until(lambda: daemon.received[-1] == ("agent.report", {"training": True, "step": 1999}))
+    reports = daemon.methods().count("agent.report")
+    assert reports <= time.monotonic() - began + 1
+
+    link.report(training=True, step=1999)
+    time.sleep(1.3)
+    assert reports == daemon.methods().count("agent.report")
+
+
+class Index:
+    def __index__(self):
+        return 7
+
+
+class Number:
+    def __float__(self):
+        return 0.5
+
+
+def test_figures_become_plain_numbers(daemon, link):
+    """A framework's scalars are numbers; what is none is left out; no figure breaks the line."""
+    link.report(epoch=Index(), loss=Number(), step=object(), batch=None, training=True)
+    link.start()
+
+    expected = {"epoch": 7, "loss": 0.5, "batch": None, "training": True}
+    assert expected == daemon.wait_for("agent.report")
+
+
+def test_a_loss_that_is_no_number_is_unknown(daemon, link):
+    """JSON has no word for it; the line holds."""
+    link.report(loss=float("nan"), step=3)
+    link.start()
+
+    assert {"loss": None, "step": 3} == daemon.wait_for("agent.report")
+
+
+def test_a_request_becomes_an_attribute(daemon, link):
+    """The training finds it at its next step boundary."""
+    link.start()
+    daemon.wait_for("agent.register")
+    before = time.monotonic()
+    daemon.ask("r7", reason="RAM runs out", deadline_s=30)
+    daemon.until(lambda: link.wanted is not None)
+
+    wanted = link.wanted
+    assert ("r7", "RAM runs out", 30) == (wanted.id, wanted.reason, wanted.deadline_s)
+    assert not wanted.expired(before + 29)
+    assert wanted.expired(time.monotonic() + 31)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [None, [], {}, {"request": None}, {"request": True}, {"request": 1.5}, {"request": ["r"]}],
+)
+def test_nonsense_is_no_request(params):
+    """What cannot be answered is not taken."""
+    assert CheckpointRequest.read(params, 0.0) is None
+
+
+def test_a_request_without_deadline_never_expires():
+    """Unknown is None."""
+    request = CheckpointRequest.read({"request": "r", "deadline_s": "soon"}, 0.0)
+
+    assert not request.expired(1e9)
+
+
+def test_a_save_is_told_as_it_goes(daemon, link):
+    """Accepted, saving, saved, in this order; numbers as the protocol names them."""
+    link.start()
+    daemon.wait_for("agent.register")
+    link.accepted("r1")
+    daemon.wait_for("agent.progress")
+    link.progress("r1", 10, 100)
+    daemon.wait_for("agent.progress", 2)
+    link.saved("r1", "/rescues/x", 5, 100, 0.25, reason="memory")
+    told = daemon.wait_for("agent.saved")
+    link.failed("r2", "disk full", "free some")
+
+    assert {"request": "r1", "state": "saving", "bytes_done": 10, "bytes_total": 100} == (
+        daemon.last("agent.progress")
+    )
+    assert ("r1", "/rescues/x", 5, 100, 0.25, "memory") == tuple(
+        told[key] for key in ("request", "path", "step", "bytes", "seconds", "reason")
+    )
+    assert {"request": "r2", "error": "disk full", "remedy": "free some"} == (
+        daemon.wait_for("agent.failed")
+    )
+
+
+def test_progress_of_a_save_that_ended_is_not_sent(daemon, link):
+    """The daemon must not believe that it still runs."""
+    link.start()
+    daemon.wait_for("agent.register")
+    link.progress("r1", 10, 100)
+    link.saved("r1", "/rescues/x", 5, 100, 0.25)
+    daemon.wait_for("agent.saved")
+    time.sleep(0.6)
+
+    assert "agent.progress" not in daemon.methods()
+
+
+def test_without_a_daemon_nothing_happens(link, capsys):
+    """Every method is a no-op; closing takes no time; nothing is said."""
+    link.start()
+    link.report(step=1)
+    for _ in range(1000):
+        link.failed("r", "e", None)
+    link.saved("r", "/p", 1, 2, 3.0)
+    began = time.monotonic()
+    link.close()
+
+    assert time.monotonic() - began < 0.5
+    assert link.wanted is None
+    assert ("", "") == capsys.readouterr()
+
+
+def test_a_daemon_that_comes_later_is_found_and_told_what_still_matters(path, link):
+    """The rescue that was saved meanwhile, not the progress of a save long over."""
+    link.start()
+    link.report(step=4)
+    link.accepted("old")
+    link.saved("old", "/rescues/x", 5, 100, 0.25)
+    daemon = StandIn(path)
+
+    told = daemon.wait_for("agent.saved")
+
+    assert "/rescues/x" == told["path"]
+    assert "agent.progress" not in daemon.methods()
+    assert {"step": 4} == daemon.wait_for("agent.report")
+    daemon.close()
+
+
+def test_after_a_break_it_comes_back_and_names_the_last_rescue(daemon, link):
+    """A daemon that was restarted learns what it did not see."""
+    link.start()
+    link.report(step=4)
+    daemon.wait_for("agent.report")
+    link.saved(None, "/rescues/x", 5, 100, 0.25)
+    daemon.wait_for("agent.saved")
+    daemon.drop_all()
+
+    again = daemon.wait_for("agent.register", 2)
+
+    assert "/rescues/x" == again["rescue"]["path"]
+    assert abs(time.time() - again["rescue"]["saved_unix_s"]) < 60
+    assert {"step": 4} == daemon.wait_for("agent.report", 2)
+
+
+def test_good_bye_is_said_before_the_line_ends(daemon, link):
+    """So that the end of the connection is not taken for a death."""
+    link.start()
+    daemon.wait_for("agent.register")
+    link.close()
+
+    daemon.until(lambda: daemon.ended == 1)
+    assert "agent.bye" == daemon.received[-1][0]
+
+
+def test_it_can_be_started_again(daemon, link):
+    """A notebook trains many times."""
+    for count in (1, 2, 3):
+        link.start()
+        link.start()
+        daemon.wait_for("agent.register", count)
+        link.close()
+        daemon.wait_for("agent.bye", count)
+
+    assert 3 == len(daemon.connections)
+
+
+def test_a_line_that_is_given_up_ends(daemon, path):
+    """A training that failed in a notebook cell leaves no thread behind."""
+    link = Link("keras", "/rescues", socket_path=path)
+    link.start()
+    daemon.wait_for("agent.register")
+    del link
+
+    daemon.until(lambda: daemon.ended == 1)
+
+
+def test_a_daemon_that_hangs_holds_nobody_up(path, link):
+    """It takes the connection and never answers."""
+    daemon = StandIn(path, mute=True)
+    link.start()
+    daemon.wait_for("hello")
+    began = time.monotonic()
+    link.report(step=1)
+    link.saved("r", "/p", 1, 2, 3.0)
+    link.close()
+
+    assert time.monotonic() - began < 0.5
+    daemon.close()
+
+
+def test_a_refusal_is_told_once(path, link, capsys):
+    """It will be repeated for hours; a person needs to read it once."""
+    daemon = StandIn(path, refuses=True)
+    link.start()
+    daemon.wait_for("agent.register", 3)
+    link.close()
+    daemon.close()
+
+    assert "watchdog: the daemon does not take this training: not today\n" == (
+        capsys.readouterr().err
+    )
+
+
+def test_nonsense_from_the_daemon_is_survived(daemon, link, capsys):
+    """Bytes that are no message, messages that are unknown: connect anew, or go on."""
+    link.start()
+    daemon.wait_for("agent.register")
+    daemon.say({"jsonrpc": "2.0", "method": "agent.dance", "params": {"x": 1}})
+    daemon.connections[-1].sendall(b"\xff\xfe not json\n")
+    daemon.wait_for("agent.register", 2)
+    daemon.ask("r1")
+
+    daemon.until(lambda: link.wanted is not None)
+    assert ("", "") == capsys.readouterr()
+
+
+def test_more_open_files_than_select_takes_are_no_obstacle(daemon, link):
+    """A training with a thousand shards open."""
+    held = [socket.socket() for _ in range(1100)]
+    try:
+        link.start()
+        daemon.wait_for("agent.register")
+        link.saved(None, "/p", 1, 2, 3.0)
+        daemon.wait_for("agent.saved")
+    finally:
+        for each in held:
+            each.close()
+
+
+def run(program, *arguments, **options):
+    env = {key: value for key, value in os.environ.items() if key != STRICT}
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=env,
+        **options,
+    )
+
+
+EXITS = """
+import sys
+from watchdog_app.agent.link import Link
+link = Link("keras", "/rescues", socket_path=sys.argv[1])
+link.start()
+import time
+end = time.monotonic() + 20
+while not link.connected and sys.argv[2] == "wait" and time.monotonic() < end:
+    time.sleep(0.01)
+link.report(step=1)
+{}
+"""
+
+
+@pytest.mark.parametrize("wait", ["wait", "at-once"])
+@pytest.mark.parametrize(
+    ("ending", "status"), [("", 0), ("sys.exit(3)", 3), ("raise ValueError('mine')", 1)]
+)
+def test_an_interpreter_that_ends_says_good_bye_and_does_not_hang(
+    daemon, path, ending, status, wait
+):
+    """However it ends; it does not hang, and stderr holds nothing of ours."""
+    program = run(EXITS.format(ending), path, wait)
+    _, err = program.communicate(timeout=20)
+
+    assert status == program.returncode
+    assert ("ValueError: mine" in err) is (status == 1)
+    assert "watchdog" not in err.replace("watchdog_app", "")
+    if wait == "wait":
+        daemon.wait_for("agent.bye")
+
+
+def test_without_a_daemon_an_interpreter_ends_at_once(path):
+    """And silently."""
+    program = run(EXITS.format(""), path, "at-once")
+
+    assert ("", "") == program.communicate(timeout=20)
+
+
+FORKS = """
+import os, sys, time
+from watchdog_app.agent.link import Link
+link = Link("keras", "/rescues", socket_path=sys.argv[1])
+link.start()
+while not link.connected:
+    time.sleep(0.01)
+pid = os.fork()
+if pid == 0:
+    assert not link.connected and link.wanted is None
+    link.saved(None, "/of/the/child", 1, 2, 3.0)
+    link.close()
+    print(os.getpid(), flush=True)
+    if sys.argv[2] == "trains":
+        link.start()
+    time.sleep(60)
+    os._exit(0)
+time.sleep(60)
+"""
+
+
+def test_the_death_of_a_parent_is_seen_although_its_child_lives(daemon, path):
+    """The child of a data loader must not hold the parent's connection open, nor speak on it."""
+    parent = run(FORKS, path, "sleeps")
+    child = int(parent.stdout.readline())
+    daemon.wait_for("agent.register")
+    try:
+        os.kill(parent.pid, signal.SIGKILL)
+        daemon.until(lambda: daemon.ended == 1)
+        os.kill(child, 0)  # still there
+    finally:
+        os.kill(child, signal.SIGKILL)
+        parent.communicate()
+
+    assert {"agent.bye", "agent.saved"}.isdisjoint(daemon.methods())
+
+
+def test_a_training_in_a_forked_child_has_a_line_of_its_own(daemon, path):
+    """Registered as the process that it is."""
+    parent = run(FORKS, path, "trains")
+    child = int(parent.stdout.readline())
+    try:
+        assert parent.pid == daemon.wait_for("agent.register")["pid"]
+        assert child == daemon.wait_for("agent.register", 2)["pid"]
+    finally:
+        os.kill(child, signal.SIGKILL)
+        parent.kill()
+        parent.communicate()

@@ -1,0 +1,339 @@
+"""A training at its step boundaries, without any framework."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+import time
+
+import pytest
+from daemon_stand_in import StandIn
+
+from watchdog_app.agent.checkpoint_request import CheckpointRequest
+from watchdog_app.agent.contain import STRICT
+from watchdog_app.agent.cost import SaveCost
+from watchdog_app.agent.layout import TensorEntry
+from watchdog_app.agent.link import Link
+from watchdog_app.agent.session import Capture, Session
+from watchdog_app.agent.store import RescueStore
+
+
+class Clock:
+    """Moved by hand."""
+
+    def __init__(self):
+        self.now_s = 1000.0
+
+    def __call__(self):
+        return self.now_s
+
+
+class Training:
+    """Two tensors that change at every step."""
+
+    def __init__(self):
+        self.step = 0
+        self.captures = 0
+        self.error = None
+
+    def capture(self):
+        self.captures += 1
+        if self.error is not None:
+            raise self.error
+        data = bytes([self.step % 256]) * 1000
+        entries = [TensorEntry(n, "U8", (1000,), 1000, lambda: memoryview(data)) for n in "ab"]
+        return Capture(entries, {"epoch": self.step // 10})
+
+
+@pytest.fixture
+def training():
+    return Training()
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def session(tmp_path, training, clock):
+    link = Link("test", str(tmp_path / "r"), socket_path=str(tmp_path / "none.sock"))
+    made = Session(RescueStore(str(tmp_path / "r")), link, training.capture, clock)
+    yield made
+    made.end()
+
+
+def request(clock, id_="r1", deadline_s=60.0):
+    return CheckpointRequest(id_, "memory", clock(), deadline_s)
+
+
+class Told(Link):
+    """A link whose messages are looked at instead of sent."""
+
+    def __init__(self):
+        super().__init__("test", "/r")
+        self.posted = []
+
+    def start(self):
+        pass
+
+    def _post(self, method, **params):
+        self.posted.append((method, params))
+
+
+@pytest.fixture
+def told(session):
+    session.link = Told()
+    return session.link.posted
+
+
+def test_a_request_is_answered_at_the_next_boundary(session, training, clock, told):
+    """Saved once, with step, position and reason; then it is quiet again."""
+    for training.step in range(3):
+        assert session.boundary(training.step) is None
+    session.link.wanted = request(clock)
+    training.step = 42
+
+    saved = session.boundary(42, epoch=4)
+
+    found = session.store.newest()
+    assert (saved.path, 42) == (found.path, found.step)
+    assert {"step": 42, "reason": "memory", "epoch": 4} == found.meta
+    assert bytes([42]) * 1000 == found.read("a")
+    assert ["agent.progress", "agent.saved"] == [method for method, _ in told]
+    assert "r1" == told[1][1]["request"]
+    assert session.boundary(43) is None
+    assert saved == session.saved
+
+
+def test_a_request_that_came_too_late_is_declined(session, clock, told):
+    """A save after the deadline would only delay whoever asked."""
+    session.link.wanted = request(clock, deadline_s=5)
+    clock.now_s += 6
+
+    assert session.boundary(1) is None
+    assert session.store.newest() is None
+    assert "agent.failed" == told[0][0]
+    assert "6.0 s after the request, which was good for 5 s" in told[0][1]["error"]
+    assert session.link.wanted is None
+
+
+def test_a_save_on_ones_own_initiative_has_no_request(session, told):
+    """At the end of an epoch, or before something dangerous."""
+    saved = session.save_now("the end of an epoch", 9)
+
+    assert 9 == saved.step
+    assert [("agent.saved", None)] == [(method, each["request"]) for method, each in told]
+
+
+def test_a_save_that_the_disk_refuses_is_told_and_the_training_goes_on(
+    session, training, clock, told, capsys
+):
+    """To the daemon each time with the remedy, to the person once."""
+    os.makedirs(os.path.dirname(session.store.directory), exist_ok=True)
+    with open(session.store.directory, "w"):
+        pass  # a file where the folder should be
+
+    for count in range(3):
+        session.link.wanted = request(clock, f"r{count}")
+        assert session.boundary(count) is None
+
+    failed = [params for method, params in told if method == "agent.failed"]
+    assert ["r0", "r1", "r2"] == [each["request"] for each in failed]
+    assert "is a file, not a folder" in failed[0]["error"]
+    assert "another folder" in failed[0]["remedy"]
+    err = capsys.readouterr().err
+    assert 1 == err.count("watchdog: no rescue was saved; the training goes on.")
+
+    os.unlink(session.store.directory)
+    session.link.wanted = request(clock)
+    assert session.boundary(4) is not None
+
+
+def test_an_error_of_the_framework_is_contained_and_told(
+    session, training, told, capsys, monkeypatch
+):
+    """The daemon need not wait for its deadline; the step goes on."""
+    monkeypatch.delenv(STRICT)
+    clock = session._clock
+    session.boundary(0)
+    training.error = RuntimeError("variable was deleted")
+    session.link.wanted = request(clock)
+
+    assert session.boundary(1) is None
+    assert ("agent.failed", "RuntimeError: variable was deleted") == (
+        told[-1][0],
+        told[-1][1]["error"],
+    )
+    assert "your training is not affected" in capsys.readouterr().err
+    training.error = None
+    session.link.wanted = request(clock)
+    assert session.boundary(2) is not None
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_ctrl_c_during_a_save_is_the_users(session, training, clock, kind):
+    """It passes, and no half rescue stays."""
+    training.error = kind()
+    session.link.wanted = request(clock)
+
+    with pytest.raises(kind):
+        session.boundary(1)
+
+    assert session.store.newest() is None
+
+
+def test_the_step_time_follows_the_steps(session, clock):
+    """The first interval is not one; a slow change is followed."""
+    session.boundary(0)
+    assert session.step_s is None
+    for step in range(1, 50):
+        clock.now_s += 0.2
+        session.boundary(step)
+    assert pytest.approx(0.2) == session.step_s
+    for step in range(50, 150):
+        clock.now_s += 0.5
+        session.boundary(step)
+    assert pytest.approx(0.5, rel=0.01) == session.step_s
+
+
+def test_pauses_and_own_saves_are_no_steps(session, clock):
+    """A validation of a minute, a gap that is told, a save: the step time hardly moves."""
+    for step in range(50):
+        clock.now_s += 0.2
+        session.boundary(step)
+    clock.now_s += 60
+    session.boundary(51)
+    assert session.step_s < 0.3
+
+    session.gap()
+    clock.now_s += 60
+    session.boundary(52)
+    before = session.step_s
+
+    store_save = session.store.save
+
+    def slow(*args, **kwargs):
+        clock.now_s += 30
+        return store_save(*args, **kwargs)
+
+    session.store.save = slow
+    session.save_now("test", 53)
+    clock.now_s += 0.2
+    session.boundary(54)
+    assert pytest.approx(before, rel=0.2) == session.step_s
+
+
+def test_size_and_cost_are_known_before_they_are_needed(session, training, clock):
+    """From the first boundary on; the state is not looked at again at every step."""
+    session.prepare()
+    assert session.save_s is None
+    for step in range(100):
+        clock.now_s += 1
+        session.boundary(step)
+
+    assert 2000 == session.state_bytes
+    assert session.save_s > 0
+    assert 1 == training.captures
+
+
+def test_what_is_reported_reaches_the_daemon(tmp_path, training):
+    """Through a real socket: figures, request, save and good-bye."""
+    daemon = StandIn(str(tmp_path / "run" / "daemon.sock"))
+    link = Link("test", str(tmp_path / "r"), socket_path=daemon.path)
+    session = Session(RescueStore(str(tmp_path / "r")), link, training.capture)
+    session.prepare()
+    daemon.wait_for("agent.register")
+    daemon.ask("r1")
+    saved = None
+    end = time.monotonic() + 20
+    while saved is None and time.monotonic() < end:
+        training.step += 1
+        saved = session.boundary(training.step, epoch=1, batch=training.step, loss=0.5)
+        time.sleep(0.002)
+    told = daemon.wait_for("agent.saved")
+    daemon.until(lambda: daemon.last("agent.report").get("step") is not None)
+    report = daemon.last("agent.report")
+    session.end()
+    daemon.wait_for("agent.bye")
+
+    assert (saved.path, saved.step, "r1") == (told["path"], told["step"], told["request"])
+    assert {"training", "state_bytes", "step_s", "save_s", "step", "epoch", "batch", "loss"} == set(
+        report
+    )
+    assert (True, 2000, 1, 0.5) == tuple(
+        report[key] for key in ("training", "state_bytes", "epoch", "loss")
+    )
+    daemon.close()
+
+
+def test_a_training_in_another_thread_is_served(tmp_path, training):
+    """The boundary is wherever the training is."""
+    link = Link("test", str(tmp_path / "r"), socket_path=str(tmp_path / "none.sock"))
+    session = Session(RescueStore(str(tmp_path / "r")), link, training.capture)
+    found = []
+
+    def train():
+        session.prepare()
+        link.wanted = CheckpointRequest("r", "memory", time.monotonic())
+        found.append(session.boundary(5))
+        session.end()
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join(30)
+
+    assert 5 == found[0].step
+
+
+def test_a_folder_that_cannot_be_written_is_told_when_the_training_starts(session, capsys):
+    """Not at the end of the night."""
+    with open(session.store.directory, "w"):
+        pass
+
+    session.prepare()
+
+    assert "watchdog: no rescue can be saved as things are:" in capsys.readouterr().err
+    assert session.boundary(1) is None
+
+
+def test_a_boundary_costs_next_to_nothing(session):
+    """A few times the cost of an empty function, whatever the machine."""
+    session._clock = time.monotonic
+    session.boundary(0)
+
+    def empty(step, **position):
+        return time.monotonic()
+
+    def cost(function):
+        times = []
+        for _ in range(7):
+            began = time.perf_counter()
+            for step in range(5000):
+                function(step, epoch=0, batch=step, loss=0.1)
+            times.append(time.perf_counter() - began)
+        return min(times)
+
+    ratio = statistics.median(cost(session.boundary) / cost(empty) for _ in range(3))
+
+    assert ratio < 20
+
+
+def test_the_cost_of_a_save_is_rather_guessed_too_high():
+    """Unknown disk, rehearsal, measurement: never below what the last saves took."""
+    cost = SaveCost()
+    assert cost.predict(100 * 10**6) > 1
+
+    cost.rehearsed(4 << 20, 3.0)
+    assert cost.predict(0) == pytest.approx(3.0, rel=0.1)
+
+    for nbytes, seconds in ((100, 0.1), (200, 1.0), (100, 0.2)):
+        cost.measured(nbytes, seconds)
+    assert cost.predict(100) == 1.0
+    assert cost.predict(400) > 1.0
+    for _ in range(3):
+        cost.measured(100, 0.1)
+    assert cost.predict(100) == 0.1
+    cost.measured(0, 0.0)
+    assert cost.predict(10**9) > 0.5
