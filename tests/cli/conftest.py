@@ -82,11 +82,11 @@ class FakeDaemon:
         try:
             if method == "hello":
                 reply["result"] = {"protocol": 1, "version": "0.1.0", "pid": os.getpid()}
-            elif method in self.answers:
+            else:
                 answer = self.answers[method]
                 reply["result"] = answer(params) if isinstance(answer, Callable) else answer
-            else:
-                raise Refusal(-32601, f"There is no method {method}.")
+        except KeyError:
+            reply["error"] = {"code": -32601, "message": f"There is no method {method}."}
         except Refusal as refusal:
             reply["error"] = refusal.body
         return json.dumps(reply).encode()

@@ -43,7 +43,7 @@ def test_line_ends_of_a_text_stay():
 
 @pytest.mark.parametrize(
     ("columns", "text"),
-    [(0, ""), (3, "abc"), (4, "分析"), (1, "e\u0301"), (2, "🚀"), (1, "é"), (2, "Ａ")],
+    [(0, ""), (3, "abc"), (4, "分析"), (1, "e\u0301"), (2, "🚀"), (1, "é"), (2, "\uff21")],
 )
 def test_width_counts_columns_not_characters(columns, text):
     """CJK and emoji take two columns, combining accents none."""

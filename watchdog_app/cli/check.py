@@ -26,7 +26,10 @@ def check(status: dict[str, Any], now_unix_s: float) -> tuple[str, int]:
     code = OK if rank < 2 else WARNING if rank == 2 else CRITICAL
     if is_stale(status, now_unix_s):
         code = UNKNOWN
-    sentence = verdict(status, now_unix_s).partition(": ")[2].replace("|", "/")
+    word, _, sentence = verdict(status, now_unix_s).partition(": ")
+    if word == "UNKNOWN":
+        code = UNKNOWN
+    sentence = sentence.replace("|", "/")
     return f"WATCHDOG {_WORDS[code]} - {sentence} | {_performance(status)}", code
 
 

@@ -59,19 +59,9 @@ def when(unix_s: object) -> str:
 
 def sentence(entry: Json) -> str:
     """What happened, from whatever an entry of its kind holds."""
-    kind = entry.get("kind")
-    text = plain(
-        next(
-            (
-                entry[key]
-                for key in ("text", "reason", "why", "detail", "message")
-                if entry.get(key)
-            ),
-            "",
-        )
-    )
-    leads = _LEADS.get(str(kind))
-    lead = leads(entry) if leads else ""
+    text = plain(next((entry[key] for key in _TEXTS if entry.get(key)), ""))
+    say = _LEADS.get(str(entry.get("kind")))
+    lead = say(entry) if say else ""
     return f"{lead}: {text}" if lead and text else lead or text or "no details"
 
 
@@ -83,40 +73,32 @@ def _incident(entry: Json) -> str:
 
 
 def _decision(entry: Json) -> str:
-    return plain(entry.get("decision") or entry.get("action") or "")
+    return plain(entry.get("decision_kind") or "")
 
 
 def _outcome(entry: Json) -> str:
-    what = plain(entry.get("action") or "")
+    what = plain(entry.get("decision_kind") or "")
     status = plain(entry.get("status") or "")
     seconds = figures.number(entry.get("seconds"))
     took = "" if seconds is None else f" in {seconds:.2f} s"
     return f"{what} {status}{took}".strip()
 
 
-def _death(entry: Json) -> str:
-    rescue = entry.get("rescue")
-    saved = ""
-    if isinstance(rescue, dict):
-        saved = f", rescue at step {figures.whole(rescue.get('step'))}"
-    return f"died{saved}"
-
-
 def _daemon(entry: Json) -> str:
     return plain(entry.get("event") or "")
 
 
+_TEXTS = ("text", "reason", "why", "detail", "message")
 _LEADS = {
     "incident": _incident,
     "decision": _decision,
     "outcome": _outcome,
-    "death": _death,
     "daemon": _daemon,
 }
 
 
 def _name(entry: Json) -> str:
-    task = entry.get("task")
-    if isinstance(task, dict):
-        task = task.get("name") or task.get("pid")
-    return plain(entry.get("name") or task or "-")
+    culprits = entry.get("culprits")
+    first = culprits[0] if isinstance(culprits, list) and culprits else {}
+    culprit = first.get("name") if isinstance(first, dict) else None
+    return plain(entry.get("name") or culprit or "-")

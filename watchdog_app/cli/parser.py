@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+from watchdog_app.cli.terminal import columns_of
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
@@ -17,6 +19,10 @@ COLOR_CHOICES: tuple[When, ...] = ("auto", "always", "never")
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
     """Help with an option's word shown once, as Python 3.13 does, in 3.11 as well."""
+
+    def __init__(self, prog: str) -> None:
+        # Given here, because argparse would import shutil (bz2, lzma) to find the width.
+        super().__init__(prog, width=min(100, columns_of() or 80) - 2)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings or action.nargs == 0:

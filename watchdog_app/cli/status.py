@@ -11,6 +11,8 @@ from watchdog_app.errors import EXIT_OK, DaemonNotRunning, UsageError, WatchdogE
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from types import SimpleNamespace
+    from typing import Any
 
 NAME = "status"
 HELP = "show every Python task, what it uses and how long that lasts"
@@ -30,6 +32,26 @@ examples:
 exit codes: 0 answered, 1 failure, 2 usage, 3 daemon not running
   with --check: 0 ok, 1 warning, 2 critical (or usage), 3 unknown: no daemon, or a reading
   too old to judge by"""
+
+# What argparse makes of no words and of plain flags, for the dispatcher to run without it.
+DEFAULTS: dict[str, Any] = {
+    "json": False,
+    "watch": False,
+    "check": False,
+    "all": False,
+    "sort": "urgency",
+    "interval": None,
+    "count": None,
+    "color": "auto",
+}
+FLAGS = {
+    "--json": "json",
+    "--watch": "watch",
+    "-w": "watch",
+    "--check": "check",
+    "--all": "all",
+    "-a": "all",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_color(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace | SimpleNamespace) -> int:
     """Ask once or go on asking."""
     _refuse_contradictions(args)
     if args.watch:
@@ -106,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _without_daemon(args: argparse.Namespace, error: WatchdogError) -> int:
+def _without_daemon(args: argparse.Namespace | SimpleNamespace, error: WatchdogError) -> int:
     if args.check:
         from watchdog_app.cli.check import unreachable
 
@@ -122,7 +144,7 @@ def _without_daemon(args: argparse.Namespace, error: WatchdogError) -> int:
     raise error
 
 
-def _refuse_contradictions(args: argparse.Namespace) -> None:
+def _refuse_contradictions(args: argparse.Namespace | SimpleNamespace) -> None:
     if args.check and (args.json or args.watch):
         raise UsageError("--check prints its one line once; leave out --json and --watch.")
     for option in ("interval", "count"):

@@ -90,8 +90,9 @@ def verdict(status: Json, now_unix_s: float) -> str:
         old = format_duration(reading_age_s(status, now_unix_s))
         return f"STALE: this reading is {old} old; the daemon is stopped or overloaded."
     worst = worst_stage(status)
-    if not status.get("ceilings") and not status.get("host"):
-        return "UNKNOWN: the daemon sent no reading."
+    host = status.get("host") or {}
+    if not status.get("ceilings") and figures.number(host.get("memory_total_bytes")) is None:
+        return "UNKNOWN: the daemon has not measured yet."
     if stage_rank(worst) == 0:
         return "OK: nothing is near its limit."
     if worst == "watch":
@@ -193,7 +194,7 @@ def _chosen(status: Json, everything: bool) -> tuple[list[Json], int]:
     host = status.get("host") or {}
     ceilings = _list(status, "ceilings")
     first = [one for one in ceilings if one.get("kind") == "ram"]
-    if not first and host:
+    if not first and figures.number(host.get("memory_total_bytes")) is not None:
         first = [_host_ceiling("ram", "RAM", host, "memory_total_bytes", "memory_available_bytes")]
     swap = _host_ceiling("swap", "swap", host, "swap_total_bytes", "swap_free_bytes")
     if swap["limit"]:

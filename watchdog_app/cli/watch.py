@@ -22,6 +22,7 @@ from watchdog_app.protocol.client import Client
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from types import SimpleNamespace
     from typing import Any
 
     from watchdog_app.cli.screen import Screen
@@ -60,7 +61,7 @@ class Feed:
             self._client = None
 
 
-def watch(args: argparse.Namespace) -> int:
+def watch(args: argparse.Namespace | SimpleNamespace) -> int:
     """Show readings until interrupted or counted out; 3 when there was no daemon to begin with."""
     feed = Feed()
     interval_s = args.interval or 1.0
@@ -84,7 +85,7 @@ def _is_terminal() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
-def _stream(feed: Feed, args: argparse.Namespace, interval_s: float) -> int:
+def _stream(feed: Feed, args: argparse.Namespace | SimpleNamespace, interval_s: float) -> int:
     """One block or one line a reading, for pipes, files and dumb terminals."""
     left = args.count
     next_mono_s = time.monotonic()
@@ -112,7 +113,7 @@ def _json_line(feed: Feed) -> str:
     return dumps(timed(feed.last, now_unix_s), indent=None)
 
 
-def _block(feed: Feed, args: argparse.Namespace) -> list[str]:
+def _block(feed: Feed, args: argparse.Namespace | SimpleNamespace) -> list[str]:
     stamp = time.strftime("%Y-%m-%d %H:%M:%S")
     appearance = look(args.color)
     if feed.error is not None or feed.last is None:
@@ -141,7 +142,9 @@ def _gone(feed: Feed, columns: int | None, appearance: Look) -> list[str]:
 class _View:
     """The live view's state: what is shown and how."""
 
-    def __init__(self, feed: Feed, args: argparse.Namespace, interval_s: float) -> None:
+    def __init__(
+        self, feed: Feed, args: argparse.Namespace | SimpleNamespace, interval_s: float
+    ) -> None:
         self._feed = feed
         self._args = args
         self._interval_s = interval_s

@@ -1,0 +1,503 @@
+"""The real command, in a process of its own, against a daemon that answers as laid down."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from status_objects import HOSTILE_NAMES, MIB, NOW_UNIX_S, leaking, process, status
+
+ASKING = [
+    ["status"],
+    ["status", "--json"],
+    ["status", "--check"],
+    ["status", "--watch"],
+    ["status", "--watch", "--json"],
+    ["stop"],
+    ["reload"],
+    ["pause", "a"],
+    ["resume", "a"],
+    ["checkpoint", "a"],
+    ["explain"],
+    ["history"],
+]
+
+
+def fresh(**more):
+    return status(time_unix_s=time.time(), **more)
+
+
+@pytest.mark.parametrize("words", ASKING, ids=" ".join)
+def test_without_a_daemon_every_command_ends_with_3(watchdog, words):
+    """And says how to start one: on standard error, or in its JSON or its line."""
+    done = watchdog(*words)
+
+    assert 3 == done.returncode
+    assert "watchdog start" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_json_is_valid_without_a_daemon(watchdog):
+    """An object of the usual shape, with the reason among its errors."""
+    done = watchdog("status", "--json")
+
+    found = json.loads(done.stdout)
+    assert [] == found["processes"] == found["ceilings"] == found["gpus"]
+    assert 1 == found["schema_version"]
+    assert "not running" in found["errors"][0]["message"]
+    assert "watchdog start" in found["errors"][0]["remedy"]
+
+
+def test_status_shows_the_table(watchdog, daemon):
+    """Exit code 0, no colours into a pipe, nothing on standard error."""
+    daemon.answers["status"] = fresh()
+
+    done = watchdog("status")
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert "train.ipynb" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_an_incident_is_no_failure_of_status(watchdog, daemon):
+    """Alert codes belong to --check alone."""
+    daemon.answers["status"] = {**leaking(), "time_unix_s": time.time()}
+
+    assert 0 == watchdog("status").returncode
+    checked = watchdog("status", "--check")
+    assert 2 == checked.returncode
+    assert 1 == len(checked.stdout.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "colored"),
+    [
+        (["--color=always"], {}, True),
+        (["--color", "never"], {"FORCE_COLOR": "1"}, False),
+        ([], {"FORCE_COLOR": "1"}, True),
+        ([], {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+    ],
+)
+def test_colours_on_request(watchdog, daemon, words, env, colored):
+    """A pipe gets them when it is asked for."""
+    daemon.answers["status"] = fresh()
+
+    assert colored == ("\x1b[" in watchdog("status", *words, env=env).stdout)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "iso-8859-1", "utf-8"])
+def test_every_name_can_be_printed_in_every_encoding(watchdog, daemon, encoding):
+    """A terminal of another age gets escapes and ASCII bars, not a traceback."""
+    tasks = [process(i, name or "?", MIB) for i, name in enumerate([*HOSTILE_NAMES, "分析.py"], 1)]
+    daemon.answers["status"] = fresh(processes=tasks)
+
+    done = watchdog("status", "--all", env={"PYTHONIOENCODING": encoding})
+
+    assert (0, "") == (done.returncode, done.stderr)
+
+
+def test_json_is_strictly_valid(watchdog, daemon):
+    """Half characters become the replacement character: strict readers refuse them."""
+    daemon.answers["status"] = fresh(processes=[process(1, "caf\udce9.py", 1)])
+
+    done = watchdog("status", "--json")
+
+    assert "\\udce9" not in done.stdout
+    assert "caf?.py" == json.loads(done.stdout)["processes"][0]["name"]
+
+
+def test_json_names_its_time(watchdog, daemon):
+    """The time of the reading, as seconds and as text."""
+    daemon.answers["status"] = status(time_unix_s=NOW_UNIX_S + 0.25)
+
+    found = json.loads(watchdog("status", "--json").stdout)
+
+    assert ("2026-11-21T07:00:00.250Z", NOW_UNIX_S + 0.25) == (found["time"], found["time_unix_s"])
+
+
+def test_watch_json_prints_one_object_a_line(watchdog, daemon):
+    """As many as were asked for."""
+    daemon.answers["status"] = fresh()
+
+    done = watchdog("status", "--watch", "--json", "--count", "3", "--interval", "10ms")
+
+    assert 0 == done.returncode
+    assert [1, 1, 1] == [json.loads(line)["schema_version"] for line in done.stdout.splitlines()]
+
+
+def test_watch_prints_blocks_into_a_pipe(watchdog, daemon):
+    """Plain ones, with the time, parted by a blank line."""
+    daemon.answers["status"] = fresh()
+
+    done = watchdog("status", "--watch", "-n", "2", "-i", "10ms")
+
+    assert 0 == done.returncode
+    assert 2 == done.stdout.count("OK: nothing is near its limit.")
+    assert "\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status", "--check", "--json"],
+        ["status", "--interval", "2s"],
+        ["status", "--count", "2"],
+        ["status", "--watch", "--interval", "0"],
+        ["status", "--watch", "--interval", "soon"],
+        ["status", "--sort", "beauty"],
+        ["status", "extra"],
+        ["status", "--jsno"],
+        ["pause"],
+        ["resume"],
+        ["resume", "a", "--all"],
+        ["checkpoint"],
+        ["checkpoint", "a", "--all"],
+        ["checkpoint", "a", "--timeout", "3s"],
+        ["history", "--since", "yesterday"],
+        ["history", "--limit", "0"],
+        ["history", "--since", "1h", "--until", "2h"],
+        ["config", "--json", "--path"],
+        ["completion", "powershell"],
+        ["statsu"],
+        ["--jsno"],
+        ["-x", "status"],
+    ],
+    ids=" ".join,
+)
+def test_words_that_make_no_sense_end_with_2(watchdog, words):
+    """Nothing on standard output, the reason on standard error, no daemon needed."""
+    done = watchdog(*words)
+
+    assert (2, "") == (done.returncode, done.stdout)
+    assert "watchdog" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("near", "words"),
+    [
+        ("watchdog status", ["statsu"]),
+        ("watchdog resume", ["resum"]),
+        ("watchdog status", ["Status"]),
+        ("--json", ["status", "--jsno"]),
+        ("--timeout", ["checkpoint", "a", "--tiemout=3"]),
+    ],
+)
+def test_a_mistyped_word_gets_the_nearest_one(watchdog, near, words):
+    """A tired person reads the answer, not the manual."""
+    assert f"id you mean {near}?" in watchdog(*words).stderr.replace("mean: ", "mean ").replace(
+        f"{near}\n", f"{near}?\n"
+    )
+
+
+def test_a_mistyped_word_is_not_obeyed_by_the_terminal(watchdog):
+    """Not even a word of our own user's is sent raw."""
+    assert "\x1b" not in watchdog("\x1b[2J").stderr
+
+
+@pytest.mark.parametrize("words", [[], ["help"], ["--help"], ["-h"], ["help", "pause"]])
+def test_help_goes_to_standard_output(watchdog, words):
+    """And is no failure."""
+    done = watchdog(*words)
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert done.stdout.startswith("usage: watchdog")
+
+
+def test_version(watchdog):
+    """One line."""
+    from watchdog_app import __version__
+
+    assert f"watchdog {__version__}\n" == watchdog("--version").stdout
+
+
+def test_pause_says_what_it_means_for_a_notebook(watchdog, daemon):
+    """The one mistake that would lose the state is named."""
+    daemon.answers["task.pause"] = {
+        "task": "train.ipynb",
+        "pids": [4711, 4712],
+        "method": "signals",
+    }
+    daemon.answers["status"] = fresh()
+
+    done = watchdog("pause", "train")
+
+    assert 0 == done.returncode
+    assert [{"task": "train"}] == daemon.called("task.pause")
+    assert "Paused train.ipynb (pid 4711) and 1 child process." in done.stdout
+    assert "watchdog resume 4711" in done.stdout
+    assert "do not press restart" in done.stdout.lower()
+
+
+def test_pause_of_a_script_speaks_of_the_terminal(watchdog, daemon):
+    """No Jupyter, but a shell that says Stopped."""
+    daemon.answers["task.pause"] = {"task": "eda.py", "pids": [7], "method": "signals"}
+    daemon.answers["status"] = fresh(processes=[process(7, "eda.py", MIB, kind="script")])
+
+    done = watchdog("pause", "7")
+
+    assert "Restart" not in done.stdout
+    assert "type fg" in done.stdout
+
+
+def test_a_name_that_fits_several_tasks_lists_them(watchdog, daemon, refusal):
+    """With pids, to choose from, and neutralised."""
+
+    def several(_):
+        found = [{"pid": 1, "name": "a\x1b[2J.ipynb"}, {"pid": 2, "name": "b.ipynb"}]
+        raise refusal(-32003, "2 tasks answer to 'ipynb'.", {"candidates": found})
+
+    daemon.answers["task.pause"] = several
+
+    done = watchdog("pause", "ipynb")
+
+    assert (1, "") == (done.returncode, done.stdout)
+    assert "1  a\\x1b[2J.ipynb" in done.stderr
+    assert "2  b.ipynb" in done.stderr
+
+
+def test_resume_one_and_all(watchdog, daemon):
+    """All is a task of null."""
+    daemon.answers["task.resume"] = {"resumed": [{"task": "train.ipynb", "pids": [4711]}]}
+    daemon.answers["status"] = fresh()
+
+    one, every = watchdog("resume", "train"), watchdog("resume", "--all", "--json")
+
+    assert "train.ipynb (pid 4711) goes on." in one.stdout
+    assert [4711] == json.loads(every.stdout)["resumed"][0]["pids"]
+    assert [{"task": "train"}, {"task": None}] == daemon.called("task.resume")
+
+
+def test_nothing_to_resume(watchdog, daemon):
+    """For all that is well, for one that was named it is not."""
+    daemon.answers["task.resume"] = {"resumed": []}
+
+    assert 0 == watchdog("resume", "--all").returncode
+    assert 1 == watchdog("resume", "train").returncode
+
+
+SAVED = {
+    "task": 4711,
+    "name": "train.ipynb",
+    "status": "done",
+    "path": "/r/step-1210",
+    "step": 1210,
+    "bytes": 500 * MIB,
+    "seconds": 0.81,
+    "detail": "",
+}
+
+
+def test_checkpoint_waits_and_says_what_was_saved(watchdog, daemon):
+    """Path, step, size and seconds."""
+    daemon.answers["task.checkpoint"] = {"requests": [SAVED]}
+
+    done = watchdog("checkpoint", "train", "--wait", "--timeout", "90s")
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert "train.ipynb: saved at step 1210, 500 MiB in 0.81 s: /r/step-1210\n" == done.stdout
+    assert [{"task": "train", "wait": True, "timeout_s": 90.0}] == daemon.called("task.checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "outcome"),
+    [
+        (0, [], "requested"),
+        (1, ["--wait"], "requested"),
+        (1, ["--wait"], "failed"),
+        (1, [], "refused"),
+        (0, ["--wait"], "done"),
+    ],
+)
+def test_checkpoint_fails_when_one_fails(watchdog, daemon, code, words, outcome):
+    """A script before a shutdown must be able to tell."""
+    second = {"task": 5, "name": "b.py", "status": outcome, "detail": "The disk is full."}
+    daemon.answers["task.checkpoint"] = {"requests": [SAVED, second]}
+
+    done = watchdog("checkpoint", "--all", *words)
+
+    assert code == done.returncode
+    assert ("The disk is full." in done.stdout) == (outcome in ("failed", "refused"))
+
+
+def test_checkpoint_of_nothing_is_said(watchdog, daemon):
+    """No training with an agent is no failure of --all."""
+    daemon.answers["task.checkpoint"] = {"requests": []}
+
+    done = watchdog("checkpoint", "--all")
+
+    assert 0 == done.returncode
+    assert "nothing to save" in done.stdout
+
+
+def test_explain_folds_to_the_terminal_and_neutralises(watchdog, daemon):
+    """Paragraphs stay, escapes do not."""
+    daemon.answers["explain"] = {"text": "RAM:\n  " + "word " * 30 + "\x1b[31m", "incidents": []}
+
+    done = watchdog("explain", "train", env={"COLUMNS": "40"})
+
+    assert 0 == done.returncode
+    assert [{"task": "train"}] == daemon.called("explain")
+    assert "\x1b" not in done.stdout
+    assert all(len(line) <= 40 for line in done.stdout.splitlines())
+    assert "  word word" in done.stdout
+
+
+def test_history_asks_for_what_was_wanted(watchdog, daemon):
+    """Span, task, kinds and limit reach the daemon."""
+    daemon.answers["history"] = {"entries": []}
+    before = time.time()
+
+    done = watchdog("history", "--since", "2h", "--task", "a", "--kind", "death", "--limit", "7")
+
+    (asked,) = daemon.called("history")
+    assert "Nothing has happened in that time.\n" == done.stdout
+    assert before - 7200 <= asked["since_unix_s"] <= time.time() - 7200
+    assert ("a", 7, ["death"]) == (asked["task"], asked["limit"], asked["kinds"])
+
+
+def test_reload_shows_why_a_file_is_bad(watchdog, daemon, refusal):
+    """In the daemon's words; the settings in force stay."""
+
+    def bad(_):
+        raise refusal(-32000, "config.toml: warn_s = 'x' is not accepted.")
+
+    daemon.answers["reload"] = bad
+
+    done = watchdog("reload")
+
+    assert 1 == done.returncode
+    assert "warn_s = 'x'" in done.stderr
+
+
+def test_a_broken_pipe_is_quiet(daemon, own_folders):
+    """`watchdog status | true` complains about nothing."""
+    daemon.answers["status"] = fresh(processes=[process(n, f"{n}.py", MIB) for n in range(1200)])
+
+    done = subprocess.run(
+        f"{sys.executable} -m watchdog_app status --all | true; exit ${{PIPESTATUS[0]}}",
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert "" == done.stderr
+    assert done.returncode in (0, 141)  # 0: it fitted into the pipe before that was shut
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_a_full_disk_is_said(daemon, own_folders):
+    """Exit code 0 would mean that the output is there."""
+    daemon.answers["status"] = fresh()
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "watchdog_app", "status"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    assert 1 == done.returncode
+    assert "No space left" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_closed_standard_output_is_no_failure(daemon, own_folders):
+    """`watchdog status >&-`"""
+    daemon.answers["status"] = fresh()
+
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"{sys.executable} -m watchdog_app status >&-"],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (0, "") == (done.returncode, done.stderr)
+
+
+def test_ctrl_c_ends_quietly_with_130(daemon, own_folders):
+    """While a command waits for its answer."""
+
+    def slow(_):
+        time.sleep(30)
+
+    daemon.answers["explain"] = slow
+    command = subprocess.Popen(
+        [sys.executable, "-m", "watchdog_app", "explain"], stderr=subprocess.PIPE, text=True
+    )
+    while not daemon.called("explain"):
+        time.sleep(0.01)
+
+    command.send_signal(signal.SIGINT)
+
+    _, said = command.communicate(timeout=20)
+    assert (130, "") == (command.returncode, said)
+
+
+def test_status_imports_no_more_than_it_needs(daemon, own_folders):
+    """What makes `watchdog status` fast: none of the usual heavy modules is loaded."""
+    daemon.answers["status"] = {**leaking(), "time_unix_s": time.time()}
+
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-X",
+            "importtime",
+            "-c",
+            "import watchdog_app.cli as cli; raise SystemExit(cli.main(['status']))",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    heavy = {
+        "argparse",
+        "asyncio",
+        "dataclasses",
+        "difflib",
+        "inspect",
+        "logging",
+        "numpy",
+        "psutil",
+        "shutil",
+        "sqlite3",
+        "subprocess",
+        "tempfile",
+        "threading",
+        "tomllib",
+        "typing",
+        "watchdog_app.core",
+        "watchdog_app.daemon",
+    }
+    assert 0 == done.returncode
+    assert "watchdog_app.cli.status_text" in loaded
+    assert set() == heavy & loaded
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["--json"], ["--check"], ["-a"], ["--all", "--watch"], ["-w"]]
+)
+def test_the_short_way_to_status_means_what_argparse_means(words):
+    """The dispatcher runs these without argparse; both must read the same."""
+    from watchdog_app.cli import status as command
+    from watchdog_app.cli.dispatch import parser_of
+
+    _, parser = parser_of("status")
+    short = {**command.DEFAULTS, **{command.FLAGS[word]: True for word in words}}
+
+    assert vars(parser.parse_args(words)) == short
