@@ -169,7 +169,7 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
         with self._guard:
             if self._resumption is not None:
                 self._resumption.no_epoch_left()
-            if self._session is not None:
+            elif self._session is not None:
                 chapters.finish(self.directory, self._session.store.directory)
         self._close()
 

@@ -154,7 +154,7 @@ class LoopState:
             self._others[name] = thing
         else:
             raise TypeError(
-                f"{name} is a {type(thing).__name__}, whose state cannot be taken. "
+                f"{name} is of type {type(thing).__name__}, whose state cannot be taken. "
                 f"Give {_ACCEPTED}. A single number can live in a tf.Variable or a dict."
             )
 

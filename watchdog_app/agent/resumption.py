@@ -93,11 +93,14 @@ class Resumption:
         self._rescue.close()
 
     def no_epoch_left(self) -> None:
-        """The rescue is of the last epoch that the program asks for, or a later one."""
-        if not self._arrived:
-            self._arrive()
+        """The fit ended without an epoch: it asks for fewer than the rescue has behind it."""
+        self._arrive()
         self.epoch_ends()
         self._model._initial_epoch = None
+        say(
+            f"nothing was trained: the rescue is of epoch {self._saved.position['epoch'] + 1}, and "
+            "fit was asked for no more than that. To train on, give fit a higher epochs=."
+        )
 
     def _before_epoch(self) -> None:
         order = self._saved.position["python_random"]

@@ -250,6 +250,8 @@ def differences(saved: Sequence[Row], current: Sequence[StateVariable]) -> list[
 
 def mismatch(rescue: str, found: Sequence[str]) -> RescueMismatch:
     """The error that names the differences and the way out."""
+    # Slots follow the weights they belong to: of a wider layer, the layer is what a person changed.
+    found = [text for text in found if not text.startswith(f"{OPTIMIZER}/")] or found
     listed = "; ".join(found[:_SHOWN_DIFFERENCES])
     if len(found) > _SHOWN_DIFFERENCES:
         listed += f"; and {len(found) - _SHOWN_DIFFERENCES} more"

@@ -9,6 +9,7 @@ the end. Each writes FOLDER/CASE.ROLE.txt, rescues go to FOLDER/CASE.rescues.
 """
 
 import hashlib
+import math
 import os
 import sys
 import threading
@@ -123,7 +124,7 @@ class Files(keras.utils.PyDataset):
         self.order = self.random.permutation(ROWS)
 
     def __len__(self):
-        return -(-ROWS // BATCH)
+        return math.ceil(ROWS / BATCH)
 
     def __getitem__(self, index):
         rows = self.order[index * BATCH : (index + 1) * BATCH]
@@ -208,7 +209,7 @@ def sliding():
 
 VALIDATION = {"validation_data": (images[:64], labels[:64])}
 
-# Name: model, arguments of fit, callbacks, where it is interrupted (epoch, batch, validation batch).
+# Name: model, arguments of fit, callbacks, where it is left (epoch, batch, validation batch).
 CASES = {
     # First, for XLA refuses what deterministic operations forbid.
     "xla": (lambda: compiled(jit_compile=True), arrays, None, (1, 4)),

@@ -1,0 +1,195 @@
+"""
+How a rescue behaves at the edges: `fit_manners.py before|after FOLDER` prints one JSON object.
+
+`before` leaves unfinished rescues of several trainings; `after` is the next run of the program.
+"""
+
+import contextlib
+import io
+import json
+import os
+import sys
+from pathlib import Path
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+os.environ["WATCHDOG_AGENT_STRICT"] = "1"
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from watchdog_app.agent.keras import Rescue
+from watchdog_app.agent.tensorflow import Rescue as LoopRescue
+from watchdog_app.errors import RescueError
+
+folder = Path(sys.argv[2])
+x = np.random.default_rng(0).normal(size=(80, 4)).astype("float32")
+found = {}
+
+
+class Left(Exception):
+    """Stands for the kill."""
+
+
+class Remembers(keras.callbacks.Callback):
+    """A callback that can give its memory away."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = 0
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.seen += 1
+
+    def state_dict(self):
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state):
+        self.seen = state["seen"]
+
+
+class Forgets(keras.callbacks.Callback):
+    """A callback whose memory nobody knows."""
+
+    def __init__(self):
+        super().__init__()
+        self.losses = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.losses.append(logs["loss"])
+
+
+class SaveAt(keras.callbacks.Callback):
+    """Save after some steps, and leave after the last of them."""
+
+    def __init__(self, rescue, *steps):
+        super().__init__()
+        self.rescue, self.steps = rescue, steps
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.rescue.step_number in self.steps:
+            self.rescue.save()
+            if self.rescue.step_number == self.steps[-1]:
+                raise Left
+
+
+class Weights(keras.callbacks.Callback):
+    """What others see of the model when the first epoch begins."""
+
+    first = None
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if self.first is None:
+            self.first = float(keras.ops.sum(self.model.trainable_variables[0]))
+
+
+def model(width=6):
+    keras.utils.set_random_seed(1)
+    made = keras.Sequential([keras.Input((4,)), keras.layers.Dense(width), keras.layers.Dense(1)])
+    made.compile("adam", "mse")
+    return made
+
+
+def fit(name, *callbacks, made=None, epochs=3, batch_size=8, **options):
+    """Train in the folder `name`; returns what came of it."""
+    rescue = Rescue(str(folder / name), **options)
+    made = made or model()
+    said = io.StringIO()
+    result = {"error": None}
+    with contextlib.redirect_stderr(said):
+        try:
+            history = made.fit(
+                x,
+                x[:, :1],
+                batch_size,
+                epochs,
+                verbose=0,
+                callbacks=[*callbacks, rescue, *([SaveAt(rescue, *save_at)] if save_at else [])],
+            )
+            result["epochs"] = history.epoch
+            result["losses"] = history.history.get("loss")
+        except Left:
+            pass
+        except RescueError as error:
+            result["error"] = f"{type(error).__name__}: {error}"
+    result["said"] = said.getvalue()
+    result["iterations"] = int(made.optimizer.iterations)
+    result["hooked"] = sorted(set(vars(made)) & {"_get_metrics_result_or_logs"})
+    result["initial_epoch"] = made._initial_epoch
+    return result
+
+
+save_at = ()
+
+
+def before():
+    global save_at
+    save_at = (12,)
+    for name in ("plain", "wider", "batches", "anew", "newest", "longer", "over"):
+        found[name] = fit(name)
+    found["memory"] = fit(
+        "memory", Remembers(), Forgets(), keras.callbacks.CSVLogger(folder / "log.csv")
+    )
+    save_at = (12, 17)
+    found["damaged"] = fit("damaged")
+    save_at = ()
+    found["two_fits_first"] = fit("two_fits", epochs=1)
+    save_at = (4,)
+    found["two_fits_second"] = fit("two_fits")
+    save_at = (5,)
+    found["interrupted"] = fit("same_process")
+    save_at = ()
+    found["same_process"] = fit("same_process")
+    loop = LoopRescue(str(folder / "loop"), model=model(), numbers=[1])
+    loop.step()
+    loop.save()
+
+
+def after():
+    watched = Weights()
+    found["plain"] = fit("plain", watched)
+    found["plain"]["weights_at_epoch_begin"] = watched.first
+    watched = Weights()
+    found["reference"] = fit("nothing", watched)
+    found["reference"]["weights_at_epoch_begin"] = watched.first
+    found["finished"] = fit("plain")
+    found["wider"] = fit("wider", made=model(7))
+    found["batches"] = fit("batches", batch_size=10)
+    found["anew"] = fit("anew", resume=False)
+    found["longer"] = fit("longer", epochs=5)
+    found["over"] = fit("over", epochs=1)
+    remembers, forgets = Remembers(), Forgets()
+    found["memory"] = fit(
+        "memory", remembers, forgets, keras.callbacks.CSVLogger(folder / "log.csv")
+    )
+    found["memory"]["seen"] = remembers.seen
+    found["memory"]["rows"] = (folder / "log.csv").read_text().splitlines()
+    newest = max((folder / "damaged").glob("rescue-*"), key=lambda path: path.name)
+    data = bytearray((newest / "state.safetensors").read_bytes())
+    data[-3] ^= 1
+    (newest / "state.safetensors").write_bytes(data)
+    found["damaged"] = fit("damaged")
+    found["two_fits_first"] = fit("two_fits", epochs=1)
+    found["two_fits_second"] = fit("two_fits")
+    found["nothing_newest"] = fit("empty", resume="newest")
+    found["newest_of_finished"] = fit("plain", resume="newest")
+    found["loop_of_fit"] = loop_error("newest", model=model())
+    found["loop_mismatch"] = loop_error("loop", model=model(9), numbers=[1])
+    found["loop_names"] = loop_error("loop", model=model(), figures=[1])
+    found["loop_unbuilt"] = loop_error("fresh", model=keras.Sequential([keras.layers.Dense(1)]))
+    found["loop_number"] = loop_error("fresh", count=3)
+    found["loop_iterator"] = loop_error("fresh", data=iter(tf.data.Dataset.range(3)))
+    found["fit_of_loop"] = fit("loop")
+
+
+def loop_error(name, **state):
+    try:
+        LoopRescue(str(folder / name), **state)
+    except (RescueError, TypeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+{"before": before, "after": after}[sys.argv[1]]()
+print(json.dumps(found))

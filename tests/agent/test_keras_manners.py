@@ -1,0 +1,186 @@
+"""What a rescue does at the edges: other programs, finished trainings, damaged files, callbacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
+
+PROGRAM = Path(__file__).parent / "programs" / "fit_manners.py"
+
+
+def run(role: str, folder: Path) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), role, str(folder)],
+        env={**os.environ, "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon")},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any], Path]:
+    """What the first run of the program and the next one found."""
+    folder = tmp_path_factory.mktemp("manners")
+    return run("before", folder), run("after", folder), folder
+
+
+@pytest.fixture(scope="module")
+def before(runs):
+    return runs[0]
+
+
+@pytest.fixture(scope="module")
+def after(runs):
+    return runs[1]
+
+
+def test_an_unfinished_fit_is_gone_on_with_and_says_so(after):
+    """One line tells rescue, step and place, and how to begin anew."""
+    plain = after["plain"]
+
+    assert after["reference"]["losses"] == plain["losses"]
+    assert "going on from" in plain["said"]
+    assert "step 12, epoch 2, after batch 2" in plain["said"]
+    assert "resume=False" in plain["said"]
+
+
+def test_other_callbacks_see_the_saved_weights_from_the_first_epoch_on(after):
+    """A callback that looks at the model in on_epoch_begin does not see fresh weights."""
+    seen = after["plain"]["weights_at_epoch_begin"]
+
+    assert after["reference"]["weights_at_epoch_begin"] != seen
+
+
+def test_nothing_of_ours_stays_in_keras_after_a_resumed_fit(after):
+    """Hooks into the model and the first epoch it was sent to are gone."""
+    assert [] == after["plain"]["hooked"]
+    assert after["plain"]["initial_epoch"] is None
+
+
+def test_a_fit_that_ended_well_is_not_resumed(after):
+    """The run after a finished training trains from its beginning."""
+    assert after["reference"]["losses"] == after["finished"]["losses"]
+    assert "going on" not in after["finished"]["said"]
+
+
+def test_a_wider_layer_is_named_and_nothing_is_trained(after, runs):
+    """The error tells layer and both shapes; the rescue is still there."""
+    wider = after["wider"]
+
+    assert wider["error"].startswith("RescueMismatch: ")
+    assert "kernel is float32 (4, 7) in the program, float32 (4, 6) in the rescue" in wider["error"]
+    assert "momentum" not in wider["error"]
+    assert "resume=False" in wider["error"]
+    assert 0 == wider["iterations"]
+    assert 1 == len(list((runs[2] / "wider").glob("rescue-*")))
+
+
+def test_another_batch_size_is_refused(after):
+    """A place in the data means nothing when the batches are others."""
+    assert "10 batches an epoch, this one has 8" in after["batches"]["error"]
+    assert 0 == after["batches"]["iterations"]
+
+
+def test_resume_false_begins_anew(after):
+    """The rescue is left alone."""
+    assert after["reference"]["losses"] == after["anew"]["losses"]
+    assert "going on" not in after["anew"]["said"]
+
+
+def test_more_epochs_than_before_are_trained(after):
+    """The same program with a higher `epochs` goes on to it."""
+    assert 5 == len(after["longer"]["losses"])
+    assert after["reference"]["losses"] == after["longer"]["losses"][:3]
+    assert 50 == after["longer"]["iterations"]
+
+
+def test_fewer_epochs_than_were_trained_train_nothing_and_keep_the_rescue(after, runs):
+    """The user hears why nothing happened; the rescue is not counted as finished."""
+    assert "nothing was trained" in after["over"]["said"]
+    assert 12 == after["over"]["iterations"]
+    assert not (runs[2] / "over" / "finished.json").exists()
+
+
+def test_a_damaged_rescue_is_passed_over_for_the_one_before(after):
+    """One flipped bit: said, and the older rescue is used."""
+    said = after["damaged"]["said"]
+
+    assert "step 12" in said
+    assert "rescue-0000000017" in said
+    assert "checksum" in said
+    assert after["reference"]["losses"] == after["damaged"]["losses"]
+
+
+def test_two_fits_of_a_program_keep_their_rescues_apart(after):
+    """The first fit is trained again, the second goes on from its own rescue."""
+    first, second = after["two_fits_first"], after["two_fits_second"]
+
+    assert "going on" not in first["said"]
+    assert "waits for it" in first["said"]
+    assert 10 == first["iterations"]
+    assert "step 4, epoch 1" in second["said"]
+    assert after["reference"]["losses"] == second["losses"]
+
+
+def test_a_fit_run_again_in_the_same_process_does_not_fall_back_to_its_rescue(before):
+    """What is in memory is newer; how to go back is said."""
+    same = before["same_process"]
+
+    assert 30 == same["iterations"]
+    assert "of this process" in same["said"]
+    assert "newest" in same["said"]
+
+
+def test_newest_resumes_what_had_finished(after):
+    """It is the user's explicit wish."""
+    assert "going on" in after["newest_of_finished"]["said"]
+
+
+def test_newest_without_a_rescue_is_an_error(after):
+    """Training from scratch is not what was asked for."""
+    assert after["nothing_newest"]["error"].startswith("RescueError: There is no rescue in ")
+
+
+def test_callbacks_get_their_memory_back_or_are_named(before, after):
+    """state_dict is used, CSV rows stay, and what is lost is said once, when it is known."""
+    said = before["memory"]["said"]
+
+    assert 30 == after["memory"]["seen"]
+    assert ["epoch,loss,val_loss", "0,", "1,", "2,"] == [
+        row if row.startswith("epoch") else row[:2] for row in after["memory"]["rows"]
+    ]
+    assert 1 == said.count("what Forgets keeps in losses")
+    assert "Remembers" not in said
+
+
+@pytest.mark.parametrize(
+    ("case", "text"),
+    [
+        ("loop_of_fit", "RescueMismatch: "),
+        ("loop_mismatch", "kernel is float32 (4, 9) in the program"),
+        ("loop_names", "figures is in the program only"),
+        ("loop_unbuilt", "model.build(input_shape)"),
+        ("loop_number", "TypeError: count is of type int"),
+        ("loop_iterator", "rescue.data(dataset)"),
+    ],
+)
+def test_a_loop_refuses_what_it_could_not_give_back(after, case, text):
+    """At construction, and with the way out."""
+    assert text in after[case]
+
+
+def test_a_fit_does_not_take_the_rescue_of_a_loop(after):
+    """Each kind of training needs a folder of its own."""
+    assert "not saved by a Keras fit" in after["fit_of_loop"]["error"]
