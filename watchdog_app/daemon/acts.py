@@ -161,14 +161,6 @@ class Acts:
             )
         return found
 
-    def tell(self, notice: dict[str, Any]) -> None:
-        """Show a notice that no decision stands behind: a death."""
-
-        def told(delivered: bool, detail: str) -> None:
-            self._log.info("notice", delivered=delivered, title=notice["title"], detail=detail)
-
-        self._notices.show(notice, told)
-
     def _begin(self, decision: Decision, task: Task | None, ended: Ended) -> None:
         if decision.kind is DecisionKind.NOTIFY:
             self._notify(decision, task, ended)

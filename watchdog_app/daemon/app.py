@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -15,26 +15,25 @@ from typing import Any
 from watchdog_app import __version__, config, paths
 from watchdog_app.core.records import Task
 from watchdog_app.core.settings import Settings
-from watchdog_app.daemon import pauses as pausing
 from watchdog_app.daemon import selfcare
 from watchdog_app.daemon.acts import Acts
 from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.checkpoints import Checkpoints
 from watchdog_app.daemon.faults import Faults
-from watchdog_app.daemon.instance import InstanceLock, private_folder
-from watchdog_app.daemon.journal import Entry, Journal
+from watchdog_app.daemon.instance import InstanceLock, boot_id, private_folder
+from watchdog_app.daemon.journal import Entry
 from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.methods import Methods
 from watchdog_app.daemon.notices import Notices
-from watchdog_app.daemon.obituaries import Death, Obituaries
+from watchdog_app.daemon.obituaries import Obituaries
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pauses import Pauses
 from watchdog_app.daemon.poller import READ, Poller, Waker
-from watchdog_app.daemon.recorder import Recorder
 from watchdog_app.daemon.server import Connection, Server
-from watchdog_app.daemon.status import Look, status
+from watchdog_app.daemon.status import status
 from watchdog_app.daemon.systemd import ServiceManager
+from watchdog_app.daemon.watching import Watching
 from watchdog_app.daemon.wording import explanation, notice
 from watchdog_app.daemon.worker import Worker
 from watchdog_app.errors import ConfigError, WatchdogError
@@ -101,14 +100,10 @@ class App:
         self._config_path = config_path
         self._log = log
         self._lock = lock
-        self._boot = _boot_id()
         self._host_name = os.uname().nodename if hasattr(os, "uname") else ""
         self._started_mono_s = time.monotonic()
         self._stopping = False
         self._reloading = False
-        self._look: Look | None = None
-        self._interval_s = settings.watch.interval_s
-        self._next_look_mono_s = 0.0
         self._next_chores_mono_s = 0.0
         self._next_beat_mono_s = 0.0
         self._published_mono_s = float("-inf")
@@ -117,7 +112,7 @@ class App:
         self._systemd = ServiceManager()
         self._cost = selfcare.OwnCost()
         self._faults = Faults(log)
-        self._poller = Poller(lambda error: self._failed("connections", error))
+        self._poller = Poller(partial(self._faults.failed, "connections"))
         self._waker = Waker(self._poller)
         self._journal = JournalWriter(
             paths.state_dir(),
@@ -127,25 +122,28 @@ class App:
         )
         self._worker = Worker(self._waker.wake)
         self._pauses = Pauses()
-        self._recorder = Recorder(self._boot)
         machine = open_machine()
         self._agents = Agents(
             self._poller, machine.alive, self._agent_ended, settings.watch.interval_s
         )
         self._observer = Observer(settings, machine, self._agents, self._faults)
+        boot = boot_id()
+        self._watching = Watching(
+            settings.watch,
+            boot=boot,
+            observer=self._observer,
+            journal=self._journal,
+            pauses=self._pauses,
+            faults=self._faults,
+            log=log,
+        )
         self._server = Server(
             self._poller, paths.socket_path(), self._handle, self._connection_ended, log
         )
         self._notices = Notices(self._poller, self._server, settings.notify, log)
         self._checkpoints = Checkpoints(self._agents, self._send_to_agent)
-        self._obituaries = Obituaries(
-            self._poller,
-            told=self._died,
-            agent_of=self._agents.get,
-            was_paused=lambda key: self._pauses.get(key) is not None,
-        )
         self._acts = Acts(
-            boot=self._boot,
+            boot=boot,
             journal=self._journal,
             worker=self._worker,
             checkpoints=self._checkpoints,
@@ -153,8 +151,14 @@ class App:
             notices=self._notices,
             own_pids=lambda: {os.getpid(), *self._notices.own_pids()},
             recorded=self._observer.record,
-            wording=lambda decision, task: notice(decision, task, self._look),
+            wording=lambda decision, task: notice(decision, task, self._watching.look),
             log=log,
+        )
+        self._obituaries = Obituaries(
+            self._poller,
+            told=lambda death: self._watching.died(death, self._acts),
+            agent_of=self._agents.get,
+            was_paused=lambda key: self._pauses.get(key) is not None,
         )
         self._methods = Methods(
             self,
@@ -172,18 +176,16 @@ class App:
     def status(self) -> dict[str, Any]:
         """The status object of docs/protocol.md."""
         now_mono_s = time.monotonic()
-        if self._look is not None and now_mono_s - self._look.snapshot.mono_s > self._interval_s:
-            self.look_soon()
         faults = [*self._faults.all()]
         if self._journal.fault is not None:
             faults.append(self._journal.fault)
         return status(
-            self._look,
+            self._watching.look,
             daemon={
                 "pid": os.getpid(),
                 "version": __version__,
                 "uptime_s": now_mono_s - self._started_mono_s,
-                "interval_s": self._interval_s,
+                "interval_s": self._watching.interval_s,
                 "rss_bytes": self._cost.rss_bytes(),
                 "cpu_percent": self._cost.cpu_percent,
                 "ticks": self._observer.ticks,
@@ -204,11 +206,11 @@ class App:
 
     def tasks(self) -> Sequence[Task]:
         """Those of the last look."""
-        return self._look.tasks if self._look is not None else ()
+        return self._watching.tasks
 
     def explain(self, task: Task | None) -> dict[str, Any]:
         """Text and incidents, for one task or for all."""
-        return explanation(self._look, task)
+        return explanation(self._watching.look, task)
 
     def settings(self) -> list[dict[str, Any]]:
         """Every setting with its source."""
@@ -233,6 +235,7 @@ class App:
         self._faults.clear("config")
         self._settings, self._sources = settings, sources
         self._observer.apply(settings)
+        self._watching.settings = settings.watch
         self._notices.settings = settings.notify
         self._agents.interval_s = settings.watch.interval_s
         self._journal.configure(settings.journal.max_age_s, settings.journal.max_bytes)
@@ -246,9 +249,7 @@ class App:
 
     def look_soon(self) -> None:
         """Do not wait for the next tick, but do not look more often than allowed."""
-        fast_s = self._settings.watch.fast_interval_s
-        last = self._look.snapshot.mono_s if self._look is not None else float("-inf")
-        self._next_look_mono_s = min(self._next_look_mono_s, last + fast_s)
+        self._watching.look_soon()
 
     # The life of the process
 
@@ -263,7 +264,7 @@ class App:
         selfcare.allow_many_connections()
         with suppress(OSError):
             os.chdir("/")  # keep no disk from being unmounted
-        self._recover(self._journal.open())
+        self._watching.recover(self._journal.open())
         self._journal.start()
         for fd, _ in self._observer.wakeups.fds():
             self._poller.add(fd, READ, partial(self._woken, fd))
@@ -290,14 +291,14 @@ class App:
         while not self._stopping:
             self._poller.wait(self._wait_s(time.monotonic()))
             now = time.monotonic()
-            self._guard("chores", partial(self._collect, now))
+            self._faults.guard("chores", partial(self._collect, now))
             if self._observer.wants_tick:
                 self.look_soon()
-            if now >= self._next_look_mono_s:
+            if now >= self._watching.next_look_mono_s:
                 self._tick()
             if now >= self._next_chores_mono_s:
                 self._next_chores_mono_s = now + _HOUSEKEEPING_S
-                self._guard("chores", partial(self._chores, now))
+                self._faults.guard("chores", partial(self._chores, now))
             if self._reloading:
                 self._reloading = False
                 with suppress(ConfigError):  # it is a fault by now, and in the log
@@ -314,7 +315,7 @@ class App:
             lambda: self._worker.close(_END_S),
             self._server.close,
             lambda: self._notices.close(_END_S),
-            self._keep_state,
+            self._watching.keep_state,
             lambda: self._journal.close(_END_S),
             self._obituaries.close,
             self._agents.close,
@@ -322,53 +323,14 @@ class App:
             self._waker.close,
             self._poller.close,
         ):
-            self._guard("end", step)
+            self._faults.guard("end", step)
         self._log.info("watchdog has ended; nothing is watched now")
 
     # One turn of the loop
 
     def _tick(self) -> None:
-        began = time.monotonic()
-        look = self._observer.look()
-        if look is not None:
-            self._look = look
-            self._guard("deaths", lambda: self._obituaries.take(look))
-            self._guard("decisions", lambda: self._decide(look))
-            self._guard("journal", lambda: self._record(look))
-            self._guard("pauses", self._review_pauses)
-            self._guard("status", lambda: self._publish(began))
-        watch = self._settings.watch
-        wanted_s = look.result.next_look_s if look is not None else watch.interval_s
-        took_s = time.monotonic() - began
-        self._interval_s = max(
-            watch.fast_interval_s, min(watch.interval_s, wanted_s), took_s / _BUSY_SHARE
-        )
-        # From the beginning of this look, so that the rate holds whatever a look takes.
-        self._next_look_mono_s = began + self._interval_s
-        self._cost.update(began)
-
-    def _decide(self, look: Look) -> None:
-        if not look.result.decisions:
-            return
-        true, false, tasks = self._observer.still_true(look.result.decisions)
-        before = {task.key: task for task in look.tasks}
-        now = tasks or before
-        for decision in false:
-            task = before.get(decision.task) if decision.task else None
-            self._acts.skip(decision, task, "Measured again, and no longer true.")
-        if true:
-            self._acts.carry_out(true, now)
-
-    def _record(self, look: Look) -> None:
-        self._journal.add_series(self._recorder.points(look))
-        entries = self._recorder.incidents(look)
-        if entries:
-            self._journal.add(*entries)
-
-    def _review_pauses(self) -> None:
-        for pause in self._pauses.ended(self._observer.state_of):
-            self._log.info("a paused task runs again or is gone", pid=pause.task.pid)
-            self._journal.submit(partial(Journal.drop_pause, ident=pause.ident(self._boot)))
+        self._watching.tick(self._acts, self._obituaries, self._publish)
+        self._cost.update(time.monotonic())
 
     def _publish(self, now_mono_s: float) -> None:
         due = now_mono_s - self._published_mono_s >= _PUBLISH_S
@@ -389,13 +351,13 @@ class App:
     def _chores(self, now_mono_s: float) -> None:
         self._server.sweep(now_mono_s)
         self._server.keep()
-        self._keep_state()
+        self._watching.keep_state()
         if not self._lock.keep():
             self._log.error("another daemon has taken over; this one ends")
             self._stopping = True
 
     def _wait_s(self, now_mono_s: float) -> float:
-        due = [self._next_look_mono_s, self._next_chores_mono_s]
+        due = [self._watching.next_look_mono_s, self._next_chores_mono_s]
         for deadline in (
             self._checkpoints.next_deadline_mono_s(),
             self._notices.next_deadline_mono_s(),
@@ -414,7 +376,7 @@ class App:
             self._log.debug("woken", source=wakeup.source, path=wakeup.path, detail=wakeup.detail)
             self.look_soon()
 
-    # Messages and deaths
+    # Messages
 
     def _handle(
         self, connection: Connection, method: str, params: dict[str, Any], reply: Any
@@ -435,58 +397,12 @@ class App:
         self._obituaries.agent_ended(agent)
         self.look_soon()
 
-    def _died(self, death: Death) -> None:
-        self._log.warning(death.text)
-        self._journal.durable([death.entry], 0.2)
-        self.look_soon()
-        if death.tell and self._settings.actions.notify:
-            self._acts.tell(
-                {
-                    "id": f"death-{death.task.pid}-{int(death.entry.unix_s)}",
-                    "incident": None,
-                    "stage": "ok",
-                    "urgency": "critical",
-                    "title": death.title,
-                    "body": death.text,
-                    "task": death.task.pid,
-                    "actions": [],
-                    "unix_s": death.entry.unix_s,
-                }
-            )
-
-    # What outlives the process
-
-    def _recover(self, journal: Journal | None) -> None:
-        """Take over what an earlier daemon left: pauses that stand, and what the engine knew."""
-        if journal is None:
-            return
-        try:
-            stored, state = journal.pauses(), journal.state("engine")
-        except Exception as error:
-            self._log.error("the journal could not be read", error=repr(error))
-            return
-        for ident, data in stored.items():
-            pause = pausing.remembered(data, self._boot, self._observer.state_of)
-            if pause is None:
-                self._journal.submit(partial(Journal.drop_pause, ident=ident))
-                continue
-            self._pauses.add(pause)
-            self._log.info("still paused since before", task=pause.name, pid=pause.task.pid)
-        if state is not None and state.get("boot") == self._boot:
-            self._observer.load(state.get("dump"), self._log)
-
-    def _keep_state(self) -> None:
-        dump = self._observer.ask(lambda engine: engine.dump())
-        if dump is not None:
-            state = {"boot": self._boot, "dump": dump}
-            self._journal.submit(lambda journal: journal.put_state("engine", state))
-
     def _note(self, what: str) -> None:
         """An entry on the daemon itself."""
         data = {"what": what, "pid": os.getpid(), "version": __version__}
         self._journal.add(Entry(time.time(), "daemon", data))
 
-    # Signals and failures
+    # Signals
 
     def _catch_signals(self) -> None:
         signal.set_wakeup_fd(self._waker.fd, warn_on_full_buffer=False)
@@ -504,34 +420,6 @@ class App:
             self._stopping = True  # it ran in the foreground of a terminal that was closed
         else:
             self._reloading = True
-
-    def _guard(self, what: str, step: Callable[[], object]) -> None:
-        """Carry out a step of the loop; a failure of ours in it never ends the watching."""
-        try:
-            step()
-        except Exception as error:
-            self._failed(what, error)
-        else:
-            self._faults.clear(f"daemon.{what}")
-
-    def _failed(self, what: str, error: Exception) -> None:
-        if self._log.verbose:
-            import traceback
-
-            self._log.debug("".join(traceback.format_exception(error)[-3:]))
-        self._faults.put(
-            f"daemon.{what}",
-            f"A part of the daemon failed ({what}): {error!r}. The rest goes on.",
-            "Please report this with the daemon's log.",
-        )
-
-
-def _boot_id() -> str:
-    with suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
-        return file.read(8)
-    import psutil  # not Linux
-
-    return str(int(psutil.boot_time()))
 
 
 def _terminal_is_gone() -> bool:

@@ -4,7 +4,7 @@ What is not working right now: said once in the log, shown in the status, counte
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from watchdog_app.core.records import Fault
 from watchdog_app.daemon.log import Log
@@ -41,6 +41,28 @@ class Faults:
         for source in self._seen.keys() - now.keys():
             self._log.info("works again", source=source)
         self._seen = now
+
+    def guard(self, what: str, step: Callable[[], object]) -> None:
+        """Carry out a step of the loop; a failure of ours in it never ends the watching."""
+        try:
+            step()
+        except Exception as error:
+            self.failed(what, error)
+        else:
+            self.clear(f"daemon.{what}")
+
+    def failed(self, what: str, error: Exception) -> None:
+        """A part of the daemon raised what it never should."""
+        if self._log.verbose:
+            import traceback
+
+            for line in traceback.format_exception(error)[-3:]:
+                self._log.debug(line.rstrip())
+        self.put(
+            f"daemon.{what}",
+            f"A part of the daemon failed ({what}): {error!r}. The rest goes on.",
+            "Please report this with the daemon's log.",
+        )
 
     def all(self) -> list[Fault]:
         """Those in force."""

@@ -122,3 +122,12 @@ def holder(path: str) -> int | None:
         return None
     finally:
         os.close(handle)
+
+
+def boot_id() -> str:
+    """Differs after each start of the machine: start times of processes begin anew then."""
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read(8)
+    import psutil  # not Linux
+
+    return str(int(psutil.boot_time()))

@@ -11,13 +11,14 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from watchdog_app.core.outlook import CeilingKind, Stage
-from watchdog_app.core.records import ProcessKey, Task
-from watchdog_app.daemon import deaths
+from watchdog_app.core.deaths import Cause, CauseKind, DeathFacts, diagnose
+from watchdog_app.core.outlook import CeilingKind, CeilingReading
+from watchdog_app.core.records import AgentView, HostMemory, ProcessInfo, ProcessKey, Task
 from watchdog_app.daemon.agents import Agent
+from watchdog_app.daemon.books import death_entry, worker_entry
 from watchdog_app.daemon.journal import Entry
 from watchdog_app.daemon.poller import READ, Poller
 from watchdog_app.daemon.status import Look
@@ -34,18 +35,44 @@ class _Watched:
 
     task: Task
     handle: int | None
-    kills_before: int | None  # for memory in its group, when it was first seen
+
+
+class _Counter:
+    """A counter of the kernel's, and when it was last seen to rise."""
+
+    def __init__(self, value: int | None) -> None:
+        self.value = value
+        self._lower = value  # before it rose
+        self._rose_mono_s = float("-inf")
+
+    def update(self, value: int | None) -> bool:
+        """Take in the value of now; whether it is higher than before."""
+        rose = value is not None and self.value is not None and value > self.value
+        if rose:
+            if not self.recent():
+                self._lower = self.value
+            self._rose_mono_s = time.monotonic()
+        self.value = value
+        return rose
+
+    def recent(self) -> bool:
+        """It rose a moment ago."""
+        return time.monotonic() - self._rose_mono_s < _RECENT_S
+
+    @property
+    def before(self) -> int | None:
+        """Its value before it rose a moment ago; else that of now."""
+        return self._lower if self.recent() else self.value
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """One to be written down and, where `tell` says so, told."""
+    """One to be written down and, where the engine says so, told."""
 
-    task: ProcessKey
-    name: str
-    title: str
+    task: Task | None  # as last seen; None: it never was in a look
+    cause: Cause
+    view: AgentView | None
     text: str
-    tell: bool
     entry: Entry
 
 
@@ -74,43 +101,38 @@ class Obituaries:
         self._was_paused = was_paused
         self._proc = proc
         self._watched: dict[ProcessKey, _Watched] = {}
-        self._near: dict[ProcessKey, str] = {}  # label of a ceiling that is near its end, by task
-        self._groups: dict[str, str] = {}  # label of a group's limit, by folder
+        self._limits: dict[ProcessKey, CeilingReading] = {}  # of memory groups, by task
+        self._memory: HostMemory | None = None
+        self._infos: Mapping[ProcessKey, ProcessInfo] = {}
         self._done: deque[ProcessKey] = deque(maxlen=500)
-        self._host_kills = process_end.host_oom_kills(proc)
-        self._killed_mono_s = float("-inf")  # when that counter was last seen to rise
+        self._host = _Counter(process_end.host_oom_kills(proc))
+        self._group_counters: dict[str, _Counter] = {}
 
     def take(self, look: Look) -> None:
         """Follow the tasks of one more tick."""
         self._count()
-        self._learn_labels(look)
+        self._learn(look)
         now = {task.key: task for task in look.tasks}
         for key, task in now.items():
             watched = self._watched.get(key)
             if watched is None:
                 self._watched[key] = self._follow(task)
                 continue
-            if self._recent_kill() and len(watched.task.members) > 1:
+            if self._host.recent() and len(watched.task.members) > 1:
                 self._look_for_workers(watched.task, task)
             watched.task = task
         for key in [key for key in self._watched if key not in now]:
             self._ended(key)
+        self._infos = look.snapshot.infos
 
     def agent_ended(self, agent: Agent) -> None:
         """The process of an agent has ended without a good-bye."""
         watched = self._holder(agent.key)
         if watched is not None and watched.task.key == agent.key:
             self._ended(agent.key)
-            return
-        self._write(
-            agent.key,
-            name=watched.task.name if watched else agent.notebook or f"process {agent.key.pid}",
-            group=watched.task.info.cgroup if watched else None,
-            kills_before=watched.kills_before if watched else None,
-            handle=agent.handle,
-            agent=agent,
-            path=agent.notebook,
-        )
+        else:  # a training in a worker process, or one that lived between two looks
+            task = watched.task if watched is not None else None
+            self._write(agent.key, task, agent.handle, agent)
 
     def close(self) -> None:
         """Give the handles back."""
@@ -125,145 +147,111 @@ class Obituaries:
         if handle is not None:
             # Opened by pid alone: if that is another process by now, its end finds no task.
             self._poller.add(handle, READ, lambda _: self._ended(task.key))
-        group = task.info.cgroup
-        kills = process_end.group_oom_kills(group) if group else None
-        return _Watched(task, handle, kills)
+        return _Watched(task, handle)
 
     def _ended(self, key: ProcessKey) -> None:
         watched = self._watched.pop(key, None)
         if watched is None:
             return
         try:
-            task = watched.task
-            self._write(
-                key,
-                name=task.name,
-                group=task.info.cgroup,
-                kills_before=watched.kills_before,
-                handle=watched.handle,
-                agent=self._agent_of(key),
-                path=task.info.notebook or task.info.script,
-            )
+            self._write(key, watched.task, watched.handle, self._agent_of(key))
         finally:
             self._release(watched)
 
     def _write(
-        self,
-        key: ProcessKey,
-        *,
-        name: str,
-        group: str | None,
-        kills_before: int | None,
-        handle: int | None,
-        agent: Agent | None,
-        path: str | None,
+        self, key: ProcessKey, task: Task | None, handle: int | None, agent: Agent | None
     ) -> None:
         if key in self._done:
             return
         self._done.append(key)
         self._count()
-        near = self._near.get(key) or self._groups.get(group or "")
-        cause = deaths.cause(
-            deaths.Traces(
-                wait_status=process_end.wait_status(key.pid, key.start_time, handle, self._proc),
-                group_kills=self._group_kills(group, kills_before),
-                host_kills=int(self._recent_kill()) if self._host_kills is not None else None,
-                near_limit=self._near.get(key),
-                limit=near,
-                was_paused=self._was_paused(key),
-            )
-        )
-        cared_for = agent is not None and not agent.said_bye
-        if cause.kind == deaths.ENDED:
+        cause = diagnose(self._facts(key, task, handle, agent))
+        cared_for = agent is not None and not agent.said_bye and cause.kind is not CauseKind.ENDED
+        if not (cause.memory or cared_for):
             return
-        listed = cause.kind == deaths.OUT_OF_MEMORY or (
-            cause.kind in (deaths.KILLED, deaths.CRASHED) and key in self._near
-        )
-        if not (listed or cared_for):
-            return
-        rescue = agent.view.rescue if agent is not None else None
+        name = task.name if task is not None else None
+        if name is None:
+            name = (agent.notebook if agent is not None else None) or f"process {key.pid}"
+        path = None if task is None else task.info.notebook or task.info.script
+        view = agent.view if agent is not None else None
+        rescue = view.rescue if view is not None else None
+        paused = self._was_paused(key) and cause.kind is CauseKind.KILLED
         now = time.time()
-        self._told(
-            Death(
-                key,
-                name,
-                title=f"{name} {cause.short}",
-                text=deaths.text(name, key.pid, cause, rescue, now),
-                tell=cause.kind != deaths.FAILED,
-                entry=Entry(
-                    now,
-                    "death",
-                    deaths.entry(name, key.pid, cause, rescue, now),
-                    pid=key.pid,
-                    name=name,
-                    path=path,
-                ),
-            )
+        entry = death_entry(
+            key, name, path, cause=cause, rescue=rescue, was_paused=paused, unix_s=now
+        )
+        self._told(Death(task, cause, view, str(entry.data["text"]), entry))
+
+    def _facts(
+        self, key: ProcessKey, task: Task | None, handle: int | None, agent: Agent | None
+    ) -> DeathFacts:
+        status = process_end.wait_status(key.pid, key.start_time, handle, self._proc)
+        info = self._infos.get(key)
+        group = info.cgroup if info is not None else task.info.cgroup if task is not None else None
+        counter = self._group_counters.get(group or "", _Counter(None))
+        limit = self._limits.get(task.key) if task is not None else None
+        # The kernel counts a kill in the victim's own group: where that count stood still, the
+        # machine's rose for somebody else.
+        spared = counter.value is not None and counter.before == counter.value
+        host = _Counter(None) if spared else self._host
+        return DeathFacts(
+            wait_status=status,
+            said_bye=agent is not None and agent.said_bye,
+            group_label=limit.label if limit is not None else None,
+            group_limit_bytes=limit.limit if limit is not None else None,
+            group_used_bytes=limit.used if limit is not None else None,
+            group_kills_before=counter.before,
+            group_kills_after=counter.value,
+            host_total_bytes=self._memory.total_bytes if self._memory else None,
+            host_available_bytes=self._memory.available_bytes if self._memory else None,
+            host_kills_before=host.before,
+            host_kills_after=host.value,
         )
 
     def _look_for_workers(self, before: Task, now: Task) -> None:
         """A worker that the kernel killed, while its task lives on."""
         left = {member.key for member in now.members}
         for member in before.members:
-            if member.key in left or member.key in self._done:
+            info = self._infos.get(member.key)
+            if member.key in left or member.key in self._done or info is None:
                 continue
-            if process_end.wait_status(member.key.pid, member.key.start_time, None) not in (
-                None,
-                9,
-            ):
+            status = process_end.wait_status(member.key.pid, member.key.start_time, None)
+            # Workers end all the time: only with its own group hit just now is this one blamed.
+            if status not in (None, 9) or not self._killed_in(info.cgroup):
                 continue
             self._done.append(member.key)
-            text = (
-                f"A worker (process {member.key.pid}) of {now.name} (pid {now.key.pid}) is gone, "
-                "and the kernel has just killed a process for memory. The task itself lives on; "
-                "it may wait for that worker for ever."
-            )
-            data = {
-                "pid": now.key.pid,
-                "name": now.name,
-                "worker": member.key.pid,
-                "cause": deaths.OUT_OF_MEMORY,
-                "text": text,
-                "rescue": None,
-            }
-            path = now.info.notebook or now.info.script
-            self._told(
-                Death(
-                    now.key,
-                    now.name,
-                    title=f"A worker of {now.name} was killed for memory",
-                    text=text,
-                    tell=True,
-                    entry=Entry(time.time(), "death", data, now.key.pid, now.name, path),
-                )
-            )
+            entry = worker_entry(now, member.key.pid, time.time())
+            cause = Cause(CauseKind.GROUP_LIMIT, "a worker was killed by the kernel for memory")
+            self._told(Death(None, cause, None, str(entry.data["text"]), entry))
 
     def _count(self) -> None:
-        kills = process_end.host_oom_kills(self._proc)
-        if kills is not None and self._host_kills is not None and kills > self._host_kills:
-            self._killed_mono_s = time.monotonic()
-        self._host_kills = kills
+        """Read the kernel's counters of kills: the machine's, and those of groups when it rose."""
+        rose = self._host.update(process_end.host_oom_kills(self._proc))
+        for group, counter in self._group_counters.items():
+            if rose or self._host.value is None:
+                counter.update(process_end.group_oom_kills(group))
 
-    def _recent_kill(self) -> bool:
-        return time.monotonic() - self._killed_mono_s < _RECENT_S
+    def _killed_in(self, group: str | None) -> bool:
+        counter = self._group_counters.get(group) if group else None
+        return counter is not None and counter.recent()
 
-    def _group_kills(self, group: str | None, before: int | None) -> int | None:
-        now = process_end.group_oom_kills(group) if group else None
-        if now is None or before is None:
-            return None
-        # The group's counter says that it was hit, the machine's that it was just now.
-        return now - before if self._host_kills is None or self._recent_kill() else 0
-
-    def _learn_labels(self, look: Look) -> None:
-        self._near = {}
-        self._groups = {}
+    def _learn(self, look: Look) -> None:
+        self._memory = look.snapshot.host
+        self._limits = {}
+        groups = {info.cgroup for info in look.snapshot.infos.values() if info.cgroup}
+        for gone in (
+            self._group_counters.keys()
+            - groups
+            - {w.task.info.cgroup for w in self._watched.values()}
+        ):
+            if not self._group_counters[gone].recent():
+                del self._group_counters[gone]
+        for new in groups - self._group_counters.keys():
+            self._group_counters[new] = _Counter(process_end.group_oom_kills(new))
         for reading in look.readings:
-            assessment = look.result.assessments.get(reading.key)
             if reading.key.kind is CeilingKind.CGROUP:
-                self._groups[reading.key.subject] = reading.label
-            if assessment is not None and assessment.stage >= Stage.WARN:
                 for key in reading.tasks:
-                    self._near.setdefault(key, reading.label)
+                    self._limits[key] = reading
 
     def _holder(self, key: ProcessKey) -> _Watched | None:
         for watched in self._watched.values():

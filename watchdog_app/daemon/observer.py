@@ -73,7 +73,7 @@ class Observer:
 
     def still_true(
         self, decisions: Sequence[Decision]
-    ) -> tuple[list[Decision], list[Decision], Mapping[ProcessKey, Task]]:
+    ) -> tuple[list[Decision], list[Decision], Mapping[ProcessKey, Task] | None]:
         """
         Measure again: decisions that hold, decisions that do not any more, and the tasks now.
 
@@ -81,7 +81,7 @@ class Observer:
         """
         parts = self._measure()
         if parts is None:
-            return list(decisions), [], {}
+            return list(decisions), [], None
         _, tasks, readings = parts
         true: list[Decision] = []
         false: list[Decision] = []
