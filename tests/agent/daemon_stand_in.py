@@ -16,13 +16,16 @@ from watchdog_app.protocol.framing import LineDecoder, encode
 class StandIn:
     """Greets, registers and remembers. `received` holds (method, params) in order of arrival."""
 
-    def __init__(self, path: str, *, refuses: bool = False, mute: bool = False) -> None:
+    def __init__(
+        self, path: str, *, refuses: bool = False, mute: bool = False, hasty: bool = False
+    ) -> None:
         self.path = path
         self.received: list[tuple[str, dict[str, Any]]] = []
         self.connections: list[socket.socket] = []
         self.ended = 0  # connections that the other side closed
         self._refuses = refuses
         self._mute = mute
+        self._hasty = hasty  # asks for a rescue in one breath with the answer to a registration
         self._decoders: dict[int, LineDecoder] = {}
         self._stopping = False
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -98,4 +101,8 @@ class StandIn:
                 answer = messages.result(message["id"], {"protocol": 1, "version": "0", "pid": 1})
                 if self._refuses and message["method"] == "agent.register":
                     answer = messages.error(message["id"], messages.REFUSED, "not today")
-                connection.sendall(encode(answer))
+                line = encode(answer)
+                if self._hasty and message["method"] == "agent.register":
+                    body = {"request": "at once", "reason": "memory"}
+                    line += encode(messages.notification("agent.checkpoint", body))
+                connection.sendall(line)

@@ -109,6 +109,17 @@ def test_a_request_becomes_an_attribute(daemon, link):
     assert wanted.expired(time.monotonic() + 31)
 
 
+def test_a_request_that_comes_with_the_first_answer_is_not_missed(path, link):
+    """The daemon knew already that memory runs out when the training connected."""
+    daemon = StandIn(path, hasty=True)
+    link.start()
+
+    daemon.until(lambda: link.wanted is not None)
+
+    assert "at once" == link.wanted.id
+    daemon.close()
+
+
 @pytest.mark.parametrize(
     "params",
     [None, [], {}, {"request": None}, {"request": True}, {"request": 1.5}, {"request": ["r"]}],

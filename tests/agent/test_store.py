@@ -52,6 +52,7 @@ def store(tmp_path, said):
 
 
 def folders(store):
+    store.settle()
     return sorted(os.listdir(store.directory))
 
 
@@ -331,6 +332,7 @@ def test_rescues_of_ended_processes_count_as_ones_own(store):
     assert os.path.isdir(gone)
 
     store.save(tensors(), {"step": 3})
+    store.settle()
     assert not os.path.isdir(gone)
 
 
@@ -345,6 +347,7 @@ def test_a_strangers_rescue_is_pruned_after_a_day(store):
     for path in (theirs, *(os.path.join(theirs, name) for name in os.listdir(theirs))):
         os.utime(path, (old, old))
     store.save(tensors(), {"step": 9})
+    store.settle()
     assert not os.path.isdir(theirs)
 
 

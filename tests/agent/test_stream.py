@@ -293,6 +293,38 @@ def test_after_a_fork_parent_and_child_write_without_each_other(tmp_path):
     assert (0, "") == (done.returncode, done.stderr)
 
 
+def test_a_small_file_is_written_while_the_other_is_made_durable(tmp_path, streamer):
+    """Any size; `settle` waits for the one that was left behind."""
+    data = noise(3 * CHUNK + 11)
+    streamer.write(str(tmp_path / "big"), [Bytes("a", data)], behind=True)
+    for name, size in (("none", 0), ("one", 1), ("more", 2 * CHUNK + 5)):
+        streamer.write_small(str(tmp_path / name), data[:size])
+        assert data[:size] == (tmp_path / name).read_bytes()
+    streamer.settle()
+
+    assert data == (tmp_path / "big").read_bytes()
+
+
+def test_jobs_are_done_in_order_and_their_errors_come_back(streamer):
+    """The next call learns what went wrong behind its back; then all is well again."""
+    done = []
+    for number in range(5):
+        streamer.aside(lambda number=number: done.append(number))
+    streamer.settle()
+    assert [0, 1, 2, 3, 4] == done
+
+    def broken():
+        raise OSError(28, "no space")
+
+    streamer.aside(broken)
+    with pytest.raises(SaveFailed, match="is full"):
+        streamer.settle()
+    streamer.settle()
+    streamer.aside(lambda: done.append(5))
+    streamer.settle()
+    assert 5 == done[-1]
+
+
 def test_the_plain_function_writes_one_file(tmp_path):
     """Without a streamer at hand."""
     result = write_stream(str(tmp_path / "file"), [Bytes("a", b"hello")])

@@ -152,6 +152,7 @@ class Line:
         client = self._client
         assert client is not None  # noqa: S101 - _connect() made it
         next_report = 0.0
+        self._take_all(client)  # what came together with the answer to our registration
         while True:
             self._send_waiting(client)
             if self._stopping:
@@ -162,13 +163,12 @@ class Line:
             now = time.monotonic()
             fields = self.fields
             if fields is not self._sent and now >= next_report:
-                if fields != self._sent:
+                if fields and fields != self._sent:
                     client.notify("agent.report", **_plain(fields))
                     next_report = now + _REPORT_EVERY_S
                 self._sent = fields
             if self._wait(_PROGRESS_EVERY_S if self._saving else _REPORT_EVERY_S):
-                for message in client.notifications(0):
-                    self._take(message)
+                self._take_all(client)
 
     def _send_waiting(self, client: Client) -> None:
         while self._waiting:
@@ -183,11 +183,12 @@ class Line:
                 self._waiting.appendleft(message)
                 raise
 
-    def _take(self, message: Mapping[str, Any]) -> None:
-        if message.get("method") == "agent.checkpoint":
-            request = CheckpointRequest.read(message.get("params"), time.monotonic())
-            if request is not None:
-                self._deliver(request)
+    def _take_all(self, client: Client) -> None:
+        for message in client.notifications(0):
+            if message.get("method") == "agent.checkpoint":
+                request = CheckpointRequest.read(message.get("params"), time.monotonic())
+                if request is not None:
+                    self._deliver(request)
 
     def _wait(self, seconds: float) -> bool:
         """Sleep until something comes; whether it came from the daemon."""

@@ -81,12 +81,14 @@ class Sink:
         self._at += length
 
     def finish(self) -> int:
-        """Make it durable and close it; its size in bytes."""
-        if self._at != self._bytes:
-            os.ftruncate(self._fd, self._bytes)
-        os.fsync(self._fd)
-        self._drop(0, 0)
-        self.close()
+        """Make it durable and close it, whatever happens; its size in bytes."""
+        try:
+            if self._at != self._bytes:
+                os.ftruncate(self._fd, self._bytes)
+            os.fsync(self._fd)
+            self._drop(0, 0)
+        finally:
+            self.close()
         return self._bytes
 
     def close(self) -> None:

@@ -18,10 +18,11 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from watchdog_app.agent import layout, manifest, names
-from watchdog_app.agent.contain import say
+from watchdog_app.agent.contain import Guard, say
 from watchdog_app.agent.disk_errors import SaveFailed, translate
 from watchdog_app.agent.filesystem import free_bytes, in_memory, sync_folder
 from watchdog_app.agent.identity import own
@@ -87,6 +88,7 @@ class RescueStore:
         self._streamer = Streamer()
         self._reserve = Reserve()
         self._partials = itertools.count(1)
+        self._guard = Guard("pruning old rescues")
         self._said: set[str] = set()
 
     def prepare(self, tensors: int = 0, rehearse: bool = True) -> Rehearsal | None:
@@ -145,7 +147,7 @@ class RescueStore:
         step: int | None = None,
     ) -> SavedRescue:
         """
-        A new complete rescue; older ones are pruned after it is durable.
+        A new complete rescue. Older ones are pruned after it is durable, in a thread of ours.
 
         Args:
             entries: the tensors; names differ.
@@ -160,6 +162,7 @@ class RescueStore:
         """
         began = time.perf_counter()
         self.release_reserve()
+        self._streamer.settle()  # an earlier save may still be pruned after
         at = int(meta["step"] if step is None else step)
         if at < 0:
             raise RescueError(f"A step cannot be {at}. Nothing was saved.")
@@ -173,8 +176,7 @@ class RescueStore:
             if not error.no_space or not self._prune_one():
                 raise
             path = self._save(plan, at, meta, progress)
-        self._prune()
-        self._clean()
+        self._streamer.aside(self._tidy)  # deleting takes as long as a tenth of the save
         return SavedRescue(path, at, plan.file_bytes, time.perf_counter() - began)
 
     def newest(self, verify: bool = True) -> LoadedRescue | None:
@@ -186,8 +188,13 @@ class RescueStore:
         """
         return next(self._whole(verify), None)
 
+    def settle(self) -> None:
+        """Wait until older rescues are pruned, should that still be going on."""
+        self._streamer.settle()
+
     def close(self) -> None:
         """Give back buffers and reserve; a later save works and allocates them anew."""
+        self.settle()
         self._streamer.close()
         self._reserve.release()
 
@@ -228,13 +235,14 @@ class RescueStore:
         progress: Progress | None,
     ) -> bool:
         """Write both files into `folder`, durably; whether the page cache was avoided."""
-        write = self._streamer.write
-        written = write(
+        written = self._streamer.write(
             os.path.join(folder, STATE_FILE),
             itertools.chain([Bytes("", plan.header)], plan.entries),
             progress,
             total_bytes=plan.file_bytes,
+            behind=True,
         )
+        # While the writing thread syncs the one, this thread writes and syncs the other.
         text = manifest.render(
             plan.entries,
             written.checksums,
@@ -245,8 +253,8 @@ class RescueStore:
             meta=meta,
             writer=str(own()),
         )
-        write(os.path.join(folder, MANIFEST_FILE), [Bytes("", text)])
-        sync_folder(folder)
+        self._streamer.write_small(os.path.join(folder, MANIFEST_FILE), text)
+        self._streamer.settle()
         return written.direct
 
     def _complete(self, folder: str, step: int) -> str:
@@ -262,8 +270,13 @@ class RescueStore:
                     raise
                 sequence += 1
             else:
-                sync_folder(self.directory)
-                return path
+                break
+        # Until both are on the disk a power cut may leave a rescue that lacks a file: it is
+        # passed over then, and the one before it, which is still there, is used.
+        self._streamer.aside(partial(sync_folder, path))
+        sync_folder(self.directory)
+        self._streamer.settle()
+        return path
 
     def _make_directory(self) -> None:
         try:
@@ -304,6 +317,11 @@ class RescueStore:
     def _prune(self) -> None:
         for name in self._prunable()[: -self.keep]:
             self._remove(str(name))
+
+    def _tidy(self) -> None:
+        with self._guard:
+            self._prune()
+            self._clean()
 
     def _clean(self) -> None:
         for text in names.dead_partials(self.directory):

@@ -12,17 +12,19 @@ from __future__ import annotations
 import _thread
 import os
 import sys
-import threading
 import time
 import weakref
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from watchdog_app.agent import sink as sinks
 from watchdog_app.agent.disk_errors import translate
 from watchdog_app.agent.reserve import private_memory
+from watchdog_app.agent.worker import Job, Worker
 from watchdog_app.errors import RescueError
 
 # zlib's CRC-32 runs at 6 GB/s here, three times a SHA and faster than any disk; it finds what a
@@ -73,46 +75,6 @@ class StreamResult:
     checksums: dict[str, int] = field(default_factory=dict)  # CRC-32 of each part, by name
 
 
-class _Pipe:
-    """Two buffers between the thread that fills and the one that writes; locks are the gates."""
-
-    def __init__(self, buffers: tuple[memoryview, memoryview]) -> None:
-        self.buffers = buffers
-        self.sizes = [0, 0]
-        self.free = (_thread.allocate_lock(), _thread.allocate_lock())  # open: may be filled
-        self.full = (_thread.allocate_lock(), _thread.allocate_lock())  # open: may be written
-        for gate in self.full:
-            gate.acquire()
-        self.sink: sinks.Sink | None = None
-        self.error: BaseException | None = None
-        self.stopped = False
-
-    def run(self) -> None:
-        """Body of the writing thread."""
-        turn = 0
-        while True:
-            self.full[turn].acquire()
-            if self.stopped:
-                return
-            if self.error is None and self.sink is not None:
-                try:
-                    self.sink.write(self.buffers[turn], self.sizes[turn])
-                except BaseException as error:  # told to the thread that fills
-                    self.error = error
-            self.free[turn].release()
-            turn ^= 1
-
-    def stop(self) -> None:
-        """Let the thread end after what it is writing now."""
-        self.stopped = True
-        for gate in self.full:
-            if gate.locked():
-                try:
-                    gate.release()
-                except RuntimeError:  # the filling thread opened it just now
-                    pass
-
-
 class Streamer:
     """
     Writes files, one at a time, with buffers that it holds all its life.
@@ -126,9 +88,7 @@ class Streamer:
             raise ValueError(f"chunk_bytes must be a multiple of {sinks.BLOCK_BYTES}")
         self._chunk = chunk_bytes
         self._buffers: tuple[memoryview, memoryview] | None = None
-        self._pipe: _Pipe | None = None
-        self._thread: threading.Thread | None = None
-        self._turn = 0
+        self._worker: Worker | None = None
         self._busy = _thread.allocate_lock()
         _all.add(self)
         _hook_forks()
@@ -139,12 +99,9 @@ class Streamer:
         if self._buffers is None:
             memory = memoryview(private_memory(2 * self._chunk))
             self._buffers = (memory[: self._chunk], memory[self._chunk :])
-        if self._thread is None or not self._thread.is_alive():
-            self._pipe = pipe = _Pipe(self._buffers)
-            self._turn = 0
-            self._thread = threading.Thread(target=pipe.run, name="watchdog-write", daemon=True)
-            self._thread.start()
-            weakref.finalize(self, pipe.stop).atexit = False
+        if self._worker is None or not self._worker.alive:
+            self._worker = Worker("watchdog-write")
+            weakref.finalize(self, self._worker.stop).atexit = False
 
     def write(
         self,
@@ -152,7 +109,9 @@ class Streamer:
         parts: Iterable[Part],
         progress: Progress | None = None,
         direct: bool = True,
+        *,
         total_bytes: int = 0,
+        behind: bool = False,
     ) -> StreamResult:
         """
         A new durable file at `path` that holds the parts one after the other.
@@ -163,61 +122,115 @@ class Streamer:
             progress: called in this thread with (bytes done, `total_bytes`).
             direct: False writes through the page cache, window by window.
             total_bytes: passed on to `progress`.
+            behind: come back when the last byte is handed over; the file is durable, and its
+                failure known, after `settle`.
 
         Raises:
             RescueError: the disk refused, in words, with a remedy (`SaveFailed`); or a part's
                 view is not what the part says.
             Exception: whatever a part's `view` raised.
         """
+        began = time.perf_counter()
+        with self._alone(path) as worker:
+            sink = sinks.Sink(path, direct)
+            try:
+                size, checksums = self._fill(worker, sink, parts, progress, total_bytes)
+                if behind:
+                    worker.turn()
+                    worker.give(sink.finish)
+                else:
+                    worker.settle()
+                    sink.finish()
+            except BaseException:
+                # The thread must be out of the file before its number can be given to another.
+                self.close()
+                _discard(sink, path)
+                raise
+        return StreamResult(size, time.perf_counter() - began, sink.direct, checksums)
+
+    def write_small(self, path: str, data: bytes) -> None:
+        """
+        A new durable file, written in this thread while the other one may be busy.
+
+        Raises:
+            SaveFailed: the disk refused.
+        """
+        with self._alone(path) as worker:
+            sink = sinks.Sink(path)
+            try:
+                buffer = self._slot(worker.turn())
+                for at in range(0, len(data), self._chunk):
+                    piece = data[at : at + self._chunk]
+                    buffer[: len(piece)] = piece
+                    sink.write(buffer, len(piece))
+                worker.leave()
+                sink.finish()
+            except BaseException:
+                self.close()
+                _discard(sink, path)
+                raise
+
+    def aside(self, job: Job) -> None:
+        """Have `job` done by the writing thread, after what it was given before."""
+        with self._alone("") as worker:
+            worker.turn()
+            worker.give(job)
+
+    def settle(self) -> None:
+        """
+        Wait until the writing thread has done everything that it was given.
+
+        Raises:
+            SaveFailed: the disk refused.
+            BaseException: what a job raised.
+        """
+        if self._worker is not None and self._worker.alive:
+            with self._alone("") as worker:
+                worker.settle()
+
+    def close(self) -> None:
+        """End the thread after what it is doing now; the next write starts another."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.end()
+
+    @contextmanager
+    def _alone(self, path: str) -> Iterator[Worker]:
+        """The worker, for one caller at a time; what the disk says becomes words."""
         if self._busy.locked():
             raise RescueError("Another save of this training is still running; this one was left.")
         interval_s = sys.getswitchinterval()
         with self._busy:
             try:
                 sys.setswitchinterval(min(interval_s, _SWITCH_INTERVAL_S))
-                return self._write(path, parts, progress, direct, total_bytes)
+                self.prepare()
+                assert self._worker is not None  # noqa: S101 - prepare() made it
+                yield self._worker
+            except BaseException as error:
+                self.close()
+                if isinstance(error, OSError):
+                    raise translate(error, os.path.dirname(path)) from error
+                raise
             finally:
                 sys.setswitchinterval(interval_s)
 
-    def close(self) -> None:
-        """End the thread; the next write starts another."""
-        self._scrap()
-
-    def _write(
-        self,
-        path: str,
-        parts: Iterable[Part],
-        progress: Progress | None,
-        direct: bool,
-        total_bytes: int,
-    ) -> StreamResult:
-        began = time.perf_counter()
-        self.prepare()
-        pipe = self._pipe
-        assert pipe is not None  # noqa: S101 - prepare() made it
-        sink: sinks.Sink | None = None
-        try:
-            pipe.sink = sink = sinks.Sink(path, direct)
-            checksums = self._fill(pipe, parts, progress, total_bytes)
-            size = sink.finish()
-        except BaseException as error:
-            # The thread must be out of the file before its number can be given to another.
-            self._scrap()
-            if sink is not None:
-                _discard(sink, path)
-            if isinstance(error, OSError):
-                raise translate(error, os.path.dirname(path)) from error
-            raise
-        pipe.sink = None
-        return StreamResult(size, time.perf_counter() - began, sink.direct, checksums)
+    def _slot(self, number: int) -> memoryview:
+        assert self._buffers is not None  # noqa: S101 - prepare() made them
+        return self._buffers[number]
 
     def _fill(
-        self, pipe: _Pipe, parts: Iterable[Part], progress: Progress | None, total_bytes: int
-    ) -> dict[str, int]:
+        self,
+        worker: Worker,
+        sink: sinks.Sink,
+        parts: Iterable[Part],
+        progress: Progress | None,
+        total_bytes: int,
+    ) -> tuple[int, dict[str, int]]:
+        """Hand the parts to the worker, buffer by buffer; their size and checksums."""
         checksums: dict[str, int] = {}
         chunk = self._chunk
         used = done = 0
-        buffer = self._next_free(pipe)
+        buffer = self._slot(worker.turn())
         for part in parts:
             checksum = 0
             if part.nbytes:
@@ -232,55 +245,25 @@ class Streamer:
                         at += take
                         used += take
                         if used == chunk:
-                            self._hand_over(pipe, used)
+                            worker.give(partial(sink.write, buffer, used))
                             done += used
                             used = 0
                             if progress is not None:
                                 progress(done, total_bytes)
-                            buffer = self._next_free(pipe)
+                            buffer = self._slot(worker.turn())
             checksums[part.name] = checksum
         if used:
-            self._hand_over(pipe, used)
-            self._next_free(pipe)
-        # This thread holds the buffer whose turn it is; the other is free once it is written.
-        other = pipe.free[self._turn ^ 1]
-        other.acquire()
-        other.release()
-        pipe.free[self._turn].release()
-        if pipe.error is not None:
-            raise pipe.error
-        if progress is not None:
-            progress(done + used, total_bytes)
-        return checksums
-
-    def _next_free(self, pipe: _Pipe) -> memoryview:
-        pipe.free[self._turn].acquire()
-        if pipe.error is not None:
-            raise pipe.error
-        return pipe.buffers[self._turn]
-
-    def _hand_over(self, pipe: _Pipe, nbytes: int) -> None:
-        pipe.sizes[self._turn] = nbytes
-        pipe.full[self._turn].release()
-        self._turn ^= 1
-
-    def _scrap(self) -> None:
-        """End the thread, whatever state it is in; Ctrl-C is put off until it has ended."""
-        pipe, thread = self._pipe, self._thread
-        self._pipe = self._thread = None
-        interrupted: KeyboardInterrupt | None = None
-        while thread is not None and pipe is not None and thread.is_alive():
-            try:
-                pipe.stop()
-                thread.join(0.05)
-            except KeyboardInterrupt as error:
-                interrupted = error
-        if interrupted is not None:
-            raise interrupted
+            worker.give(partial(sink.write, buffer, used))
+            done += used
+            if progress is not None:
+                progress(done, total_bytes)
+        else:
+            worker.leave()
+        return done, checksums
 
     def _forget_thread(self) -> None:
         """In a forked child: no thread was copied, and locks are as they happened to be."""
-        self._pipe = self._thread = None
+        self._worker = None
         self._busy = _thread.allocate_lock()
 
 
