@@ -63,7 +63,7 @@ class Forks:
         forked = {}
         for sample in samples:
             parent = by_pid.get(sample.ppid)
-            if parent is not None:
+            if parent is not None and parent is not sample:
                 program = self._program_of(sample.key.pid)
                 if program is not None and program == self._program_of(sample.ppid):
                     forked[sample.key] = parent

@@ -186,8 +186,10 @@ class PortableMachine:
             if not known.process.is_running():
                 del self._known[pid]  # the next look finds whoever has the pid now
                 continue
-            with suppress(psutil.NoSuchProcess):  # a zombie: its next sample says so
-                if known.info is None or optional(known.process.exe) != known.info.exe:
+            with suppress(psutil.Error):  # a zombie: its next sample says so
+                # A process object remembers its executable for ever: a new one asks again.
+                known.process = psutil.Process(pid)
+                if known.info is None or _runs_another(known.process, known.info):
                     self._examine(known)
 
     def _examine(self, known: _Known) -> None:
@@ -220,6 +222,15 @@ class PortableMachine:
         placed = replace(info, ancestor=ancestor, ppid=sample.ppid)
         self._known[info.key.pid].info = placed
         return placed
+
+
+def _runs_another(process: psutil.Process, info: ProcessInfo) -> bool:
+    """Whether a process has become another program by exec."""
+    if (optional(process.exe) or None) != info.exe:
+        return True
+    # A title that was written over the command line is one argument, and no other program.
+    argv = tuple(optional(process.cmdline) or ())
+    return len(argv) > 1 and argv != info.argv
 
 
 def _own_uid() -> int:

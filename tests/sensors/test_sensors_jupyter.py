@@ -1,0 +1,437 @@
+"""Jupyter servers: what they say, how they are asked, and that they never hold us up."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sensor_trees import FIXTURES
+
+from watchdog_app.core.records import TaskKind
+from watchdog_app.errors import Denied, SensorError, Unsupported
+from watchdog_app.sensors.jupyter_rest import ask, parse_server_info, parse_sessions
+from watchdog_app.sensors.jupyter_servers import JupyterServers, usual_runtime_dirs
+from watchdog_app.sensors.kernels import Witnesses
+from watchdog_app.sensors.machine import Machine
+from watchdog_app.sensors.notebooks import Session
+
+TOKEN = "not-a-token"
+KERNEL = {"id": "k1", "name": "python3"}
+SESSIONS = [
+    {"id": "s", "path": "sub/a.ipynb", "name": "a.ipynb", "type": "notebook", "kernel": KERNEL}
+]
+
+
+class StubServer:
+    """Answers each request with bytes of the test's choice, and keeps the requests."""
+
+    def __init__(self, answer: bytes, *, path: str | None = None, pause_s: float = 0.0) -> None:
+        self.answer = answer
+        self.pause_s = pause_s
+        self.requests: list[bytes] = []
+        self.connections: list[socket.socket] = []
+        family = socket.AF_UNIX if path else socket.AF_INET
+        self._listener = socket.socket(family, socket.SOCK_STREAM)
+        self._listener.bind(path or ("127.0.0.1", 0))
+        self._listener.listen()
+        self.port = 0 if path else self._listener.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections.append(connection)
+            self.requests.append(connection.recv(65536))
+            if self.pause_s:
+                continue  # never answers
+            connection.sendall(self.answer)
+            connection.close()
+
+    def close(self) -> None:
+        self._listener.close()
+        for connection in self.connections:
+            connection.close()
+
+
+def http(body: object, status: str = "200 OK") -> bytes:
+    """A whole answer."""
+    return f"HTTP/1.0 {status}\r\nContent-Type: application/json\r\n\r\n{json.dumps(body)}".encode()
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., tuple[StubServer, str]]]:
+    """Starts a stub and writes its description; gives both."""
+    started = []
+
+    def start(answer: bytes, *, pause_s: float = 0.0, unix: bool = False, **fields: object):
+        path = str(tmp_path / "s.sock") if unix else None
+        server = StubServer(answer, path=path, pause_s=pause_s)
+        started.append(server)
+        info = {
+            "url": f"http://localhost:{server.port}/",
+            "hostname": "localhost",
+            "sock": path or "",
+            "token": TOKEN,
+            "root_dir": "/home/user",
+            "pid": 410,
+            **fields,
+        }
+        description = tmp_path / "jpserver-410.json"
+        description.write_text(json.dumps(info).replace("PORT", str(server.port)))
+        return server, str(description)
+
+    yield start
+    for server in started:
+        server.close()
+
+
+@pytest.mark.parametrize("name", ["jpserver-410.json", "nbserver-77.json"])
+def test_captured_descriptions_are_read(name: str):
+    """Of jupyter_server 2 and of the classic notebook; the token never shows."""
+    info = parse_server_info((FIXTURES / "jupyter_runtime" / name).read_bytes())
+
+    assert "/home/user" == info.root_dir
+    assert TOKEN not in repr(info)
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"url": 3}', b"\xff", b'{"token": "x"}'])
+def test_what_is_no_description_is_none(data: bytes):
+    """Half written or somebody else's."""
+    assert parse_server_info(data) is None
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        (SESSIONS, {"k1": (Session("/r/sub/a.ipynb", TaskKind.NOTEBOOK),)}),
+        (
+            [{"path": "RTC:sub/a.ipynb", "type": "notebook", "kernel": KERNEL}],
+            {"k1": (Session("/r/sub/a.ipynb", TaskKind.NOTEBOOK),)},
+        ),
+        (
+            [{"path": "a-jvsc-0f21e5a4-86a8-4d52-9c1c-7a0a3ce1b111.ipynb", "kernel": KERNEL}],
+            {"k1": (Session("/r/a.ipynb", TaskKind.NOTEBOOK),)},
+        ),
+        (
+            [{"path": "console-1-x", "name": "Console 1", "type": "console", "kernel": KERNEL}],
+            {"k1": (Session("Console 1", TaskKind.CONSOLE),)},
+        ),
+        (
+            [{"notebook": {"path": "old.ipynb"}, "kernel": KERNEL}],
+            {"k1": (Session("/r/old.ipynb", TaskKind.NOTEBOOK),)},
+        ),
+        (
+            [
+                {"path": "a.ipynb", "type": "notebook", "kernel": KERNEL},
+                {"path": "b.ipynb", "type": "notebook", "kernel": KERNEL},
+            ],
+            {
+                "k1": (
+                    Session("/r/a.ipynb", TaskKind.NOTEBOOK),
+                    Session("/r/b.ipynb", TaskKind.NOTEBOOK),
+                )
+            },
+        ),
+        ([3, None, {}, {"path": "x", "kernel": None}, {"path": 3, "kernel": KERNEL}], {}),
+        ({"message": "no"}, {}),
+        ("text", {}),
+    ],
+)
+def test_sessions_by_kernel(entries, expected):
+    """Entries that make no sense are left out."""
+    assert expected == parse_sessions(json.dumps(entries).encode(), "/r")
+
+
+def test_broken_answer_holds_no_sessions():
+    """Not JSON at all."""
+    assert {} == parse_sessions(b"<html>", "/r")
+
+
+def test_server_is_asked_with_its_token_and_not_as_activity(serve):
+    """So that a server which ends itself when idle still does."""
+    server, path = serve(http(SESSIONS), url="http://localhost:PORT/user/x/")
+
+    found = ask(path, 2.0)
+
+    head = server.requests[0].decode().split("\r\n")
+    assert {"k1": (Session("/home/user/sub/a.ipynb", TaskKind.NOTEBOOK),)} == found
+    assert "GET /user/x/api/sessions?no_track_activity=1 HTTP/1.0" == head[0]
+    assert f"Authorization: token {TOKEN}" in head
+
+
+def test_server_on_a_unix_socket_is_asked(serve):
+    """`jupyter server --sock`."""
+    _, path = serve(http(SESSIONS), unix=True, url="http+unix://%2Ftmp%2Fs.sock/")
+
+    assert {"k1"} == set(ask(path, 2.0))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "myhost.example", "203.0.113.9", "[::]"])
+def test_token_never_leaves_this_machine(serve, host: str):
+    """Whatever the description names, only this machine is asked."""
+    server, path = serve(http(SESSIONS), url=f"http://{host}:PORT/", hostname=host)
+
+    ask(path, 2.0)
+
+    assert 1 == len(server.requests)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (http({}, "403 Forbidden"), Denied),
+        (http({}, "401 Unauthorized"), Denied),
+        (http({}, "302 Found"), Unsupported),
+        (http({}, "500 Oops"), Unsupported),
+        (b"SSH-2.0-OpenSSH\r\n", Unsupported),
+        (b"", Unsupported),
+    ],
+)
+def test_refusal_is_an_error_without_the_token(serve, answer: bytes, error: type[SensorError]):
+    """Redirects are not followed either."""
+    _, path = serve(answer)
+
+    with pytest.raises(error) as caught:
+        ask(path, 2.0)
+
+    assert TOKEN not in str(caught.value)
+
+
+@pytest.mark.parametrize("token", ["a\r\nHost: evil", "a\nb", "tök"])
+def test_token_that_is_no_header_is_not_sent(serve, token: str):
+    """A forged description cannot write its own request."""
+    server, path = serve(http(SESSIONS), token=token)
+
+    with pytest.raises(Unsupported):
+        ask(path, 2.0)
+
+    assert [] == [request for request in server.requests if request]
+
+
+def test_silent_server_is_left_after_the_timeout(serve):
+    """All of it has one deadline."""
+    _, path = serve(b"", pause_s=60.0)
+
+    with pytest.raises(Unsupported, match="does not answer"):
+        ask(path, 0.2)
+
+
+def test_description_that_is_gone_is_an_error(tmp_path: Path):
+    """The server ended in between."""
+    with pytest.raises(SensorError):
+        ask(str(tmp_path / "jpserver-1.json"), 0.2)
+
+
+def _witnesses(folder: Path, pid: int = 410) -> Witnesses:
+    return Witnesses(str(folder / "kernel-k1.json"), None, (), (pid,))
+
+
+def _until(check: Callable[[], bool], seconds: float = 5.0) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if check():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_rename_is_seen_by_the_next_question(serve, tmp_path: Path):
+    """Ten seconds later, and not before: a server is not asked at every tick."""
+    server, _ = serve(http(SESSIONS))
+    servers = JupyterServers([], lambda _: True)
+    kernels = [_witnesses(tmp_path)]
+    servers.look(kernels, 0.0)
+    assert _until(lambda: servers.look(kernels, 0.1))
+    first = servers.of("k1")
+
+    server.answer = http([{**SESSIONS[0], "path": "new.ipynb"}])
+    for tick in range(2, 100):
+        servers.look(kernels, tick / 10)
+    asked = len(server.requests)
+    changed = _until(lambda: servers.look(kernels, 10.2))
+
+    assert "/home/user/sub/a.ipynb" == first[0].path
+    assert (1, True) == (asked, changed)
+    assert "/home/user/new.ipynb" == servers.of("k1")[0].path
+    assert () == servers.of("k2")
+    servers.close()
+
+
+def test_hung_server_stalls_no_tick(serve, tmp_path: Path):
+    """A look returns at once, and does not pile up questions."""
+    server, _ = serve(b"", pause_s=60.0)
+    servers = JupyterServers([], lambda _: True)
+    kernels = [_witnesses(tmp_path)]
+    begun = time.monotonic()
+
+    for tick in range(200):
+        servers.look(kernels, float(tick))
+
+    assert time.monotonic() - begun < 1.0  # two hundred looks; one alone would wait 2 s
+    assert _until(lambda: len(server.requests) == 1)
+    servers.close()
+
+
+def test_token_of_a_dead_server_is_not_used(serve, tmp_path: Path):
+    """Its port is free for anyone."""
+    server, _ = serve(http(SESSIONS))
+    servers = JupyterServers([], lambda _: False)
+    kernels = [_witnesses(tmp_path)]
+
+    for tick in range(20):
+        servers.look(kernels, tick * 100.0)
+        time.sleep(0.005)
+
+    assert [] == server.requests
+    servers.close()
+
+
+def test_kernels_without_a_server_start_no_thread(tmp_path: Path):
+    """Nothing to ask, nothing running."""
+    before = threading.active_count()
+    servers = JupyterServers([str(tmp_path)], lambda _: True)
+
+    assert not servers.look([_witnesses(tmp_path)], 0.0)
+
+    assert before == threading.active_count()
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"JUPYTER_RUNTIME_DIR": "/r"}, ["/r"]),
+        ({"JUPYTER_DATA_DIR": "/d"}, ["/d/runtime"]),
+        ({"XDG_DATA_HOME": "/x"}, ["/x/jupyter/runtime"]),
+    ],
+)
+def test_runtime_folders(environ: dict[str, str], expected: list[str]):
+    """As Jupyter itself looks for them."""
+    assert expected == usual_runtime_dirs(environ)[: len(expected)]
+
+
+class RealServer:
+    """A Jupyter server with one notebook's session."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "root"
+        self.runtime = folder / "runtime"
+        for path in (self.root / "sub", self.runtime):
+            path.mkdir(parents=True)
+        notebook = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+        (self.root / "train.ipynb").write_text(json.dumps(notebook))
+        self._log = (folder / "log").open("wb")
+        self.process = subprocess.Popen(
+            [
+                sys.executable,
+                *("-m", "jupyter_server", "--no-browser", "--allow-root"),
+                f"--ServerApp.root_dir={self.root}",
+                "--port=0",
+                f"--IdentityProvider.token={TOKEN}",
+            ],
+            env={
+                **os.environ,
+                "JUPYTER_RUNTIME_DIR": str(self.runtime),
+                "JUPYTER_CONFIG_DIR": str(folder / "config"),
+                "JPY_SESSION_NAME": "",
+                "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+            },
+            stdout=self._log,
+            stderr=self._log,
+        )
+        description = self.runtime / f"jpserver-{self.process.pid}.json"
+        if not _until(description.exists, 60.0):
+            raise AssertionError((folder / "log").read_text())
+        self.url = json.loads(description.read_text())["url"]
+        self.session = self.rest(
+            "POST",
+            "api/sessions",
+            {
+                "path": "train.ipynb",
+                "name": "train.ipynb",
+                "type": "notebook",
+                "kernel": {"name": "python3"},
+            },
+        )
+
+    def rest(self, method: str, path: str, body: object) -> dict:
+        """One request; the server may still be starting to listen."""
+        request = urllib.request.Request(
+            self.url + path,
+            method=method,
+            data=json.dumps(body).encode(),
+            headers={"Authorization": f"token {TOKEN}", "Content-Type": "application/json"},
+        )
+        for attempt in range(100):
+            try:
+                with urllib.request.urlopen(request, timeout=30) as answer:
+                    return json.load(answer)
+            except urllib.error.HTTPError:
+                raise
+            except urllib.error.URLError:
+                if attempt == 99:
+                    raise
+                time.sleep(0.1)
+        raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(15)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._log.close()
+
+
+@pytest.fixture(scope="module")
+def real_server(tmp_path_factory) -> Iterator[RealServer]:
+    """One real server for all tests of this file."""
+    server = RealServer(tmp_path_factory.mktemp("jupyter"))
+    yield server
+    server.close()
+
+
+def test_real_kernel_is_named_by_its_notebook_before_and_after_a_rename(real_server: RealServer):
+    """First by its connection file, after the rename by what the server says."""
+    machine = Machine(runtime_dirs=[])
+    wanted = real_server.session["kernel"]["id"]
+    clock = iter(range(0, 100_000, 11))
+
+    def kernel():
+        infos = machine.sample(float(next(clock)), time.time()).infos.values()
+        return next((info for info in infos if info.kernel_id == wanted), None)
+
+    try:
+        before = kernel()
+        real_server.rest(
+            "PATCH",
+            f"api/sessions/{real_server.session['id']}",
+            {"path": "sub/renamed.ipynb", "name": "renamed.ipynb", "type": "notebook"},
+        )
+        renamed = _until(lambda: kernel().name == "renamed.ipynb", 20.0)
+        after = kernel()
+    finally:
+        machine.close()
+
+    assert before is not None
+    assert (TaskKind.NOTEBOOK, "train.ipynb", str(real_server.root / "train.ipynb")) == (
+        before.kind,
+        before.name,
+        before.notebook,
+    )
+    assert real_server.process.pid == before.ppid
+    assert renamed
+    assert str(real_server.root / "sub/renamed.ipynb") == after.notebook
