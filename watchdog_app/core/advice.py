@@ -1,0 +1,112 @@
+"""What a person can do about an incident: the likely causes first, one sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from watchdog_app.core.outlook import CeilingKind, Regime
+from watchdog_app.core.records import TaskKind
+from watchdog_app.core.scene import Scene
+from watchdog_app.core.usage import SwapTraffic
+from watchdog_app.units import format_rate
+
+_THRASH_BYTES_PER_S = 1024**2  # in and out at once: pages are needed again as soon as they leave
+_MOST = 4
+_MEMORY = frozenset((CeilingKind.RAM, CeilingKind.RAM_SWAP, CeilingKind.CGROUP))
+
+
+def thrashing(swap: SwapTraffic) -> bool:
+    """The machine moves the same pages out to swap and back in."""
+    return (
+        swap.in_per_s is not None
+        and swap.out_per_s is not None
+        and min(swap.in_per_s, swap.out_per_s) > _THRASH_BYTES_PER_S
+    )
+
+
+def for_scene(scene: Scene, swap: SwapTraffic) -> tuple[str, ...]:
+    """At most four sentences, the most useful first."""
+    return tuple(line for line, _ in zip(_lines(scene, swap), range(_MOST), strict=False))
+
+
+def _lines(scene: Scene, swap: SwapTraffic) -> Iterator[str]:
+    kind = scene.reading.key.kind
+    if kind in _MEMORY:
+        yield from _memory(scene, swap)
+    elif kind is CeilingKind.SHM:
+        yield (
+            "Shared memory is filled by DataLoader or multiprocessing workers: use fewer workers "
+            "or smaller batches, or pass arrays by memory-mapped files."
+        )
+        yield "In a container, give it more: docker run --shm-size=8g."
+    elif kind is CeilingKind.RLIMIT_AS:
+        yield "The shell's own limit stops it: see `ulimit -v`, and raise it before the start."
+    elif kind is CeilingKind.DISK:
+        yield "Free space on that disk, or let rescues go to another folder: no more can be saved."
+    elif kind in (CeilingKind.GPU_MEMORY, CeilingKind.GPU_ALLOCATOR):
+        yield "Halve the batch, or train in mixed precision: activations take most of it."
+        yield "Close other notebooks that hold this GPU: a kernel keeps its memory until it ends."
+    elif kind is CeilingKind.TEMPERATURE:
+        yield "Look for blocked air, or lower the power limit of the device."
+    elif kind is CeilingKind.POWER:
+        yield "Lower the device's power limit, or run fewer trainings at once."
+    elif kind is CeilingKind.BATTERY:
+        yield "Plug the machine in: the training is saved, and stops when the battery is empty."
+
+
+def _memory(scene: Scene, swap: SwapTraffic) -> Iterator[str]:
+    kind = scene.reading.key.kind
+    if thrashing(swap):
+        yield (
+            f"The machine is thrashing ({format_rate(swap.in_per_s)} read back from swap): "
+            "everything is slow until a program ends. Close what you can spare."
+        )
+    if scene.incident.attribution.foreign:
+        yield (
+            "Most of the growth comes from programs that are not Python: see them with "
+            "`ps aux --sort=-rss | head`. Pausing a training would not help."
+        )
+        return
+    yield from _by_regime(scene)
+    if kind is CeilingKind.CGROUP:
+        yield (
+            "The limit belongs to a group (a container, a service, a session), not to the "
+            "machine: raise it where it was set, if the machine has more."
+        )
+    elif any(
+        task.kind in (TaskKind.NOTEBOOK, TaskKind.KERNEL)
+        for key, task in scene.tasks.items()
+        if not any(each.task == key for each in scene.incident.attribution.culprits)
+    ):
+        yield "Shut down notebooks that you do not need: an idle kernel keeps its memory."
+
+
+def _by_regime(scene: Scene) -> Iterator[str]:
+    regime = scene.assessment.regime
+    with_agent = any(
+        culprit.task in scene.agents for culprit in scene.incident.attribution.culprits
+    )
+    if regime is Regime.STAIRCASE:
+        yield (
+            "It grows in steps, often once an epoch: look for what is kept at the end of one "
+            "(histories, predictions, a dataset that is cached again)."
+        )
+    elif regime is Regime.SATURATING:
+        yield (
+            "The growth slows down: it may be a shuffle buffer or a cache that fills. Make the "
+            "buffer smaller (tf.data shuffle, cache) if it does not stop by itself."
+        )
+    elif regime in (Regime.BURST, Regime.SAWTOOTH):
+        yield "Single peaks are too large: use smaller batches or chunks, or fewer workers."
+    elif regime is Regime.ACCELERATING:
+        yield "The growth gets faster: something doubles, such as a list or frame that is copied."
+    else:
+        yield (
+            "It grows steadily: in a loop, look for tensors, losses or frames that are appended "
+            "to a list; keep float(loss) instead of the tensor."
+        )
+    if not with_agent:
+        yield (
+            "It holds no agent, so it cannot be saved: for Keras, add Rescue('rescues/') from "
+            "watchdog_app.agent.keras to the callbacks of fit."
+        )

@@ -1,0 +1,77 @@
+"""What outlives the daemon: open incidents, cool-downs, what was saved and what failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from watchdog_app.core.incidents import IncidentState, Told
+from watchdog_app.core.outlook import Stage
+from watchdog_app.core.policy import Policy
+from watchdog_app.core.records import ProcessKey
+from watchdog_app.core.saving import SaveLedger
+
+_VERSION = 1
+_RETURN_S = 30.0  # agents connect anew within some seconds; till then their saves are remembered
+_STALE_S = 3600.0  # the machine of an hour ago says nothing about this one
+
+
+def dump(policy: Policy, mono_s: float, unix_s: float) -> dict[str, Any]:
+    """Plain values. A request without an answer is not kept: its connection ends with us."""
+    return {
+        "version": _VERSION,
+        "mono_s": mono_s,
+        "unix_s": unix_s,
+        "incidents": [incident.dump() for incident in policy.incidents.values()],
+        "told": [
+            [None if key is None else [key.pid, key.start_time], t.mono_s, int(t.stage), t.eta_s]
+            for key, t in policy.telling.told.items()
+        ],
+        "saves": [
+            [key.pid, key.start_time, each.saved_mono_s, each.failures, each.failed_mono_s,
+             each.spent_s, each.paid_mono_s]
+            for key, each in policy.ledgers.items()
+        ],
+    }  # fmt: skip
+
+
+def load(value: Mapping[str, Any], mono_s: float, unix_s: float) -> Policy:
+    """
+    The policy that was written down, its times moved to the clocks of now.
+
+    The monotonic clock begins anew with the machine: what counts is how long ago things were.
+
+    Raises:
+        ValueError: these are not the values of `dump`, or they are older than an hour.
+    """
+    try:
+        return _load(value, mono_s, unix_s)
+    except (KeyError, TypeError, IndexError, ValueError) as error:
+        raise ValueError(f"the state of an earlier daemon cannot be used: {error}") from error
+
+
+def _load(value: Mapping[str, Any], mono_s: float, unix_s: float) -> Policy:
+    if value["version"] != _VERSION:
+        raise ValueError(f"version {value['version']!r}")
+    age_s = unix_s - float(value["unix_s"])
+    if not 0 <= age_s <= _STALE_S:
+        raise ValueError(f"written {age_s:.0f} s ago")
+    shift = mono_s - age_s - float(value["mono_s"])
+    policy = Policy()
+    for each in value["incidents"]:
+        incident = IncidentState.load(each)
+        incident.shift(shift)
+        policy.incidents[incident.ceiling] = incident
+    for task, told_mono_s, stage, eta_s in value["told"]:
+        key = None if task is None else ProcessKey(int(task[0]), int(task[1]))
+        policy.telling.told[key] = Told(float(told_mono_s) + shift, Stage(stage), eta_s)
+    for pid, start, saved, failures, failed, spent, paid in value["saves"]:
+        policy.ledgers[ProcessKey(int(pid), int(start))] = SaveLedger(
+            saved_mono_s=None if saved is None else float(saved) + shift,
+            failures=int(failures),
+            failed_mono_s=float(failed) + shift,
+            spent_s=float(spent),
+            paid_mono_s=float(paid) + shift,
+        )
+    policy.agents_due_mono_s = mono_s + _RETURN_S
+    return policy

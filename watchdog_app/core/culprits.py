@@ -1,0 +1,105 @@
+"""Whose growth leads towards a ceiling: tasks ranked by their share of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from watchdog_app.core.growth import Growth
+from watchdog_app.core.outlook import CeilingKind, CeilingReading, Culprit
+from watchdog_app.core.records import ProcessKey, Task
+
+# The shortest window that shows the present growth is asked first: a warm-up that ended half a
+# minute ago must not be blamed for the leak of now. Longer ones are for leaks that come in steps.
+_WINDOWS_S = (2.0, 5.0, 20.0, 60.0, 240.0)
+_NOISE_BYTES = 4 * 1024**2  # an idle interpreter moves by less
+_NOISE_RATIO = 0.002  # of the limit
+_LISTED = 0.05  # smaller shares are not worth a line
+_GUILTY_OF_TOP = 0.5  # a task is acted on when it grows at least half as fast as the fastest,
+_GUILTY_OF_ALL = 0.2  # and makes a fifth of all growth
+
+# Growth of a task in bytes of RAM and swap says who fills these.
+_BY_GROWTH = frozenset((CeilingKind.RAM, CeilingKind.RAM_SWAP, CeilingKind.CGROUP, CeilingKind.SHM))
+# These belong to one task.
+_BY_OWNER = frozenset((CeilingKind.RLIMIT_AS, CeilingKind.GPU_ALLOCATOR))
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """Who makes a ceiling fill up."""
+
+    culprits: tuple[Culprit, ...] = ()  # largest share first
+    others: float = 0.0  # share of the growth that no watched task explains, 0 to 1
+    window_s: float | None = None  # over which it was read; None: nothing grew
+
+    @property
+    def guilty(self) -> tuple[Culprit, ...]:
+        """Those that may be acted on: who grew little recently is none of them."""
+        if not self.culprits:
+            return ()
+        least = max(_GUILTY_OF_ALL, _GUILTY_OF_TOP * self.culprits[0].share)
+        return tuple(each for each in self.culprits if each.share >= least)
+
+    @property
+    def foreign(self) -> bool:
+        """Most of the growth comes from programs that are not watched."""
+        return self.others > 0.5
+
+
+NOBODY = Attribution()
+
+
+def attribute(
+    reading: CeilingReading,
+    slope_per_s: float,
+    ceiling: Growth,
+    tasks: Sequence[Task],
+    growths: Mapping[ProcessKey, Growth],
+) -> Attribution:
+    """
+    Rank the tasks under a ceiling by their share of its growth.
+
+    Args:
+        reading: the ceiling now.
+        slope_per_s: its trend, 0 when flat.
+        ceiling: history of `reading.used`.
+        tasks: those under it, `reading.tasks`.
+        growths: history of RAM and swap by task.
+    """
+    if reading.key.kind in _BY_OWNER and len(tasks) == 1:
+        grown, seconds = ceiling.over(_WINDOWS_S[1])
+        if grown <= 0 and slope_per_s <= 0:
+            return NOBODY
+        rate = max(slope_per_s, grown / seconds if seconds else 0.0)
+        return Attribution((Culprit(tasks[0].key, tasks[0].name, rate, 1.0),), 0.0, _WINDOWS_S[1])
+    if reading.key.kind not in _BY_GROWTH:
+        return NOBODY
+    window = _window(reading, slope_per_s, ceiling)
+    if window is None:
+        return NOBODY
+    grown, seconds = ceiling.over(window)
+    by_task = {task.key: growths[task.key].over(window)[0] for task in tasks if task.key in growths}
+    known = sum(part for part in by_task.values() if part > 0)
+    # Pages that were shared, swapped or counted twice can make the tasks' growth the larger one.
+    total = max(grown, known)
+    names = {task.key: task.name for task in tasks}
+    culprits = tuple(
+        Culprit(key, names[key], part / seconds, part / total)
+        for key, part in sorted(by_task.items(), key=lambda item: (-item[1], item[0]))
+        if part >= _LISTED * total
+    )
+    return Attribution(culprits, (total - known) / total, window)
+
+
+def _window(reading: CeilingReading, slope_per_s: float, ceiling: Growth) -> float | None:
+    """The shortest one in which the ceiling has grown as its trend says, and beyond noise."""
+    noise = max(_NOISE_BYTES, _NOISE_RATIO * reading.limit)
+    best = None
+    for window in _WINDOWS_S:
+        grown, seconds = ceiling.over(window)
+        if seconds <= 0 or grown < noise:
+            continue
+        if grown >= 0.5 * slope_per_s * seconds:
+            return window
+        best = window
+    return best

@@ -1,0 +1,200 @@
+"""Of what a task died: evidence to a cause in plain words. Pure."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from enum import StrEnum
+
+from watchdog_app.core.outlook import CeilingKey, CeilingKind, Decision, DecisionKind, Stage
+from watchdog_app.core.records import AgentView, Snapshot, Task
+from watchdog_app.core.telling import Topic
+from watchdog_app.units import format_bytes
+
+_FULL = 0.97  # of a limit: what was left would not have lasted to the next look
+
+
+class CauseKind(StrEnum):
+    """What ended it."""
+
+    GROUP_LIMIT = "group_limit"  # the kernel, because a memory group was full
+    HOST_MEMORY = "host_memory"  # the kernel, because the machine was full
+    KILLED = "killed"  # SIGKILL from somebody, with no sign of a lack of memory
+    SIGNAL = "signal"  # another signal: a crash, a Ctrl-C
+    FAILED = "failed"  # it ended with a status other than 0
+    ENDED = "ended"  # it ended by itself
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class DeathFacts:
+    """What could be learned about an end. None: not known."""
+
+    wait_status: int | None = None  # as wait(2) gives it
+    said_bye: bool = False  # the agent had announced the end
+    group_label: str | None = None  # "memory limit of the group jupyter"
+    group_limit_bytes: float | None = None
+    group_used_bytes: float | None = None  # as last seen
+    group_kills_before: int | None = None
+    group_kills_after: int | None = None
+    host_total_bytes: int | None = None
+    host_available_bytes: int | None = None  # as last seen
+    host_kills_before: int | None = None
+    host_kills_after: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What ended a task."""
+
+    kind: CauseKind
+    text: str  # goes after "train.ipynb was ..." or stands alone
+
+    @property
+    def memory(self) -> bool:
+        """It died of a lack of memory."""
+        return self.kind in (CauseKind.GROUP_LIMIT, CauseKind.HOST_MEMORY)
+
+
+def diagnose(facts: DeathFacts) -> Cause:
+    """
+    The most likely cause. Says "probably" where the evidence is a level and not a count.
+
+    The kernel counts its own kills in each memory group and for the machine: a count that rose
+    is proof. Without one, SIGKILL from a full group or machine is still most likely its work.
+    """
+    number = _signal(facts.wait_status)
+    killed = facts.wait_status is None or number == signal.SIGKILL
+    if killed and not (facts.said_bye and facts.wait_status is None):
+        found = _counted(facts) or _full(facts)
+        if found is not None:
+            return found
+    if number == signal.SIGKILL:
+        return Cause(
+            CauseKind.KILLED,
+            "killed by SIGKILL, with no sign of a lack of memory: somebody, or a restarted "
+            "kernel, ended it",
+        )
+    if number is not None:
+        return Cause(CauseKind.SIGNAL, f"ended by {_signal_name(number)}")
+    if facts.wait_status is not None and facts.wait_status != 0:
+        status = facts.wait_status >> 8
+        return Cause(CauseKind.FAILED, f"ended with status {status}, by an error of its own")
+    if facts.said_bye or facts.wait_status == 0:
+        return Cause(CauseKind.ENDED, "ended by itself")
+    return Cause(CauseKind.UNKNOWN, "ended, and nothing is known about the cause")
+
+
+def death_notice(
+    ident: str,
+    task: Task,
+    agent: AgentView | None,
+    cause: Cause,
+    *,
+    snapshot: Snapshot,
+    incident: tuple[str, CeilingKey, Stage] | None,
+) -> Decision:
+    """The decision to tell of a death; `incident` is the one that it ended, if any."""
+    rescue = None if agent is None else agent.rescue
+    return Decision(
+        id=ident,
+        kind=DecisionKind.NOTIFY,
+        incident="" if incident is None else incident[0],
+        ceiling=CeilingKey(CeilingKind.RAM) if incident is None else incident[1],
+        stage=Stage.OK if incident is None else incident[2],
+        task=task.key,
+        at_mono_s=snapshot.mono_s,
+        at_unix_s=snapshot.unix_s,
+        reason=cause.text,
+        evidence={
+            "topic": Topic.DIED.value,
+            "cause": cause.kind.value,
+            "name": task.name,
+            "rss_bytes": task.rss_bytes,
+            "step": None if agent is None else agent.step,
+            "path": None if rescue is None else rescue.path,
+            "rescue_step": None if rescue is None else rescue.step,
+            "rescue_age_s": None
+            if rescue is None
+            else max(0.0, snapshot.unix_s - rescue.saved_unix_s),
+        },
+    )
+
+
+def worth_telling(cause: Cause, agent: AgentView | None) -> bool:
+    """
+    Whether people want to hear of it.
+
+    They end their own programs all day: without a sign of memory only a training that was
+    under way, and neither ended by itself nor by Ctrl-C or a plain kill, is news.
+    """
+    if cause.memory:
+        return True
+    return (
+        agent is not None
+        and agent.training
+        and cause.kind in (CauseKind.KILLED, CauseKind.SIGNAL, CauseKind.FAILED, CauseKind.UNKNOWN)
+        and not any(name in cause.text for name in ("SIGINT", "SIGTERM", "SIGHUP"))
+    )
+
+
+def _counted(facts: DeathFacts) -> Cause | None:
+    before, after = facts.group_kills_before, facts.group_kills_after
+    if before is not None and after is not None and after > before:
+        limit = facts.group_limit_bytes
+        full = "its limit" if limit is None else f"its limit of {format_bytes(limit)}"
+        return Cause(
+            CauseKind.GROUP_LIMIT,
+            f"killed by the kernel: its memory group reached {full} "
+            f"(oom_kill rose from {before} to {after})",
+        )
+    before, after = facts.host_kills_before, facts.host_kills_after
+    if before is not None and after is not None and after > before:
+        if _ratio(facts.group_used_bytes, facts.group_limit_bytes) >= _FULL:
+            return Cause(
+                CauseKind.GROUP_LIMIT,
+                f"killed by the kernel: its memory group was at its limit of "
+                f"{format_bytes(facts.group_limit_bytes)} (the machine's oom_kill rose from "
+                f"{before} to {after})",
+            )
+        return Cause(
+            CauseKind.HOST_MEMORY,
+            f"killed by the kernel: the machine was out of memory "
+            f"(oom_kill rose from {before} to {after})",
+        )
+    return None
+
+
+def _full(facts: DeathFacts) -> Cause | None:
+    if _ratio(facts.group_used_bytes, facts.group_limit_bytes) >= _FULL:
+        return Cause(
+            CauseKind.GROUP_LIMIT,
+            f"probably killed by the kernel: its memory group held "
+            f"{format_bytes(facts.group_used_bytes)} of {format_bytes(facts.group_limit_bytes)} "
+            f"when it was last seen",
+        )
+    total, available = facts.host_total_bytes, facts.host_available_bytes
+    if total and available is not None and total - available >= _FULL * total:
+        return Cause(
+            CauseKind.HOST_MEMORY,
+            f"probably killed by the kernel: the machine had {format_bytes(available)} of "
+            f"{format_bytes(total)} left when it was last seen",
+        )
+    return None
+
+
+def _ratio(used: float | None, limit: float | None) -> float:
+    return 0.0 if used is None or not limit else used / limit
+
+
+def _signal(wait_status: int | None) -> int | None:
+    if wait_status is None:
+        return None
+    return wait_status & 0x7F or None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,380 @@
+"""
+One tick: from what was read to what shall be done. Pure; a replay drives the same object.
+
+Time comes in with the snapshots alone. Memory is bounded: what is gone from
+the readings is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from watchdog_app.core import advice, continuity, recheck
+from watchdog_app.core.culprits import Attribution, attribute
+from watchdog_app.core.deaths import Cause, death_notice, worth_telling
+from watchdog_app.core.forecast import Forecaster, TrendForecaster
+from watchdog_app.core.growth import Growth
+from watchdog_app.core.incidents import IncidentState
+from watchdog_app.core.outlook import (
+    Assessment,
+    CeilingKey,
+    CeilingKind,
+    CeilingReading,
+    Costs,
+    Decision,
+    Incident,
+    Outcome,
+    Stage,
+)
+from watchdog_app.core.policy import Policy
+from watchdog_app.core.records import AgentView, ProcessKey, Snapshot, Task
+from watchdog_app.core.rules import allowed
+from watchdog_app.core.scene import Scene
+from watchdog_app.core.settings import Settings
+from watchdog_app.core.task_outlook import TaskOutlook, outlooks
+from watchdog_app.core.usage import SwapTraffic, Usage
+from watchdog_app.core.watch import CeilingWatch
+
+_PACE_WINDOW_S = 2.0
+_AT_THE_LIMIT = 0.97
+_NO_TIME_S = 0.6  # some looks and one step
+
+
+class _Watched(NamedTuple):
+    watch: CeilingWatch
+    forecaster: Forecaster  # outlives the watch when the settings change
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class TickResult:
+    """What a tick made of its snapshot."""
+
+    assessments: Mapping[CeilingKey, Assessment]
+    decisions: tuple[Decision, ...]  # in the order in which to carry them out
+    incidents: tuple[Incident, ...]  # open ones, oldest first
+    closed: tuple[Incident, ...]  # those that ended with this tick
+    tasks: Mapping[ProcessKey, TaskOutlook]
+    swap_in_bytes_per_s: float | None
+    swap_out_bytes_per_s: float | None
+    next_look_s: float
+
+
+class Engine:
+    """
+    The series, forecasts, incidents and requests of one machine.
+
+    Args:
+        settings: may be replaced at any time by assigning to `settings`; histories are kept.
+        own_uid: whose tasks may be paused.
+        can_pause: whether this system can pause processes at all.
+    """
+
+    def __init__(self, settings: Settings, own_uid: int, can_pause: bool = True) -> None:
+        self._settings = settings
+        self._own_uid = own_uid
+        self._can_pause = can_pause
+        self._watches: dict[CeilingKey, _Watched] = {}
+        self._ceilings: dict[CeilingKey, Growth] = {}
+        self._usage: dict[ProcessKey, Usage] = {}
+        self._swap = SwapTraffic()
+        self._policy = Policy()
+        self._clock: tuple[float, float] | None = None  # mono, unix of the last tick
+        self._issued = 0
+        self.wants_tick = False
+
+    @property
+    def settings(self) -> Settings:
+        """Those in force."""
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: Settings) -> None:
+        self._settings = settings
+        for key, (watch, forecaster, unit) in list(self._watches.items()):
+            renewed = CeilingWatch(settings.watch, settings.stages, forecaster, unit)
+            renewed.next_look_s = watch.next_look_s
+            self._watches[key] = _Watched(renewed, forecaster, unit)
+
+    def tick(
+        self,
+        snapshot: Snapshot,
+        tasks: Sequence[Task],
+        readings: Sequence[CeilingReading],
+        agents: Mapping[ProcessKey, AgentView],
+    ) -> TickResult:
+        """
+        Take one look at the machine and say what it means and what to do.
+
+        Args:
+            snapshot: gives the time and the machine's counters.
+            tasks: of this snapshot.
+            readings: every ceiling of this snapshot.
+            agents: by the process that holds the agent; it belongs to the task that has this
+                process as a member.
+        """
+        now = snapshot.mono_s
+        passed_s = 0.0 if self._clock is None else now - self._clock[0]
+        self._clock = (now, snapshot.unix_s)
+        self.wants_tick = False
+        self._follow(snapshot, tasks, readings)
+        self._policy.observe_agents(agents, now)
+        with_agent = _by_task(tasks, agents)
+        everyone = {task.key: task for task in tasks}
+        assessments: dict[CeilingKey, Assessment] = {}
+        blamed: dict[CeilingKey, Attribution] = {}
+        scenes: list[Scene] = []
+        for reading in readings:
+            under = {key: everyone[key] for key in reading.tasks if key in everyone}
+            at_risk = {key: with_agent[key] for key in under if key in with_agent}
+            assessment = self._assess(reading, at_risk, now)
+            incident = self._incident(reading, assessment, snapshot)
+            if assessment.forecast is not None or incident is not None:
+                blamed[reading.key] = attribute(
+                    reading,
+                    assessment.slope_per_s,
+                    self._ceilings[reading.key],
+                    tuple(under.values()),
+                    {key: self._usage[key].memory for key in under},
+                )
+            if incident is not None:
+                incident.blame(blamed[reading.key])
+                assessment = self._follow_incident(incident, reading, assessment, at_risk, passed_s)
+                scenes.append(
+                    self._scene(snapshot, reading, assessment, incident, (under, at_risk))
+                )
+            assessments[reading.key] = assessment
+        for scene in scenes:
+            scene.incident.advice = advice.for_scene(scene, self._swap)
+        decisions = self._policy.decide(scenes)
+        closed = self._close(scenes, snapshot, decisions)
+        still_open = sorted(self._policy.incidents.values(), key=lambda each: each.opened_mono_s)
+        return TickResult(
+            assessments=assessments,
+            decisions=tuple(decisions),
+            incidents=tuple(incident.public() for incident in still_open),
+            closed=closed,
+            tasks=outlooks(tasks, self._usage, readings, assessments, blamed),
+            swap_in_bytes_per_s=self._swap.in_per_s,
+            swap_out_bytes_per_s=self._swap.out_per_s,
+            next_look_s=self._next_look(agents),
+        )
+
+    def record(self, outcome: Outcome) -> None:
+        """
+        Learn what became of a decision; call it as soon as it is known.
+
+        A save that is done makes the next decision due (the next save, or the pause that waited
+        for it): `wants_tick` is true then, and the sooner the next tick comes, the better.
+        """
+        if self._clock is None:
+            return
+        mono_s, unix_s = self._clock
+        self._policy.record(outcome, mono_s + max(0.0, outcome.at_unix_s - unix_s))
+        self.wants_tick = bool(self._policy.incidents)
+
+    @staticmethod
+    def still_true(decision: Decision, readings: Sequence[CeilingReading]) -> bool:
+        """Whether a decision holds in the light of a second measurement; `core.recheck`."""
+        return recheck.still_true(decision, readings)
+
+    def death(
+        self, task: Task, agent: AgentView | None, cause: Cause, snapshot: Snapshot
+    ) -> tuple[Decision, ...]:
+        """
+        The notice that a task has died, where it is news and may be told.
+
+        Args:
+            task: as it was last seen.
+            agent: the one that it held.
+            cause: from `core.deaths.diagnose`.
+            snapshot: for the time.
+        """
+        open_ones = self._policy.incidents.values()
+        incident = next((each for each in open_ones if each.blames(task.key)), None)
+        about = None if incident is None else (incident.id, incident.ceiling, incident.peak)
+        kind = CeilingKind.RAM if incident is None else incident.ceiling.kind
+        switches = allowed(self._settings.actions, self._settings.rules, task, kind)
+        if not switches.notify or not worth_telling(cause, agent):
+            return ()
+        ident = self._new_id(snapshot.unix_s)
+        return (death_notice(ident, task, agent, cause, snapshot=snapshot, incident=about),)
+
+    def dump(self) -> dict[str, Any]:
+        """Plain values from which another daemon goes on: incidents, cool-downs, saves."""
+        mono_s, unix_s = self._clock or (0.0, 0.0)
+        return continuity.dump(self._policy, mono_s, unix_s)
+
+    def load(self, value: Mapping[str, Any], mono_s: float, unix_s: float) -> None:
+        """
+        Go on where `dump` left off. Call it before the first tick, with the clocks of now.
+
+        Raises:
+            ValueError: the values are damaged, of another version, or older than an hour.
+                Nothing was changed: the engine starts afresh.
+        """
+        self._policy = continuity.load(value, mono_s, unix_s)
+
+    # One tick, in parts
+
+    def _follow(
+        self, snapshot: Snapshot, tasks: Sequence[Task], readings: Sequence[CeilingReading]
+    ) -> None:
+        """Append to every series; forget those that have ended."""
+        now = snapshot.mono_s
+        self._swap.add(now, snapshot.host)
+        keys = {reading.key for reading in readings}
+        for gone in self._ceilings.keys() - keys:
+            del self._ceilings[gone]
+            self._watches.pop(gone, None)
+        for reading in readings:
+            self._ceilings.setdefault(reading.key, Growth()).add(now, reading.used)
+        alive = {task.key for task in tasks}
+        for ended in self._usage.keys() - alive:
+            del self._usage[ended]
+        for task in tasks:
+            self._usage.setdefault(task.key, Usage()).add(now, task)
+
+    def _assess(
+        self, reading: CeilingReading, agents: Mapping[ProcessKey, list[AgentView]], now: float
+    ) -> Assessment:
+        found = self._watches.get(reading.key)
+        if found is None:
+            forecaster = TrendForecaster()
+            settings = self._settings
+            watch = CeilingWatch(settings.watch, settings.stages, forecaster, reading.unit)
+            found = self._watches[reading.key] = _Watched(watch, forecaster, reading.unit)
+        return found.watch.step(now, reading.used, reading.limit, _costs(agents))
+
+    def _incident(
+        self, reading: CeilingReading, assessment: Assessment, snapshot: Snapshot
+    ) -> IncidentState | None:
+        """The open incident of this ceiling; one is opened when its first stage is crossed."""
+        incident = self._policy.incidents.get(reading.key)
+        if incident is None:
+            if assessment.stage < Stage.WARN and not assessment.notify:
+                return None
+            incident = IncidentState(
+                id=self._new_id(snapshot.unix_s),
+                ceiling=reading.key,
+                label=reading.label,
+                opened_unix_s=snapshot.unix_s,
+                opened_mono_s=snapshot.mono_s,
+            )
+            self._policy.incidents[reading.key] = incident
+        return incident
+
+    def _follow_incident(
+        self,
+        incident: IncidentState,
+        reading: CeilingReading,
+        assessment: Assessment,
+        agents: Mapping[ProcessKey, list[AgentView]],
+        dt_s: float,
+    ) -> Assessment:
+        """Bring an incident up to date; the assessment with the stage that follows from both."""
+        recent = self._ceilings[reading.key].rate(_PACE_WINDOW_S)
+        held = any(agent.saving for each in agents.values() for agent in each)
+        incident.pace(assessment.slope_per_s, recent, dt_s, held)
+        if _at_the_end(incident, reading, assessment, self._settings.stages.hold_s):
+            assessment = replace(assessment, stage=Stage.HOLD)
+        incident.observe(
+            max(assessment.stage, Stage.WARN) if assessment.notify else assessment.stage,
+            self._now(),
+            assessment.why,
+        )
+        return assessment
+
+    def _close(
+        self, scenes: Sequence[Scene], snapshot: Snapshot, decisions: list[Decision]
+    ) -> tuple[Incident, ...]:
+        closed = []
+        settle_s = self._settings.stages.settle_s
+        by_ceiling = {scene.reading.key: scene for scene in scenes}
+        for key, incident in list(self._policy.incidents.items()):
+            scene = by_ceiling.get(key)
+            if scene is not None:
+                if not incident.over(snapshot.mono_s, settle_s):
+                    continue
+                over = self._policy.telling.over(scene)
+                if over is not None:
+                    decisions.append(over)
+            # Without a scene the ceiling itself is gone, its group or its task with it.
+            closed.append(incident.public(snapshot.unix_s))
+            del self._policy.incidents[key]
+        return tuple(closed)
+
+    def _scene(
+        self,
+        snapshot: Snapshot,
+        reading: CeilingReading,
+        assessment: Assessment,
+        incident: IncidentState,
+        people: tuple[Mapping[ProcessKey, Task], Mapping[ProcessKey, list[AgentView]]],
+    ) -> Scene:
+        return Scene(
+            mono_s=snapshot.mono_s,
+            unix_s=snapshot.unix_s,
+            settings=self._settings,
+            own_uid=self._own_uid,
+            can_pause=self._can_pause,
+            reading=reading,
+            assessment=assessment,
+            incident=incident,
+            tasks=people[0],
+            agents=people[1],
+            ledgers=self._policy.ledgers,
+            new_id=lambda: self._new_id(snapshot.unix_s),
+        )
+
+    def _next_look(self, agents: Mapping[ProcessKey, AgentView]) -> float:
+        fast, slow = self._settings.watch.fast_interval_s, self._settings.watch.interval_s
+        if any(agent.saving for agent in agents.values()) or self._policy.waiting:
+            return fast
+        wanted = [watch.next_look_s for watch, _, _ in self._watches.values()]
+        return min(slow, max(fast, min(wanted, default=slow)))
+
+    def _now(self) -> float:
+        return 0.0 if self._clock is None else self._clock[0]
+
+    def _new_id(self, unix_s: float) -> str:
+        # The time keeps ids of different daemons apart, the number those of one tick.
+        self._issued += 1
+        return f"{int(unix_s * 1000):x}-{self._issued}"
+
+
+def _by_task(
+    tasks: Sequence[Task], agents: Mapping[ProcessKey, AgentView]
+) -> dict[ProcessKey, list[AgentView]]:
+    """Agents by the task that has their process as a member."""
+    found: dict[ProcessKey, list[AgentView]] = {}
+    if agents:
+        for task in tasks:
+            inside = [agents[member.key] for member in task.members if member.key in agents]
+            if inside:
+                found[task.key] = inside
+    return found
+
+
+def _costs(agents: Mapping[ProcessKey, Sequence[AgentView]]) -> Costs:
+    """The dearest save and the longest step under a ceiling; None where nobody knows."""
+    training = [agent for each in agents.values() for agent in each if agent.training]
+    saves = [agent.save_s for agent in training if agent.save_s is not None]
+    steps = [agent.step_s for agent in training if agent.step_s is not None]
+    return Costs(max(saves, default=None), max(steps, default=None))
+
+
+def _at_the_end(
+    incident: IncidentState, reading: CeilingReading, assessment: Assessment, hold_s: float
+) -> bool:
+    """
+    The very end by the pace of the training, where saves slow down what the trend can see.
+
+    A training that is saved after every step grows a tenth as fast as it would: the trend says
+    ten seconds, and the next three steps kill it.
+    """
+    left_s = incident.left_s(reading)
+    near = reading.limit > 0 and reading.used >= _AT_THE_LIMIT * reading.limit
+    return assessment.notify and left_s <= (hold_s if near else min(hold_s, _NO_TIME_S))

@@ -1,0 +1,64 @@
+"""Recent history of a figure in bounded memory: how much it grew, over which time."""
+
+from __future__ import annotations
+
+from collections import deque
+
+_FINE_S = 0.2  # at 10 looks a second every second one: enough for windows of some seconds
+_FINE_POINTS = 48
+_COARSE_S = 5.0
+_COARSE_POINTS = 56
+
+LONGEST_S = _COARSE_S * (_COARSE_POINTS - 4)  # windows up to this are answered in full
+
+
+class Growth:
+    """
+    One figure over about the last five minutes: finely at the end, coarsely before.
+
+    Two rings instead of one: a fast leak shows within a second, a slow one within minutes, and
+    neither may cost more than about a hundred points.
+    """
+
+    __slots__ = ("_coarse", "_fine", "_last")
+
+    def __init__(self) -> None:
+        self._fine: deque[tuple[float, float]] = deque(maxlen=_FINE_POINTS)
+        self._coarse: deque[tuple[float, float]] = deque(maxlen=_COARSE_POINTS)
+        self._last: tuple[float, float] | None = None
+
+    def add(self, mono_s: float, value: float) -> None:
+        """Take a reading; one that goes back in time is dropped."""
+        if self._last is not None and mono_s <= self._last[0]:
+            return
+        self._last = (mono_s, value)
+        if not self._fine or mono_s - self._fine[-1][0] >= _FINE_S:
+            self._fine.append(self._last)
+        if not self._coarse or mono_s - self._coarse[-1][0] >= _COARSE_S:
+            self._coarse.append(self._last)
+
+    @property
+    def last(self) -> float | None:
+        """The newest value."""
+        return None if self._last is None else self._last[1]
+
+    def over(self, window_s: float) -> tuple[float, float]:
+        """
+        How much it grew over the last `window_s`, and over how many seconds that was seen.
+
+        A figure that is known for less time than that answers for the time it is known.
+        """
+        if self._last is None:
+            return 0.0, 0.0
+        then = self._at(self._last[0] - window_s)
+        return self._last[1] - then[1], self._last[0] - then[0]
+
+    def rate(self, window_s: float) -> float | None:
+        """Growth a second over the last `window_s`; None when it was seen for under half of it."""
+        grown, seconds = self.over(window_s)
+        return None if seconds < window_s / 2 or seconds <= 0 else grown / seconds
+
+    def _at(self, mono_s: float) -> tuple[float, float]:
+        """The newest point that is not younger, or the oldest there is."""
+        ring = self._fine if self._fine[0][0] <= mono_s else self._coarse
+        return next((point for point in reversed(ring) if point[0] <= mono_s), ring[0])

@@ -1,0 +1,233 @@
+"""
+One ceiling's crossing from its first stage to its end, with all that the policy remembers of it.
+
+The daemon and its clients see the frozen `core.outlook.Incident`; this is what
+stands behind it. It can be written down and read back, so that neither an open
+incident nor a cool-down is lost when the daemon is replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from watchdog_app.core.culprits import NOBODY, Attribution
+from watchdog_app.core.outlook import (
+    CeilingKey,
+    CeilingKind,
+    CeilingReading,
+    Culprit,
+    Incident,
+    Stage,
+)
+from watchdog_app.core.records import ProcessKey
+
+
+@dataclass(slots=True)
+class Hold:
+    """A task that this incident has paused."""
+
+    since_mono_s: float
+    headroom: float  # of the ceiling at that moment
+    pace_per_s: float  # at which the ceiling was filling
+    room_since_mono_s: float | None = None  # there has been room again without a break since then
+    resuming: str | None = None  # the decision to resume that waits for its outcome
+
+
+@dataclass(slots=True)
+class Told:
+    """What people were last told."""
+
+    mono_s: float
+    stage: Stage
+    eta_s: float | None
+
+
+@dataclass(slots=True)
+class IncidentState:
+    """An open incident. Times are monotonic seconds unless they say otherwise."""
+
+    id: str
+    ceiling: CeilingKey
+    label: str
+    opened_unix_s: float
+    opened_mono_s: float
+    stage: Stage = Stage.OK
+    peak: Stage = Stage.OK
+    why: str = ""
+    advice: tuple[str, ...] = ()
+    attribution: Attribution = NOBODY
+    pace_per_s: float = 0.0  # fastest recent filling while no save holds the training up
+    calm_since_mono_s: float | None = None
+    told: Told | None = None
+    holds: dict[ProcessKey, Hold] = field(default_factory=dict)
+    pausing: dict[str, ProcessKey] = field(default_factory=dict)  # decisions without an outcome
+    paused_mono_s: float | None = None  # when a pause was asked for last
+    overruled: set[ProcessKey] = field(default_factory=set)  # resumed by a person: left running
+    unpausable: set[ProcessKey] = field(default_factory=set)  # a pause of it failed
+
+    def observe(self, stage: Stage, now: float, why: str) -> None:
+        """Take over where the ceiling stands. What people are shown of a calm stays its cause."""
+        self.stage = stage
+        self.peak = max(self.peak, stage)
+        if stage >= Stage.WARN:
+            self.calm_since_mono_s = None
+            self.why = why
+        elif self.calm_since_mono_s is None:
+            self.calm_since_mono_s = now
+
+    def blame(self, attribution: Attribution) -> None:
+        """Keep who was found, also when the growth has stopped since."""
+        if attribution.window_s is not None:
+            self.attribution = attribution
+
+    def blames(self, task: ProcessKey) -> bool:
+        """Whether this task is among the culprits."""
+        return any(each.task == task for each in self.attribution.culprits)
+
+    def over(self, now: float, settle_s: float) -> bool:
+        """Calm for long enough, and nobody paused on its account any more."""
+        return (
+            not self.holds
+            and not self.pausing
+            and self.calm_since_mono_s is not None
+            and now - self.calm_since_mono_s >= settle_s
+        )
+
+    def pace(self, slope_per_s: float, recent_per_s: float | None, dt_s: float, held: bool) -> None:
+        """
+        Follow how fast it fills while the training runs.
+
+        A save holds the training up, and with it usually the growth: what is measured during one
+        would make the end look farther away than it is. So the pace rises at once and falls
+        with a half-life of 10 s, and not at all during a save.
+        """
+        kept = self.pace_per_s if held else self.pace_per_s * 0.5 ** (max(0.0, dt_s) / 10.0)
+        self.pace_per_s = max(kept, slope_per_s, recent_per_s or 0.0)
+
+    def left_s(self, reading: CeilingReading) -> float:
+        """Time to exhaustion at that pace, infinite when nothing grows."""
+        if self.pace_per_s <= 0:
+            return float("inf")
+        return max(0.0, reading.limit - reading.used) / self.pace_per_s
+
+    def public(self, closed_unix_s: float | None = None) -> Incident:
+        """The incident as the daemon, its journal and its clients see it."""
+        return Incident(
+            id=self.id,
+            ceiling=self.ceiling,
+            label=self.label,
+            stage=Stage.OK if closed_unix_s is not None else self.shown_stage,
+            peak=self.peak,
+            opened_unix_s=self.opened_unix_s,
+            closed_unix_s=closed_unix_s,
+            culprits=self.attribution.culprits,
+            why=self.why,
+            advice=self.advice,
+        )
+
+    @property
+    def shown_stage(self) -> Stage:
+        """The stage; `hold` while a task is paused, though the ceiling itself is calm then."""
+        return Stage.HOLD if self.holds else self.stage
+
+    def dump(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "id": self.id,
+            "ceiling": [self.ceiling.kind.value, self.ceiling.subject],
+            "label": self.label,
+            "opened_unix_s": self.opened_unix_s,
+            "opened_mono_s": self.opened_mono_s,
+            "stage": int(self.stage),
+            "peak": int(self.peak),
+            "why": self.why,
+            "advice": list(self.advice),
+            "culprits": [
+                [*_pair(each.task), each.name, each.slope_bytes_per_s, each.share]
+                for each in self.attribution.culprits
+            ],
+            "others": self.attribution.others,
+            "window_s": self.attribution.window_s,
+            "pace_per_s": self.pace_per_s,
+            "calm_since_mono_s": self.calm_since_mono_s,
+            "told": None
+            if self.told is None
+            else [self.told.mono_s, int(self.told.stage), self.told.eta_s],
+            "holds": [
+                [*_pair(key), hold.since_mono_s, hold.headroom, hold.pace_per_s]
+                for key, hold in self.holds.items()
+            ],
+            "paused_mono_s": self.paused_mono_s,
+            "overruled": [_pair(key) for key in self.overruled],
+            "unpausable": [_pair(key) for key in self.unpausable],
+        }
+
+    @classmethod
+    def load(cls, value: Mapping[str, Any]) -> IncidentState:
+        """
+        What `dump` wrote.
+
+        Raises:
+            KeyError, TypeError, ValueError: these are not its values.
+        """
+        kind, subject = value["ceiling"]
+        told = value["told"]
+        return cls(
+            id=str(value["id"]),
+            ceiling=CeilingKey(CeilingKind(kind), str(subject)),
+            label=str(value["label"]),
+            opened_unix_s=float(value["opened_unix_s"]),
+            opened_mono_s=float(value["opened_mono_s"]),
+            stage=Stage(value["stage"]),
+            peak=Stage(value["peak"]),
+            why=str(value["why"]),
+            advice=tuple(str(line) for line in value["advice"]),
+            attribution=Attribution(
+                tuple(
+                    Culprit(_key(pid, start), str(name), float(slope), float(share))
+                    for pid, start, name, slope, share in value["culprits"]
+                ),
+                float(value["others"]),
+                _number(value["window_s"]),
+            ),
+            pace_per_s=float(value["pace_per_s"]),
+            calm_since_mono_s=_number(value["calm_since_mono_s"]),
+            told=None if told is None else Told(float(told[0]), Stage(told[1]), _number(told[2])),
+            holds={
+                _key(pid, start): Hold(float(since), float(headroom), float(pace))
+                for pid, start, since, headroom, pace in value["holds"]
+            },
+            paused_mono_s=_number(value["paused_mono_s"]),
+            overruled=_keys(value["overruled"]),
+            unpausable=_keys(value["unpausable"]),
+        )
+
+    def shift(self, seconds: float) -> None:
+        """Move every monotonic time: that clock begins anew when the machine does."""
+        self.opened_mono_s += seconds
+        if self.calm_since_mono_s is not None:
+            self.calm_since_mono_s += seconds
+        if self.paused_mono_s is not None:
+            self.paused_mono_s += seconds
+        if self.told is not None:
+            self.told.mono_s += seconds
+        for hold in self.holds.values():
+            hold.since_mono_s += seconds
+
+
+def _pair(key: ProcessKey) -> list[int]:
+    return [key.pid, key.start_time]
+
+
+def _key(pid: Any, start_time: Any) -> ProcessKey:
+    return ProcessKey(int(pid), int(start_time))
+
+
+def _keys(values: Sequence[Sequence[Any]]) -> set[ProcessKey]:
+    return {_key(pid, start_time) for pid, start_time in values}
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)

@@ -1,0 +1,303 @@
+"""
+From the stages of all ceilings to what shall be done: pure, and so replayable.
+
+For each ceiling with an open incident, nearest end first, gentlest step first:
+tell; ask the guilty tasks' agents to save, then those whom the kernel might
+choose to kill in their stead; pause the guiltiest. A task that grew little
+recently, or that is under another ceiling, is never paused. Where programs
+that are not watched make the growth, trainings are saved and none is paused:
+it would not help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from watchdog_app.core import holding
+from watchdog_app.core.incidents import Hold, IncidentState
+from watchdog_app.core.outlook import (
+    CeilingKey,
+    CeilingKind,
+    Decision,
+    DecisionKind,
+    Outcome,
+    OutcomeStatus,
+    Stage,
+)
+from watchdog_app.core.records import AgentView, ProcessKey, Task
+from watchdog_app.core.saving import SaveLedger, deadline_s
+from watchdog_app.core.scene import Scene
+from watchdog_app.core.telling import Telling, Topic, Waiting
+from watchdog_app.units import format_duration
+
+# The kernel kills whoever holds most (mm/oom_kill.c, oom_badness). A task with at least this much
+# of what the guilty will hold by then could be the one: sizes are estimates.
+_COULD_BE_CHOSEN = 0.75
+_MOST_OPEN = 512
+_PAUSE_ANSWER_S = 30.0
+
+
+class Policy:
+    """What was decided and is not over: incidents, requests, what people know."""
+
+    def __init__(self) -> None:
+        self.incidents: dict[CeilingKey, IncidentState] = {}
+        self.ledgers: dict[ProcessKey, SaveLedger] = {}
+        self.telling = Telling()
+        self._open: dict[str, Decision] = {}  # decisions without an outcome, oldest first
+        self._agents: dict[str, ProcessKey] = {}  # whom an open checkpoint was asked of
+        self.agents_due_mono_s: float | None = None  # until then agents may still come back
+
+    @property
+    def waiting(self) -> bool:
+        """An outcome is awaited, or a notice waits for the next tick."""
+        return bool(self._agents or self._busy() or self.telling.waiting)
+
+    def observe_agents(self, agents: Mapping[ProcessKey, AgentView], now: float) -> None:
+        """Take over what agents did by themselves; forget those that are gone."""
+        if self.agents_due_mono_s is None or now >= self.agents_due_mono_s:
+            for key in [key for key in self.ledgers if key not in agents]:
+                self._forget(self.ledgers.pop(key).pending)
+        for key, agent in agents.items():
+            ledger = self.ledgers.setdefault(key, SaveLedger())
+            ledger.observe(agent, now)
+            expired = ledger.expire(now)
+            if expired is not None:
+                self._unanswered(expired)
+
+    def decide(self, scenes: Sequence[Scene]) -> list[Decision]:
+        """All decisions of a tick, in the order in which they are to be carried out."""
+        decisions: list[Decision] = []
+        by_incident = {scene.incident.id: scene for scene in scenes}
+        for scene in sorted(scenes, key=lambda scene: (-scene.assessment.stage, scene.left_s)):
+            decisions += self._one(scene)
+        for waiting in self._waiting():
+            home = by_incident.get(waiting.incident)
+            if home is not None:
+                decisions += _told(home, waiting)
+        for decision in decisions:
+            self._open[decision.id] = decision
+        while len(self._open) > _MOST_OPEN:
+            self._forget(next(iter(self._open)))
+        return decisions
+
+    def record(self, outcome: Outcome, now: float) -> None:
+        """Learn what became of a decision; one that is not known any more is ignored."""
+        decision = self._open.pop(outcome.decision, None)
+        agent = self._agents.pop(outcome.decision, None)
+        if decision is None:
+            return
+        if decision.kind is DecisionKind.CHECKPOINT and agent is not None:
+            self._record_save(decision, outcome, agent, now)
+        incident = self.incidents.get(decision.ceiling)
+        if incident is None or incident.id != decision.incident or decision.task is None:
+            return
+        if decision.kind is DecisionKind.PAUSE:
+            self._record_pause(incident, decision, outcome, now)
+        elif decision.kind is DecisionKind.RESUME:
+            self._record_resume(incident, decision, outcome, now)
+
+    # One ceiling
+
+    def _one(self, scene: Scene) -> Iterator[Decision]:
+        yield from holding.watch_holds(scene)
+        saves = list(self._saves(scene))
+        pause, waits = None, False
+        self._give_up_on_pauses(scene)
+        target = holding.pause_target(scene, self._busy())
+        if target is not None:
+            waits = True
+            first = holding.unsaved(scene, target)
+            if first is None:
+                pause = holding.pause(scene, target)
+            elif first[1].pending is None and not first[0].saving:
+                saves.append(self._ask(scene, target, first[0], "last save before the pause"))
+        warning = self.telling.warning(scene, pausing=waits or bool(scene.incident.pausing))
+        if warning is not None:
+            yield warning
+        yield from saves
+        if pause is not None:
+            yield pause
+
+    def _give_up_on_pauses(self, scene: Scene) -> None:
+        """A pause takes a fraction of a second; one that nobody has reported on is not coming."""
+        incident = scene.incident
+        asked = incident.paused_mono_s
+        if incident.pausing and (asked is None or scene.mono_s - asked > _PAUSE_ANSWER_S):
+            incident.pausing.clear()
+
+    def _saves(self, scene: Scene) -> Iterator[Decision]:
+        # A full disk is where the rescue would go: saving does not help, it makes it worse.
+        if not scene.wants_saves or scene.reading.key.kind is CeilingKind.DISK:
+            return
+        since = scene.incident.opened_mono_s
+        last = scene.assessment.stage >= Stage.HOLD
+        for task, why in self._worth_saving(scene):
+            if holding.stopped(task) or not scene.permits(task).checkpoint:
+                continue
+            for agent in scene.agents.get(task.key, ()):
+                ledger = self.ledgers[agent.key]
+                if agent.training and ledger.due(
+                    agent,
+                    scene.mono_s,
+                    since_mono_s=since,
+                    left_s=scene.left_s,
+                    last=last,
+                    reach_s=scene.reach_s,
+                ):
+                    yield self._ask(scene, task, agent, why)
+
+    def _worth_saving(self, scene: Scene) -> Iterator[tuple[Task, str]]:
+        """The guilty first, then those who could die in their stead."""
+        attribution = scene.incident.attribution
+        chosen: set[ProcessKey] = set()
+        if not attribution.foreign:
+            for culprit in attribution.guilty:
+                if culprit.task in scene.tasks:
+                    chosen.add(culprit.task)
+                    yield scene.tasks[culprit.task], f"makes {culprit.share:.0%} of the growth"
+        with_agent = [scene.tasks[key] for key in scene.agents if key in scene.tasks]
+        if not chosen and len(with_agent) == 1 and scene.reading.lethal:
+            # Too little growth to name anybody, and only one that has anything to lose.
+            chosen.add(with_agent[0].key)
+            yield with_agent[0], "is the only training under it"
+        if not (scene.strict and scene.reading.lethal):
+            return
+        bar = 0.0 if not chosen or attribution.foreign else _bar(scene)
+        for task in sorted(with_agent, key=_largest_process, reverse=True):
+            if task.key not in chosen and _largest_process(task) >= bar:
+                yield task, "could be killed with it"
+
+    def _ask(self, scene: Scene, task: Task, agent: AgentView, why: str) -> Decision:
+        ledger = self.ledgers[agent.key]
+        saved = ledger.saved_mono_s
+        decision = scene.decide(
+            DecisionKind.CHECKPOINT,
+            task,
+            f"{scene.assessment.why}; {task.name} {why}"
+            if not why.startswith("last")
+            else f"{scene.assessment.why}; {why} of {task.name}",
+            {
+                "agent_pid": agent.key.pid,
+                "at_stake_s": None if saved is None else scene.mono_s - saved,
+                "then": "continue",
+            },
+            deadline_s=deadline_s(agent),
+        )
+        ledger.ask(decision.id, scene.mono_s, agent)
+        self._agents[decision.id] = agent.key
+        return decision
+
+    # Outcomes
+
+    def _record_save(
+        self, decision: Decision, outcome: Outcome, agent: ProcessKey, now: float
+    ) -> None:
+        ledger = self.ledgers.get(agent)
+        if ledger is None or ledger.pending != decision.id:
+            return
+        incident = self.incidents.get(decision.ceiling)
+        if outcome.status is OutcomeStatus.DONE:
+            first = ledger.saved_mono_s is None or ledger.saved_mono_s < (
+                incident.opened_mono_s if incident else now
+            )
+            ledger.saved(now)
+            if first:
+                self._queue(Topic.RESCUED, decision, outcome)
+        elif outcome.status is OutcomeStatus.SKIPPED:
+            ledger.skipped()
+        else:
+            ledger.failed(now)
+            if ledger.failures == 1:
+                self._queue(Topic.RESCUE_FAILED, decision, outcome)
+
+    def _record_pause(
+        self, incident: IncidentState, decision: Decision, outcome: Outcome, now: float
+    ) -> None:
+        task = incident.pausing.pop(decision.id, None)
+        if task is None:
+            return
+        if outcome.status is OutcomeStatus.DONE:
+            evidence = decision.evidence
+            room = float(evidence["limit"] or 0) - float(evidence["used"] or 0)
+            incident.holds[task] = Hold(now, max(0.0, room), incident.pace_per_s)
+            self._queue(Topic.PAUSED, decision, outcome)
+        elif outcome.status is OutcomeStatus.FAILED:
+            incident.unpausable.add(task)
+            self._queue(Topic.PAUSE_FAILED, decision, outcome)
+        else:
+            incident.paused_mono_s = None  # nothing happened: there is nothing to wait for
+
+    def _record_resume(
+        self, incident: IncidentState, decision: Decision, outcome: Outcome, now: float
+    ) -> None:
+        hold = incident.holds.get(decision.task) if decision.task is not None else None
+        if hold is None or hold.resuming != decision.id:
+            return
+        if outcome.status is OutcomeStatus.DONE and decision.task is not None:
+            del incident.holds[decision.task]
+            self._queue(Topic.RESUMED, decision, outcome)
+        else:
+            holding.resume_failed(hold, now)
+
+    def _unanswered(self, decision_id: str) -> None:
+        decision = self._open.get(decision_id)
+        self._forget(decision_id)
+        if decision is not None:
+            waited = format_duration(decision.deadline_s)
+            self.telling.put(
+                Waiting(
+                    Topic.RESCUE_FAILED,
+                    decision.incident,
+                    decision.task,
+                    f"no answer for {waited}: no step has ended in that time",
+                    {},
+                )
+            )
+
+    def _queue(self, topic: Topic, decision: Decision, outcome: Outcome) -> None:
+        self.telling.put(
+            Waiting(topic, decision.incident, decision.task, outcome.detail, outcome.evidence)
+        )
+
+    def _waiting(self) -> Iterator[Waiting]:
+        while self.telling.waiting:
+            yield self.telling.waiting.popleft()
+
+    def _busy(self) -> frozenset[ProcessKey]:
+        return frozenset(
+            key for incident in self.incidents.values() for key in incident.pausing.values()
+        )
+
+    def _forget(self, decision_id: str | None) -> None:
+        if decision_id is not None:
+            self._open.pop(decision_id, None)
+            self._agents.pop(decision_id, None)
+
+
+def _told(scene: Scene, waiting: Waiting) -> Iterator[Decision]:
+    task = scene.tasks.get(waiting.task) if waiting.task is not None else None
+    if not scene.permits(task).notify or (waiting.task is not None and task is None):
+        return
+    if waiting.topic is Topic.RESCUED and scene.incident.told is None:
+        return  # a silent save, on the eager tier: nobody was worried, nobody needs to know
+    yield scene.decide(
+        DecisionKind.NOTIFY,
+        task,
+        waiting.reason,
+        {**waiting.evidence, "topic": waiting.topic.value},
+    )
+
+
+def _bar(scene: Scene) -> float:
+    """The size from which a bystander could be the one that the kernel kills."""
+    headroom = max(0.0, scene.reading.limit - scene.reading.used)
+    return _COULD_BE_CHOSEN * max(
+        _largest_process(scene.tasks[culprit.task]) + culprit.share * headroom
+        for culprit in scene.incident.attribution.guilty
+        if culprit.task in scene.tasks
+    )
+
+
+def _largest_process(task: Task) -> float:
+    return max(member.rss_bytes + (member.swap_bytes or 0) for member in task.members)

@@ -1,0 +1,51 @@
+"""What may be done to a task on account of a ceiling: `[actions]` and the first rule that fits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fnmatch import translate
+from functools import lru_cache
+
+from watchdog_app.core.outlook import CeilingKind
+from watchdog_app.core.records import Task
+from watchdog_app.core.settings import ActionSettings, RuleSettings
+
+
+def allowed(
+    actions: ActionSettings, rules: Sequence[RuleSettings], task: Task | None, kind: CeilingKind
+) -> ActionSettings:
+    """
+    The three switches as they stand for this task and this kind of ceiling.
+
+    The first rule that matches both wins; what it leaves open is as in `actions`. A pattern is
+    matched with the task's name, and with the whole path of its notebook and of its script.
+    Without a task (a notice that concerns the machine) only rules for every task match.
+    """
+    for rule in rules:
+        if _matches(rule.ceiling, kind.value) and _names(rule.task, task):
+            return ActionSettings(
+                notify=actions.notify if rule.notify is None else rule.notify,
+                checkpoint=actions.checkpoint if rule.checkpoint is None else rule.checkpoint,
+                pause=actions.pause if rule.pause is None else rule.pause,
+            )
+    return actions
+
+
+def _names(pattern: str, task: Task | None) -> bool:
+    if pattern == "*":
+        return True
+    if task is None:
+        return False
+    names = (task.name, task.info.notebook, task.info.script)
+    return any(name is not None and _matches(pattern, name) for name in names)
+
+
+def _matches(pattern: str, text: str) -> bool:
+    return _compiled(pattern).match(text) is not None
+
+
+@lru_cache(maxsize=256)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    # fnmatch.fnmatch would fold case on some systems: a rule must mean the same everywhere.
+    return re.compile(translate(pattern))

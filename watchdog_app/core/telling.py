@@ -1,0 +1,136 @@
+"""
+Which notices are due: seldom, staged, one voice for one cause.
+
+A notice is a decision like any other (kind `notify`); `evidence["topic"]` says
+what it is about, and `core.explain` turns it into words.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from watchdog_app.core.incidents import Told
+from watchdog_app.core.outlook import Decision, DecisionKind, Evidence, Stage
+from watchdog_app.core.records import ProcessKey, Task
+from watchdog_app.core.scene import Scene
+
+_NEARER = 0.5  # told again, after the cool-down, when the end is this much nearer than was said
+_MOST_WAITING = 64
+_MOST_REMEMBERED = 256
+
+
+class Topic(StrEnum):
+    """What a notice is about."""
+
+    WARNING = "warning"  # something is about to run out
+    RESCUED = "rescued"  # a rescue is on the disk
+    RESCUE_FAILED = "rescue_failed"
+    PAUSED = "paused"
+    PAUSE_FAILED = "pause_failed"
+    RESUMED = "resumed"  # there is room again
+    OVER = "over"  # it did not come to it
+    DIED = "died"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A notice that an outcome has made due; it goes out with the next tick."""
+
+    topic: Topic
+    incident: str
+    task: ProcessKey | None
+    reason: str
+    evidence: Evidence
+
+
+@dataclass(slots=True)
+class Telling:
+    """What people have been told, over all incidents."""
+
+    # By task (None: no watched task is to blame): when, and how bad it was. The same leak runs
+    # into several ceilings at once, and people must hear of it once.
+    told: dict[ProcessKey | None, Told] = field(default_factory=dict)
+    waiting: deque[Waiting] = field(default_factory=lambda: deque(maxlen=_MOST_WAITING))
+
+    def warning(self, scene: Scene, pausing: bool) -> Decision | None:
+        """
+        The warning that is due for this ceiling now, if any.
+
+        Args:
+            scene: one ceiling.
+            pausing: a pause is asked for or awaited, and will be told of by itself.
+        """
+        incident = scene.incident
+        task = blamed(scene)
+        key = None if task is None else task.key
+        if not scene.strict or not scene.permits(task).notify:
+            return None
+        stage = scene.assessment.stage
+        eta = None if scene.assessment.forecast is None else scene.assessment.forecast.eta_s
+        told = incident.told
+        if told is not None and not (stage > told.stage and not pausing):
+            cool = scene.mono_s - told.mono_s >= scene.settings.stages.cooldown_s
+            nearer = eta is not None and told.eta_s is not None and eta < _NEARER * told.eta_s
+            if not (cool and nearer):
+                return None
+        incident.told = now = Told(scene.mono_s, stage, eta)
+        before = self.told.get(key)
+        if (
+            before is not None
+            and before.stage >= stage
+            and scene.mono_s - before.mono_s < scene.settings.stages.cooldown_s
+        ):
+            return None  # the same cause, told of on account of another ceiling
+        self._remember(key, now)
+        return scene.decide(
+            DecisionKind.NOTIFY, task, scene.assessment.why, {"topic": Topic.WARNING.value}
+        )
+
+    def over(self, scene: Scene) -> Decision | None:
+        """Word that it did not come to it, where a warning went out before."""
+        task = blamed(scene)
+        told = self.told.get(None if task is None else task.key)
+        if (
+            scene.incident.told is None
+            or told is None
+            or told.mono_s < scene.incident.opened_mono_s
+        ):
+            return None
+        if (task is None and scene.incident.attribution.culprits) or not scene.permits(task).notify:
+            return None  # who was to blame has ended: that is news of its own, or none
+        del self.told[None if task is None else task.key]
+        return scene.decide(
+            DecisionKind.NOTIFY,
+            task,
+            f"{scene.reading.label} is no longer about to run out",
+            {"topic": Topic.OVER.value},
+        )
+
+    def put(self, waiting: Waiting) -> None:
+        """A notice for the next tick."""
+        self.waiting.append(waiting)
+
+    def _remember(self, key: ProcessKey | None, told: Told) -> None:
+        self.told.pop(key, None)
+        while len(self.told) >= _MOST_REMEMBERED:
+            del self.told[next(iter(self.told))]
+        self.told[key] = told
+
+
+def blamed(scene: Scene) -> Task | None:
+    """The task that a notice about this ceiling is filed under."""
+    attribution = scene.incident.attribution
+    if attribution.foreign or not attribution.culprits:
+        return None
+    return scene.tasks.get(attribution.culprits[0].task)
+
+
+def worst(stage: Stage, topic: Topic) -> str:
+    """Urgency of a notice: "low", "normal" or "critical"."""
+    if topic in (Topic.OVER, Topic.RESUMED, Topic.RESCUED):
+        return "low" if topic is Topic.OVER else "normal"
+    if topic in (Topic.PAUSED, Topic.PAUSE_FAILED, Topic.DIED, Topic.RESCUE_FAILED):
+        return "critical"
+    return "critical" if stage >= Stage.RESCUE else "normal"
