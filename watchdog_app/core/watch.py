@@ -12,7 +12,7 @@ from watchdog_app.units import format_bytes, format_duration
 _UNKNOWN_SAVE_S = 5.0  # half a gigabyte to a slow disk
 _UNKNOWN_STEP_S = 1.0
 _NO_COSTS = Costs()
-_HOLD_OPEN_S = 1.0  # an alarm outlives its evidence this long, so that it does not flap
+_HOLD_OPEN_S = 2.0  # an alarm outlives its evidence this long, so that it does not flap
 _CLEAR = 1.5  # a stage is left at this multiple of the time at which it was entered
 _MATTERS_S = 300.0  # growth that could fill the room in this time is looked at as fast as allowed
 _LOOKS = 100.0  # looks wanted on the way to the limit

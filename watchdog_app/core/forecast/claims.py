@@ -11,7 +11,10 @@ import math
 from collections.abc import Sequence
 from enum import IntEnum
 
-from watchdog_app.core.forecast.pyramid import Block, sen_slope
+from watchdog_app.core.forecast.pyramid import BASE_S, Block, sen_slope
+
+
+_BENDS = 0.9  # concordance from which a bend is more than noise
 
 
 class Reading(IntEnum):
@@ -26,6 +29,7 @@ class Claim:
     """Growth of a series over one span. Mutable, for the daemon's sake: few are made a second."""
 
     __slots__ = (
+        "acceleration",
         "agreement",
         "gain",
         "level",
@@ -36,6 +40,7 @@ class Claim:
         "reference_value",
         "scale",
         "slope",
+        "speed",
         "start_t",
     )
 
@@ -51,6 +56,7 @@ class Claim:
         agreement: float,
         misfit: float,
         reference: tuple[float, float],
+        bend: tuple[float, float] | None = None,
     ) -> None:
         self.reading = reading
         self.scale = scale  # of the pyramid; -1 for a line
@@ -61,8 +67,18 @@ class Claim:
         self.recent = recent  # slope of the last third as a share of the whole
         self.agreement = agreement  # Kendall's concordance, at most 1
         self.misfit = misfit  # largest distance from the line, as a share of the gain
-        # A floor a little while ago, (time, value): has it grown since?
+        # A floor a little while ago, (time, value): has it grown since? For PEAKS the last peak
+        # and how long the next may take.
         self.reference_t, self.reference_value = reference
+        # The slope now and its growth a second, where the series bends all along the span.
+        self.speed, self.acceleration = (slope, 0.0) if bend is None else bend
+
+    def time_to(self, room: float) -> float:
+        """Seconds until the series has grown by `room`, never less for more room."""
+        if self.acceleration <= 0.0:
+            return room / self.speed
+        root = math.sqrt(self.speed * self.speed + 2.0 * self.acceleration * room)
+        return 2.0 * room / (self.speed + root)
 
 
 def rises(blocks: Sequence[Block], index: int) -> bool:
@@ -111,9 +127,26 @@ def read_scale(blocks: list[Block], whole: list[Block], scale: int, ignore: floa
             min(agree_high, agree_low),
             0.0,
             (blocks[-2][0], blocks[-2][1]),
+            _read_bend(blocks) if min(agree_high, agree_low) >= _BENDS else None,
         )
     )
     return found
+
+
+def _read_bend(blocks: list[Block]) -> tuple[float, float] | None:
+    """(slope now, its growth a second) when every third is steeper than the one before."""
+    last = len(blocks) - 1
+    marks = [blocks[i] for i in (0, round(last / 3), round(2 * last / 3), last)]
+    times = [0.5 * (b[0] + b[2]) for b in marks]
+    values = [0.5 * (b[1] + b[3]) for b in marks]
+    slopes = [
+        (values[i + 1] - values[i]) / max(1e-6, times[i + 1] - times[i]) for i in range(3)
+    ]
+    if not (0.1 * slopes[2] < slopes[0] and 1.1 * slopes[0] < slopes[1] < slopes[2] / 1.1):
+        return None
+    span = times[3] - times[0]
+    acceleration = (slopes[2] - slopes[0]) / max(1e-6, 2.0 * span / 3.0)
+    return slopes[2] + acceleration * span / 6.0, acceleration
 
 
 def _read_peaks(blocks: list[Block], whole: list[Block], scale: int, ignore: float) -> Claim | None:
@@ -144,5 +177,5 @@ def _read_peaks(blocks: list[Block], whole: list[Block], scale: int, ignore: flo
         recent,
         agreement,
         misfit,
-        (times[-1], -math.inf),
+        (times[-1], 2.0 * BASE_S * (1 << scale)),
     )

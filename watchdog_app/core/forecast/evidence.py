@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from watchdog_app.core.forecast.claims import Claim, Reading
 from watchdog_app.core.forecast.swings import Swings
 
 _LATELY_S = 60.0
 _SLACK = 0.005  # of the limit: the same level
+_JUMP = 0.25  # of the gain: a rise above the claimed growth is not part of it
 _FULL_SLACK = 0.005  # of the limit: keeps the evidence finite when there is no room left
 
 
@@ -28,26 +30,29 @@ class Thresholds:
     than in proportion to what was seen.
     """
 
-    span_s: float = 26.0  # loading and bursts are over sooner
-    evidence: float = 2.0
+    span_s: float = 25.0  # growth that began with the process: loading is over sooner
+    late_span_s: float = 16.0  # growth that began later: bursts are over sooner
+    late_evidence: float = 1.5
+    young_s: float = 10.0  # what begins within this time began with the process
+    evidence: float = 1.7
     horizon_s: float = 18.0
-    agreement: float = 0.6
+    agreement: float = 0.85
     recent_low: float = 0.6  # slower at the end: saturating
     recent_high: float = 2.2  # faster at the end: a jump, to be read on its own
     latest: float = 0.35  # and still growing right now
     peaks_agreement: float = 0.8
-    peaks_misfit: float = 0.2
+    peaks_misfit: float = 0.18
     # Growth too fast for that long a look: it must begin late and lead to new heights.
     fast_span_s: float = 6.0
-    fast_evidence: float = 1.8
-    fast_horizon_s: float = 4.5
+    fast_evidence: float = 1.7
+    fast_horizon_s: float = 4.8
     fast_age_s: float = 30.0
     fast_novelty: float = 0.1
     # Growth seen for long may be told of earlier than `horizon_s`.
-    long_span_s: float = 40.0
-    long_evidence: float = 4.0
+    long_span_s: float = 43.0
+    long_evidence: float = 3.7
     long_share: float = 0.25  # of the span, how far ahead
-    overwhelming: float = 14.0  # evidence that needs no span
+    overwhelming: float = 13.0  # evidence that needs no span
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,25 +71,46 @@ def room_left(claim: Claim, view: View) -> float:
     return max(0.0, view.limit - max(view.used, claim.level))
 
 
+class Weight(NamedTuple):
+    """A claim measured against the limit."""
+
+    span_s: float
+    evidence: float  # growth seen per room left
+    eta_s: float
+    latest: float  # growth in the last moments, as a share of the claimed
+
+
+def weigh(claim: Claim, view: View) -> Weight:
+    """What there is to say for a claim at this moment."""
+    room = room_left(claim, view)
+    span = view.t - claim.start_t
+    eta = claim.time_to(room)
+    evidence = claim.gain / (room + _FULL_SLACK * view.limit)
+    if claim.acceleration > 0.0:
+        # The way ahead takes less time than the way here: then time is the measure.
+        evidence = min(2.0 * evidence, max(evidence, span / (eta + 0.1)))
+    return Weight(span, evidence, eta, _latest(claim, view))
+
+
 def convincing(claim: Claim, view: View, ask: Thresholds) -> float | None:
     """Seconds to exhaustion by this claim, or None when innocent explanations remain."""
-    room = room_left(claim, view)
-    evidence = claim.gain / (room + _FULL_SLACK * view.limit)
-    if evidence < min(ask.evidence, ask.fast_evidence):
-        return None
     if not ask.recent_low <= claim.recent <= ask.recent_high:
         return None
     peaks = claim.reading is Reading.PEAKS
     if claim.agreement < (ask.peaks_agreement if peaks else ask.agreement):
         return None
-    if peaks:
-        if claim.misfit > ask.peaks_misfit:
-            return None
-    elif _latest(claim, view) < ask.latest:
+    if peaks and claim.misfit > ask.peaks_misfit:
         return None
-    span = view.t - claim.start_t
-    eta = room / claim.slope
-    sustained = span >= ask.span_s and evidence >= ask.evidence and eta <= ask.horizon_s
+    span, evidence, eta, latest = weigh(claim, view)
+    if latest < ask.latest or view.used > claim.level + _JUMP * claim.gain:
+        return None
+    age = claim.start_t - view.start_t
+    young = age < ask.young_s
+    sustained = (
+        span >= (ask.span_s if young else ask.late_span_s)
+        and evidence >= (ask.evidence if young else ask.late_evidence)
+        and eta <= ask.horizon_s
+    )
     long = (
         span >= ask.long_span_s and evidence >= ask.long_evidence and eta <= ask.long_share * span
     )
@@ -93,12 +119,12 @@ def convincing(claim: Claim, view: View, ask: Thresholds) -> float | None:
         and span >= ask.fast_span_s
         and evidence >= ask.fast_evidence
         and eta <= ask.fast_horizon_s
-        and claim.start_t - view.start_t >= ask.fast_age_s
+        and age >= ask.fast_age_s
     )
     overwhelming = not peaks and span >= 3.0 and evidence >= ask.overwhelming
     if not (sustained or long or fast or overwhelming):
         return None
-    level = view.limit - room
+    level = view.limit - room_left(claim, view)
     visits = view.swings.visits(level - _SLACK * view.limit, claim.start_t)
     if visits.times >= 2 or (visits.latest_t is not None and view.t - visits.latest_t < _LATELY_S):
         return None
@@ -113,6 +139,9 @@ def _latest(claim: Claim, view: View) -> float:
     """Growth since the claim's reference, as a share of its slope."""
     if claim.reading is Reading.LINE:
         return 1.0
+    if claim.reading is Reading.PEAKS:
+        # The next peak is due one block after the last; two without it, and it has stopped.
+        return 1.0 if view.t - claim.reference_t <= claim.reference_value else 0.0
     passed = view.t - claim.reference_t
     if passed <= 0.0:
         return math.inf

@@ -13,6 +13,8 @@ from collections import deque
 _DRIFT = 0.5  # residuals under this many deviations are no evidence
 _THRESHOLD = 8.0  # accumulated evidence that ends a segment
 _CLIP = 6.0  # one wild sample counts this much at most
+_MEMORY = 0.98  # of the size of residuals, a sample
+_YOUTH = 10.0  # samples
 _KEEP = 10  # samples that the next segment begins with
 _NOISE_FLOOR = 1e-3  # of the largest value seen: a perfect line must not end at its first ripple
 
@@ -70,11 +72,12 @@ class Segment:
             )
             sigma = self._sigma if self._sigma > floor else floor
             if sigma > 0.0:
-                z = residual / sigma
+                # A young line foretells badly: its slope is not yet known.
+                z = residual / (sigma * (1.0 + _YOUTH / n))
                 z = _CLIP if z > _CLIP else -_CLIP if z < -_CLIP else z
                 spread = abs(residual)
                 spread = spread if spread < _CLIP * sigma else _CLIP * sigma
-                self._sigma = 0.995 * sigma + 0.005 * 1.25 * spread
+                self._sigma = _MEMORY * sigma + (1.0 - _MEMORY) * 1.25 * spread
                 up, down = self._up + z - _DRIFT, self._down - z - _DRIFT
                 self._up = up if up > 0.0 else 0.0
                 self._down = down if down > 0.0 else 0.0

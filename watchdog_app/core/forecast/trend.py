@@ -5,7 +5,14 @@ from __future__ import annotations
 import math
 
 from watchdog_app.core.forecast.claims import Claim, Reading, read_scale
-from watchdog_app.core.forecast.evidence import Thresholds, View, convincing, room_left
+from watchdog_app.core.forecast.evidence import (
+    Thresholds,
+    View,
+    Weight,
+    convincing,
+    room_left,
+    weigh,
+)
 from watchdog_app.core.forecast.outlook import Outlook
 from watchdog_app.core.forecast.pyramid import LEVELS, Pyramid
 from watchdog_app.core.forecast.segment import Segment
@@ -18,12 +25,14 @@ _SWING = 0.04  # of the limit; smaller turns are noise
 _IGNORE = 1e-5  # of the largest value seen
 _MATTERS = 2e-3  # of the largest value seen: less growth than this is no claim
 _FULL = 0.985  # of the limit: at the end, whatever the trend says
-_STRICT = Thresholds()
-_EAGER = Thresholds(
-    span_s=15.0,
-    evidence=1.7,
+STRICT = Thresholds()
+EAGER = Thresholds(
+    span_s=22.0,
+    late_span_s=12.0,
+    late_evidence=1.3,
     horizon_s=30.0,
-    fast_evidence=1.5,
+    recent_low=0.75,
+    fast_evidence=1.4,
     fast_horizon_s=5.0,
     overwhelming=10.0,
 )
@@ -48,11 +57,13 @@ class TrendForecaster:
         "_used",
         "eager",
         "strict",
+        "thought",
     )
 
-    def __init__(self, strict: Thresholds = _STRICT, eager: Thresholds = _EAGER) -> None:
+    def __init__(self, strict: Thresholds = STRICT, eager: Thresholds = EAGER) -> None:
         self.strict, self.eager = strict, eager
         self._start: float | None = None
+        self.thought = False  # the last sample led to a new reading
         self._forget()
         self._t = self._used = self._limit = 0.0
 
@@ -74,12 +85,11 @@ class TrendForecaster:
             self._forget()
         passed = mono_s - self._t
         self._t, self._used, self._limit = mono_s, used, limit
-        size = abs(used)
-        if size > self._top:
-            self._top = size
+        self._top = max(self._top, abs(used))
         self._segment.add(mono_s, used, self._top)
         self._swings.add(mono_s, used, _SWING * limit)
-        if self._pyramid.add(mono_s, used):
+        self.thought = self._pyramid.add(mono_s, used)
+        if self.thought:
             self._read()
             self._think()
         else:
@@ -100,6 +110,10 @@ class TrendForecaster:
         """The moment of the last sample."""
         start = self._t if self._start is None else self._start
         return View(self._t, self._used, self._limit, start, self._swings)
+
+    def weigh(self, claim: Claim) -> Weight:
+        """A claim measured against the limit, as of the last sample."""
+        return weigh(claim, self.view())
 
     def _age(self, passed: float) -> None:
         o = self._outlook
@@ -153,7 +167,7 @@ class TrendForecaster:
         eager = self._soonest(claims, view, self.eager)
         if view.used >= _FULL * view.limit:
             strict = eager = 0.0
-        last = self._last_chance(view)
+        last = self.last_chance()
         if last is not None and (eager is None or last < eager):
             eager = last
         chosen = self._choose(claims)
@@ -162,7 +176,7 @@ class TrendForecaster:
         if chosen is not None:
             room = room_left(chosen, view)
             if chosen.gain >= 0.02 * room:
-                eta = room / chosen.slope
+                eta = chosen.time_to(room)
                 forecast = Forecast(eta, 0.6 * eta, 1.6 * eta)
         regime = Regime.FLAT if forecast is None else Regime.LINEAR
         if len(self._pyramid.levels[0]) < 6:
@@ -200,14 +214,14 @@ class TrendForecaster:
                 shortest = claim
         return shortest
 
-    def _last_chance(self, view: View) -> float | None:
+    def last_chance(self) -> float | None:
         """
         Time to full by the last seconds' growth, when little room is left.
 
         Growth that takes 5 s from half full to full must not be missed for want
         of evidence; faster growth is a burst, and could not be answered anyway.
         """
-        base = self._pyramid.levels[0]
+        view, base = self.view(), self._pyramid.levels[0]
         if view.used < 0.65 * view.limit or len(base) < 8:
             return None
         then = base[-8]
