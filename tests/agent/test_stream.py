@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 import zlib
 
 import pytest
 
 from watchdog_app.agent.disk_errors import SaveFailed
 from watchdog_app.agent.layout import TensorEntry
+from watchdog_app.agent.reserve import Reserve, private_memory
 from watchdog_app.agent.sink import Sink
 from watchdog_app.agent.stream import Bytes, Streamer, write_stream
 from watchdog_app.errors import RescueError
@@ -323,6 +325,58 @@ def test_jobs_are_done_in_order_and_their_errors_come_back(streamer):
     streamer.aside(lambda: done.append(5))
     streamer.settle()
     assert 5 == done[-1]
+
+
+def test_memory_of_ours_is_not_shared_with_a_forked_child():
+    """A data loader's fork must not make our pages cost new ones: the child finds zeros."""
+    memory = private_memory(8192)
+    memory[:5] = b"hello"
+    read, write = os.pipe()
+    with warnings.catch_warnings():  # Python 3.12 warns of forks beside threads: ours are safe
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        os.write(write, memory[:5])
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+    assert bytes(5) == os.read(read, 5)
+    assert b"hello" == memory[:5]
+    os.close(read)
+    os.close(write)
+
+
+def test_a_reserve_is_held_and_given_back():
+    """Held memory grows to what is asked for and is really there; released, it is gone."""
+    reserve = Reserve()
+    size = 64 << 20
+    before = _rss_bytes()
+
+    reserve.hold(1 << 20)
+    reserve.hold(size)
+    reserve.hold(1 << 20)
+    assert size == reserve.bytes
+    assert _rss_bytes() - before > size * 0.9
+
+    reserve.release()
+    reserve.release()
+    assert 0 == reserve.bytes
+    assert _rss_bytes() - before < size * 0.1
+
+
+def _rss_bytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def test_a_released_streamer_writes_again(tmp_path, streamer):
+    """Buffers come back when they are needed."""
+    streamer.prepare()
+    streamer.release()
+
+    streamer.write(str(tmp_path / "file"), [Bytes("a", noise(3 * CHUNK))])
+
+    assert noise(3 * CHUNK) == (tmp_path / "file").read_bytes()
 
 
 def test_the_plain_function_writes_one_file(tmp_path):

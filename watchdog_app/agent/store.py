@@ -44,6 +44,9 @@ _RESERVE_BYTES = 2 * MIB
 _RESERVE_PER_TENSOR = 1536
 
 
+_partials = itertools.count(1)  # one for all stores of this process: they may share a folder
+
+
 @dataclass(frozen=True, slots=True)
 class SavedRescue:
     """A rescue that is complete and durable."""
@@ -87,7 +90,6 @@ class RescueStore:
         self._report = report
         self._streamer = Streamer()
         self._reserve = Reserve()
-        self._partials = itertools.count(1)
         self._guard = Guard("pruning old rescues")
         self._said: set[str] = set()
 
@@ -195,7 +197,7 @@ class RescueStore:
     def close(self) -> None:
         """Give back buffers and reserve; a later save works and allocates them anew."""
         self.settle()
-        self._streamer.close()
+        self._streamer.release()
         self._reserve.release()
 
     def _whole(self, verify: bool) -> Iterator[LoadedRescue]:
@@ -285,7 +287,7 @@ class RescueStore:
             raise translate(error, self.directory) from error
 
     def _new_partial(self) -> str:
-        folder = os.path.join(self.directory, names.partial(next(self._partials)))
+        folder = os.path.join(self.directory, names.partial(next(_partials)))
         try:
             os.mkdir(folder)
         except OSError as error:
@@ -340,7 +342,7 @@ class RescueStore:
 
     def _remove(self, text: str) -> bool:
         """Take a rescue away: first its name, in one step, so that no reader finds half of it."""
-        condemned = os.path.join(self.directory, names.partial(next(self._partials)))
+        condemned = os.path.join(self.directory, names.partial(next(_partials)))
         try:
             os.rename(os.path.join(self.directory, text), condemned)
         except OSError:  # another process was faster, or the folder is not ours to change

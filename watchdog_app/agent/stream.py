@@ -194,6 +194,13 @@ class Streamer:
         if worker is not None:
             worker.end()
 
+    def release(self) -> None:
+        """End the thread and give the buffers back; the next write allocates them anew."""
+        self.close()
+        buffers, self._buffers = self._buffers, None
+        for each in buffers or ():
+            each.release()
+
     @contextmanager
     def _alone(self, path: str) -> Iterator[Worker]:
         """The worker, for one caller at a time; what the disk says becomes words."""
