@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from watchdog_app.agent import callback_state, environment, position, randomness, variables
-from watchdog_app.agent.contain import say
 from watchdog_app.agent.session import Capture
 from watchdog_app.agent.variables import Row, StateVariable
 
@@ -32,7 +31,7 @@ class FitState:
         self._extra: list[Any] | None = None
         self._training_metrics: dict[int, Any] | None = None
         self._optimizer = _configured(model)
-        self._told: set[str] = set()
+        self.lost: list[str] = []  # what the last capture could not take, in words
 
     def variables(self) -> list[StateVariable]:
         """Every variable of the training, as they are now."""
@@ -82,8 +81,7 @@ class FitState:
             entries.append(variables.entry(row, array.nbytes, partial(np.asarray, array)))
             rows.append(row)
         random_now = randomness.take()
-        lost += self.not_restored(random_now)
-        self._tell(lost)
+        self.lost = lost = lost + self.not_restored(random_now)
         meta = {
             "kind": KIND,
             "position": self.course.position(),
@@ -121,13 +119,6 @@ class FitState:
         return lost + callback_state.changed_since(
             self._callbacks_before, self.callbacks, self.course.epoch
         )
-
-    def _tell(self, lost: Sequence[str]) -> None:
-        """Say each thing that will be lost once, when it is first known."""
-        new = [text for text in lost if text not in self._told]
-        self._told.update(new)
-        if new:
-            say(f"a resume of this training will not bring back: {'; '.join(new)}.")
 
     def _drawn_in_background(self, random_now: randomness.State) -> bool:
         before = self._random_at_epoch

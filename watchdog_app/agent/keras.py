@@ -25,7 +25,7 @@ from watchdog_app.agent.link import Link
 from watchdog_app.agent.notebook import notebook_path
 from watchdog_app.agent.resumption import Resumption
 from watchdog_app.agent.session import Session
-from watchdog_app.agent.store import RescueStore
+from watchdog_app.agent.store import RescueStore, SavedRescue
 from watchdog_app.errors import RescueMismatch
 
 __all__ = ["Rescue"]
@@ -61,6 +61,7 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
         self.resume = resume
         self.keep = keep
         self._guard = Guard()
+        self._told: set[str] = set()
         self._session: Session | None = None
         self._state: FitState | None = None
         self._resumption: Resumption | None = None
@@ -84,6 +85,7 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
         if self._session is None or self._state is None:
             return None
         saved = self._session.save_now(reason, self.step_number)
+        self._tell(saved)
         return None if saved is None else saved.path
 
     # What Keras calls. -----------------------------------------------------------------
@@ -121,15 +123,17 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
         self._state.course.next_batch = batch
         step = self._steps_before + batch
         if step > 0:
-            self._session.boundary(
+            saved = self._session.boundary(
                 step, epoch=self._state.course.epoch, batch=batch, loss=self._loss
             )
+            if saved is not None:
+                self._tell(saved)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if self._session is None or self._state is None:
             return
         self._state.course.next_batch = batch + 1
-        if logs:
+        if isinstance(logs, dict):  # a step of the user's own may return something else
             self._state.logs = logs
             self._loss = logs.get("loss")
         # After the last batch comes what grows most: validation and other callbacks' checkpoints.
@@ -210,7 +214,16 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
 
     def _boundary(self) -> None:
         if self._session is not None:
-            self._session.boundary(self.step_number, **self._position())
+            self._tell(self._session.boundary(self.step_number, **self._position()))
+
+    def _tell(self, saved: SavedRescue | None) -> None:
+        """Say, once each, what a resume from this rescue would not bring back."""
+        if saved is None or self._state is None:
+            return
+        new = [text for text in self._state.lost if text not in self._told]
+        self._told.update(new)
+        if new:
+            say(f"a resume of this training will not bring back: {'; '.join(new)}.")
 
     def _position(self) -> dict[str, Any]:
         course = self._state.course if self._state is not None else None

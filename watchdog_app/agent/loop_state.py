@@ -10,7 +10,7 @@ dicts and lists of plain values; objects with state_dict and load_state_dict.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,6 @@ import tensorflow as tf
 
 from watchdog_app.agent import environment, randomness, variables
 from watchdog_app.agent.callback_state import plain
-from watchdog_app.agent.contain import say
 from watchdog_app.agent.session import Capture
 from watchdog_app.agent.variables import Row, StateVariable
 from watchdog_app.errors import RescueError, RescueMismatch
@@ -55,7 +54,7 @@ class LoopState:
             RescueError: a model has no variables yet.
         """
         self._position = position
-        self._told: set[str] = set()
+        self.lost: list[str] = []  # what the last capture could not take, in words
         self._variables: dict[str, Any] = {}
         self._arrays: dict[str, np.ndarray[Any, Any]] = {}
         self._others: dict[str, Any] = {}
@@ -86,7 +85,7 @@ class LoopState:
             if item.name not in self._early and item.group != variables.OPTIMIZER
         ]
         lost = [f"{name}, made after Rescue(...) was" for name in late] + self.not_repeatable
-        self._tell(lost)
+        self.lost = lost
         meta = {
             "kind": KIND,
             "position": self._position(),
@@ -157,12 +156,6 @@ class LoopState:
                 f"{name} is of type {type(thing).__name__}, whose state cannot be taken. "
                 f"Give {_ACCEPTED}. A single number can live in a tf.Variable or a dict."
             )
-
-    def _tell(self, lost: Sequence[str]) -> None:
-        new = [text for text in lost if text not in self._told]
-        self._told.update(new)
-        if new:
-            say(f"a resume of this training will not bring back: {'; '.join(new)}.")
 
     def _optimizers(self) -> dict[str, Any]:
         found = {}

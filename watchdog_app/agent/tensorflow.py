@@ -75,6 +75,7 @@ class Rescue:
         self._passes = Passes(say)
         self._state = LoopState(state, self._position)
         self._saved: SavedLoop | None = None
+        self._told: set[str] = set()
         self._loss: float | None = None
         self._next_loss = 0.0
         store = RescueStore(chapters.chapter_directory(self.directory), keep)
@@ -132,9 +133,11 @@ class Rescue:
                 self._next_loss = now + _LOSS_EVERY_S
                 with self._guard:
                     self._loss = float(loss)
-        session.boundary(
+        saved = session.boundary(
             self.step_number, epoch=self.epoch, batch=self._passes.batch, loss=self._loss
         )
+        if saved is not None:
+            self._tell()
 
     def save(self, reason: str = "asked by the program") -> str | None:
         """
@@ -146,7 +149,10 @@ class Rescue:
         if self._session is None:
             return None
         saved = self._session.save_now(reason, self.step_number)
-        return None if saved is None else saved.path
+        if saved is None:
+            return None
+        self._tell()
+        return saved.path
 
     def finish(self) -> None:
         """The training ended well: its rescues are not to be resumed. May be called twice."""
@@ -194,6 +200,13 @@ class Rescue:
         changed = environment.differences(saved.meta["environment"], environment.record())
         if changed:
             say(f"not as it was when the rescue was saved: {'; '.join(changed)}.")
+
+    def _tell(self) -> None:
+        """Say, once each, what a resume from the rescue just saved would not bring back."""
+        new = [text for text in self._state.lost if text not in self._told]
+        self._told.update(new)
+        if new:
+            say(f"a resume of this training will not bring back: {'; '.join(new)}.")
 
     def _arrive(self) -> None:
         """The data stands at its place: undo what the loop did to its state on the way there."""

@@ -1,0 +1,160 @@
+"""
+What the Keras callback costs a healthy training: the same fit with and without it, in turns.
+
+    python bench/agent.py [--pairs 30] [--steps-ms 5 50]
+
+Each pair is two fits of one model, with and without `Rescue`, in an order that
+alternates. Compared are the steps after the fifth, so that tracing and the
+start of a fit are left out; what the callback adds to the start is shown beside
+them. `wall` is the whole time. `quiet` is the time of the step that a fifth of
+the steps beat: what else the machine does blurs it least. `processor` is the
+processor time of all threads. The callback's own code is also timed by itself,
+reports to a daemon included. No daemon runs unless there is one already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import tempfile
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from watchdog_app.agent.keras import Rescue
+
+WARM_BATCHES = 5
+
+
+class Clock(keras.callbacks.Callback):
+    """Times of the batches after the warm ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made = time.perf_counter()
+
+    def on_train_batch_end(self, batch, logs=None):
+        now = time.perf_counter()
+        if batch == 0:
+            self.start_s = now - self.made
+        if batch == WARM_BATCHES - 1:
+            self.cpu_began, self.steps = time.process_time(), []
+        elif batch >= WARM_BATCHES:
+            self.steps.append(now - self.last)
+        self.last = now
+
+    def on_train_end(self, logs=None):
+        self.cpu = time.process_time() - self.cpu_began
+
+    def taken(self) -> tuple[float, float, float]:
+        """Wall, quiet and processor seconds a step."""
+        steps = len(self.steps)
+        return sum(self.steps) / steps, sorted(self.steps)[steps // 5], self.cpu / steps
+
+
+def model_of(step_s: float) -> tuple[keras.Model, np.ndarray]:
+    """A network whose training step takes about `step_s` here, and one batch for it."""
+    width, rows = 256, 64
+    while True:
+        keras.utils.clear_session()
+        layers = [keras.layers.Dense(width, activation="relu") for _ in range(3)]
+        model = keras.Sequential([keras.Input((width,)), *layers, keras.layers.Dense(1)])
+        model.compile("adam", "mse")
+        x = np.ones((rows, width), "float32")
+        batches = 4 * WARM_BATCHES
+        taken = fit(model, dataset(x, batches), None).taken()[1]
+        if taken >= 0.9 * step_s or rows >= 2**16:
+            return model, x
+        rows = int(rows * min(3.0, max(1.2, step_s / taken)))
+
+
+def dataset(x: np.ndarray, steps: int) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensors((x, x[:, :1])).cache().repeat(steps)
+
+
+class Hooks(keras.callbacks.Callback):
+    """Calls the hooks of a step many times over, within a fit, and takes the time."""
+
+    def __init__(self, rescue: Rescue, calls: int) -> None:
+        super().__init__()
+        self.rescue, self.calls, self.step_s = rescue, calls, 0.0
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == WARM_BATCHES:
+            began = time.perf_counter()
+            for _ in range(self.calls):
+                self.rescue.on_train_batch_begin(batch)
+                self.rescue.on_train_batch_end(batch, logs)
+            self.step_s = (time.perf_counter() - began) / self.calls
+
+
+def hooks_s(model: keras.Model, data: tf.data.Dataset, rescues: str) -> float:
+    """Seconds that the callback's own code takes a step, reports to the daemon included."""
+    rescue = Rescue(rescues, resume=False)
+    hooks = Hooks(rescue, 100_000)
+    model.fit(data, shuffle=False, verbose=0, callbacks=[rescue, hooks])
+    return hooks.step_s
+
+
+def fit(model: keras.Model, data: tf.data.Dataset, rescues: str | None) -> Clock:
+    clock = Clock()
+    used = [clock] if rescues is None else [Rescue(rescues, resume=False), clock]
+    model.fit(data, shuffle=False, verbose=0, callbacks=used)
+    return clock
+
+
+def spread(ratios: list[float]) -> str:
+    """Median and the 90 % interval of the median, by resampling."""
+    draw = random.Random(1)
+    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(2000))
+    low, high = medians[100], medians[-100]
+    return f"{100 * statistics.median(ratios):+6.2f} %  ({100 * low:+.2f} to {100 * high:+.2f})"
+
+
+def compare(step_ms: float, pairs: int, rescues: str) -> None:
+    model, x = model_of(step_ms / 1000)
+    steps = WARM_BATCHES + max(20, int(500 / step_ms))
+    data = dataset(x, steps)
+    fit(model, data, None)
+    ratios: list[tuple[float, ...]] = []
+    start, step_s = [], []
+    for pair in range(pairs):
+        order = (None, rescues) if pair % 2 else (rescues, None)
+        clocks = {place: fit(model, data, place) for place in order}
+        plain, watched = clocks[None], clocks[rescues]
+        both = zip(watched.taken(), plain.taken(), strict=True)
+        ratios.append(tuple(with_it / without - 1 for with_it, without in both))
+        start.append(watched.start_s - plain.start_s)
+        step_s.append(plain.taken()[1])
+    wall, quiet, cpu = (spread(list(column)) for column in zip(*ratios, strict=True))
+    print(
+        f"{1000 * statistics.median(step_s):5.1f} ms steps  quiet {quiet}  wall {wall}  "
+        f"processor {cpu}  start of fit {1000 * statistics.median(start):+.0f} ms"
+    )
+    own_s = hooks_s(model, data, rescues)
+    print(
+        f"{'':17}the callback's own code: {1e6 * own_s:.2f} us a step, "
+        f"{100 * own_s / statistics.median(step_s):.3f} % of it"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
+    parser.add_argument("--pairs", type=int, default=30)
+    parser.add_argument("--steps-ms", type=float, nargs="+", default=[5, 50])
+    options = parser.parse_args()
+    print(f"slower with the callback: median of {options.pairs} pairs (90 % interval)")
+    with tempfile.TemporaryDirectory(prefix="watchdog-bench-") as folder:
+        for step_ms in options.steps_ms:
+            compare(step_ms, options.pairs, os.path.join(folder, "rescues"))
+
+
+if __name__ == "__main__":
+    main()
