@@ -70,9 +70,17 @@ class Engine:
         settings: may be replaced at any time by assigning to `settings`; histories are kept.
         own_uid: whose tasks may be paused.
         can_pause: whether this system can pause processes at all.
+        runtime_dir: of this daemon; tasks that name another are left to that one. None: any.
     """
 
-    def __init__(self, settings: Settings, own_uid: int, can_pause: bool = True) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        own_uid: int,
+        can_pause: bool = True,
+        runtime_dir: str | None = None,
+    ) -> None:
+        self._runtime_dir = runtime_dir
         self._settings = settings
         self._own_uid = own_uid
         self._can_pause = can_pause
@@ -196,7 +204,9 @@ class Engine:
         incident = next((each for each in open_ones if each.blames(task.key)), None)
         about = None if incident is None else (incident.id, incident.ceiling, incident.peak)
         kind = CeilingKind.RAM if incident is None else incident.ceiling.kind
-        switches = allowed(self._settings.actions, self._settings.rules, task, kind)
+        switches = allowed(
+            self._settings.actions, self._settings.rules, task, kind, self._runtime_dir
+        )
         if not switches.notify or not worth_telling(cause, agent):
             return ()
         ident = self._new_id(snapshot.unix_s)
@@ -319,6 +329,7 @@ class Engine:
             unix_s=snapshot.unix_s,
             settings=self._settings,
             own_uid=self._own_uid,
+            runtime_dir=self._runtime_dir,
             can_pause=self._can_pause,
             reading=reading,
             assessment=assessment,

@@ -12,8 +12,15 @@ from watchdog_app.core.records import Task
 from watchdog_app.core.settings import ActionSettings, RuleSettings
 
 
+_NOTHING = ActionSettings(notify=False, checkpoint=False, pause=False)
+
+
 def allowed(
-    actions: ActionSettings, rules: Sequence[RuleSettings], task: Task | None, kind: CeilingKind
+    actions: ActionSettings,
+    rules: Sequence[RuleSettings],
+    task: Task | None,
+    kind: CeilingKind,
+    runtime_dir: str | None = None,
 ) -> ActionSettings:
     """
     The three switches as they stand for this task and this kind of ceiling.
@@ -21,7 +28,13 @@ def allowed(
     The first rule that matches both wins; what it leaves open is as in `actions`. A pattern is
     matched with the task's name, and with the whole path of its notebook and of its script.
     Without a task (a notice that concerns the machine) only rules for every task match.
+    A task whose environment names another daemon's runtime folder is that daemon's business:
+    two daemons must not pull at one training.
     """
+    if task is not None and runtime_dir is not None:
+        theirs = task.info.runtime_dir
+        if theirs is not None and theirs != runtime_dir:
+            return _NOTHING
     for rule in rules:
         if _matches(rule.ceiling, kind.value) and _names(rule.task, task):
             return ActionSettings(

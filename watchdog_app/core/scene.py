@@ -30,6 +30,7 @@ class Scene:
     unix_s: float
     settings: Settings
     own_uid: int
+    runtime_dir: str | None
     can_pause: bool
     reading: CeilingReading
     assessment: Assessment
@@ -62,7 +63,9 @@ class Scene:
     def permits(self, task: Task | None) -> ActionSettings:
         """The switches for this task under this ceiling."""
         kind = self.reading.key.kind
-        return allowed(self.settings.actions, self.settings.rules, task, kind)
+        return allowed(
+            self.settings.actions, self.settings.rules, task, kind, self.runtime_dir
+        )
 
     def decide(
         self,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from watchdog_app import paths
 from watchdog_app.core import ceilings
 from watchdog_app.core.engine import Engine
 from watchdog_app.core.outlook import CeilingReading, Decision, Outcome
@@ -135,7 +136,7 @@ class Observer:
         self.machine.close()
 
     def _new_engine(self) -> Engine:
-        return Engine(self._settings, os.getuid())
+        return Engine(self._settings, os.getuid(), runtime_dir=paths.runtime_dir())
 
     def _measure(self) -> Parts | None:
         try:

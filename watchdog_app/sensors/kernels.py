@@ -16,7 +16,7 @@ from watchdog_app.sensors.files import read_bytes
 from watchdog_app.sensors.notebooks import Session, absolute, name_kernel, parse_connection_file
 
 # All that is wanted of an environment, which also holds secrets.
-ENVIRON = ("JPY_SESSION_NAME", "JPY_PARENT_PID")
+ENVIRON = ("JPY_SESSION_NAME", "JPY_PARENT_PID", "WATCHDOG_RUNTIME_DIR")
 
 
 class Sessions(Protocol):

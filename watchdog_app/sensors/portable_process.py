@@ -77,8 +77,9 @@ def describe(
             return None
         cwd = optional(process.cwd) or None
         ppid = process.ppid()
+        variables = _environ(process)
         kernel = gather(
-            program, argv, ppid, cwd, environ=lambda: _environ(process), argv_of=_argv_of
+            program, argv, ppid, cwd, environ=lambda: variables, argv_of=_argv_of
         )
         started_unix_s = process.create_time()
         info = ProcessInfo(
@@ -96,6 +97,7 @@ def describe(
             kernel_id=kernel_id(program.connection_file) if program.connection_file else None,
             started_unix_s=started_unix_s,
             rlimit_as_bytes=_rlimit_as(process),
+            runtime_dir=variables.get("WATCHDOG_RUNTIME_DIR") or None,
         )
     except psutil.Error:
         return None

@@ -54,12 +54,13 @@ class Describer:
         cwd = None
         with suppress(SensorError):
             cwd = read_link(f"{self._proc}/{pid}/cwd").removesuffix(" (deleted)")
+        variables = self._environ(pid)
         kernel = gather(
             program,
             argv,
             stat.ppid,
             cwd,
-            environ=lambda: self._environ(pid),
+            environ=lambda: variables,
             argv_of=lambda other: read_argv(self._proc, other),
         )
         info = ProcessInfo(
@@ -78,6 +79,7 @@ class Describer:
             cgroup=self.group(pid),
             started_unix_s=self._started(stat, now_unix_s),
             rlimit_as_bytes=self.rlimit_as(pid),
+            runtime_dir=variables.get("WATCHDOG_RUNTIME_DIR") or None,
         )
         if kernel is None:
             return Description(info, program.own)

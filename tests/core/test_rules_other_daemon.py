@@ -1,0 +1,34 @@
+"""Two daemons do not pull at one training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from watchdog_app.core.outlook import CeilingKind
+from watchdog_app.core.records import ProcessInfo, ProcessKey, ProcessSample, Task, TaskKind
+from watchdog_app.core.rules import allowed
+from watchdog_app.core.settings import ActionSettings, RuleSettings
+
+ALL = ActionSettings(notify=True, checkpoint=True, pause=True)
+NONE = ActionSettings(notify=False, checkpoint=False, pause=False)
+KEY = ProcessKey(10, 1)
+INFO = ProcessInfo(KEY, 1, 0, None, None, (), None, TaskKind.SCRIPT, "train.py")
+SAMPLE = ProcessSample(KEY, 1, "R", 1, None, None, None, 0.0)
+TASK = Task(KEY, "train.py", TaskKind.SCRIPT, 0, (SAMPLE,), 1, None, 0.0, INFO)
+
+
+def _task(runtime_dir: str | None) -> Task:
+    return replace(TASK, info=replace(INFO, runtime_dir=runtime_dir))
+
+
+def test_a_task_of_another_daemon_is_left_to_it():
+    """Its environment names another runtime folder: nothing is permitted, whatever a rule says."""
+    rules = (RuleSettings(task="train.py", pause=True),)
+
+    assert NONE == allowed(ALL, rules, _task("/run/b"), CeilingKind.RAM, "/run/a")
+
+
+def test_a_task_of_this_daemon_and_one_of_no_daemon_are_ours():
+    """The same folder, or none named."""
+    assert ALL == allowed(ALL, (), _task("/run/a"), CeilingKind.RAM, "/run/a")
+    assert ALL == allowed(ALL, (), _task(None), CeilingKind.RAM, "/run/a")
