@@ -11,7 +11,6 @@ from watchdog_app.core.outlook import CeilingKind
 from watchdog_app.core.records import Task
 from watchdog_app.core.settings import ActionSettings, RuleSettings
 
-
 _NOTHING = ActionSettings(notify=False, checkpoint=False, pause=False)
 
 

@@ -63,9 +63,7 @@ class Scene:
     def permits(self, task: Task | None) -> ActionSettings:
         """The switches for this task under this ceiling."""
         kind = self.reading.key.kind
-        return allowed(
-            self.settings.actions, self.settings.rules, task, kind, self.runtime_dir
-        )
+        return allowed(self.settings.actions, self.settings.rules, task, kind, self.runtime_dir)
 
     def decide(
         self,

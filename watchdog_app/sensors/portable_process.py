@@ -78,9 +78,7 @@ def describe(
         cwd = optional(process.cwd) or None
         ppid = process.ppid()
         variables = _environ(process)
-        kernel = gather(
-            program, argv, ppid, cwd, environ=lambda: variables, argv_of=_argv_of
-        )
+        kernel = gather(program, argv, ppid, cwd, environ=lambda: variables, argv_of=_argv_of)
         started_unix_s = process.create_time()
         info = ProcessInfo(
             key=ProcessKey(process.pid, int(started_unix_s * 1e6)),
