@@ -45,7 +45,8 @@ class StubServer:
         self._listener.bind(path or ("127.0.0.1", 0))
         self._listener.listen()
         self.port = 0 if path else self._listener.getsockname()[1]
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
 
     def _serve(self) -> None:
         while True:
@@ -54,13 +55,17 @@ class StubServer:
             except OSError:
                 return
             self.connections.append(connection)
-            self.requests.append(connection.recv(65536))
-            if self.pause_s:
-                continue  # never answers
-            connection.sendall(self.answer)
-            connection.close()
+            try:
+                self.requests.append(connection.recv(65536))
+                if not self.pause_s:  # else it never answers
+                    connection.sendall(self.answer)
+                    connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue  # the other side has left
 
     def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread, which close alone does not
+        self._thread.join()
         self._listener.close()
         for connection in self.connections:
             connection.close()

@@ -29,9 +29,9 @@ for line in sys.stdin:
 
 @pytest.fixture
 def group():
-    """A real group of 64 MiB."""
+    """A real group of 128 MiB."""
     try:
-        found = open_group(f"watchdog-wakeups-{os.getpid()}", 64 << 20)
+        found = open_group(f"watchdog-wakeups-{os.getpid()}", 128 << 20)
     except ActionError as error:
         pytest.skip(str(error))
     if found.path is None:
@@ -73,7 +73,7 @@ def test_group_that_nears_its_limit_wakes_once_a_tick(group: MemoryGroup):
     )
     try:
         early = woken(wakeups, 0.1)
-        process.stdin.write(b"48\n")
+        process.stdin.write(b"105\n")
         process.stdin.flush()
         process.stdout.readline()
         first = woken(wakeups, 5.0)
@@ -141,7 +141,7 @@ def test_changed_limit_moves_the_thresholds(group: MemoryGroup):
     open_now = len(os.listdir("/proc/self/fd"))
 
     for factor in range(2, 12):
-        wakeups.update([replace(now, limit_bytes=factor << 26)])
+        wakeups.update([replace(now, limit_bytes=factor << 27)])
 
     assert open_now == len(os.listdir("/proc/self/fd"))
     wakeups.update([])
