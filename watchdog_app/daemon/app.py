@@ -40,7 +40,8 @@ from watchdog_app.errors import ConfigError, WatchdogError
 from watchdog_app.sensors.machine import open_machine
 
 _LOCK = "daemon.lock"
-_HOUSEKEEPING_S = 15.0
+_CHORES_S = 3.0
+_STATE_S = 15.0
 _PUBLISH_S = 0.95  # a status at most once a second
 _BUSY_SHARE = 0.25  # looking may take this share of the time, however short the interval
 _END_S = 3.0  # to finish what was begun when told to end
@@ -105,6 +106,7 @@ class App:
         self._stopping = False
         self._reloading = False
         self._next_chores_mono_s = 0.0
+        self._next_state_mono_s = 0.0
         self._next_beat_mono_s = 0.0
         self._published_mono_s = float("-inf")
         self._memory_fault: str | None = None
@@ -297,7 +299,7 @@ class App:
             if now >= self._watching.next_look_mono_s:
                 self._tick()
             if now >= self._next_chores_mono_s:
-                self._next_chores_mono_s = now + _HOUSEKEEPING_S
+                self._next_chores_mono_s = now + _CHORES_S
                 self._faults.guard("chores", partial(self._chores, now))
             if self._reloading:
                 self._reloading = False
@@ -351,7 +353,9 @@ class App:
     def _chores(self, now_mono_s: float) -> None:
         self._server.sweep(now_mono_s)
         self._server.keep()
-        self._watching.keep_state()
+        if now_mono_s >= self._next_state_mono_s:
+            self._next_state_mono_s = now_mono_s + _STATE_S
+            self._watching.keep_state()
         if not self._lock.keep():
             self._log.error("another daemon has taken over; this one ends")
             self._stopping = True

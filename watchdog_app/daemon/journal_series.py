@@ -40,9 +40,9 @@ def add(db: sqlite3.Connection, ids: dict[str, int], item: SeriesPoints) -> None
     )
     db.execute("UPDATE series SET last_unix_ms = ? WHERE id = ?", (last_ms, id_))
     for ceiling in item.ceilings:
-        other = ids.get(ceiling)
-        if other is not None:
-            db.execute("INSERT OR IGNORE INTO hits VALUES (?, ?)", (id_, other))
+        db.execute(
+            "INSERT OR IGNORE INTO hits SELECT ?, id FROM series WHERE ident = ?", (id_, ceiling)
+        )
 
 
 def _series_id(

@@ -28,6 +28,13 @@ _SKIP_UNREAD_BYTES = 64 * 1024  # a status is not added on top of this much
 _MOST_CONNECTIONS = 500
 _GREETING_S = 10.0  # a connection that has not said hello by then is closed
 _ACCEPT_AT_ONCE = 32
+_FULL = encode(
+    messages.error(
+        None,
+        messages.REFUSED,
+        f"The daemon serves {_MOST_CONNECTIONS} connections already. Close some, then try again.",
+    )
+)
 
 
 class Connection:
@@ -260,11 +267,14 @@ class Server:
         except OSError:
             connection.close()
             return
+        connection.setblocking(False)
         if not peer.trusted or len(self._connections) >= _MOST_CONNECTIONS:
             self.refused += 1
+            if peer.trusted:
+                with suppress(OSError):
+                    connection.send(_FULL)
             connection.close()
             return
-        connection.setblocking(False)
         client = Connection(connection, peer, time.monotonic())
         self._connections[client.fd] = client
         self._poller.add(client.fd, READ, lambda events: self._on_events(client, events))

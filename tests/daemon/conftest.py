@@ -1,0 +1,210 @@
+"""A real daemon in folders of its own, and processes for it to watch."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from watchdog_app.errors import DaemonNotRunning
+from watchdog_app.protocol import messages
+from watchdog_app.protocol.client import Client
+from watchdog_app.protocol.framing import LineDecoder, encode
+
+# Nothing is done of its own accord: other tests run on the same machine.
+QUIET = """
+[actions]
+notify = false
+checkpoint = false
+pause = false
+[notify]
+desktop = false
+"""
+
+
+class World:
+    """Folders, a daemon in them, and processes; all of it ends with `close`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.socket = str(folder / "run" / "daemon.sock")
+        self.config = folder / "config.toml"
+        self.config.write_text(QUIET)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.env = {
+            **os.environ,
+            "WATCHDOG_RUNTIME_DIR": str(folder / "run"),
+            "WATCHDOG_STATE_DIR": str(folder / "state"),
+            "WATCHDOG_CONFIG": str(self.config),
+        }
+        self._children: list[int] = []
+        self._clients: list[Client] = []
+
+    def start(self, limit_files: int | None = None, **env: str) -> Client:
+        """Start the daemon and wait until it answers."""
+        argv = [sys.executable, "-m", "watchdog_app", "run", "--verbose"]
+        if limit_files is not None:
+            argv = ["sh", "-c", f'ulimit -n {limit_files}; exec "$@"', "sh", *argv]
+        with open(self.folder / "log", "ab") as log:
+            self.process = subprocess.Popen(
+                argv,
+                env={**self.env, **env},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        end = time.monotonic() + 30
+        while time.monotonic() < end and self.process.poll() is None:
+            try:
+                return self.connect()
+            except DaemonNotRunning:
+                time.sleep(0.02)
+        raise AssertionError("the daemon did not start:\n" + self.log())
+
+    def connect(self, role: str = "cli") -> Client:
+        self._clients.append(Client.connect(self.socket, role, timeout_s=20))
+        return self._clients[-1]
+
+    def run_once(self) -> subprocess.CompletedProcess[str]:
+        """Start one more daemon, which is expected to end at once."""
+        return subprocess.run(
+            [sys.executable, "-m", "watchdog_app", "run"],
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> int:
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(20)
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")
+
+    def script(self, code: str, name: str = "job.py") -> int:
+        """
+        Start a script that is nobody's child: a task of its own. Its pid.
+        """
+        path = self.folder / name
+        path.write_text(code)
+        started = subprocess.run(
+            ["sh", "-c", 'setsid "$@" >/dev/null 2>&1 </dev/null & echo $!', "sh", sys.executable,
+             str(path)],
+            env=self.env, cwd=self.folder, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        pid = int(started.stdout)
+        self._children.append(pid)
+        return pid
+
+    def task(self, pid: int) -> dict | None:
+        with self.connect() as client:
+            return next((t for t in client.call("status")["processes"] if t["pid"] == pid), None)
+
+    def seen(self, pid: int) -> dict:
+        return self.until(lambda: self.task(pid), f"process {pid} is seen")
+
+    def until(self, what, why: str, timeout_s: float = 20):
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            found = what()
+            if found:
+                return found
+            time.sleep(0.05)
+        raise AssertionError(f"{why}: not within {timeout_s} s\n{self.log()}")
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+                raise AssertionError("the daemon did not end on SIGTERM") from None
+        for pid in self._children:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+class Raw:
+    """A connection that sends whatever bytes it likes."""
+
+    def __init__(self, path: str, greet: bool = True, role: str = "cli") -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(10)
+        self.socket.connect(path)
+        self.decoder = LineDecoder()
+        self.waiting: list[dict] = []
+        if greet:
+            self.ask("hello", protocol=1, role=role, version="0")
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def tell(self, method: str, **params) -> None:
+        self.send(encode(messages.notification(method, params)))
+
+    def ask(self, method: str, **params) -> dict:
+        self.send(encode(messages.request(1, method, params)))
+        return self.read()
+
+    def read(self) -> dict:
+        while not self.waiting:
+            data = self.socket.recv(65536)
+            if not data:
+                raise EOFError
+            self.waiting += self.decoder.feed(data)
+        return self.waiting.pop(0)
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+@pytest.fixture
+def world(tmp_path):
+    """A world without a daemon yet."""
+    world = World(tmp_path)
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def raw(world):
+    """Open raw connections to the daemon."""
+    opened = []
+
+    def connect(greet: bool = True, role: str = "cli") -> Raw:
+        opened.append(Raw(world.socket, greet, role))
+        return opened[-1]
+
+    yield connect
+    for connection in opened:
+        connection.close()
+
+
+def state_letter(pid: int) -> str:
+    """As in /proc/PID/stat; empty when the process is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    return stat[stat.rindex(")") + 2]

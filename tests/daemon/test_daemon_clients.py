@@ -1,0 +1,385 @@
+"""What clients may do to the daemon, and what they get."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from watchdog_app.errors import RequestError, TaskNotFound, WatchdogError
+from watchdog_app.protocol import messages, transport
+from watchdog_app.protocol.framing import MAX_LINE_BYTES
+
+SLEEP = "import time\nwhile True:\n    time.sleep(0.1)\n"
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def answers(world) -> bool:
+    """A fresh client is served."""
+    with world.connect() as client:
+        return bool(client.call("status")["daemon"]["pid"])
+
+
+def is_served(world) -> bool:
+    """The same where being refused is possible."""
+    try:
+        return answers(world)
+    except WatchdogError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (b"nonsense\n", messages.PARSE_ERROR),
+        (b"\xff\xfe\xfd\n", messages.PARSE_ERROR),
+        (b"[" * 100_000 + b"\n", messages.PARSE_ERROR),
+        (b"[]\n", messages.INVALID_REQUEST),
+        (b'{"jsonrpc": "2.0"}\n', messages.INVALID_REQUEST),
+        (b'{"jsonrpc": "2.0", "method": 5, "id": 1}\n', messages.INVALID_REQUEST),
+        (b'{"jsonrpc": "2.0", "method": "status", "id": {}}\n', messages.INVALID_REQUEST),
+        (b'{"jsonrpc": "2.0", "method": "no.such", "id": 1}\n', messages.NO_SUCH_METHOD),
+        (b'{"jsonrpc": "2.0", "method": "task.pause", "id": 1}\n', messages.BAD_PARAMS),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_nonsense_is_answered_and_the_connection_lives(world, raw, line, code):
+    """Each has its code; the next request of the same client is served."""
+    world.start()
+    client = raw()
+
+    client.send(line)
+
+    assert code == client.read()["error"]["code"]
+    assert "result" in client.ask("status")
+
+
+def test_a_line_of_ten_megabytes_ends_the_connection(world, raw):
+    """Told why where that can still be heard; everybody else is served."""
+    world.start()
+    client = raw()
+
+    def send_and_read():
+        for _ in range(20):
+            client.send(b"x" * (MAX_LINE_BYTES // 2))
+        while True:
+            assert messages.INVALID_REQUEST == client.read()["error"]["code"]
+
+    with pytest.raises((BrokenPipeError, ConnectionResetError, EOFError)):
+        send_and_read()
+    assert answers(world)
+
+
+def test_a_client_that_never_ends_its_line_holds_nobody_up(world, raw):
+    """Half a message, then silence."""
+    world.start()
+    raw().send(b'{"jsonrpc": "2.0", "method"')
+
+    assert answers(world)
+
+
+def test_a_client_that_reads_nothing_is_dropped(world, raw):
+    """It asks and asks and never reads; the daemon's memory stays bounded."""
+    world.start()
+    client = raw()
+    client.socket.settimeout(5)
+    request = b'{"jsonrpc": "2.0", "method": "config", "id": 1}\n' * 100
+    before = world.connect().call("status")["daemon"]["rss_bytes"]
+
+    def send():
+        for _ in range(2000):
+            client.send(request)
+
+    with pytest.raises((BrokenPipeError, ConnectionResetError)):
+        send()
+
+    after = world.connect().call("status")["daemon"]["rss_bytes"]
+    assert after - before < 30_000_000
+
+
+def test_two_hundred_connections_are_served(world, raw):
+    """All of them, and one more."""
+    world.start()
+    clients = [raw() for _ in range(200)]
+
+    assert all("result" in client.ask("status") for client in clients)
+    assert answers(world)
+
+
+def test_more_connections_than_there_is_room_for_end_nothing(world):
+    """Those beyond are closed; when the others leave, there is room again."""
+    world.start()
+    crowd = []
+    for _ in range(700):
+        crowd.append(transport.connect(world.socket, 10))
+    assert b"500 connections already" in crowd[-1].recv(1000)
+
+    for each in crowd:
+        each.close()
+
+    assert world.until(lambda: is_served(world), "there is room again")
+
+
+def test_a_daemon_without_descriptors_left_goes_on(world):
+    """The limit of open files is low and the crowd large: no endless loop, and room afterwards."""
+    client = world.start(limit_files=80)
+    crowd = [transport.connect(world.socket, 10) for _ in range(120)]
+    before = client.call("status")["daemon"]["ticks"]
+
+    world.until(lambda: client.call("status")["daemon"]["ticks"] > before + 1, "it still looks")
+
+    began = cpu_s(world.process.pid)
+    time.sleep(1)
+    assert 0.5 > cpu_s(world.process.pid) - began
+    for each in crowd:
+        each.close()
+    assert world.until(lambda: is_served(world), "there is room again")
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_whoever_does_not_greet_is_told_to_and_later_dropped(world, raw):
+    """No request is served before hello; silence is cut off after a while."""
+    world.start()
+    client = raw(greet=False)
+
+    assert messages.REFUSED == client.ask("status")["error"]["code"]
+
+    client.socket.settimeout(30)
+    assert b"" == client.socket.recv(10)
+
+
+def test_a_newer_protocol_is_refused_with_what_to_do(world, raw):
+    """The error has the code of the protocol and says which program is older."""
+    world.start()
+
+    answer = raw(greet=False).ask("hello", protocol=2, role="cli", version="99.0")
+
+    assert messages.VERSIONS_DIFFER == answer["error"]["code"]
+    assert "99.0" in answer["error"]["message"]
+
+
+def test_a_client_that_leaves_before_its_answer_harms_nobody(world, raw):
+    """Requests that are answered later than the client stays."""
+    world.start()
+    for method in ("status", "history", "config", "explain"):
+        client = raw()
+        client.send(json.dumps(messages.request(1, method)).encode() + b"\n")
+        client.close()
+
+    assert answers(world)
+
+
+def test_every_method_of_the_documentation_exists_and_no_other():
+    """docs/protocol.md and the table of methods say the same."""
+    from watchdog_app.daemon.methods import Methods
+
+    text = (DOCS / "protocol.md").read_text()
+    sent_by_us = {"agent.checkpoint", "notice", "status"}
+    clients = text[text.index("## From clients") : text.index("### The status object")]
+    agents = text[text.index("## Between an agent") :]
+    documented = set(re.findall(r"^\| `([a-z.]+)` \|", clients, re.MULTILINE))
+    documented |= set(re.findall(r"^\| to the daemon \| `([a-z.]+)`", agents, re.MULTILINE))
+
+    table = set(Methods(None, acts=None, agents=None, checkpoints=None, pauses=None,
+                        notices=None, journal=None, log=None).table)  # fmt: skip
+
+    assert documented == table
+    assert table & sent_by_us <= {"status"}
+
+
+def test_every_key_of_the_status_is_documented(world):
+    """docs/protocol.md names each key that a status holds, and each that it names is there."""
+    client = world.start()
+    world.seen(world.script(SLEEP))
+    text = (DOCS / "protocol.md").read_text()
+    text = text[text.index("### The status object") : text.index("### Notices")]
+
+    status = client.call("status")
+
+    for part in (status, status["host"], status["daemon"], status["ceilings"][0],
+                 status["processes"][0]):  # fmt: skip
+        for key in part:
+            assert re.search(rf"\b{key}\b", text), f"{key} is not documented"
+
+
+@pytest.fixture
+def job(world):
+    """A daemon and a script that it has seen: client, pid."""
+    client = world.start()
+    pid = world.script(SLEEP, "job-of-this-test.py")
+    world.seen(pid)
+    return client, pid
+
+
+@pytest.mark.parametrize("name", ["pid", "job-of-this-test.py", "JOB-OF-this", "path", "of-this"])
+def test_a_task_answers_to_its_names(world, job, name):
+    """Pid, file name, full path, beginning, part; in any case."""
+    client, pid = job
+    wanted = {"pid": str(pid), "path": str(world.folder / "job-of-this-test.py")}.get(name, name)
+
+    assert pid == client.call("task.pause", task=wanted)["task"]
+
+    assert state(pid) == "T"
+    client.call("task.resume", task=wanted)
+
+
+def test_a_name_that_nobody_has_lists_who_there_is(job):
+    """The candidates are what the person may have meant."""
+    client, pid = job
+
+    with pytest.raises(TaskNotFound) as caught:
+        client.call("task.pause", task="no-such-thing")
+
+    assert messages.NOT_FOUND == caught.value.code
+    assert pid in [each["pid"] for each in caught.value.candidates]
+
+
+def test_a_name_that_several_have_is_acted_on_for_none(world, job):
+    """Two scripts of one name: both are listed, neither is paused."""
+    client, first = job
+    (world.folder / "other").mkdir()
+    second = world.script(SLEEP, "other/job-of-this-test.py")
+    world.seen(second)
+
+    with pytest.raises(TaskNotFound) as caught:
+        client.call("task.pause", task="job-of-this-test.py")
+
+    assert messages.SEVERAL_FIT == caught.value.code
+    assert {first, second} <= {each["pid"] for each in caught.value.candidates}
+    assert "T" not in state(first) + state(second)
+
+
+def test_a_pid_that_is_gone_is_no_part_of_a_name(world):
+    """A number is a pid and nothing else: `12` must not pause job12.py."""
+    client = world.start()
+    pid = world.script(SLEEP, "job999999.py")
+    world.seen(pid)
+
+    with pytest.raises(TaskNotFound):
+        client.call("task.pause", task="999999")
+    assert state(pid) != "T"
+
+
+def test_a_pause_is_shown_written_down_and_undone(world, job):
+    """State, flag, journal; then it runs again."""
+    client, pid = job
+
+    answer = client.call("task.pause", task=str(pid))
+
+    assert [pid] == answer["pids"]
+    task = world.until(lambda: (t := world.task(pid)) and t["state"] == "paused" and t, "shown")
+    assert task["paused_by_watchdog"]
+    assert {"resumed": [{"task": pid, "name": "job-of-this-test.py", "pids": [pid]}],
+            "failures": []} == client.call("task.resume", task=None)  # fmt: skip
+    world.until(lambda: state(pid) in "SR", "it runs again")
+    entries = client.call("history", task=str(pid))["entries"]
+    assert ["resume", "resume", "pause", "pause"] == [e["decision_kind"] for e in entries]
+    assert ["outcome", "decision"] == [e["kind"] for e in entries[2:]]
+    assert f"the cli (pid {os.getpid()})" == entries[3]["by"]
+
+
+def test_a_pause_of_somebody_else_is_theirs_to_end(world, job):
+    """A task stopped by kill -STOP is shown as paused and not resumed by us."""
+    client, pid = job
+    os.kill(pid, 19)
+    world.until(lambda: world.task(pid)["state"] == "paused", "it is seen")
+
+    with pytest.raises(RequestError, match="kill -CONT"):
+        client.call("task.resume", task=str(pid))
+
+    assert not world.task(pid)["paused_by_watchdog"]
+    assert "T" == state(pid)
+
+
+def test_a_pause_that_somebody_ends_is_forgotten(world, job):
+    """kill -CONT by hand: the daemon notices."""
+    client, pid = job
+    client.call("task.pause", task=str(pid))
+
+    os.kill(pid, 18)
+
+    world.until(lambda: not world.task(pid)["paused_by_watchdog"], "it is noticed")
+    assert [] == client.call("task.resume", task=None)["resumed"]
+
+
+def test_a_pause_outlives_kill_nine_of_the_daemon(world, job):
+    """The next daemon knows it, shows it, and can end it."""
+    client, pid = job
+    client.call("task.pause", task=str(pid))
+
+    world.kill()
+    client = world.start()
+
+    assert world.seen(pid)["paused_by_watchdog"]
+    assert [pid] == client.call("task.resume", task=None)["resumed"][0]["pids"]
+    world.until(lambda: state(pid) in "SR", "it runs again")
+
+
+def test_a_clean_end_leaves_a_pause_as_it_is(world, job):
+    """Stopping the daemon resumes nothing: what was held would run into the limit at once."""
+    client, pid = job
+    client.call("task.pause", task=str(pid))
+
+    world.end()
+
+    assert "T" == state(pid)
+    client = world.start()
+    assert world.seen(pid)["paused_by_watchdog"]
+
+
+def test_a_task_without_an_agent_cannot_be_saved(job):
+    """The answer says what is missing and how to add it."""
+    client, pid = job
+
+    answer = client.call("task.checkpoint", task=str(pid), wait=True)
+
+    assert "refused" == answer["requests"][0]["status"]
+    assert "from watchdog_app.agent.keras import Rescue" in answer["requests"][0]["detail"]
+
+
+def test_the_history_can_be_narrowed(world, job):
+    """By kind, by time, by number; newest first."""
+    client, pid = job
+    client.call("task.pause", task=str(pid))
+    client.call("task.resume", task=str(pid))
+
+    def kinds(**wanted):
+        return [e["kind"] for e in client.call("history", **wanted)["entries"]]
+
+    assert {"daemon"} == set(kinds(kinds=["daemon"]))
+    assert ["outcome"] == kinds(limit=1)
+    assert [] == kinds(until_unix_s=time.time() - 3600)
+    assert [] == kinds(task="nobody")
+    with pytest.raises(RequestError, match="kinds"):
+        client.call("history", kinds=["nothing"])
+
+
+def test_the_series_of_a_task_can_be_read_back(world, job):
+    """Points of the task and of the ceilings above it, for a replay."""
+    client, pid = job
+
+    def series():
+        return client.call("series", task=str(pid))["series"]
+
+    found = world.until(series, "points are written", 30)
+
+    assert ["task", "job-of-this-test.py", pid] == [found[0][k] for k in ("kind", "name", "pid")]
+    unix_s, used, limit, _ = found[0]["points"][0]
+    assert abs(time.time() - unix_s) < 60
+    assert used > 1_000_000
+    assert limit is None
+    ram = next(each for each in found if each["kind"] == "ram")
+    assert ram["points"][0][2] > ram["points"][0][1]
+
+
+def state(pid: int) -> str:
+    text = Path(f"/proc/{pid}/stat").read_text()
+    return text[text.rindex(")") + 2]

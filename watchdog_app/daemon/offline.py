@@ -1,0 +1,128 @@
+"""
+What can be done while no daemon runs, from what the last one left behind.
+
+The history is read, and what was paused is let go, from the journal alone: a
+pause can always be undone.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from watchdog_app import paths
+from watchdog_app.daemon.journal import Journal
+from watchdog_app.errors import TaskNotFound, WatchdogError
+
+
+def history(**wanted: Any) -> list[dict[str, Any]] | None:
+    """
+    Entries of the journal, newest first; None when there is no journal.
+
+    Args:
+        wanted: as `Journal.history` takes them.
+
+    Raises:
+        WatchdogError: there is one, and it cannot be read.
+    """
+    with _journal() as journal:
+        return None if journal is None else journal.history(**wanted)
+
+
+def resume(task: str | None) -> list[dict[str, Any]] | None:
+    """
+    Let go on what a daemon has paused; what runs again, as the protocol's `task.resume` says it.
+
+    Args:
+        task: its pid, name or a part of the name that fits one alone; None: all.
+
+    Returns:
+        `{task, name, pids}` each; None when there is no journal.
+
+    Raises:
+        TaskNotFound: none that is paused, or more than one, answers to that name.
+        WatchdogError: the journal cannot be read, or the system refused.
+    """
+    from watchdog_app.actions import processes
+    from watchdog_app.daemon.instance import boot_id
+    from watchdog_app.daemon.pauses import Pause, remembered
+    from watchdog_app.errors import SensorError
+    from watchdog_app.sensors.machine import open_machine
+
+    with _journal() as journal:
+        if journal is None:
+            return None
+        machine = open_machine()
+
+        def state_of(key: Any) -> str | None:
+            try:
+                return machine.read_process(key).state
+            except SensorError:
+                return None
+
+        boot = boot_id()
+        standing: dict[str, Pause] = {}
+        for ident, stored in journal.pauses().items():
+            pause = remembered(stored, boot, state_of)
+            if pause is None:
+                journal.drop_pause(ident)
+            else:
+                standing[ident] = pause
+        resumed = []
+        for ident, pause in _chosen(standing, task).items():
+            found = processes.resume(pause.paused)
+            journal.drop_pause(ident)
+            resumed.append(
+                {
+                    "task": pause.task.pid,
+                    "name": pause.name,
+                    "pids": [key.pid for key in found.keys],
+                }
+            )
+        return resumed
+
+
+def _chosen(standing: Mapping[str, Any], task: str | None) -> Mapping[str, Any]:
+    if task is None:
+        return standing
+    folded = task.strip().casefold()
+    for fits in (
+        lambda pause: str(pause.task.pid) == folded,
+        lambda pause: pause.name.casefold() == folded,
+        lambda pause: bool(folded) and folded in pause.name.casefold(),
+    ):
+        found = {ident: pause for ident, pause in standing.items() if fits(pause)}
+        if len(found) == 1:
+            return found
+        if found:
+            break
+    listed = tuple({"pid": one.task.pid, "name": one.name} for one in standing.values())
+    what = "No task" if not found else f"{len(found)} tasks"
+    raise TaskNotFound(
+        f"{what} that watchdog has paused answers to {task!r}. No daemon runs, so that only "
+        "what is written down as paused can be resumed.",
+        candidates=listed,
+    )
+
+
+@contextmanager
+def _journal() -> Iterator[Journal | None]:
+    folder = paths.state_dir()
+    if not os.path.exists(os.path.join(folder, "journal.db")):
+        yield None
+        return
+    try:
+        # Nothing is trimmed here: how much is kept is for the daemon's settings to say.
+        journal = Journal(folder, max_age_s=float("inf"), max_bytes=1 << 62)
+        try:
+            yield journal
+        finally:
+            journal.close()
+    except (sqlite3.Error, OSError) as error:
+        raise WatchdogError(
+            f"The journal in {folder} cannot be read: {error}. No daemon runs either; "
+            "start it with: watchdog start"
+        ) from error
