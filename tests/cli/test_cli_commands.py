@@ -137,7 +137,7 @@ def test_watch_prints_blocks_into_a_pipe(watchdog, daemon):
     done = watchdog("status", "--watch", "-n", "2", "-i", "10ms")
 
     assert 0 == done.returncode
-    assert 2 == done.stdout.count("OK: nothing is near its limit.")
+    assert 2 == done.stdout.count("OK: nothing is about to run out.")
     assert "\x1b" not in done.stdout
 
 
@@ -335,17 +335,47 @@ def test_checkpoint_of_nothing_is_said(watchdog, daemon):
     assert "nothing to save" in done.stdout
 
 
-def test_explain_folds_to_the_terminal_and_neutralises(watchdog, daemon):
-    """Paragraphs stay, escapes do not."""
-    daemon.answers["explain"] = {"text": "RAM:\n  " + "word " * 30 + "\x1b[31m", "incidents": []}
+def test_explain_says_what_is_seen_and_what_was_decided(watchdog, daemon):
+    """For one task: its own ceilings, its own past; folded, and neutralised."""
+    daemon.answers["status"] = {**leaking(), "time_unix_s": time.time()}
+    daemon.answers["explain"] = {"text": "", "incidents": leaking()["incidents"]}
+    daemon.answers["history"] = {
+        "entries": [
+            {
+                "unix_s": NOW_UNIX_S,
+                "kind": "decision",
+                "decision_kind": "checkpoint",
+                "name": "train\x1b[2J",
+                "reason": "exhausted in 31 s at the earliest",
+            }
+        ]
+    }
 
-    done = watchdog("explain", "train", env={"COLUMNS": "40"})
+    done = watchdog("explain", "train", env={"COLUMNS": "60"})
 
-    assert 0 == done.returncode
+    assert (0, "") == (done.returncode, done.stderr)
     assert [{"task": "train"}] == daemon.called("explain")
+    assert "4711" == daemon.called("history")[0]["task"]
+    assert "holds 5.00 GiB of RAM and 120 MiB of swap, with 4 child" in done.stdout
+    assert "rescue at step 1200" in done.stdout
+    assert "checkpoint: exhausted in 31 s at the earliest" in " ".join(done.stdout.split())
     assert "\x1b" not in done.stdout
-    assert all(len(line) <= 40 for line in done.stdout.splitlines())
-    assert "  word word" in done.stdout
+    assert "/dev/shm" not in done.stdout
+    assert all(len(line) <= 60 for line in done.stdout.splitlines())
+
+
+def test_explain_of_a_calm_machine(watchdog, daemon):
+    """Every ceiling with its reason, and that nothing was decided."""
+    daemon.answers["status"] = fresh()
+    daemon.answers["explain"] = {"text": "", "incidents": []}
+    daemon.answers["history"] = {"entries": []}
+
+    done = watchdog("explain")
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert done.stdout.startswith("OK: nothing is about to run out.")
+    assert "  RAM: steady" in done.stdout
+    assert "Nothing yet." in done.stdout
 
 
 def test_history_asks_for_what_was_wanted(watchdog, daemon):

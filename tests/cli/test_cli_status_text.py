@@ -31,7 +31,7 @@ def text_of(object_, columns=None, **more):
 def test_a_calm_machine_at_80_columns():
     """Verdict, daemon, ceilings, one line a task."""
     assert """\
-OK: nothing is near its limit.
+OK: nothing is about to run out.
 watchdog 0.1.0 · on lab7 · up 2 h 05 min · read now · 1 task, 0 with an agent
 
 RAM   ████░░░░░░░░  6.00 of 16.0 GiB  37 %  steady
@@ -334,3 +334,28 @@ def test_check_knows_nothing_from_an_old_reading():
 
     assert 3 == code
     assert line.startswith("WATCHDOG UNKNOWN - this reading is 1 min old")
+
+
+def test_an_incident_that_calms_down_gives_no_more_advice():
+    """It stays open for a while, so that it does not come and go; there is nothing to do."""
+    calmer = {
+        "stage": "ok",
+        "peak": "rescue",
+        "label": "RAM",
+        "opened_unix_s": NOW_UNIX_S - 60,
+        "advice": ["Run."],
+    }
+    text = text_of(status(incidents=[calmer]))
+
+    assert "~ CALMER  RAM, opened 1 min ago, reached rescue" in text.replace(
+        "CALMER RAM", "CALMER  RAM"
+    )
+    assert "Run." not in text
+
+
+def test_too_few_samples_are_not_called_steady():
+    """Right after the start nobody knows."""
+    new = status(ceilings=[ceiling("ram", "RAM", 1, 2, regime="unknown")])
+    new["host"]["swap_total_bytes"] = 0
+
+    assert "steady" not in text_of(new)

@@ -185,7 +185,7 @@ def test_the_view_survives_a_restart_of_the_daemon(terminal, daemon):
     daemon.answers["status"] = lambda _: status(time_unix_s=time.time())
     daemon.start()
 
-    view.wait_for("OK: nothing is near its limit.")
+    view.wait_for("OK: nothing is about to run out.")
 
 
 def test_json_lines_survive_a_restart_of_the_daemon(daemon, own_folders):

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
             "task.checkpoint",
             task=None if args.all else args.task,
             wait=args.wait,
-            timeout_s=timeout_s,
+            timeout_s=timeout_s if args.wait else None,
             reply_timeout_s=timeout_s + _ANSWER_S,
         )
     requests = result.get("requests") or []

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
 
 from watchdog_app.cli.color import look
 from watchdog_app.cli.terminal import columns_of
 from watchdog_app.errors import EXIT_OK, DaemonNotRunning, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 NAME = "history"
 HELP = "list past incidents, decisions and deaths"
@@ -79,7 +74,9 @@ def run(args: argparse.Namespace) -> int:
         with Client.connect() as daemon:
             entries = daemon.call("history", **wanted).get("entries") or []
     except DaemonNotRunning:
-        found = _from_journal(wanted)
+        from watchdog_app.daemon import offline
+
+        found = offline.history(**wanted)
         if found is None:
             raise
         entries = found
@@ -120,28 +117,3 @@ def moment(text: str) -> float:
         f"{text!r} is no time; write a span such as 2h, a clock time such as 14:30, "
         "or a date such as 2026-11-21"
     )
-
-
-def _from_journal(wanted: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """The entries of the journal on disk; None where there is none."""
-    from watchdog_app import paths
-
-    folder = paths.state_dir()
-    if not os.path.exists(os.path.join(folder, "journal.db")):
-        return None
-    import sqlite3
-
-    from watchdog_app.daemon.journal import Journal
-    from watchdog_app.errors import WatchdogError
-
-    try:
-        journal = Journal(folder, max_age_s=float("inf"), max_bytes=1 << 62)
-        try:
-            return journal.history(**wanted)
-        finally:
-            journal.close()
-    except (sqlite3.Error, OSError) as error:
-        raise WatchdogError(
-            f"The journal in {folder} cannot be read: {error}. The daemon is not running either; "
-            "start it with: watchdog start"
-        ) from error

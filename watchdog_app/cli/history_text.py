@@ -85,7 +85,8 @@ def _outcome(entry: Json) -> str:
 
 
 def _daemon(entry: Json) -> str:
-    return plain(entry.get("event") or "")
+    version = f" (watchdog {plain(entry['version'])})" if entry.get("version") else ""
+    return f"{plain(entry.get('what') or '')}{version}"
 
 
 _TEXTS = ("text", "reason", "why", "detail", "message")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from watchdog_app.cli.text import plain
 from watchdog_app.errors import EXIT_FAILURE, EXIT_OK, DaemonNotRunning, UsageError
 
@@ -43,31 +45,39 @@ def run(args: argparse.Namespace) -> int:
             result = daemon.call(
                 "task.resume", task=None if args.all else args.task, reply_timeout_s=30.0
             )
-            resumed = result.get("resumed") or []
-            if resumed and not args.json:
-                _name_them(resumed, daemon.call("status"))
+            if result.get("resumed") and not args.json:
+                _name_them(result["resumed"], daemon.call("status"))
     except DaemonNotRunning as error:
-        resumed = _from_journal(None if args.all else args.task, error)
+        result = _from_journal(None if args.all else args.task, error)
+    resumed, failures = result.get("resumed") or [], result.get("failures") or []
     if args.json:
         from watchdog_app.cli.json_output import dumps
 
-        print(dumps({"resumed": resumed}))
+        print(dumps({"resumed": resumed, "failures": failures}))
     else:
-        _say(resumed)
-    return EXIT_OK if resumed or args.all else EXIT_FAILURE
+        _say(resumed, failures)
+    return EXIT_FAILURE if failures or not (resumed or args.all) else EXIT_OK
 
 
-def _from_journal(task: str | None, gone: DaemonNotRunning) -> list[dict[str, Any]]:
-    raise gone
+def _from_journal(task: str | None, gone: DaemonNotRunning) -> dict[str, Any]:
+    """What a daemon that is gone had paused; there must be a journal that says so."""
+    from watchdog_app.daemon import offline
+
+    resumed = offline.resume(task)
+    if resumed is None:
+        raise gone
+    return {"resumed": resumed, "failures": []}
 
 
-def _say(resumed: list[dict[str, Any]]) -> None:
+def _say(resumed: list[dict[str, Any]], failures: list[Any]) -> None:
     for one in resumed:
         pids = one.get("pids") or []
         name = plain(one.get("name") or one.get("task") or "?")
         where = f" (pid {pids[0]})" if pids and str(pids[0]) != name else ""
         print(f"{name}{where} goes on.")
-    if not resumed:
+    for failure in failures:
+        print(plain(failure), file=sys.stderr)
+    if not resumed and not failures:
         print("Nothing was paused by watchdog.")
     elif any(one.get("kind") in ("script", "module") for one in resumed):
         print("A script that reads from its terminal stops again there: type fg in that terminal.")

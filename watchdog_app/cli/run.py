@@ -24,6 +24,7 @@ exit codes: 0 ended as asked, 1 failure (another daemon of yours runs already),
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
+    parser.add_argument("--config", metavar="FILE", help="read this file instead of your own")
     parser.add_argument("-v", "--verbose", action="store_true", help="say more")
 
 
@@ -31,4 +32,4 @@ def run(args: argparse.Namespace) -> int:
     """Run until told to end."""
     from watchdog_app.daemon.app import main
 
-    return main(verbose=args.verbose)
+    return main(args.config, args.verbose)

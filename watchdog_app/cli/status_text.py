@@ -57,7 +57,7 @@ def render(
     ceilings = _ceilings(status, columns, look, everything)
     lines += [*ceilings, ""] if ceilings else []
     for incident in _list(status, "incidents"):
-        lines += [*_incident(incident, now_unix_s, columns, look), ""]
+        lines += [*incident_lines(incident, now_unix_s, columns, look), ""]
     lines += _tasks(
         status, now_unix_s, columns, look, everything=everything, sort=sort, most=most_tasks
     )
@@ -94,14 +94,14 @@ def verdict(status: Json, now_unix_s: float) -> str:
     if not status.get("ceilings") and figures.number(host.get("memory_total_bytes")) is None:
         return "UNKNOWN: the daemon has not measured yet."
     if stage_rank(worst) == 0:
-        return "OK: nothing is near its limit."
+        return "OK: nothing is about to run out."
     if worst == "watch":
-        return "OK: watching closely, nothing is about to run out."
+        return "OK: something grows and is watched closely; it is no danger yet."
     near = _nearest(status, worst)
     what = plain(near.get("label") or near.get("name") or near.get("ceiling") or "a limit")
     when = figures.eta(near)
     text = f"{worst.upper()}: {what}"
-    return f"{text}, {_when(when)}" if when != figures.NONE else f"{text} is at its limit."
+    return f"{text}, {_when(when)}" if when != figures.NONE else f"{text} is close to its limit."
 
 
 def _when(eta: str) -> str:
@@ -177,6 +177,8 @@ def _ceilings(status: Json, columns: int | None, look: Look, everything: bool) -
 def _ceiling_cells(ceiling: Json, look: Look) -> list[str]:
     unit = str(ceiling.get("unit") or "bytes")
     slope = figures.rate(ceiling.get("slope_per_s")) if unit == "bytes" else figures.UNKNOWN
+    if ceiling.get("regime") == "unknown":
+        slope = figures.UNKNOWN  # too few samples: not the same as steady
     eta = figures.eta(ceiling)
     return [
         stage_mark(ceiling.get("stage")),
@@ -236,14 +238,18 @@ def _swap_slope(host: Json) -> float | None:
     return None if into is None or back is None else into - back
 
 
-def _incident(incident: Json, now_unix_s: float, columns: int | None, look: Look) -> list[str]:
+def incident_lines(incident: Json, now_unix_s: float, columns: int | None, look: Look) -> list[str]:
+    """An open incident: stage, why, who grows, what to do."""
     limit = columns or _LONG
     stage = incident.get("stage")
     since = figures.number(incident.get("opened_unix_s"))
-    head = f"{stage_mark(stage)} {plain(stage or '?').upper()}".strip()
+    calm = stage_rank(stage) < stage_rank("warn")  # open until it has been calm for a while
+    head = "~ CALMER" if calm else f"{stage_mark(stage)} {plain(stage).upper()}"
     head += f"  {plain(incident.get('label') or incident.get('ceiling') or '?')}"
     if since is not None:
         head += f", opened {figures.age(now_unix_s - since)}"
+    if calm and incident.get("peak"):
+        head += f", reached {plain(incident['peak'])}"
     lines = [look.stage(one, stage) for one in wrap(head, limit, rest="   ")]
     if incident.get("why"):
         lines += wrap(plain(incident["why"]), limit, first="   ")
@@ -254,7 +260,7 @@ def _incident(incident: Json, now_unix_s: float, columns: int | None, look: Look
         if share != figures.UNKNOWN:
             text += f", {share} of the growth"
         lines += wrap(text, limit, first="   ", rest="     ")
-    for advice in incident.get("advice") or []:
+    for advice in [] if calm else incident.get("advice") or []:
         lines += wrap(plain(advice), limit, first="   > ")
     return lines
 
