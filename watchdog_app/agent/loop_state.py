@@ -31,8 +31,6 @@ _WITH_VARIABLES = (
     keras.Layer,
     keras.optimizers.Optimizer,
     keras.metrics.Metric,
-    keras.Variable,
-    tf.Variable,
 )
 _ACCEPTED = (
     "a Keras or TensorFlow object with variables, a NumPy array, a random generator, a dict or "
@@ -147,7 +145,11 @@ class LoopState:
             )
         if isinstance(thing, np.ndarray):
             self._arrays[name] = thing
-        elif isinstance(thing, _WITH_VARIABLES) or hasattr(thing, "_trackable_children"):
+        elif (
+            isinstance(thing, _WITH_VARIABLES)
+            or variables.is_variable(thing)
+            or hasattr(thing, "_trackable_children")
+        ):
             self._variables[name] = thing
         elif _understood(thing):
             self._others[name] = thing

@@ -127,9 +127,10 @@ class Resumption:
     def _tell(self, changed: list[str]) -> None:
         at = self._saved.position
         minutes = max(0.0, time.time() - self._rescue.created_unix_s) / 60
+        place = f"after batch {at['next_batch']}" if self._replay else "from its first batch"
         say(
             f"going on from {self._rescue.path}: step {self._rescue.step}, epoch "
-            f"{at['epoch'] + 1}, after batch {at['next_batch']}, saved {minutes:.0f} min ago. "
+            f"{at['epoch'] + 1}, {place}, saved {minutes:.0f} min ago. "
             "To begin anew: Rescue(..., resume=False)."
         )
         if changed:

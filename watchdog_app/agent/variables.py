@@ -143,7 +143,7 @@ def of_objects(objects: Mapping[str, Any]) -> list[StateVariable]:
             found.add(name, thing.variables, METRIC)
         elif isinstance(thing, keras.Layer):
             found.add(name, thing.variables, MODEL)
-        elif isinstance(thing, (keras.Variable, tf.Variable)):
+        elif is_variable(thing):
             found.add(name, [thing], OTHER)
         found.add(name, plain_variables(thing), OTHER)
     return found.variables
@@ -151,13 +151,19 @@ def of_objects(objects: Mapping[str, Any]) -> list[StateVariable]:
 
 def plain_variables(root: Any) -> list[Any]:
     """TensorFlow variables that are reached from a trackable object, in a repeatable order."""
-    if isinstance(root, keras.Variable) or not hasattr(root, "_trackable_children"):
+    if is_variable(root) or not hasattr(root, "_trackable_children"):
         return []
-    return [
-        thing
-        for thing in tf.train.TrackableView(root).descendants()
-        if isinstance(thing, (tf.Variable, keras.Variable))
-    ]
+    return [thing for thing in tf.train.TrackableView(root).descendants() if is_variable(thing)]
+
+
+def is_variable(thing: Any) -> bool:
+    """A variable of TensorFlow or Keras."""
+    return isinstance(thing, tf.Variable) or _of_keras(thing)
+
+
+def _of_keras(thing: Any) -> bool:
+    # Before Keras 3.6 `keras.Variable` is a subclass of what layers make, so isinstance fails.
+    return type(thing).__name__ == "Variable" and hasattr(thing, "value") and hasattr(thing, "path")
 
 
 def optimizers_of(model: Any) -> list[Any]:
@@ -308,7 +314,7 @@ class _Collector:
     def add(self, prefix: str, variables: Iterable[Any], group: str | None = None) -> None:
         """Append those not seen before; strings and handles have no raw bytes and are left out."""
         for variable in variables:
-            holder = variable.value if isinstance(variable, keras.Variable) else variable
+            holder = variable.value if _of_keras(variable) else variable
             path = getattr(variable, "path", None) or holder.name.removesuffix(":0")
             for index, part in enumerate(_parts(holder)):
                 if id(part) in self._seen or not _has_bytes(part):
