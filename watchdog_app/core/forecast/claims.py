@@ -31,6 +31,7 @@ class Claim:
     __slots__ = (
         "acceleration",
         "agreement",
+        "amplitude",
         "gain",
         "level",
         "misfit",
@@ -57,6 +58,7 @@ class Claim:
         misfit: float,
         reference: tuple[float, float],
         bend: tuple[float, float] | None = None,
+        amplitude: float = 0.0,
     ) -> None:
         self.reading = reading
         self.scale = scale  # of the pyramid; -1 for a line
@@ -70,6 +72,7 @@ class Claim:
         # A floor a little while ago, (time, value): has it grown since? For PEAKS the last peak
         # and how long the next may take.
         self.reference_t, self.reference_value = reference
+        self.amplitude = amplitude  # mean height of a swing within a block, as a share of the gain
         # The slope now and its growth a second, where the series bends all along the span.
         self.speed, self.acceleration = (slope, 0.0) if bend is None else bend
 
@@ -139,9 +142,7 @@ def _read_bend(blocks: list[Block]) -> tuple[float, float] | None:
     marks = [blocks[i] for i in (0, round(last / 3), round(2 * last / 3), last)]
     times = [0.5 * (b[0] + b[2]) for b in marks]
     values = [0.5 * (b[1] + b[3]) for b in marks]
-    slopes = [
-        (values[i + 1] - values[i]) / max(1e-6, times[i + 1] - times[i]) for i in range(3)
-    ]
+    slopes = [(values[i + 1] - values[i]) / max(1e-6, times[i + 1] - times[i]) for i in range(3)]
     if not (0.1 * slopes[2] < slopes[0] and 1.1 * slopes[0] < slopes[1] < slopes[2] / 1.1):
         return None
     span = times[3] - times[0]
@@ -178,4 +179,10 @@ def _read_peaks(blocks: list[Block], whole: list[Block], scale: int, ignore: flo
         agreement,
         misfit,
         (times[-1], 2.0 * BASE_S * (1 << scale)),
+        amplitude=_amplitude(whole, slope * BASE_S * (1 << scale)) / gain,
     )
+
+
+def _amplitude(blocks: list[Block], growth: float) -> float:
+    """Mean height of the blocks beyond what a steady growth by `growth` a block gives them."""
+    return max(0.0, sum(b[3] - b[1] for b in blocks) / len(blocks) - growth)

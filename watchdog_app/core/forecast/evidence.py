@@ -32,7 +32,7 @@ class Thresholds:
 
     span_s: float = 25.0  # growth that began with the process: loading is over sooner
     late_span_s: float = 16.0  # growth that began later: bursts are over sooner
-    late_evidence: float = 1.5
+    late_evidence: float = 1.4
     young_s: float = 10.0  # what begins within this time began with the process
     evidence: float = 1.7
     horizon_s: float = 18.0

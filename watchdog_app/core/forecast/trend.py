@@ -15,9 +15,10 @@ from watchdog_app.core.forecast.evidence import (
 )
 from watchdog_app.core.forecast.outlook import Outlook
 from watchdog_app.core.forecast.pyramid import LEVELS, Pyramid
+from watchdog_app.core.forecast.regimes import regime_of
 from watchdog_app.core.forecast.segment import Segment
 from watchdog_app.core.forecast.swings import Swings
-from watchdog_app.core.outlook import Forecast, Regime
+from watchdog_app.core.outlook import Forecast
 
 _GAP_S = 30.0  # nothing is known of what happened in a longer gap
 _SHORTEST = 2  # scale; blocks of 1 s
@@ -25,12 +26,23 @@ _SWING = 0.04  # of the limit; smaller turns are noise
 _IGNORE = 1e-5  # of the largest value seen
 _MATTERS = 2e-3  # of the largest value seen: less growth than this is no claim
 _FULL = 0.985  # of the limit: at the end, whatever the trend says
+_LEAST_EVIDENCE = 0.02  # growth per room left; a forecast from less would be a guess
+_SWINGS = 0.25  # height of the swings as a share of the growth
+_AGREES = 0.6  # concordance
+_STILL, _JUMPS = 0.5, 1.7  # slope of the last third as a share of the whole
+_YOUNG_LINE_S = 3.0
+_LOW = (0.05, 1.65, 0.3)  # see _interval: always, by scales that say sooner, by youth
+_HIGH = (0.06, 0.75, 0.2)
+_WIDEST = 2.0
+_YOUTH_S = 8.0
+_SHORT_S = 0.3
+_JITTER_S = 0.3  # a look and what the sample missed
 STRICT = Thresholds()
 EAGER = Thresholds(
     span_s=22.0,
     late_span_s=12.0,
     late_evidence=1.3,
-    horizon_s=30.0,
+    horizon_s=math.inf,  # the cost of acting sets it
     recent_low=0.75,
     fast_evidence=1.4,
     fast_horizon_s=5.0,
@@ -175,12 +187,11 @@ class TrendForecaster:
         forecast = None
         if chosen is not None:
             room = room_left(chosen, view)
-            if chosen.gain >= 0.02 * room:
-                eta = chosen.time_to(room)
-                forecast = Forecast(eta, 0.6 * eta, 1.6 * eta)
-        regime = Regime.FLAT if forecast is None else Regime.LINEAR
-        if len(self._pyramid.levels[0]) < 6:
-            regime = Regime.UNKNOWN
+            if chosen.gain >= _LEAST_EVIDENCE * room:
+                forecast = self._interval(chosen, claims, view)
+        regime = regime_of(
+            view.t, self._pyramid, self._swings, None if forecast is None else chosen, claims
+        )
         self._outlook = Outlook(
             regime=regime,
             forecast=forecast,
@@ -202,17 +213,53 @@ class TrendForecaster:
         return None if soonest == math.inf else soonest
 
     def _choose(self, claims: list[Claim]) -> Claim | None:
-        """The claim to forecast from: the present line, else the longest that still holds."""
-        line = self._line
-        if line is not None and self._t - line.start_t > 3.0:
-            return line
+        """
+        The claim to forecast from, chosen without regard to the limit.
+
+        Where the series swings, its rising peaks; else the present line; else
+        the longest scale that still holds, so that more room never brings the end nearer.
+        """
         shortest: Claim | None = None
+        longest: Claim | None = None
         for claim in claims:
-            if claim.reading is Reading.BOTH and claim.agreement >= 0.6 and claim.recent >= 0.5:
-                if claim.recent <= 1.7:
+            if claim.reading is Reading.PEAKS:
+                if (
+                    claim.amplitude >= _SWINGS
+                    and claim.agreement >= STRICT.peaks_agreement
+                    and claim.misfit <= STRICT.peaks_misfit
+                    and claim.recent >= _STILL
+                ):
                     return claim
-                shortest = claim
-        return shortest
+            elif claim.reading is Reading.BOTH and claim.agreement >= _AGREES:
+                if longest is None and _STILL <= claim.recent <= _JUMPS:
+                    longest = claim
+                if claim.recent >= _STILL:
+                    shortest = claim
+        line = self._line
+        if line is not None and self._t - line.start_t > _YOUNG_LINE_S:
+            return line
+        return longest or shortest
+
+    def _interval(self, chosen: Claim, claims: list[Claim], view: View) -> Forecast:
+        """
+        Median and 80 % interval.
+
+        Scales that disagree widen it: fitted as quantiles of (true / foretold)
+        on the recorded failures, `bench/forecast_interval.py`.
+        """
+        eta = chosen.time_to(room_left(chosen, view))
+        soonest = latest = eta
+        for claim in claims:
+            if claim.agreement >= _AGREES and claim.recent >= 0.3:
+                other = claim.time_to(room_left(claim, view))
+                soonest, latest = min(soonest, other), max(latest, other)
+        base = max(eta, _SHORT_S)
+        youth = 1.0 / (1.0 + (view.t - chosen.start_t) / _YOUTH_S)
+        sooner = min(_WIDEST, math.log(base / max(soonest, _SHORT_S)))
+        later = min(_WIDEST, math.log(max(latest, _SHORT_S) / base))
+        low = eta * math.exp(-(_LOW[0] + _LOW[1] * sooner + _LOW[2] * youth)) - _JITTER_S
+        high = eta * math.exp(_HIGH[0] + _HIGH[1] * later + _HIGH[2] * youth) + _JITTER_S
+        return Forecast(eta, max(0.0, low), high)
 
     def last_chance(self) -> float | None:
         """
