@@ -15,7 +15,7 @@ from watchdog_app.core.incidents import Hold
 from watchdog_app.core.outlook import CeilingKind, Decision, DecisionKind, Stage
 from watchdog_app.core.records import AgentView, ProcessKey, Task, TaskKind
 from watchdog_app.core.saving import SaveLedger, step_s
-from watchdog_app.core.scene import Scene
+from watchdog_app.core.scene import Scene, stopped
 from watchdog_app.units import format_duration
 
 # Stopping a process keeps these from filling further. It would not help a disk or a battery.
@@ -80,11 +80,6 @@ def may_pause(scene: Scene, task: Task) -> bool:
     )
 
 
-def stopped(task: Task) -> bool:
-    """The root is stopped; workers may be waiting for it in any state."""
-    return task.members[0].state == "T"
-
-
 def unsaved(scene: Scene, task: Task) -> tuple[AgentView, SaveLedger] | None:
     """
     An agent of the task whose save the pause has to wait for; None: pause it now.
@@ -112,7 +107,7 @@ def unsaved(scene: Scene, task: Task) -> tuple[AgentView, SaveLedger] | None:
             if too_late and scene.mono_s - ledger.asked_mono_s > 2 * step_s(agent):
                 continue  # the step takes longer than there is time
             return agent, ledger
-        if not ledger.fresh(agent, scene.mono_s):
+        if not ledger.ready_for_pause(agent, scene.mono_s):
             return agent, ledger
     return None
 

@@ -26,7 +26,7 @@ from watchdog_app.core.outlook import (
 )
 from watchdog_app.core.records import AgentView, ProcessKey, Task
 from watchdog_app.core.saving import SaveLedger, deadline_s
-from watchdog_app.core.scene import Scene
+from watchdog_app.core.scene import Scene, stopped
 from watchdog_app.core.telling import Telling, Topic, Waiting
 from watchdog_app.units import format_duration
 
@@ -111,8 +111,9 @@ class Policy:
             if first is None:
                 pause = holding.pause(scene, target)
             elif first[1].pending is None and not first[0].saving:
-                saves.append(self._ask(scene, target, first[0], "last save before the pause"))
-        warning = self.telling.warning(scene, pausing=waits or bool(scene.incident.pausing))
+                why = "is saved once more before it is paused"
+                saves.append(self._ask(scene, target, first[0], why, final=True))
+        warning = self.telling.warning(scene, waits or bool(scene.incident.pausing))
         if warning is not None:
             yield warning
         yield from saves
@@ -133,7 +134,7 @@ class Policy:
         since = scene.incident.opened_mono_s
         last = scene.assessment.stage >= Stage.HOLD
         for task, why in self._worth_saving(scene):
-            if holding.stopped(task) or not scene.permits(task).checkpoint:
+            if stopped(task) or not scene.permits(task).checkpoint:
                 continue
             for agent in scene.agents.get(task.key, ()):
                 ledger = self.ledgers[agent.key]
@@ -168,15 +169,15 @@ class Policy:
             if task.key not in chosen and _largest_process(task) >= bar:
                 yield task, "could be killed with it"
 
-    def _ask(self, scene: Scene, task: Task, agent: AgentView, why: str) -> Decision:
+    def _ask(
+        self, scene: Scene, task: Task, agent: AgentView, why: str, final: bool = False
+    ) -> Decision:
         ledger = self.ledgers[agent.key]
         saved = ledger.saved_mono_s
         decision = scene.decide(
             DecisionKind.CHECKPOINT,
             task,
-            f"{scene.assessment.why}; {task.name} {why}"
-            if not why.startswith("last")
-            else f"{scene.assessment.why}; {why} of {task.name}",
+            f"{scene.assessment.why}; {task.name} {why}",
             {
                 "agent_pid": agent.key.pid,
                 "at_stake_s": None if saved is None else scene.mono_s - saved,
@@ -184,7 +185,7 @@ class Policy:
             },
             deadline_s=deadline_s(agent),
         )
-        ledger.ask(decision.id, scene.mono_s, agent)
+        ledger.ask(decision.id, scene.mono_s, agent, final)
         self._agents[decision.id] = agent.key
         return decision
 

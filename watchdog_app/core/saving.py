@@ -59,7 +59,9 @@ class SaveLedger:
     pending: str | None = None  # the decision that waits for its outcome
     asked_mono_s: float = 0.0
     expires_mono_s: float = 0.0
+    final: bool = False  # the pending one is the last before a pause
     saved_mono_s: float | None = None  # newest complete rescue that is known
+    final_mono_s: float | None = None  # the same, of one that was asked for as the last
     failures: int = 0  # since the last save that worked
     failed_mono_s: float = 0.0
     spent_s: float = 0.0  # of the budget; falls with time
@@ -82,9 +84,10 @@ class SaveLedger:
         self.failed(now)
         return decision
 
-    def ask(self, decision: str, now: float, agent: AgentView) -> None:
-        """A save is requested now."""
+    def ask(self, decision: str, now: float, agent: AgentView, final: bool = False) -> None:
+        """A save is requested now; `final`: the task is to be paused right after it."""
         self.pending = decision
+        self.final = final
         self.asked_mono_s = now
         self.expires_mono_s = now + deadline_s(agent)
         self.spent_s += save_s(agent)
@@ -94,6 +97,7 @@ class SaveLedger:
         self.pending = None
         self.failures = 0
         self.saved_mono_s = now
+        self.final_mono_s = now if self.final else None
 
     def failed(self, now: float) -> None:
         """The request was refused, failed, or was not answered."""
@@ -109,7 +113,19 @@ class SaveLedger:
         """A rescue exists that is at most a few steps old."""
         if self.saved_mono_s is None:
             return False
-        return now - self.saved_mono_s <= max(_FRESH_S, _FRESH_STEPS * step_s(agent))
+        return now - self.saved_mono_s <= _fresh_s(agent)
+
+    def ready_for_pause(self, agent: AgentView, now: float) -> bool:
+        """
+        The rescue is a step old at most, or it is the last one before the pause.
+
+        The second, because a daemon that is late after that save must not ask for it for ever.
+        """
+        if self.saved_mono_s is None:
+            return False
+        if self.final_mono_s is not None and now - self.final_mono_s <= _fresh_s(agent):
+            return True
+        return now - self.saved_mono_s <= step_s(agent)
 
     def due(
         self,
@@ -142,8 +158,10 @@ class SaveLedger:
             return True
         cost, step = save_s(agent), step_s(agent)
         at_stake = now - self.saved_mono_s
-        if at_stake < step or self.spent_s + cost > self._budget_s(cost, last):
+        if self.spent_s + cost > self._budget_s(cost, last):
             return False
+        # Asked in the middle of a step, it saves at that step's end: at the very end a request
+        # right after each save is what makes every step a saved one.
         if at_stake + reach_s + step >= left_s:
             return True
         return at_stake >= max(_HOVER_S, _HOVER_SAVES * cost)
@@ -158,3 +176,7 @@ class SaveLedger:
         if last:
             return max(_LAST_BURST_S, _LAST_BURST_SAVES * cost)
         return max(_BURST_S, _BURST_SAVES * cost)
+
+
+def _fresh_s(agent: AgentView) -> float:
+    return max(_FRESH_S, _FRESH_STEPS * step_s(agent))

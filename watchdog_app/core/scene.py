@@ -96,6 +96,8 @@ class Scene:
             "used": reading.used,
             "limit": reading.limit,
             "unit": reading.unit,
+            "lethal": int(reading.lethal),
+            "label": reading.label,
             "regime": assessment.regime.value,
             "slope_per_s": assessment.slope_per_s,
             "eta_s": None if forecast is None else forecast.eta_s,
@@ -124,3 +126,8 @@ class Scene:
 
 def _finite(seconds: float) -> float | None:
     return None if seconds == float("inf") else seconds
+
+
+def stopped(task: Task) -> bool:
+    """The root is stopped; workers may be waiting for it in any state."""
+    return task.members[0].state == "T"

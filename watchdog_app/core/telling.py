@@ -11,10 +11,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from watchdog_app.core.holding import may_pause
 from watchdog_app.core.incidents import Told
 from watchdog_app.core.outlook import Decision, DecisionKind, Evidence, Stage
 from watchdog_app.core.records import ProcessKey, Task
-from watchdog_app.core.scene import Scene
+from watchdog_app.core.scene import Scene, stopped
 
 _NEARER = 0.5  # told again, after the cool-down, when the end is this much nearer than was said
 _MOST_WAITING = 64
@@ -67,6 +68,8 @@ class Telling:
         key = None if task is None else task.key
         if not scene.strict or not scene.permits(task).notify:
             return None
+        if task is not None and stopped(task):
+            return None  # it grows no more, and people know why
         stage = scene.assessment.stage
         eta = None if scene.assessment.forecast is None else scene.assessment.forecast.eta_s
         told = incident.told
@@ -84,9 +87,12 @@ class Telling:
         ):
             return None  # the same cause, told of on account of another ceiling
         self._remember(key, now)
-        return scene.decide(
-            DecisionKind.NOTIFY, task, scene.assessment.why, {"topic": Topic.WARNING.value}
-        )
+        more: Evidence = {
+            "topic": Topic.WARNING.value,
+            "may_save": int(scene.permits(task).checkpoint),
+            "may_pause": int(task is not None and may_pause(scene, task)),
+        }
+        return scene.decide(DecisionKind.NOTIFY, task, scene.assessment.why, more)
 
     def over(self, scene: Scene) -> Decision | None:
         """Word that it did not come to it, where a warning went out before."""
@@ -127,7 +133,7 @@ def blamed(scene: Scene) -> Task | None:
     return scene.tasks.get(attribution.culprits[0].task)
 
 
-def worst(stage: Stage, topic: Topic) -> str:
+def urgency(stage: Stage, topic: Topic) -> str:
     """Urgency of a notice: "low", "normal" or "critical"."""
     if topic in (Topic.OVER, Topic.RESUMED, Topic.RESCUED):
         return "low" if topic is Topic.OVER else "normal"

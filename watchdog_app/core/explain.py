@@ -1,0 +1,184 @@
+"""What is seen, foreseen and decided, in plain words: `watchdog explain`, and every notice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from watchdog_app.core import phrases
+from watchdog_app.core.notices import Notice, NoticeAction, notice
+from watchdog_app.core.outlook import (
+    Assessment,
+    CeilingKey,
+    CeilingReading,
+    Incident,
+    Stage,
+)
+from watchdog_app.core.plain_text import plain
+from watchdog_app.core.records import AgentView, HostMemory, Task, TaskKind
+from watchdog_app.core.task_outlook import TaskOutlook
+from watchdog_app.units import format_bytes, format_duration, format_rate
+
+__all__ = ["Notice", "NoticeAction", "about_incident", "about_machine", "about_task", "notice"]
+
+_KINDS = {
+    TaskKind.NOTEBOOK: "notebook",
+    TaskKind.KERNEL: "Jupyter kernel",
+    TaskKind.CONSOLE: "console",
+    TaskKind.SCRIPT: "script",
+    TaskKind.MODULE: "module",
+    TaskKind.SERVER: "Jupyter server",
+    TaskKind.PYTHON: "Python",
+}
+_STATES = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "waiting for the disk",
+    "T": "paused",
+    "t": "held by a debugger",
+    "Z": "ended, not yet collected by its parent",
+}
+_STAGES = {
+    Stage.OK: "no danger",
+    Stage.WATCH: "looked at more often",
+    Stage.WARN: "a warning is due",
+    Stage.RESCUE: "saved while there is time",
+    Stage.HOLD: "the very end: paused where that is allowed",
+}
+
+
+def about_task(
+    task: Task,
+    outlook: TaskOutlook | None,
+    agent: AgentView | None,
+    *,
+    readings: Sequence[CeilingReading],
+    assessments: Mapping[CeilingKey, Assessment],
+    incidents: Iterable[Incident],
+    now_unix_s: float,
+) -> str:
+    """One task: what it uses, where it is going, what stops it first, what was decided."""
+    lines = list(_usage(task, outlook))
+    hit = [reading for reading in readings if task.key in reading.tasks]
+    if outlook is not None and outlook.ceiling is not None:
+        first = next((reading for reading in hit if reading.key == outlook.ceiling), None)
+        lines.append(_end(first, outlook))
+    else:
+        lines.append("Nothing that it does points to an end: no forecast for it.")
+    if hit:
+        lines += ["", "Ceilings above it:"]
+        lines += [f"  {_ceiling(reading, assessments.get(reading.key))}" for reading in hit]
+    lines += ["", *_agent(agent, now_unix_s)]
+    for incident in incidents:
+        if any(each.task == task.key for each in incident.culprits) or any(
+            reading.key == incident.ceiling for reading in hit
+        ):
+            lines += ["", about_incident(incident, now_unix_s)]
+    return "\n".join(lines)
+
+
+def about_machine(
+    host: HostMemory,
+    tasks: Sequence[Task],
+    *,
+    readings: Sequence[CeilingReading],
+    assessments: Mapping[CeilingKey, Assessment],
+    incidents: Sequence[Incident],
+    now_unix_s: float,
+) -> str:
+    """The machine: its memory, every ceiling that matters, what is going on."""
+    watched = "1 Python task is" if len(tasks) == 1 else f"{len(tasks)} Python tasks are"
+    lines = [
+        f"{format_bytes(host.available_bytes)} of {format_bytes(host.total_bytes)} RAM can be had"
+        + (
+            f", {format_bytes(host.swap_free_bytes)} of {format_bytes(host.swap_total_bytes)} "
+            "swap is free"
+            if host.swap_total_bytes
+            else ", there is no swap"
+        )
+        + f". {watched} watched.",
+        "",
+        "Ceilings:",
+        *(f"  {_ceiling(reading, assessments.get(reading.key))}" for reading in readings),
+        "",
+    ]
+    if not incidents:
+        lines.append("Nothing is about to run out.")
+    for index, incident in enumerate(incidents):
+        lines += [""] * bool(index) + [about_incident(incident, now_unix_s)]
+    return "\n".join(lines)
+
+
+def about_incident(incident: Incident, now_unix_s: float) -> str:
+    """One incident: since when, how bad, why, who, what to do."""
+    since = format_duration(max(0.0, now_unix_s - incident.opened_unix_s))
+    lines = [
+        f"{plain(incident.label, 120)}: in danger for {since}; now {_STAGES[incident.stage]}"
+        + ("" if incident.peak <= incident.stage else f" (at worst: {_STAGES[incident.peak]})")
+        + ".",
+        f"  Why: {plain(incident.why, 300)}.",
+    ]
+    for culprit in incident.culprits:
+        lines.append(
+            f"  {plain(culprit.name)} (pid {culprit.task.pid}): {culprit.share:.0%} of the "
+            f"growth, {format_rate(culprit.slope_bytes_per_s)}"
+        )
+    if not incident.culprits:
+        lines.append("  No watched task makes it grow.")
+    lines += [f"  To do: {line}" for line in incident.advice]
+    return "\n".join(lines)
+
+
+def _usage(task: Task, outlook: TaskOutlook | None) -> Iterator[str]:
+    state = _STATES.get(task.members[0].state, "running")
+    workers = len(task.members) - 1
+    more = "" if not workers else f", {workers} worker{'s' if workers > 1 else ''}"
+    yield f"{plain(task.name)} ({_KINDS[task.kind]}, pid {task.key.pid}): {state}{more}."
+    cpu = None if outlook is None else outlook.cpu_percent
+    trend = None if outlook is None else outlook.trend_bytes_per_s
+    yield (
+        f"It holds {format_bytes(task.rss_bytes)} of RAM and {format_bytes(task.swap_bytes)} of "
+        f"swap, changing by {format_rate(trend)}"
+        + ("." if cpu is None else f", and uses {cpu:.0f} % of a core.")
+    )
+
+
+def _end(reading: CeilingReading | None, outlook: TaskOutlook) -> str:
+    label = "its ceiling" if reading is None else plain(reading.label, 120)
+    why = "" if outlook.why is None else f": {plain(outlook.why, 300)}"
+    return (
+        f"It meets {label} {phrases.forecast(outlook.forecast)}{why}. "
+        f"Stage: {outlook.stage.name.lower()} ({_STAGES[outlook.stage]})."
+    )
+
+
+def _ceiling(reading: CeilingReading, assessment: Assessment | None) -> str:
+    note = "" if reading.note is None else f" ({plain(reading.note, 120)})"
+    level = phrases.level(reading.used, reading.limit, reading.unit)
+    if assessment is None:
+        return f"{plain(reading.label, 120)}{note}: {level}"
+    return (
+        f"{plain(reading.label, 120)}{note}: {level}, "
+        f"{assessment.regime.value}, {phrases.forecast(assessment.forecast)}"
+    )
+
+
+def _agent(agent: AgentView | None, now_unix_s: float) -> Iterator[str]:
+    if agent is None:
+        yield (
+            "It holds no agent: it can be warned about and paused, but not saved. For Keras, add "
+            "Rescue('rescues/') from watchdog_app.agent.keras to the callbacks of fit."
+        )
+        return
+    at = "" if agent.step is None else f", at step {agent.step}"
+    yield f"Its agent ({plain(agent.framework)}) {'trains' if agent.training else 'waits'}{at}."
+    if agent.save_s is not None:
+        size = "" if agent.state_bytes is None else f" of {format_bytes(agent.state_bytes)}"
+        yield f"A save{size} is expected to take {format_duration(agent.save_s)}."
+    if agent.rescue is None:
+        yield f"It has not saved anything yet; rescues go to {plain(agent.directory, 200)}."
+    else:
+        age = phrases.ago(max(0.0, now_unix_s - agent.rescue.saved_unix_s))
+        yield (
+            f"Its newest rescue is of step {agent.rescue.step}, {age}, in "
+            f"{plain(agent.rescue.path, 200)}."
+        )

@@ -1,0 +1,271 @@
+"""Decisions to notify, in words: what happened, what it means now, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from watchdog_app.core import phrases
+from watchdog_app.core.outlook import Decision, Incident
+from watchdog_app.core.plain_text import argument, plain
+from watchdog_app.core.records import AgentView, Task, TaskKind
+from watchdog_app.core.telling import Topic, urgency
+from watchdog_app.units import format_bytes, format_duration, format_rate
+
+_NOTEBOOKS = frozenset((TaskKind.NOTEBOOK, TaskKind.KERNEL))
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeAction:
+    """A button: what the companion asks the daemon for when it is clicked."""
+
+    key: str  # "checkpoint", "pause" or "resume"
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One thing to show to a person. Plain text, several lines in `body`."""
+
+    id: str
+    incident: str  # notices of one incident replace each other; "" stands alone
+    stage: str
+    urgency: str  # "low", "normal" or "critical"
+    title: str
+    body: str
+    task: int | None  # pid of its root
+    unix_s: float
+    actions: tuple[NoticeAction, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What the sentences are made of."""
+
+    decision: Decision
+    task: Task | None
+    agent: AgentView | None
+    incident: Incident | None
+    name: str
+
+    def number(self, key: str) -> float | None:
+        value = self.decision.evidence.get(key)
+        return value if isinstance(value, int | float) else None
+
+    def text(self, key: str, limit: int = 200) -> str | None:
+        value = self.decision.evidence.get(key)
+        return plain(value, limit) if isinstance(value, str) and value else None
+
+    @property
+    def level(self) -> str:
+        used, limit = self.number("used"), self.number("limit")
+        if used is None or limit is None:
+            return "an unknown amount"
+        return phrases.level(used, limit, self.text("unit") or "bytes")
+
+    @property
+    def rescue(self) -> str | None:
+        """The newest rescue in words."""
+        path, step = self.text("path"), self.number("rescue_step") or self.number("step")
+        if path is None and self.agent is not None and self.agent.rescue is not None:
+            path, step = plain(self.agent.rescue.path, 200), self.agent.rescue.step
+        if path is None:
+            return None
+        at = "" if step is None else f" of step {step:.0f}"
+        return f"a rescue{at} is in {path}"
+
+    @property
+    def command(self) -> str:
+        """The task as an argument."""
+        return "--all" if self.task is None else argument(self.task.name, self.task.key.pid)
+
+
+def notice(
+    decision: Decision,
+    task: Task | None = None,
+    agent: AgentView | None = None,
+    incident: Incident | None = None,
+) -> Notice:
+    """
+    The notice that a decision of kind `notify` asks for.
+
+    Args:
+        decision: `evidence["topic"]` says what it is about.
+        task: the one that it concerns, as it is or was last seen.
+        agent: the one that the task holds or held.
+        incident: for its advice.
+    """
+    topic = Topic(str(decision.evidence.get("topic", Topic.WARNING.value)))
+    known = task.name if task is not None else decision.evidence.get("name")
+    name = plain(known) if isinstance(known, str) else "this machine"
+    facts = _Facts(decision, task, agent, incident, name)
+    title, lines = _TEXTS[topic](facts)
+    return Notice(
+        id=decision.id,
+        incident=decision.incident,
+        stage=decision.stage.name.lower(),
+        urgency=urgency(decision.stage, topic),
+        title=title,
+        body="\n".join(lines),
+        task=None if decision.task is None else decision.task.pid,
+        unix_s=decision.at_unix_s,
+        actions=tuple(_buttons(topic, facts)),
+    )
+
+
+def _warning(facts: _Facts) -> tuple[str, list[str]]:
+    kind = facts.decision.ceiling.kind
+    eta = facts.number("eta_s")
+    title = f"{phrases.full(kind)} {phrases.when(eta)}: {facts.name}"
+    label = facts.text("label") or phrases.full(kind)
+    between = phrases.interval(facts.number("low_s"), facts.number("high_s"))
+    span = f", {between} from now" if between else ""
+    lines = [f"{_capital(label)}: {facts.level}{span}."]
+    growth = facts.number("task_slope_bytes_per_s")
+    if facts.task is None:
+        lines.append("Most of the growth comes from programs that watchdog does not watch.")
+    elif growth is not None:
+        share = facts.number("share") or 0.0
+        lines.append(f"{facts.name} grows by {format_rate(growth)}, {share:.0%} of the growth.")
+    lines += _work(facts)
+    if not facts.number("lethal"):
+        lines.append("Beyond it the machine gets slow; nothing is killed yet.")
+    elif facts.number("may_pause"):
+        lines.append("At the very end it is paused, so that it does not die.")
+    elif facts.task is not None:
+        lines.append("If it goes on, it dies.")
+    return title, lines + _advice(facts)
+
+
+def _work(facts: _Facts) -> Iterator[str]:
+    """What is and will be saved."""
+    if facts.task is None:
+        return
+    if facts.agent is None:
+        yield "It holds no watchdog agent, so its state cannot be saved."
+    elif not facts.number("may_save"):
+        yield "Saving is switched off for it."
+    elif facts.agent.rescue is None:
+        yield "It is asked to save its state now."
+    else:
+        age = facts.number("rescue_age_s")
+        yield f"It was saved {phrases.ago(age)}, and will be saved again."
+
+
+def _rescued(facts: _Facts) -> tuple[str, list[str]]:
+    size, seconds = facts.number("bytes"), facts.number("seconds")
+    cost = (
+        ""
+        if size is None or seconds is None
+        else (f" ({format_bytes(size)} in {format_duration(seconds)})")
+    )
+    where = _capital(facts.rescue or "a rescue is on the disk")
+    return f"Saved: {facts.name}", [
+        f"{where}{cost}.",
+        "The training goes on. If it dies, start it again: it goes on from there.",
+    ]
+
+
+def _rescue_failed(facts: _Facts) -> tuple[str, list[str]]:
+    lines = [f"{_capital(plain(facts.decision.reason, 300))}."]
+    remedy = facts.text("remedy", 300)
+    if remedy is not None:
+        lines.append(remedy)
+    before = facts.agent.rescue if facts.agent is not None else None
+    lines.append(
+        "There is no rescue of this run: if it dies, its work is lost."
+        if before is None
+        else f"If it dies, it goes on from step {before.step}, in {plain(before.path, 200)}."
+    )
+    return f"Not saved: {facts.name}", lines
+
+
+def _paused(facts: _Facts) -> tuple[str, list[str]]:
+    label = facts.text("label") or "memory"
+    lines = [f"It was about to fill up {label} ({facts.level}). Its state stays in memory."]
+    if facts.rescue is not None:
+        lines.append(f"Besides, {facts.rescue}.")
+    lines.append(f"Make room, then resume it with: watchdog resume {facts.command}")
+    lines += _beware(facts)
+    return f"Paused: {facts.name}", lines + _advice(facts)
+
+
+def _beware(facts: _Facts) -> Iterator[str]:
+    """What not to do to a paused task, and what a terminal needs afterwards."""
+    kind = None if facts.task is None else facts.task.kind
+    if kind in _NOTEBOOKS:
+        yield (
+            "Do not press Restart or Interrupt in Jupyter: a paused kernel cannot answer, "
+            "is killed, and loses its state."
+        )
+    elif kind is not None:
+        yield "If it ran in a terminal, type fg there after that."
+
+
+def _pause_failed(facts: _Facts) -> tuple[str, list[str]]:
+    lines = [plain(facts.decision.reason, 300), "It goes on, and may be killed for lack of memory."]
+    if facts.rescue is not None:
+        lines.append(f"If so, nothing but the last steps is lost: {facts.rescue}.")
+    return f"Could not pause: {facts.name}", lines
+
+
+def _resumed(facts: _Facts) -> tuple[str, list[str]]:
+    label = facts.text("label") or "memory"
+    lines = [f"There is room again: {label}, {facts.level}."]
+    if facts.task is not None and facts.task.kind not in _NOTEBOOKS:
+        lines.append("If it ran in a terminal, it is in the background now: type fg there.")
+    return f"Running again: {facts.name}", lines
+
+
+def _over(facts: _Facts) -> tuple[str, list[str]]:
+    label = facts.text("label") or "memory"
+    return f"No longer in danger: {facts.name}", [
+        f"{_capital(label)} has stopped filling up: {facts.level}."
+    ]
+
+
+def _died(facts: _Facts) -> tuple[str, list[str]]:
+    memory = facts.decision.evidence.get("cause") in ("group_limit", "host_memory")
+    title = f"Out of memory: {facts.name}" if memory else f"Ended: {facts.name}"
+    lines = [f"{_capital(plain(facts.decision.reason, 300))}."]
+    step, age = facts.number("step"), facts.number("rescue_age_s")
+    if facts.rescue is not None:
+        at = "" if step is None else f" It was at step {step:.0f}."
+        lines.append(f"{_capital(facts.rescue)}, saved {phrases.ago(age)}.{at}")
+        lines.append("Start it again: it goes on from there.")
+    elif facts.agent is not None:
+        lines.append("It left no rescue: its work is lost.")
+    return title, lines + (_advice(facts) if memory else [])
+
+
+_TEXTS: dict[Topic, Callable[[_Facts], tuple[str, list[str]]]] = {
+    Topic.WARNING: _warning,
+    Topic.RESCUED: _rescued,
+    Topic.RESCUE_FAILED: _rescue_failed,
+    Topic.PAUSED: _paused,
+    Topic.PAUSE_FAILED: _pause_failed,
+    Topic.RESUMED: _resumed,
+    Topic.OVER: _over,
+    Topic.DIED: _died,
+}
+
+
+def _buttons(topic: Topic, facts: _Facts) -> Iterator[NoticeAction]:
+    if facts.task is None:
+        return
+    if topic is Topic.WARNING:
+        if facts.agent is not None and facts.number("may_save"):
+            yield NoticeAction("checkpoint", "Save now")
+        if facts.number("may_pause"):
+            yield NoticeAction("pause", "Pause")
+    elif topic is Topic.PAUSED:
+        yield NoticeAction("resume", "Resume")
+
+
+def _advice(facts: _Facts) -> list[str]:
+    """The first sentence: a notice is short, `watchdog explain` has the others."""
+    return [] if facts.incident is None else list(facts.incident.advice[:1])
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

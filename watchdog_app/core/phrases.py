@@ -1,0 +1,87 @@
+"""Words for ceilings, times and levels, the same in every text."""
+
+from __future__ import annotations
+
+import math
+
+from watchdog_app.core.outlook import CeilingKind, Forecast
+from watchdog_app.units import format_bytes, format_duration
+
+_FULL = {
+    CeilingKind.RAM: "RAM full",
+    CeilingKind.RAM_SWAP: "RAM and swap full",
+    CeilingKind.CGROUP: "Memory limit reached",
+    CeilingKind.RLIMIT_AS: "Address space used up",
+    CeilingKind.SHM: "Shared memory full",
+    CeilingKind.DISK: "Disk for rescues full",
+    CeilingKind.GPU_MEMORY: "GPU memory full",
+    CeilingKind.GPU_ALLOCATOR: "GPU memory of the framework full",
+    CeilingKind.TEMPERATURE: "Too hot",
+    CeilingKind.POWER: "Power limit reached",
+    CeilingKind.BATTERY: "Battery empty",
+}
+_TOO_FAR_S = 30 * 86400.0
+
+
+def full(kind: CeilingKind) -> str:
+    """What it means when this ceiling is met: `RAM full`."""
+    return _FULL[kind]
+
+
+def when(eta_s: float | None) -> str:
+    """`in about 4 min`: as exact as a forecast is, and no more."""
+    if eta_s is None or not math.isfinite(eta_s) or eta_s > _TOO_FAR_S:
+        return "soon"
+    if eta_s < 1.5:
+        return "in about a second" if eta_s >= 0.5 else "now"
+    return f"in about {about(eta_s)}"
+
+
+def about(seconds: float) -> str:
+    """A duration with two figures at most: `3 s`, `25 s`, `4 min`, `1.5 h`, `2 d`."""
+    if seconds < 10:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 57.5:
+        return f"{5 * round(seconds / 5)} s"
+    if seconds < 95:
+        return "1 min" if seconds < 75 else "1.5 min"
+    if seconds < 3570:
+        return f"{round(seconds / 60)} min"
+    if seconds < 35_000:
+        return f"{seconds / 3600:.1f} h".replace(".0 h", " h")
+    if seconds < 2 * 86400:
+        return f"{round(seconds / 3600)} h"
+    return f"{round(seconds / 86400)} d"
+
+
+def interval(low_s: float | None, high_s: float | None) -> str:
+    """`30 s to 2 min`, `30 s or more`, or nothing where neither end is known."""
+    if low_s is None:
+        return ""
+    if high_s is None or not math.isfinite(high_s) or high_s > _TOO_FAR_S:
+        return f"{about(low_s)} or more"
+    low, high = about(low_s), about(high_s)
+    return low if low == high else f"{low} to {high}"
+
+
+def forecast(value: Forecast | None) -> str:
+    """`in about 48 s (30 s to 1.5 min)`, or that nothing points to an end."""
+    if value is None:
+        return "no end in sight"
+    return f"{when(value.eta_s)} ({interval(value.low_s, value.high_s)})"
+
+
+def level(used: float, limit: float, unit: str) -> str:
+    """`6.00 of 7.00 GiB`-like: used and limit in the unit of the ceiling."""
+    if unit == "bytes":
+        return f"{format_bytes(used)} of {format_bytes(limit)}"
+    if unit == "ratio":
+        return f"{100 * used:.0f} of {100 * limit:.0f} %"
+    return f"{used:.4g} of {limit:.4g} {unit}"
+
+
+def ago(seconds: float | None) -> str:
+    """`12 s ago`, `just now`."""
+    if seconds is None:
+        return "at an unknown time"
+    return "just now" if seconds < 1 else f"{format_duration(seconds)} ago"

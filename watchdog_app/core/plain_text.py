@@ -1,0 +1,35 @@
+"""Names that users' files gave, made safe to show: in a notice, a terminal, a log."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+_ELLIPSIS = "\u2026"
+# Cc: control characters, Cf: invisible ones (bidirectional overrides, joiners), Cs: halves of
+# pairs (bytes that are not UTF-8), Co and Cn: no character at all, Zl and Zp: line ends.
+_UNSHOWABLE = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
+_SIMPLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@-]*")
+
+
+def plain(text: str, limit: int = 60) -> str:
+    """
+    One line of plain text of at most `limit` characters.
+
+    What cannot be shown, or would change how the rest is shown, becomes a `?`; every run of
+    blanks becomes one; a name that is too long loses its middle, as both ends tell it apart.
+    """
+    # Blanks first: a tab or a line end is one, and no harm.
+    line = " ".join(text[: 20 * limit].split())
+    shown = "".join("?" if unicodedata.category(c) in _UNSHOWABLE else c for c in line)
+    if not shown:
+        return "(no name)"
+    if len(shown) > limit:
+        head = (limit - 1) // 2
+        shown = shown[:head] + _ELLIPSIS + shown[len(shown) - (limit - 1 - head) :]
+    return shown
+
+
+def argument(name: str, pid: int) -> str:
+    """A task on the command line: its name where that is safe to paste, else its pid."""
+    return name if _SIMPLE.fullmatch(name) and len(name) <= 60 else str(pid)
