@@ -30,7 +30,7 @@ UUID = "0f21e5a4-86a8-4d52-9c1c-7a0a3ce1b111"
         ("python -m package.train", TaskKind.MODULE, "package.train"),
         ("python -um package.train x.py", TaskKind.MODULE, "package.train"),
         ("python -mtrain", TaskKind.MODULE, "train"),
-        ("python -m", TaskKind.MODULE, ""),
+        ("python -m", TaskKind.MODULE, "python -m"),
         ("python", TaskKind.PYTHON, "python"),
         ("python -i", TaskKind.PYTHON, "python"),
         ("python -", TaskKind.PYTHON, "python -"),

@@ -146,7 +146,12 @@ def test_a_real_process_is_read_as_captured():
 
 @pytest.mark.parametrize(
     ("data", "expected"),
-    [(b"0.10 0.05 0.02 3/94 21812\n", 21812), (b"0.10 0.05", None), (b"", None)],
+    [
+        (b"0.10 0.05 0.02 3/94 21812\n", 21812),
+        (b"0.10 0.05", None),
+        (b"0 0 0 0/0 0", None),
+        (b"", None),
+    ],
 )
 def test_last_pid(data: bytes, expected: int | None):
     """The fifth word of /proc/loadavg."""

@@ -189,7 +189,7 @@ def _script(target: _Target, base: str) -> Program:
 
 def _module(target: _Target) -> Program:
     program = _known(target.what, target.rest)
-    return program or Program(TaskKind.MODULE, target.what)
+    return program or Program(TaskKind.MODULE, target.what or "python -m")
 
 
 def _known(name: str, rest: Sequence[str]) -> Program | None:

@@ -1,48 +1,145 @@
-"""Room left on the file systems that hold folders of rescues."""
+"""
+Room left on the file systems that hold folders of rescues.
+
+They are asked in a thread of their own: a network disk that has gone away does
+not answer, and whoever asks it waits for as long.
+"""
 
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
 
 from watchdog_app.core.records import DiskSpace, Fault
+
+_EVERY_S = 5.0
+_FIRST_WAIT_S = 0.1  # a local disk answers within a thousandth of that
+_SILENT_AFTER_S = 15.0
+# The usual 8 MB would all be resident in a daemon that locks its memory.
+_STACK_BYTES = 256 * 1024
+
+
+class _Disk:
+    """One watched folder."""
+
+    __slots__ = ("asked_mono_s", "space")
+
+    def __init__(self) -> None:
+        self.asked_mono_s: float | None = None
+        self.space: DiskSpace | None = None  # as last heard
 
 
 class Disks:
     """The watched folders. `faults` holds those that cannot be read, by folder."""
 
-    def __init__(self) -> None:
-        self._paths: list[str] = []
+    def __init__(self, ask: Callable[[str], DiskSpace] | None = None) -> None:
+        """
+        Args:
+            ask: reads the room for a folder; raises OSError. None: the machine is asked.
+        """
+        self._ask_machine = ask or space
+        self._disks: dict[str, _Disk] = {}
+        self._waiting: set[str] = set()
+        self._questions: SimpleQueue[str | None] = SimpleQueue()
+        self._answers: SimpleQueue[tuple[str, DiskSpace | OSError]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
         self.faults: dict[str, Fault] = {}
 
     def add(self, path: str) -> None:
         """Watch the file system of a folder, whether the folder exists yet or not."""
-        if path not in self._paths:
-            self._paths.append(path)
+        self._disks.setdefault(path, _Disk())
 
     def remove(self, path: str) -> None:
         """Watch it no longer; nothing happens when it is not watched."""
-        if path in self._paths:
-            self._paths.remove(path)
-            self.faults.pop(path, None)
+        self._disks.pop(path, None)
+        self.faults.pop(path, None)
 
-    def read(self) -> tuple[DiskSpace, ...]:
-        """Room now, in the order of adding; a folder that cannot be read is a fault instead."""
-        found = []
-        for path in self._paths:
+    def read(self, now_mono_s: float) -> tuple[DiskSpace, ...]:
+        """
+        Room as last heard, some seconds ago at most, in the order of adding.
+
+        A folder that cannot be read or does not answer is a fault instead.
+        """
+        if not self._disks:
+            return ()
+        self._collect(0.0)
+        unheard = False
+        for path, disk in self._disks.items():
+            if path in self._waiting:
+                if now_mono_s - (disk.asked_mono_s or 0.0) >= _SILENT_AFTER_S:
+                    disk.space = None
+                    self._say(path, "the disk does not answer")
+            elif disk.asked_mono_s is None or now_mono_s - disk.asked_mono_s >= _EVERY_S:
+                unheard |= disk.asked_mono_s is None
+                disk.asked_mono_s = now_mono_s
+                self._ask(path)
+        if unheard:
+            self._collect(_FIRST_WAIT_S)
+        return tuple(disk.space for disk in self._disks.values() if disk.space is not None)
+
+    def _collect(self, wait_s: float) -> None:
+        while self._waiting:
             try:
-                found.append(_space(path))
-            except OSError as error:
-                self.faults[path] = Fault(
-                    f"disk {path}",
-                    f"The room left for rescues in {path} is not watched: {error.strerror}.",
-                    "Give watchdog the right to enter that folder, or choose another.",
-                )
+                path, answer = self._answers.get(timeout=wait_s) if wait_s else self._next()
+            except Empty:
+                return
+            self._waiting.discard(path)
+            disk = self._disks.get(path)
+            if disk is None:
+                continue  # removed meanwhile
+            if isinstance(answer, OSError):
+                disk.space = None
+                self._say(path, answer.strerror or str(answer))
             else:
+                disk.space = answer
                 self.faults.pop(path, None)
-        return tuple(found)
+
+    def _next(self) -> tuple[str, DiskSpace | OSError]:
+        return self._answers.get_nowait()
+
+    def _say(self, path: str, reason: str) -> None:
+        self.faults[path] = Fault(
+            f"disk {path}",
+            f"The room left for rescues in {path} is not watched: {reason}.",
+            "Give watchdog the right to enter that folder, see that its disk is there, or choose "
+            "another folder.",
+        )
+
+    def _ask(self, path: str) -> None:
+        if self._thread is None:
+            before = threading.stack_size(_STACK_BYTES)
+            try:
+                self._thread = threading.Thread(target=self._work, name="disks", daemon=True)
+                self._thread.start()
+            finally:
+                threading.stack_size(before)
+        self._waiting.add(path)
+        self._questions.put(path)
+
+    def _work(self) -> None:
+        while (path := self._questions.get()) is not None:
+            try:
+                answer: DiskSpace | OSError = self._ask_machine(path)
+            except OSError as error:
+                answer = error
+            self._answers.put((path, answer))
+
+    def close(self) -> None:
+        """End the thread; nobody waits for it, since its disk may never answer."""
+        if self._thread is not None:
+            self._questions.put(None)
+            self._thread = None
 
 
-def _space(path: str) -> DiskSpace:
+def space(path: str) -> DiskSpace:
+    """
+    Room on the file system that holds a folder. Blocks for as long as its disk does.
+
+    Raises:
+        OSError: it cannot be read.
+    """
     # A folder that the agent has not made yet will stand where its nearest parent stands.
     place = path
     while not os.path.exists(place):

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 
 from watchdog_app.errors import Denied, Gone, SensorError, Unsupported
 
 # ENODEV: a file of a memory group that was removed while we held it open.
 _GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.ENOTDIR})
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
+# Windows has neither flag; not to wait for a pipe's other end is worth it everywhere else.
+_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 def translate(error: OSError, what: str) -> SensorError:
@@ -38,7 +41,7 @@ def read_bytes(path: str, limit: int = 1 << 16) -> bytes:
         Gone, Denied, Unsupported: as `translate` tells them apart.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, _FLAGS)
         try:
             chunks = []
             left = limit
@@ -54,6 +57,24 @@ def read_bytes(path: str, limit: int = 1 << 16) -> bytes:
             os.close(fd)
     except OSError as error:
         raise translate(error, path) from error
+
+
+def read_regular(path: str, limit: int = 1 << 16) -> bytes:
+    """
+    Content of a file whose path another process named: never a device, never a pipe.
+
+    Opening those can do things, or wait for ever.
+
+    Raises:
+        Gone, Denied, Unsupported: as `translate` tells them apart.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        raise translate(error, path) from error
+    if not stat.S_ISREG(mode):
+        raise Unsupported(f"{path} is no regular file")
+    return read_bytes(path, limit)
 
 
 def read_link(path: str) -> str:
@@ -88,7 +109,7 @@ class KeptFile:
         """
         try:
             if self._fd < 0:
-                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+                self._fd = os.open(self.path, _FLAGS)
             return os.pread(self._fd, size, 0)
         except OSError as error:
             self.close()

@@ -15,7 +15,6 @@ from watchdog_app.sensors.files import KeptFile, read_bytes
 
 _PRESSURE = "host.pressure"
 _SHM = "host.shm"
-_MEMORY = "host.memory"
 _PAGE = os.sysconf("SC_PAGESIZE") if hasattr(os, "sysconf") else 4096
 
 
@@ -87,9 +86,9 @@ class HostReader:
     def __init__(self, proc: str, shm: str) -> None:
         self._meminfo = KeptFile(f"{proc}/meminfo")
         self._vmstat = KeptFile(f"{proc}/vmstat")
-        self._pressure: KeptFile | None = KeptFile(f"{proc}/pressure/memory")
+        self._pressure = KeptFile(f"{proc}/pressure/memory")
         self._arc: str | None = f"{proc}/spl/kstat/zfs/arcstats"
-        self._shm: str | None = shm
+        self._shm = shm
         self._traffic: tuple[int, int] | None = None
         self.faults: dict[str, Fault] = {}
 
@@ -133,12 +132,9 @@ class HostReader:
         return self._traffic
 
     def _read_pressure(self) -> Pressure | None:
-        if self._pressure is None:
-            return None
         try:
-            return parse_pressure(self._pressure.read(512))
+            pressure = parse_pressure(self._pressure.read(512))
         except SensorError as error:
-            self._pressure = None  # decided at boot: it does not come back
             remedy = (
                 "Ask the administrator for the right to read it."
                 if isinstance(error, Denied)
@@ -151,6 +147,8 @@ class HostReader:
                 remedy,
             )
             return None
+        self.faults.pop(_PRESSURE, None)
+        return pressure
 
     def _read_arc(self) -> int:
         if self._arc is None:
@@ -162,8 +160,6 @@ class HostReader:
             return 0
 
     def _read_shm(self) -> tuple[int | None, int | None]:
-        if self._shm is None:
-            return None, None
         try:
             found = os.statvfs(self._shm)
         except OSError as error:
@@ -173,8 +169,8 @@ class HostReader:
                 "Everything else is.",
                 "Nothing to do unless programs here use shared memory; then mount a tmpfs there.",
             )
-            self._shm = None
             return None, None
+        self.faults.pop(_SHM, None)
         if not found.f_blocks:  # a tmpfs without a size limit: RAM is its limit
             return None, None
         return (found.f_blocks - found.f_bfree) * found.f_frsize, found.f_blocks * found.f_frsize
@@ -182,5 +178,4 @@ class HostReader:
     def close(self) -> None:
         """Give the descriptors back."""
         for file in (self._meminfo, self._vmstat, self._pressure):
-            if file is not None:
-                file.close()
+            file.close()

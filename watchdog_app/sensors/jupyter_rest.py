@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from watchdog_app.errors import Denied, Unsupported
-from watchdog_app.sensors.files import read_bytes
+from watchdog_app.sensors.files import read_regular
 from watchdog_app.sensors.notebooks import Session, session_of
 
 _ANSWER_LIMIT = 4 << 20
@@ -112,7 +112,7 @@ def ask(info_path: str, timeout_s: float) -> dict[str, tuple[Session, ...]]:
         SensorError: the file is unreadable, or the server does not answer in time or refuses us;
             the message never holds the token.
     """
-    info = parse_server_info(read_bytes(info_path))
+    info = parse_server_info(read_regular(info_path))
     if info is None:
         raise Unsupported(f"{info_path} is no description of a Jupyter server")
     if not info.token.isprintable():

@@ -12,7 +12,7 @@ from typing import Protocol
 from watchdog_app.core.records import ProcessInfo, TaskKind
 from watchdog_app.errors import SensorError
 from watchdog_app.sensors.command_line import Program, identify, notebook_arguments
-from watchdog_app.sensors.files import read_bytes
+from watchdog_app.sensors.files import read_regular
 from watchdog_app.sensors.notebooks import Session, absolute, name_kernel, parse_connection_file
 
 # All that is wanted of an environment, which also holds secrets.
@@ -92,5 +92,5 @@ def named(info: ProcessInfo, witnesses: Witnesses, sessions: Sessions) -> Proces
 def _session_name(connection_file: str | None) -> str | None:
     if connection_file is not None:
         with suppress(SensorError):
-            return parse_connection_file(read_bytes(connection_file))
+            return parse_connection_file(read_regular(connection_file))
     return None

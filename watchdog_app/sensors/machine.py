@@ -110,7 +110,7 @@ class Machine:
         groups: tuple[CgroupMemory, ...] = self._groups.read(
             {info.cgroup for info in infos.values() if info.cgroup is not None}, now_mono_s
         )
-        disks: tuple[DiskSpace, ...] = self._disks.read()
+        disks: tuple[DiskSpace, ...] = self._disks.read(now_mono_s)
         return Snapshot(
             mono_s=now_mono_s,
             unix_s=now_unix_s,
@@ -156,6 +156,7 @@ class Machine:
     def close(self) -> None:
         """Give back the descriptors and the helper thread."""
         self._servers.close()
+        self._disks.close()
         self._processes.close()
         self._groups.close()
         self._host.close()

@@ -104,7 +104,7 @@ class PortableMachine:
             infos[found.key] = self._placed(known.info, found)
         if infos != self._infos:
             self._infos = MappingProxyType(infos)
-        disks = self._disks.read()
+        disks = self._disks.read(now_mono_s)
         faults: tuple[Fault, ...] = tuple(self._disks.faults.values())
         return Snapshot(
             mono_s=now_mono_s,
@@ -148,8 +148,9 @@ class PortableMachine:
         self._disks.remove(path)
 
     def close(self) -> None:
-        """Give back the helper thread."""
+        """Give back the helper threads."""
         self._servers.close()
+        self._disks.close()
 
     def _host(self) -> HostMemory:
         try:

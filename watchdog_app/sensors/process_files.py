@@ -122,16 +122,17 @@ class ProcessFiles:
 
     def sample(self, *, swap_in_use: bool) -> ProcessSample:
         """
-        The process now.
+        The process now; as it was last when it cannot be read for a moment.
 
         Args:
             swap_in_use: whether the machine has anything in swap; if not, no process has.
 
         Raises:
             Gone: it has ended, or its pid belongs to another process.
+            Denied, Unsupported: it cannot be read, and never was.
         """
         try:
-            self._last = self._read(swap_in_use=swap_in_use)
+            self._last = self.read(swap_in_use=swap_in_use)
         except Gone:
             self.close()
             raise
@@ -141,7 +142,13 @@ class ProcessFiles:
                 raise
         return self._last
 
-    def _read(self, *, swap_in_use: bool) -> ProcessSample:
+    def read(self, *, swap_in_use: bool) -> ProcessSample:
+        """
+        The process now and nothing else: what an action may rest on.
+
+        Raises:
+            Gone, Denied, Unsupported: it has ended, or cannot be read.
+        """
         stat = _stat_of(self._stat.read(2048), self._stat.path)
         if stat.start_ticks != self.key.start_time or is_dead(stat):
             raise Gone(f"process {self.key.pid} has ended")

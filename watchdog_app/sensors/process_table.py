@@ -49,7 +49,7 @@ _YOUNG_EVERY_S = 0.5
 # Everything else is asked again this often: limits set by the program itself, late execs.
 _REVIEW_EVERY_S = 10.0
 _OTHERS_EVERY_S = 15.0
-_LIST_EVERY_S = 10.0
+_LIST_EVERY_S = 3.0
 # Two descriptors a process; the rest of the daemon needs some too.
 _KEPT_SHARE = 4
 _MAX_PLAIN = 1000
@@ -168,13 +168,14 @@ class ProcessTable:
 
         Raises:
             Gone: it has ended, or its pid belongs to another process.
+            Denied, Unsupported: it cannot be read now.
         """
         watched = self._watched.get(str(key.pid))
         if watched is not None and watched.files.key == key:
-            return watched.files.sample(swap_in_use=swap_in_use)
+            return watched.files.read(swap_in_use=swap_in_use)
         files = ProcessFiles(self._proc, key, read_stat(self._proc, key.pid))
         try:
-            return files.sample(swap_in_use=swap_in_use)
+            return files.read(swap_in_use=swap_in_use)
         finally:
             files.close()
 
@@ -319,8 +320,9 @@ class ProcessTable:
             cgroup=self._describer.group(pid),
             rlimit_as_bytes=self._describer.rlimit_as(pid),
         )
-        if info.kind is TaskKind.PYTHON:
-            # Workers say in their title what they do: ray::IDLE becomes ray::train.
+        if info.kind is TaskKind.PYTHON and (young or stat.comm != watched.seen.comm):
+            # Workers say in their title what they do: ray::IDLE becomes ray::train. Only then is
+            # the command line read again: it can wait for the lock of a memory map that swaps.
             argv = read_argv(self._proc, pid)
             if argv and argv != info.argv:
                 renewed = replace(renewed, argv=argv, name=identify(argv, exe).name)

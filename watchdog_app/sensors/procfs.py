@@ -132,4 +132,5 @@ def parse_uptime(data: bytes) -> float | None:
 def parse_last_pid(loadavg: bytes) -> int | None:
     """The pid that was given out last, threads included, of /proc/loadavg; None: not in it."""
     words = loadavg.split()
-    return int(words[4]) if len(words) >= 5 and words[4].isdigit() else None
+    # Emulated kernels write a 0 that never changes.
+    return (int(words[4]) or None) if len(words) >= 5 and words[4].isdigit() else None
