@@ -9,7 +9,7 @@ import pytest
 from sensor_trees import NOW_UNIX_S, Tree, by_pid
 
 from watchdog_app.core.records import ProcessKey, TaskKind
-from watchdog_app.errors import Gone
+from watchdog_app.errors import Gone, Unsupported
 from watchdog_app.sensors.machine import Machine
 
 UUID = "0f21e5a4-86a8-4d52-9c1c-7a0a3ce1b111"
@@ -306,6 +306,9 @@ def test_half_a_line_for_a_moment_is_not_a_death(tree: Tree):
     after = {s.key: s for s in machine.sample(0.1, NOW_UNIX_S).processes}
 
     assert before[ProcessKey(450, 5500)] == after[ProcessKey(450, 5500)]
+    with pytest.raises(Unsupported):  # an action rests on what is read now or on nothing
+        machine.read_process(ProcessKey(450, 5500))
+    assert machine.alive(ProcessKey(450, 5500))
 
 
 @pytest.mark.parametrize("name", ["cmdline", "environ", "cgroup", "limits", "cwd", "status"])

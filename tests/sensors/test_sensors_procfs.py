@@ -9,7 +9,7 @@ from sensor_trees import FIXTURES
 
 from watchdog_app.errors import Denied, Gone, Unsupported
 from watchdog_app.sensors import procfs
-from watchdog_app.sensors.files import KeptFile, read_bytes, translate
+from watchdog_app.sensors.files import KeptFile, read_bytes, read_regular, translate
 
 REST = (
     b"S 1 450 450 0 -1 4194304 1848 70 1 0 3 4 0 0 20 0 2 0 5500 15298560 3032 "
@@ -218,3 +218,17 @@ def test_reading_leaves_no_descriptor_behind(tmp_path):
         read_bytes(str(tmp_path))  # a folder
 
     assert before == len(os.listdir("/proc/self/fd"))
+
+
+def test_path_that_another_process_named_is_read_only_if_it_is_a_file(tmp_path):
+    """A pipe would wait for ever, a device could do things."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").write_text("content")
+
+    for path in (str(tmp_path / "pipe"), "/dev/zero", str(tmp_path)):
+        with pytest.raises(Unsupported, match="no regular file"):
+            read_regular(path)
+    with pytest.raises(Gone):
+        read_regular(str(tmp_path / "missing"))
+
+    assert b"content" == read_regular(str(tmp_path / "file"))
