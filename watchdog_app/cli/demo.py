@@ -34,6 +34,7 @@ def run(args: argparse.Namespace) -> int:
     import json
     import os
     import shutil
+    import signal
     import sys
     import tempfile
 
@@ -46,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
     def say(line: str) -> None:
         print(line, file=story, flush=True)
 
+    # A plain kill must not leave the daemon and two trainings behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     folder = args.directory or tempfile.mkdtemp(prefix="watchdog-demo-")
     if args.directory and os.path.exists(folder) and os.listdir(folder):
         raise UsageError(f"{folder} is not empty. Name a new folder for the demo.")
@@ -75,7 +78,9 @@ def summary(report: dict[str, object]) -> list[str]:
 
     def seconds(key: str) -> str:
         value = report[key]
-        return f"{value:.1f} s" if isinstance(value, float) else "not"
+        if not isinstance(value, float):
+            return "not"
+        return f"{value:.2f} s" if value < 1 else f"{value:.1f} s"
 
     size = report["rescue_bytes"]
     rescued = format_bytes(size if isinstance(size, int) else None)

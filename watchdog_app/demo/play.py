@@ -60,8 +60,7 @@ class Play:
         self._began = time.monotonic()
         self.report = Report()
         self._seen: set[str] = set()
-        self._warned_unix_s: float | None = None
-        self._saved_unix_s: float | None = None
+        self._rescue: dict[str, Any] | None = None  # the newest of the first run
 
     def run(self) -> Report:
         """
@@ -89,7 +88,7 @@ class Play:
             status = self._follow(client, child)
             if status == 0:
                 break
-            self._death(status, group, client)
+            self._death(child.pid, status, group, client)
             group.close()
             if report.starts > 4:
                 raise WatchdogError("The training was killed five times; its log ends:\n"
@@ -146,7 +145,9 @@ class Play:
     def _line(self, task: dict[str, Any], status: dict[str, Any]) -> str:
         agent = task["agent"]
         trend = format_rate(task["trend_bytes_per_s"])
-        text = f"  step {agent['step']}, loss {agent['loss']:.3f}" if agent["loss"] else "  "
+        text = f"  step {agent['step']}"
+        if agent["loss"] is not None:
+            text += f", loss {agent['loss']:.3f}"
         ceiling = next((c for c in status["ceilings"] if task["pid"] in c["tasks"]
                         and c["kind"] == "cgroup"), None)  # fmt: skip
         if ceiling:
@@ -160,34 +161,34 @@ class Play:
     def _news(self, task: dict[str, Any], status: dict[str, Any]) -> None:
         """Tell each stage, once a run, and each rescue."""
         run = self.report.starts
+        # Other programs of this machine have incidents of their own.
+        own = {c["label"] for c in status["ceilings"] if task["pid"] in c["tasks"]}
         for incident in status["incidents"]:
+            if incident["label"] not in own:
+                continue
             mark = f"{run}:{incident['id']}:{incident['stage']}"
             if mark in self._seen or incident["stage"] in ("ok", "watch"):
                 continue
             self._seen.add(mark)
-            if self._warned_unix_s is None and incident["stage"] != "rescue":
-                self._warned_unix_s = time.time()
             self._tell(f"WATCHDOG {incident['stage']}: {incident['label']}: {incident['why']}")
         rescue = (task["agent"] or {}).get("rescue")
         if rescue and f"{run}:{rescue['path']}" not in self._seen:
             self._seen.add(f"{run}:{rescue['path']}")
-            self._saved_unix_s = rescue["saved_unix_s"]
-            self.report.rescue_step = rescue["step"]
-            self.report.rescue_bytes = rescue["bytes"]
-            self.report.save_seconds = rescue["seconds"]
+            if run == 1:
+                self._rescue = rescue
             self._tell(
                 f"WATCHDOG saved step {rescue['step']}: {format_bytes(rescue['bytes'])} "
                 f"in {rescue['seconds']:.2f} s"
             )
 
-    def _death(self, status: int, group: MemoryGroup, client: Client) -> None:
+    def _death(self, pid: int, status: int, group: MemoryGroup, client: Client) -> None:
         """Tell what killed it, what that cost, and what the daemon says of it."""
         report = self.report
         if status > 0 and group.how != "address space limit":
             raise WatchdogError("The training failed by itself; its log ends:\n"
                                 + self._stage.tail("train.log"))  # fmt: skip
         written = losses.read(self._path("losses.csv"))
-        if not written or report.rescue_step is None or self._saved_unix_s is None:
+        if not written or self._rescue is None:
             raise WatchdogError("The training died before a rescue was made; the daemon's log "
                                 "ends:\n" + self._stage.tail("daemon.log"))  # fmt: skip
         last = max(written)
@@ -196,16 +197,32 @@ class Play:
         kills = group.oom_kills()
         counted = f", the group counts {kills} kill for memory" if kills else ""
         self._tell(f"KILLED at step {last} ({cause}{counted})")
-        if report.starts == 1:
-            report.killed_step = last
-            report.steps_lost = last - report.rescue_step
-            report.saved_before_death_s = max(0.0, died_unix_s - self._saved_unix_s)
-            if self._warned_unix_s is not None:
-                report.warned_before_death_s = max(0.0, died_unix_s - self._warned_unix_s)
         time.sleep(1.0)  # the daemon says within a second who died and of what
-        deaths = client.call("history", limit=20, kinds=["death"])["entries"]
-        if deaths:
-            self._tell("WATCHDOG " + str(deaths[0].get("text") or deaths[0].get("cause") or ""))
+        entries = client.call("history", limit=1000, kinds=["decision", "death"])["entries"]
+        mine = [entry for entry in entries if entry.get("pid") == pid]
+        if report.starts == 1:
+            told = [e["unix_s"] for e in mine if e.get("decision_kind") == "notify"]
+            # The journal knows a rescue that came between our last look and the end.
+            left = [e["rescue"] for e in mine if e["kind"] == "death" and e.get("rescue")]
+            rescue = left[0] if left else self._rescue
+            self._first_death(last, died_unix_s, min(told, default=None), rescue)
+        for death in (entry for entry in mine if entry["kind"] == "death"):
+            self._tell(f"WATCHDOG {death['text']}")
+
+    def _first_death(
+        self, last: int, died_unix_s: float, told_unix_s: float | None, rescue: dict[str, Any]
+    ) -> None:
+        """The figures of the report: they are of the run that began from nothing."""
+        report = self.report
+        report.killed_step = last
+        report.rescue_step = rescue["step"]
+        report.rescue_bytes = rescue["bytes"]
+        report.save_seconds = rescue["seconds"]
+        # The rescue can be of the very step whose loss was written last.
+        report.steps_lost = max(0, last - rescue["step"])
+        report.saved_before_death_s = max(0.0, died_unix_s - rescue["saved_unix_s"])
+        if told_unix_s is not None:
+            report.warned_before_death_s = max(0.0, died_unix_s - told_unix_s)
 
     def _verdict(self) -> None:
         reference = losses.read(self._path("reference.csv"))
