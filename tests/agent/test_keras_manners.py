@@ -63,6 +63,15 @@ def test_other_callbacks_see_the_saved_weights_from_the_first_epoch_on(after):
     assert after["reference"]["weights_at_epoch_begin"] != seen
 
 
+def test_arrays_are_resumed_in_order_without_any_seed(before, after):
+    """What was trained after the save and what is trained after the resume is the same."""
+    whole, resumed = before["unseeded"]["batches"], after["unseeded"]["batches"]
+
+    assert 30 == len(whole)
+    assert whole[12:] == resumed
+    assert "order" not in before["unseeded"]["said"]
+
+
 def test_nothing_of_ours_stays_in_keras_after_a_resumed_fit(after):
     """Hooks into the model and the first epoch it was sent to are gone."""
     assert [] == after["plain"]["hooked"]

@@ -10,7 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from watchdog_app.agent import callback_state, environment, position, randomness, variables
+from watchdog_app.agent import (
+    callback_state,
+    environment,
+    position,
+    randomness,
+    shuffling,
+    variables,
+)
 from watchdog_app.agent.session import Capture
 from watchdog_app.agent.variables import Row, StateVariable
 
@@ -25,6 +32,7 @@ class FitState:
         self.model = model
         self.callbacks = callbacks
         self.course = course
+        self.order: shuffling.EpochOrder | None = None  # where Keras's own cannot be repeated
         self.logs: dict[str, Any] = {}  # of the last batch, as Keras gave them to the callbacks
         self._callbacks_before = callback_state.baseline(callbacks)
         self._random_at_epoch: randomness.State | None = None
@@ -42,6 +50,8 @@ class FitState:
     def epoch_begins(self, epoch: int) -> None:
         """Call in `on_epoch_begin`."""
         self.course.epoch_begins(epoch)
+        if self.order is not None:
+            self.order.epoch_begins(epoch)
         iterator = self.course.iterator
         if position.shuffles_with_python(iterator):
             self.course.python_random = randomness.take_python()
@@ -85,6 +95,7 @@ class FitState:
         meta = {
             "kind": KIND,
             "position": self.course.position(),
+            "order_seed": None if self.order is None else self.order.seed,
             "variables": rows,
             "callback_arrays": len(arrays),
             "optimizers": variables.optimizer_targets(self.model),
@@ -107,7 +118,7 @@ class FitState:
                 "the place within the epoch: its batches are trained again (this works with "
                 "Keras 3.8 and later)"
             )
-        else:
+        elif self.order is None:
             order = position.unrepeatable_order(iterator)
             if order is not None:
                 lost.append(order)

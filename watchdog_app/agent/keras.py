@@ -18,7 +18,7 @@ from typing import Any
 
 import keras
 
-from watchdog_app.agent import callback_state, chapters, position
+from watchdog_app.agent import callback_state, chapters, position, shuffling
 from watchdog_app.agent.contain import Guard, say
 from watchdog_app.agent.fit_state import FitState
 from watchdog_app.agent.link import Link
@@ -191,6 +191,8 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
         if position.unsupported(iterator) is not None:
             iterator = None
         self._state = state = FitState(self.model, callbacks, position.Course(iterator))
+        if iterator is not None:
+            state.order = shuffling.make_repeatable(iterator, self.model)
         store = RescueStore(chapters.chapter_directory(self.directory), self.keep)
         link = Link("keras", store.directory, notebook_path())
         self._session = Session(store, link, state.capture)

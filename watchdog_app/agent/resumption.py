@@ -55,6 +55,8 @@ class Resumption:
         changed = saved.changed(model)
         if not found:
             saved.load_variables(current)
+        if state.order is not None and rescue.meta["order_seed"] is not None:
+            state.order.seed = rescue.meta["order_seed"]
         course.continue_from(saved.position)
         model._initial_epoch = course.epoch
         if iterator is not None:
