@@ -7,6 +7,7 @@ a pipe wakes it.
 
 from __future__ import annotations
 
+import _thread
 import operator
 import os
 import select
@@ -62,7 +63,8 @@ class Line:
         self._pipe_lock = threading.Lock()
         self._sent: Mapping[str, Any] | None = None
         self._saving = False
-        self._thread = threading.Thread(target=self._run, name="watchdog-link", daemon=True)
+        self._end = threading.Lock()  # opened when the thread has ended
+        self._end.acquire()
 
     @property
     def connected(self) -> bool:
@@ -77,7 +79,8 @@ class Line:
             RuntimeError: none can be started.
         """
         try:
-            self._thread.start()
+            # Not threading.Thread: Ctrl-C while that starts becomes a RuntimeError (Python 3.11).
+            _thread.start_new_thread(self._run, ())
         except RuntimeError:
             self._close_pipe()
             raise
@@ -94,7 +97,7 @@ class Line:
 
     def join(self, wait_s: float) -> None:
         """Wait for the thread's end, no longer than `wait_s`."""
-        self._thread.join(wait_s)
+        self._end.acquire(timeout=wait_s)
 
     def abandon(self) -> None:
         """In a forked child: close our copies of the parent's files without a word."""
@@ -124,6 +127,7 @@ class Line:
                     retry_s = min(2 * retry_s, _LAST_RETRY_S)
         finally:
             self._close_pipe()
+            self._end.release()
 
     def _connect(self) -> None:
         with Line.gate:

@@ -100,7 +100,7 @@ class Streamer:
             memory = memoryview(private_memory(2 * self._chunk))
             self._buffers = (memory[: self._chunk], memory[self._chunk :])
         if self._worker is None or not self._worker.alive:
-            self._worker = Worker("watchdog-write")
+            self._worker = Worker()
             weakref.finalize(self, self._worker.stop).atexit = False
 
     def write(

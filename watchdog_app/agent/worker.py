@@ -8,7 +8,6 @@ and the thread exist beforehand, so that giving a job takes no memory to speak o
 from __future__ import annotations
 
 import _thread
-import threading
 from collections.abc import Callable
 
 Job = Callable[[], object]
@@ -22,16 +21,17 @@ class Worker:
     puts a job into it, or `leave` frees it again.
     """
 
-    def __init__(self, name: str) -> None:
-        self._state = state = _State()
+    def __init__(self) -> None:
+        self._state = _State()
         self._turn = 0
-        self._thread = threading.Thread(target=state.run, name=name, daemon=True)
-        self._thread.start()
+        # Not threading.Thread: Ctrl-C while it starts or is joined comes out of its conditions as
+        # "release unlocked lock" (Python 3.11). A raw thread is as good and waits for nothing.
+        _thread.start_new_thread(self._state.run, ())
 
     @property
     def alive(self) -> bool:
-        """Whether the thread still runs; a forked child has none."""
-        return self._thread.is_alive()
+        """Whether the thread still runs. Not to be asked in a forked child, which has none."""
+        return not self._state.ended
 
     @property
     def stop(self) -> Callable[[], None]:
@@ -76,10 +76,10 @@ class Worker:
     def end(self) -> None:
         """Wait for the thread's end, whatever state it is in; Ctrl-C is put off until then."""
         interrupted: KeyboardInterrupt | None = None
-        while self._thread.is_alive():
+        while not self._state.ended:
             try:
                 self._state.stop()
-                self._thread.join(0.05)
+                self._state.end.acquire(timeout=0.05)
             except KeyboardInterrupt as error:
                 interrupted = error
         if interrupted is not None:
@@ -96,10 +96,20 @@ class _State:
         self.full = (_thread.allocate_lock(), _thread.allocate_lock())
         for gate in self.full:
             gate.acquire()
+        self.ended = False
+        self.end = _thread.allocate_lock()  # opened when the thread has ended
+        self.end.acquire()
         self.error: BaseException | None = None
         self.stopped = False
 
     def run(self) -> None:
+        try:
+            self._work()
+        finally:
+            self.ended = True
+            self.end.release()
+
+    def _work(self) -> None:
         turn = 0
         while True:
             self.full[turn].acquire()
