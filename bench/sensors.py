@@ -109,9 +109,7 @@ def main() -> int:
         begun = time.process_time()
         look = measure(tick, options.seconds)
         used = time.process_time() - begun
-        core = measure(
-            lambda: readings(snapshot, group(snapshot.processes, snapshot.infos)), 0.5
-        )
+        core = measure(lambda: readings(snapshot, group(snapshot.processes, snapshot.infos)), 0.5)
         rows = {
             "one look (processes, memory, groups)": look,
             "tasks and ceilings of it": core,

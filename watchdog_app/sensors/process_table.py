@@ -308,8 +308,8 @@ class ProcessTable:
         every_s = _YOUNG_EVERY_S if young else _REVIEW_EVERY_S * (0.75 + (pid % 16) / 32)
         watched.review_due_mono_s = now_mono_s + every_s
         exe = read_exe(self._proc, pid)
-        if stat.start_stack != watched.seen.start_stack or exe != info.exe:
-            # Another program in the same process.
+        if stat.start_stack != watched.seen.start_stack or exe not in (None, info.exe):
+            # Another program in the same process. (None: it cannot be read for a moment.)
             self._drop(name)
             self._examine(name, now_mono_s, now_unix_s)
             self._find_ancestors()
@@ -325,7 +325,7 @@ class ProcessTable:
             # the command line read again: it can wait for the lock of a memory map that swaps.
             argv = read_argv(self._proc, pid)
             if argv and argv != info.argv:
-                renewed = replace(renewed, argv=argv, name=identify(argv, exe).name)
+                renewed = replace(renewed, argv=argv, name=identify(argv, info.exe).name)
         if renewed != info:
             watched.description = replace(watched.description, info=renewed)
             self._changed = True

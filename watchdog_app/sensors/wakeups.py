@@ -193,7 +193,11 @@ class Wakeups:
                 with suppress(OSError):
                     self._epoll.register(fd, source.mask)
         self._quiet.clear()
-        wanted = {group.path: group for group in groups if group.limit_bytes is not None}
+        wanted = {
+            group.path: group
+            for group in groups
+            if group.limit_bytes is not None or group.high_bytes is not None
+        }
         for path in list(self._groups):
             group = wanted.get(path)
             if group is None or group.limit_bytes != self._groups[path][0]:
