@@ -93,7 +93,7 @@ class World:
             stderr=log,
         )
         log.close()
-        self._client = None
+        self._forget_client()
         end = time.monotonic() + 30
         while time.monotonic() < end and self.daemon.poll() is None:
             try:
@@ -103,6 +103,11 @@ class World:
             else:
                 return self._client
         raise AssertionError("the daemon did not start:\n" + self.daemon_log())
+
+    def _forget_client(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
 
     @property
     def client(self) -> Client:
@@ -185,6 +190,7 @@ class World:
         raise AssertionError(f"{why}: not within {timeout_s} s\n{self.daemon_log()}")
 
     def close(self) -> None:
+        self._forget_client()
         for process in self._processes:
             if process.poll() is None:
                 process.send_signal(signal.SIGCONT)

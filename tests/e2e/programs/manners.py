@@ -1,0 +1,100 @@
+"""What the training programs share: arguments, the leak, the losses written down."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+import numpy as np
+
+BATCH = 16
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--rescues", default="rescues")
+    parser.add_argument("--leak-mb-s", type=float, default=0)
+    parser.add_argument("--leak-from", type=int, default=30, help="first step that leaks")
+    parser.add_argument("--plateau-mb", type=float, default=0, help="healthy warm-up that stays")
+    parser.add_argument("--state-mb", type=float, default=2)
+    parser.add_argument("--step-s", type=float, default=0.02, help="shortest time of a step")
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--no-agent", action="store_true")
+    parser.add_argument("--in-thread", action="store_true")
+    return parser.parse_args()
+
+
+class Diary:
+    """Writes each loss down, bit for bit, and leaks at a rate in the training thread."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.file = open(options.out, "a", buffering=1)
+        self.kept: list[np.ndarray] = []
+        self.last = time.perf_counter()
+        self.made = 0
+
+    def step(self, step: int, loss: float) -> None:
+        options = self.options
+        self.file.write(f"{step},{loss.hex()},{loss:.4f},{time.time():.3f}\n")
+        self.made += 1
+        rest = options.step_s - (time.perf_counter() - self.last)
+        if rest > 0:
+            time.sleep(rest)
+        # A slow save must not make the leak jump: a step leaks what a step leaks.
+        passed = min(time.perf_counter() - self.last, 5 * options.step_s)
+        self.last = time.perf_counter()
+        if options.leak_mb_s and options.leak_from <= self.made:
+            self.kept.append(np.ones(int(options.leak_mb_s * 1e6 * passed), np.uint8))
+
+
+def warm_up(megabytes: float) -> list[np.ndarray]:
+    """Grow fast to a plateau and stay there: what caches and data sets do."""
+    held = []
+    for _ in range(int(megabytes // 10)):
+        held.append(np.ones(10_000_000, np.uint8))
+        time.sleep(0.05)
+    return held
+
+
+def data(steps: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(1)
+    features = rng.normal(size=(BATCH * steps, 32)).astype("float32")
+    return features, rng.integers(0, 5, len(features)).astype("int32")
+
+
+def model_of(state_mb: float):
+    """A network whose weights and Adam slots take about so much."""
+    import keras
+
+    # Adam holds three floats a weight; two square layers hold nearly all of it.
+    width = max(32, int((state_mb * 1e6 / 4 / 3 / 2) ** 0.5))
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((32,)),
+            layers.Dense(width, activation="relu"),
+            layers.Dropout(0.2),
+            layers.Dense(width, activation="relu"),
+            layers.BatchNormalization(),
+            layers.Dense(width, activation="relu"),
+            layers.Dropout(0.2),
+            layers.Dense(5),
+        ]
+    )
+
+
+def write_final(out: str, variables: list) -> None:
+    """One digest of everything that was trained."""
+    digest = hashlib.sha256()
+    for variable in variables:
+        digest.update(np.ascontiguousarray(variable.numpy()).tobytes())
+    with open(out + ".final", "w") as file:
+        file.write(digest.hexdigest())
