@@ -20,13 +20,29 @@ import forecast_score as score
 import numpy as np
 
 from watchdog_app.core.forecast.claims import Reading
-from watchdog_app.core.forecast.evidence import Thresholds, room_left
+from watchdog_app.core.forecast.evidence import room_left
 from watchdog_app.core.forecast.trend import EAGER, STRICT, TrendForecaster
 
-COLUMNS = (
-    "t trace peaks line span evidence eta recent agreement misfit latest age visits "
-    "visited_ago novelty full last"
-).split()
+COLUMNS = [
+    "t",
+    "trace",
+    "peaks",
+    "line",
+    "span",
+    "evidence",
+    "eta",
+    "recent",
+    "agreement",
+    "misfit",
+    "latest",
+    "age",
+    "visits",
+    "visited_ago",
+    "novelty",
+    "full",
+    "last",
+]
+
 # Few are fitted, the rest stay as reasoned: with 50 failures more would fit their noise.
 STEPS = {
     "span_s": 3.0,
@@ -38,7 +54,7 @@ STEPS = {
     "peaks_misfit": 0.04,
     "fast_evidence": 0.2,
 }
-HELD_S = 4.0  # as long as a tier stays open after its evidence
+HELD_S = 6.0  # as long as a tier stays open after its evidence
 
 
 def moved(traces, seed):
@@ -198,7 +214,9 @@ def worth(ms, tier):
     return total
 
 
-def search(sets, weights, only, tier, start, tries):
+def search(  # noqa: PLR0917
+    sets, weights, only, tier, start, tries
+):
     """Thresholds of the greatest worth near `start`: a random walk that only climbs."""
     draw = np.random.default_rng(0)
 

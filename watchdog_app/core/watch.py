@@ -12,12 +12,28 @@ from watchdog_app.units import format_bytes, format_duration
 _UNKNOWN_SAVE_S = 5.0  # half a gigabyte to a slow disk
 _UNKNOWN_STEP_S = 1.0
 _NO_COSTS = Costs()
-_HOLD_OPEN_S = 4.0  # an alarm outlives its evidence this long, so that it does not flap
+_REWORD_S = 0.5
+_HOLD_OPEN_S = 6.0  # an alarm outlives its evidence this long, so that it does not flap
+_HOLD_PAUSE_S = 1.0  # the last resort ends as soon as it may
 _CLEAR = 1.5  # a stage is left at this multiple of the time at which it was entered
 _MATTERS_S = 300.0  # growth that could fill the room in this time is looked at as fast as allowed
 _LOOKS = 100.0  # looks wanted on the way to the limit
 _LOW_SHARE = 0.6
 _HORIZON = {Caution.LOW: 0.5, Caution.NORMAL: 1.0, Caution.HIGH: 2.0}
+
+
+_WORDS = {
+    Regime.UNKNOWN: "too few readings yet",
+    Regime.FLAT: "level",
+    Regime.FALLING: "falling",
+    Regime.LINEAR: "steady",
+    Regime.ACCELERATING: "ever faster",
+    Regime.SATURATING: "slowing",
+    Regime.STAIRCASE: "in steps",
+    Regime.SAWTOOTH: "up and down",
+    Regime.BURST: "in bursts",
+}
+_UNITS = {"celsius": "°C", "watts": "W"}
 
 
 class CeilingWatch:
@@ -34,10 +50,13 @@ class CeilingWatch:
         "_hold",
         "_notify",
         "_rescue",
+        "_said",
+        "_said_until",
         "_stages",
         "_t",
         "_unit",
         "_watch",
+        "_words",
         "next_look_s",
     )
 
@@ -55,8 +74,11 @@ class CeilingWatch:
         self._t: float | None = None
         self._notify = _Tier()
         self._rescue = _Tier()
-        self._hold = _Tier()
-        self._assessment = Assessment(Stage.OK, Regime.UNKNOWN, 0.0, 0.0, None, "no readings yet")
+        self._hold = _Tier(_HOLD_PAUSE_S)
+        self._said: tuple[Regime, float, float] | None = None
+        self._said_until = -math.inf
+        self._words = "no readings yet"
+        self._assessment = Assessment(Stage.OK, Regime.UNKNOWN, 0.0, 0.0, None, self._words)
         self.next_look_s = watch.interval_s
 
     def step(
@@ -103,7 +125,7 @@ class CeilingWatch:
             slope_per_s=outlook.slope_per_s,
             ratio=used / limit,
             forecast=outlook.forecast,
-            why=self._why(used, limit, outlook),
+            why=self._why(now_mono_s, used, limit, outlook),
             notify=notify,
             rescue=rescue,
         )
@@ -123,21 +145,30 @@ class CeilingWatch:
             return fast
         return max(fast, min(slow, fill_s / _LOOKS))
 
-    def _why(self, used: float, limit: float, outlook: Outlook) -> str:
-        bytes_ = self._unit == "bytes"
-        level = (
-            f"{format_bytes(used)} of {format_bytes(limit)}"
-            if bytes_
-            else f"{used:.4g} of {limit:.4g} {self._unit}"
-        )
-        if outlook.forecast is None:
-            return f"{outlook.regime.value}; {level}"
-        rate = (
-            format_bytes(outlook.slope_per_s)
-            if bytes_
-            else f"{outlook.slope_per_s:.3g} {self._unit}"
-        )
-        return f"rising {rate}/s for {format_duration(outlook.span_s)}; {level}"
+    def _why(self, now: float, used: float, limit: float, outlook: Outlook) -> str:
+        """The reason in words, written anew when it reads differently or a second has passed."""
+        said = (outlook.regime, limit, round(used / limit, 3) if outlook.forecast is None else now)
+        if said != self._said and (outlook.forecast is None or now >= self._said_until):
+            self._said, self._said_until = said, now + _REWORD_S
+            self._words = self._word(used, limit, outlook)
+        return self._words
+
+    def _word(self, used: float, limit: float, outlook: Outlook) -> str:
+        level = f"{self._figure(used)} of {self._figure(limit)}"
+        forecast = outlook.forecast
+        if forecast is None:
+            return f"{_WORDS[outlook.regime]}; {level}"
+        rising = f"rising {self._figure(outlook.slope_per_s)}/s"
+        if outlook.span_s >= 1.0:
+            rising += f" for {format_duration(outlook.span_s)}"
+        return f"{rising}, {_WORDS[outlook.regime]}; {level}"
+
+    def _figure(self, value: float) -> str:
+        if self._unit == "bytes":
+            return format_bytes(value)
+        if self._unit == "ratio":
+            return f"{100.0 * value:.3g} %"
+        return f"{value:.4g} {_UNITS.get(self._unit, self._unit)}"
 
 
 def _low(eta_s: float | None) -> float | None:
@@ -148,15 +179,16 @@ def _low(eta_s: float | None) -> float | None:
 class _Tier:
     """One alarm with separate levels for opening and closing."""
 
-    __slots__ = ("_until", "open")
+    __slots__ = ("_outlives_s", "_until", "open")
 
-    def __init__(self) -> None:
+    def __init__(self, outlives_s: float = _HOLD_OPEN_S) -> None:
+        self._outlives_s = outlives_s
         self.open = False
         self._until = -math.inf
 
     def step(self, now: float, eta_s: float | None, horizon_s: float) -> bool:
         bound = horizon_s * _CLEAR if self.open else horizon_s
         if eta_s is not None and eta_s < bound:
-            self._until = now + _HOLD_OPEN_S
+            self._until = now + self._outlives_s
         self.open = now <= self._until
         return self.open

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 
 from watchdog_app.core.forecast.pyramid import BASE_S, Block, sen_slope
-
 
 _BENDS = 0.9  # concordance from which a bend is more than noise
 
@@ -25,63 +25,32 @@ class Reading(IntEnum):
     LINE = 2  # least squares since the last change of course
 
 
+@dataclass(slots=True)
 class Claim:
-    """Growth of a series over one span. Mutable, for the daemon's sake: few are made a second."""
+    """Growth of a series over one span. Not frozen: many are made a second."""
 
-    __slots__ = (
-        "acceleration",
-        "agreement",
-        "amplitude",
-        "gain",
-        "level",
-        "misfit",
-        "reading",
-        "recent",
-        "reference_t",
-        "reference_value",
-        "scale",
-        "slope",
-        "speed",
-        "start_t",
-    )
-
-    def __init__(
-        self,
-        reading: Reading,
-        scale: int,
-        start_t: float,
-        gain: float,
-        level: float,
-        slope: float,
-        recent: float,
-        agreement: float,
-        misfit: float,
-        reference: tuple[float, float],
-        bend: tuple[float, float] | None = None,
-        amplitude: float = 0.0,
-    ) -> None:
-        self.reading = reading
-        self.scale = scale  # of the pyramid; -1 for a line
-        self.start_t = start_t
-        self.gain = gain  # growth over the span, of the floor or, for PEAKS, of the envelope
-        self.level = level  # upper envelope now: what meets the limit
-        self.slope = slope  # a second, above 0
-        self.recent = recent  # slope of the last third as a share of the whole
-        self.agreement = agreement  # Kendall's concordance, at most 1
-        self.misfit = misfit  # largest distance from the line, as a share of the gain
-        # A floor a little while ago, (time, value): has it grown since? For PEAKS the last peak
-        # and how long the next may take.
-        self.reference_t, self.reference_value = reference
-        self.amplitude = amplitude  # mean height of a swing within a block, as a share of the gain
-        # The slope now and its growth a second, where the series bends all along the span.
-        self.speed, self.acceleration = (slope, 0.0) if bend is None else bend
+    reading: Reading
+    scale: int  # of the pyramid; -1 for a line
+    start_t: float
+    gain: float  # growth over the span, of the floor or, for PEAKS, of the envelope
+    level: float  # upper envelope now: what meets the limit
+    slope: float  # a second, above 0
+    recent: float = 1.0  # slope of the last third as a share of the whole
+    agreement: float = 1.0  # Kendall's concordance, at most 1
+    misfit: float = 0.0  # largest distance from the line, as a share of the gain
+    # A floor a little while ago: has it grown since? For PEAKS the last peak's time and how long
+    # the next may take.
+    reference: tuple[float, float] = (0.0, 0.0)
+    # The slope now and its growth a second, where the series bends all along the span.
+    bend: tuple[float, float] | None = None
+    amplitude: float = 0.0  # mean height of a swing within a block, as a share of the gain
 
     def time_to(self, room: float) -> float:
         """Seconds until the series has grown by `room`, never less for more room."""
-        if self.acceleration <= 0.0:
-            return room / self.speed
-        root = math.sqrt(self.speed * self.speed + 2.0 * self.acceleration * room)
-        return 2.0 * room / (self.speed + root)
+        if self.bend is None:
+            return room / self.slope
+        speed, acceleration = self.bend
+        return 2.0 * room / (speed + math.sqrt(speed * speed + 2.0 * acceleration * room))
 
 
 def rises(blocks: Sequence[Block], index: int) -> bool:
@@ -122,15 +91,14 @@ def read_scale(blocks: list[Block], whole: list[Block], scale: int, ignore: floa
         Claim(
             Reading.BOTH,
             scale,
-            min(blocks[0][0], blocks[0][2]),
-            last[1] - blocks[0][1],
-            max(first[3], blocks[-2][3], last[3]) if recent > 0.0 else last[3],
-            slope,
-            recent,
-            min(agree_high, agree_low),
-            0.0,
-            (blocks[-2][0], blocks[-2][1]),
-            _read_bend(blocks) if min(agree_high, agree_low) >= _BENDS else None,
+            start_t=min(blocks[0][0], blocks[0][2]),
+            gain=last[1] - blocks[0][1],
+            level=max(first[3], blocks[-2][3], last[3]) if recent > 0.0 else last[3],
+            slope=slope,
+            recent=recent,
+            agreement=min(agree_high, agree_low),
+            reference=(blocks[-2][0], blocks[-2][1]),
+            bend=_read_bend(blocks) if min(agree_high, agree_low) >= _BENDS else None,
         )
     )
     return found
@@ -168,18 +136,19 @@ def _read_peaks(blocks: list[Block], whole: list[Block], scale: int, ignore: flo
     rise = values[-1] - values[-1 - third]
     recent = rise / max(1e-6, times[-1] - times[-1 - third]) / slope
     level = max(values[-1], values[-2])
+    block_s = BASE_S * (1 << scale)
     return Claim(
         Reading.PEAKS,
         scale,
-        origin,
-        gain,
-        level,
-        slope,
-        recent,
-        agreement,
-        misfit,
-        (times[-1], 2.0 * BASE_S * (1 << scale)),
-        amplitude=_amplitude(whole, slope * BASE_S * (1 << scale)) / gain,
+        start_t=origin,
+        gain=gain,
+        level=level,
+        slope=slope,
+        recent=recent,
+        agreement=agreement,
+        misfit=misfit,
+        reference=(times[-1], 2.0 * block_s),
+        amplitude=_amplitude(whole, slope * block_s) / gain,
     )
 
 

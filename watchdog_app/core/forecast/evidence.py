@@ -86,7 +86,7 @@ def weigh(claim: Claim, view: View) -> Weight:
     span = view.t - claim.start_t
     eta = claim.time_to(room)
     evidence = claim.gain / (room + _FULL_SLACK * view.limit)
-    if claim.acceleration > 0.0:
+    if claim.bend is not None:
         # The way ahead takes less time than the way here: then time is the measure.
         evidence = min(2.0 * evidence, max(evidence, span / (eta + 0.1)))
     return Weight(span, evidence, eta, _latest(claim, view))
@@ -141,8 +141,10 @@ def _latest(claim: Claim, view: View) -> float:
         return 1.0
     if claim.reading is Reading.PEAKS:
         # The next peak is due one block after the last; two without it, and it has stopped.
-        return 1.0 if view.t - claim.reference_t <= claim.reference_value else 0.0
-    passed = view.t - claim.reference_t
+        peak_t, patience_s = claim.reference
+        return 1.0 if view.t - peak_t <= patience_s else 0.0
+    floor_t, floor = claim.reference
+    passed = view.t - floor_t
     if passed <= 0.0:
         return math.inf
-    return (view.used - claim.reference_value) / max(0.1, passed) / claim.slope
+    return (view.used - floor) / max(0.1, passed) / claim.slope

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from watchdog_app.core.forecast.claims import Claim, Reading
 from watchdog_app.core.forecast.pyramid import Block, Pyramid
@@ -36,17 +37,17 @@ def regime_of(
         longer = [c for c in claims if c.reading is Reading.BOTH and t - c.start_t > 1.8 * span]
         if longer:
             recent = chosen.slope / longer[-1].slope
-    if recent > _FASTER or chosen.acceleration > 0.0:
+    if recent > _FASTER or chosen.bend is not None:
         return Regime.ACCELERATING
     return Regime.SATURATING if recent < _SLOWER else Regime.LINEAR
 
 
 def _cycle(t: float, swings: Swings) -> Regime | None:
     """Sawtooth or burst when the last turns repeat and are not long past."""
-    peaks, troughs = swings.peaks[-4:], list(swings.troughs)[-4:]
-    if len(peaks) < 3 or len(troughs) < 2:
+    if len(swings.peaks) < 3 or len(swings.troughs) < 2:
         return None
-    gaps = sorted(b[0] - a[0] for a, b in zip(peaks, peaks[1:], strict=False))
+    peaks, troughs = swings.peaks[-4:], list(swings.troughs)[-4:]
+    gaps = sorted(b[0] - a[0] for a, b in pairwise(peaks))
     period = gaps[len(gaps) // 2]
     if t - peaks[-1][0] > 2.0 * period:
         return None
@@ -63,9 +64,10 @@ def _cycle(t: float, swings: Swings) -> Regime | None:
 
 def _falls(pyramid: Pyramid) -> bool:
     for scale in (2, 3):
-        blocks = pyramid.window(scale)
-        if len(blocks) < 5:
+        whole = pyramid.levels[scale]
+        if len(whole) < 5 or whole[-1][3] >= whole[0][3] or whole[-1][1] >= whole[0][1]:
             continue
+        blocks = pyramid.window(scale)
         tops, floors = [b[3] for b in blocks], [b[1] for b in blocks]
         if _mostly_down(tops) and _mostly_down(floors):
             return True
@@ -76,7 +78,7 @@ def _mostly_down(values: Sequence[float]) -> bool:
     fall = values[0] - values[-1]
     if fall <= 0.002 * max(abs(values[0]), abs(values[-1])):
         return False
-    downs = sum(b < a for a, b in zip(values, values[1:], strict=False))
+    downs = sum(b < a for a, b in pairwise(values))
     return downs >= 0.7 * (len(values) - 1)
 
 
@@ -84,7 +86,7 @@ def _is_staircase(blocks: Sequence[Block]) -> bool:
     if len(blocks) < 7:
         return False
     floors = [b[1] for b in blocks]
-    steps = [b - a for a, b in zip(floors, floors[1:], strict=False)]
+    steps = [b - a for a, b in pairwise(floors)]
     mean = (floors[-1] - floors[0]) / len(steps)
     if mean <= 0.0 or min(steps) < -_STILL_STEP * mean:
         return False

@@ -14,7 +14,7 @@ from watchdog_app.core.forecast.evidence import (
     weigh,
 )
 from watchdog_app.core.forecast.outlook import Outlook
-from watchdog_app.core.forecast.pyramid import LEVELS, Pyramid
+from watchdog_app.core.forecast.pyramid import BASE_S, LEVELS, Pyramid
 from watchdog_app.core.forecast.regimes import regime_of
 from watchdog_app.core.forecast.segment import Segment
 from watchdog_app.core.forecast.swings import Swings
@@ -27,6 +27,9 @@ _IGNORE = 1e-5  # of the largest value seen
 _MATTERS = 2e-3  # of the largest value seen: less growth than this is no claim
 _FULL = 0.985  # of the limit: at the end, whatever the trend says
 _LEAST_EVIDENCE = 0.02  # growth per room left; a forecast from less would be a guess
+_LATE = 0.65  # of the limit, where the last-chance rule begins
+_REREAD, _REREAD_AT_REST = 0.125, 0.25  # of a block's length
+_NONE: list[Claim] = []
 _SWINGS = 0.25  # height of the swings as a share of the growth
 _AGREES = 0.6  # concordance
 _STILL, _JUMPS = 0.5, 1.7  # slope of the last third as a share of the whole
@@ -148,10 +151,15 @@ class TrendForecaster:
             whole = self._pyramid.levels[scale]
             if len(whole) < 4:
                 continue
-            self._due[scale] = t + 0.125 * 0.25 * (1 << scale) - 0.01
+            # A scale that shows no growth is looked at more rarely: rest has to be cheap.
+            share = _REREAD if self._claims[scale] else _REREAD_AT_REST
+            self._due[scale] = t + share * BASE_S * (1 << scale) - 0.01
+            if self._used - whole[0][3] <= matters and whole[-1][3] - whole[0][3] <= matters:
+                self._claims[scale] = _NONE
+                continue
             blocks = self._pyramid.window(scale)
             if len(blocks) < 5 or blocks[-1][3] - blocks[0][3] <= matters:
-                self._claims[scale] = []
+                self._claims[scale] = _NONE
             else:
                 self._claims[scale] = read_scale(blocks, list(whole), scale, ignore)
         self._line = self._read_line(matters)
@@ -169,12 +177,17 @@ class TrendForecaster:
         if gain <= matters:
             return None
         return Claim(
-            Reading.LINE, -1, self._segment.origin, gain, level, slope, 1.0, 1.0, 0.0, (0.0, 0.0)
+            Reading.LINE, -1, start_t=self._segment.origin, gain=gain, level=level, slope=slope
         )
 
     def _think(self) -> None:
-        view = self.view()
         claims = self.claims()
+        if not claims and self._used < _LATE * self._limit:
+            self._outlook = Outlook(
+                regime_of(self._t, self._pyramid, self._swings, None, claims), None
+            )
+            return
+        view = self.view()
         strict = self._soonest(claims, view, self.strict)
         eager = self._soonest(claims, view, self.eager)
         if view.used >= _FULL * view.limit:
@@ -269,7 +282,7 @@ class TrendForecaster:
         of evidence; faster growth is a burst, and could not be answered anyway.
         """
         view, base = self.view(), self._pyramid.levels[0]
-        if view.used < 0.65 * view.limit or len(base) < 8:
+        if view.used < _LATE * view.limit or len(base) < 8:
             return None
         then = base[-8]
         passed = view.t - then[0]
