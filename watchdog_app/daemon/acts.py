@@ -203,6 +203,9 @@ class Acts:
                     "bytes": record.bytes,
                     "seconds": record.seconds,
                 }
+            remedies = [rescue.remedy for rescue in waiting if rescue.remedy]
+            if remedies:
+                evidence["remedy"] = remedies[0]
             status = OutcomeStatus.DONE if len(good) == len(waiting) else OutcomeStatus.FAILED
             ended(status, " ".join(rescue.detail for rescue in waiting), evidence)
 

@@ -96,11 +96,12 @@ def death_entry(
     *,
     cause: Cause,
     rescue: RescueRecord | None,
+    had_agent: bool,
     was_paused: bool,
     unix_s: float,
 ) -> Entry:
     """A death: who, of what, and what is left to go on from."""
-    left = "It left no rescue."
+    left = "It left no rescue." if had_agent else "It held no agent that could have saved it."
     if rescue is not None:
         age = format_duration(max(0.0, unix_s - rescue.saved_unix_s))
         left = (

@@ -34,6 +34,7 @@ class Rescue:
     bytes_total: int | None = None
     rescue: RescueRecord | None = None
     detail: str = ""
+    remedy: str | None = None
     followers: list[Callable[[Rescue], None]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -42,7 +43,7 @@ class Rescue:
             "task": self.task.pid,
             "name": self.name,
             "status": self.status,
-            "detail": self.detail,
+            "detail": f"{self.detail} {self.remedy}" if self.remedy else self.detail,
         }
         if self.rescue is not None:
             found |= {
@@ -130,7 +131,8 @@ class Checkpoints:
     def failed(self, id_: str | None, agent: Agent, error: str, remedy: str | None) -> None:
         """The agent could not save."""
         for rescue in self._of(id_, agent):
-            self._end(rescue, "failed", f"{error} {remedy}" if remedy else error)
+            rescue.remedy = remedy
+            self._end(rescue, "failed", error)
 
     def agent_gone(self, agent: ProcessKey, detail: str) -> None:
         """Nothing more will come from it."""

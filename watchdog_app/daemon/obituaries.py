@@ -178,7 +178,14 @@ class Obituaries:
         paused = self._was_paused(key) and cause.kind is CauseKind.KILLED
         now = time.time()
         entry = death_entry(
-            key, name, path, cause=cause, rescue=rescue, was_paused=paused, unix_s=now
+            key,
+            name,
+            path,
+            cause=cause,
+            rescue=rescue,
+            had_agent=agent is not None,
+            was_paused=paused,
+            unix_s=now,
         )
         self._told(Death(task, cause, view, str(entry.data["text"]), entry))
 

@@ -1,35 +1,66 @@
 """
-Notices and explanations as clients get them.
+Notices and explanations in the form that clients get, from the words of `core`.
 """
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
-from watchdog_app.core.outlook import Decision, Stage
+from watchdog_app.core import explain, notices
+from watchdog_app.core.outlook import Decision
 from watchdog_app.core.records import Task
 from watchdog_app.daemon.status import Look, incident
 
 
 def notice(decision: Decision, task: Task | None, look: Look | None) -> dict[str, Any]:
     """A notice as in docs/protocol.md."""
-    name = task.name if task else "This machine"
+    agent = look.agents.get(task.key) if look is not None and task is not None else None
+    about = None
+    if look is not None:
+        about = next((e for e in look.result.incidents if e.id == decision.incident), None)
+    made = notices.notice(decision, task, agent, about)
     return {
-        "id": decision.id,
-        "incident": decision.incident or None,
-        "stage": decision.stage.name.lower(),
-        "urgency": "critical" if decision.stage >= Stage.RESCUE else "normal",
-        "title": name,
-        "body": decision.reason,
-        "task": decision.task.pid if decision.task else None,
-        "actions": [],
-        "unix_s": decision.at_unix_s,
+        "id": made.id,
+        "incident": made.incident,
+        "stage": made.stage,
+        "urgency": made.urgency,
+        "title": made.title,
+        "body": made.body,
+        "task": made.task,
+        "actions": [{"key": action.key, "label": action.label} for action in made.actions],
+        "unix_s": made.unix_s,
     }
 
 
 def explanation(look: Look | None, task: Task | None) -> dict[str, Any]:
-    """The answer to `explain`."""
-    found = [] if look is None else [incident(each) for each in look.result.incidents]
-    if task is not None:
-        found = [e for e in found if any(c["pid"] == task.key.pid for c in e["culprits"])]
-    return {"text": "\n".join(each["why"] for each in found), "incidents": found}
+    """The answer to `explain`: for one task, or for the machine."""
+    if look is None:
+        return {"text": "The machine has not been looked at yet. Ask again.", "incidents": []}
+    readings, result = look.readings, look.result
+    if task is None:
+        text = explain.about_machine(
+            look.snapshot.host,
+            look.tasks,
+            readings=readings,
+            assessments=result.assessments,
+            incidents=result.incidents,
+            now_unix_s=time.time(),
+        )
+        return {"text": text, "incidents": [incident(each) for each in result.incidents]}
+    text = explain.about_task(
+        task,
+        result.tasks.get(task.key),
+        look.agents.get(task.key),
+        readings=readings,
+        assessments=result.assessments,
+        incidents=result.incidents,
+        now_unix_s=time.time(),
+    )
+    above = {reading.key for reading in readings if task.key in reading.tasks}
+    concerns = [
+        each
+        for each in result.incidents
+        if each.ceiling in above or any(culprit.task == task.key for culprit in each.culprits)
+    ]
+    return {"text": text, "incidents": [incident(each) for each in concerns]}

@@ -1,0 +1,335 @@
+"""Agents that speak the protocol over the socket from processes of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from watchdog_app.protocol import messages
+
+# An agent reduced to its words: registers, reports, and does as it is told on its command line.
+AGENT = """
+import json, os, socket, sys, time
+def again(*_):
+    time.sleep(0.3)
+    os.execv(sys.executable, [sys.executable, *sys.argv])
+mode = open("mode").read()
+if mode == "return":
+    sys.excepthook = again
+line = socket.socket(socket.AF_UNIX)
+line.connect({socket!r})
+reader = line.makefile("rb")
+def say(method, id=None, **params):
+    message = dict(jsonrpc="2.0", method=method, params=params)
+    if id is not None:
+        message["id"] = id
+    line.sendall(json.dumps(message).encode() + b"\\n")
+    return json.loads(reader.readline()) if id is not None else None
+say("hello", 1, protocol=1, role="agent", version="0")
+stat = open("/proc/self/stat").read()
+start = int(stat[stat.rindex(")") + 2:].split()[19])
+say("agent.register", 2, pid=os.getpid(), start_time=start, framework="keras",
+    directory=os.getcwd(), notebook=None)
+say("agent.report", training=True, step=41, step_s=0.05, save_s=0.2, state_bytes=1000,
+    loss=0.5, epoch=None, batch=3)
+saved = dict(path=os.getcwd() + "/rescue-42", step=42, bytes=1000, seconds=0.25, plain="yes")
+if mode == "own-save":
+    say("agent.saved", request=None, **saved)
+if mode == "bye":
+    say("agent.bye")
+if mode == "leave":
+    line.shutdown(socket.SHUT_RDWR)
+    line.close()
+    time.sleep(600)
+while True:
+    message = json.loads(reader.readline())
+    if message.get("method") != "agent.checkpoint":
+        continue
+    request = message["params"]["request"]
+    if mode in ("save", "own-save"):
+        say("agent.progress", request=request, state="accepted", bytes_done=0, bytes_total=1000)
+        say("agent.progress", request=request, state="saving", bytes_done=500, bytes_total=1000)
+        time.sleep(0.2)
+        say("agent.saved", request=request, **saved)
+    elif mode == "fail":
+        say("agent.failed", request=request, error="The disk is full.", remedy="Make room.")
+    elif mode == "die":
+        os._exit(3)
+"""
+
+
+@pytest.fixture
+def agent(world):
+    """Start the daemon and a training with an agent of a given mode: client, pid."""
+
+    def start(mode: str):
+        client = world.start()
+        return client, begin(world, mode)
+
+    return start
+
+
+def begin(world, mode: str) -> int:
+    (world.folder / "mode").write_text(mode)
+    pid = world.script(AGENT.format(socket=world.socket), "train.py")
+    if mode != "leave":
+        world.until(lambda: (world.task(pid) or {}).get("agent"), "the agent is seen")
+    return pid
+
+
+def deaths(client) -> list[dict]:
+    return client.call("history", kinds=["death"])["entries"]
+
+
+def test_what_an_agent_reports_is_shown(world, agent):
+    """Every figure of the report, and nothing where it said nothing."""
+    _, pid = agent("quiet")
+
+    shown = world.until(
+        lambda: (a := world.task(pid)["agent"]) and a["step"] == 41 and a, "the report"
+    )
+
+    assert {
+        "pid": pid,
+        "framework": "keras",
+        "directory": str(world.folder),
+        "training": True,
+        "step": 41,
+        "epoch": None,
+        "batch": 3,
+        "loss": 0.5,
+        "step_s": 0.05,
+        "save_s": 0.2,
+        "state_bytes": 1000,
+        "saving": False,
+        "rescue": None,
+    } == shown
+
+
+def test_a_checkpoint_is_asked_for_saved_and_told(world, agent):
+    """`wait` returns path, step, bytes and seconds; the status and the journal have them too."""
+    client, pid = agent("save")
+
+    answer = client.call("task.checkpoint", task=str(pid), wait=True, timeout_s=20)
+
+    path = str(world.folder / "rescue-42")
+    assert [
+        {"task": pid, "name": "train.py", "status": "done", "path": path, "step": 42,
+         "bytes": 1000, "seconds": 0.25, "detail": "Step 42 saved: 1000 B in 0.2 s."}
+    ] == answer["requests"]  # fmt: skip
+    rescue = world.until(lambda: world.task(pid)["agent"]["rescue"], "the status has it")
+    assert (path, 42) == (rescue["path"], rescue["step"])
+    assert ["decision"] == [
+        e["kind"] for e in client.call("history", task=str(pid))["entries"]
+        if e["decision_kind"] == "checkpoint" and e["kind"] == "decision"
+    ]  # fmt: skip
+
+
+def test_a_checkpoint_without_waiting_is_answered_at_once(world, agent):
+    """The request is under way; a second one joins it."""
+    client, pid = agent("quiet")
+
+    first = client.call("task.checkpoint", task=str(pid), timeout_s=30)["requests"]
+    second = client.call("task.checkpoint", task=None, timeout_s=30)["requests"]
+
+    assert ["requested"] == [each["status"] for each in first]
+    assert ["requested"] == [each["status"] for each in second]
+
+
+def test_all_tasks_can_be_asked_at_once(world, agent):
+    """Those without an agent are left out."""
+    client, pid = agent("save")
+    world.seen(world.script("import time; time.sleep(600)", "other.py"))
+
+    answer = client.call("task.checkpoint", task=None, wait=True, timeout_s=20)
+
+    assert [(pid, "done")] == [(r["task"], r["status"]) for r in answer["requests"]]
+
+
+def test_a_save_that_fails_is_told_with_its_remedy(world, agent):
+    """The agent's words reach the person."""
+    client, pid = agent("fail")
+
+    answer = client.call("task.checkpoint", task=str(pid), wait=True, timeout_s=20)
+
+    assert [("failed", "The disk is full. Make room.")] == [
+        (r["status"], r["detail"]) for r in answer["requests"]
+    ]
+
+
+def test_a_save_that_does_not_come_fails_at_its_deadline(world, agent):
+    """The training is in one long step: the answer says so, in time."""
+    client, pid = agent("quiet")
+
+    answer = client.call("task.checkpoint", task=str(pid), wait=True, timeout_s=0.5)
+
+    assert "failed" == answer["requests"][0]["status"]
+    assert "did not answer within 0.5 s" in answer["requests"][0]["detail"]
+
+
+def test_a_training_that_dies_while_it_should_save_ends_the_request(world, agent):
+    """Nobody waits for the dead."""
+    client, pid = agent("die")
+
+    answer = client.call("task.checkpoint", task=str(pid), wait=True, timeout_s=100)
+
+    assert "failed" == answer["requests"][0]["status"]
+    assert "ended before it could save" in answer["requests"][0]["detail"]
+
+
+def test_a_death_is_written_down_within_a_second_with_what_is_left(world, agent):
+    """SIGKILL: who, how, and the rescue to go on from."""
+    client, pid = agent("own-save")
+    world.until(lambda: world.task(pid)["agent"]["rescue"], "the rescue is known")
+
+    os.kill(pid, signal.SIGKILL)
+
+    death = world.until(lambda: deaths(client), "the death is told", 5)[0]
+    assert (pid, "train.py", "killed") == (death["pid"], death["name"], death["cause"])
+    assert 42 == death["rescue"]["step"]
+    assert "Its rescue of step 42 (1000 B" in death["text"]
+
+
+@pytest.mark.parametrize("end", ["bye", "exit"])
+def test_an_end_that_is_no_death_is_not_told(world, agent, end):
+    """A good-bye, or exit code 0: trainings end."""
+    client = world.start()
+    (world.folder / "mode").write_text("bye" if end == "bye" else "quiet")
+    code = AGENT.format(socket=world.socket)
+    if end == "exit":
+        code = code.replace("while True:", "import time; time.sleep(2); os._exit(0)\nwhile True:")
+    pid = world.script(code, "train.py")
+    world.until(lambda: world.task(pid), "it is seen")
+    if end == "bye":
+        os.kill(pid, signal.SIGKILL)
+
+    world.until(lambda: world.task(pid) is None, "it is gone")
+    assert [] == deaths(client)
+
+
+def test_an_agent_whose_connection_breaks_is_not_dead(world, agent):
+    """The process lives: no death; and when it ends after all, that is told."""
+    client = world.start()
+    pid = begin(world, "leave")
+    world.until(lambda: world.task(pid), "it is seen")
+
+    assert [] == deaths(client)
+
+    os.kill(pid, signal.SIGSEGV)
+    world.until(lambda: deaths(client), "the death is told")
+    assert "SIGSEGV" in deaths(client)[0]["text"]
+
+
+def test_an_agent_may_come_back(world, agent):
+    """kill -9 of the daemon, a new one: the agent of a process is known by its new connection."""
+    _, pid = agent("return")
+    world.kill()
+    world.start()
+
+    assert 41 == world.until(
+        lambda: ((world.task(pid) or {}).get("agent") or {}).get("step"), "it has come back"
+    )
+
+
+def test_the_newer_of_two_connections_of_one_process_counts(world, raw):
+    """The old one ends later and is no death."""
+    client = world.start()
+    first, second = raw(role="agent"), raw(role="agent")
+    about = {"pid": os.getpid(), "start_time": start_time(os.getpid()), "framework": "keras",
+             "directory": "/tmp", "notebook": None}  # fmt: skip
+    assert "result" in first.ask("agent.register", **about)
+    assert "result" in second.ask("agent.register", **about)
+
+    first.close()
+
+    second.tell("agent.report", training=True, step=1)
+    assert {} == second.ask("agent.report", training=True, step=2)["result"]
+    assert [] == deaths(client)
+    second.tell("agent.bye")
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"pid": 1}, messages.REFUSED),
+        ({"start_time": 5}, messages.REFUSED),
+        ({"pid": "1"}, messages.BAD_PARAMS),
+        ({"pid": None}, messages.BAD_PARAMS),
+        ({"start_time": -1}, messages.BAD_PARAMS),
+        ({"framework": 5}, messages.BAD_PARAMS),
+        ({"framework": "x" * 1000}, messages.BAD_PARAMS),
+        ({"directory": None}, messages.BAD_PARAMS),
+        ({"notebook": []}, messages.BAD_PARAMS),
+    ],
+    ids=str,
+)
+def test_an_agent_that_claims_what_is_not_so_is_refused(world, raw, change, code):
+    """It speaks for its own process, which the kernel names, and in words of the right kind."""
+    world.start()
+    about = {"pid": os.getpid(), "start_time": start_time(os.getpid()), "framework": "keras",
+             "directory": "/tmp", "notebook": None}  # fmt: skip
+
+    assert code == raw(role="agent").ask("agent.register", **{**about, **change})["error"]["code"]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"training": "yes"},
+        {"training": True, "step": -1},
+        {"training": True, "step": 2**70},
+        {"training": True, "step_s": float("1e300")},
+        {"training": True, "state_bytes": "big"},
+    ],
+    ids=str,
+)
+def test_a_report_without_sense_changes_nothing(world, raw, params):
+    """Refused as a whole; the report before stands."""
+    client = world.start()
+    agent = raw(role="agent")
+    agent.ask("agent.register", pid=os.getpid(), start_time=start_time(os.getpid()),
+              framework="keras", directory="/tmp", notebook=None)  # fmt: skip
+    agent.tell("agent.report", training=True, step=7)
+
+    assert messages.BAD_PARAMS == agent.ask("agent.report", **params)["error"]["code"]
+
+    def mine():
+        tasks = client.call("status")["processes"]
+        return [
+            t["agent"]["step"] for t in tasks if t["agent"] and t["agent"]["pid"] == os.getpid()
+        ]
+
+    assert [7] == world.until(mine, "this process is a task")
+    agent.tell("agent.bye")
+
+
+def test_an_undefined_loss_is_unknown_and_the_rest_is_taken(world, raw):
+    """A loss of infinity has no JSON: absent; a text is no loss: unknown as well."""
+    world.start()
+    agent = raw(role="agent")
+    agent.ask("agent.register", pid=os.getpid(), start_time=start_time(os.getpid()),
+              framework="keras", directory="/tmp", notebook=None)  # fmt: skip
+
+    assert {} == agent.ask("agent.report", training=True, loss="inf", step=3)["result"]
+    agent.tell("agent.bye")
+
+
+def test_words_of_an_agent_before_it_registered_are_refused(world, raw):
+    """Each of them."""
+    world.start()
+    agent = raw(role="agent")
+
+    for method in ("agent.report", "agent.progress", "agent.saved", "agent.failed", "agent.bye"):
+        assert messages.REFUSED == agent.ask(method)["error"]["code"]
+
+
+def start_time(pid: int) -> int:
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return int(stat[stat.rindex(")") + 2 :].split()[19])
+
+
+assert sys.platform == "linux"

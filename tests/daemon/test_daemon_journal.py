@@ -1,0 +1,397 @@
+"""What the journal keeps, and what it survives."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+
+import pytest
+
+from watchdog_app.daemon.journal import Entry, Journal
+from watchdog_app.daemon.journal_series import SeriesPoints
+from watchdog_app.daemon.journal_writer import JournalWriter
+from watchdog_app.daemon.thinning import Point, Thinner
+
+DAY_S = 86400.0
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def journal(tmp_path):
+    """A journal in a folder of its own."""
+    opened = Journal(str(tmp_path / "state"), 14 * DAY_S, 64 * MIB)
+    yield opened
+    opened.close()
+
+
+def entry(unix_s: float, kind: str = "incident", **data) -> Entry:
+    return Entry(unix_s, kind, data, pid=data.get("pid"), name=data.get("name"))
+
+
+def points(ident: str, *values, kind: str = "task", **more) -> SeriesPoints:
+    found = [Point(unix_s, used, limit) for unix_s, used, limit in values]
+    return SeriesPoints(ident, kind, more.pop("name", ident), "bytes", found, **more)
+
+
+def test_what_is_written_is_read_newest_first(journal):
+    """Entries come back whole, with their time and kind."""
+    journal.add([entry(1.0, label="a"), entry(3.0, label="c"), entry(2.0, label="b")])
+
+    found = journal.history()
+
+    assert [
+        {"unix_s": 3.0, "kind": "incident", "label": "c"},
+        {"unix_s": 2.0, "kind": "incident", "label": "b"},
+        {"unix_s": 1.0, "kind": "incident", "label": "a"},
+    ] == found
+
+
+def test_entries_are_found_by_task_time_kind_and_number(journal):
+    """By pid, by part of a name in any case; bounds are inclusive."""
+    journal.add([
+        entry(1.0, "decision", pid=7, name="Über train.ipynb"),
+        entry(2.0, "outcome", pid=8, name="other.py"),
+        entry(3.0, "death", pid=7, name="Über train.ipynb"),
+    ])  # fmt: skip
+
+    def times(**wanted):
+        return [found["unix_s"] for found in journal.history(**wanted)]
+
+    assert [3.0, 1.0] == times(task="7")
+    assert [3.0, 1.0] == times(task="Über TRAIN")
+    assert [2.0] == times(kinds=["outcome"])
+    assert [3.0] == times(limit=1)
+    assert [2.0, 1.0] == times(until_unix_s=2.0)
+    assert [3.0, 2.0] == times(since_unix_s=2.0)
+
+
+@pytest.mark.parametrize(
+    "name", ["a\udcff\udc80.py", "日本.ipynb", "'; DROP TABLE entries; --", "%_", ""]
+)
+def test_any_name_of_a_file_can_be_written_and_found(journal, name):
+    """No UTF-8, other scripts, quotes and wild cards: names are data."""
+    journal.add([Entry(1.0, "death", {"name": name}, pid=7, name=name, path="/x/" + name)])
+    journal.add((), [points("i", (1.0, 5.0, None), name=name, path="/x/" + name)])
+
+    assert [name] == [found["name"] for found in journal.history(task=name)]
+    assert [(name, "/x/" + name)] == [(s["name"], s["path"]) for s in journal.series(task="i")]
+
+
+def test_series_are_read_by_task_with_the_ceilings_above_it(journal):
+    """The task's own first, then those of its ceilings; of another task's none."""
+    journal.add((), [
+        points("ram:", (1.0, 50.0, 100.0), kind="ram"),
+        points("cgroup:/x", (1.0, 5.0, 10.0), (2.0, 6.0, 10.0), kind="cgroup"),
+        points("b:7:1", (1.0, 4.0, None), pid=7, ceilings=["cgroup:/x"]),
+        points("b:8:1", (1.0, 9.0, None), pid=8, ceilings=["ram:"]),
+    ])  # fmt: skip
+
+    found = journal.series(task="7")
+
+    assert ["b:7:1", "cgroup:/x"] == [each["ident"] for each in found]
+    assert [[1.0, 5, 10, None], [2.0, 6, 10, None]] == found[1]["points"]
+    assert [[2.0, 6, 10, None]] == journal.series("7", since_unix_s=1.5)[0]["points"]
+    assert 4 == len(journal.series())
+
+
+def test_ceilings_are_linked_also_after_a_restart(tmp_path):
+    """A ceiling that an earlier daemon wrote is known to the next."""
+    folder = str(tmp_path)
+    first = Journal(folder, DAY_S, MIB)
+    first.add((), [points("ram:", (1.0, 50.0, 100.0), kind="ram")])
+    first.close()
+    second = Journal(folder, DAY_S, MIB)
+
+    second.add((), [points("b:7:1", (2.0, 4.0, None), pid=7, ceilings=["ram:"])])
+
+    assert ["b:7:1", "ram:"] == [each["ident"] for each in second.series(task="7")]
+    second.close()
+
+
+def test_a_number_that_json_lacks_is_no_point(journal):
+    """Infinite and undefined become unknown."""
+    journal.add((), [points("i", (1.0, float("inf"), float("nan")))])
+
+    assert [[1.0, None, None, None]] == journal.series()[0]["points"]
+
+
+def test_what_is_too_old_is_forgotten(journal):
+    """Entries, points and series that have none left."""
+    now = 100 * DAY_S
+    journal.add(
+        [entry(now - 15 * DAY_S), entry(now - 13 * DAY_S)],
+        [points("old", (now - 15 * DAY_S, 1.0, None)), points("new", (now - 1, 1.0, None))],
+    )
+
+    journal.trim(now)
+
+    assert [now - 13 * DAY_S] == [found["unix_s"] for found in journal.history()]
+    assert ["new"] == [found["ident"] for found in journal.series()]
+
+
+def test_what_is_too_much_is_forgotten_oldest_first(tmp_path):
+    """The newest stays, and the file does not grow beyond its bound."""
+    journal = Journal(str(tmp_path), 14 * DAY_S, MIB)
+    for start in range(0, 100_000, 5000):
+        many = [(float(t), float(t * 4096), None) for t in range(start, start + 5000)]
+        journal.add([entry(float(start))], [points("i", *many)])
+    assert journal.size_bytes() > MIB
+
+    journal.trim(100_000.0)
+
+    assert journal.size_bytes() <= MIB
+    kept = journal.series(limit=100_000)[0]["points"]
+    assert 99_999.0 == kept[-1][0]
+    assert len(kept) > 5000
+    journal.close()
+    assert os.path.getsize(tmp_path / "journal.db") < 2 * MIB
+
+
+def test_bounds_too_small_to_keep_end_the_trimming(tmp_path):
+    """A bound below an empty file is no endless loop."""
+    journal = Journal(str(tmp_path), DAY_S, 1)
+    journal.add([entry(1.0)])
+
+    journal.trim(2.0)
+
+    journal.close()
+
+
+@pytest.mark.parametrize("damage", ["garbage", "middle", "truncated", "other"])
+def test_a_damaged_journal_is_set_aside_and_a_new_one_begun(tmp_path, damage):
+    """What is left of it is kept; the new one works."""
+    path = tmp_path / "journal.db"
+    first = Journal(str(tmp_path), DAY_S, 64 * MIB)
+    first.add([entry(float(n), text="x" * 500) for n in range(2000)])
+    first.close()
+    data = bytearray(path.read_bytes())
+    if damage == "garbage":
+        data[:100] = b"no database at all  " * 5
+    elif damage == "middle":
+        data[8192 : len(data) // 2] = b"\xaa" * (len(data) // 2 - 8192)
+    elif damage == "truncated":
+        data = data[: len(data) // 2 + 100]
+    path.write_bytes(data)
+    if damage == "other":
+        with sqlite3.connect(path) as other:
+            other.execute("PRAGMA user_version=99")
+        other.close()
+
+    second = Journal(str(tmp_path), DAY_S, 64 * MIB)
+
+    assert second.set_aside is not None
+    assert os.path.exists(second.set_aside)
+    second.add([entry(5.0)])
+    assert [5.0] == [found["unix_s"] for found in second.history()]
+    second.close()
+
+
+def test_only_a_few_damaged_journals_are_kept(tmp_path):
+    """The newest three."""
+    for n in range(5):
+        (tmp_path / f"journal.db.damaged-2020010{n}-000000").write_bytes(b"old")
+    (tmp_path / "journal.db").write_bytes(b"garbage, certainly no database" * 100)
+
+    Journal(str(tmp_path), DAY_S, MIB).close()
+
+    assert 3 == len([name for name in os.listdir(tmp_path) if "damaged" in name])
+
+
+def test_pauses_and_state_are_kept(journal):
+    """Until dropped; a second write replaces the first."""
+    journal.put_pause("a", {"n": 1})
+    journal.put_pause("b", {"n": 2})
+    journal.put_pause("b", {"n": 3})
+    journal.drop_pause("a")
+    journal.put_state("engine", {"x": 1})
+
+    assert {"b": {"n": 3}} == journal.pauses()
+    assert {"x": 1} == journal.state("engine")
+    assert journal.state("other") is None
+
+
+# The thread before it
+
+
+@pytest.fixture
+def writer(tmp_path):
+    """A writer whose journal is open."""
+    made = JournalWriter(str(tmp_path / "state"), DAY_S, 64 * MIB, lambda: None)
+    made.open()
+    made.start()
+    yield made
+    made.close(10)
+
+
+def ask(writer, job, timeout_s: float = 10):
+    """The value of a job in the writer's thread."""
+    found: list = []
+    writer.submit(job, lambda value, error: found.append((value, error)))
+    end = time.monotonic() + timeout_s
+    while not found and time.monotonic() < end:
+        writer.collect()
+        time.sleep(0.01)
+    value, error = found[0]
+    if error is not None:
+        raise error
+    return value
+
+
+def test_a_durable_entry_is_on_the_disk_when_it_returns(writer, tmp_path):
+    """Another connection sees it, without any end of the first."""
+    assert writer.durable([entry(time.time(), label="x")], 10)
+
+    other = sqlite3.connect(tmp_path / "state" / "journal.db")
+    assert [("incident",)] == other.execute("SELECT kind FROM entries").fetchall()
+    other.close()
+
+
+def test_what_was_handed_over_is_there_for_the_next_question(writer):
+    """A question sees every entry before it, although entries are written in batches."""
+    now = time.time()
+    writer.add(entry(now))
+    writer.add_series([points("i", (now, 5.0, None))])
+
+    assert 1 == len(ask(writer, lambda journal: journal.history()))
+    assert 1 == len(ask(writer, lambda journal: journal.series()))
+
+
+def test_the_end_writes_everything_out(tmp_path):
+    """Nothing that was handed over is lost by a clean end."""
+    writer = JournalWriter(str(tmp_path), DAY_S, MIB, lambda: None)
+    writer.open()
+    writer.start()
+    writer.add(entry(time.time()))
+    writer.close(10)
+
+    journal = Journal(str(tmp_path), DAY_S, MIB)
+    assert 1 == len(journal.history())
+    journal.close()
+
+
+def test_a_journal_that_cannot_be_opened_is_said_and_the_recent_past_is_known(tmp_path):
+    """The folder is a file: a fault, and history from memory."""
+    (tmp_path / "state").write_text("a file")
+    writer = JournalWriter(str(tmp_path / "state"), DAY_S, MIB, lambda: None)
+    assert writer.open() is None
+    writer.start()
+
+    assert not writer.durable([entry(1.0, "decision", pid=7), entry(2.0, "death")], 5)
+
+    assert "cannot be written" in writer.fault.message
+    found: list = []
+    writer.history({"kinds": ["decision"]}, lambda value, error: found.append(value))
+    end = time.monotonic() + 5
+    while not found and time.monotonic() < end:
+        writer.collect()
+        time.sleep(0.01)
+    assert [[{"unix_s": 1.0, "kind": "decision", "pid": 7}]] == found
+    writer.close(5)
+
+
+def test_a_full_disk_degrades_and_recovers(writer):
+    """While nothing can be written the fault stands; afterwards nothing is missing."""
+    limit_pages(writer, 1)
+    now = time.time()
+    big = [entry(now - n, "decision", text="x" * 2000) for n in range(50)]
+    assert not writer.durable(big, 10)
+    assert writer.fault is not None
+
+    # The limit was of the connection that failed; the next attempt opens another.
+    assert writer.durable([entry(now)], 10)
+
+    assert writer.fault is None
+    found = ask(writer, lambda journal: journal.history(limit=100))
+    assert 51 == len(found)
+
+
+def limit_pages(writer, extra: int) -> None:
+    """As a full disk: SQLite may add this many pages and no more."""
+
+    def limit(journal):
+        pages = journal._db.execute("PRAGMA page_count").fetchone()[0]
+        journal._db.execute(f"PRAGMA max_page_count={pages + extra}").fetchall()
+
+    ask(writer, limit)
+
+
+def test_an_entry_that_cannot_be_written_blocks_no_other(writer):
+    """A number beyond SQLite's is left out and noted; the next entries are written."""
+    assert writer.durable([Entry(1.0, "incident", {}, pid=2**80)], 10)
+    now = float(int(time.time()))
+    assert writer.durable([entry(now)], 10)
+
+    assert [now] == [e["unix_s"] for e in ask(writer, lambda journal: journal.history())]
+    assert any("left out" in note for note in writer.notes)
+
+
+def test_a_question_that_fails_is_answered_with_its_error(writer):
+    """And the thread lives on."""
+
+    def bad(_):
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        ask(writer, bad)
+    assert [] == ask(writer, lambda journal: journal.history())
+
+
+# Which points are kept
+
+
+def keep(values, unit: str = "bytes", fine=lambda t: False) -> list[tuple[float, float]]:
+    thinner = Thinner()
+    found = []
+    for t, used in values:
+        for p in thinner.offer("x", Point(float(t), float(used), 100.0), unit, fine(t)):
+            found.append((p.unix_s, p.used))
+    return found
+
+
+def test_a_series_at_rest_costs_a_point_every_few_minutes():
+    """An hour of standstill: a dozen points."""
+    assert 12 == len(keep((t, 500 * MIB) for t in range(3600)))
+
+
+def test_a_series_that_moves_is_kept_every_few_seconds():
+    """Growth of 10 MiB/s for a minute."""
+    kept = keep((t, t * 10 * MIB) for t in range(60))
+    assert 11 <= len(kept) <= 14
+
+
+def test_the_last_sample_before_a_move_is_kept():
+    """A straight line between the points would else invent a slow growth."""
+    kept = keep([(t, 100 * MIB) for t in range(100)] + [(100, 300 * MIB)])
+    assert [(0.0, 100 * MIB), (99.0, 100 * MIB), (100.0, 300 * MIB)] == kept
+
+
+def test_near_a_ceiling_every_sample_is_kept_with_the_minute_before():
+    """What was left out is written when it becomes interesting."""
+    kept = keep(((t, 100 * MIB) for t in range(130)), fine=lambda t: t >= 120)
+    assert [0.0, *(float(t) for t in range(60, 130))] == [t for t, _ in kept]
+
+
+def test_a_clock_that_was_set_back_starts_the_series_anew():
+    """No point is lost and none is out of order within its part."""
+    kept = keep([(100, 1), (101, 1), (50, 1), (51, 1)], unit="celsius")
+    assert [100.0, 50.0] == [t for t, _ in kept]
+
+
+def test_a_limit_that_moves_is_kept():
+    """Replaying needs to know it."""
+    thinner = Thinner()
+    thinner.offer("x", Point(0.0, 5.0, 10.0), "bytes", False)
+    assert 0 < len(thinner.offer("x", Point(6.0, 5.0, 20.0), "bytes", False))
+
+
+def test_series_that_are_gone_are_forgotten():
+    """Memory does not grow with the number of processes that ever were."""
+    thinner = Thinner()
+    for key in range(100):
+        thinner.offer(key, Point(0.0, 1.0), "bytes", False)
+
+    thinner.forget_others({5})
+
+    assert [] == thinner.offer(5, Point(1.0, 1.0), "bytes", False)
+    assert 1 == len(thinner.offer(6, Point(1.0, 1.0), "bytes", False))
