@@ -148,14 +148,16 @@ class Engine:
                     {key: self._usage[key].memory for key in under},
                 )
             if incident is not None:
-                incident.blame(blamed[reading.key])
+                if assessment.stage >= Stage.WARN or assessment.notify:
+                    incident.blame(blamed[reading.key])
                 assessment = self._follow_incident(incident, reading, assessment, at_risk, passed_s)
                 scenes.append(
                     self._scene(snapshot, reading, assessment, incident, (under, at_risk))
                 )
             assessments[reading.key] = assessment
         for scene in scenes:
-            scene.incident.advice = advice.for_scene(scene, self._swap)
+            if scene.assessment.stage >= Stage.WARN or not scene.incident.advice:
+                scene.incident.advice = advice.for_scene(scene, self._swap)
         decisions = self._policy.decide(scenes)
         closed = self._close(scenes, snapshot, decisions)
         still_open = sorted(self._policy.incidents.values(), key=lambda each: each.opened_mono_s)
@@ -294,6 +296,7 @@ class Engine:
             max(assessment.stage, Stage.WARN) if assessment.notify else assessment.stage,
             self._now(),
             assessment.why,
+            rising=assessment.forecast is not None and assessment.stage >= Stage.WARN,
         )
         return assessment
 

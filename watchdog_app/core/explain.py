@@ -145,10 +145,10 @@ def _usage(task: Task, outlook: TaskOutlook | None) -> Iterator[str]:
 def _end(reading: CeilingReading | None, outlook: TaskOutlook) -> str:
     label = "its ceiling" if reading is None else plain(reading.label, 120)
     why = "" if outlook.why is None else f": {plain(outlook.why, 300)}"
-    return (
-        f"It meets {label} {phrases.forecast(outlook.forecast)}{why}. "
-        f"Stage: {outlook.stage.name.lower()} ({_STAGES[outlook.stage]})."
-    )
+    meets = f"It meets {label} {phrases.forecast(outlook.forecast)}"
+    if outlook.forecast is None:
+        meets = f"Nearest to it is {label}"
+    return f"{meets}{why}. Stage: {outlook.stage.name.lower()} ({_STAGES[outlook.stage]})."
 
 
 def _ceiling(reading: CeilingReading, assessment: Assessment | None) -> str:

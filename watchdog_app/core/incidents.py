@@ -67,13 +67,14 @@ class IncidentState:
     overruled: set[ProcessKey] = field(default_factory=set)  # resumed by a person: left running
     unpausable: set[ProcessKey] = field(default_factory=set)  # a pause of it failed
 
-    def observe(self, stage: Stage, now: float, why: str) -> None:
-        """Take over where the ceiling stands. What people are shown of a calm stays its cause."""
+    def observe(self, stage: Stage, now: float, why: str, rising: bool) -> None:
+        """Take over where the ceiling stands; in a calm the reason stays that of the danger."""
         self.stage = stage
         self.peak = max(self.peak, stage)
+        if rising or not self.why:
+            self.why = why
         if stage >= Stage.WARN:
             self.calm_since_mono_s = None
-            self.why = why
         elif self.calm_since_mono_s is None:
             self.calm_since_mono_s = now
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from watchdog_app.core import phrases
 from watchdog_app.core.outlook import Decision, Incident
@@ -36,6 +37,20 @@ class Notice:
     task: int | None  # pid of its root
     unix_s: float
     actions: tuple[NoticeAction, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        """The notice as docs/protocol.md describes it."""
+        return {
+            "id": self.id,
+            "incident": self.incident,
+            "stage": self.stage,
+            "urgency": self.urgency,
+            "title": self.title,
+            "body": self.body,
+            "task": self.task,
+            "actions": [{"key": each.key, "label": each.label} for each in self.actions],
+            "unix_s": self.unix_s,
+        }
 
 
 @dataclass(frozen=True, slots=True)

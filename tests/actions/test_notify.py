@@ -1,0 +1,371 @@
+"""Notices reach the desktop, the terminal and the user's command, or it is said why not."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from watchdog_app.actions.desktop import DesktopNotifier
+from watchdog_app.actions.notify import Delivery, Fanout
+from watchdog_app.actions.terminal_notice import TerminalNotifier
+from watchdog_app.actions.user_command import CommandNotifier
+from watchdog_app.core.notices import Notice, NoticeAction
+
+SERVICE = Path(__file__).with_name("notification_service.py")
+
+
+def notice(**changes) -> Notice:
+    values = {
+        "id": "n1",
+        "incident": "i1",
+        "stage": "warn",
+        "urgency": "critical",
+        "title": "RAM full in about 4 min: train.ipynb",
+        "body": "RAM: 6.00 GiB of 7.00 GiB.\nIf it goes on, it dies.",
+        "task": 4242,
+        "unix_s": 1.7e9,
+        "actions": (NoticeAction("pause", "Pause"),),
+    }
+    return Notice(**{**values, **changes})
+
+
+class Way:
+    """A notifier that answers as it is told and counts."""
+
+    def __init__(self, delivered: bool, via: str = "way") -> None:
+        self.answer = Delivery(delivered, via, "" if delivered else "broken")
+        self.seen: list[Notice] = []
+
+    def notify(self, notice: Notice) -> Delivery:
+        self.seen.append(notice)
+        return self.answer
+
+
+# Fanout
+
+
+def test_a_notice_goes_every_way_and_is_delivered_when_one_worked():
+    """Failures are told beside it."""
+    good, bad = Way(True, "terminal"), Way(False, "desktop")
+
+    delivery = Fanout([bad, good]).notify(notice())
+
+    assert Delivery(True, "terminal", "desktop: broken") == delivery
+    assert 1 == len(good.seen) == len(bad.seen)
+
+
+def test_a_notice_without_any_way_is_not_delivered():
+    """Switched off is said, with the place where it is switched on."""
+    delivery = Fanout([]).notify(notice())
+
+    assert not delivery.delivered
+    assert "[notify]" in delivery.detail
+
+
+def test_a_flood_of_one_incident_is_stopped_and_another_incident_is_heard():
+    """Twenty a minute of one incident, whatever a rule does wrong."""
+    now = [0.0]
+    way = Way(True)
+    fanout = Fanout([way], clock=lambda: now[0])
+
+    deliveries = [fanout.notify(notice()) for _ in range(25)]
+
+    assert 20 == sum(each.delivered for each in deliveries)
+    assert "More than 20 notices" in deliveries[-1].detail
+    assert fanout.notify(notice(incident="i2")).delivered
+    now[0] = 61.0
+    assert fanout.notify(notice()).delivered
+
+
+# Terminal
+
+
+def test_the_terminal_gets_plain_lines():
+    """No control character of a name gets through, and what cannot be encoded is replaced."""
+    stream = io.StringIO()
+
+    delivery = TerminalNotifier(stream).notify(
+        notice(title="Paused: \x1b[2Jtrain\u202e.ipynb", body="one\ntwo\x07")
+    )
+
+    assert delivery.delivered
+    lines = stream.getvalue().splitlines()
+    assert 3 == len(lines)
+    assert lines[0].endswith("watchdog: Paused: ?[2Jtrain?.ipynb")
+    assert ["one", "two?"] == [line.strip() for line in lines[1:]]
+
+
+def test_a_closed_terminal_is_not_delivered():
+    """The daemon outlives the terminal that it was started from."""
+    stream = io.StringIO()
+    stream.close()
+
+    delivery = TerminalNotifier(stream).notify(notice())
+
+    assert not delivery.delivered
+    assert "cannot be written" in delivery.detail
+
+
+# The user's command
+
+
+def python(program: str) -> list[str]:
+    return [sys.executable, "-c", program]
+
+
+def test_the_command_gets_the_notice_as_json_and_as_variables(tmp_path):
+    """On standard input the whole, in the environment the parts."""
+    out = tmp_path / "got"
+    program = (
+        "import json, os, sys\n"
+        f"json.dump([json.load(sys.stdin), dict(os.environ)], open({str(out)!r}, 'w'))"
+    )
+
+    delivery = CommandNotifier(python(program)).notify(notice())
+
+    assert Delivery(True, "command", "") == delivery
+    value, environment = json.loads(out.read_text())
+    assert notice().to_json() == value
+    assert {"key": "pause", "label": "Pause"} == value["actions"][0]
+    assert "RAM full in about 4 min: train.ipynb" == environment["WATCHDOG_TITLE"]
+    assert "4242" == environment["WATCHDOG_TASK"]
+
+
+def test_names_are_never_seen_by_a_shell(tmp_path):
+    """What looks like a command substitution stays text."""
+    trap = tmp_path / "trap"
+    out = tmp_path / "got"
+    program = f"import os; open({str(out)!r}, 'w').write(os.environ['WATCHDOG_TITLE'])"
+    title = f"$(touch {trap}); `touch {trap}`\0 \udcff"
+
+    delivery = CommandNotifier(python(program)).notify(notice(title=title))
+
+    assert delivery.delivered
+    assert not trap.exists()
+    assert f"$(touch {trap}); `touch {trap}` ?" == out.read_text()
+
+
+@pytest.mark.parametrize(
+    ("argv", "why"),
+    [
+        (["/nonexistent/mail"], "could not be started"),
+        (["/etc/passwd"], "could not be started"),
+        (python("import sys; print('no such host'); sys.exit(3)"), "status 3: no such host"),
+    ],
+    ids=["missing", "no program", "failing"],
+)
+def test_a_command_that_fails_is_not_delivered_and_says_why(argv, why):
+    """The reason is in the detail, for `watchdog history`."""
+    delivery = CommandNotifier(argv).notify(notice())
+
+    assert not delivery.delivered
+    assert why in delivery.detail
+
+
+def test_a_command_that_hangs_is_ended_with_all_it_started(tmp_path):
+    """The daemon waits no longer than it was told to."""
+    out = tmp_path / "pid"
+    program = (
+        "import subprocess, time\n"
+        f"open({str(out)!r}, 'w').write(str(subprocess.Popen(['sleep', '600']).pid))\n"
+        "time.sleep(600)"
+    )
+
+    delivery = CommandNotifier(python(program), timeout_s=2.0).notify(notice())
+
+    assert not delivery.delivered
+    assert "did not end within 2 s" in delivery.detail
+    wait_for(lambda: not running(int(out.read_text())))
+
+
+def test_a_command_that_leaves_a_program_behind_does_not_block(tmp_path):
+    """What runs on in the background holds the output open; nobody waits for it."""
+    out = tmp_path / "pid"
+    program = (
+        "import subprocess\n"
+        f"open({str(out)!r}, 'w').write(str(subprocess.Popen(['sleep', '600']).pid))"
+    )
+
+    began = time.monotonic()
+    delivery = CommandNotifier(python(program), timeout_s=60.0).notify(notice())
+
+    assert delivery.delivered
+    assert time.monotonic() - began < 60
+    os.kill(int(out.read_text()), 9)
+
+
+# The desktop, for real
+
+
+@pytest.fixture
+def bus(tmp_path):
+    """A private session bus; gives its environment and starts services on it."""
+    if shutil.which("dbus-daemon") is None:
+        pytest.fail("dbus-daemon is missing: apt-get install dbus")
+    started = []
+    daemon = subprocess.Popen(
+        ["dbus-daemon", "--session", "--nofork", "--print-address=1"], stdout=subprocess.PIPE
+    )
+    started.append(daemon)
+    env = {**os.environ, "DBUS_SESSION_BUS_ADDRESS": daemon.stdout.readline().decode().strip()}
+    log = tmp_path / "shown"
+    log.touch()
+
+    class Bus:
+        environment = env
+
+        @staticmethod
+        def serve(mode: str) -> None:
+            process = subprocess.Popen(
+                [sys.executable, str(SERVICE), str(log), mode], env=env, stdout=subprocess.PIPE
+            )
+            started.append(process)
+            assert b"ready\n" == process.stdout.readline()
+
+        @staticmethod
+        def shown() -> list[dict]:
+            return [json.loads(line) for line in log.read_text().splitlines()]
+
+    yield Bus
+    for process in reversed(started):
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def desktop(env, **changes) -> DesktopNotifier:
+    return DesktopNotifier(env=env, sleep=lambda seconds: None, **changes)
+
+
+@pytest.mark.desktop
+def test_a_notice_is_shown_on_the_desktop_with_its_urgency(bus):
+    """Title, body and urgency arrive; the server's word is the delivery."""
+    bus.serve("plain")
+
+    delivery = desktop(bus.environment).notify(notice(body="<b>5 < 6</b>"))
+
+    assert Delivery(True, "desktop", "") == delivery
+    (shown,) = bus.shown()
+    assert ("watchdog", 2) == (shown["app"], shown["urgency"])
+    assert "RAM full in about 4 min: train.ipynb" == shown["title"]
+    assert "<b>5 < 6</b>" == shown["body"]
+
+
+@pytest.mark.desktop
+def test_names_are_no_markup_where_the_server_knows_markup(bus):
+    """A file called <img src=...> is shown as that."""
+    bus.serve("markup")
+
+    desktop(bus.environment).notify(notice(body='<img src="x">.ipynb & co'))
+
+    assert '&lt;img src="x"&gt;.ipynb &amp; co' == bus.shown()[0]["body"]
+
+
+@pytest.mark.desktop
+def test_notices_of_one_incident_replace_each_other(bus):
+    """One bubble an incident and task, another for another."""
+    bus.serve("plain")
+    notifier = desktop(bus.environment)
+
+    for each in (notice(), notice(id="n2"), notice(id="n3", incident="i2"), notice(task=7)):
+        notifier.notify(each)
+
+    assert [0, 41, 0, 0] == [shown["replaces"] for shown in bus.shown()]
+
+
+@pytest.mark.desktop
+def test_notices_keep_a_second_apart(bus):
+    """GNOME refuses more."""
+    bus.serve("plain")
+    waits: list[float] = []
+    notifier = DesktopNotifier(env=bus.environment, clock=lambda: 5.0, sleep=waits.append)
+
+    notifier.notify(notice())
+    notifier.notify(notice(id="n2"))
+
+    assert [1.0] == waits
+
+
+@pytest.mark.desktop
+@pytest.mark.parametrize(
+    ("mode", "why"),
+    [
+        ("refuse", "refused it: too many notifications"),
+        ("hang", "did not answer within"),
+        (None, "no notification service runs in this session"),
+    ],
+)
+def test_a_notice_that_was_not_shown_says_why(bus, mode, why):
+    """Refused, no answer, nobody there: three different reasons, none a success."""
+    if mode is not None:
+        bus.serve(mode)
+
+    delivery = desktop(bus.environment).notify(notice())
+
+    assert not delivery.delivered
+    assert why in delivery.detail
+
+
+def test_without_a_session_bus_the_notice_is_not_delivered(tmp_path):
+    """An ssh session: said, and nothing hangs."""
+    env = {**os.environ, "DBUS_SESSION_BUS_ADDRESS": f"unix:path={tmp_path}/no-bus"}
+
+    delivery = desktop(env).notify(notice())
+
+    assert not delivery.delivered
+    assert "there is no session bus" in delivery.detail
+
+
+@pytest.mark.parametrize(
+    ("helper", "why"),
+    [
+        ([sys.executable, "-c", "import time; time.sleep(60)"], "did not answer within 0.5 s"),
+        ([sys.executable, "-c", "raise SystemExit('boom')"], "failed (status 1): boom"),
+        ([sys.executable, "-c", "print('[1]')"], "failed (status 0)"),
+        (["/nonexistent"], "could not be started"),
+    ],
+    ids=["hangs", "crashes", "talks nonsense", "missing"],
+)
+def test_a_broken_helper_is_an_undelivered_notice(helper, why):
+    """It can hang, crash or talk nonsense: the daemon goes on."""
+    delivery = DesktopNotifier(deadline_s=0.5, helper=helper).notify(notice())
+
+    assert not delivery.delivered
+    assert why in delivery.detail
+
+
+def test_the_helper_answers_to_what_is_no_notice():
+    """Garbage on standard input is an answer, not a traceback."""
+    done = subprocess.run(
+        [sys.executable, "-m", "watchdog_app.actions.desktop_notice"],
+        input=b"{",
+        capture_output=True,
+        check=False,
+    )
+
+    assert 1 == done.returncode
+    assert json.loads(done.stdout)["delivered"] is False
+    assert b"Traceback" not in done.stderr
+
+
+def running(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def wait_for(what, seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)

@@ -1,0 +1,91 @@
+"""
+The helper that shows one notice on the desktop: `python -m watchdog_app.actions.desktop_notice`.
+
+Reads the notice as JSON on standard input; writes
+{"delivered": bool, "detail": str, "number": int} as the last line of standard
+output. `number` is the server's id of what is shown, 0 where there is none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+_APP = "watchdog"
+_HAS_DBUS: bool = sys.platform not in ("win32", "darwin")
+
+
+def main() -> int:
+    """Show the notice that stands on standard input."""
+    # Libraries write to standard output too; the answer must stay the last line of ours.
+    answer_fd = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        request = json.loads(sys.stdin.buffer.read())
+    except ValueError as error:
+        answer = _no(f"the notice could not be read: {error}")
+    else:
+        answer = show(request) if isinstance(request, dict) else _no("the notice is no object")
+    os.write(answer_fd, json.dumps(answer).encode() + b"\n")
+    return 0 if answer["delivered"] else 1
+
+
+def show(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Show a notice in the best way that this system has."""
+    if _HAS_DBUS:
+        try:
+            from watchdog_app.actions.dbus_notifications import Unreachable, show_once
+        except ImportError:
+            return _by_plyer(request, certain=False)
+        try:
+            replaces = request.get("replaces")
+            number = show_once(
+                title=str(request.get("title", "")),
+                body=str(request.get("body", "")),
+                urgency=str(request.get("urgency", "normal")),
+                replaces=replaces if isinstance(replaces, int) and replaces > 0 else 0,
+            )
+        except Unreachable as error:
+            return _no(str(error))
+        return {"delivered": True, "detail": "", "number": number}
+    return _by_plyer(request, certain=True)
+
+
+def _by_plyer(request: Mapping[str, Any], certain: bool) -> dict[str, Any]:
+    """
+    Through plyer: Windows, macOS, and Linux without dbus-fast.
+
+    On Linux it hands the text to notify-send as arguments and cannot tell whether anything was
+    shown: the text must not look like an option, and the answer is no.
+    """
+    try:
+        from plyer import notification
+
+        notification.notify(
+            title=_no_option(str(request.get("title", ""))),
+            message=_no_option(str(request.get("body", ""))),
+            app_name=_APP,
+        )
+    except Exception as error:
+        return _no(f"plyer could not show it: {type(error).__name__}: {error}")
+    if not certain:
+        return _no(
+            "it was handed to plyer, which cannot tell whether it was shown; "
+            "install dbus-fast to be sure"
+        )
+    return {"delivered": True, "detail": "", "number": 0}
+
+
+def _no_option(text: str) -> str:
+    return f" {text}" if text.startswith("-") else text
+
+
+def _no(detail: str) -> dict[str, Any]:
+    return {"delivered": False, "detail": detail, "number": 0}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""
+Showing a notice to a person: one interface, several ways, and what became of it.
+
+A notifier blocks until it knows whether the notice was delivered, up to some
+seconds: the daemon calls it from a thread of its own. It never raises.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from watchdog_app.core.notices import Notice, NoticeAction
+
+__all__ = ["Delivery", "Fanout", "Notice", "NoticeAction", "Notifier"]
+
+# The policy is seldom by itself; this is the last line against a mistake in a rule of it.
+_MOST_A_MINUTE = 20
+_MOST_INCIDENTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What became of a notice."""
+
+    delivered: bool
+    via: str  # "desktop", "terminal", "command"; several joined by "+"; "" when by none
+    detail: str  # where it was not delivered: why, and what to do
+
+
+class Notifier(Protocol):
+    """One way to show a notice."""
+
+    def notify(self, notice: Notice) -> Delivery:
+        """Show it, and say whether that worked."""
+
+
+class Fanout:
+    """
+    All ways at once: delivered when one of them worked.
+
+    Args:
+        notifiers: asked in this order.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, notifiers: Sequence[Notifier], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._notifiers = tuple(notifiers)
+        self._clock = clock
+        self._shown: dict[str, deque[float]] = {}
+
+    def notify(self, notice: Notice) -> Delivery:
+        """Show it in every way there is."""
+        if not self._notifiers:
+            return Delivery(
+                False, "", "Notices are switched off: see [notify] in the configuration."
+            )
+        if self._flooding(notice):
+            return Delivery(
+                False,
+                "",
+                f"More than {_MOST_A_MINUTE} notices of one incident within a minute: "
+                "this one was not shown. All are in `watchdog history`.",
+            )
+        deliveries = [notifier.notify(notice) for notifier in self._notifiers]
+        worked = [each for each in deliveries if each.delivered]
+        failed = [f"{each.via}: {each.detail}" for each in deliveries if not each.delivered]
+        return Delivery(bool(worked), "+".join(each.via for each in worked), "; ".join(failed))
+
+    def _flooding(self, notice: Notice) -> bool:
+        now = self._clock()
+        while len(self._shown) > _MOST_INCIDENTS:
+            del self._shown[next(iter(self._shown))]
+        times = self._shown.setdefault(notice.incident, deque(maxlen=_MOST_A_MINUTE))
+        if len(times) == _MOST_A_MINUTE and now - times[0] < 60.0:
+            return True
+        times.append(now)
+        return False
