@@ -356,9 +356,13 @@ class RealServer:
             stdout=self._log,
             stderr=self._log,
         )
+        self.url = ""
+        self.session: dict = {}
+
+    def open_notebook(self) -> None:
+        """Wait for the server and start a session."""
         description = self.runtime / f"jpserver-{self.process.pid}.json"
-        if not _until(description.exists, 60.0):
-            raise AssertionError((folder / "log").read_text())
+        assert _until(description.exists, 60.0)
         self.url = json.loads(description.read_text())["url"]
         self.session = self.rest(
             "POST",
@@ -381,7 +385,7 @@ class RealServer:
         )
         for attempt in range(100):
             try:
-                with urllib.request.urlopen(request, timeout=30) as answer:
+                with urllib.request.urlopen(request, timeout=90) as answer:
                     return json.load(answer)
             except urllib.error.HTTPError:
                 raise
@@ -405,8 +409,11 @@ class RealServer:
 def real_server(tmp_path_factory) -> Iterator[RealServer]:
     """One real server for all tests of this file."""
     server = RealServer(tmp_path_factory.mktemp("jupyter"))
-    yield server
-    server.close()
+    try:
+        server.open_notebook()
+        yield server
+    finally:
+        server.close()
 
 
 def test_real_kernel_is_named_by_its_notebook_before_and_after_a_rename(real_server: RealServer):

@@ -48,8 +48,8 @@ _YOUNG_S = 5.0
 _YOUNG_EVERY_S = 0.5
 # Everything else is asked again this often: limits set by the program itself, late execs.
 _REVIEW_EVERY_S = 10.0
-_OTHERS_EVERY_S = 15.0
-_LIST_EVERY_S = 3.0
+_OTHERS_EVERY_S = 20.0
+_LIST_EVERY_S = 5.0
 # Two descriptors a process; the rest of the daemon needs some too.
 _KEPT_SHARE = 4
 _MAX_PLAIN = 1000
@@ -230,8 +230,10 @@ class ProcessTable:
         """Look at a pid that is not watched; whether it is from now on."""
         pid = int(name)
         try:
-            uid = read_owner(self._proc, pid)
-            if pid != self._own_pid and (self._own_uid in (0, uid)) and self._holds_python(name):
+            # Root may ask anyone at once; others are refused all but the owner of foreign ones.
+            foreign = self._own_uid != 0 and read_owner(self._proc, pid) != self._own_uid
+            if pid != self._own_pid and not foreign and self._holds_python(name):
+                uid = read_owner(self._proc, pid)
                 stat = read_stat(self._proc, pid)
                 description = self._describer.describe(pid, stat, uid, now_unix_s)
                 if not description.own:
