@@ -1,0 +1,199 @@
+"""config.toml: what is accepted, what is refused, and how that is said."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from watchdog_app.config import KEYS, RULE_KEYS, describe, load
+from watchdog_app.core.outlook import Caution
+from watchdog_app.core.settings import RuleSettings, Settings
+from watchdog_app.errors import ConfigError
+
+DOCS = Path(__file__).parents[1] / "docs" / "configuration.md"
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Read settings from a text, with an environment of its own."""
+    path = tmp_path / "config.toml"
+
+    def load_text(text: str, **env: str):
+        path.write_text(text)
+        return load(str(path), env)
+
+    load_text.path = str(path)
+    return load_text
+
+
+def test_no_file_means_defaults(tmp_path):
+    """Everything has a default; nothing needs a file."""
+    settings, sources = load(str(tmp_path / "none.toml"), {})
+
+    assert Settings() == settings
+    assert {"default"} == set(sources.values())
+
+
+def test_a_file_that_must_be_there_is_missed(tmp_path):
+    """A file that somebody named and that does not exist is a mistake."""
+    with pytest.raises(ConfigError, match="does not exist"):
+        load(str(tmp_path / "none.toml"), {}, required=True)
+
+
+def test_every_field_of_the_settings_can_be_set():
+    """No setting without a key, no key without a setting."""
+    found = {
+        f"{section.name}.{field.name}"
+        for section in fields(Settings)
+        if section.name != "rules"
+        for field in fields(getattr(Settings(), section.name))
+    }
+    assert set(KEYS) == found
+    assert {field.name for field in fields(RuleSettings)} == set(RULE_KEYS)
+
+
+def test_every_default_is_accepted_by_its_own_key():
+    """A default outside its own range could not be written down."""
+    for entry in describe(Settings(), {}):
+        assert KEYS[entry["key"]].read(entry["value"]) is not None
+
+
+def test_every_setting_is_documented_with_its_default():
+    """docs/configuration.md has a row for each key, with the default and what is accepted."""
+    text = DOCS.read_text()
+    for entry in describe(Settings(), {}):
+        section, _, name = entry["key"].partition(".")
+        part = text[text.index(f"## [{section}]") :]
+        part = part[: part.find("\n## ", 5)]
+        assert re.search(rf"^\| `{name}` \|", part, re.MULTILINE), entry["key"]
+        assert entry["help"] in part, entry["help"]
+    for name, key in RULE_KEYS.items():
+        assert re.search(rf"^\| `{name}` \|", text[text.index("## [[rule]]") :], re.MULTILINE)
+        assert key.help in text
+
+
+def test_the_example_of_the_documentation_is_accepted(read):
+    """What people copy works."""
+    for example in re.findall(r"```toml\n(.*?)```", DOCS.read_text(), re.DOTALL):
+        read(example)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("[stages]\nwarn_s = 90", "stages.warn_s", 90.0),
+        ("[stages]\nwarn_s = '90'", "stages.warn_s", 90.0),
+        ("[stages]\nwarn_s = '15m'", "stages.warn_s", 900.0),
+        ("[watch]\nfast_interval_s = '250 ms'", "watch.fast_interval_s", 0.25),
+        ("[journal]\nmax_age_s = '7d'", "journal.max_age_s", 604800.0),
+        ("[journal]\nmax_bytes = '64 MiB'", "journal.max_bytes", 67108864),
+        ("[journal]\nmax_bytes = '1.5g'", "journal.max_bytes", 1610612736),
+        ("[journal]\nmax_bytes = 2000000", "journal.max_bytes", 2000000),
+        ("[watch]\ncaution = 'high'", "watch.caution", Caution.HIGH),
+        ("[stages]\nsafety_factor = 2", "stages.safety_factor", 2.0),
+        ("[actions]\npause = false", "actions.pause", False),
+        ("[notify]\ncommand = ['a', '-b']", "notify.command", ("a", "-b")),
+        ("[notify]\ncommand = []", "notify.command", ()),
+        ("\ufeff[actions]\npause = false", "actions.pause", False),
+    ],
+)
+def test_values_are_read_as_people_write_them(read, text, key, value):
+    """Durations and sizes as numbers or as texts; the source is the file."""
+    settings, sources = read(text)
+
+    section, _, name = key.partition(".")
+    assert value == getattr(getattr(settings, section), name)
+    assert type(value) is type(getattr(getattr(settings, section), name))
+    assert read.path == sources[key]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("[stages]\nwarn = 20", ["'warn'", "[stages]", "Did you mean warn_s?"]),
+        ("[stages]\nwarm_s = 20", ["'warm_s'", "Did you mean warn_s?"]),
+        ("[stage]\nwarn_s = 20", ["'stage'", "Did you mean stages?"]),
+        ("warn_s = 20", ["'warn_s'", "It belongs in [stages]"]),
+        ("[rules]\ntask = 'x'", ["[[rule]]"]),
+        ("[rule]\ntask = 'x'", ["[[rule]] with two brackets"]),
+        ("stages = 5", ["stages = 5", "must be a table"]),
+        ("[stages]\nwarn_s = true", ["stages.warn_s = True", "duration"]),
+        ("[stages]\nwarn_s = nan", ["stages.warn_s = nan", "1 d 0 h"]),
+        ("[stages]\nwarn_s = inf", ["stages.warn_s = inf"]),
+        ("[stages]\nwarn_s = -1", ["stages.warn_s = -1", "from 1.0 s"]),
+        ("[stages]\nwarn_s = 'soon'", ["'soon'"]),
+        ("[stages]\nwarn_s = []", ["stages.warn_s = []"]),
+        ("[stages]\nwarn_s = 1e400", ["inf"]),
+        ("[stages]\nwarn_s = '" + "9" * 400 + "'", ["stages.warn_s"]),
+        ("[watch]\ncaution = 'medium'", ["'medium'", '"low" or "normal" or "high"']),
+        ("[actions]\npause = 'no'", ["actions.pause = 'no'", "true or false"]),
+        ("[actions]\npause = 1", ["actions.pause = 1", "true or false"]),
+        ("[notify]\ncommand = 'notify me'", ["notify.command", "a list of texts"]),
+        ("[notify]\ncommand = ['']", ["notify.command"]),
+        ("[notify]\ncommand = ['a', 5]", ["notify.command"]),
+        ("[journal]\nmax_bytes = 5", ["journal.max_bytes = 5", "1.00 MiB"]),
+        ("[stages]\nhold_s = 130", ["stages.hold_s = 130", "must not be above stages.warn_s"]),
+        ("[watch]\nfast_interval_s = 2", ["watch.fast_interval_s", "watch.interval_s = 1"]),
+        ("[[rule]]\npausing = false", ["'pausing'", "number 1", "Did you mean pause?"]),
+        ("[[rule]]\ntask = 'x'", ["changes nothing"]),
+        ("[[rule]]\nceiling = 'gpu'\npause = false", ["ceiling = 'gpu'", "gpu_memory"]),
+        ("[[rule]]\ntask = ''\npause = false", ["task = ''"]),
+        ("[watch\ninterval_s = 1", ["not valid TOML", "line 1"]),
+        ("a" * 2_000_000, ["larger than 1.00 MiB"]),
+        ('[watch]\n"int\\nerval" = 1', ["'int\\nerval'"]),
+    ],
+)
+def test_a_mistake_is_named_with_file_key_value_and_what_is_accepted(read, text, parts):
+    """Nothing is guessed and nothing is silently left out of force."""
+    with pytest.raises(ConfigError) as caught:
+        read(text)
+    for part in (read.path, *parts):
+        assert part in str(caught.value)
+    assert 2 == caught.value.exit_code
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    """A folder, and bytes that are no UTF-8."""
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(str(tmp_path), {})
+    (tmp_path / "latin.toml").write_bytes(b"# caf\xe9\n")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        load(str(tmp_path / "latin.toml"), {})
+
+
+def test_the_environment_goes_before_the_file(read):
+    """And is named as the source, also in an error."""
+    settings, sources = read(
+        "[stages]\nwarn_s = 20",
+        WATCHDOG_STAGES_WARN_S="2m",
+        WATCHDOG_ACTIONS_PAUSE="false",
+        WATCHDOG_NOTIFY_COMMAND='["a", "b"]',
+    )
+
+    assert 120.0 == settings.stages.warn_s
+    assert not settings.actions.pause
+    assert ("a", "b") == settings.notify.command
+    assert "environment" == sources["stages.warn_s"]
+    with pytest.raises(ConfigError, match="environment variable WATCHDOG_STAGES_WARN_S"):
+        read("", WATCHDOG_STAGES_WARN_S="never")
+
+
+def test_rules_keep_their_order_and_leave_open_what_they_do_not_say(read):
+    """The first match wins, so the order counts."""
+    settings, sources = read(
+        "[[rule]]\ntask = 'a*'\npause = false\n[[rule]]\nceiling = 'gpu_*'\nnotify = false\n"
+    )
+
+    assert (
+        RuleSettings(task="a*", pause=False),
+        RuleSettings(ceiling="gpu_*", notify=False),
+    ) == settings.rules
+    last = describe(settings, sources)[-1]
+    assert ("rule 2", {"task": "*", "ceiling": "gpu_*", "notify": False}, read.path) == (
+        last["key"],
+        last["value"],
+        last["source"],
+    )

@@ -1,0 +1,249 @@
+"""Who may import whom, as docs/architecture.md has it; and that importing changes nothing."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "watchdog_app"
+
+# part -> parts that it may import. A part may always import itself.
+BASE = {"errors", "units"}
+MAY_IMPORT = {
+    "errors": set(),
+    "units": set(),
+    "paths": set(),
+    "core": {"errors", "units"},
+    "config": {"core", "paths", *BASE},
+    "sensors": {"core", *BASE},
+    "actions": {"core", *BASE},
+    "protocol": {"core.records", "paths", *BASE},
+    "daemon": {"core", "config", "sensors", "actions", "protocol", "paths", *BASE},
+    "cli": {"protocol", "config", "paths", *BASE},
+    "tray": {"protocol", "paths", *BASE},
+    "agent": {"protocol", "paths", *BASE},
+    "demo": {"protocol", "actions.memory_group", "paths", *BASE},
+}
+# Single modules that may reach further, and why.
+EXCEPTIONS = {
+    "watchdog_app.cli.run": {"daemon.app"},  # it becomes the daemon
+    "watchdog_app.cli.stop": {"daemon.instance"},  # waits until the lock is free
+    "watchdog_app.cli.history": {"daemon.offline"},  # the journal when no daemon runs
+    "watchdog_app.cli.resume": {"daemon.offline"},  # a pause can be undone without one
+    "watchdog_app.cli.config": {"core.settings"},
+    "watchdog_app.cli.demo": {"demo"},
+    "watchdog_app.demo.train": {"agent.keras"},  # the training that is shown
+    "watchdog_app.__main__": {"cli"},
+}
+# What the daemon must not hold in memory: it runs where memory is short.
+HEAVY = {
+    "numpy", "asyncio", "logging", "multiprocessing", "unittest", "xml", "http", "email",
+    "psutil", "PIL", "dbus_fast", "pystray", "plyer", "pynvml", "tensorflow", "keras",
+    "torch", "matplotlib", "rich", "click", "pydantic", "concurrent", "urllib.request",
+}  # fmt: skip
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its full name."""
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imports(name: str, at_import_only: bool = False) -> set[str]:
+    """Modules of the package that a module imports, wherever in it the import stands."""
+    tree = ast.parse(MODULES[name].read_text())
+    found = set()
+    for node in _statements(tree, at_import_only):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name} imports relatively"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                found.add(full if full in MODULES else str(node.module))
+    return {each for each in found if each.startswith("watchdog_app.")}
+
+
+def _statements(tree: ast.AST, at_import_only: bool):
+    for node in ast.iter_child_nodes(tree):
+        if at_import_only and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if at_import_only and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            continue
+        yield node
+        yield from _statements(node, at_import_only)
+
+
+def part(name: str) -> str:
+    return name.split(".")[1]
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_a_module_imports_only_what_its_part_may(name):
+    """Directions of docs/architecture.md, lazy imports included."""
+    if name == "watchdog_app":
+        assert set() == imports(name)
+        return
+    allowed = MAY_IMPORT.get(part(name), set()) | EXCEPTIONS.get(name, set())
+    for other in imports(name):
+        inner = other.removeprefix("watchdog_app.")
+        fits = part(other) == part(name) or any(
+            inner == each or inner.startswith(f"{each}.") for each in allowed
+        )
+        assert fits, f"{name} imports {other}"
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """What is imported while a module is imported forms no circle."""
+    graph = {name: imports(name, at_import_only=True) - {name} for name in MODULES}
+    done: set[str] = set()
+
+    def walk(name: str, above: list[str]) -> None:
+        assert name not in above, " -> ".join([*above[above.index(name) :], name])
+        if name in done:
+            return
+        for other in graph.get(name, ()):
+            # A package's own __init__ is imported before its modules, by its name.
+            if not name.startswith(f"{other}."):
+                walk(other, [*above, name])
+        done.add(name)
+
+    for name in graph:
+        walk(name, [])
+
+
+def test_every_part_is_in_the_table():
+    """A new folder has to say what it may import."""
+    parts = {part(name) for name in MODULES if name != "watchdog_app"} - {"__main__"}
+    assert set() == parts - set(MAY_IMPORT)
+
+
+def python(code: str, **env: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+# Modules that cannot be imported without something that this machine may lack.
+NEEDS = {
+    "keras", "tensorflow", "torch", "pystray", "PIL", "dbus_fast", "plyer", "psutil",
+    "matplotlib", "pynvml",
+}  # fmt: skip
+
+FRAMEWORKS = {"keras", "tensorflow", "torch", "pystray", "matplotlib"}
+
+IMPORT_ALL = """
+import builtins, importlib, os, sys
+before = (os.getcwd(), dict(os.environ), set(os.listdir({folder!r})), os.umask(0o077))
+os.umask(before[3])
+import signal, threading
+handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+touched = []
+watch = ("open", "socket.__new__", "socket.connect", "socket.bind", "subprocess.Popen",
+         "os.mkdir", "os.remove", "os.rename", "os.kill", "os.putenv", "os.chdir", "os.fork")
+def audit(event, args):
+    if event not in watch:
+        return
+    if event == "open":
+        path, mode, flags = args
+        writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        if isinstance(path, int) or not writes or str(path).endswith((".pyc", "/dev/null")):
+            return
+        if ".pyc." in str(path) or "__pycache__" in str(path):
+            return
+    if event in ("os.mkdir", "os.rename") and "__pycache__" in str(args):
+        return
+    touched.append((name, event, str(args)[:200]))
+name = ""
+import {preload}
+sys.addaudithook(audit)
+for name in {names!r}:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        assert error.name.split(".")[0] in {needs!r}, (name, error)
+assert touched == [], touched
+after = (os.getcwd(), dict(os.environ), set(os.listdir({folder!r})), os.umask(0o077))
+assert before == after, (before, after)
+assert handlers == [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+assert threading.active_count() == 1, threading.enumerate()
+"""
+
+
+def test_importing_any_module_changes_nothing(tmp_path):
+    """No file, socket, process, thread, handler, folder or variable is touched."""
+    names = [
+        name
+        for name in sorted(MODULES)
+        if not name.endswith("__main__") and not _imports_framework(name)
+    ]
+    python(
+        IMPORT_ALL.format(
+            folder=str(tmp_path), names=names, needs=sorted(NEEDS), preload="importlib"
+        ),
+        HOME=str(tmp_path),
+        WATCHDOG_RUNTIME_DIR=str(tmp_path / "run"),
+        WATCHDOG_STATE_DIR=str(tmp_path / "state"),
+    )
+
+
+def _imports_framework(name: str) -> bool:
+    """Frameworks open files and start threads when they are imported: theirs to answer for."""
+    seen: set[str] = set()
+    waiting = [name]
+    while waiting:
+        each = waiting.pop()
+        if each in seen or each not in MODULES:
+            continue
+        seen.add(each)
+        waiting += imports(each, at_import_only=True)
+        for node in _statements(ast.parse(MODULES[each].read_text()), at_import_only=True):
+            named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            named += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+            if {full.split(".")[0] for full in named} & FRAMEWORKS:
+                return True
+    return False
+
+
+def test_the_daemon_holds_nothing_heavy():
+    """Neither directly nor through anything that it imports, argparse's command included."""
+    loaded = set(
+        python(
+            "import sys, watchdog_app.daemon.app, watchdog_app.cli.run\n"
+            "from watchdog_app.sensors.machine import open_machine\n"
+            "open_machine().close()\n"
+            "print(*sys.modules)"
+        ).split()
+    )
+    assert set() == HEAVY & loaded
+
+
+def test_the_agent_holds_no_framework_and_nothing_heavy():
+    """A training that uses Keras must not pay for torch, nor for our daemon."""
+    names = [n for n in MODULES if part_of_agent(n) and not _imports_framework(n)]
+    loaded = set(
+        python(f"import sys\nfor n in {names!r}: __import__(n)\nprint(*sys.modules)").split()
+    )
+    heavy = {"asyncio", "psutil", "sqlite3", "tensorflow", "torch", "keras", "watchdog_app.daemon"}
+    assert set() == heavy & loaded
+
+
+def part_of_agent(name: str) -> bool:
+    return name == "watchdog_app.agent" or name.startswith("watchdog_app.agent.")
