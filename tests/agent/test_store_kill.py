@@ -82,13 +82,16 @@ def test_killed_at_any_moment_the_last_complete_rescue_is_found(tmp_path):
         last = found.step
         check(found)
         found.close()
-        assert len(os.listdir(directory)) <= 4
 
     assert [] == said
     assert last > 3
     assert halves > 3
-    store.prepare(rehearse=False)
-    assert not [name for name in os.listdir(directory) if name.startswith(".partial")]
+    # A kill between a save and its pruning leaves one more; the next undisturbed save tidies up.
+    path = store.save([], {"step": 0}).path
+    store.settle()
+    left = sorted(os.listdir(directory))
+    assert 2 == len(left)
+    assert os.path.basename(path) in left
     store.close()
 
 
