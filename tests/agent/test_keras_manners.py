@@ -72,6 +72,12 @@ def test_arrays_are_resumed_in_order_without_any_seed(before, after):
     assert "order" not in before["unseeded"]["said"]
 
 
+def test_random_operations_that_keep_their_counters_are_named(before):
+    """The step is looked into: what it draws out of reach is said when the rescue is saved."""
+    assert "draws with RandomStandardNormal" in before["noisy"]["said"]
+    assert "RandomStandardNormal" not in before["memory"]["said"]
+
+
 def test_nothing_of_ours_stays_in_keras_after_a_resumed_fit(after):
     """Hooks into the model and the first epoch it was sent to are gone."""
     assert [] == after["plain"]["hooked"]

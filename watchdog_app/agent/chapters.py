@@ -26,7 +26,6 @@ from watchdog_app.agent.store import RescueStore
 from watchdog_app.errors import RescueError
 
 FINISHED_FILE = "finished.json"
-RESUME_CHOICES = (True, False, "newest")
 
 _lock = threading.Lock()
 _ended_well: dict[str, int] = {}  # trainings of this process that ended well, by folder
@@ -57,6 +56,17 @@ def chapter_directory(directory: str) -> str:
     return root if done == 0 else os.path.join(root, f"fit-{done + 1}")
 
 
+def check(resume: object) -> None:
+    """
+    Refuse what `choose` does not know.
+
+    Raises:
+        ValueError: `resume` is neither True nor False nor "newest".
+    """
+    if not isinstance(resume, bool) and resume != "newest":
+        raise ValueError(f'resume must be True, False or "newest", not {resume!r}')
+
+
 def choose(directory: str, store: RescueStore, resume: bool | str) -> Choice:
     """
     The rescue that the training which begins now goes on from, if any.
@@ -70,8 +80,7 @@ def choose(directory: str, store: RescueStore, resume: bool | str) -> Choice:
     Raises:
         RescueError: "newest" was asked for and there is no rescue.
     """
-    if resume not in RESUME_CHOICES:
-        raise ValueError(f'resume must be True, False or "newest", not {resume!r}')
+    check(resume)
     if resume is False:
         return Choice(None)
     root = os.path.abspath(os.path.expanduser(directory))

@@ -16,6 +16,7 @@ from watchdog_app.agent import (
     position,
     randomness,
     shuffling,
+    step_random,
     variables,
 )
 from watchdog_app.agent.session import Capture
@@ -39,6 +40,7 @@ class FitState:
         self._extra: list[Any] | None = None
         self._training_metrics: dict[int, Any] | None = None
         self._optimizer = _configured(model)
+        self._stateful: list[str] | None = None  # operations of the step, once it is traced
         self.lost: list[str] = []  # what the last capture could not take, in words
 
     def variables(self) -> list[StateVariable]:
@@ -126,6 +128,13 @@ class FitState:
             lost.append(
                 "Python's and NumPy's global random numbers, which the data pipeline draws ahead "
                 "of the training (give the data set a generator of its own)"
+            )
+        if self._stateful is None:
+            self._stateful = step_random.stateful_operations(self.model.train_function)
+        if self._stateful:
+            lost.append(
+                f"random numbers that the training step draws with {', '.join(self._stateful)} "
+                "(draw them with keras.random and a SeedGenerator)"
             )
         return lost + callback_state.changed_since(
             self._callbacks_before, self.callbacks, self.course.epoch

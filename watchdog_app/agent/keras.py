@@ -53,8 +53,7 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
             ValueError: `resume` or `keep` is none of these.
         """
         super().__init__()
-        if resume not in chapters.RESUME_CHOICES:
-            raise ValueError(f'resume must be True, False or "newest", not {resume!r}')
+        chapters.check(resume)
         if keep < 1:
             raise ValueError(f"keep must be at least 1, not {keep}")
         self.directory = str(directory)

@@ -112,13 +112,11 @@ def find_iterator() -> Any:
     """The EpochIterator of the `fit` that is calling, or None: it is a local variable there."""
     from keras.src.trainers.epoch_iterator import EpochIterator
 
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    for frame in _frames_of_keras():
         if frame.f_code.co_name == "fit":
             candidate = frame.f_locals.get("epoch_iterator")
             if isinstance(candidate, EpochIterator):
                 return candidate
-        frame = frame.f_back
     return None
 
 
@@ -134,13 +132,25 @@ def unsupported(iterator: Any) -> str | None:
 
 def siblings() -> list[Any]:
     """The callbacks of the CallbackList that is calling; empty when nothing of the kind is."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    for frame in _frames_of_keras():
         owner = frame.f_locals.get("self")
         if isinstance(owner, keras.callbacks.CallbackList):
             return list(owner.callbacks)
-        frame = frame.f_back
     return []
+
+
+def _frames_of_keras() -> Iterator[FrameType]:
+    """
+    Callers within Keras, innermost first.
+
+    Nobody else's locals may be looked at: before Python 3.13 the look leaves a dict behind that
+    keeps alive what the function holds, also after it deleted it.
+    """
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("keras."):
+            yield frame
+        frame = frame.f_back
 
 
 def adapter_name(iterator: Any) -> str:

@@ -66,8 +66,7 @@ class Rescue:
             TypeError: something in `state` cannot be saved.
             ValueError: `resume` or `keep` is not one of the choices.
         """
-        if resume not in chapters.RESUME_CHOICES:
-            raise ValueError(f'resume must be True, False or "newest", not {resume!r}')
+        chapters.check(resume)
         self.directory = str(directory)
         self.step_number = 0
         self.epoch = 0

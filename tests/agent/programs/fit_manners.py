@@ -137,6 +137,23 @@ def unseeded(**options):
     return result
 
 
+class Noisy(keras.Model):
+    """A step that draws with an operation whose counter nobody can read."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, rows):
+        return self.dense(rows + tf.random.normal(tf.shape(rows)))
+
+
+def noisy():
+    made = Noisy()
+    made.compile("adam", "mse")
+    return made
+
+
 def before():
     global save_at
     save_at = (12, 10**9)
@@ -147,6 +164,7 @@ def before():
     found["memory"] = fit(
         "memory", Remembers(), Forgets(), keras.callbacks.CSVLogger(folder / "log.csv")
     )
+    found["noisy"] = fit("noisy", made=noisy())
     save_at = (12, 17)
     found["damaged"] = fit("damaged")
     save_at = ()

@@ -35,7 +35,7 @@ class Run:
     def __init__(self, name, role, folder, place):
         self.role, self.place = role, place
         self.rescues = f"{folder}/{name}.{'none' if role == 'reference' else 'rescues'}"
-        self.file = open(f"{folder}/{name}.{role}.txt", "w")  # noqa: SIM115 - closed by main
+        self.file = open(f"{folder}/{name}.{role}.txt", "w")
         self.rescue = None
 
     def watch(self, **state):

@@ -1,0 +1,151 @@
+"""Passes over data in a custom loop: a fresh process gets the batches that were not had."""
+
+from __future__ import annotations
+
+import json
+
+from watchdog_app.agent.passes import Passes
+
+
+class Shuffled:
+    """Counts its passes as a reshuffling data set does: each pass gives other values."""
+
+    def __init__(self) -> None:
+        self.passes = 0
+
+    def __iter__(self):
+        self.passes += 1
+        return iter([10 * self.passes + index for index in range(4)])
+
+
+def silent(_message: str) -> None:
+    pass
+
+
+def resumed(passes: Passes) -> Passes:
+    """As another process would see them: through JSON."""
+    fresh = Passes(silent)
+    fresh.continue_from(json.loads(json.dumps(passes.position())))
+    return fresh
+
+
+def arrivals() -> tuple[list[int], object]:
+    seen: list[int] = []
+    return seen, lambda: seen.append(1)
+
+
+def test_a_pass_goes_on_after_the_batches_that_were_had():
+    """In the second epoch, after one batch: the same order, the other three."""
+    passes, data = Passes(silent), Shuffled()
+    list(passes.run(data, silent_arrival))
+    passes.new_epoch()
+    next(passes.run(data, silent_arrival))
+
+    fresh = Shuffled()
+    seen, arrived = arrivals()
+    rest = list(resumed(passes).run(fresh, arrived))
+
+    assert [21, 22, 23] == rest
+    assert 2 == fresh.passes
+    assert [1] == seen
+
+
+def test_a_finished_pass_of_the_epoch_gives_nothing_and_the_next_goes_on():
+    """Two data sets in one epoch, interrupted in the second."""
+    passes, first, second = Passes(silent), Shuffled(), Shuffled()
+    list(passes.run(first, silent_arrival))
+    running = passes.run(second, silent_arrival)
+    next(running), next(running)
+
+    again = resumed(passes)
+    one, two = Shuffled(), Shuffled()
+
+    assert [] == list(again.run(one, silent_arrival))
+    assert [12, 13] == list(again.run(two, silent_arrival))
+
+
+def test_passes_after_the_resumed_epoch_are_those_of_an_uninterrupted_loop():
+    """The data set that was skipped has had as many passes as it would have had."""
+    passes, first, second = Passes(silent), Shuffled(), Shuffled()
+    list(passes.run(first, silent_arrival))
+    next(passes.run(second, silent_arrival))
+    again, one, two = resumed(passes), Shuffled(), Shuffled()
+    list(again.run(one, silent_arrival))
+    list(again.run(two, silent_arrival))
+    again.new_epoch()
+
+    assert [20, 21, 22, 23] == list(again.run(one, silent_arrival))
+    assert [20, 21, 22, 23] == list(again.run(two, silent_arrival))
+
+
+def test_a_place_that_the_epoch_had_not_reached_keeps_its_passes():
+    """Validation data of earlier epochs, interrupted before it in the next one."""
+    passes, train, held_out = Passes(silent), Shuffled(), Shuffled()
+    list(passes.run(train, silent_arrival))
+    list(passes.run(held_out, silent_arrival))
+    passes.new_epoch()
+    next(passes.run(train, silent_arrival))
+    again, train, held_out = resumed(passes), Shuffled(), Shuffled()
+    seen, arrived = arrivals()
+    list(again.run(train, silent_arrival))
+
+    assert [20, 21, 22, 23] == list(again.run(held_out, arrived))
+    assert [] == seen
+
+
+def test_data_sets_made_anew_in_each_epoch_start_at_their_first_pass():
+    """What is gone when the rescue is saved was made for its pass alone."""
+    passes = Passes(silent)
+    for _ in range(3):
+        list(passes.run(Shuffled(), silent_arrival))
+        passes.new_epoch()
+    again = resumed(passes)
+
+    assert [10, 11, 12, 13] == list(again.run(Shuffled(), silent_arrival))
+
+
+def test_a_generator_goes_on_where_it_was_over_all_epochs():
+    """It is never renewed, so every batch that was ever had is drawn again."""
+    passes, numbers = Passes(silent), iter(range(100))
+    for _ in range(2):
+        running = passes.run(numbers, silent_arrival)
+        assert [next(running) for _ in range(3)]
+        passes.new_epoch()
+    running = passes.run(numbers, silent_arrival)
+    assert [6, 7] == [next(running), next(running)]
+    again, numbers = resumed(passes), iter(range(100))
+
+    assert 8 == next(again.run(numbers, silent_arrival))
+
+
+def test_a_second_rescue_before_a_place_was_reached_knows_what_the_first_knew():
+    """Interrupted twice: what the first rescue recorded is not forgotten by the second."""
+    passes, train, held_out = Passes(silent), Shuffled(), Shuffled()
+    list(passes.run(train, silent_arrival))
+    list(passes.run(held_out, silent_arrival))
+    passes.new_epoch()
+    next(passes.run(train, silent_arrival))
+    second = resumed(passes)
+    train = Shuffled()
+    next(second.run(train, silent_arrival))
+    third, train, held_out = resumed(second), Shuffled(), Shuffled()
+
+    assert [22, 23] == list(third.run(train, silent_arrival))
+    assert [20, 21, 22, 23] == list(third.run(held_out, silent_arrival))
+
+
+def test_the_batch_is_counted_over_the_resume():
+    """What is reported is the batch of the epoch, not of the process."""
+    passes = Passes(silent)
+    running = passes.run(Shuffled(), silent_arrival)
+    next(running), next(running)
+    again = resumed(passes)
+    assert again.batch is None
+
+    next(again.run(Shuffled(), silent_arrival))
+
+    assert 3 == again.batch
+
+
+def silent_arrival() -> None:
+    pass
