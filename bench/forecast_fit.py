@@ -134,7 +134,8 @@ class Claims:
                 )
             )
         full = view.used >= 0.985 * view.limit
-        last = forecaster.last_chance() is not None
+        soon = forecaster.last_chance()
+        last = soon is not None and soon < 2.6
         if full or last:
             rows.append((view.t, i, *[0.0] * (len(COLUMNS) - 4), full, last))
 

@@ -12,6 +12,8 @@ from watchdog_app.units import format_bytes, format_duration
 _UNKNOWN_SAVE_S = 5.0  # half a gigabyte to a slow disk
 _UNKNOWN_STEP_S = 1.0
 _NO_COSTS = Costs()
+_LAST_S = 2.6  # a look, a step and a small save
+_LAST_FACTOR = 1.5
 _REWORD_S = 0.5
 _HOLD_OPEN_S = 6.0  # an alarm outlives its evidence this long, so that it does not flap
 _HOLD_PAUSE_S = 1.0  # the last resort ends as soon as it may
@@ -102,9 +104,11 @@ class CeilingWatch:
         notify = self._notify.step(
             now_mono_s, _low(outlook.strict_eta_s), self._stages.warn_s * stretch
         )
-        rescue = self._rescue.step(
-            now_mono_s, _low(outlook.eager_eta_s), self._cost_s(costs) * stretch
-        )
+        due = _low(outlook.eager_eta_s)
+        last = outlook.last_chance_s
+        if last is not None and last < self._last_s(costs) * stretch:
+            due = 0.0
+        rescue = self._rescue.step(now_mono_s, due, self._cost_s(costs) * stretch)
         rescue = rescue or notify
         hold = self._hold.step(
             now_mono_s,
@@ -135,6 +139,11 @@ class CeilingWatch:
         save = _UNKNOWN_SAVE_S if costs.save_s is None else costs.save_s
         step = _UNKNOWN_STEP_S if costs.step_s is None else costs.step_s
         return max(self._stages.rescue_floor_s, (save + step) * self._stages.safety_factor)
+
+    @staticmethod
+    def _last_s(costs: Costs) -> float:
+        """What the very last moment for a checkpoint is, by its cost."""
+        return max(_LAST_S, _LAST_FACTOR * ((costs.save_s or 0.0) + (costs.step_s or 0.0)))
 
     def _pace(self, used: float, limit: float, outlook: Outlook) -> float:
         slow, fast = self._watch.interval_s, self._watch.fast_interval_s

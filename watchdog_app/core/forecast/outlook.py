@@ -25,6 +25,7 @@ class Outlook:
     fastest_per_s: float = 0.0  # fastest plausible fill rate, for the pace of looking
     strict_eta_s: float | None = None
     eager_eta_s: float | None = None
+    last_chance_s: float | None = None  # time to full by the last seconds' growth, near the limit
     critical: bool = False  # at the limit, in new territory and still rising
 
 

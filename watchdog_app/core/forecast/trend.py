@@ -28,7 +28,13 @@ _MATTERS = 2e-3  # of the largest value seen: less growth than this is no claim
 _FULL = 0.985  # of the limit: at the end, whatever the trend says
 _LEAST_EVIDENCE = 0.02  # growth per room left; a forecast from less would be a guess
 _LATE = 0.65  # of the limit, where the last-chance rule begins
-_REREAD, _REREAD_AT_REST = 0.125, 0.25  # of a block's length
+_LAST_BLOCKS = 8  # of the shortest scale: some 2 s
+_LAST_GAIN = 0.02  # of the limit, in that time
+_LAST_HORIZON_S = 12.0
+_BURST_RATE = 0.13  # of the limit a second: faster growth is a burst ...
+_TOP = 0.93  # ... until it is as high as this
+_CRITICAL, _CRITICAL_GAIN, _CRITICAL_S = 0.98, 0.002, 3.0
+_REREAD, _REREAD_AT_REST = 0.125, 0.5  # of a block's length
 _NONE: list[Claim] = []
 _SWINGS = 0.25  # height of the swings as a share of the growth
 _AGREES = 0.6  # concordance
@@ -192,9 +198,6 @@ class TrendForecaster:
         eager = self._soonest(claims, view, self.eager)
         if view.used >= _FULL * view.limit:
             strict = eager = 0.0
-        last = self.last_chance()
-        if last is not None and (eager is None or last < eager):
-            eager = last
         chosen = self._choose(claims)
         fastest = max((c.slope for c in claims), default=0.0)
         forecast = None
@@ -213,7 +216,8 @@ class TrendForecaster:
             fastest_per_s=fastest,
             strict_eta_s=strict,
             eager_eta_s=eager,
-            critical=strict is not None and strict < 3.0 and view.used >= 0.98 * view.limit,
+            last_chance_s=self.last_chance(),
+            critical=strict is not None and strict < _CRITICAL_S and self._is_filling(view),
         )
 
     @staticmethod
@@ -274,6 +278,13 @@ class TrendForecaster:
         high = eta * math.exp(_HIGH[0] + _HIGH[1] * later + _HIGH[2] * youth) + _JITTER_S
         return Forecast(eta, max(0.0, low), high)
 
+    def _is_filling(self, view: View) -> bool:
+        """At the limit and still rising: what sits there quietly may do so for days."""
+        base = self._pyramid.levels[0]
+        if view.used < _CRITICAL * view.limit or len(base) < _LAST_BLOCKS:
+            return False
+        return view.used - base[-_LAST_BLOCKS][1] >= _CRITICAL_GAIN * view.limit
+
     def last_chance(self) -> float | None:
         """
         Time to full by the last seconds' growth, when little room is left.
@@ -282,22 +293,19 @@ class TrendForecaster:
         of evidence; faster growth is a burst, and could not be answered anyway.
         """
         view, base = self.view(), self._pyramid.levels[0]
-        if view.used < _LATE * view.limit or len(base) < 8:
+        if view.used < _LATE * view.limit or len(base) < _LAST_BLOCKS:
             return None
-        then = base[-8]
-        passed = view.t - then[0]
+        then, half = base[-_LAST_BLOCKS], base[-_LAST_BLOCKS // 2]
         gain = view.used - then[1]
-        half = base[-4]
-        rate = gain / max(0.25, passed)
-        lately = (view.used - half[1]) / max(0.25, view.t - half[0])
-        if rate <= 0.0 or lately < 0.6 * rate:
+        rate = gain / max(BASE_S, view.t - then[0])
+        lately = (view.used - half[1]) / max(BASE_S, view.t - half[0])
+        if gain < _LAST_GAIN * view.limit or lately < _AGREES * rate:
             return None
         rate = max(rate, lately)
-        room = max(0.0, view.limit - view.used)
-        if rate > 0.13 * view.limit and view.used < 0.93 * view.limit:
+        if rate > _BURST_RATE * view.limit and view.used < _TOP * view.limit:
             return None
-        eta = room / rate
-        if eta > 2.6 or gain < 0.02 * view.limit:
+        eta = max(0.0, view.limit - view.used) / rate
+        if eta > _LAST_HORIZON_S:
             return None
         visits = view.swings.visits(view.used - 0.005 * view.limit, then[0])
         return None if visits.times else eta
