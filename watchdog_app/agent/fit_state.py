@@ -13,6 +13,7 @@ import numpy as np
 from watchdog_app.agent import (
     callback_state,
     environment,
+    matching,
     position,
     randomness,
     shuffling,
@@ -171,16 +172,16 @@ class SavedFit:
 
     def differences(self, current: Sequence[StateVariable]) -> list[str]:
         """What keeps this rescue from fitting the program, in words."""
-        return variables.differences(self._variables, current)
+        return matching.differences(self._variables, current)
 
     def only_missing(self, current: Sequence[StateVariable]) -> bool:
         """The program lacks variables of the rescue, and differs in nothing else."""
         found = self.differences(current)
-        return all(text.endswith(variables.RESCUE_ONLY) for text in found)
+        return all(text.endswith(matching.RESCUE_ONLY) for text in found)
 
     def load_variables(self, current: Sequence[StateVariable]) -> None:
         """Set all variables, one at a time."""
-        variables.load(self._variables, current, self.read)
+        matching.load(self._variables, current, self.read)
 
     def load_rest(self, callbacks: Sequence[Any]) -> list[str]:
         """Give callbacks and global random numbers back; returns callbacks that are not there."""

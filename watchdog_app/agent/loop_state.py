@@ -18,7 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from watchdog_app.agent import environment, randomness, variables
+from watchdog_app.agent import environment, matching, randomness, variables
 from watchdog_app.agent.callback_state import plain
 from watchdog_app.agent.session import Capture
 from watchdog_app.agent.variables import Row, StateVariable
@@ -115,7 +115,7 @@ class LoopState:
         """
         current = self.variables()
         rows = saved.rows({item.name for item in current})
-        found = variables.differences(rows, current)
+        found = matching.differences(rows, current)
         names = set(saved.meta["others"])
         found += [f"{name} is in the rescue only" for name in sorted(names - set(self._others))]
         found += [f"{name} is in the program only" for name in sorted(set(self._others) - names)]
@@ -124,8 +124,8 @@ class LoopState:
             if row is None or row[1:] != (array.dtype.name, array.shape):
                 found.append(f"the array {name} has another type or shape in the rescue")
         if found:
-            raise variables.mismatch(saved.path, found)
-        variables.load(rows, current, saved.read)
+            raise matching.mismatch(saved.path, found)
+        matching.load(rows, current, saved.read)
         for name, array in self._arrays.items():
             array[...] = saved.read(f"{name}/")
         for name, thing in self._others.items():

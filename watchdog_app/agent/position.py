@@ -1,36 +1,23 @@
 """
-Where `fit` stands in its data, and how a fresh `fit` gets there again.
+Where `fit` stands in its data, read from outside while it trains: nothing is hooked or counted.
 
-Keras draws the batches of all epochs through one `EpochIterator`. Its course is
-read from outside while training runs: nothing is hooked or counted per batch.
-To resume, Keras's own generator is driven through the finished epochs (which
-makes as many dataset iterators and calls the same epoch hooks, so that every
-reshuffle comes out as before) and then through the finished batches of the
-current one, which are drawn and dropped. Only the one iterator object of the
-resumed fit is touched, for its first epoch.
-
-Relies on what `keras.src.trainers.epoch_iterator.EpochIterator` has been since
-Keras 3.8: `_enumerate_iterator`, `_current_iterator`, `_steps_seen`,
-`_num_batches`, `catch_stop_iteration`. `unsupported` says when it is not so.
+Keras draws the batches of all epochs through one `EpochIterator`. What is relied
+on has been there since Keras 3.8: `_enumerate_iterator`, `_current_iterator`,
+`_steps_seen`, `_num_batches`, `catch_stop_iteration`. `unsupported` says when it
+is not so.
 """
 
 from __future__ import annotations
 
 import sys
-import time
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from types import FrameType
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-from watchdog_app.errors import RescueMismatch
-
-_SAY_AFTER_S = 2.0  # drawing finished batches again is said when it takes longer
 UNSEEDED_SHUFFLE = (
     "the order of a tf.data shuffle without a seed (give it one: shuffle(..., seed=1))"
 )
@@ -81,7 +68,7 @@ class Course:
         return None if total is None else int(total)
 
     def position(self) -> dict[str, Any]:
-        """Plain JSON values, to be given to `Replay` in another process."""
+        """Plain JSON values, to be given to `replay.Replay` in another process."""
         ended = [[steps, len(list(group))] for steps, group in groupby(self.ended)]
         return {
             "first_epoch": self.first_epoch,
@@ -184,141 +171,6 @@ def unrepeatable_order(iterator: Any) -> str | None:
         if context.global_seed() is None:
             return "the shuffled order of arrays without a seed (keras.utils.set_random_seed)"
     return None
-
-
-class Replay:
-    """
-    Brings one fresh EpochIterator to a recorded position when its first epoch begins.
-
-    Args:
-        iterator: of the fit that resumes.
-        position: what `Course.position` returned.
-        before_epoch: called when the finished epochs are replayed, before the current one.
-        train_step: trains on the next batch of the dataset iterator it is given, to make
-            variables that nothing else can make; None when all of them exist.
-        arrived: called once when the position is reached, before the next batch is trained.
-        say: tells the user a line.
-    """
-
-    def __init__(
-        self,
-        iterator: Any,
-        position: dict[str, Any],
-        *,
-        before_epoch: Callable[[], None],
-        train_step: Callable[[Any], object] | None,
-        arrived: Callable[[], None],
-        say: Callable[[str], None],
-    ) -> None:
-        self._iterator = iterator
-        self._position = position
-        self._before_epoch = before_epoch
-        self._train_step = train_step
-        self._arrived = arrived
-        self._say = say
-        # A Python generator goes on where the iterator before it stopped; every dataset
-        # iterator else starts at its own beginning, and those not in use any more need no draws.
-        self._draw_all = adapter_name(iterator) == "GeneratorDataAdapter"
-        self._source: Any = None
-        self._owed = 0
-
-    def install(self) -> None:
-        """Let the next epoch of this iterator, and that one alone, begin with the replay."""
-        vars(self._iterator)["_enumerate_iterator"] = self._first_epoch
-
-    def remove(self) -> None:
-        """Leave the iterator as Keras made it."""
-        vars(self._iterator).pop("_enumerate_iterator", None)
-
-    def _first_epoch(self) -> Iterator[Any]:
-        self.remove()
-        with warnings.catch_warnings():
-            # Keras says again, for each replayed epoch, that its data ran out.
-            warnings.simplefilter("ignore")
-            self._finished_epochs()
-        self._before_epoch()
-        if self._position["epoch_done"]:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                self._whole_epoch(self._position["ran_out"])
-            self._draw()
-            self._arrived()
-            return
-        generator = self._iterator._enumerate_iterator()
-        item = self._finished_batches(generator)
-        self._draw()
-        self._arrived()
-        yield item
-        yield from generator
-
-    def _finished_epochs(self) -> None:
-        adapter = self._iterator.data_adapter
-        # Workers would compute batches of every finished epoch only to drop them.
-        workers = getattr(adapter, "enqueuer", None)
-        if workers is not None and adapter.num_batches is not None:
-            adapter.enqueuer = None
-        for steps, count in self._position["ended"]:
-            for _ in range(count):
-                self._whole_epoch(steps)
-        if workers is not None:
-            adapter.enqueuer = workers
-
-    def _whole_epoch(self, ran_out_at: int | None) -> None:
-        """One epoch without training: to its regular end, or to where its data ran out."""
-        generator = self._iterator._enumerate_iterator()
-        for item in generator:
-            self._step(item)
-            if ran_out_at is not None and self._iterator._steps_seen >= ran_out_at:
-                generator.close()
-                self._run_out()
-                return
-
-    def _run_out(self) -> None:
-        """What Keras does when the data ended earlier than expected."""
-        with self._iterator.catch_stop_iteration():
-            raise StopIteration
-
-    def _finished_batches(self, generator: Iterator[Any]) -> Any:
-        """Drive the current epoch to the step that comes next, and return Keras's item for it."""
-        next_batch = self._position["next_batch"]
-        for item in generator:
-            if item[0] >= next_batch:
-                return item
-            self._step(item)
-        raise RescueMismatch(
-            f"The rescue was saved before batch {next_batch} of its epoch, but the data of this "
-            "program ends earlier. Train on the same data with the same batch size, or start "
-            "afresh with Rescue(..., resume=False)."
-        )
-
-    def _step(self, item: Any) -> None:
-        """Owe the batches of one training step to the dataset iterator that would feed it."""
-        source = item[-1]
-        if source is not self._source:
-            if self._draw_all:
-                self._draw()
-            self._source, self._owed = source, 0
-        self._owed += self._iterator.steps_per_execution
-
-    def _draw(self) -> None:
-        """Draw what is owed, and drop it."""
-        total, began = self._owed, time.monotonic()
-        said = False
-        while self._owed > 0:
-            try:
-                if self._train_step is not None:
-                    self._train_step(self._source)
-                    self._train_step = None
-                    self._owed -= self._iterator.steps_per_execution
-                else:
-                    next(self._source)
-                    self._owed -= 1
-            except (StopIteration, tf.errors.OutOfRangeError):
-                break  # the last execution of an epoch may hold fewer steps than the others
-            if not said and time.monotonic() - began > _SAY_AFTER_S:
-                said = True
-                self._say(f"drawing {total} batches again to find the place in the data")
-        self._owed = 0
 
 
 def unseeded_shuffle(dataset: Any) -> bool:

@@ -12,10 +12,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from watchdog_app.agent import fit_state, position, randomness, variables
+from watchdog_app.agent import fit_state, matching, position, randomness
 from watchdog_app.agent.contain import say
 from watchdog_app.agent.fit_state import FitState, SavedFit
 from watchdog_app.agent.loaded import LoadedRescue
+from watchdog_app.agent.replay import Replay
 from watchdog_app.errors import RescueMismatch
 
 _METRICS_HOOK = "_get_metrics_result_or_logs"
@@ -41,7 +42,7 @@ class Resumption:
         self._state = state
         self._saved = saved = SavedFit(rescue.path, rescue.meta, rescue.read)
         self._arrived = False
-        self._replay: position.Replay | None = None
+        self._replay: Replay | None = None
         course = state.course
         iterator = course.iterator if saved.position["followed"] else None
         fit_state.build(model, saved, course.iterator)
@@ -50,7 +51,7 @@ class Resumption:
         # What the first training step alone can make, it makes during the replay.
         waits = bool(found) and iterator is not None and saved.only_missing(current)
         if found and not waits:
-            raise variables.mismatch(rescue.path, found)
+            raise matching.mismatch(rescue.path, found)
         _same_length(saved, course)
         changed = saved.changed(model)
         if not found:
@@ -60,7 +61,7 @@ class Resumption:
         course.continue_from(saved.position)
         model._initial_epoch = course.epoch
         if iterator is not None:
-            self._replay = position.Replay(
+            self._replay = Replay(
                 iterator,
                 saved.position,
                 before_epoch=self._before_epoch,
@@ -115,7 +116,7 @@ class Resumption:
         current = self._state.variables()
         found = self._saved.differences(current)
         if found:
-            raise variables.mismatch(self._rescue.path, found)
+            raise matching.mismatch(self._rescue.path, found)
         self._saved.load_variables(current)
         absent = self._saved.load_rest(self._state.callbacks)
         if absent:
