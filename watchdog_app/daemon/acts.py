@@ -14,6 +14,7 @@ from typing import Any
 
 from watchdog_app.actions import processes
 from watchdog_app.actions.paused import Paused, Resumed
+from watchdog_app.core.notices import Notice
 from watchdog_app.core.outlook import Decision, DecisionKind, Outcome, OutcomeStatus
 from watchdog_app.core.records import ProcessKey, Task
 from watchdog_app.daemon import pauses as pausing
@@ -36,9 +37,8 @@ class Acts:
     The one place from which the machine is changed.
 
     Args:
-        own_pids: processes of ours, never to be stopped.
         recorded: called with the outcome of each decision of the policy.
-        wording: notice of a decision, as in docs/protocol.md.
+        wording: notice of a decision.
     """
 
     def __init__(
@@ -50,9 +50,8 @@ class Acts:
         checkpoints: Checkpoints,
         pauses: Pauses,
         notices: Notices,
-        own_pids: Callable[[], set[int]],
         recorded: Callable[[Outcome], None],
-        wording: Callable[[Decision, Task | None], dict[str, Any]],
+        wording: Callable[[Decision, Task | None], Notice],
         log: Log,
     ) -> None:
         self._boot = boot
@@ -61,7 +60,6 @@ class Acts:
         self._checkpoints = checkpoints
         self._pauses = pauses
         self._notices = notices
-        self._own_pids = own_pids
         self._recorded = recorded
         self._wording = wording
         self._log = log
@@ -231,7 +229,6 @@ class Acts:
         self._moving.add(task.key)
         self._journal.settle(lambda journal: journal.put_pause(ident, stored), DURABLE_S)
         keys = [member.key for member in task.members]
-        own = self._own_pids()
 
         def finish(value: Any, error: Exception | None) -> None:
             self._moving.discard(task.key)
@@ -262,7 +259,7 @@ class Acts:
                 {"method": paused.method, "processes": count},
             )
 
-        self._worker.submit(lambda: processes.pause(keys, own_pids=own), finish)
+        self._worker.submit(lambda: processes.pause(keys), finish)
 
     def _resume(
         self, pause: Pause, ended: Ended, done: Callable[[Resumed | Exception], None] | None

@@ -122,7 +122,7 @@ class App:
             settings.journal.max_bytes,
             self._waker.wake,
         )
-        self._worker = Worker(self._waker.wake)
+        self._worker = Worker(self._waker.wake, "actions")
         self._pauses = Pauses()
         machine = open_machine()
         self._agents = Agents(
@@ -142,7 +142,7 @@ class App:
         self._server = Server(
             self._poller, paths.socket_path(), self._handle, self._connection_ended, log
         )
-        self._notices = Notices(self._poller, self._server, settings.notify, log)
+        self._notices = Notices(self._server, settings.notify, self._waker.wake, log)
         self._checkpoints = Checkpoints(self._agents, self._send_to_agent)
         self._acts = Acts(
             boot=boot,
@@ -151,7 +151,6 @@ class App:
             checkpoints=self._checkpoints,
             pauses=self._pauses,
             notices=self._notices,
-            own_pids=lambda: {os.getpid(), *self._notices.own_pids()},
             recorded=self._observer.record,
             wording=lambda decision, task: notice(decision, task, self._watching.look),
             log=log,
@@ -238,7 +237,7 @@ class App:
         self._settings, self._sources = settings, sources
         self._observer.apply(settings)
         self._watching.settings = settings.watch
-        self._notices.settings = settings.notify
+        self._notices.apply(settings.notify)
         self._agents.interval_s = settings.watch.interval_s
         self._journal.configure(settings.journal.max_age_s, settings.journal.max_bytes)
         self._log.info("the configuration was read again")

@@ -8,29 +8,19 @@ import time
 from typing import Any
 
 from watchdog_app.core import explain, notices
+from watchdog_app.core.notices import Notice
 from watchdog_app.core.outlook import Decision
 from watchdog_app.core.records import Task
 from watchdog_app.daemon.status import Look, incident
 
 
-def notice(decision: Decision, task: Task | None, look: Look | None) -> dict[str, Any]:
-    """A notice as in docs/protocol.md."""
+def notice(decision: Decision, task: Task | None, look: Look | None) -> Notice:
+    """The notice that a decision asks for."""
     agent = look.agents.get(task.key) if look is not None and task is not None else None
     about = None
     if look is not None:
         about = next((e for e in look.result.incidents if e.id == decision.incident), None)
-    made = notices.notice(decision, task, agent, about)
-    return {
-        "id": made.id,
-        "incident": made.incident,
-        "stage": made.stage,
-        "urgency": made.urgency,
-        "title": made.title,
-        "body": made.body,
-        "task": made.task,
-        "actions": [{"key": action.key, "label": action.label} for action in made.actions],
-        "unix_s": made.unix_s,
-    }
+    return notices.notice(decision, task, agent, about)
 
 
 def explanation(look: Look | None, task: Task | None) -> dict[str, Any]:

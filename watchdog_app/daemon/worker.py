@@ -1,5 +1,5 @@
 """
-One thread for what may take a second: stopping a task, freezing a group. Started when first needed.
+A thread for what may take seconds: stopping a task, showing a notice. Started when first needed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ _STACK_BYTES = 512 * 1024
 class Worker:
     """Runs jobs one after the other; `done` is called in `collect`, by who calls that."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[], None], name: str) -> None:
         self._wake = wake
+        self._name = name
         self._ready = threading.Condition()
         self._jobs: deque[tuple[Callable[[], Any], Done]] = deque()
         self._finished: deque[tuple[Done, Any, Exception | None]] = deque()
@@ -32,7 +33,7 @@ class Worker:
             if self._thread is None:
                 old = threading.stack_size(_STACK_BYTES)
                 try:
-                    self._thread = threading.Thread(target=self._run, name="actions", daemon=True)
+                    self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                     self._thread.start()
                 finally:
                     threading.stack_size(old)

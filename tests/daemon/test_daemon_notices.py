@@ -1,0 +1,159 @@
+"""Notices find their way: to a companion, past one that does not answer, to a user's command."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+import pytest
+from test_daemon_agents import begin
+
+RULE = """
+[actions]
+notify = false
+checkpoint = false
+pause = false
+[[rule]]
+task = "train.py"
+notify = true
+"""
+
+
+@pytest.fixture
+def death(world):
+    """A training with an agent that is killed: a notice that nothing else depends on."""
+
+    def happen() -> int:
+        pid = begin(world, "own-save")
+        world.until(lambda: world.task(pid)["agent"]["rescue"], "the rescue is known")
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    return happen
+
+
+def configure(world, notify: str) -> None:
+    world.config.write_text(RULE + "[notify]\n" + notify)
+
+
+def outcome(world, client) -> dict:
+    """The outcome of the notice."""
+
+    def found():
+        entries = client.call("history", kinds=["outcome"])["entries"]
+        return [e for e in entries if e["decision_kind"] == "notify"]
+
+    return world.until(found, "the notice has an outcome")[0]
+
+
+def test_a_companion_that_subscribes_gets_the_notice(world, death):
+    """Title, body, task and buttons; its word is the outcome."""
+    configure(world, "desktop = false\n")
+    client = world.start()
+    tray = world.connect("tray")
+    tray.call("subscribe", topics=["notices"])
+
+    pid = death()
+
+    note = next(tray.notifications(20))
+    assert "notice" == note["method"]
+    assert pid == note["params"]["task"]
+    assert "train.py" in note["params"]["title"]
+    assert "42" in note["params"]["body"]
+    assert {} == tray.call("notice.shown", id=note["params"]["id"], delivered=True, detail="seen")
+    found = outcome(world, client)
+    assert ("done", "seen") == (found["status"], found["detail"])
+    assert 1 == client.call("status")["daemon"]["notices"]["shown"]
+
+
+@pytest.mark.parametrize("answer", ["silence", "failure"])
+def test_a_companion_that_cannot_show_it_is_not_relied_on(world, death, answer):
+    """The user's command is run instead, with the notice on its standard input."""
+    said = world.folder / "said"
+    configure(world, f"desktop = false\ncommand = {command(world, said)}\n")
+    client = world.start()
+    tray = world.connect("tray")
+    tray.call("subscribe", topics=["notices"])
+
+    pid = death()
+
+    note = next(tray.notifications(20))
+    if answer == "failure":
+        tray.call("notice.shown", id=note["params"]["id"], delivered=False, detail="no bus")
+    found = outcome(world, client)
+    assert ("done", "shown by command") == (found["status"], found["detail"])
+    assert pid == json.loads(said.read_text())["task"]
+
+
+def test_a_command_is_run_also_when_a_companion_shows_it(world, death):
+    """A page to a phone does not depend on who sits at the desk."""
+    said = world.folder / "said"
+    configure(world, f"desktop = false\ncommand = {command(world, said)}\n")
+    world.start()
+    tray = world.connect("tray")
+    tray.call("subscribe", topics=["notices"])
+
+    death()
+
+    note = next(tray.notifications(20))
+    tray.call("notice.shown", id=note["params"]["id"], delivered=True)
+    world.until(said.exists, "the command has run")
+
+
+def test_a_notice_that_nobody_can_be_shown_is_written_down_as_such(world, death):
+    """Undelivered, with the reason; the status has it too."""
+    configure(world, "desktop = false\n")
+    client = world.start()
+
+    death()
+
+    found = outcome(world, client)
+    assert "undelivered" == found["status"]
+    assert "[notify]" in found["detail"]
+    assert 1 == client.call("status")["daemon"]["notices"]["undelivered"]
+
+
+def test_a_notice_can_go_to_standard_error(world, death):
+    """For those who watch the daemon's own output."""
+    configure(world, "desktop = false\nterminal = true\n")
+    client = world.start()
+
+    death()
+
+    assert "done" == outcome(world, client)["status"]
+    assert "watchdog: " in world.log()
+
+
+def test_a_command_that_hangs_stalls_nothing(world, death):
+    """The daemon looks and answers while it runs."""
+    configure(world, 'desktop = false\ncommand = ["sleep", "600"]\n')
+    client = world.start()
+    death()
+    world.until(lambda: client.call("history", kinds=["death"])["entries"], "the death is told")
+
+    before = client.call("status")["daemon"]["ticks"]
+
+    world.until(lambda: client.call("status")["daemon"]["ticks"] > before + 1, "it still looks", 5)
+
+
+def test_no_notice_where_the_rules_forbid_it(world, death):
+    """`notify = false`: the death is in the journal and nobody is told."""
+    world.config.write_text(RULE.replace("notify = true", "notify = false"))
+    client = world.start()
+
+    death()
+
+    world.until(lambda: client.call("history", kinds=["death"])["entries"], "it is written down")
+    assert [] == client.call("history", kinds=["decision", "outcome"])["entries"]
+
+
+def command(world, said) -> str:
+    """A command that keeps what it was given."""
+    path = world.folder / "keep.py"
+    path.write_text(
+        f"import os, sys\ntext = sys.stdin.read()\nopen({str(said)!r} + '.new', 'w').write(text)\n"
+        f"os.rename({str(said)!r} + '.new', {str(said)!r})\n"
+    )
+    return json.dumps([sys.executable, str(path)])
