@@ -290,7 +290,10 @@ class Engine:
         recent = self._ceilings[reading.key].rate(_PACE_WINDOW_S)
         held = any(agent.saving for each in agents.values() for agent in each)
         incident.pace(assessment.slope_per_s, recent, dt_s, held)
-        if _at_the_end(incident, reading, assessment, self._settings.stages.hold_s):
+        if not reading.lethal:
+            # A pause is for what kills; here the worst is that the machine gets slow.
+            assessment = replace(assessment, stage=min(assessment.stage, Stage.RESCUE))
+        elif _at_the_end(incident, reading, assessment, self._settings.stages.hold_s):
             assessment = replace(assessment, stage=Stage.HOLD)
         incident.observe(
             max(assessment.stage, Stage.WARN) if assessment.notify else assessment.stage,

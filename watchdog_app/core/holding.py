@@ -120,7 +120,7 @@ def pause(scene: Scene, task: Task) -> Decision:
     saved = [scene.ledgers[agent.key].saved_mono_s for agent in agents]
     at = max((each for each in saved if each is not None), default=None)
     if at is not None:
-        work = f"its rescue is {format_duration(scene.mono_s - at)} old"
+        work = f"its rescue is {format_duration(max(0.0, scene.mono_s - at))} old"
     elif agents:
         work = "it could not be saved, and would otherwise die"
     else:

@@ -63,7 +63,7 @@ class Policy:
             ledger.observe(agent, now)
             expired = ledger.expire(now)
             if expired is not None:
-                self._unanswered(expired)
+                self._unanswered(expired, tell=ledger.failures == 1)
 
     def decide(self, scenes: Sequence[Scene]) -> list[Decision]:
         """All decisions of a tick, in the order in which they are to be carried out."""
@@ -113,7 +113,10 @@ class Policy:
             elif first[1].pending is None and not first[0].saving:
                 why = "is saved once more before it is paused"
                 saves.append(self._ask(scene, target, first[0], why, final=True))
-        warning = self.telling.warning(scene, waits or bool(scene.incident.pausing))
+        # What becomes of a pause is a notice of its own.
+        incident = scene.incident
+        pausing = waits or bool(incident.pausing or incident.unpausable)
+        warning = self.telling.warning(scene, pausing)
         if warning is not None:
             yield warning
         yield from saves
@@ -142,7 +145,8 @@ class Policy:
                     agent,
                     scene.mono_s,
                     since_mono_s=since,
-                    left_s=scene.left_s,
+                    # Beyond one that does not kill there is time: nothing dies at its edge.
+                    left_s=scene.left_s if scene.reading.lethal else float("inf"),
                     last=last,
                     reach_s=scene.reach_s,
                 ):
@@ -154,9 +158,12 @@ class Policy:
         chosen: set[ProcessKey] = set()
         if not attribution.foreign:
             for culprit in attribution.guilty:
-                if culprit.task in scene.tasks:
+                task = scene.tasks.get(culprit.task)
+                if task is not None and not stopped(task):
                     chosen.add(culprit.task)
-                    yield scene.tasks[culprit.task], f"makes {culprit.share:.0%} of the growth"
+                    yield task, f"makes {culprit.share:.0%} of the growth"
+            if attribution.culprits and not chosen:
+                return  # whoever made it grow has ended or is paused: the danger is over
         with_agent = [scene.tasks[key] for key in scene.agents if key in scene.tasks]
         if not chosen and len(with_agent) == 1 and scene.reading.lethal:
             # Too little growth to name anybody, and only one that has anything to lose.
@@ -222,6 +229,7 @@ class Policy:
             evidence = decision.evidence
             room = float(evidence["limit"] or 0) - float(evidence["used"] or 0)
             incident.holds[task] = Hold(now, max(0.0, room), incident.pace_per_s)
+            incident.pace_per_s = 0.0  # that was its pace: what still grows shows anew
             self._queue(Topic.PAUSED, decision, outcome)
         elif outcome.status is OutcomeStatus.FAILED:
             incident.unpausable.add(task)
@@ -241,10 +249,10 @@ class Policy:
         else:
             holding.resume_failed(hold, now)
 
-    def _unanswered(self, decision_id: str) -> None:
+    def _unanswered(self, decision_id: str, tell: bool) -> None:
         decision = self._open.get(decision_id)
         self._forget(decision_id)
-        if decision is not None:
+        if decision is not None and tell:
             waited = format_duration(decision.deadline_s)
             self.telling.put(
                 Waiting(
@@ -282,6 +290,8 @@ def _told(scene: Scene, waiting: Waiting) -> Iterator[Decision]:
         return
     if waiting.topic is Topic.RESCUED and scene.incident.told is None:
         return  # a silent save, on the eager tier: nobody was worried, nobody needs to know
+    if waiting.topic is Topic.RESCUE_FAILED and task is not None and stopped(task):
+        return  # a paused task cannot answer, and is in no danger
     yield scene.decide(
         DecisionKind.NOTIFY,
         task,
@@ -293,11 +303,12 @@ def _told(scene: Scene, waiting: Waiting) -> Iterator[Decision]:
 def _bar(scene: Scene) -> float:
     """The size from which a bystander could be the one that the kernel kills."""
     headroom = max(0.0, scene.reading.limit - scene.reading.used)
-    return _COULD_BE_CHOSEN * max(
+    sizes = (
         _largest_process(scene.tasks[culprit.task]) + culprit.share * headroom
         for culprit in scene.incident.attribution.guilty
         if culprit.task in scene.tasks
     )
+    return _COULD_BE_CHOSEN * max(sizes, default=0.0)
 
 
 def _largest_process(task: Task) -> float:

@@ -26,10 +26,11 @@ UNKNOWN_STEP_S = 1.0
 _SHARE = 0.1  # of the time that saving may cost while the end does not come
 _BURST_SAVES = 12  # about log2 of a minute over a step of some milliseconds
 _BURST_S = 6.0
-_LAST_BURST_SAVES = 80  # growing in new territory two seconds before the end: nothing to spare for
+_LAST_BURST_SAVES = 20  # growing in new territory two seconds before the end: nothing to spare for
 _LAST_BURST_S = 30.0
 _HOVER_SAVES = 20.0  # between two saves, in multiples of what one costs, with no end in sight
 _HOVER_S = 30.0
+_HOVER_AGE = 0.25  # ... and of the incident's age: what has not come for an hour is not near
 _RETRY_S = 5.0  # after a failure; doubled by each further one
 _FRESH_STEPS = 3.0
 _FRESH_S = 1.0
@@ -164,7 +165,7 @@ class SaveLedger:
         # right after each save is what makes every step a saved one.
         if at_stake + reach_s + step >= left_s:
             return True
-        return at_stake >= max(_HOVER_S, _HOVER_SAVES * cost)
+        return at_stake >= max(_HOVER_S, _HOVER_SAVES * cost, _HOVER_AGE * (now - since_mono_s))
 
     def _retry_s(self, left_s: float) -> float:
         wait = _RETRY_S * 2.0 ** min(self.failures - 1, 6)

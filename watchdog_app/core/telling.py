@@ -71,6 +71,8 @@ class Telling:
         if task is not None and stopped(task):
             return None  # it grows no more, and people know why
         stage = scene.assessment.stage
+        if not scene.reading.lethal:
+            stage = min(stage, Stage.WARN)  # what kills is news, also right after what slows down
         eta = None if scene.assessment.forecast is None else scene.assessment.forecast.eta_s
         told = incident.told
         if told is not None and not (stage > told.stage and not pausing):
