@@ -182,7 +182,7 @@ def pair():
 
 
 def mirrored():
-    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
         return compiled()
 
 
@@ -302,6 +302,8 @@ def digest(model):
 
 def main():
     role, folder, *names = sys.argv[1:]
+    two = [tf.config.LogicalDeviceConfiguration()] * 2
+    tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], two)
     for name in names or (AGAIN if role == "again" else CASES):
         if name != "xla":
             tf.config.experimental.enable_op_determinism()
