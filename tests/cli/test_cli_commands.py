@@ -336,9 +336,10 @@ def test_checkpoint_of_nothing_is_said(watchdog, daemon):
 
 
 def test_explain_says_what_is_seen_and_what_was_decided(watchdog, daemon):
-    """For one task: its own ceilings, its own past; folded, and neutralised."""
+    """For one task: the daemon's words, its own past; folded, and neutralised."""
     daemon.answers["status"] = {**leaking(), "time_unix_s": time.time()}
-    daemon.answers["explain"] = {"text": "", "incidents": leaking()["incidents"]}
+    words = "train.ipynb holds 5 GiB.\n  " + "word " * 30 + "\x1b[31m"
+    daemon.answers["explain"] = {"text": words, "incidents": []}
     daemon.answers["history"] = {
         "entries": [
             {
@@ -356,25 +357,22 @@ def test_explain_says_what_is_seen_and_what_was_decided(watchdog, daemon):
     assert (0, "") == (done.returncode, done.stderr)
     assert [{"task": "train"}] == daemon.called("explain")
     assert "4711" == daemon.called("history")[0]["task"]
-    assert "holds 5.00 GiB of RAM and 120 MiB of swap, with 4 child" in done.stdout
-    assert "rescue at step 1200" in done.stdout
+    assert "train.ipynb holds 5 GiB.\n  word word" in done.stdout
     assert "checkpoint: exhausted in 31 s at the earliest" in " ".join(done.stdout.split())
     assert "\x1b" not in done.stdout
-    assert "/dev/shm" not in done.stdout
     assert all(len(line) <= 60 for line in done.stdout.splitlines())
 
 
 def test_explain_of_a_calm_machine(watchdog, daemon):
-    """Every ceiling with its reason, and that nothing was decided."""
-    daemon.answers["status"] = fresh()
-    daemon.answers["explain"] = {"text": "", "incidents": []}
+    """The machine is meant, and nothing was decided."""
+    daemon.answers["explain"] = {"text": "All is well.", "incidents": []}
     daemon.answers["history"] = {"entries": []}
 
     done = watchdog("explain")
 
     assert (0, "") == (done.returncode, done.stderr)
-    assert done.stdout.startswith("OK: nothing is about to run out.")
-    assert "  RAM: steady" in done.stdout
+    assert [{"task": None}] == daemon.called("explain")
+    assert done.stdout.startswith("All is well.\n")
     assert "Nothing yet." in done.stdout
 
 

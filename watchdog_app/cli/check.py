@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from watchdog_app.cli import figures
-from watchdog_app.cli.status_text import is_stale, verdict, worst_stage
 from watchdog_app.cli.task_table import stage_rank
+from watchdog_app.cli.verdict import is_stale, verdict, worst_stage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

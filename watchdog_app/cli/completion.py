@@ -17,8 +17,10 @@ Print the completion script of a shell. It completes commands, options, and the 
 tasks that are running."""
 EPILOG = """\
 examples:
-  bash: watchdog completion bash > ~/.local/share/bash-completion/completions/watchdog
-  zsh:  watchdog completion zsh > ~/.zfunc/_watchdog      (with fpath+=~/.zfunc before compinit)
+  bash: d=~/.local/share/bash-completion/completions
+        mkdir -p $d && watchdog completion bash > $d/watchdog
+  zsh:  watchdog completion zsh > ~/.zfunc/_watchdog
+        with fpath+=~/.zfunc before compinit in ~/.zshrc
   fish: watchdog completion fish > ~/.config/fish/completions/watchdog.fish
 
 exit codes: 0 printed, 2 usage"""

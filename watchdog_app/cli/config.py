@@ -27,13 +27,14 @@ default. Says so when a running daemon still uses other values."""
 EPILOG = """\
 examples:
   watchdog config
-  mkdir -p ~/.config/watchdog && watchdog config --default > "$(watchdog config --path)"
+  watchdog config --default > "$(watchdog config --path)"
   watchdog config --check && watchdog reload
   watchdog config --check ./other.toml
 
 What each setting means: docs/configuration.md, or watchdog config --default.
 
-exit codes: 0 the settings are good, 1 failure, 2 usage, or the file holds a mistake"""
+exit codes: 0 the settings are good, 1 failure,
+  2 usage, or the file holds a mistake"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

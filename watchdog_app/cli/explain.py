@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from watchdog_app.cli.color import look
 from watchdog_app.cli.explain_text import find_task, render
 from watchdog_app.cli.terminal import columns_of
@@ -50,22 +48,13 @@ def run(args: argparse.Namespace) -> int:
 
             print(dumps(result))
             return EXIT_OK
-        status = daemon.call("status")
-        task = find_task(status, args.task) if args.task else None
+        task = find_task(daemon.call("status"), args.task) if args.task else None
         entries = daemon.call(
             "history",
             task=str(task["pid"]) if task and task.get("pid") else args.task,
             limit=_MOST_ENTRIES,
             kinds=["decision", "outcome", "death"],
         ).get("entries")
-    lines = render(
-        status,
-        result.get("incidents") or [],
-        entries or [],
-        task,
-        time.time(),
-        columns=columns_of(),
-        look=look(args.color),
-    )
+    lines = render(result.get("text") or "", entries or [], columns_of(), look(args.color))
     print("\n".join(lines))
     return EXIT_OK

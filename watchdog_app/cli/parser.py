@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from watchdog_app.cli.terminal import columns_of
+from watchdog_app.cli.text import wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +24,13 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
         # Given here, because argparse would import shutil (bz2, lzma) to find the width.
         super().__init__(prog, width=min(100, columns_of() or 80) - 2)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """A description is folded, paragraph by paragraph; examples stay as they are."""
+        if text.startswith("examples:"):
+            return super()._fill_text(text, width, indent)
+        paragraphs = text.split("\n\n")
+        return "\n\n".join("\n".join(wrap(one, width, first=indent)) for one in paragraphs)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings or action.nargs == 0:

@@ -22,8 +22,8 @@ examples:
   watchdog pause 4711
   watchdog resume train.ipynb          let it go on
 
-While a notebook is paused, do not press Restart or Shutdown in Jupyter: it kills a paused
-kernel after 5 s, and the state is lost.
+While a notebook is paused, do not press Restart or Shutdown in Jupyter:
+it kills a paused kernel after 5 s, and the state is lost.
 
 exit codes: 0 paused, 1 failure, 2 usage, 3 daemon not running"""
 

@@ -17,8 +17,8 @@ EPILOG = """\
 examples:
   watchdog config --check && watchdog reload
 
-exit codes: 0 the new settings are in force, 1 the file holds a mistake, 2 usage,
-  3 daemon not running"""
+exit codes: 0 the new settings are in force, 1 the file holds a mistake,
+  2 usage, 3 daemon not running"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

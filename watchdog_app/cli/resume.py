@@ -22,7 +22,8 @@ examples:
   watchdog resume train.ipynb
   watchdog resume --all
 
-exit codes: 0 it runs again, 1 failure, 2 usage, 3 daemon not running and nothing written down"""
+exit codes: 0 it runs again, 1 failure, 2 usage,
+  3 daemon not running and nothing written down"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

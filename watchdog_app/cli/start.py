@@ -23,7 +23,7 @@ EPILOG = """\
 examples:
   watchdog start && watchdog status
 
-Its messages go to daemon.log in $XDG_STATE_HOME/watchdog (~/.local/state/watchdog).
+Its messages go to daemon.log in ~/.local/state/watchdog.
 
 exit codes: 0 it runs, 1 failure, 2 the configuration holds a mistake"""
 

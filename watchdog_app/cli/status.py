@@ -24,14 +24,16 @@ is not known. Marks: ~ watched closely, ! warned, !! rescue due, !!! may be paus
 EPILOG = """\
 examples:
   watchdog status                      once
-  watchdog status --watch              until q or Ctrl-C; a lists all, s sorts differently
+  watchdog status --watch              until q or Ctrl-C; a lists all, s sorts
   watchdog status --json | jq '.processes[] | {name, ram_bytes, eta_s}'
-  watchdog status --watch --json       one JSON object a line (docs/status.schema.json)
-  watchdog status --check              one line for Nagios, Icinga or a shell prompt
+  watchdog status --watch --json       one JSON object a line
+  watchdog status --check              one line for Nagios, Icinga or a prompt
+
+The fields of the JSON: docs/status-json.md.
 
 exit codes: 0 answered, 1 failure, 2 usage, 3 daemon not running
-  with --check: 0 ok, 1 warning, 2 critical (or usage), 3 unknown: no daemon, or a reading
-  too old to judge by"""
+  with --check: 0 ok, 1 warning, 2 critical (or usage), 3 unknown: no daemon,
+  or a reading too old to judge by"""
 
 # What argparse makes of no words and of plain flags, for the dispatcher to run without it.
 DEFAULTS: dict[str, Any] = {

@@ -89,6 +89,11 @@ def wrap(text: str, columns: int, first: str = "", rest: str | None = None) -> l
     return lines
 
 
+def counted(number: int, what: str) -> str:
+    """`1 task`, `3 tasks`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def _words(text: str) -> list[str]:
     """What is not to be torn apart: `95 %` and `7.0 GiB` are one word each."""
     words: list[str] = []

@@ -1,0 +1,142 @@
+"""
+Write again what is made from the commands' own parsers: run after changing a command.
+
+    .venv/bin/python packaging/refresh.py
+
+The help texts in docs/cli.md, the completion scripts, and the man page. The
+tests fail while any of them is behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from watchdog_app.cli.completion_scripts import script, words_of
+from watchdog_app.cli.dispatch import COMMANDS, GROUPS, main, parser_of
+from watchdog_app.errors import WatchdogError
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+COLUMNS = "80"
+
+_BLOCK = re.compile(r"^    \$ (watchdog[^\n]*)\n\n(?:(?:    [^\n]*)?\n)*?(?=\S|\Z)", re.MULTILINE)
+
+
+def help_of(words: list[str]) -> str:
+    """What a command line prints, on a terminal of 80 columns."""
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = COLUMNS
+    text = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(text):
+            main(words)
+    finally:
+        if before is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = before
+    return text.getvalue()
+
+
+def cli_page(page: str) -> str:
+    """docs/cli.md with every help text as it is now."""
+
+    def fresh(found: re.Match[str]) -> str:
+        lines = help_of(found[1].split()[1:]).rstrip().split("\n")
+        body = "\n".join(f"    {line}".rstrip() for line in lines)
+        return f"    $ {found[1]}\n\n{body}\n\n"
+
+    return _BLOCK.sub(fresh, page).rstrip() + "\n"
+
+
+def man_page() -> str:
+    """watchdog.1, from the same parsers."""
+    lines = [
+        '.TH WATCHDOG 1 "" "watchdog" "User Commands"',
+        ".SH NAME",
+        "watchdog \\- see memory run out, and save the work before",
+        ".SH SYNOPSIS",
+        ".B watchdog",
+        ".I COMMAND",
+        "[\\fIOPTION\\fR ...]",
+        ".SH DESCRIPTION",
+        "Watches the memory of every Python and Jupyter process, sees exhaustion coming, warns,",
+        "asks the training to save a rescue, and as the last resort pauses it.",
+    ]
+    for title, commands in GROUPS:
+        lines.append(f".SH COMMANDS: {title.upper()}")
+        for command, help_ in commands:
+            lines += _man_command(command, help_)
+    lines += [
+        ".SH EXIT STATUS",
+        "0 healthy, 1 failure, 2 usage, 3 daemon not running, 130 interrupted.",
+        ".B watchdog status --check",
+        "ends with 0 ok, 1 warning, 2 critical, 3 unknown.",
+        ".SH ENVIRONMENT",
+    ]
+    for name, text in (
+        ("WATCHDOG_CONFIG", "the configuration file"),
+        ("WATCHDOG_RUNTIME_DIR", "folder of the socket"),
+        ("WATCHDOG_STATE_DIR", "folder of the journal"),
+        ("NO_COLOR, FORCE_COLOR", "no colours, or colours into pipes as well"),
+        ("COLUMNS", "width to write in"),
+    ):
+        lines += [".TP", f".B {name}", text]
+    lines += [
+        ".SH FILES",
+        ".TP",
+        ".I ~/.config/watchdog/config.toml",
+        "the configuration",
+        ".TP",
+        ".I ~/.local/state/watchdog/",
+        "the journal and the messages of the daemon",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _man_command(command: str, help_: str) -> list[str]:
+    try:
+        module, _ = parser_of(command)
+    except WatchdogError:
+        return []
+    options, positional = words_of(command)
+    usage = " ".join(f"\\fI{_roff(word.value)}\\fR" for word in positional)
+    lines = [f".SS {command} {usage}".rstrip()]
+    lines.append(_roff(getattr(module, "DESCRIPTION", help_)))
+    for word in (*positional, *options):
+        head = ", ".join(f"\\fB{_roff(name)}\\fR" for name in word.names)
+        value = f"\\fI{_roff(word.value)}\\fR" if word.takes_value else ""
+        lines += [".TP", f"{head} {value}".strip(), _roff(word.help)]
+    return lines
+
+
+def _roff(text: str) -> str:
+    escaped = text.replace("\\", "\\e").replace("-", "\\-")
+    return "\n".join(f"\\&{line}" if line[:1] in ".'" else line for line in escaped.split("\n"))
+
+
+def everything() -> dict[str, str]:
+    """Path below the repository: what belongs there."""
+    with open(os.path.join(ROOT, "docs/cli.md"), encoding="utf-8") as file:
+        page = file.read()
+    return {
+        "docs/cli.md": cli_page(page),
+        "packaging/completions/watchdog.bash": script("bash"),
+        "packaging/completions/_watchdog": script("zsh"),
+        "packaging/completions/watchdog.fish": script("fish"),
+        "packaging/man/watchdog.1": man_page(),
+    }
+
+
+if __name__ == "__main__":
+    for path, text in everything().items():
+        where = os.path.join(ROOT, path)
+        os.makedirs(os.path.dirname(where), exist_ok=True)
+        with open(where, "w", encoding="utf-8") as file:
+            file.write(text)
+    print(f"{len(COMMANDS)} commands, {len(everything())} files")

@@ -1,0 +1,208 @@
+"""The commands and the real daemon together, on this machine, with every action switched off."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+SCHEMA = Path(__file__).parents[2] / "docs/status.schema.json"
+
+
+@pytest.fixture
+def quiet(own_folders, monkeypatch, watchdog):
+    """A daemon that only looks: other processes of this machine are nobody's experiment."""
+    for action in ("NOTIFY", "CHECKPOINT", "PAUSE"):
+        monkeypatch.setenv(f"WATCHDOG_ACTIONS_{action}", "false")
+    yield own_folders
+    watchdog("resume", "--all")
+    watchdog("stop")
+
+
+@pytest.fixture
+def script(tmp_path):
+    """
+    Pid of a Python script that runs until it is told otherwise.
+
+    No child of ours: a pause stops the whole tree, and that would be this test as well.
+    """
+    path = tmp_path / "patient_\u5206\u6790.py"
+    path.write_text("import time\nwhile True:\n    time.sleep(0.05)\n", encoding="utf-8")
+    told = subprocess.run(
+        ["sh", "-c", 'setsid "$0" "$1" > /dev/null 2>&1 & echo $!', sys.executable, str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    pid = int(told.stdout)
+    until(lambda: b"patient" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    assert os.getpid() != parent(pid)
+    yield pid
+    os.kill(pid, signal.SIGKILL)
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
+
+
+def until(condition, seconds=20.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_the_life_of_a_daemon(quiet, watchdog, script):
+    """start, status, check, config, reload, history, stop, and history without it."""
+    started = watchdog("start")
+    assert (0, "") == (started.returncode, started.stderr)
+    assert "runs already" in watchdog("start").stdout
+
+    found = json.loads(watchdog("status", "--json").stdout)
+    Draft202012Validator(json.loads(SCHEMA.read_text())).validate(found)
+    assert script in [one["pid"] for one in found["processes"]]
+    assert "patient_分析.py" in watchdog("status", "--all").stdout
+
+    assert "patient_分析.py" in watchdog("explain", str(script)).stdout
+    assert 0 == watchdog("reload").returncode
+    running = json.loads(watchdog("config", "--json").stdout)
+    assert {one["key"]: one["value"] for one in running["daemon"]} == {
+        one["key"]: one["value"] for one in running["settings"]
+    }
+    assert "started" in watchdog("history", "--kind", "daemon").stdout
+
+    stopped = watchdog("stop")
+    assert (0, "") == (stopped.returncode, stopped.stderr)
+    assert 3 == watchdog("status").returncode
+    assert "stopped" in watchdog("history", "--kind", "daemon").stdout
+    assert 0 == watchdog("start").returncode
+
+
+def test_a_pause_can_be_undone_without_the_daemon(quiet, watchdog, script):
+    """The task stays paused when the daemon ends, and resume needs no daemon."""
+    watchdog("start")
+
+    paused = watchdog("pause", str(script))
+    assert 0 == paused.returncode, paused.stderr
+    assert f"watchdog resume {script}" in paused.stdout
+    assert "T" == state(script)
+    shown = watchdog("status").stdout
+    assert "paused by watchdog" in shown
+
+    watchdog("stop")
+    assert "T" == state(script)
+    wrong = watchdog("resume", "another.py")
+    assert 1 == wrong.returncode
+    assert str(script) in wrong.stderr
+
+    resumed = watchdog("resume", "patient")
+    assert (0, "") == (resumed.returncode, resumed.stderr)
+    until(lambda: state(script) != "T")
+    assert 1 == watchdog("resume", "patient").returncode
+    assert 0 == watchdog("resume", "--all").returncode
+
+
+def test_resume_through_the_daemon(quiet, watchdog, script):
+    """Also one that was started anew since the pause."""
+    watchdog("start")
+    watchdog("pause", str(script))
+    watchdog("stop")
+    watchdog("start")
+
+    resumed = watchdog("resume", "--all")
+
+    assert f"(pid {script}) goes on." in resumed.stdout
+    until(lambda: state(script) != "T")
+
+
+def test_a_mistake_in_the_configuration_stops_the_start(quiet, watchdog):
+    """With the file, the key and what is accepted, not with a hint to look into a log."""
+    (quiet / "config.toml").write_text("[stages]\nwarn_s = -1\n")
+
+    for words in (["start"], ["run"], ["config"], ["config", "--check"]):
+        done = watchdog(*words)
+        assert 2 == done.returncode, words
+        assert "config.toml" in done.stderr
+        assert "warn_s" in done.stderr
+
+
+def test_settings_of_the_file_and_of_the_daemon_are_told_apart(quiet, watchdog):
+    """A change that is not in force yet is said, with the command that puts it in force."""
+    watchdog("start")
+    (quiet / "config.toml").write_text("[stages]\nwarn_s = 60\n")
+
+    before = watchdog("config").stdout
+    watchdog("reload")
+    after = watchdog("config").stdout
+
+    assert "stages.warn_s: 120.0 instead of 60.0" in before
+    assert "watchdog reload" in before
+    assert "watchdog reload" not in after
+
+
+def test_the_defaults_are_a_configuration(quiet, watchdog):
+    """What --default prints can be used as it is, and with every line taken in."""
+    text = watchdog("config", "--default").stdout
+    bare = quiet / "bare.toml"
+    full = quiet / "full.toml"
+    bare.write_text(text)
+    taken = [
+        line.removeprefix("# ") if " = " in line and not line.startswith("# accepted") else line
+        for line in text.partition("\n# Other actions")[0].splitlines()
+    ]
+    full.write_text("\n".join(taken))
+
+    for path in (bare, full):
+        done = watchdog("config", "--check", str(path))
+        assert (0, "") == (done.returncode, done.stderr)
+    assert 20 < full.read_text().count("=") + 4
+
+
+def test_start_from_a_folder_with_a_trap(quiet, watchdog, tmp_path):
+    """A json.py in the current folder is not imported by the daemon."""
+    trap = tmp_path / "trap"
+    trap.mkdir()
+    for name in ("json", "socket", "signal", "watchdog_app"):
+        (trap / f"{name}.py").write_text("raise SystemExit('trapped')\n")
+    code = (
+        "import sys; sys.path.pop(0); from watchdog_app.cli import main; sys.exit(main(['start']))"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code.replace("sys.path.pop(0); ", "")],
+        cwd=trap,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (0, "") == (done.returncode, done.stderr)
+
+
+def test_two_starts_at_once_give_one_daemon(quiet, watchdog):
+    """Both end well, with the same daemon running."""
+    starts = [
+        subprocess.Popen(
+            [sys.executable, "-m", "watchdog_app", "start"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=dict(os.environ),
+        )
+        for _ in range(2)
+    ]
+    said = [start.communicate(timeout=60) for start in starts]
+
+    assert [0, 0] == [start.returncode for start in starts], said

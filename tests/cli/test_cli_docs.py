@@ -1,0 +1,213 @@
+"""What is written about the commands is what they do."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+from status_objects import NOW_UNIX_S, leaking, process, status
+
+from watchdog_app.cli.completion_scripts import script, words_of
+from watchdog_app.cli.dispatch import COMMANDS, overview, parser_of
+from watchdog_app.cli.json_output import dumps, timed, without_daemon
+from watchdog_app.cli.status_text import render
+from watchdog_app.cli.task_table import HEADS
+
+ROOT = Path(__file__).parents[2]
+
+
+def refresh():
+    spec = importlib.util.spec_from_file_location("refresh", ROOT / "packaging/refresh.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def validator():
+    schema = json.loads((ROOT / "docs/status.schema.json").read_text())
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "docs/cli.md",
+        "packaging/completions/watchdog.bash",
+        "packaging/completions/_watchdog",
+        "packaging/completions/watchdog.fish",
+        "packaging/man/watchdog.1",
+    ],
+)
+def test_what_is_made_from_the_commands_is_current(path):
+    """If this fails, run: .venv/bin/python packaging/refresh.py"""
+    assert refresh().everything()[path] == (ROOT / path).read_text()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_table_of_commands_says_what_the_command_says(name):
+    """`watchdog --help` imports no command; its words must still be theirs."""
+    module, _ = parser_of(name)
+
+    assert (name, COMMANDS[name]) == (module.NAME, module.HELP)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_help_has_examples_and_exit_codes(name):
+    """What a person needs at two in the morning."""
+    _, parser = parser_of(name)
+
+    text = parser.format_help()
+    assert "examples:" in text
+    assert "exit codes:" in text
+    assert f"watchdog {name}" in text.partition("examples:")[2]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_in_the_page(name):
+    """With its help."""
+    assert f"    $ watchdog {name} --help\n" in (ROOT / "docs/cli.md").read_text()
+
+
+def test_no_line_of_the_overview_is_too_long():
+    """It is read on terminals of 80 columns."""
+    assert [] == [line for line in overview().splitlines() if len(line) > 80]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_completions_know_every_command_and_option(shell, name):
+    """Nothing can be typed that is not completed."""
+    text = script(shell)
+    options, _ = words_of(name)
+
+    assert re.search(rf"(?<![\w-]){name}(?![\w-])", text)
+    for word in options:
+        for option in word.names:
+            shown = f"-l {option[2:]}" if option.startswith("--") else f"-s {option[1:]}"
+            assert (shown if shell == "fish" else option) in text
+
+
+BASH = """
+source {script}
+watchdog() {{ printf 'train.ipynb\\n4711\\n'; }}
+COMP_WORDS=({words}); COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 ))
+_watchdog; printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (["status", "start", "stop"], "watchdog st"),
+        (["--json"], "watchdog status --js"),
+        (["urgency"], "watchdog status --sort u"),
+        (["train.ipynb"], "watchdog pause tr"),
+        (["train.ipynb", "4711"], "watchdog history --task ''"),
+        (["bash"], "watchdog completion b"),
+        (["pause"], "watchdog help pa"),
+        ([], "watchdog history --limit 5"),
+    ],
+)
+def test_bash_completes(found, words):
+    """Run in bash itself."""
+    done = subprocess.run(
+        [
+            "bash",
+            "-c",
+            BASH.format(script=ROOT / "packaging/completions/watchdog.bash", words=words),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+
+    assert (found, "") == (done.stdout.split(), done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("shell", "path"), [("zsh", "_watchdog"), ("fish", "watchdog.fish"), ("bash", "watchdog.bash")]
+)
+def test_completion_scripts_are_valid(shell, path):
+    """The shell itself reads them."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed: apt-get install {shell}")
+
+    done = subprocess.run(
+        [shell, "-n", str(ROOT / "packaging/completions" / path)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+    assert (0, "") == (done.returncode, done.stderr)
+
+
+@pytest.mark.parametrize("make", [status, leaking], ids=["calm", "leaking"])
+def test_the_schema_fits_the_objects_of_these_tests(validator, make):
+    """What is rendered here is what the schema describes."""
+    validator.validate(json.loads(dumps(timed(make(), NOW_UNIX_S))))
+
+
+def test_the_schema_fits_the_object_without_a_daemon(validator):
+    """One shape for all."""
+    validator.validate(json.loads(dumps(without_daemon("It is gone. Start it.", NOW_UNIX_S))))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"schema_version": 2},
+        {"processes": [process(1, "a", -1)]},
+        {"processes": [{**process(1, "a", 1), "ram_bytes": "1"}]},
+        {"errors": ["text"]},
+        {"time_unix_s": None},
+    ],
+)
+def test_the_schema_refuses_what_is_wrong(validator, broken):
+    """A schema that takes everything would prove nothing."""
+    assert not validator.is_valid(timed(status(**broken), NOW_UNIX_S))
+
+
+def test_the_page_shows_what_is_really_printed():
+    """The picture at the top of the page is the renderer's."""
+    picture = "\n".join(f"    {line}".rstrip() for line in render(leaking(), NOW_UNIX_S, 80))
+
+    shown = picture.split("\n    ! Memory pressure")[0].rstrip()
+    assert shown in (ROOT / "docs/cli.md").read_text()
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_every_column_is_explained(head):
+    """In the page on the command line."""
+    assert f"`{head}`" in (ROOT / "docs/cli.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("ok", "watch", "warn", "rescue", "hold"),
+        *("Task", "Ceiling", "Incident", "Culprit", "Rescue", "Agent", "Headroom", "Stale"),
+    ],
+)
+def test_the_glossary_knows_the_words_that_are_shown(word):
+    """A word on the screen is defined once."""
+    text = (ROOT / "docs/glossary.md").read_text()
+
+    assert f"**{word}**" in text or f"`{word}`" in text
+
+
+def test_links_of_these_pages_lead_somewhere():
+    """Relative ones; anchors are not followed."""
+    for page in ("cli.md", "status-json.md", "glossary.md"):
+        for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / "docs" / page).read_text()):
+            assert (ROOT / "docs" / target).exists(), f"{page}: {target}"

@@ -1,0 +1,126 @@
+"""
+The ceilings of a status object as lines with bars: which are worth one, and what they say. Pure.
+"""
+
+from __future__ import annotations
+
+from watchdog_app.cli import figures
+from watchdog_app.cli.color import Look, stage_mark
+from watchdog_app.cli.grid import Grid
+from watchdog_app.cli.task_table import stage_rank
+from watchdog_app.cli.text import counted, plain
+from watchdog_app.cli.verdict import objects
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Json = dict[str, Any]
+
+_BAR_COLUMNS = 12
+_BAR, _USED, _TREND = 2, 3, 5  # cells of a ceiling's line
+_RIGHT = {3, 4}
+_MOST_LIMITS = 4  # group limits and others that are far away, shown without --all
+_ALWAYS = ("ram", "swap")
+_GROUPS = ("cgroup",)
+_ROOMY = 0.5  # other ceilings are shown from here on
+
+
+def ceiling_lines(status: Json, columns: int | None, look: Look, everything: bool) -> list[str]:
+    """
+    A line a ceiling: label, bar, use, trend, time to exhaustion. What goes first for want of
+    room is the trend, then the bar.
+    """
+    shown, left_out = _chosen(status, everything)
+    if not shown:
+        return []
+    rows = [_ceiling_cells(one, look) for one in shown]
+    grid = Grid(rows, _RIGHT, gives_way=1, gap=2)
+    for column, least in (
+        (None, 24),
+        (_TREND, 20),
+        (_BAR, 12),
+        (_USED, 8),
+    ):  # what goes for want of room
+        if columns is None or grid.room(columns) >= min(grid.wanted(), least):
+            break
+        for row in rows if column is not None else []:
+            row[column or 0] = ""
+        grid = Grid(rows, _RIGHT, gives_way=1, gap=1)
+    lines = [
+        look.stage(line, one.get("stage"))
+        for line, one in zip(grid.lines(columns, look.ellipsis), shown, strict=True)
+    ]
+    if left_out:
+        lines.append(
+            look.paint(f"and {counted(left_out, 'limit')} far away; --all shows them", "dim")
+        )
+    return lines
+
+
+def _ceiling_cells(ceiling: Json, look: Look) -> list[str]:
+    unit = str(ceiling.get("unit") or "bytes")
+    slope = figures.rate(ceiling.get("slope_per_s")) if unit == "bytes" else figures.UNKNOWN
+    if ceiling.get("regime") == "unknown":
+        slope = figures.UNKNOWN  # too few samples: not the same as steady
+    eta = figures.eta(ceiling)
+    return [
+        stage_mark(ceiling.get("stage")),
+        plain(ceiling.get("label") or ceiling.get("kind") or "?"),
+        look.bar(figures.number(ceiling.get("ratio")), _BAR_COLUMNS),
+        figures.of_limit(ceiling.get("used"), ceiling.get("limit"), unit),
+        figures.ratio(ceiling.get("ratio")),
+        {"0": "steady", figures.UNKNOWN: ""}.get(slope, slope),
+        "" if eta == figures.NONE else f"full in {eta}",
+    ]
+
+
+def _chosen(status: Json, everything: bool) -> tuple[list[Json], int]:
+    """The ceilings worth a line, and how many are left out."""
+    host = status.get("host") or {}
+    ceilings = objects(status, "ceilings")
+    first = [one for one in ceilings if one.get("kind") == "ram"]
+    if not first and figures.number(host.get("memory_total_bytes")) is not None:
+        first = [_host_ceiling("ram", "RAM", host, "memory_total_bytes", "memory_available_bytes")]
+    swap = _host_ceiling("swap", "swap", host, "swap_total_bytes", "swap_free_bytes")
+    if swap["limit"]:
+        first.append(swap)
+    rest = [one for one in ceilings if one.get("kind") not in _ALWAYS]
+    rest.sort(key=lambda one: (-stage_rank(one.get("stage")), -(_ratio(one) or 0)))
+    if everything:
+        return first + rest, 0
+    chosen: list[Json] = []
+    far = 0
+    for one in rest:
+        near = stage_rank(one.get("stage")) > 0
+        worth = one.get("kind") in _GROUPS or (_ratio(one) or 0) >= _ROOMY
+        if near or (worth and len(chosen) < _MOST_LIMITS and one.get("kind") != "ram_swap"):
+            chosen.append(one)
+        else:
+            far += 1
+    return first + chosen, far
+
+
+def _host_ceiling(kind: str, label: str, host: Json, total: str, free: str) -> Json:
+    limit, left = figures.number(host.get(total)), figures.number(host.get(free))
+    used = None if limit is None or left is None else limit - left
+    known = used is not None and limit
+    return {
+        "kind": kind,
+        "label": label,
+        "used": used,
+        "limit": limit,
+        "unit": "bytes",
+        "ratio": used / limit if known and used is not None and limit else None,
+        "slope_per_s": _swap_slope(host) if kind == "swap" else None,
+    }
+
+
+def _swap_slope(host: Json) -> float | None:
+    into = figures.number(host.get("swap_out_bytes_per_s"))
+    back = figures.number(host.get("swap_in_bytes_per_s"))
+    return None if into is None or back is None else into - back
+
+
+def _ratio(ceiling: Json) -> float | None:
+    return figures.number(ceiling.get("ratio"))

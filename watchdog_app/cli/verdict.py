@@ -1,0 +1,76 @@
+"""
+Whether anything is about to run out, in one sentence, and how old that knowledge is. Pure.
+"""
+
+from __future__ import annotations
+
+from watchdog_app.cli import figures
+from watchdog_app.cli.task_table import stage_rank
+from watchdog_app.cli.text import plain
+from watchdog_app.units import format_duration
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Json = dict[str, Any]
+
+
+def worst_stage(status: Json) -> str:
+    """The highest stage that any ceiling, task or incident of a status object is in."""
+    every = [
+        *objects(status, "ceilings"),
+        *objects(status, "processes"),
+        *objects(status, "incidents"),
+    ]
+    return max((str(one.get("stage") or "ok") for one in every), key=stage_rank, default="ok")
+
+
+def reading_age_s(status: Json, now_unix_s: float) -> float | None:
+    """Seconds since the daemon measured; None where it does not say."""
+    at = figures.number(status.get("time_unix_s"))
+    return None if at is None else max(0.0, now_unix_s - at)
+
+
+def is_stale(status: Json, now_unix_s: float) -> bool:
+    """The reading is much older than the daemon's own pace allows."""
+    seconds = reading_age_s(status, now_unix_s)
+    pace = figures.number((status.get("daemon") or {}).get("interval_s")) or 1.0
+    return seconds is not None and seconds > max(10.0, 5 * pace)
+
+
+def verdict(status: Json, now_unix_s: float) -> str:
+    """One sentence: whether anything is about to run out, and how old that knowledge is."""
+    if is_stale(status, now_unix_s):
+        old = format_duration(reading_age_s(status, now_unix_s))
+        return f"STALE: this reading is {old} old; the daemon is stopped or overloaded."
+    worst = worst_stage(status)
+    host = status.get("host") or {}
+    if not status.get("ceilings") and figures.number(host.get("memory_total_bytes")) is None:
+        return "UNKNOWN: the daemon has not measured yet."
+    if stage_rank(worst) == 0:
+        return "OK: nothing is about to run out."
+    if worst == "watch":
+        return "OK: something grows and is watched closely; it is no danger yet."
+    near = _nearest(status, worst)
+    what = plain(near.get("label") or near.get("name") or near.get("ceiling") or "a limit")
+    when = figures.eta(near)
+    text = f"{plain(worst).upper()}: {what}"
+    return f"{text}, full in {when}." if when != figures.NONE else f"{text} is close to its limit."
+
+
+def _nearest(status: Json, worst: str) -> Json:
+    """What to name in the verdict: the ceiling in the worst stage that ends soonest."""
+    every = [
+        *objects(status, "ceilings"),
+        *objects(status, "incidents"),
+        *objects(status, "processes"),
+    ]
+    candidates = [one for one in every if str(one.get("stage") or "ok") == worst]
+    timed = [one for one in candidates if figures.number(one.get("eta_s")) is not None]
+    return min(timed, key=lambda one: float(one["eta_s"])) if timed else candidates[0]
+
+
+def objects(holder: Json, key: str) -> list[Json]:
+    """The objects in a list of a message; whatever else it holds is left out."""
+    return [one for one in holder.get(key) or [] if isinstance(one, dict)]
