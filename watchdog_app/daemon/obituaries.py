@@ -27,6 +27,7 @@ from watchdog_app.sensors import process_end
 _MOST_HANDLES = 500
 # Tearing down a large process takes the kernel seconds under pressure: its kill was counted then.
 _RECENT_S = 15.0
+_COUNT_S = 4.0
 
 
 @dataclass(slots=True)
@@ -104,21 +105,26 @@ class Obituaries:
         self._limits: dict[ProcessKey, CeilingReading] = {}  # of memory groups, by task
         self._memory: HostMemory | None = None
         self._infos: Mapping[ProcessKey, ProcessInfo] = {}
+        self._next_count_mono_s = 0.0
         self._done: deque[ProcessKey] = deque(maxlen=500)
         self._host = _Counter(process_end.host_oom_kills(proc))
         self._group_counters: dict[str, _Counter] = {}
 
     def take(self, look: Look) -> None:
         """Follow the tasks of one more tick."""
-        self._count()
-        self._learn(look)
         now = {task.key: task for task in look.tasks}
+        # Reading the machine's counter costs as much as ten processes: seldom, as long as nobody
+        # is missing. What counts is that it was read some seconds before a death.
+        if look.snapshot.mono_s >= self._next_count_mono_s or now.keys() != self._watched.keys():
+            self._next_count_mono_s = look.snapshot.mono_s + _COUNT_S
+            self._count()
+        self._learn(look)
         for key, task in now.items():
             watched = self._watched.get(key)
             if watched is None:
                 self._watched[key] = self._follow(task)
                 continue
-            if self._host.recent() and len(watched.task.members) > 1:
+            if len(watched.task.members) > 1:
                 self._look_for_workers(watched.task, task)
             watched.task = task
         for key in [key for key in self._watched if key not in now]:
@@ -218,16 +224,18 @@ class Obituaries:
     def _look_for_workers(self, before: Task, now: Task) -> None:
         """A worker that the kernel killed, while its task lives on."""
         left = {member.key for member in now.members}
-        for member in before.members:
-            info = self._infos.get(member.key)
-            if member.key in left or member.key in self._done or info is None:
-                continue
-            status = process_end.wait_status(member.key.pid, member.key.start_time, None)
+        gone = [m.key for m in before.members if m.key not in left and m.key not in self._done]
+        if not gone:
+            return
+        self._count()
+        for key in gone:
+            info = self._infos.get(key)
+            status = process_end.wait_status(key.pid, key.start_time, None, self._proc)
             # Workers end all the time: only with its own group hit just now is this one blamed.
-            if status not in (None, 9) or not self._killed_in(info.cgroup):
+            if info is None or status not in (None, 9) or not self._killed_in(info.cgroup):
                 continue
-            self._done.append(member.key)
-            entry = worker_entry(now, member.key.pid, time.time())
+            self._done.append(key)
+            entry = worker_entry(now, key.pid, time.time())
             cause = Cause(CauseKind.GROUP_LIMIT, "a worker was killed by the kernel for memory")
             self._told(Death(None, cause, None, str(entry.data["text"]), entry))
 

@@ -161,7 +161,8 @@ def _task(task: Task, look: Look, ours: bool) -> dict[str, Any]:
         "kernel_id": info.kernel_id,
         "user": info.user,
         "started_unix_s": info.started_unix_s,
-        "state": state(task),
+        # A pause of a moment ago is not in the look yet; one that ended is gone from `ours`.
+        "state": "paused" if ours else state(task),
         "paused_by_watchdog": ours,
         "children": len(task.members) - 1,
         "ram_bytes": task.rss_bytes,
