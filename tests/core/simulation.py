@@ -202,7 +202,9 @@ class Machine:
         program = next((p for p in self.programs if p.key == decision.task), None)
         if decision.kind is DecisionKind.CHECKPOINT:
             assert program is not None
-            assert program.deaf or program.request is None, "asked again while the first request is open"
+            assert program.deaf or program.request is None, (
+                "asked again while the first request is open"
+            )
             program.request = decision
             program.asked_s = self.now
             return

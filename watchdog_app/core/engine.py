@@ -228,6 +228,7 @@ class Engine:
                 Nothing was changed: the engine starts afresh.
         """
         self._policy = continuity.load(value, mono_s, unix_s)
+        self._clock = (mono_s, unix_s)
 
     # One tick, in parts
 

@@ -11,7 +11,7 @@ from watchdog_app.core.outlook import Decision, Incident
 from watchdog_app.core.plain_text import argument, plain
 from watchdog_app.core.records import AgentView, Task, TaskKind
 from watchdog_app.core.telling import Topic, urgency
-from watchdog_app.units import format_bytes, format_duration, format_rate
+from watchdog_app.units import format_bytes, format_duration
 
 _NOTEBOOKS = frozenset((TaskKind.NOTEBOOK, TaskKind.KERNEL))
 
@@ -141,7 +141,7 @@ def _warning(facts: _Facts) -> tuple[str, list[str]]:
         lines.append("Most of the growth comes from programs that watchdog does not watch.")
     elif growth is not None:
         share = facts.number("share") or 0.0
-        lines.append(f"{facts.name} grows by {format_rate(growth)}, {share:.0%} of the growth.")
+        lines.append(f"{facts.name} grows by {format_bytes(growth)}/s, {share:.0%} of the growth.")
     lines += _work(facts)
     if not facts.number("lethal"):
         lines.append("Beyond it the machine gets slow; nothing is killed yet.")

@@ -245,6 +245,7 @@ class Policy:
             return
         if outcome.status is OutcomeStatus.DONE and decision.task is not None:
             del incident.holds[decision.task]
+            incident.told = None  # "running again" says that it is over, too
             self._queue(Topic.RESUMED, decision, outcome)
         else:
             holding.resume_failed(hold, now)

@@ -1,0 +1,132 @@
+"""Who makes a ceiling fill up: by recent growth, never by size."""
+
+from __future__ import annotations
+
+import pytest
+from simulation import MB, Machine, Program, flat, leak
+
+from watchdog_app.core.culprits import attribute
+from watchdog_app.core.growth import Growth
+from watchdog_app.core.outlook import CeilingKey, CeilingKind, CeilingReading
+
+
+def attributed(series, kind=CeilingKind.CGROUP, slope=0.0, others=lambda t: 0.0, until=60.0):
+    """Attribution at `until` for tasks that follow `series`: name to a function of time."""
+    programs = [Program(10 + index, name, grows) for index, (name, grows) in enumerate(series)]
+    machine = Machine(*programs)
+    ceiling, growths = Growth(), {program.key: Growth() for program in programs}
+    for second in range(int(until) + 1):
+        for program, (_, grows) in zip(programs, series, strict=True):
+            growths[program.key].add(float(second), grows(second))
+        used = sum(grows(second) for _, grows in series) + others(second)
+        ceiling.add(float(second), used)
+    keys = tuple(program.key for program in programs)
+    reading = CeilingReading(CeilingKey(kind, "x"), "x", used, 4000 * MB, "bytes", True, keys)
+    tasks = [machine._task(program) for program in programs]
+    return attribute(reading, slope, ceiling, tasks, growths)
+
+
+def test_the_largest_task_is_no_culprit_when_it_does_not_grow():
+    """Size is no guilt."""
+    found = attributed([("big", flat(3000)), ("leak", leak(10))])
+
+    assert ["leak"] == [each.name for each in found.culprits]
+    assert found.culprits[0].share == pytest.approx(1.0)
+    assert found.culprits[0].slope_bytes_per_s == pytest.approx(10 * MB)
+    assert 0.0 == pytest.approx(found.others)
+
+
+def test_two_that_leak_share_the_guilt_by_their_speed():
+    """The slower one is named, and guilty only when it is not much slower."""
+    found = attributed([("slow", leak(3)), ("fast", leak(9))])
+
+    assert [("fast", 0.75), ("slow", 0.25)] == [
+        (each.name, pytest.approx(each.share)) for each in found.culprits
+    ]
+    assert ["fast"] == [each.name for each in found.guilty]
+    even = attributed([("a", leak(9)), ("b", leak(8))])
+    assert 2 == len(even.guilty)
+
+
+def test_a_warm_up_that_ended_is_not_blamed_for_the_leak_of_now():
+    """The shortest window that shows the growth decides."""
+
+    def warm(t):
+        return (300 + 100 * min(t, 20)) * MB
+
+    found = attributed([("warm", warm), ("leak", leak(10))], slope=10 * MB)
+
+    assert ["leak"] == [each.name for each in found.culprits]
+
+
+def test_a_leak_in_steps_is_found_between_its_steps():
+    """The trend says that it grows though the last seconds do not."""
+
+    def steps(t):
+        return (300 + 100 * (t // 15)) * MB
+
+    found = attributed([("steps", steps), ("flat", flat(500))], slope=6.7 * MB, until=59.0)
+
+    assert ["steps"] == [each.name for each in found.guilty]
+    assert found.window_s >= 20
+
+
+def test_growth_that_no_task_explains_is_foreign():
+    """Another program eats: no culprit, and it is said."""
+    found = attributed([("a", flat(500))], CeilingKind.RAM, others=lambda t: 50 * t * MB)
+
+    assert () == found.culprits
+    assert found.foreign
+    assert found.others == pytest.approx(1.0)
+
+
+def test_trembling_is_no_growth():
+    """An idle interpreter moves by a megabyte or two."""
+    found = attributed([("a", lambda t: (500 + (t % 2)) * MB)])
+
+    assert found.window_s is None
+    assert () == found.culprits
+
+
+def test_the_only_owner_of_a_ceiling_is_its_culprit():
+    """An address space belongs to one task, whatever its resident memory does."""
+    found = attributed(
+        [("a", lambda t: 500 * MB)],
+        CeilingKind.RLIMIT_AS,
+        slope=5 * MB,
+        others=lambda t: 5 * t * MB,
+    )
+
+    assert [("a", 1.0)] == [(each.name, each.share) for each in found.culprits]
+
+
+@pytest.mark.parametrize("kind", [CeilingKind.DISK, CeilingKind.TEMPERATURE, CeilingKind.BATTERY])
+def test_memory_says_nothing_about_who_fills_other_things(kind):
+    """No guess is better than a wrong one."""
+    assert () == attributed([("leak", leak(10))], kind).culprits
+
+
+def test_a_history_answers_for_the_time_that_it_knows():
+    """Fine at the end, coarse before, bounded in between."""
+    growth = Growth()
+    for tenth in range(6000):
+        growth.add(tenth / 10, tenth * 2.0)
+
+    assert (pytest.approx(40.0, abs=8), pytest.approx(2.0, abs=0.4)) == growth.over(2.0)
+    grown, seconds = growth.over(200.0)
+    assert grown == pytest.approx(20 * seconds)
+    assert 195 <= seconds <= 206
+    assert growth.over(1e6)[1] < 300
+    assert growth.rate(1000.0) is None
+    assert 20.0 == pytest.approx(growth.rate(60.0))
+
+
+def test_a_history_ignores_time_that_goes_back():
+    """A reading of the past changes nothing."""
+    growth = Growth()
+    for moment, value in ((1.0, 5.0), (2.0, 6.0), (1.5, 100.0), (2.0, 50.0)):
+        growth.add(moment, value)
+
+    assert 6.0 == growth.last
+    assert (1.0, 1.0) == growth.over(10.0)
+    assert (0.0, 0.0) == Growth().over(10.0)

@@ -1,0 +1,180 @@
+"""What outlives the daemon, and the second measurement before an action."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from simulation import MB, UID, WALL_S, Machine, Program, leak
+
+from watchdog_app.core.engine import Engine
+from watchdog_app.core.outlook import DecisionKind, Outcome, OutcomeStatus
+from watchdog_app.core.settings import ActionSettings, Settings
+
+NO_PAUSE = Settings(actions=ActionSettings(pause=False))
+
+
+def machine(**changes) -> Machine:
+    program = Program(10, "train.ipynb", leak(25), save_s=0.2, group="g")
+    return Machine(program, groups={"g": 1200}, **changes)
+
+
+def restarted(before: Machine, gap_s: float = 2.0) -> Machine:
+    """The same machine, looked at by a new engine that read the old one's state."""
+    state = json.loads(json.dumps(before.engine.dump()))
+    before.engine = Engine(before.engine.settings, UID)
+    before.now += gap_s
+    before.engine.load(state, before.now, WALL_S + before.now)
+    return before
+
+
+def test_a_pause_is_known_after_a_restart_and_ends_when_there_is_room():
+    """The incident is still open, and its task is still its own to resume."""
+    after = restarted(machine().run(60))
+    assert after.programs[0].stopped
+
+    after.run(30)
+    (incident,) = after.result.incidents
+    after.groups["g"] = 8000 * MB
+    after.run(30)
+
+    assert "train.ipynb" == incident.culprits[0].name
+    assert not after.programs[0].stopped
+
+
+def test_a_warning_is_not_repeated_after_a_restart():
+    """The cool-down holds over it, and so does the incident's id."""
+    before = machine(settings=NO_PAUSE).run(27)
+    assert 1 == before.kinds().count("notify:warning")
+    identity = before.result.incidents[0].id
+
+    after = restarted(before, 0.5).run(3)
+
+    assert 1 == after.kinds().count("notify:warning")
+    assert identity == after.result.incidents[0].id
+
+
+def test_monotonic_times_are_moved_to_the_new_clock():
+    """After a restart of the machine that clock begins anew: ages count, not readings."""
+    before = machine(settings=NO_PAUSE).run(27)
+    state = json.loads(json.dumps(before.engine.dump()))
+    engine = Engine(NO_PAUSE, UID)
+
+    engine.load(state, mono_s=5.0, unix_s=state["unix_s"] + 10.0)
+
+    again = engine.dump()
+    assert 5.0 == again["mono_s"]
+    ages = [state["mono_s"] - each["opened_mono_s"] + 10.0 for each in state["incidents"]]
+    assert ages == [
+        pytest.approx(5.0 - each["opened_mono_s"], abs=1e-3) for each in again["incidents"]
+    ]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: {},
+        lambda state: {**state, "version": 99},
+        lambda state: {**state, "incidents": [{"id": "x"}]},
+        lambda state: {**state, "saves": [[1, 2]]},
+        lambda state: {**state, "told": 7},
+        lambda state: {**state, "unix_s": state["unix_s"] - 7200},
+        lambda state: {**state, "unix_s": state["unix_s"] + 7200},
+    ],
+    ids=["empty", "newer", "cut", "short", "wrong type", "old", "of the future"],
+)
+def test_a_state_that_cannot_be_used_is_a_value_error_and_changes_nothing(change):
+    """The engine starts afresh; half a state would be worse than none."""
+    before = machine().run(60)
+    engine = Engine(Settings(), UID)
+
+    with pytest.raises(ValueError, match="cannot be used"):
+        engine.load(change(before.engine.dump()), before.now, WALL_S + before.now)
+
+    assert [] == engine.dump()["incidents"]
+
+
+def test_saves_of_before_are_remembered_until_the_agents_are_back():
+    """A new daemon does not ask a training that was saved a moment ago to save again at once."""
+    before = machine(settings=NO_PAUSE)
+    while not before.programs[0].saves:
+        before.run(0.1)
+
+    after = restarted(before, 0.1)
+    asked = len(after.kinds(DecisionKind.CHECKPOINT))
+    after.run(0.5)
+
+    assert asked == len(after.kinds(DecisionKind.CHECKPOINT))
+
+
+# The second measurement
+
+
+def decision_of(kind: DecisionKind, run_s: float = 60.0):
+    before = machine().run(run_s)
+    return next(each for each in before.log if each.kind is kind), before
+
+
+@pytest.mark.parametrize("kind", [DecisionKind.CHECKPOINT, DecisionKind.PAUSE, DecisionKind.NOTIFY])
+def test_a_decision_is_off_when_the_danger_is_over(kind):
+    """Measured again right before acting: the memory was freed in between."""
+    decision, before = decision_of(kind)
+    (reading,) = [each for each in before.readings() if each.key == decision.ceiling]
+    used = decision.evidence["used"]
+
+    same = replace(reading, used=used)
+    relieved = replace(reading, used=used / 2)
+
+    assert before.engine.still_true(decision, [same])
+    assert not before.engine.still_true(decision, [relieved])
+    assert not before.engine.still_true(decision, [])
+
+
+def test_word_of_what_has_happened_is_always_true():
+    """A notice of a pause is due whatever the memory does."""
+    before = machine().run(60)
+    (told,) = [each for each in before.log if each.evidence.get("topic") == "paused"]
+
+    assert before.engine.still_true(told, [])
+
+
+def test_a_resume_is_off_when_the_room_is_gone():
+    """It would be paused again at once."""
+    before = machine().run(60)
+    before.groups["g"] = 8000 * MB
+    before.run(30)
+    (decision,) = [each for each in before.log if each.kind is DecisionKind.RESUME]
+    (reading,) = [each for each in before.readings() if each.key == decision.ceiling]
+
+    assert before.engine.still_true(decision, [reading])
+    assert not before.engine.still_true(decision, [replace(reading, limit=reading.used * 1.1)])
+
+
+# Outcomes
+
+
+def test_an_outcome_of_an_unknown_decision_is_ignored():
+    """An earlier daemon's request may be answered to this one."""
+    engine = machine().run(5).engine
+
+    engine.record(Outcome("nobody-1", OutcomeStatus.DONE, WALL_S, 0.0, "done"))
+
+    assert [] == engine.dump()["incidents"]
+
+
+def test_a_save_that_was_skipped_is_no_failure():
+    """Measured again and no longer true: it may be asked for in the next tick."""
+    before = machine(settings=NO_PAUSE)
+    while not before.kinds(DecisionKind.CHECKPOINT):
+        before.run(0.1)
+    first = next(each for each in before.log if each.kind is DecisionKind.CHECKPOINT)
+    before.programs[0].request = None
+    before.programs[0].saving_until = None
+    skipped = Outcome(first.id, OutcomeStatus.SKIPPED, WALL_S + before.now, 0.0, "no longer true")
+
+    before.engine.record(skipped)
+    before.run(0.3)
+
+    assert 2 == len(before.kinds(DecisionKind.CHECKPOINT))
+    assert "notify:rescue_failed" not in before.kinds()

@@ -1,0 +1,459 @@
+"""Whole stories, tick by tick with a clock of numbers: which decisions come, in which order."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from simulation import MB, UID, Machine, Program, flat, leak
+
+from watchdog_app.core.outlook import CeilingKind, DecisionKind, Stage
+from watchdog_app.core.records import TaskKind
+from watchdog_app.core.settings import ActionSettings, RuleSettings, Settings, StageSettings
+
+NO_PAUSE = Settings(actions=ActionSettings(pause=False))
+CHECKPOINT, NOTIFY, PAUSE, RESUME = (
+    DecisionKind.CHECKPOINT,
+    DecisionKind.NOTIFY,
+    DecisionKind.PAUSE,
+    DecisionKind.RESUME,
+)
+
+
+def training(rate: float = 25.0, name: str = "train.ipynb", **changes) -> Program:
+    return Program(10, name, leak(rate), **{"save_s": 0.2, "group": "g", **changes})
+
+
+def bystander(mb: float = 200.0, **changes) -> Program:
+    return Program(20, "healthy.py", flat(mb), **{"save_s": 0.2, "group": "g", **changes})
+
+
+def leaking(*more: Program, limit_mb: float = 1200.0, program: Program | None = None, **changes):
+    return Machine(program or training(), *more, groups={"g": limit_mb}, **changes)
+
+
+# The rescue
+
+
+@pytest.mark.parametrize("save_s", [0.02, 0.6])
+@pytest.mark.parametrize("rate", [5, 20, 100, 300])
+def test_a_leak_is_told_and_saved_and_loses_one_step_at_most(rate, save_s):
+    """Without a pause the kernel kills it, and the last rescue is a step old."""
+    limit_mb = max(1200, 300 + 12 * rate)
+    machine = leaking(
+        program=training(rate, save_s=save_s), limit_mb=limit_mb, settings=NO_PAUSE
+    ).run(1.5 * (limit_mb - 300) / rate + 20)
+    program = machine.programs[0]
+
+    assert program.dead
+    assert program.rescue is not None
+    assert program.step - program.rescue.step <= 1
+    assert "notify:warning" in machine.kinds()
+    assert [] == machine.kinds(PAUSE)
+
+
+def test_saves_come_at_ever_shorter_times_and_not_too_many():
+    """About the logarithm of the time: a save costs more than a step."""
+    machine = leaking(settings=NO_PAUSE).run(60)
+    saves = machine.programs[0].saves
+    gaps = [late - early for early, late in pairwise(saves)]
+
+    assert 4 <= len(saves) <= 16
+    assert gaps[0] > 2 * gaps[len(gaps) // 2] > gaps[-1]
+
+
+def test_the_warning_comes_before_the_save_and_the_save_before_the_pause():
+    """Gentlest step first."""
+    machine = leaking().run(60)
+    kinds = machine.kinds()
+
+    assert kinds.index("notify:warning") < kinds.index("pause:train.ipynb")
+    assert kinds.index("checkpoint:train.ipynb") < kinds.index("pause:train.ipynb")
+    assert kinds.index("notify:paused") == kinds.index("pause:train.ipynb") + 1
+    assert 1 == kinds.count("pause:train.ipynb")
+
+
+@pytest.mark.parametrize("rate", [5, 25, 100, 300])
+def test_a_pause_comes_right_after_a_last_save_and_nothing_is_lost(rate):
+    """The process lives, and even if it is killed by hand its rescue has every step."""
+    limit_mb = max(1200, 300 + 12 * rate)
+    machine = leaking(program=training(rate), limit_mb=limit_mb).run(1.5 * limit_mb / rate)
+    program = machine.programs[0]
+
+    assert program.stopped
+    assert not program.dead
+    assert program.step == program.rescue.step
+
+
+def test_nothing_happens_after_the_pause():
+    """The incident stays open as long as the task is held, and is silent."""
+    machine = leaking().run(60)
+    before = machine.kinds()
+
+    machine.run(600)
+
+    assert before == machine.kinds()
+    (incident,) = machine.result.incidents
+    assert Stage.HOLD == incident.stage == incident.peak
+
+
+def test_every_decision_carries_its_figures_and_an_id_of_its_own():
+    """What decided is in the evidence; a replay can check it."""
+    machine = leaking().run(60)
+
+    assert len(machine.log) == len({decision.id for decision in machine.log})
+    for decision in machine.log:
+        evidence = decision.evidence
+        assert decision.reason
+        assert 0 < evidence["used"] <= evidence["limit"] == 1200 * MB
+        assert evidence["name"] == "train.ipynb"
+        assert evidence["save_s"] == 0.2
+        assert evidence["step_s"] == 0.05
+        assert evidence["share"] == pytest.approx(1.0)
+    assert "continue" == next(d for d in machine.log if d.kind is CHECKPOINT).evidence["then"]
+
+
+# What is left alone
+
+
+def test_a_big_warm_up_is_left_alone():
+    """Three quarters of the limit in six seconds, then flat: no decision at all."""
+    machine = leaking(program=training(0)).run(0)
+    machine.programs[0].grows = lambda t: (300 + 600 * min(1.0, t / 6)) * MB
+
+    machine.run(120)
+
+    assert [] == machine.log
+
+
+def test_hovering_below_the_limit_is_left_alone():
+    """Up and down at 96 % is how some trainings live."""
+    program = training(0)
+    program.grows = lambda t: (1150 + 30 * math.sin(t / 5)) * MB
+
+    machine = leaking(program=program).run(300)
+
+    assert [] == machine.kinds(PAUSE)
+    assert program.ran_s >= 0.9 * 300
+
+
+def test_only_the_guilty_of_two_is_acted_on():
+    """The healthy one under the same limit is neither paused nor asked for anything."""
+    machine = leaking(bystander()).run(60)
+    guilty, healthy = machine.programs
+
+    assert guilty.stopped
+    assert not healthy.stopped
+    assert [] == healthy.saves
+    assert {guilty.key} == {decision.task for decision in machine.log}
+
+
+def test_a_task_in_another_group_is_not_touched():
+    """Not even where it is large, grows and holds an agent."""
+    elsewhere = bystander(3000.0, group="h")
+    machine = Machine(training(), elsewhere, groups={"g": 1200, "h": 8000}).run(60)
+
+    assert {machine.programs[0].key} == {decision.task for decision in machine.log}
+    assert [] == elsewhere.saves
+
+
+def test_a_bystander_that_the_kernel_could_choose_is_saved_and_never_paused():
+    """The largest process is killed, whoever leaks."""
+    machine = leaking(bystander(900.0), limit_mb=1800.0).run(80)
+    guilty, healthy = machine.programs
+
+    assert guilty.stopped
+    assert healthy.saves
+    assert not healthy.stopped
+    assert {"pause:train.ipynb"} == set(machine.kinds(PAUSE))
+
+
+def test_a_finished_warm_up_is_not_blamed_for_a_later_leak():
+    """Who grew little recently is no culprit, whatever it grew before."""
+    warm = bystander(save_s=None)
+    warm.grows = lambda t: (200 + 900 * min(1.0, t / 10)) * MB
+    machine = leaking(
+        warm, program=training(20, starts_s=12.0), limit_mb=2400.0, settings=NO_PAUSE
+    ).run(60)
+
+    assert machine.kinds(CHECKPOINT)
+    assert {"checkpoint:train.ipynb"} == set(machine.kinds(CHECKPOINT))
+
+
+# Others make the growth
+
+
+def test_where_other_programs_eat_the_memory_all_are_saved_and_none_is_paused():
+    """A pause would not help; the notice says who it is not."""
+    machine = Machine(
+        Program(10, "a.ipynb", flat(3000), save_s=0.1),
+        Program(20, "b.ipynb", flat(2900), save_s=0.1),
+        ram_mb=16_000,
+        others=lambda t: (4000 + 100 * t) * MB,
+    ).run(85)
+
+    assert {"checkpoint:a.ipynb", "checkpoint:b.ipynb"} == set(machine.kinds(CHECKPOINT))
+    assert [] == machine.kinds(PAUSE)
+    warning = next(d for d in machine.log if d.kind is NOTIFY)
+    assert warning.task is None
+    assert warning.evidence["others_share"] > 0.9
+
+
+# When things go wrong
+
+
+def test_a_save_that_fails_is_told_once_and_the_task_is_paused_instead_of_lost():
+    """It would otherwise die: its state is safe in memory."""
+    machine = leaking(program=training(fails=True)).run(60)
+    program = machine.programs[0]
+
+    assert program.stopped
+    assert 1 == machine.kinds().count("notify:rescue_failed")
+    assert 1 < len(machine.kinds(CHECKPOINT)) < 8
+    failure = next(d for d in machine.log if d.evidence.get("topic") == "rescue_failed")
+    assert "the disk is full" == failure.reason
+
+
+def test_an_agent_that_never_answers_does_not_keep_its_task_from_the_pause():
+    """A request without an answer is a failure after its deadline."""
+    machine = leaking(program=training(deaf=True)).run(60)
+
+    assert machine.programs[0].stopped
+    assert "notify:rescue_failed" in machine.kinds()
+
+
+def test_a_task_without_an_agent_is_warned_of_and_paused():
+    """There is nothing to save, and it would otherwise die."""
+    machine = leaking(program=training(save_s=None)).run(60)
+
+    assert ["notify:warning", "pause:train.ipynb", "notify:paused"] == machine.kinds()
+
+
+def test_a_pause_that_fails_is_told_and_saving_goes_on():
+    """What cannot be held is saved up to its last step, and not asked for again."""
+    machine = leaking()
+    machine.refuse.add(PAUSE)
+
+    machine.run(60)
+
+    program = machine.programs[0]
+    assert 1 == len(machine.kinds(PAUSE))
+    assert "notify:pause_failed" in machine.kinds()
+    assert program.dead
+    assert program.step - program.rescue.step <= 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"program": training(uid=UID + 1)},
+        {"program": training(kind=TaskKind.SERVER)},
+        {"can_pause": False},
+        {"settings": NO_PAUSE},
+        {"settings": Settings(rules=(RuleSettings(task="train*", pause=False),))},
+        {"settings": Settings(rules=(RuleSettings(ceiling="cgroup", pause=False),))},
+    ],
+    ids=["another user's", "a server", "no way", "switched off", "rule of task", "rule of ceiling"],
+)
+def test_what_may_not_be_paused_is_not(changes):
+    """Another user's task, a Jupyter server, and whatever the settings exclude."""
+    program = changes.get("program")
+    if program is not None:
+        changes["program"] = replace(program, saves=[])
+    machine = leaking(**changes).run(60)
+
+    assert [] == machine.kinds(PAUSE)
+    assert machine.programs[0].dead
+
+
+def test_what_may_not_be_saved_is_not_asked():
+    """Checkpoints off: told and paused, with the first pause not waiting for any save."""
+    settings = Settings(actions=ActionSettings(checkpoint=False))
+
+    machine = leaking(settings=settings).run(60)
+
+    assert [] == machine.kinds(CHECKPOINT)
+    assert machine.programs[0].stopped
+
+
+def test_notices_can_be_switched_off_alone():
+    """Everything else is done all the same."""
+    settings = Settings(rules=(RuleSettings(task="/home/ann/*.ipynb", notify=False),))
+
+    machine = leaking(settings=settings).run(60)
+
+    assert [] == machine.kinds(NOTIFY)
+    assert machine.programs[0].stopped
+
+
+# Notices are few
+
+
+def test_people_hear_of_one_leak_once_though_it_fills_two_ceilings():
+    """The group's limit and the machine's RAM come near together."""
+    both = leaking(program=training(50), limit_mb=3000.0, ram_mb=3100.0, settings=NO_PAUSE).run(50)
+
+    warnings = [d for d in both.log if d.evidence.get("topic") == "warning"]
+    assert {CeilingKind.CGROUP} == {d.ceiling.kind for d in warnings}
+    assert len(warnings) <= 2
+
+
+def test_a_long_slow_leak_makes_few_notices():
+    """Half an hour of growth: staged, and no flood."""
+    machine = leaking(program=training(0.5), settings=NO_PAUSE).run(1900)
+
+    warnings = [d for d in machine.log if d.evidence.get("topic") == "warning"]
+    assert machine.programs[0].dead
+    assert 1 <= len(warnings) <= 5
+
+
+def test_the_end_of_a_danger_is_told_to_those_who_heard_of_it():
+    """It stopped growing: one quiet word, and the incident is closed."""
+    program = training(25)
+    program.grows = lambda t: (300 + 25 * min(t, 30.0)) * MB
+
+    machine = leaking(program=program).run(200)
+
+    assert "notify:warning" in machine.kinds()
+    assert "notify:over" == machine.kinds()[-1]
+    assert 1 == machine.kinds().count("notify:over")
+    assert () == machine.result.incidents
+    assert 1 == len(machine.closed)
+
+
+# Pause and resume
+
+
+def test_a_paused_task_runs_again_when_there_is_room():
+    """The limit was raised: after a while it is resumed, and told so."""
+    machine = leaking().run(60)
+    machine.groups["g"] = 8000 * MB
+
+    machine.run(10)
+    assert machine.programs[0].stopped
+    machine.run(20)
+
+    assert not machine.programs[0].stopped
+    assert ["resume:train.ipynb", "notify:resumed"] == machine.kinds()[-2:]
+
+
+def test_a_little_room_is_not_enough_to_run_again():
+    """It would be paused again at once."""
+    machine = leaking().run(60)
+    machine.groups["g"] = 1300 * MB
+
+    machine.run(300)
+
+    assert machine.programs[0].stopped
+
+
+def test_a_task_that_a_person_resumed_is_not_paused_again():
+    """Their word counts; it is saved up to its end instead."""
+    machine = leaking().run(60)
+    program = machine.programs[0]
+    program.stopped = False
+
+    machine.run(30)
+
+    assert 1 == len(machine.kinds(PAUSE))
+    assert program.dead
+    assert program.step - program.rescue.step <= 1
+
+
+def test_a_resume_that_fails_is_tried_again_later():
+    """Not in every tick."""
+    machine = leaking().run(60)
+    machine.refuse.add(RESUME)
+    machine.groups["g"] = 8000 * MB
+
+    machine.run(60)
+    tries = len(machine.kinds(RESUME))
+    machine.refuse.clear()
+    machine.run(120)
+
+    assert 1 == tries
+    assert not machine.programs[0].stopped
+
+
+def test_the_incident_of_a_paused_task_that_was_killed_is_closed():
+    """Nothing is left behind for a task that is gone."""
+    machine = leaking(bystander()).run(60)
+    machine.programs[0].dead = True
+
+    machine.run(30)
+
+    assert () == machine.result.incidents
+    assert 1 == len(machine.closed)
+
+
+# Swap
+
+
+def test_ram_with_swap_behind_it_is_warned_of_but_nothing_is_paused_before_the_end_of_swap():
+    """Filling RAM slows down; filling swap as well kills."""
+    machine = Machine(training(100, group=""), ram_mb=8000, swap_mb=4000).run(100)
+
+    assert {CeilingKind.RAM} == {d.ceiling.kind for d in machine.log if d.at_mono_s < 77}
+    assert [] == machine.kinds(PAUSE)
+    machine.run(60)
+    assert machine.programs[0].stopped
+    assert CeilingKind.RAM_SWAP == next(d for d in machine.log if d.kind is PAUSE).ceiling.kind
+
+
+# Bounds
+
+
+def test_the_share_of_time_spent_saving_is_bounded_while_the_end_does_not_come():
+    """Creeping along below the limit for twenty minutes costs a tenth of the time at most."""
+    program = training(0, save_s=1.0)
+    program.grows = lambda t: (1100 + 90 * (1 - math.exp(-t / 400))) * MB
+
+    leaking(program=program, settings=NO_PAUSE).run(1200)
+
+    assert len(program.saves) * 1.0 <= 0.1 * 1200 + 30
+
+
+def test_the_settings_can_be_replaced_in_the_middle():
+    """The series go on; the new switches hold from the next tick."""
+    machine = leaking().run(20)
+
+    machine.engine.settings = Settings(
+        actions=ActionSettings(pause=False), stages=StageSettings(hold_s=1.0)
+    )
+    machine.run(40)
+
+    assert [] == machine.kinds(PAUSE)
+    assert machine.programs[0].saves
+
+
+def test_what_is_gone_is_forgotten():
+    """Thousands of short programs leave nothing behind in the engine."""
+    machine = Machine(ram_mb=64_000)
+    for index in range(300):
+        machine.programs = [
+            Program(index + 100, "short.py", flat(100), save_s=0.1, group=f"g{index}")
+        ]
+        machine.groups = {f"g{index}": 4000 * MB}
+        machine.tick()
+        machine.now += 1.0
+
+    engine = machine.engine
+    assert 2 >= len(engine._ceilings)
+    assert 2 >= len(engine._watches)
+    assert 1 == len(engine._usage) == len(engine._policy.ledgers)
+
+
+def test_the_engine_asks_for_a_look_at_once_when_a_save_is_done():
+    """The next save, or the pause that waited for it, must not wait for the clock."""
+    machine = leaking()
+    while not machine.kinds(CHECKPOINT):
+        machine.run(0.1)
+    assert not machine.engine.wants_tick
+
+    machine._advance(machine.now + 5)
+
+    assert machine.engine.wants_tick
+    machine.tick()
+    assert not machine.engine.wants_tick

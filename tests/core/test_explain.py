@@ -1,0 +1,373 @@
+"""Plain words: what happened, what it means now, what to do; and safe to show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from simulation import MB, WALL_S, Machine, Program, flat, leak
+
+from watchdog_app.core import explain, phrases
+from watchdog_app.core.deaths import CauseKind, DeathFacts, diagnose, worth_telling
+from watchdog_app.core.outlook import CeilingKind, DecisionKind, Forecast
+from watchdog_app.core.plain_text import argument, plain
+from watchdog_app.core.records import AgentView, ProcessKey, TaskKind
+from watchdog_app.core.settings import ActionSettings, Settings
+
+NO_PAUSE = Settings(actions=ActionSettings(pause=False))
+
+
+def story(name="train.ipynb", seconds=60.0, settings=None, **changes):
+    """A leak to a group's limit, and every notice that it made, by topic."""
+    program = Program(10, name, leak(25), **{"save_s": 0.2, "group": "g", **changes})
+    machine = Machine(program, groups={"g": 1200}, settings=settings)
+    notices = {}
+    told = 0
+    for _ in range(int(seconds / 0.5)):
+        machine.run(0.5)
+        for decision in machine.log[told:]:
+            if decision.kind is DecisionKind.NOTIFY:
+                notice = notice_of(machine, program, decision)
+                notices.setdefault(decision.evidence["topic"], notice)
+        told = len(machine.log)
+    return machine, notices
+
+
+def notice_of(machine, program, decision):
+    incidents = {each.id: each for each in machine.result.incidents}
+    agent = machine._agent(program) if program.save_s is not None else None
+    return explain.notice(decision, machine._task(program), agent, incidents.get(decision.incident))
+
+
+# Notices
+
+
+def test_a_warning_names_the_notebook_the_ceiling_the_time_and_the_numbers():
+    """The title alone says it; the body says how sure that is and what is done."""
+    _, notices = story()
+    notice = notices["warning"]
+
+    assert notice.title.startswith("Memory limit reached in about ")
+    assert notice.title.endswith(": train.ipynb")
+    assert "critical" == notice.urgency
+    assert 10 == notice.task
+    for words in (
+        "Memory limit of the group g: ",
+        " of 1.12 GiB",
+        " from now",
+        "train.ipynb grows by 23.",
+        " MiB/s, 100% of the growth",
+        "saved",
+        "paused, so that it does not die",
+        "keep float(loss) instead of the tensor",
+    ):
+        assert words in notice.body
+    assert ["checkpoint", "pause"] == [each.key for each in notice.actions]
+
+
+def test_a_pause_says_how_to_go_on_and_what_not_to_press():
+    """Restart would kill the paused kernel."""
+    _, notices = story()
+    notice = notices["paused"]
+
+    assert "Paused: train.ipynb" == notice.title
+    assert "watchdog resume train.ipynb" in notice.body
+    assert "Do not press Restart" in notice.body
+    assert "loses its state" in notice.body
+    assert "a rescue of step " in notice.body
+    assert ["resume"] == [each.key for each in notice.actions]
+
+
+def test_a_paused_script_is_told_about_fg_and_not_about_jupyter():
+    """The shell has taken the terminal back."""
+    _, notices = story("train.py", kind=TaskKind.SCRIPT)
+
+    assert "type fg" in notices["paused"].body
+    assert "Jupyter" not in notices["paused"].body
+
+
+def test_a_save_that_failed_says_why_and_what_is_left():
+    """No rescue at all, or an older one."""
+    _, notices = story(fails=True)
+
+    assert "Not saved: train.ipynb" == notices["rescue_failed"].title
+    assert "The disk is full." in notices["rescue_failed"].body
+    assert "its work is lost" in notices["rescue_failed"].body
+
+
+def test_a_task_without_an_agent_is_told_so():
+    """And how to get one."""
+    machine, notices = story(save_s=None, seconds=30)
+
+    assert "holds no watchdog agent" in notices["warning"].body
+    (incident,) = machine.result.incidents
+    assert any("watchdog_app.agent.keras" in line for line in incident.advice)
+    assert ["pause"] == [each.key for each in notices["warning"].actions]
+
+
+def test_a_death_names_its_cause_and_the_rescue():
+    """What the user finds in the morning."""
+    machine, _ = story(settings=NO_PAUSE)
+    program = machine.programs[0]
+    assert program.dead
+    task, agent = machine._task(program), machine._agent(program)
+    facts = DeathFacts(9, group_limit_bytes=1200 * MB, group_kills_before=0, group_kills_after=1)
+
+    (decision,) = machine.engine.death(task, agent, diagnose(facts), machine._snapshot())
+    notice = explain.notice(decision, task, agent)
+
+    assert "Out of memory: train.ipynb" == notice.title
+    assert (
+        "Killed by the kernel: its memory group reached its limit of 1.12 GiB "
+        "(oom_kill rose from 0 to 1)." in notice.body
+    )
+    assert f"A rescue of step {program.rescue.step} is in {program.rescue.path}" in notice.body
+    assert "Start it again" in notice.body
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "evil\x1b[31m.ipynb",
+        "a\nb.ipynb",
+        "\u202egnp.ipynb",
+        "--help",
+        "x" * 500 + ".ipynb",
+        "<b>&amp;.ipynb",
+        "\udcff.ipynb",
+        "\x00",
+        "rm -rf ~; .ipynb",
+    ],
+)
+def test_no_name_breaks_a_notice_or_a_command_line(name):
+    """One line, no control character, and only names that are safe to paste in a command."""
+    _, notices = story(name, seconds=50)
+
+    assert {"warning", "paused"} <= set(notices)
+    for notice in notices.values():
+        assert "\n" not in notice.title
+        assert len(notice.title) < 130
+        for line in notice.body.splitlines():
+            assert line.isprintable()
+    assert "watchdog resume 10\n" in notices["paused"].body
+
+
+# Plain text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("train.ipynb", "train.ipynb"),
+        ("Übung 3.ipynb", "Übung 3.ipynb"),
+        ("訓練.ipynb", "訓練.ipynb"),
+        ("a\tb\n c", "a b c"),
+        ("\x1b[2J", "?[2J"),
+        ("\u202eabc\u200b", "?abc?"),
+        ("\udcff", "?"),
+        ("", "(no name)"),
+        (" \n ", "(no name)"),
+        ("a" * 30 + "b" * 40, "a" * 29 + "…" + "b" * 30),
+    ],
+)
+def test_text_from_files_becomes_one_plain_line(text, expected):
+    """What cannot be shown, or changes how the rest is shown, is a question mark."""
+    assert expected == plain(text)
+
+
+@pytest.mark.parametrize("name", ["-x", "a b", "$(x)", "a;b", "*", "", "ü.py", "a'b", "n" * 99])
+def test_a_name_that_is_not_safe_to_paste_is_named_by_its_pid(name):
+    """A notice's command line is copied without thinking."""
+    assert "42" == argument(name, 42)
+    assert "train-2.ipynb" == argument("train-2.ipynb", 42)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (None, "soon"),
+        (float("inf"), "soon"),
+        (0.1, "now"),
+        (0.9, "in about a second"),
+        (3.4, "in about 3 s"),
+        (47.0, "in about 45 s"),
+        (58.0, "in about 1 min"),
+        (80.0, "in about 1.5 min"),
+        (239.0, "in about 4 min"),
+        (3500.0, "in about 58 min"),
+        (5400.0, "in about 1.5 h"),
+        (36_000.0, "in about 10 h"),
+        (200_000.0, "in about 2 d"),
+        (1e9, "soon"),
+    ],
+)
+def test_times_are_as_exact_as_a_forecast_is(seconds, expected):
+    """Two figures at most."""
+    assert expected == phrases.when(seconds)
+
+
+def test_an_interval_says_what_is_known_of_it():
+    """An end that may never come is `or more`."""
+    assert "30 s to 4 min" == phrases.interval(29.0, 250.0)
+    assert "30 s or more" == phrases.interval(29.0, float("inf"))
+    assert "30 s or more" == phrases.interval(29.0, None)
+    assert "30 s" == phrases.interval(29.0, 31.0)
+    assert "" == phrases.interval(None, None)
+    assert "in about 2 min (1 min to 4 min)" == phrases.forecast(Forecast(120.0, 60.0, 240.0))
+    assert "no end in sight" == phrases.forecast(None)
+
+
+def test_every_kind_of_ceiling_has_its_words():
+    """None may come without a title."""
+    assert all(phrases.full(kind) for kind in CeilingKind)
+
+
+# watchdog explain
+
+
+def explained(machine, program):
+    agent = machine._agent(program) if program.save_s is not None else None
+    return explain.about_task(
+        machine._task(program),
+        machine.result.tasks[program.key],
+        agent,
+        readings=machine.readings(),
+        assessments=machine.result.assessments,
+        incidents=machine.result.incidents,
+        now_unix_s=WALL_S + machine.now,
+    )
+
+
+def test_one_task_is_explained_with_its_end_its_ceilings_and_its_agent():
+    """What it uses, what stops it first and when, what can be saved."""
+    machine, _ = story(seconds=28, settings=NO_PAUSE)
+
+    text = explained(machine, machine.programs[0])
+
+    for words in (
+        "train.ipynb (notebook, pid 10): running.",
+        "changing by +2",
+        "It meets memory limit of the group g in about ",
+        "RAM: ",
+        "Its agent (keras) trains, at step ",
+        "A save of 9.54 MiB is expected to take 0.2 s.",
+        "Its newest rescue is of step ",
+        "in danger for ",
+        "To do: ",
+    ):
+        assert words in text
+
+
+def test_a_quiet_task_and_a_quiet_machine_are_explained_too():
+    """Nothing to say is said."""
+    program = Program(10, "idle.ipynb", flat(300))
+    machine = Machine(program).run(10)
+
+    text = explained(machine, program)
+    whole = explain.about_machine(
+        machine._snapshot().host,
+        [machine._task(program)],
+        readings=machine.readings(),
+        assessments=machine.result.assessments,
+        incidents=machine.result.incidents,
+        now_unix_s=WALL_S + machine.now,
+    )
+
+    assert "no forecast for it" in text
+    assert "It holds no agent" in text
+    assert "Nothing is about to run out." in whole
+    assert "1 Python task is watched" in whole
+
+
+# Causes of death
+
+GROUP = {"group_limit_bytes": 1000 * MB, "group_used_bytes": 500 * MB}
+
+
+@pytest.mark.parametrize(
+    ("facts", "kind", "words"),
+    [
+        (
+            DeathFacts(9, **GROUP, group_kills_before=2, group_kills_after=3),
+            CauseKind.GROUP_LIMIT,
+            "oom_kill rose from 2 to 3",
+        ),
+        (
+            DeathFacts(None, **GROUP, group_kills_before=0, group_kills_after=1),
+            CauseKind.GROUP_LIMIT,
+            "limit of 954 MiB",
+        ),
+        (
+            DeathFacts(9, host_kills_before=0, host_kills_after=1),
+            CauseKind.HOST_MEMORY,
+            "the machine was out of memory",
+        ),
+        (
+            DeathFacts(
+                9,
+                group_limit_bytes=1000 * MB,
+                group_used_bytes=990 * MB,
+                host_kills_before=0,
+                host_kills_after=1,
+            ),
+            CauseKind.GROUP_LIMIT,
+            "the machine's oom_kill",
+        ),
+        (
+            DeathFacts(9, group_limit_bytes=1000 * MB, group_used_bytes=990 * MB),
+            CauseKind.GROUP_LIMIT,
+            "probably killed by the kernel",
+        ),
+        (
+            DeathFacts(9, host_total_bytes=1000 * MB, host_available_bytes=10 * MB),
+            CauseKind.HOST_MEMORY,
+            "probably",
+        ),
+        (DeathFacts(9, **GROUP), CauseKind.KILLED, "no sign of a lack of memory"),
+        (
+            DeathFacts(15, **GROUP, group_kills_before=0, group_kills_after=1),
+            CauseKind.SIGNAL,
+            "SIGTERM",
+        ),
+        (DeathFacts(11 | 0x80), CauseKind.SIGNAL, "SIGSEGV"),
+        (DeathFacts(50), CauseKind.SIGNAL, "signal 50"),
+        (DeathFacts(1 << 8), CauseKind.FAILED, "status 1"),
+        (DeathFacts(0), CauseKind.ENDED, "ended by itself"),
+        (DeathFacts(None, said_bye=True), CauseKind.ENDED, "ended by itself"),
+        (
+            DeathFacts(None, said_bye=True, group_kills_before=0, group_kills_after=1),
+            CauseKind.ENDED,
+            "ended by itself",
+        ),
+        (DeathFacts(), CauseKind.UNKNOWN, "nothing is known"),
+    ],
+)
+def test_the_cause_of_a_death_is_what_the_evidence_says(facts, kind, words):
+    """A count that rose is proof, a level is `probably`, and no sign is said to be none."""
+    cause = diagnose(facts)
+
+    assert kind == cause.kind
+    assert words in cause.text
+
+
+@pytest.mark.parametrize(
+    ("status", "training", "expected"),
+    [(9, True, True), (11, True, True), (256, True, True), (2, True, False), (15, True, False),
+     (0, True, False), (9, False, False)],
+)  # fmt: skip
+def test_only_deaths_that_are_news_are_told(status, training, expected):
+    """People end their own programs all day."""
+    agent = AgentView(ProcessKey(1, 1), "keras", "/r", training=training)
+
+    assert expected is worth_telling(diagnose(DeathFacts(status)), agent)
+
+
+def test_a_death_for_lack_of_memory_is_told_with_or_without_an_agent():
+    """Unless notices are switched off for that task."""
+    machine, _ = story(save_s=None, settings=NO_PAUSE)
+    task = machine._task(machine.programs[0])
+    cause = diagnose(DeathFacts(9, group_kills_before=0, group_kills_after=1))
+
+    assert 1 == len(machine.engine.death(task, None, cause, machine._snapshot()))
+    machine.engine.settings = replace(NO_PAUSE, actions=ActionSettings(notify=False))
+    assert () == machine.engine.death(task, None, cause, machine._snapshot())

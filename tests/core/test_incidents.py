@@ -1,0 +1,108 @@
+"""An incident's own bookkeeping: pace, calm, and the way to disk and back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from watchdog_app.core.culprits import Attribution
+from watchdog_app.core.incidents import Hold, IncidentState, Told
+from watchdog_app.core.outlook import CeilingKey, CeilingKind, CeilingReading, Culprit, Stage
+from watchdog_app.core.records import ProcessKey
+
+KEY = ProcessKey(10, 7)
+
+
+def incident(**changes) -> IncidentState:
+    values = {
+        "id": "i1",
+        "ceiling": CeilingKey(CeilingKind.CGROUP, "/g"),
+        "label": "memory limit of the group g",
+        "opened_unix_s": 1.7e9,
+        "opened_mono_s": 100.0,
+    }
+    return IncidentState(**{**values, **changes})
+
+
+def reading(used: float, limit: float = 1000.0) -> CeilingReading:
+    key = CeilingKey(CeilingKind.CGROUP, "/g")
+    return CeilingReading(key, "g", used, limit, "bytes", True, (KEY,))
+
+
+def test_the_pace_rises_at_once_and_falls_slowly():
+    """Half of it in ten seconds."""
+    state = incident()
+    state.pace(10.0, 50.0, 0.1, held=False)
+    assert 50.0 == state.pace_per_s
+
+    state.pace(10.0, None, 10.0, held=False)
+
+    assert 25.0 == pytest.approx(state.pace_per_s)
+    assert 20.0 == pytest.approx(state.left_s(reading(500.0)))
+
+
+def test_the_pace_is_kept_while_a_save_holds_the_training_up():
+    """The growth stands still only as long as the save runs."""
+    state = incident(pace_per_s=50.0)
+
+    state.pace(0.0, 0.0, 10.0, held=True)
+
+    assert 50.0 == state.pace_per_s
+
+
+def test_without_a_pace_there_is_no_end():
+    """Infinity, and nothing divided by zero; beyond the limit no time is left."""
+    assert float("inf") == incident().left_s(reading(500.0))
+    assert 0.0 == incident(pace_per_s=5.0).left_s(reading(1500.0))
+
+
+def test_an_incident_is_over_after_a_calm_of_some_length():
+    """One tick of danger in between and the calm begins anew."""
+    state = incident()
+    state.observe(Stage.RESCUE, 100.0, "rising", rising=True)
+    state.observe(Stage.WATCH, 101.0, "level", rising=False)
+    state.observe(Stage.RESCUE, 110.0, "rising again", rising=True)
+    state.observe(Stage.OK, 111.0, "level", rising=False)
+
+    assert not state.over(125.0, 15.0)
+    assert state.over(126.0, 15.0)
+    assert Stage.RESCUE == state.peak
+    assert "rising again" == state.why
+
+
+def test_an_incident_is_not_over_while_it_holds_a_task():
+    """Somebody waits for it."""
+    state = incident(calm_since_mono_s=0.0, holds={KEY: Hold(1.0, 5.0, 2.0)})
+
+    assert not state.over(1000.0, 15.0)
+    assert Stage.HOLD == state.public().stage
+
+
+def test_an_incident_survives_the_way_to_disk_and_back():
+    """Everything but what is in the air: requests end with the daemon."""
+    culprit = Culprit(KEY, "train.ipynb", 1e6, 0.9)
+    state = incident(
+        stage=Stage.HOLD,
+        peak=Stage.HOLD,
+        why="rising",
+        advice=("one", "two"),
+        attribution=Attribution((culprit,), 0.1, 5.0),
+        pace_per_s=3.0,
+        told=Told(120.0, Stage.RESCUE, 9.0),
+        holds={KEY: Hold(130.0, 5.0, 2.0)},
+        paused_mono_s=129.0,
+        overruled={ProcessKey(11, 7)},
+        unpausable={ProcessKey(12, 7)},
+    )
+
+    again = IncidentState.load(json.loads(json.dumps(state.dump())))
+
+    assert state == again
+
+
+def test_a_closed_incident_says_when_and_keeps_its_worst():
+    """What the journal keeps of it."""
+    closed = incident(stage=Stage.RESCUE, peak=Stage.HOLD).public(1.7e9 + 60)
+
+    assert (Stage.OK, Stage.HOLD, 1.7e9 + 60) == (closed.stage, closed.peak, closed.closed_unix_s)

@@ -1,0 +1,68 @@
+"""Which switches hold for which task and ceiling."""
+
+from __future__ import annotations
+
+import pytest
+from simulation import Machine, Program, flat
+
+from watchdog_app.core.outlook import CeilingKind
+from watchdog_app.core.rules import allowed
+from watchdog_app.core.settings import ActionSettings, RuleSettings
+
+DEFAULTS = ActionSettings()
+
+
+def task(name: str = "train.ipynb"):
+    program = Program(10, name, flat(1))
+    return Machine(program)._task(program)
+
+
+@pytest.mark.parametrize(
+    ("rule", "matches"),
+    [
+        (RuleSettings(pause=False), True),
+        (RuleSettings(task="train.ipynb", pause=False), True),
+        (RuleSettings(task="*.ipynb", pause=False), True),
+        (RuleSettings(task="/home/ann/*", pause=False), True),
+        (RuleSettings(task="TRAIN.ipynb", pause=False), False),
+        (RuleSettings(task="train", pause=False), False),
+        (RuleSettings(ceiling="ram*", pause=False), True),
+        (RuleSettings(ceiling="ram_swap", pause=False), False),
+        (RuleSettings(ceiling="gpu_*", pause=False), False),
+        (RuleSettings(task="*.py", ceiling="ram", pause=False), False),
+        (RuleSettings(task="[", pause=False), False),
+    ],
+)
+def test_a_rule_holds_where_both_of_its_patterns_match(rule, matches):
+    """Name or path of the task, kind of the ceiling."""
+    found = allowed(DEFAULTS, [rule], task(), CeilingKind.RAM)
+
+    assert found.pause is not matches
+    assert found.notify
+    assert found.checkpoint
+
+
+def test_the_first_rule_that_matches_wins():
+    """Later ones are not mixed in; what it leaves open is as in [actions]."""
+    rules = [
+        RuleSettings(task="other*", notify=False),
+        RuleSettings(task="train*", pause=False),
+        RuleSettings(checkpoint=False, notify=False),
+    ]
+
+    assert ActionSettings(pause=False) == allowed(DEFAULTS, rules, task(), CeilingKind.RAM)
+
+
+def test_what_concerns_the_machine_is_met_by_rules_for_every_task_alone():
+    """A notice without a task has no name that a pattern could match."""
+    rules = [RuleSettings(task="train*", notify=False)]
+
+    assert allowed(DEFAULTS, rules, None, CeilingKind.RAM).notify
+    assert not allowed(DEFAULTS, [RuleSettings(notify=False)], None, CeilingKind.RAM).notify
+
+
+def test_a_name_with_brackets_and_line_ends_is_matched_as_text():
+    """Names of files are data, never patterns."""
+    rules = [RuleSettings(task="a[[]1]*", pause=False)]
+
+    assert not allowed(DEFAULTS, rules, task("a[1]\n.ipynb"), CeilingKind.RAM).pause

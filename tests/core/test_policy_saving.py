@@ -1,0 +1,136 @@
+"""When an agent is asked to save again: by what is at stake, within a budget."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from watchdog_app.core.records import AgentView, ProcessKey
+from watchdog_app.core.saving import SaveLedger, deadline_s
+
+AGENT = AgentView(ProcessKey(1, 1), "keras", "/r", training=True, step_s=0.1, save_s=0.5)
+INF = float("inf")
+
+
+def due(ledger: SaveLedger, now: float, left_s: float, **changes) -> bool:
+    values = {"since_mono_s": 100.0, "last": False, "reach_s": 0.1}
+    agent = changes.pop("agent", AGENT)
+    return ledger.due(agent, now, left_s=left_s, **{**values, **changes})
+
+
+def test_the_first_save_of_an_incident_is_due_at_once():
+    """A rescue of an earlier incident does not count, one of a moment ago does."""
+    assert due(SaveLedger(), 100.0, INF)
+    assert due(SaveLedger(saved_mono_s=50.0), 100.0, INF)
+    assert not due(SaveLedger(saved_mono_s=99.9), 100.0, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("at_stake", "left", "expected"),
+    [
+        (10.0, 30.0, False),
+        (29.9, 30.0, True),  # with the reach of a tick and a step
+        (31.0, 30.0, True),
+        (0.0, 0.2, True),  # the very end: right after each save
+        (0.0, 0.5, False),
+        (29.0, INF, False),
+        (34.0, INF, True),  # no end in sight: now and then
+    ],
+)
+def test_a_save_is_due_when_the_work_at_stake_is_worth_the_time_left(at_stake, left, expected):
+    """Half of the time, then a quarter, an eighth."""
+    ledger = SaveLedger(saved_mono_s=200.0)
+
+    assert expected is due(ledger, 200.0 + at_stake, left)
+
+
+def test_nothing_is_asked_while_a_save_is_pending_or_under_way():
+    """One request at a time."""
+    asked = SaveLedger(pending="d1")
+
+    assert not due(asked, 100.0, 0.1)
+    assert not due(SaveLedger(), 100.0, 0.1, agent=replace(AGENT, saving=True))
+
+
+def test_a_failure_is_followed_by_a_pause_that_doubles():
+    """A full disk is not asked twice a second."""
+    ledger = SaveLedger()
+    ledger.failed(100.0)
+    assert not due(ledger, 104.0, INF)
+    assert due(ledger, 105.0, INF)
+    ledger.failed(105.0)
+    assert not due(ledger, 114.0, 0.1)
+    assert due(ledger, 115.0, 0.1)
+
+
+def test_with_the_end_near_a_second_try_comes_sooner():
+    """What is not saved then is lost anyway."""
+    ledger = SaveLedger()
+    ledger.failed(100.0)
+
+    assert due(ledger, 101.1, 2.0)
+
+
+def test_a_request_without_an_answer_is_a_failure_after_its_deadline():
+    """And never before."""
+    ledger = SaveLedger()
+    ledger.ask("d1", 100.0, AGENT)
+
+    assert ledger.expire(100.0 + deadline_s(AGENT) - 0.1) is None
+    assert "d1" == ledger.expire(100.0 + deadline_s(AGENT))
+    assert 1 == ledger.failures
+    assert ledger.expire(1000.0) is None
+
+
+def test_saves_cost_a_tenth_of_the_time_at_most_while_no_end_comes():
+    """A handful at once, then the budget: hovering at the limit must not stop the training."""
+    ledger = SaveLedger(saved_mono_s=100.0)
+    now, saves = 100.0, 0
+    while now < 1100.0:
+        ledger.observe(AGENT, now)
+        if due(ledger, now, 0.1):
+            ledger.ask(f"d{saves}", now, AGENT)
+            now += AGENT.save_s
+            ledger.saved(now)
+            saves += 1
+        now += 0.1
+
+    assert 0.5 * saves <= 0.1 * 1000 + 7
+
+
+def test_the_very_end_has_a_larger_budget():
+    """Two seconds before the end there is nothing to spare it for."""
+    ledger = SaveLedger(saved_mono_s=100.0, spent_s=10.0)
+
+    assert not due(ledger, 100.1, 0.1)
+    assert due(ledger, 100.1, 0.1, last=True)
+
+
+def test_a_save_that_the_agent_made_by_itself_counts():
+    """Its newest rescue is the one that matters, whoever asked for it."""
+    ledger = SaveLedger(failures=3)
+
+    ledger.observe(replace(AGENT, rescue_mono_s=150.0), 151.0)
+
+    assert (150.0, 0) == (ledger.saved_mono_s, ledger.failures)
+
+
+def test_a_pause_waits_for_a_rescue_of_the_last_step_and_not_for_ever():
+    """The one that was asked for as the last is good enough, however late we are."""
+    ledger = SaveLedger(saved_mono_s=100.0)
+    assert ledger.ready_for_pause(AGENT, 100.05)
+    assert not ledger.ready_for_pause(AGENT, 100.5)
+
+    ledger.ask("d1", 100.5, AGENT, final=True)
+    ledger.saved(101.0)
+
+    assert ledger.ready_for_pause(AGENT, 101.5)
+    assert not ledger.ready_for_pause(AGENT, 110.0)
+
+
+def test_an_agent_that_has_told_nothing_yet_is_thought_to_be_slow():
+    """Unknown is never taken for free."""
+    unknown = AgentView(ProcessKey(1, 1), "keras", "/r")
+
+    assert deadline_s(unknown) > 20
