@@ -21,8 +21,8 @@ _watchdog() {
     run) options="-h --help --config -v --verbose"; rest="" ;;
     config) options="-h --help --json --path --check --default --color"; rest="" ;;
     demo) options="-h --help --json --keep --directory"; rest="" ;;
-    record) options=""; rest="" ;;
-    replay) options=""; rest="" ;;
+    record) options="-h --help -o --output --for --hz --force"; rest="@tasks" ;;
+    replay) options="-h --help --jsonl --task --since --until --signal --limit --alarm-stage --caution --set --config --save-time --step-time --no-agent --daemon-pace --plot --json"; rest="@files" ;;
     completion) options="-h --help"; rest="bash zsh fish" ;;
   esac
   case $command:$previous in
@@ -42,6 +42,22 @@ _watchdog() {
     config:--check) rest="@files"; value=1 ;;
     config:--color) rest="auto always never"; value=1 ;;
     demo:--directory) rest="@files"; value=1 ;;
+    record:-o|record:--output) rest="@files"; value=1 ;;
+    record:--for) rest=""; value=1 ;;
+    record:--hz) rest=""; value=1 ;;
+    replay:--jsonl) rest="@files"; value=1 ;;
+    replay:--task) rest="@tasks"; value=1 ;;
+    replay:--since) rest=""; value=1 ;;
+    replay:--until) rest=""; value=1 ;;
+    replay:--signal) rest=""; value=1 ;;
+    replay:--limit) rest=""; value=1 ;;
+    replay:--alarm-stage) rest="warn rescue"; value=1 ;;
+    replay:--caution) rest="low normal high"; value=1 ;;
+    replay:--set) rest=""; value=1 ;;
+    replay:--config) rest="@files"; value=1 ;;
+    replay:--save-time) rest=""; value=1 ;;
+    replay:--step-time) rest=""; value=1 ;;
+    replay:--plot) rest="@files"; value=1 ;;
   esac
   if [[ -z $value && $current == -* ]]; then
     mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")

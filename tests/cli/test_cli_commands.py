@@ -304,6 +304,33 @@ def test_checkpoint_waits_and_says_what_was_saved(watchdog, daemon):
     assert [{"task": "train", "wait": True, "timeout_s": 90.0}] == daemon.called("task.checkpoint")
 
 
+def test_waiting_shows_on_a_terminal_how_long_it_takes(daemon, own_folders):
+    """On standard error, and wiped away before the result."""
+
+    def slow(_):
+        time.sleep(1)
+        return {"requests": [SAVED]}
+
+    daemon.answers["task.checkpoint"] = slow
+    master, terminal = os.openpty()
+
+    done = subprocess.run(
+        [sys.executable, "-m", "watchdog_app", "checkpoint", "train", "--wait"],
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    shown = os.read(master, 65536).decode()
+    os.close(master)
+    os.close(terminal)
+    assert "saving at the next step ... 0 s" in shown
+    assert shown.endswith("\r\x1b[K")
+    assert done.stdout.startswith("train.ipynb: saved")
+
+
 @pytest.mark.parametrize(
     ("code", "words", "outcome"),
     [

@@ -357,3 +357,12 @@ def test_too_few_samples_are_not_called_steady():
     new["host"]["swap_total_bytes"] = 0
 
     assert "steady" not in text_of(new)
+
+
+def test_notices_that_reached_nobody_are_told():
+    """Who sleeps because a notice would wake them has to know that none will."""
+    deaf = status()
+    deaf["daemon"]["notices"] |= {"undelivered": 2, "last_failure": "no desktop was found"}
+
+    assert "! 2 notices could not be shown: no desktop was found. What they said:" in text_of(deaf)
+    assert "could not be shown" not in text_of(status())

@@ -192,7 +192,9 @@ def _fish() -> str:
                 for name in word.names
             )
             value = _fish_source(word) if word.takes_value else ""
-            wants = " -r" if word.takes_value and not word.value_optional else ""
+            wants = ""
+            if word.takes_value:
+                wants = " -r" if word.source == "files" else " -x"
             lines.append(f"{start} {flags}{wants}{value} -d {_quoted(word.help)}")
         for word in positional[:1]:
             if word.source:

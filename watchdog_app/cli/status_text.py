@@ -145,10 +145,22 @@ def _tasks(
 
 def _errors(status: Json, columns: int | None, look: Look) -> list[str]:
     lines = []
+    texts = [_unshown(status.get("daemon"))]
     for error in objects(status, "errors"):
-        text = plain(error.get("message") or "?")
-        if error.get("remedy"):
-            text += f" {plain(error['remedy'])}"
+        remedy = f" {plain(error['remedy'])}" if error.get("remedy") else ""
+        texts.append(plain(error.get("message") or "?") + remedy)
+    for text in filter(None, texts):
         found = wrap(text, columns or _LONG, first="! ")
         lines += [look.paint(one, "yellow") for one in found]
     return ["", *lines] if lines else []
+
+
+def _unshown(daemon: object) -> str:
+    """That notices reach nobody: who relies on them has to know."""
+    notices = daemon.get("notices") if isinstance(daemon, dict) else None
+    number = figures.number(notices.get("undelivered")) if isinstance(notices, dict) else None
+    if not number or not isinstance(notices, dict):
+        return ""
+    why = f": {plain(notices['last_failure'])}" if notices.get("last_failure") else "."
+    text = f"{counted(int(number), 'notice')} could not be shown{why}"
+    return f"{text if text.endswith('.') else f'{text}.'} What they said: watchdog history"
