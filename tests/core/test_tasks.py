@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from watchdog_app.core.records import ProcessInfo, ProcessKey, ProcessSample, TaskKind
@@ -195,3 +197,20 @@ def test_task_is_paused_when_every_member_is_stopped():
 
     assert group([root, worker], infos)[0].paused
     assert not group([root, sample(20, 10)], infos)[0].paused
+
+
+def test_a_program_in_a_session_of_its_own_is_no_worker():
+    """A sweep starts trainings apart from itself: each is named and judged alone."""
+    samples = [sample(10), sample(20, 10), sample(21, 10), sample(22, 20)]
+    infos = [info(each) for each in samples]
+    infos[1] = replace(infos[1], leads_session=True)
+
+    assert [[10, 21], [20, 22]] == tree(samples, infos)
+
+
+def test_an_interpreter_in_a_session_of_its_own_still_belongs_to_its_script():
+    """Some pools detach their workers; those run `python -c` and are nobody's program."""
+    samples = [sample(10), sample(20, 10)]
+    infos = [info(samples[0]), replace(info(samples[1], TaskKind.PYTHON), leads_session=True)]
+
+    assert [[10, 20]] == tree(samples, infos)

@@ -56,6 +56,7 @@ class ProcessInfo:
     cgroup: str | None = None  # folder of its memory group in the cgroup file system
     started_unix_s: float | None = None
     rlimit_as_bytes: int | None = None  # None: unlimited or unknown
+    leads_session: bool = False  # it was given a session of its own, apart from its parent's
     runtime_dir: str | None = None  # WATCHDOG_RUNTIME_DIR in its environment: whose daemon it has
     ancestor: ProcessKey | None = None  # nearest watched process above it, through shells
 

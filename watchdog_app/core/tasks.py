@@ -13,6 +13,9 @@ from watchdog_app.core.records import ProcessInfo, ProcessKey, ProcessSample, Ta
 
 # A kernel is one thing, whoever started it: papermill, nbconvert, a test. So is a console.
 _ALWAYS_ROOT = frozenset((TaskKind.NOTEBOOK, TaskKind.KERNEL, TaskKind.CONSOLE, TaskKind.SERVER))
+# What a launcher put into a session of its own (a sweep's trainings, a test's programs) is no
+# worker: multiprocessing, DataLoader and joblib leave theirs in the session of the script.
+_ROOT_IN_OWN_SESSION = frozenset((TaskKind.SCRIPT, TaskKind.MODULE))
 
 
 def group(
@@ -22,7 +25,7 @@ def group(
     The tasks that these processes form, ordered by the pid of their root.
 
     A process belongs to its parent, or through shells to `ProcessInfo.ancestor`. It is a root of
-    its own when it is a kernel or a console, when its parent is a server (what a Jupyter terminal
+    its own when it is a kernel or a console, when it is a program in a session of its own, when its parent is a server (what a Jupyter terminal
     or a supervisor starts is not a part of it), belongs to another user or is not watched, and
     when it was orphaned: nobody waits for it any more, so it goes its own way.
 
@@ -56,7 +59,7 @@ def _parent(
     keys: set[ProcessKey],
 ) -> ProcessKey | None:
     info = infos[sample.key]
-    if info.kind in _ALWAYS_ROOT:
+    if info.kind in _ALWAYS_ROOT or (info.leads_session and info.kind in _ROOT_IN_OWN_SESSION):
         return None
     direct = by_pid.get(sample.ppid)
     if direct is not None:

@@ -4,6 +4,7 @@ One process read through psutil: its figures, its info, its errors in our own wo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
@@ -95,6 +96,7 @@ def describe(
             kernel_id=kernel_id(program.connection_file) if program.connection_file else None,
             started_unix_s=started_unix_s,
             rlimit_as_bytes=_rlimit_as(process),
+            leads_session=_leads_session(process.pid),
             runtime_dir=variables.get("WATCHDOG_RUNTIME_DIR") or None,
         )
     except psutil.Error:
@@ -143,6 +145,12 @@ def parent_of(process: psutil.Process) -> int | None:
 def _uid(process: psutil.Process, own_uid: int) -> int:
     # Windows has no uids: there the user's name decides, and every process bears our number.
     return process.uids().effective if hasattr(process, "uids") else own_uid
+
+
+def _leads_session(pid: int) -> bool:
+    with suppress(OSError):
+        return hasattr(os, "getsid") and os.getsid(pid) == pid
+    return False
 
 
 def _environ(process: psutil.Process) -> dict[str, str]:

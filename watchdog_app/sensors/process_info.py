@@ -79,6 +79,7 @@ class Describer:
             cgroup=self.group(pid),
             started_unix_s=self._started(stat, now_unix_s),
             rlimit_as_bytes=self.rlimit_as(pid),
+            leads_session=stat.session == pid,
             runtime_dir=variables.get("WATCHDOG_RUNTIME_DIR") or None,
         )
         if kernel is None:
