@@ -4,7 +4,8 @@
 #   packaging/setup.sh run     what the daemon and the commands need
 #   packaging/setup.sh test    and all that the tests, the demo and the benchmarks need
 #
-# Debian keeps venv apart from python3, and the tests want a real message bus.
+# Debian keeps venv apart from python3, and the tests want a real message bus, swap, shells
+# that read our completions, and a terminal.
 # Missing packages are installed where we may (root, or sudo that asks nothing);
 # elsewhere the exact command is printed. Runs again only when pyproject.toml changed.
 set -eu
@@ -59,6 +60,11 @@ fi
 if [ "$what" = test ]; then
     missing=""
     command -v dbus-daemon >/dev/null 2>&1 || missing="$missing dbus"
+    command -v free >/dev/null 2>&1 || missing="$missing procps"
+    command -v mkswap >/dev/null 2>&1 || missing="$missing util-linux mount"
+    command -v zsh >/dev/null 2>&1 || missing="$missing zsh"
+    command -v fish >/dev/null 2>&1 || missing="$missing fish"
+    command -v tmux >/dev/null 2>&1 || missing="$missing tmux"
     if [ -n "$missing" ]; then
         # shellcheck disable=SC2086 - a list of package names
         apt_install $missing || say "not installed:$missing. The tests that need them will say so and be skipped. Run: sudo apt-get install$missing"

@@ -25,9 +25,10 @@ def group(
     The tasks that these processes form, ordered by the pid of their root.
 
     A process belongs to its parent, or through shells to `ProcessInfo.ancestor`. It is a root of
-    its own when it is a kernel or a console, when it is a program in a session of its own, when its parent is a server (what a Jupyter terminal
-    or a supervisor starts is not a part of it), belongs to another user or is not watched, and
-    when it was orphaned: nobody waits for it any more, so it goes its own way.
+    its own when it is a kernel or a console, when it is a program in a session of its own, when
+    its parent is a server (what a Jupyter terminal or a supervisor starts is not a part of it),
+    belongs to another user or is not watched, and when it was orphaned: nobody waits for it any
+    more, so it goes its own way.
 
     Args:
         samples: one tick; a sample without an info is left out.
