@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "cli": {"protocol", "config", "paths", *BASE},
     "tray": {"protocol", "paths", *BASE},
     "agent": {"protocol", "paths", *BASE},
+    "traces": {"core", *BASE},
     "demo": {"protocol", "actions.memory_group", "paths", *BASE},
 }
 # Single modules that may reach further, and why.
@@ -38,6 +39,10 @@ EXCEPTIONS = {
     "watchdog_app.cli.resume": {"daemon.offline"},  # a pause can be undone without one
     "watchdog_app.cli.config": {"core.settings"},
     "watchdog_app.cli.demo": {"demo"},
+    "watchdog_app.cli.replay": {"traces", "core.settings", "core.outlook"},
+    "watchdog_app.cli.record": {"traces", "sensors.machine"},
+    "watchdog_app.traces.past": {"protocol", "daemon.offline"},  # one's own past
+    "watchdog_app.traces.recorder": {"sensors"},  # it looks at the machine
     "watchdog_app.demo.train": {"agent.keras"},  # the training that is shown
     "watchdog_app.__main__": {"cli"},
 }

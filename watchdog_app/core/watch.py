@@ -77,7 +77,7 @@ class CeilingWatch:
         self._notify = _Tier()
         self._rescue = _Tier()
         self._hold = _Tier(_HOLD_PAUSE_S)
-        self._said: tuple[Regime, float, float] | None = None
+        self._said: tuple[Regime, bool, float, float] | None = None
         self._said_until = -math.inf
         self._words = "no readings yet"
         self._assessment = Assessment(Stage.OK, Regime.UNKNOWN, 0.0, 0.0, None, self._words)
@@ -156,8 +156,9 @@ class CeilingWatch:
 
     def _why(self, now: float, used: float, limit: float, outlook: Outlook) -> str:
         """The reason in words, written anew when it reads differently or a second has passed."""
-        said = (outlook.regime, limit, round(used / limit, 3) if outlook.forecast is None else now)
-        if said != self._said and (outlook.forecast is None or now >= self._said_until):
+        rising = outlook.forecast is not None
+        said = (outlook.regime, rising, limit, 0.0 if rising else round(used / limit, 3))
+        if said != self._said or (rising and now >= self._said_until):
             self._said, self._said_until = said, now + _REWORD_S
             self._words = self._word(used, limit, outlook)
         return self._words

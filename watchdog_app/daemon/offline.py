@@ -32,6 +32,20 @@ def history(**wanted: Any) -> list[dict[str, Any]] | None:
         return None if journal is None else journal.history(**wanted)
 
 
+def series(**wanted: Any) -> list[dict[str, Any]] | None:
+    """
+    Series of the journal; None when there is no journal.
+
+    Args:
+        wanted: as `Journal.series` takes them.
+
+    Raises:
+        WatchdogError: there is one, and it cannot be read.
+    """
+    with _journal() as journal:
+        return None if journal is None else journal.series(**wanted)
+
+
 def resume(task: str | None) -> list[dict[str, Any]] | None:
     """
     Let go on what a daemon has paused; what runs again, as the protocol's `task.resume` says it.

@@ -1,0 +1,100 @@
+"""Trace files: what is read, what is refused, what is written."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+from watchdog_app.errors import UsageError
+from watchdog_app.traces.trace import read, write
+
+ROWS = "t,rss,usage,ws,unrecl,swap,limit\n0,1,90,80,50,5,100\n0.1,1,91,81,51,5,100\n"
+
+
+def put(path, text):
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(text.encode()))
+    else:
+        path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "plain", "wrong.csv"])
+def test_a_trace_is_read_gzipped_or_not(tmp_path, name):
+    """Unreclaimable memory and swap against the limit, whatever the file is called."""
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(ROWS.encode()) if name.endswith("gz") else ROWS.encode())
+
+    assert [(0.0, 55.0, 100.0), (0.1, 56.0, 100.0)] == list(read(str(path)).samples)
+
+
+def test_what_stands_beside_a_trace_says_how_it_ended(tmp_path):
+    """The limit with swap and the time of the kill come from the file NAME.json."""
+    path = put(tmp_path / "a.csv.gz", ROWS)
+    side = {"memsw_limit_bytes": 400, "outcome": "oom", "oom_time_s": 0.15}
+    (tmp_path / "a.json").write_text(json.dumps(side))
+
+    trace = read(path)
+
+    assert (400.0, 0.15) == (trace.samples[0][2], trace.ended_s)
+
+
+@pytest.mark.parametrize("side", ["", "[]", "{", '{"outcome": 7, "oom_time_s": "x"}'])
+def test_a_damaged_file_beside_a_trace_is_no_reason_to_refuse_it(tmp_path, side):
+    """What cannot be understood there is left out."""
+    path = put(tmp_path / "a.csv", ROWS)
+    (tmp_path / "a.json").write_text(side)
+
+    assert read(path).ended_s is None
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("", "is no trace"),
+        ("a,b\n1,2\n", "is no trace"),
+        ("t,used,limit\n", "no samples"),
+        ("t,used\n1,2\n", "no column limit"),
+        ("t,used,limit\nx,y,z\n", "no samples"),
+    ],
+)
+def test_a_file_that_is_no_trace_is_refused_in_words(tmp_path, text, part):
+    """The message says what is missing."""
+    with pytest.raises(UsageError, match=part):
+        read(put(tmp_path / "a.csv", text))
+
+
+def test_lines_cut_short_and_times_that_go_back_are_left_out(tmp_path):
+    """A killed recorder leaves half a line; a clock that jumps leaves worse."""
+    text = "t,used,limit\n0,1,9\n1,2,9\n1,3,9\n0.5,4,9\nnan,5,9\n2,inf,9\n3,6,9\n4,\n"
+
+    assert [0.0, 1.0, 3.0] == [t for t, _, _ in read(put(tmp_path / "a.csv", text)).samples]
+
+
+def test_a_truncated_archive_is_refused_in_words(tmp_path):
+    """Not a traceback."""
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress((ROWS * 500).encode())[:-20])
+
+    with pytest.raises(UsageError, match="cannot be read"):
+        read(str(path))
+
+
+def test_another_column_and_another_limit_can_be_asked_for(tmp_path):
+    """Swap is added to every column but `used`, which has it already."""
+    path = put(tmp_path / "a.csv", ROWS)
+
+    assert (0.0, 95.0, 7.0) == read(path, "usage", 7.0).samples[0]
+    with pytest.raises(UsageError, match="no column used"):
+        read(path, "used")
+
+
+@pytest.mark.parametrize("name", ["b.csv", "b.csv.gz"])
+def test_what_is_written_reads_back(tmp_path, name):
+    """Unknown cells stay empty."""
+    path = str(tmp_path / name)
+    write(path, [(0.0, 5, None, 9), (0.1, 6, 1, 9)], ("t", "used", "rss", "limit"))
+
+    assert [(0.0, 5.0, 9.0), (0.1, 6.0, 9.0)] == list(read(path).samples)

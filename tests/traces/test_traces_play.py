@@ -1,0 +1,323 @@
+"""Playing a trace: the daemon's engine, the lines, the drawings and the command."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import time
+import xml.dom.minidom
+from itertools import pairwise
+
+import pytest
+
+from watchdog_app.cli import main
+from watchdog_app.core.outlook import Caution, DecisionKind, Regime, Stage
+from watchdog_app.core.records import (
+    HostMemory,
+    ProcessInfo,
+    ProcessKey,
+    ProcessSample,
+    Snapshot,
+    TaskKind,
+)
+from watchdog_app.core.settings import Settings, WatchSettings
+from watchdog_app.errors import TaskNotFound
+from watchdog_app.traces import figure, recorder, trace
+from watchdog_app.traces.lines import answer_lines
+from watchdog_app.traces.play import play
+from watchdog_app.traces.report import as_lines
+from watchdog_app.traces.sketch import sketch
+
+MIB = 1024.0**2
+LIMIT = 1000 * MIB
+
+
+def leak(rate=15.0, quiet=20.0):
+    """300 MiB for a while, then a leak of so many MiB/s until it is killed."""
+    samples, t = [], 0.0
+    while (used := 300 * MIB + max(0.0, t - quiet) * rate * MIB) < LIMIT:
+        samples.append((round(t, 3), used, LIMIT))
+        t += 0.1
+    return trace.Trace("leak.csv", samples, ended_s=t)
+
+
+def calm():
+    return trace.Trace("calm.csv", [(i * 0.1, 300 * MIB, LIMIT) for i in range(300)])
+
+
+def test_a_leak_is_told_of_and_saved_before_it_ends():
+    """A notice and a checkpoint, ten seconds and more ahead."""
+    played = play(leak(), Settings())
+    kinds = {act.kind for act in played.acts}
+
+    assert kinds >= {DecisionKind.NOTIFY, DecisionKind.CHECKPOINT}
+    assert played.first(Stage.WARN).t < played.trace.ended_s - 10.0
+
+
+def test_nothing_is_done_about_a_series_at_rest():
+    """No stage, no act."""
+    played = play(calm(), Settings())
+
+    assert ((), None) == (played.acts, played.first(Stage.RESCUE))
+    assert "Nothing would have been done." in as_lines(played)
+
+
+def test_without_an_agent_nobody_is_asked_to_save():
+    """What nobody can carry out is not decided."""
+    played = play(leak(), Settings(), agent=None)
+
+    assert DecisionKind.CHECKPOINT not in {act.kind for act in played.acts}
+
+
+def test_the_daemon_pace_looks_less_often_and_still_sees_it():
+    """1 Hz at rest, 10 Hz when something grows."""
+    every, paced = play(leak(), Settings()), play(leak(), Settings(), daemon_pace=True)
+
+    assert len(paced.moments) < 0.85 * len(every.moments)
+    assert abs(paced.first(Stage.WARN).t - every.first(Stage.WARN).t) < 2.0
+
+
+def test_more_caution_never_warns_later():
+    """low <= normal <= high in earliness."""
+    firsts = [
+        play(leak(), Settings(watch=WatchSettings(caution=c))).first(Stage.RESCUE).t
+        for c in (Caution.HIGH, Caution.NORMAL, Caution.LOW)
+    ]
+
+    assert sorted(firsts) == firsts
+
+
+def lines_of(text, stage=Stage.WARN):
+    out = io.StringIO()
+    bad = answer_lines(text.splitlines(), out, Settings(), stage)
+    return bad, [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def test_every_line_gets_an_answer_of_the_agreed_form():
+    """Keys, types and names of stages and regimes."""
+    text = "\n".join(
+        json.dumps({"t": t, "used": used, "limit": limit}) for t, used, limit in leak().samples
+    )
+    bad, answers = lines_of(text)
+
+    assert (0, len(leak().samples)) == (bad, len(answers))
+    assert {"eta_s", "low_s", "high_s", "alarm", "stage", "regime"} == set(answers[0])
+    assert answers[-1]["low_s"] <= answers[-1]["eta_s"] <= answers[-1]["high_s"]
+    assert {a["regime"] for a in answers} <= {r.value for r in Regime}
+    assert {a["stage"] for a in answers} <= {s.name.lower() for s in Stage}
+    assert answers[-1]["alarm"] is True
+    assert answers[0]["alarm"] is False
+
+
+def test_the_rescue_is_the_alarm_where_it_is_asked_for():
+    """The silent checkpoint comes no later than the notice."""
+    text = "\n".join(
+        json.dumps({"t": t, "used": u, "limit": n}) for t, u, n in leak(rate=40.0).samples
+    )
+    warn = [a["alarm"] for a in lines_of(text)[1]]
+    rescue = [a["alarm"] for a in lines_of(text, Stage.RESCUE)[1]]
+
+    assert rescue.index(True) < warn.index(True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "no json",
+        "[]",
+        "7",
+        "{}",
+        '{"t": 1, "used": "2", "limit": 3}',
+        '{"t": 1, "used": NaN, "limit": 3}',
+        '{"t": true, "used": 2, "limit": 3}',
+        '{"t": 1, "used": 1' + "0" * 400 + ', "limit": 3}',
+        "[" * 100_000,
+    ],
+)
+def test_a_line_that_is_no_sample_is_answered_by_an_error(line):
+    """And those after it are answered as ever."""
+    bad, answers = lines_of(line + '\n{"t": 1, "used": 2, "limit": 3}\n')
+
+    assert 1 == bad
+    assert "error" in answers[0]
+    assert "eta_s" in answers[1]
+
+
+def test_each_line_is_answered_before_the_next_is_sent():
+    """Lock-step over pipes, as a sampler uses it."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "watchdog_app", "replay", "--jsonl", "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        for i in range(5):
+            process.stdin.write(f'{{"t": {i}, "used": 5, "limit": 10}}\n')
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["alarm"] is False
+        process.stdin.close()
+        assert 0 == process.wait(20)
+
+
+@pytest.mark.parametrize("columns", [20, 80, 200])
+def test_the_sketch_fits_the_terminal(columns):
+    """No line is wider than what there is, with blocks or with ASCII."""
+    played = play(leak(), Settings())
+    for unicode_ in (True, False):
+        lines = sketch(played, columns, unicode_)
+        assert max(map(len, lines)) <= columns
+        assert any("W" in line for line in lines)
+    assert all(line.isascii() for line in sketch(played, columns, unicode_=False))
+
+
+def written(tmp_path, one):
+    path = str(tmp_path / one.name)
+    trace.write(path, one.samples, ("t", "used", "limit"))
+    return path
+
+
+def test_the_command_tells_what_would_have_been_done(tmp_path, capsys, monkeypatch):
+    """In words, and as JSON."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    path = written(tmp_path, leak())
+
+    assert 0 == main(["replay", path])
+    text = capsys.readouterr().out
+    assert "What would have been done:" in text
+    assert "checkpoint" in text
+    assert 0 == main(["replay", path, "--json", "--caution", "high"])
+    found = json.loads(capsys.readouterr().out)["traces"][0]
+    assert found["first"]["warn"] is not None
+    assert {"notify", "checkpoint"} <= {d["kind"] for d in found["decisions"]}
+
+
+def test_a_setting_can_be_tried(tmp_path, capsys, monkeypatch):
+    """--set stages.warn_s=1 warns later than the default."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    path = written(tmp_path, leak())
+
+    def first(*words):
+        assert 0 == main(["replay", path, "--json", *words])
+        return json.loads(capsys.readouterr().out)["traces"][0]["first"]["warn"]
+
+    assert first() < first("--set", "stages.warn_s=5")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["a.csv", "--jsonl", "-"],
+        ["/nowhere/a.csv"],
+        ["--jsonl", "/nowhere/a.jsonl"],
+        ["a.csv", "--set", "stages.nothing=1"],
+        ["a.csv", "--set", "warn_s"],
+    ],
+)
+def test_words_that_make_no_sense_end_with_the_usage_code(words, capsys, monkeypatch, tmp_path):
+    """2, and a sentence that says what to give."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+    assert 2 == main(["replay", *words])
+    assert capsys.readouterr().err.strip()
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_a_plot_is_drawn(tmp_path, suffix):
+    """A picture that its kind of viewer can open."""
+    path = tmp_path / f"a{suffix}"
+    figure.save(play(leak(), Settings()), str(path))
+
+    if suffix == ".svg":
+        xml.dom.minidom.parse(str(path))
+    else:
+        assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_running_task_is_recorded(tmp_path):
+    """By its script's name, without a daemon and without root; the trace plays."""
+    script = tmp_path / "grows_for_a_test.py"
+    script.write_text(
+        "import time\nheld = []\nfor _ in range(40):\n"
+        "    held.append(bytearray(b'x') * 1_000_000)\n    time.sleep(0.1)\n"
+    )
+    path = str(tmp_path / "out.csv.gz")
+    record = [sys.executable, "-m", "watchdog_app", "record"]
+    process = subprocess.Popen([sys.executable, str(script)])
+    try:
+        deadline = time.monotonic() + 20
+        while True:
+            result = subprocess.run(
+                [*record, str(process.pid), "-o", path, "--for", "1.5s", "--force"],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if result.returncode == 0 or time.monotonic() > deadline:
+                break
+    finally:
+        process.kill()
+        process.wait()
+
+    assert 0 == result.returncode, result.stderr
+    assert len(trace.read(path).samples) >= 5
+    with open(path.replace(".csv.gz", ".json")) as file:
+        assert "running" == json.load(file)["outcome"]
+
+
+def test_a_name_that_nobody_has_is_said():
+    """Nothing is recorded, no file is left."""
+    result = subprocess.run(
+        [sys.executable, "-m", "watchdog_app", "record", "no-such-task-anywhere"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert 1 == result.returncode
+    assert "no-such-task-anywhere" in result.stderr
+
+
+class StillMachine:
+    """One Python process of 50 MiB on a machine of 1000; each look takes 30 ms."""
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.key = ProcessKey(7, 1)
+        self.info = ProcessInfo(
+            self.key, 1, 0, None, None, (), None, TaskKind.SCRIPT, "a.py", script="/home/me/a.py"
+        )
+
+    def sample(self, now_mono_s, now_unix_s):
+        self.clock[0] += 0.03
+        host = HostMemory(1000, 900, 0, 0, None, None, None, None, None)
+        sample = ProcessSample(self.key, 1, "R", 50, None, None, None, 0.0)
+        return Snapshot(now_mono_s, now_unix_s, host, (sample,), infos={self.key: self.info})
+
+
+def test_a_recorder_keeps_its_pace_and_stops_in_time():
+    """Ten rows a second, however long a look takes, with what the host's RAM holds."""
+    clock = [100.0]
+    machine = StillMachine(clock)
+    found = recorder.find(machine, "a.py", clock[0], 0.0)
+    began = clock[0]
+
+    def sleep(seconds):
+        clock[0] += seconds
+
+    rows = list(recorder.rows(machine, found, 10.0, 2.0, clock=lambda: clock[0], sleep=sleep))
+
+    assert 20 <= len(rows) <= 21
+    assert pytest.approx(2.0, abs=0.15) == clock[0] - began
+    assert (100, 1000, 50) == rows[0][1:4]
+    gaps = [later[0] - earlier[0] for earlier, later in pairwise(rows)]
+    assert pytest.approx([0.1] * len(gaps), abs=1e-6) == gaps
+
+
+@pytest.mark.parametrize("wanted", ["b.py", "", "8"])
+def test_a_task_that_is_not_there_is_not_guessed(wanted):
+    """An empty word fits none."""
+    with pytest.raises(TaskNotFound):
+        recorder.find(StillMachine([0.0]), wanted, 0.0, 0.0)

@@ -1,0 +1,218 @@
+"""`watchdog replay`: a recorded trace, or one's own past, through the daemon's engine."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from watchdog_app.cli.parser import duration
+from watchdog_app.cli.terminal import columns_of
+from watchdog_app.errors import EXIT_FAILURE, EXIT_OK, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from watchdog_app.core.settings import Settings
+    from watchdog_app.traces.play import Agent, Played
+    from watchdog_app.traces.trace import Trace
+
+NAME = "replay"
+HELP = "play a trace through the forecast and the policy"
+DESCRIPTION = """\
+Play a recorded series through the very engine of the daemon and say what would have been
+done, and when. TRACE is a CSV file (plain or gzipped) with t, limit and a reading in bytes,
+such as watchdog record makes; with --task it is your own past, from the journal; with
+--jsonl, JSON lines are answered one by one. Your configuration is in force; --set tries
+another."""
+EPILOG = """\
+examples:
+  watchdog replay leak.csv.gz --plot leak.png
+  watchdog replay leak.csv.gz --caution high --set stages.warn_s=300
+  watchdog replay --task train.ipynb --since 2h
+  my_sampler | watchdog replay --jsonl - --alarm-stage rescue
+
+A line in is {"t": s, "used": bytes, "limit": bytes}; the line out is {"eta_s", "low_s",
+"high_s", "alarm", "stage", "regime"}, times in seconds or null.
+
+exit codes: 0 played, 1 failure (with --jsonl: some lines were no samples), 2 usage"""
+
+_STAGES = ("warn", "rescue")
+_CAUTIONS = ("low", "normal", "high")
+_MOST_POINTS = 200_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    from watchdog_app.cli.history import moment
+
+    parser.add_argument("trace", nargs="?", metavar="TRACE", help="CSV file, plain or gzipped")
+    parser.add_argument("--jsonl", metavar="FILE", help="answer JSON lines instead; - is stdin")
+    parser.add_argument("--task", metavar="TASK", help="play this task's past from the journal")
+    parser.add_argument("--since", type=moment, metavar="WHEN", help="with --task: 2h or 14:30")
+    parser.add_argument("--until", type=moment, metavar="WHEN", help="as --since")
+    parser.add_argument(
+        "--signal", metavar="COLUMN", help="column to play: unrecl, used, ws, usage or rss"
+    )
+    parser.add_argument("--limit", type=_size, metavar="SIZE", help="instead of the trace's own")
+    parser.add_argument(
+        "--alarm-stage",
+        choices=_STAGES,
+        default="warn",
+        metavar="STAGE",
+        help="what counts as the alarm: warn (default), or rescue, the silent checkpoint",
+    )
+    parser.add_argument("--caution", choices=_CAUTIONS, metavar="LEVEL", help="low, normal or high")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="try a setting, e.g. stages.warn_s=60; may be repeated",
+    )
+    parser.add_argument("--config", metavar="FILE", help="instead of your own configuration")
+    parser.add_argument(
+        "--save-time",
+        type=duration,
+        metavar="TIME",
+        help="what a checkpoint is assumed to take, e.g. 500ms; default 2s",
+    )
+    parser.add_argument(
+        "--step-time", type=duration, metavar="TIME", help="the same of a step; default 200ms"
+    )
+    parser.add_argument("--no-agent", action="store_true", help="as if the task had no agent")
+    parser.add_argument(
+        "--daemon-pace", action="store_true", help="look only as often as the daemon would have"
+    )
+    parser.add_argument("--plot", metavar="FILE", help="draw into FILE.png or FILE.svg")
+    parser.add_argument("--json", action="store_true", help="print what happened as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Play what was asked for."""
+    if sum(value is not None for value in (args.trace, args.jsonl, args.task)) != 1:
+        raise UsageError("Give one of TRACE, --task and --jsonl. More: watchdog replay --help")
+    settings = _settings(args)
+    if args.jsonl is not None:
+        return _answer(args, settings)
+    from watchdog_app.traces.play import play
+
+    traces = [_read(args)] if args.task is None else _past(args)
+    every = []
+    for trace in traces:
+        played = play(trace, settings, _agent(args), args.daemon_pace)
+        every.append(played)
+        if not args.json:
+            _show(played)
+    if args.json:
+        from watchdog_app.cli.json_output import dumps
+        from watchdog_app.traces.report import as_dict
+
+        print(dumps({"schema_version": 1, "traces": [as_dict(each) for each in every]}))
+    if args.plot is not None:
+        from watchdog_app.traces.figure import save
+
+        save(every[0], args.plot)
+        if not args.json:
+            print(f"Drawn into {args.plot}")
+    return EXIT_OK
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    import os
+
+    from watchdog_app import config
+    from watchdog_app.config.keys import KEYS
+
+    env = dict(os.environ)
+    wanted = list(args.set)
+    if args.caution is not None:
+        wanted.append(f"watch.caution={args.caution}")
+    for text in wanted:
+        key, equals, value = text.partition("=")
+        if not equals or key not in KEYS:
+            from watchdog_app.cli.text import plain
+
+            raise UsageError(
+                f"--set takes KEY=VALUE with a key that `watchdog config` lists; {plain(text)!r} "
+                "is none."
+            )
+        # The environment goes before the file, and its values are checked in the same way.
+        env[config.ENV_PREFIX + key.replace(".", "_").upper()] = value
+    settings, _ = config.load(args.config, env, required=args.config is not None)
+    return settings
+
+
+def _answer(args: argparse.Namespace, settings: Settings) -> int:
+    from watchdog_app.core.outlook import Costs, Stage
+    from watchdog_app.traces.lines import answer_lines
+
+    stage = Stage[args.alarm_stage.upper()]
+    costs = Costs(args.save_time, args.step_time)
+    if args.jsonl == "-":
+        bad = answer_lines(sys.stdin, sys.stdout, settings, stage, costs)
+    else:
+        try:
+            with open(args.jsonl, encoding="utf-8") as lines:
+                bad = answer_lines(lines, sys.stdout, settings, stage, costs)
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"The lines of {args.jsonl} cannot be read: {error}.") from error
+    return EXIT_FAILURE if bad else EXIT_OK
+
+
+def _read(args: argparse.Namespace) -> Trace:
+    from watchdog_app.traces.trace import read
+
+    return read(args.trace, args.signal, args.limit)
+
+
+def _past(args: argparse.Namespace) -> list[Trace]:
+    from watchdog_app.traces.past import traces_of
+
+    wanted: dict[str, Any] = {
+        "task": args.task,
+        "since_unix_s": args.since,
+        "until_unix_s": args.until,
+        "limit": _MOST_POINTS,
+    }
+    found = traces_of(wanted, args.limit)
+    if not found:
+        raise UsageError(
+            f"The journal holds no series of {args.task!r} in that time. "
+            "watchdog history lists the tasks that it knows."
+        )
+    return found
+
+
+def _agent(args: argparse.Namespace) -> Agent | None:
+    from watchdog_app.traces.play import Agent
+
+    if args.no_agent:
+        return None
+    usual = Agent()
+    return Agent(
+        usual.save_s if args.save_time is None else args.save_time,
+        usual.step_s if args.step_time is None else args.step_time,
+    )
+
+
+def _show(played: Played) -> None:
+    from watchdog_app.cli.text import plain
+    from watchdog_app.traces.report import as_lines
+    from watchdog_app.traces.sketch import sketch
+
+    columns = columns_of() or 80
+    blocks = (getattr(sys.stdout, "encoding", "") or "").lower().startswith("utf")
+    head, *rest = as_lines(played)
+    print(plain(head))
+    print("\n".join(sketch(played, columns, blocks)))
+    print("\n".join(plain(line) for line in rest))
+
+
+def _size(text: str) -> float:
+    from watchdog_app.units import parse_bytes
+
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -1,0 +1,63 @@
+"""Series of the journal as traces: from the daemon, or from what the last one left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from watchdog_app.core.outlook import CeilingKind
+from watchdog_app.errors import DaemonNotRunning
+from watchdog_app.traces.trace import Sample, Trace
+
+
+def traces_of(wanted: Mapping[str, Any], limit: float | None = None) -> list[Trace]:
+    """
+    The ceilings that could hit a task, as they went.
+
+    Args:
+        wanted: parameters of the protocol's `series`.
+        limit: the task's own memory is played against this instead.
+
+    Raises:
+        DaemonNotRunning: no daemon, and no journal either.
+    """
+    from watchdog_app.protocol.client import Client
+
+    try:
+        with Client.connect() as daemon:
+            found = daemon.call("series", **wanted).get("series") or []
+    except DaemonNotRunning:
+        from watchdog_app.daemon import offline
+
+        left = offline.series(**wanted)
+        if left is None:
+            raise
+        found = left
+    if limit is not None:
+        return [t for one in found if one["kind"] == "task" if (t := _trace(one, limit))]
+    return [t for one in found if one["kind"] != "task" if (t := _trace(one, None))]
+
+
+def _trace(series: Mapping[str, Any], limit: float | None) -> Trace | None:
+    samples: list[Sample] = []
+    begin: float | None = None
+    for unix_s, used, top, _swap in series["points"]:
+        bound = top if limit is None else limit
+        if used is None or bound is None:
+            continue
+        begin = unix_s if begin is None else begin
+        if not samples or unix_s - begin > samples[-1][0]:
+            samples.append((unix_s - begin, used, bound))
+    if not samples:
+        return None
+    try:
+        kind = CeilingKind(series["kind"])
+    except ValueError:
+        kind = CeilingKind.CGROUP
+    return Trace(
+        series["name"] or series["kind"],
+        samples,
+        unit=series["unit"] or "bytes",
+        kind=kind,
+        start_unix_s=begin,
+    )

@@ -1,0 +1,177 @@
+"""A trace played through the very engine of the daemon: what it would have seen and done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from watchdog_app.core.engine import Engine
+from watchdog_app.core.outlook import (
+    Assessment,
+    CeilingKey,
+    CeilingReading,
+    Decision,
+    DecisionKind,
+    Outcome,
+    OutcomeStatus,
+    Stage,
+)
+from watchdog_app.core.records import (
+    AgentView,
+    HostMemory,
+    ProcessInfo,
+    ProcessKey,
+    ProcessSample,
+    RescueRecord,
+    Snapshot,
+    Task,
+    TaskKind,
+)
+from watchdog_app.core.settings import Settings
+from watchdog_app.traces.trace import Trace
+
+_TASK = ProcessKey(1, 1)
+_UID = 1000
+_HZ_SLACK_S = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """What the agent of the played task is assumed to report."""
+
+    save_s: float = 2.0
+    step_s: float = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One sample and what was made of it."""
+
+    t: float
+    used: float
+    limit: float
+    assessment: Assessment
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One thing that would have been done."""
+
+    t: float
+    kind: DecisionKind
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A trace and what would have come of it."""
+
+    trace: Trace
+    moments: tuple[Moment, ...]
+    acts: tuple[Act, ...]
+
+    def first(self, stage: Stage) -> Moment | None:
+        """The moment at which a stage was first reached."""
+        return next((m for m in self.moments if reached(m.assessment, stage)), None)
+
+
+def reached(assessment: Assessment, stage: Stage) -> bool:
+    """Whether a stage's own tier is open: a silent rescue is no warning."""
+    if stage is Stage.WARN:
+        return assessment.notify
+    if stage is Stage.RESCUE:
+        return assessment.rescue
+    return assessment.stage >= stage
+
+
+def play(
+    trace: Trace, settings: Settings, agent: Agent | None = Agent(), daemon_pace: bool = False
+) -> Played:
+    """
+    Play a trace.
+
+    Args:
+        trace: what is played; a trace of less than bytes plays as well.
+        settings: as of the daemon.
+        agent: that of the task; None: a task without one.
+        daemon_pace: leave out the samples at which the daemon would not have looked.
+    """
+    engine = Engine(settings, own_uid=_UID)
+    key = CeilingKey(trace.kind, "trace")
+    moments: list[Moment] = []
+    acts: list[Act] = []
+    saving: list[tuple[float, Decision]] = []
+    rescue: tuple[RescueRecord, float] | None = None
+    due = float("-inf")
+    for t, used, limit in trace.samples:
+        if daemon_pace and t < due - _HZ_SLACK_S:
+            continue
+        for done_s, decision in [each for each in saving if each[0] <= t]:
+            rescue = (
+                RescueRecord("(replay)", 0, 0, agent.save_s if agent else 0.0, done_s),
+                done_s,
+            )
+            engine.record(_outcome(decision, done_s))
+        saving = [each for each in saving if each[0] > t]
+        task = _task(trace, used)
+        views = {} if agent is None else {_TASK: _view(agent, t, bool(saving), rescue)}
+        reading = CeilingReading(key, trace.name, used, limit, trace.unit, True, (_TASK,))
+        result = engine.tick(_snapshot(t, used, limit, task), (task,), (reading,), views)
+        assessment = result.assessments[key]
+        moments.append(Moment(t, used, limit, assessment))
+        due = t + result.next_look_s
+        for decision in result.decisions:
+            acts.append(Act(t, decision.kind, decision.reason))
+            if decision.kind is DecisionKind.CHECKPOINT and agent is not None:
+                saving.append((t + agent.step_s + agent.save_s, decision))
+            else:
+                engine.record(_outcome(decision, t))
+    return Played(trace, tuple(moments), tuple(acts))
+
+
+def stages(played: Played) -> Iterator[tuple[Moment, Stage]]:
+    """The moments at which the stage changed, with the stage before."""
+    before = Stage.OK
+    for moment in played.moments:
+        if moment.assessment.stage is not before:
+            yield moment, before
+            before = moment.assessment.stage
+
+
+def _outcome(decision: Decision, t: float) -> Outcome:
+    # A trace cannot be stopped: a pause is said, and the series goes on.
+    status = OutcomeStatus.SKIPPED if decision.kind is DecisionKind.PAUSE else OutcomeStatus.DONE
+    return Outcome(decision.id, status, t, 0.0, "as played")
+
+
+def _task(trace: Trace, used: float) -> Task:
+    info = ProcessInfo(
+        _TASK, 0, _UID, None, None, (), None, TaskKind.SCRIPT, trace.name, script=trace.name
+    )
+    sample = ProcessSample(_TASK, 0, "R", max(0, int(used)), None, None, None, 0.0)
+    return Task(
+        _TASK, trace.name, TaskKind.SCRIPT, _UID, (sample,), sample.rss_bytes, None, 0.0, info
+    )
+
+
+def _view(
+    agent: Agent, t: float, saving: bool, rescue: tuple[RescueRecord, float] | None
+) -> AgentView:
+    return AgentView(
+        _TASK,
+        "keras",
+        "",
+        training=True,
+        step_s=agent.step_s,
+        save_s=agent.save_s,
+        reported_mono_s=t,
+        saving=saving,
+        rescue=None if rescue is None else rescue[0],
+        rescue_mono_s=None if rescue is None else rescue[1],
+    )
+
+
+def _snapshot(t: float, used: float, limit: float, task: Task) -> Snapshot:
+    total = max(1, int(limit))
+    host = HostMemory(total, max(0, total - int(used)), 0, 0, None, None, None, None, None)
+    return Snapshot(t, t, host, task.members, infos={_TASK: task.info})

@@ -1,0 +1,192 @@
+"""A running task's memory, written down as a trace while it runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from watchdog_app.core.ceilings import readings
+from watchdog_app.core.outlook import CeilingReading
+from watchdog_app.core.records import CgroupMemory, Snapshot, Task
+from watchdog_app.core.tasks import group
+from watchdog_app.errors import Gone, TaskNotFound, UsageError
+from watchdog_app.sensors.machine import MachineFace
+
+_HOST_COLUMNS = ("t", "used", "limit", "rss", "vmswap", "memavail", "nproc")
+_GROUP_COLUMNS = (*_HOST_COLUMNS, "usage", "ws", "unrecl", "swap")
+
+Row = tuple[float | int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The task that is recorded and the ceiling that it would meet first."""
+
+    task: Task
+    ceiling: CeilingReading
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of the rows."""
+        return _GROUP_COLUMNS if self.ceiling.key.kind == "cgroup" else _HOST_COLUMNS
+
+
+def find(machine: MachineFace, wanted: str, now_mono_s: float, now_unix_s: float) -> Found:
+    """
+    The task that is meant.
+
+    Args:
+        machine: what is looked at.
+        wanted: a pid, a name, or part of a name or path that fits one task alone.
+        now_mono_s: monotonic time.
+        now_unix_s: wall time.
+
+    Raises:
+        TaskNotFound: none, or more than one, answers to that name.
+    """
+    snapshot = machine.sample(now_mono_s, now_unix_s)
+    tasks = group(snapshot.processes, snapshot.infos)
+    folded = wanted.casefold()
+    for fits in (
+        lambda task: wanted in {str(member.key.pid) for member in task.members},
+        lambda task: task.name.casefold() == folded,
+        lambda task: (
+            bool(folded)
+            and any(
+                folded in (text or "").casefold()
+                for text in (task.name, task.info.notebook, task.info.script)
+            )
+        ),
+    ):
+        chosen = [task for task in tasks if fits(task)]
+        if len(chosen) == 1:
+            return Found(chosen[0], _tightest(snapshot, tasks, chosen[0]))
+        if chosen:
+            break
+    what = "No Python task" if not chosen else f"{len(chosen)} tasks"
+    raise TaskNotFound(
+        f"{what} of yours answers to {wanted!r}. Nothing is recorded. watchdog status lists them.",
+        candidates=tuple({"pid": t.key.pid, "name": t.name} for t in chosen or tasks),
+    )
+
+
+def rows(
+    machine: MachineFace,
+    found: Found,
+    hz: float,
+    for_s: float | None,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[Row]:
+    """
+    One row a look, until the task ends or `for_s` is over.
+
+    Args:
+        machine: what is looked at.
+        found: from `find`.
+        hz: looks a second.
+        for_s: None: as long as it lasts.
+        clock: monotonic seconds.
+        sleep: waits that many seconds.
+    """
+    began, looks = clock(), 0
+    while True:
+        now = clock()
+        if for_s is not None and now - began > for_s:
+            return
+        snapshot = machine.sample(now, time.time())
+        row = _row(snapshot, found, now - began)
+        if row is None:
+            return
+        yield row
+        # A look that came late is not made up for: the next one is due in its own time.
+        looks = max(looks + 1, int((clock() - began) * hz))
+        sleep(max(0.0, began + looks / hz - clock()))
+
+
+def ending(machine: MachineFace, found: Found, kills_before: int | None) -> str:
+    """How it ended, as the file beside a trace says it: "oom", "ok" or "running"."""
+    try:
+        machine.read_process(found.task.key)
+    except Gone:
+        after = kills(machine, found)
+        killed = kills_before is not None and after is not None and after > kills_before
+        return "oom" if killed else "ok"
+    return "running"
+
+
+def kills(machine: MachineFace, found: Found) -> int | None:
+    """How often the kernel has killed in the group of the ceiling; None where nobody counts."""
+    snapshot = machine.sample(time.monotonic(), time.time())
+    one = _group(snapshot, found.ceiling.key.subject)
+    return None if one is None else one.oom_kills
+
+
+def write_side(path: str, outcome: str, end_s: float, found: Found) -> str:
+    """Write the file beside the trace that says how it ended; its path."""
+    side = path.removesuffix(".gz").removesuffix(".csv") + ".json"
+    with open(side, "w", encoding="utf-8") as file:
+        json.dump(
+            {
+                "id": os.path.basename(path).removesuffix(".gz").removesuffix(".csv"),
+                "task": found.task.name,
+                "ceiling": found.ceiling.label,
+                "outcome": outcome,
+                "end_time_s": round(end_s, 3),
+                "oom_time_s": round(end_s, 3) if outcome == "oom" else None,
+            },
+            file,
+            indent=1,
+        )
+        file.write("\n")
+    return side
+
+
+def _tightest(snapshot: Snapshot, tasks: tuple[Task, ...], task: Task) -> CeilingReading:
+    hitting = [
+        one
+        for one in readings(snapshot, tasks)
+        if one.lethal and task.key in one.tasks and one.key.kind in ("ram", "ram_swap", "cgroup")
+    ]
+    if not hitting:
+        raise UsageError("This machine shows no limit that the task could meet.")
+    return min(hitting, key=lambda one: one.limit - one.used)
+
+
+def _group(snapshot: Snapshot, path: str) -> CgroupMemory | None:
+    return next((one for one in snapshot.cgroups if one.path == path), None)
+
+
+def _row(snapshot: Snapshot, found: Found, t: float) -> Row | None:
+    tasks = group(snapshot.processes, snapshot.infos)
+    task = next((one for one in tasks if one.key == found.task.key), None)
+    if task is None:
+        return None
+    ceiling = next((one for one in readings(snapshot, tasks) if one.key == found.ceiling.key), None)
+    if ceiling is None:
+        return None
+    row: Row = (
+        round(t, 3),
+        int(ceiling.used),
+        int(ceiling.limit),
+        task.rss_bytes,
+        task.swap_bytes,
+        snapshot.host.available_bytes,
+        len(task.members),
+    )
+    one = _group(snapshot, found.ceiling.key.subject)
+    if found.columns is _HOST_COLUMNS:
+        return row
+    if one is None:
+        return (*row, None, None, None, None)
+    return (
+        *row,
+        one.usage_bytes,
+        one.working_set_bytes,
+        one.unreclaimable_bytes,
+        one.swap_usage_bytes or 0,
+    )

@@ -1,0 +1,114 @@
+"""A played trace in words and as plain values."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from watchdog_app.core.outlook import Assessment, DecisionKind, Stage
+from watchdog_app.traces.play import Played, stages
+from watchdog_app.units import format_bytes, format_duration
+
+_DONE = {
+    DecisionKind.NOTIFY: "notice",
+    DecisionKind.CHECKPOINT: "checkpoint",
+    DecisionKind.PAUSE: "pause",
+    DecisionKind.RESUME: "resume",
+}
+
+
+def as_lines(played: Played) -> list[str]:
+    """What would have been seen and done, and when; the first line names the trace."""
+    trace, moments = played.trace, played.moments
+    span = moments[-1].t - moments[0].t
+    limit = moments[-1].limit
+    top = format_bytes(limit) if trace.unit == "bytes" else f"{limit:.4g} {trace.unit}"
+    lines = [f"{trace.name}: {len(moments)} samples over {format_duration(span)}, limit {top}"]
+    lines.append("")
+    for moment, before in stages(played):
+        now = moment.assessment
+        word = _stage(now)
+        if now.stage < before and now.stage <= Stage.WATCH:
+            word = "calm"
+        lines.append(f"{moment.t:9.1f} s  {word:<11} {now.why}{_ahead(now)}")
+    if len(lines) == 2:
+        lines.append("           nothing that mattered")
+    lines.append("")
+    lines.append("What would have been done:" if played.acts else "Nothing would have been done.")
+    for act in played.acts:
+        lines.append(f"{act.t:9.1f} s  {_DONE[act.kind]:<11} {act.reason}")
+    lines += _ending(played)
+    return lines
+
+
+def as_dict(played: Played) -> dict[str, Any]:
+    """The same as plain values, times in seconds."""
+    trace, moments = played.trace, played.moments
+    return {
+        "trace": trace.name,
+        "signal": trace.signal,
+        "unit": trace.unit,
+        "samples": len(moments),
+        "limit": moments[-1].limit,
+        "ended_s": trace.ended_s,
+        "first": {
+            stage.name.lower(): None if (m := played.first(stage)) is None else m.t
+            for stage in (Stage.WARN, Stage.RESCUE, Stage.HOLD)
+        },
+        "stages": [
+            {
+                "t": m.t,
+                "stage": m.assessment.stage.name.lower(),
+                "notify": m.assessment.notify,
+                "rescue": m.assessment.rescue,
+                "regime": m.assessment.regime.value,
+                "used": m.used,
+                **_times(m.assessment),
+                "why": m.assessment.why,
+            }
+            for m, _ in stages(played)
+        ],
+        "decisions": [
+            {"t": act.t, "kind": act.kind.value, "reason": act.reason} for act in played.acts
+        ],
+    }
+
+
+def _times(assessment: Assessment) -> dict[str, float | None]:
+    found = assessment.forecast
+    return {
+        "eta_s": None if found is None else _finite(found.eta_s),
+        "low_s": None if found is None else _finite(found.low_s),
+        "high_s": None if found is None else _finite(found.high_s),
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _stage(assessment: Assessment) -> str:
+    return assessment.stage.name.lower()
+
+
+def _ahead(assessment: Assessment) -> str:
+    found = assessment.forecast
+    if found is None:
+        return ""
+    low, high = format_duration(found.low_s), format_duration(found.high_s)
+    return f"; full in {format_duration(found.eta_s)} ({low} to {high})"
+
+
+def _ending(played: Played) -> list[str]:
+    end = played.trace.ended_s
+    if end is None:
+        return []
+    lines = ["", f"{end:9.1f} s  it was killed"]
+    for stage, what in ((Stage.WARN, "warning"), (Stage.RESCUE, "checkpoint request")):
+        first = played.first(stage)
+        if first is None:
+            lines.append(f"             without a {what}")
+        else:
+            lead = format_duration(end - first.t)
+            lines.append(f"             {lead} after the first {what}")
+    return lines
