@@ -1,15 +1,16 @@
 """
 What the Keras callback costs a healthy training: the same fit with and without it, in turns.
 
-    python bench/agent.py [--pairs 30] [--steps-ms 5 50]
+    python bench/agent.py [--turns 30] [--steps-ms 5 50]
 
-Each pair is two fits of one model, with and without `Rescue`, in an order that
-alternates. Compared are the steps after the fifth, so that tracing and the
-start of a fit are left out; what the callback adds to the start is shown beside
-them. `wall` is the whole time. `quiet` is the time of the step that a fifth of
-the steps beat: what else the machine does blurs it least. `processor` is the
-processor time of all threads. The callback's own code is also timed by itself,
-reports to a daemon included. No daemon runs unless there is one already.
+Each turn is three fits of one model in a rotating order: without `Rescue`,
+without it again, which shows what chance does, and with it. Compared are the
+steps after the fifth, so that tracing and the start of a fit are left out; what
+the callback adds to the start is shown beside them. `wall` is the whole time.
+`quiet` is the time of the step that a fifth of the steps beat: what else the
+machine does blurs it least. `processor` is the processor time of all threads.
+The callback's own code is also timed by itself, reports to a daemon included.
+No daemon runs unless there is one already.
 """
 
 from __future__ import annotations
@@ -118,42 +119,43 @@ def spread(ratios: list[float]) -> str:
     return f"{100 * statistics.median(ratios):+6.2f} %  ({100 * low:+.2f} to {100 * high:+.2f})"
 
 
-def compare(step_ms: float, pairs: int, rescues: str) -> None:
+def compare(step_ms: float, turns: int, rescues: str) -> None:
     model, x = model_of(step_ms / 1000)
     steps = WARM_BATCHES + max(20, int(500 / step_ms))
     data = dataset(x, steps)
     fit(model, data, None)
-    ratios: list[tuple[float, ...]] = []
+    ratios: dict[str, list[tuple[float, ...]]] = {"without, again": [], "with": []}
     start, step_s = [], []
-    for pair in range(pairs):
-        order = (None, rescues) if pair % 2 else (rescues, None)
-        clocks = {place: fit(model, data, place) for place in order}
-        plain, watched = clocks[None], clocks[rescues]
-        both = zip(watched.taken(), plain.taken(), strict=True)
-        ratios.append(tuple(with_it / without - 1 for with_it, without in both))
-        start.append(watched.start_s - plain.start_s)
+    arms = ["without", "without, again", "with"]
+    for turn in range(turns):
+        order = arms[turn % 3 :] + arms[: turn % 3]
+        clocks = {arm: fit(model, data, rescues if arm == "with" else None) for arm in order}
+        plain = clocks["without"]
+        for arm, column in ratios.items():
+            both = zip(clocks[arm].taken(), plain.taken(), strict=True)
+            column.append(tuple(other / base - 1 for other, base in both))
+        start.append(clocks["with"].start_s - plain.start_s)
         step_s.append(plain.taken()[1])
-    wall, quiet, cpu = (spread(list(column)) for column in zip(*ratios, strict=True))
-    print(
-        f"{1000 * statistics.median(step_s):5.1f} ms steps  quiet {quiet}  wall {wall}  "
-        f"processor {cpu}  start of fit {1000 * statistics.median(start):+.0f} ms"
-    )
+    typical = statistics.median(step_s)
+    print(f"{1000 * typical:.1f} ms a step; fit begins {1000 * statistics.median(start):+.0f} ms")
+    for arm, rows in ratios.items():
+        wall, quiet, cpu = (spread(list(column)) for column in zip(*rows, strict=True))
+        print(f"  {arm:15} quiet {quiet}   wall {wall}   processor {cpu}")
     own_s = hooks_s(model, data, rescues)
     print(
-        f"{'':17}the callback's own code: {1e6 * own_s:.2f} us a step, "
-        f"{100 * own_s / statistics.median(step_s):.3f} % of it"
+        f"  its own code    {1e6 * own_s:.2f} us a step, {100 * own_s / typical:.3f} % of the step"
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
-    parser.add_argument("--pairs", type=int, default=30)
+    parser.add_argument("--turns", type=int, default=30)
     parser.add_argument("--steps-ms", type=float, nargs="+", default=[5, 50])
     options = parser.parse_args()
-    print(f"slower with the callback: median of {options.pairs} pairs (90 % interval)")
+    print(f"slower with the callback: median of {options.turns} turns (90 % interval)")
     with tempfile.TemporaryDirectory(prefix="watchdog-bench-") as folder:
         for step_ms in options.steps_ms:
-            compare(step_ms, options.pairs, os.path.join(folder, "rescues"))
+            compare(step_ms, options.turns, os.path.join(folder, "rescues"))
 
 
 if __name__ == "__main__":

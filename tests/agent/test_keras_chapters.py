@@ -166,3 +166,14 @@ def test_other_choices_are_refused(tmp_path: Path, resume):
     """A typing error must not decide about a night's work."""
     with pytest.raises(ValueError, match="resume must be"):
         choose(tmp_path, resume)
+
+
+def test_what_fails_while_a_rescue_is_given_back_is_told_with_the_way_out():
+    """A fault of ours must not become a training that begins anew in silence."""
+    with (
+        pytest.raises(RescueError, match=r"rescues/r1 .*KeyError.*resume=False") as told,
+        chapters.restoring("rescues/r1"),
+    ):
+        {}["position"]
+
+    assert isinstance(told.value.__cause__, KeyError)

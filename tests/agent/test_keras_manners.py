@@ -196,6 +196,15 @@ def test_a_loop_refuses_what_it_could_not_give_back(after, case, text):
     assert text in after[case]
 
 
+def test_a_loop_that_asks_for_less_than_was_trained_keeps_its_rescue(after, runs):
+    """Restored, said, not counted as finished."""
+    over = after["loop_over"]
+
+    assert ([], [1], 1) == (over["epochs"], over["numbers"], over["step"])
+    assert "nothing was trained" in over["said"]
+    assert not (runs[2] / "loop" / "finished.json").exists()
+
+
 def test_a_fit_does_not_take_the_rescue_of_a_loop(after):
     """Each kind of training needs a folder of its own."""
     assert "not saved by a Keras fit" in after["fit_of_loop"]["error"]

@@ -16,9 +16,12 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from watchdog_app.agent import names
+from watchdog_app.agent.contain import describe
 from watchdog_app.agent.identity import own
 from watchdog_app.agent.loaded import LoadedRescue
 from watchdog_app.agent.names import RescueName
@@ -120,6 +123,27 @@ def resumed(path: str) -> None:
     """Remember that this process went on from the rescue at `path`."""
     with _lock:
         _resumed.add(path)
+
+
+@contextmanager
+def restoring(path: str) -> Iterator[None]:
+    """
+    Whatever fails within, as an error that names the rescue and the way out.
+
+    Not contained like other errors of ours: to train anew in silence would be worse.
+
+    Raises:
+        RescueError: with the failure as its cause.
+    """
+    try:
+        yield
+    except RescueError:
+        raise
+    except Exception as error:
+        raise RescueError(
+            f"The rescue {path} could not be given back to this program ({describe(error)}). "
+            "Nothing on disk was changed. To begin anew: Rescue(..., resume=False)."
+        ) from error
 
 
 def finish(directory: str, store_directory: str) -> None:

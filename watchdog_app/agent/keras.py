@@ -14,6 +14,7 @@ complete rescue by itself. See docs/agent.md for what is restored.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import keras
@@ -39,7 +40,9 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
     be saved. Without a watchdog daemon it does nothing but wait for one.
     """
 
-    def __init__(self, directory: str, *, resume: bool | str = True, keep: int = 2) -> None:
+    def __init__(
+        self, directory: str | os.PathLike[str], *, resume: bool | str = True, keep: int = 2
+    ) -> None:
         """
         Touches nothing before `fit` begins.
 
@@ -56,7 +59,7 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
         chapters.check(resume)
         if keep < 1:
             raise ValueError(f"keep must be at least 1, not {keep}")
-        self.directory = str(directory)
+        self.directory = os.fspath(directory)
         self.resume = resume
         self.keep = keep
         self._guard = Guard()
@@ -143,8 +146,11 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
         if self._session is None or self._state is None:
             return
         with self._guard:
-            swaps = [c for c in self._state.callbacks if type(c).__name__ == "SwapEMAWeights"]
-            if not swaps:  # they put other weights into the model for the validation
+            # An evaluation by itself, after a fit that was interrupted, is no place to save at.
+            inside_fit = position.find_iterator() is not None
+            # This one puts other weights into the model for the validation.
+            swaps = any(type(c).__name__ == "SwapEMAWeights" for c in self._state.callbacks)
+            if inside_fit and not swaps:
                 self._state.validation_begins()
                 self._validating = True
 
@@ -203,7 +209,8 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
         if choice.rescue is None:
             return None
         try:
-            resumption = Resumption(choice.rescue, self.model, state)
+            with chapters.restoring(choice.rescue.path):
+                resumption = Resumption(choice.rescue, self.model, state)
         except RescueMismatch as error:
             if choice.certain:
                 raise

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from watchdog_app.agent import fit_state, matching, position, randomness
+from watchdog_app.agent import chapters, fit_state, matching, position, randomness
 from watchdog_app.agent.contain import say
 from watchdog_app.agent.fit_state import FitState, SavedFit
 from watchdog_app.agent.loaded import LoadedRescue
@@ -112,6 +112,10 @@ class Resumption:
             self._state.course.python_random = order
 
     def _arrive(self) -> None:
+        with chapters.restoring(self._rescue.path):
+            self._put_back()
+
+    def _put_back(self) -> None:
         self._arrived = True
         current = self._state.variables()
         found = self._saved.differences(current)

@@ -16,6 +16,7 @@ docs/agent.md.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator
 from types import TracebackType
@@ -46,7 +47,12 @@ class Rescue:
     """
 
     def __init__(
-        self, directory: str, *, resume: bool | str = True, keep: int = 2, **state: Any
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        resume: bool | str = True,
+        keep: int = 2,
+        **state: Any,
     ) -> None:
         """
         Restores the newest unfinished rescue of this training, if there is one.
@@ -67,7 +73,7 @@ class Rescue:
             ValueError: `resume` or `keep` is not one of the choices.
         """
         chapters.check(resume)
-        self.directory = str(directory)
+        self.directory = os.fspath(directory)
         self.step_number = 0
         self.epoch = 0
         self._guard = Guard()
@@ -93,6 +99,13 @@ class Rescue:
         The epochs that are still to be trained, of `count` in all; the training ends well
         after the last one. After a `break`, call `finish()`.
         """
+        if self.resumed and self.epoch >= count:
+            say(
+                f"nothing was trained: the rescue is of epoch {self.epoch + 1}, which "
+                f"epochs({count}) does not reach."
+            )
+            self._end()
+            return
         for epoch in range(self.epoch, count):
             if epoch != self.epoch:
                 self.epoch = epoch
@@ -155,12 +168,11 @@ class Rescue:
 
     def finish(self) -> None:
         """The training ended well: its rescues are not to be resumed. May be called twice."""
-        session, self._session = self._session, None
-        if session is None:
+        if self._session is None:
             return
         with self._guard:
-            chapters.finish(self.directory, session.store.directory)
-        session.end()
+            chapters.finish(self.directory, self._session.store.directory)
+        self._end()
 
     def __enter__(self) -> Rescue:
         return self
@@ -171,6 +183,11 @@ class Rescue:
         if error is None:
             self.finish()
 
+    def _end(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.end()
+
     def _resume(self, store: RescueStore, resume: bool | str) -> None:
         choice = chapters.choose(self.directory, store, resume)
         if choice.why is not None:
@@ -179,9 +196,10 @@ class Rescue:
             return
         rescue = choice.rescue
         try:
-            saved = SavedLoop(rescue.path, rescue.meta, rescue.read)
-            self._state.build(saved)
-            self._state.put(saved)
+            with chapters.restoring(rescue.path):
+                saved = SavedLoop(rescue.path, rescue.meta, rescue.read)
+                self._state.build(saved)
+                self._state.put(saved)
         except RescueMismatch as error:
             if choice.certain:
                 raise
@@ -210,7 +228,8 @@ class Rescue:
     def _arrive(self) -> None:
         """The data stands at its place: undo what the loop did to its state on the way there."""
         if self._saved is not None:
-            self._state.put(self._saved)
+            with chapters.restoring(self._saved.path):
+                self._state.put(self._saved)
 
     def _position(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "passes": self._passes.position()}

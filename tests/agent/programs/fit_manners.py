@@ -216,6 +216,10 @@ def after():
     found["loop_number"] = loop_error("fresh", count=3)
     found["loop_iterator"] = loop_error("fresh", data=iter(tf.data.Dataset.range(3)))
     found["fit_of_loop"] = fit("loop")
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        loop = LoopRescue(str(folder / "loop"), model=model(), numbers=(numbers := [2]))
+        found["loop_over"] = {"epochs": list(loop.epochs(0)), "numbers": numbers}
+    found["loop_over"] |= {"said": said.getvalue(), "step": loop.step_number}
 
 
 def loop_error(name, **state):
