@@ -7,21 +7,20 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from watchdog_app import __version__, config, paths
-from watchdog_app.core.records import Task
 from watchdog_app.core.settings import Settings
 from watchdog_app.daemon import selfcare
 from watchdog_app.daemon.acts import Acts
 from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.checkpoints import Checkpoints
 from watchdog_app.daemon.faults import Faults
+from watchdog_app.daemon.front import Front
 from watchdog_app.daemon.instance import InstanceLock, boot_id, private_folder
-from watchdog_app.daemon.journal import Entry
 from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.methods import Methods
@@ -31,10 +30,9 @@ from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pauses import Pauses
 from watchdog_app.daemon.poller import READ, Poller, Waker
 from watchdog_app.daemon.server import Connection, Server
-from watchdog_app.daemon.status import status
 from watchdog_app.daemon.systemd import ServiceManager
 from watchdog_app.daemon.watching import Watching
-from watchdog_app.daemon.wording import explanation, notice
+from watchdog_app.daemon.wording import notice
 from watchdog_app.daemon.worker import Worker
 from watchdog_app.errors import ConfigError, WatchdogError
 from watchdog_app.sensors.machine import open_machine
@@ -42,7 +40,6 @@ from watchdog_app.sensors.machine import open_machine
 _LOCK = "daemon.lock"
 _CHORES_S = 3.0
 _STATE_S = 15.0
-_PUBLISH_S = 0.95  # a status at most once a second
 _BUSY_SHARE = 0.25  # looking may take this share of the time, however short the interval
 _END_S = 3.0  # to finish what was begun when told to end
 
@@ -60,20 +57,19 @@ def main(path: str | None = None, verbose: bool = False) -> int:
         AlreadyRunning: another daemon of this user runs.
         WatchdogError: the folder of the socket cannot be used.
     """
-    log = Log(verbose)
-    settings, sources = config.load(path)
-    return run(settings, sources, log, path)
+    # The daemon leaves this folder: what is named relative to it is named in full before.
+    config_path = os.path.abspath(path or paths.config_file())
+    settings, sources = config.load(config_path, required=path is not None)
+    return run(settings, sources, Log(verbose), config_path)
 
 
-def run(
-    settings: Settings, sources: config.Sources, log: Log, config_path: str | None = None
-) -> int:
+def run(settings: Settings, sources: config.Sources, log: Log, config_path: str) -> int:
     """Run with these settings until SIGTERM, SIGINT or a client's `stop`. Raises as `main`."""
     os.umask(0o077)  # names of notebooks are nobody else's business
-    folder = paths.runtime_dir()
+    folder = os.path.abspath(paths.runtime_dir())
     private_folder(folder)
     lock = InstanceLock(os.path.join(folder, _LOCK))
-    app = App(settings, sources, log, lock, config_path)
+    app = App(settings, sources, config_path, lock, log)
     try:
         app.open()
         app.loop()
@@ -92,32 +88,26 @@ class App:
         self,
         settings: Settings,
         sources: config.Sources,
-        log: Log,
+        config_path: str,
         lock: InstanceLock,
-        config_path: str | None,
+        log: Log,
     ) -> None:
-        self._settings = settings
-        self._sources = sources
-        self._config_path = config_path
         self._log = log
         self._lock = lock
-        self._host_name = os.uname().nodename if hasattr(os, "uname") else ""
-        self._started_mono_s = time.monotonic()
-        self._stopping = False
+        self._socket_path = os.path.join(
+            os.path.dirname(lock.path), os.path.basename(paths.socket_path())
+        )
         self._reloading = False
         self._next_chores_mono_s = 0.0
         self._next_state_mono_s = 0.0
         self._next_beat_mono_s = 0.0
-        self._published_mono_s = float("-inf")
-        self._memory_fault: str | None = None
 
         self._systemd = ServiceManager()
-        self._cost = selfcare.OwnCost()
         self._faults = Faults(log)
         self._poller = Poller(partial(self._faults.failed, "connections"))
         self._waker = Waker(self._poller)
         self._journal = JournalWriter(
-            paths.state_dir(),
+            os.path.abspath(paths.state_dir()),
             settings.journal.max_age_s,
             settings.journal.max_bytes,
             self._waker.wake,
@@ -140,7 +130,7 @@ class App:
             log=log,
         )
         self._server = Server(
-            self._poller, paths.socket_path(), self._handle, self._connection_ended, log
+            self._poller, self._socket_path, self._handle, self._connection_ended, log
         )
         self._notices = Notices(self._server, settings.notify, self._waker.wake, log)
         self._checkpoints = Checkpoints(self._agents, self._send_to_agent)
@@ -161,8 +151,22 @@ class App:
             agent_of=self._agents.get,
             was_paused=lambda key: self._pauses.get(key) is not None,
         )
+        self._front = Front(
+            settings,
+            sources,
+            config_path,
+            watching=self._watching,
+            observer=self._observer,
+            agents=self._agents,
+            pauses=self._pauses,
+            notices=self._notices,
+            journal=self._journal,
+            server=self._server,
+            faults=self._faults,
+            log=log,
+        )
         self._methods = Methods(
-            self,
+            self._front,
             acts=self._acts,
             agents=self._agents,
             checkpoints=self._checkpoints,
@@ -171,86 +175,6 @@ class App:
             journal=self._journal,
             log=log,
         )
-
-    # What clients ask of the daemon as a whole
-
-    def status(self) -> dict[str, Any]:
-        """The status object of docs/protocol.md."""
-        now_mono_s = time.monotonic()
-        faults = [*self._faults.all()]
-        if self._journal.fault is not None:
-            faults.append(self._journal.fault)
-        return status(
-            self._watching.look,
-            daemon={
-                "pid": os.getpid(),
-                "version": __version__,
-                "uptime_s": now_mono_s - self._started_mono_s,
-                "interval_s": self._watching.interval_s,
-                "rss_bytes": self._cost.rss_bytes(),
-                "cpu_percent": self._cost.cpu_percent,
-                "ticks": self._observer.ticks,
-                "locked_memory": self._memory_fault is None,
-                "locked_memory_detail": self._memory_fault,
-                "notices": {
-                    "shown": self._notices.shown,
-                    "undelivered": self._notices.undelivered,
-                    "last_failure": self._notices.last_failure,
-                    "companion": self._server.has_subscribers("notices"),
-                },
-            },
-            host_name=self._host_name,
-            paused=[pause.task for pause in self._pauses.all()],
-            faults=faults,
-            now_unix_s=time.time(),
-        )
-
-    def tasks(self) -> Sequence[Task]:
-        """Those of the last look."""
-        return self._watching.tasks
-
-    def explain(self, task: Task | None) -> dict[str, Any]:
-        """Text and incidents, for one task or for all."""
-        return explanation(self._watching.look, task)
-
-    def settings(self) -> list[dict[str, Any]]:
-        """Every setting with its source."""
-        return config.describe(self._settings, self._sources)
-
-    def reload(self) -> None:
-        """
-        Read the configuration again; what is in force stays when it holds a mistake.
-
-        Raises:
-            ConfigError: the mistake.
-        """
-        try:
-            settings, sources = config.load(self._config_path)
-        except ConfigError as error:
-            self._faults.put(
-                "config",
-                f"The configuration was not read again: {error} The settings of before are kept.",
-                "Mend it, then: watchdog reload",
-            )
-            raise
-        self._faults.clear("config")
-        self._settings, self._sources = settings, sources
-        self._observer.apply(settings)
-        self._watching.settings = settings.watch
-        self._notices.apply(settings.notify)
-        self._agents.interval_s = settings.watch.interval_s
-        self._journal.configure(settings.journal.max_age_s, settings.journal.max_bytes)
-        self._log.info("the configuration was read again")
-        self._note("reloaded")
-        self.look_soon()
-
-    def stop(self) -> None:
-        """End after what is being answered now."""
-        self._stopping = True
-
-    def look_soon(self) -> None:
-        """Do not wait for the next tick, but do not look more often than allowed."""
-        self._watching.look_soon()
 
     # The life of the process
 
@@ -273,28 +197,28 @@ class App:
         self._server.open()
         score = selfcare.last_to_be_killed()
         selfcare.settle_garbage()
-        self._memory_fault = selfcare.lock_memory()
-        self._note("started")
+        self._front.memory_fault = selfcare.lock_memory()
+        self._front.note("started")
         self._log.info(
             f"watchdog {__version__} watches",
             pid=os.getpid(),
-            socket=paths.socket_path(),
-            tasks=len(self.tasks()),
-            locked_memory=self._memory_fault is None,
+            socket=self._socket_path,
+            tasks=len(self._front.tasks()),
+            locked_memory=self._front.memory_fault is None,
             oom_score_adj=score,
         )
-        if self._memory_fault:
-            self._log.debug(self._memory_fault)
+        if self._front.memory_fault:
+            self._log.debug(self._front.memory_fault)
         self._systemd.ready()
 
     def loop(self) -> None:
         """Look, decide, act, answer, until told to end."""
-        while not self._stopping:
+        while not self._front.stopping:
             self._poller.wait(self._wait_s(time.monotonic()))
             now = time.monotonic()
             self._faults.guard("chores", partial(self._collect, now))
             if self._observer.wants_tick:
-                self.look_soon()
+                self._watching.look_soon()
             if now >= self._watching.next_look_mono_s:
                 self._tick()
             if now >= self._next_chores_mono_s:
@@ -303,7 +227,7 @@ class App:
             if self._reloading:
                 self._reloading = False
                 with suppress(ConfigError):  # it is a fault by now, and in the log
-                    self.reload()
+                    self._front.reload()
             if self._systemd.beat_s is not None and now >= self._next_beat_mono_s:
                 self._next_beat_mono_s = now + self._systemd.beat_s
                 self._systemd.alive()
@@ -311,7 +235,7 @@ class App:
     def close(self) -> None:
         """Finish what was begun, as far as that is quick, and put everything away."""
         self._systemd.stopping()
-        self._note("stopped")
+        self._front.note("stopped")
         for step in (
             lambda: self._worker.close(_END_S),
             self._server.close,
@@ -330,14 +254,8 @@ class App:
     # One turn of the loop
 
     def _tick(self) -> None:
-        self._watching.tick(self._acts, self._obituaries, self._publish)
-        self._cost.update(time.monotonic())
-
-    def _publish(self, now_mono_s: float) -> None:
-        due = now_mono_s - self._published_mono_s >= _PUBLISH_S
-        if due and self._server.has_subscribers("status"):
-            self._published_mono_s = now_mono_s
-            self._server.publish("status", "status", self.status())
+        self._watching.tick(self._acts, self._obituaries, self._front.publish)
+        self._front.cost.update(time.monotonic())
 
     def _collect(self, now_mono_s: float) -> None:
         """Whatever other threads and processes have finished, and whatever is overdue."""
@@ -357,7 +275,7 @@ class App:
             self._watching.keep_state()
         if not self._lock.keep():
             self._log.error("another daemon has taken over; this one ends")
-            self._stopping = True
+            self._front.stopping = True
 
     def _wait_s(self, now_mono_s: float) -> float:
         due = [self._watching.next_look_mono_s, self._next_chores_mono_s]
@@ -377,7 +295,7 @@ class App:
         wakeup = self._observer.wakeups.fired(fd)
         if wakeup is not None:
             self._log.debug("woken", source=wakeup.source, path=wakeup.path, detail=wakeup.detail)
-            self.look_soon()
+            self._watching.look_soon()
 
     # Messages
 
@@ -398,12 +316,7 @@ class App:
     def _agent_ended(self, agent: Agent) -> None:
         self._checkpoints.agent_gone(agent.key, "The training has ended before it could save.")
         self._obituaries.agent_ended(agent)
-        self.look_soon()
-
-    def _note(self, what: str) -> None:
-        """An entry on the daemon itself."""
-        data = {"what": what, "pid": os.getpid(), "version": __version__}
-        self._journal.add(Entry(time.time(), "daemon", data))
+        self._watching.look_soon()
 
     # Signals
 
@@ -416,11 +329,11 @@ class App:
 
     def _on_end(self, number: int, _: object) -> None:
         self._log.info("told to end", signal=signal.Signals(number).name)
-        self._stopping = True
+        self._front.stopping = True
 
     def _on_hangup(self, _: int, __: object) -> None:
         if _terminal_is_gone():
-            self._stopping = True  # it ran in the foreground of a terminal that was closed
+            self._front.stopping = True  # it ran in the foreground of a terminal that was closed
         else:
             self._reloading = True
 
