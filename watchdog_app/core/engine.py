@@ -24,6 +24,7 @@ from watchdog_app.core.outlook import (
     CeilingReading,
     Costs,
     Decision,
+    DecisionKind,
     Incident,
     Outcome,
     Stage,
@@ -182,8 +183,9 @@ class Engine:
         if self._clock is None:
             return
         mono_s, unix_s = self._clock
-        self._policy.record(outcome, mono_s + max(0.0, outcome.at_unix_s - unix_s))
-        self.wants_tick = bool(self._policy.incidents)
+        kind = self._policy.record(outcome, mono_s + max(0.0, outcome.at_unix_s - unix_s))
+        if kind is DecisionKind.CHECKPOINT:
+            self.wants_tick = True
 
     @staticmethod
     def still_true(decision: Decision, readings: Sequence[CeilingReading]) -> bool:

@@ -248,7 +248,7 @@ def _died(facts: _Facts) -> tuple[str, list[str]]:
         at = "" if step is None else f" It was at step {step:.0f}."
         lines.append(f"{_capital(facts.rescue)}, saved {phrases.ago(age)}.{at}")
         lines.append("Start it again: it goes on from there.")
-    elif facts.agent is not None:
+    elif facts.agent is not None or step is not None:
         lines.append("It left no rescue: its work is lost.")
     return title, lines + (_advice(facts) if memory else [])
 

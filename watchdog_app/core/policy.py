@@ -81,21 +81,21 @@ class Policy:
             self._forget(next(iter(self._open)))
         return decisions
 
-    def record(self, outcome: Outcome, now: float) -> None:
-        """Learn what became of a decision; one that is not known any more is ignored."""
+    def record(self, outcome: Outcome, now: float) -> DecisionKind | None:
+        """Learn what became of a decision: its kind; None when it is not known any more."""
         decision = self._open.pop(outcome.decision, None)
         agent = self._agents.pop(outcome.decision, None)
         if decision is None:
-            return
+            return None
         if decision.kind is DecisionKind.CHECKPOINT and agent is not None:
             self._record_save(decision, outcome, agent, now)
         incident = self.incidents.get(decision.ceiling)
-        if incident is None or incident.id != decision.incident or decision.task is None:
-            return
-        if decision.kind is DecisionKind.PAUSE:
-            self._record_pause(incident, decision, outcome, now)
-        elif decision.kind is DecisionKind.RESUME:
-            self._record_resume(incident, decision, outcome, now)
+        if incident is not None and incident.id == decision.incident:
+            if decision.kind is DecisionKind.PAUSE:
+                self._record_pause(incident, decision, outcome, now)
+            elif decision.kind is DecisionKind.RESUME:
+                self._record_resume(incident, decision, outcome, now)
+        return decision.kind
 
     # One ceiling
 
