@@ -150,6 +150,27 @@ def test_only_the_guilty_of_two_is_acted_on():
     assert {guilty.key} == {decision.task for decision in machine.log}
 
 
+def test_a_warm_up_at_the_same_time_is_not_paused_after_the_guilty():
+    """The pause has stopped the growth: what the other one grew before is no reason."""
+    healthy = bystander()
+    healthy.grows = lambda t: (50 + 250 * min(1.0, t / 12)) * MB
+    machine = leaking(
+        healthy, program=Program(10, "train.ipynb", leak(35.0, 50.0), save_s=0.02, group="g")
+    ).run(120)
+
+    assert ["pause:train.ipynb"] == machine.kinds(PAUSE)
+    assert not healthy.stopped
+
+
+def test_a_second_culprit_is_paused_when_the_first_pause_was_not_enough():
+    """Two leak; the faster goes first, and the other before the limit is met."""
+    second = Program(20, "second.py", leak(15.0, 50.0), save_s=0.02, group="g")
+    machine = leaking(second, program=training(25.0, save_s=0.02)).run(120)
+
+    assert ["pause:train.ipynb", "pause:second.py"] == machine.kinds(PAUSE)
+    assert not any(program.dead for program in machine.programs)
+
+
 def test_a_task_in_another_group_is_not_touched():
     """Not even where it is large, grows and holds an agent."""
     elsewhere = bystander(3000.0, group="h")

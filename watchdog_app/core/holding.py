@@ -31,6 +31,7 @@ _HELPS = frozenset(
 )
 _ROOM = 2.0  # a task runs again when the headroom is this many times what it was
 _RESUME_RETRY_S = 60.0
+_STILL_GROWS = 0.25  # of the headroom at the last pause
 
 
 def pause_target(scene: Scene, busy: frozenset[ProcessKey]) -> Task | None:
@@ -52,6 +53,11 @@ def pause_target(scene: Scene, busy: frozenset[ProcessKey]) -> Task | None:
     if incident.paused_mono_s is not None:
         settle = min(scene.settings.stages.settle_s, scene.left_s / 2)
         if scene.mono_s - incident.paused_mono_s < settle:
+            return None
+        # The forecast takes seconds to see that the growth has stopped. Another task is paused
+        # only when what was left at the first pause is being eaten all the same.
+        grown = scene.reading.used - incident.paused_used
+        if grown < _STILL_GROWS * (scene.reading.limit - incident.paused_used):
             return None
     for culprit in incident.attribution.guilty:
         task = scene.tasks.get(culprit.task)
@@ -116,6 +122,7 @@ def pause(scene: Scene, task: Task) -> Decision:
     """The decision to pause it."""
     incident = scene.incident
     incident.paused_mono_s = scene.mono_s
+    incident.paused_used = scene.reading.used
     agents = scene.agents.get(task.key, ())
     saved = [scene.ledgers[agent.key].saved_mono_s for agent in agents]
     at = max((each for each in saved if each is not None), default=None)

@@ -64,6 +64,7 @@ class IncidentState:
     holds: dict[ProcessKey, Hold] = field(default_factory=dict)
     pausing: dict[str, ProcessKey] = field(default_factory=dict)  # decisions without an outcome
     paused_mono_s: float | None = None  # when a pause was asked for last
+    paused_used: float = 0.0  # of the ceiling, at that time
     overruled: set[ProcessKey] = field(default_factory=set)  # resumed by a person: left running
     unpausable: set[ProcessKey] = field(default_factory=set)  # a pause of it failed
 
@@ -161,6 +162,7 @@ class IncidentState:
                 for key, hold in self.holds.items()
             ],
             "paused_mono_s": self.paused_mono_s,
+            "paused_used": self.paused_used,
             "overruled": [_pair(key) for key in self.overruled],
             "unpausable": [_pair(key) for key in self.unpausable],
         }
@@ -201,6 +203,7 @@ class IncidentState:
                 for pid, start, since, headroom, pace in value["holds"]
             },
             paused_mono_s=_number(value["paused_mono_s"]),
+            paused_used=float(value["paused_used"]),
             overruled=_keys(value["overruled"]),
             unpausable=_keys(value["unpausable"]),
         )
