@@ -73,6 +73,7 @@ class CeilingWatch:
         self._stages = stages
         self._unit = unit
         self._forecaster: Forecaster = TrendForecaster() if forecaster is None else forecaster
+        self._forecaster.heed(watch.caution)
         self._t: float | None = None
         self._notify = _Tier()
         self._rescue = _Tier()

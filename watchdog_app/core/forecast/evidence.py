@@ -9,7 +9,7 @@ all of them. The thresholds were fitted by `bench/forecast_fit.py`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from watchdog_app.core.forecast.claims import Claim, Reading
@@ -53,6 +53,20 @@ class Thresholds:
     long_evidence: float = 3.7
     long_share: float = 0.25  # of the span, how far ahead
     overwhelming: float = 13.0  # evidence that needs no span
+
+    def times(self, factor: float) -> Thresholds:
+        """The same with so much more, or less, evidence asked for."""
+        return replace(
+            self,
+            span_s=self.span_s * factor,
+            late_span_s=self.late_span_s * factor,
+            evidence=self.evidence * factor,
+            late_evidence=self.late_evidence * factor,
+            fast_evidence=self.fast_evidence * factor,
+            long_span_s=self.long_span_s * factor,
+            long_evidence=self.long_evidence * factor,
+            overwhelming=self.overwhelming * factor,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from watchdog_app.core.outlook import Forecast, Regime
+from watchdog_app.core.outlook import Caution, Forecast, Regime
 
 
 @dataclass(slots=True)
@@ -34,6 +34,9 @@ class Forecaster(Protocol):
 
     def update(self, mono_s: float, used: float, limit: float) -> None:
         """Take a sample; times increase."""
+
+    def heed(self, caution: Caution) -> None:
+        """From now on ask for more or less evidence before growth counts as convincing."""
 
     def assess(self) -> Outlook:
         """Where the series leads, as of the last sample."""

@@ -18,7 +18,7 @@ from watchdog_app.core.forecast.pyramid import BASE_S, LEVELS, Pyramid
 from watchdog_app.core.forecast.regimes import regime_of
 from watchdog_app.core.forecast.segment import Segment
 from watchdog_app.core.forecast.swings import Swings
-from watchdog_app.core.outlook import Forecast
+from watchdog_app.core.outlook import Caution, Forecast
 
 _GAP_S = 30.0  # nothing is known of what happened in a longer gap
 _SHORTEST = 2  # scale; blocks of 1 s
@@ -57,6 +57,8 @@ EAGER = Thresholds(
     fast_horizon_s=5.0,
     overwhelming=10.0,
 )
+# Evidence asked for, by what a person set: the table in docs/forecast.md.
+_DEMAND = {Caution.LOW: 1.3, Caution.NORMAL: 1.0, Caution.HIGH: 0.75}
 
 
 class TrendForecaster:
@@ -115,6 +117,11 @@ class TrendForecaster:
             self._think()
         else:
             self._age(passed)
+
+    def heed(self, caution: Caution) -> None:
+        """From now on ask for more or less evidence before growth counts as convincing."""
+        factor = _DEMAND[caution]
+        self.strict, self.eager = STRICT.times(factor), EAGER.times(factor)
 
     def assess(self) -> Outlook:
         """Where the series leads, as of the last sample."""

@@ -1,0 +1,125 @@
+"""
+Ordinary days, simulated: how often does a machine that is never in danger raise an alarm?
+
+    python bench/forecast_day.py [--days 5] [--caution normal]
+
+A workstation of 32 GiB: a desktop that wanders, notebooks that load data sets at the speed of a
+disk, train with warm-up, garbage and validation spikes, and are closed again; builds that burst.
+The level never comes above 88 % of the limit. Every alarm is a false one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+
+from watchdog_app.core.outlook import Caution
+from watchdog_app.core.settings import StageSettings, WatchSettings
+from watchdog_app.core.watch import CeilingWatch
+
+GIB = 1024.0**3
+LIMIT = 32 * GIB
+MOST = 0.88 * LIMIT
+DAY_S = 86400.0
+
+
+def jobs(draw):
+    """Things that use memory: (start, functions of the seconds since then, end)."""
+    found = []
+    t = 8 * 3600.0
+    while t < 20 * 3600.0:
+        kind = draw.random()
+        if kind < 0.5:
+            found.append(notebook(draw, t))
+        elif kind < 0.8:
+            found.append(build(draw, t))
+        else:
+            found.append(browser(draw, t))
+        t += draw.expovariate(1 / 1500.0)
+    return found
+
+
+def notebook(draw, start):
+    size = draw.choice([0.5, 1, 2, 4, 8]) * GIB * draw.uniform(0.6, 1.4)
+    rate = draw.uniform(0.05, 0.6) * GIB
+    warm = draw.uniform(0.3, 1.5) * GIB
+    epoch, spike = draw.uniform(20, 300), draw.uniform(0, 0.4) * size
+    garbage, period = draw.uniform(0, 0.15) * size, draw.uniform(3, 40)
+    lasts = draw.uniform(300, 7200)
+    copy = draw.random() < 0.3
+
+    def level(s):
+        loaded = min(size, s * rate)
+        total = loaded
+        if copy and size / rate < s < size / rate + 4:
+            total += loaded * min(1.0, (s - size / rate) / 2)
+        s -= size / rate
+        if s > 5:
+            total += warm * min(1.0, (s - 5) / 12)
+            total += garbage * (s % period) / period
+            if s % epoch > 0.85 * epoch:
+                total += spike
+        return total
+
+    return start, start + lasts, level
+
+
+def build(draw, start):
+    peak, lasts = draw.uniform(0.5, 6) * GIB, draw.uniform(20, 400)
+    phases = [draw.uniform(0.2, 1) for _ in range(12)]
+
+    def level(s):
+        return peak * min(1.0, s / 5) * phases[int(s / lasts * 12) % 12]
+
+    return start, start + lasts, level
+
+
+def browser(draw, start):
+    size, lasts, tau = draw.uniform(0.3, 3) * GIB, draw.uniform(600, 20000), draw.uniform(20, 900)
+
+    def level(s):
+        return size * s / (s + tau)
+
+    return start, start + lasts, level
+
+
+def day(seed, caution):
+    """(notices, silent checkpoints, looks) of one day."""
+    draw = random.Random(seed)
+    running = jobs(draw)
+    watch = CeilingWatch(WatchSettings(caution=caution), StageSettings())
+    t, wander, looks = 0.0, 5 * GIB, 0
+    notices = rescues = 0
+    told = saved = False
+    while t < DAY_S:
+        wander = min(9 * GIB, max(3 * GIB, wander + draw.gauss(0, 4e6)))
+        used = wander
+        for start, end, level in running:
+            if start <= t < end and used < MOST:
+                used = min(MOST, used + level(t - start))
+        a = watch.step(t, used + draw.gauss(0, 3e6), LIMIT)
+        notices += a.notify and not told
+        rescues += a.rescue and not saved
+        told, saved = a.notify, a.rescue
+        looks += 1
+        t += watch.next_look_s
+    return notices, rescues, looks
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__)
+    ap.add_argument("--days", type=int, default=5)
+    ap.add_argument("--caution", default="normal")
+    a = ap.parse_args()
+    found = [day(seed, Caution(a.caution)) for seed in range(a.days)]
+    for seed, (notices, rescues, looks) in enumerate(found):
+        print(f"day {seed}: notices {notices}, silent checkpoints {rescues}, looks {looks}")
+    n = len(found)
+    print(
+        f"a day on average: notices {sum(f[0] for f in found) / n:.2f}, "
+        f"silent checkpoints {sum(f[1] for f in found) / n:.2f}"
+    )
+
+
+if __name__ == "__main__":
+    main()
