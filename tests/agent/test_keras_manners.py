@@ -180,6 +180,21 @@ def test_callbacks_get_their_memory_back_or_are_named(before, after):
     assert "Remembers" not in said
 
 
+def test_a_callback_that_stands_before_rescue_saves_the_batch_it_sees(before, after):
+    """Rescue has not seen the end of the batch yet; its place is told right all the same."""
+    assert before["early"]["rescues"][0].startswith("rescue-0000000015-")
+    assert "step 15, epoch 2, after batch 5" in after["early"]["said"]
+    assert after["reference"]["losses"] == after["early"]["losses"]
+
+
+def test_a_save_asked_for_when_an_epoch_ends_waits_for_the_next_batch(before, after):
+    """Half of the callbacks have seen the end of the epoch then; a batch later all have."""
+    assert [None] == before["epoch_end"]["paths"]
+    assert before["epoch_end"]["rescues"][0].startswith("rescue-0000000010-")
+    assert "step 10, epoch 2, after batch 0" in after["epoch_end"]["said"]
+    assert after["reference"]["losses"] == after["epoch_end"]["losses"]
+
+
 @pytest.mark.parametrize(
     ("case", "text"),
     [

@@ -71,6 +71,7 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
         self._loss: float | None = None
         self._first_epoch = True
         self._validating = False
+        self._postponed: str | None = None  # reason of a save that waits for the next batch
 
     @property
     def step_number(self) -> int:
@@ -79,13 +80,24 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
 
     def save(self, reason: str = "asked by the program") -> str | None:
         """
-        Save now, without the daemon having asked; for other callbacks, between two batches.
+        Save without the daemon having asked, from a hook of another callback.
+
+        In a batch hook the state is saved at once. Elsewhere (`on_epoch_end`) some callbacks have
+        seen what others have not: the save then happens before the next batch.
 
         Returns:
-            The folder of the rescue, or None when it could not be saved, which was then said.
+            The folder of the rescue; None when it is still to come, or could not be saved, which
+            was then said.
         """
         if self._session is None or self._state is None:
             return None
+        hook = position.batch_hook()
+        if hook is None or (hook[0].startswith("on_test") and not self._validating):
+            self._postponed = reason
+            return None
+        name, batch = hook
+        if name == "on_train_batch_end":  # the caller may stand before us in the list
+            self._state.course.next_batch = batch + 1
         saved = self._session.save_now(reason, self.step_number)
         self._tell(saved)
         return None if saved is None else saved.path
@@ -122,12 +134,14 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
         # The one place where every callback has seen the last batch and none the next.
         if self._session is None or self._state is None:
             return
-        self._state.course.next_batch = batch
+        course = self._state.course
+        course.next_batch, course.epoch_done = batch, False
         step = self._steps_before + batch
+        if self._postponed is not None:
+            reason, self._postponed = self._postponed, None
+            self.save(reason)
         if step > 0:
-            saved = self._session.boundary(
-                step, epoch=self._state.course.epoch, batch=batch, loss=self._loss
-            )
+            saved = self._session.boundary(step, epoch=course.epoch, batch=batch, loss=self._loss)
             if saved is not None:
                 self._tell(saved)
 
@@ -234,15 +248,17 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
             say(f"a resume of this training will not bring back: {'; '.join(new)}.")
 
     def _position(self) -> dict[str, Any]:
-        course = self._state.course if self._state is not None else None
-        if course is None:
+        if self._state is None:
             return {}
+        course = self._state.course
         return {"epoch": course.epoch, "batch": course.next_batch, "loss": self._loss}
 
     def _close(self) -> None:
+        if self._resumption is not None:  # a fit that was left in its first epoch
+            self._resumption.epoch_ends()
         session, self._session = self._session, None
         if session is not None:
             session.end()
-        self._state = self._resumption = None
-        self._steps_before, self._loss = 0, None
+        self._state = self._resumption = self._loss = self._postponed = None
+        self._steps_before = 0
         self._first_epoch, self._validating = True, False

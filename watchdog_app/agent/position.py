@@ -21,6 +21,12 @@ import keras
 UNSEEDED_SHUFFLE = (
     "the order of a tf.data shuffle without a seed (give it one: shuffle(..., seed=1))"
 )
+_BATCH_HOOKS = (
+    "on_train_batch_begin",
+    "on_train_batch_end",
+    "on_test_batch_begin",
+    "on_test_batch_end",
+)
 _RELIED_ON = (
     "_enumerate_iterator",
     "_current_iterator",
@@ -124,6 +130,22 @@ def siblings() -> list[Any]:
         if isinstance(owner, keras.callbacks.CallbackList):
             return list(owner.callbacks)
     return []
+
+
+def batch_hook() -> tuple[str, int] | None:
+    """
+    The batch hook that Keras is calling the callbacks with, and its batch; None elsewhere.
+
+    The name is "on_train_batch_begin", "on_train_batch_end", "on_test_batch_begin" or
+    "on_test_batch_end".
+    """
+    for frame in _frames_of_keras():
+        name = frame.f_code.co_name.removeprefix("_")
+        if name in _BATCH_HOOKS and isinstance(
+            frame.f_locals.get("self"), keras.callbacks.CallbackList
+        ):
+            return name, int(frame.f_locals["batch"])
+    return None
 
 
 def _frames_of_keras() -> Iterator[FrameType]:

@@ -67,15 +67,32 @@ class Rows(Forgets):
 class SaveAt(keras.callbacks.Callback):
     """Save after some steps, and leave after the last of them."""
 
-    def __init__(self, rescue, *steps):
+    def __init__(self, rescue, *steps, leave_only=False):
         super().__init__()
-        self.rescue, self.steps = rescue, steps
+        self.rescue, self.steps, self.leave_only = rescue, steps, leave_only
 
     def on_train_batch_end(self, batch, logs=None):
         if self.rescue.step_number in self.steps:
-            self.rescue.save()
+            if not self.leave_only:
+                self.rescue.save()
             if self.rescue.step_number == self.steps[-1]:
                 raise Left
+
+
+class Saver(keras.callbacks.Callback):
+    """Stands before Rescue in the list; saves in a batch, or when an epoch ends."""
+
+    def __init__(self, rescue=None, batch=None):
+        super().__init__()
+        self.rescue, self.batch, self.paths = rescue, batch, []
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.batch is not None and self.rescue.step_number == self.batch - 1:
+            self.paths.append(self.rescue.save())
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self.batch is None:
+            self.paths.append(self.rescue.save())
 
 
 class Weights(keras.callbacks.Callback):
@@ -95,9 +112,12 @@ def model(width=6):
     return made
 
 
-def fit(name, *callbacks, made=None, epochs=3, batch_size=8, **options):
+def fit(name, *callbacks, made=None, epochs=3, batch_size=8, leave_only=False, **options):
     """Train in the folder `name`; returns what came of it."""
     rescue = Rescue(str(folder / name), **options)
+    for callback in callbacks:
+        if isinstance(callback, Saver):
+            callback.rescue = rescue
     made = made or model()
     said = io.StringIO()
     result = {"error": None}
@@ -109,7 +129,11 @@ def fit(name, *callbacks, made=None, epochs=3, batch_size=8, **options):
                 batch_size,
                 epochs,
                 verbose=0,
-                callbacks=[*callbacks, rescue, *([SaveAt(rescue, *save_at)] if save_at else [])],
+                callbacks=[
+                    *callbacks,
+                    rescue,
+                    *([SaveAt(rescue, *save_at, leave_only=leave_only)] if save_at else []),
+                ],
             )
             result["epochs"] = history.epoch
             result["losses"] = history.history.get("loss")
@@ -165,6 +189,11 @@ def before():
         "memory", Remembers(), Forgets(), keras.callbacks.CSVLogger(folder / "log.csv")
     )
     found["noisy"] = fit("noisy", made=noisy())
+    for name, saver in {"early": Saver(batch=15), "epoch_end": Saver()}.items():
+        save_at = (19,)
+        found[name] = fit(name, saver, leave_only=True)
+        found[name]["paths"] = saver.paths
+        found[name]["rescues"] = sorted(path.name for path in (folder / name).glob("rescue-*"))
     save_at = (12, 17)
     found["damaged"] = fit("damaged")
     save_at = ()
@@ -194,6 +223,8 @@ def after():
     found["anew"] = fit("anew", resume=False)
     found["longer"] = fit("longer", epochs=5)
     found["over"] = fit("over", epochs=1)
+    for name in ("early", "epoch_end"):
+        found[name] = fit(name)
     remembers, forgets = Remembers(), Forgets()
     found["memory"] = fit(
         "memory", remembers, forgets, keras.callbacks.CSVLogger(folder / "log.csv")
