@@ -383,3 +383,19 @@ def test_the_series_of_a_task_can_be_read_back(world, job):
 def state(pid: int) -> str:
     text = Path(f"/proc/{pid}/stat").read_text()
     return text[text.rindex(")") + 2]
+
+
+def test_a_client_that_asks_a_thousand_things_at_once_keeps_nobody_waiting(world, raw):
+    """It gets every answer, in order; others are served between, and the machine is looked at."""
+    world.start()
+    many = raw()
+    many.send(b"".join(
+        json.dumps(messages.request(n, "status")).encode() + b"\n" for n in range(1000)
+    ))  # fmt: skip
+
+    began = time.monotonic()
+    assert answers(world)
+    waited = time.monotonic() - began
+
+    assert list(range(1000)) == [many.read()["id"] for _ in range(1000)]
+    assert waited < time.monotonic() - began

@@ -11,7 +11,7 @@ import pytest
 from watchdog_app.daemon.journal import Entry, Journal
 from watchdog_app.daemon.journal_series import SeriesPoints
 from watchdog_app.daemon.journal_writer import JournalWriter
-from watchdog_app.daemon.thinning import Point, Thinner
+from watchdog_app.daemon.thinning import Pace, Point, Thinner
 
 DAY_S = 86400.0
 MIB = 1024 * 1024
@@ -340,11 +340,11 @@ def test_a_question_that_fails_is_answered_with_its_error(writer):
 # Which points are kept
 
 
-def keep(values, unit: str = "bytes", fine=lambda t: False) -> list[tuple[float, float]]:
+def keep(values, unit: str = "bytes", pace=lambda t: Pace.REST) -> list[tuple[float, float]]:
     thinner = Thinner()
     found = []
     for t, used in values:
-        for p in thinner.offer("x", Point(float(t), float(used), 100.0), unit, fine(t)):
+        for p in thinner.offer("x", Point(float(t), float(used), 100.0), unit, pace(t)):
             found.append((p.unix_s, p.used))
     return found
 
@@ -366,9 +366,18 @@ def test_the_last_sample_before_a_move_is_kept():
     assert [(0.0, 100 * MIB), (99.0, 100 * MIB), (100.0, 300 * MIB)] == kept
 
 
-def test_near_a_ceiling_every_sample_is_kept_with_the_minute_before():
+def test_near_a_ceiling_moves_are_kept_second_by_second():
+    """Growth of 10 MiB/s for a minute; a standstill costs no more than at rest."""
+    assert 60 == len(keep(((t, t * 10 * MIB) for t in range(60)), pace=lambda _: Pace.NEAR))
+    assert 12 == len(keep(((t, 5 * MIB) for t in range(3600)), pace=lambda _: Pace.NEAR))
+
+
+def test_in_an_alarm_every_sample_is_kept_with_the_minute_before():
     """What was left out is written when it becomes interesting."""
-    kept = keep(((t, 100 * MIB) for t in range(130)), fine=lambda t: t >= 120)
+    kept = keep(
+        ((t, 100 * MIB) for t in range(130)),
+        pace=lambda t: Pace.ALARM if t >= 120 else Pace.REST,
+    )
     assert [0.0, *(float(t) for t in range(60, 130))] == [t for t, _ in kept]
 
 
@@ -381,17 +390,17 @@ def test_a_clock_that_was_set_back_starts_the_series_anew():
 def test_a_limit_that_moves_is_kept():
     """Replaying needs to know it."""
     thinner = Thinner()
-    thinner.offer("x", Point(0.0, 5.0, 10.0), "bytes", False)
-    assert 0 < len(thinner.offer("x", Point(6.0, 5.0, 20.0), "bytes", False))
+    thinner.offer("x", Point(0.0, 5.0, 10.0), "bytes", Pace.REST)
+    assert 0 < len(thinner.offer("x", Point(6.0, 5.0, 20.0), "bytes", Pace.REST))
 
 
 def test_series_that_are_gone_are_forgotten():
     """Memory does not grow with the number of processes that ever were."""
     thinner = Thinner()
     for key in range(100):
-        thinner.offer(key, Point(0.0, 1.0), "bytes", False)
+        thinner.offer(key, Point(0.0, 1.0), "bytes", Pace.REST)
 
     thinner.forget_others({5})
 
-    assert [] == thinner.offer(5, Point(1.0, 1.0), "bytes", False)
-    assert 1 == len(thinner.offer(6, Point(1.0, 1.0), "bytes", False))
+    assert [] == thinner.offer(5, Point(1.0, 1.0), "bytes", Pace.REST)
+    assert 1 == len(thinner.offer(6, Point(1.0, 1.0), "bytes", Pace.REST))

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from watchdog_app.core.records import AgentView, ProcessKey, RescueRecord
+from watchdog_app.daemon.connection import Connection
 from watchdog_app.daemon.poller import READ, Poller
-from watchdog_app.daemon.server import Connection
 from watchdog_app.errors import RequestError
 from watchdog_app.protocol.messages import REFUSED, Params
 from watchdog_app.sensors.process_end import open_handle

@@ -18,6 +18,7 @@ from watchdog_app.daemon import selfcare
 from watchdog_app.daemon.acts import Acts
 from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.checkpoints import Checkpoints
+from watchdog_app.daemon.connection import Connection
 from watchdog_app.daemon.faults import Faults
 from watchdog_app.daemon.front import Front
 from watchdog_app.daemon.instance import InstanceLock, boot_id, private_folder
@@ -29,7 +30,7 @@ from watchdog_app.daemon.obituaries import Obituaries
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pauses import Pauses
 from watchdog_app.daemon.poller import READ, Poller, Waker
-from watchdog_app.daemon.server import Connection, Server
+from watchdog_app.daemon.server import Server
 from watchdog_app.daemon.systemd import ServiceManager
 from watchdog_app.daemon.watching import Watching
 from watchdog_app.daemon.wording import notice
@@ -215,6 +216,7 @@ class App:
         """Look, decide, act, answer, until told to end."""
         while not self._front.stopping:
             self._poller.wait(self._wait_s(time.monotonic()))
+            self._faults.guard("requests", self._server.work)
             now = time.monotonic()
             self._faults.guard("chores", partial(self._collect, now))
             if self._observer.wants_tick:
@@ -278,6 +280,8 @@ class App:
             self._front.stopping = True
 
     def _wait_s(self, now_mono_s: float) -> float:
+        if self._server.busy:
+            return 0.0
         due = [self._watching.next_look_mono_s, self._next_chores_mono_s]
         for deadline in (
             self._checkpoints.next_deadline_mono_s(),

@@ -5,7 +5,6 @@ What clients and agents can ask for: the methods of docs/protocol.md, one functi
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -14,15 +13,17 @@ from watchdog_app import __version__
 from watchdog_app.actions.paused import Paused, Resumed
 from watchdog_app.core.records import Task
 from watchdog_app.daemon.acts import Acts
+from watchdog_app.daemon.agent_methods import AgentMethods
 from watchdog_app.daemon.agents import Agents
 from watchdog_app.daemon.checkpoints import MOST_DEADLINE_S, Checkpoints, Rescue
+from watchdog_app.daemon.connection import Connection
 from watchdog_app.daemon.journal import KINDS
 from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.naming import find
 from watchdog_app.daemon.notices import Notices
 from watchdog_app.daemon.pauses import Pause, Pauses
-from watchdog_app.daemon.server import Connection, Reply
+from watchdog_app.daemon.server import Reply
 from watchdog_app.errors import RequestError, TaskNotFound, WatchdogError
 from watchdog_app.protocol import messages
 from watchdog_app.protocol.messages import Params
@@ -85,7 +86,6 @@ class Methods:
         self._daemon = daemon
         self._acts = acts
         self._agents = agents
-        self._checkpoints = checkpoints
         self._pauses = pauses
         self._notices = notices
         self._journal = journal
@@ -104,12 +104,7 @@ class Methods:
             "config": lambda *_: {"settings": self._daemon.settings()},
             "reload": self._reload,
             "stop": self._stop,
-            "agent.register": self._agent_register,
-            "agent.report": self._agent_report,
-            "agent.progress": self._agent_progress,
-            "agent.saved": self._agent_saved,
-            "agent.failed": self._agent_failed,
-            "agent.bye": self._agent_bye,
+            **AgentMethods(agents, checkpoints, self._look_soon, log).table,
         }
 
     def handle(
@@ -139,6 +134,9 @@ class Methods:
         else:
             if value is not LATER:
                 reply.result(value)
+
+    def _look_soon(self) -> None:
+        self._daemon.look_soon()
 
     def _hello(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
         wanted = params.whole("protocol", 1, 1_000_000)
@@ -233,6 +231,9 @@ class Methods:
 
     def _paused(self, wanted: str) -> Pause:
         """The pause of the task that was meant; what we did not pause is not ours to wake."""
+        for held in self._pauses.all():
+            if wanted.strip() == str(held.task.pid):  # also where the last look did not see it
+                return held
         task = find(wanted, self._daemon.tasks())
         pause = self._pauses.get(task.key)
         if pause is not None:
@@ -312,61 +313,6 @@ class Methods:
 
     def _stop(self, *_: object) -> dict[str, Any]:
         self._daemon.stop()
-        return {}
-
-    def _agent_register(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
-        agent = self._agents.register(connection, params)
-        self._log.info(
-            "an agent has come",
-            pid=agent.key.pid,
-            framework=agent.view.framework,
-            directory=agent.view.directory,
-        )
-        self._daemon.look_soon()
-        return {"interval_s": self._agents.interval_s}
-
-    def _agent_report(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
-        self._agents.report(self._agents.of(connection), params, time.monotonic())
-        return {}
-
-    def _agent_progress(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
-        agent = self._agents.of(connection)
-        state = params.text("state", 20)
-        self._agents.saving(agent, state == "saving")
-        request = params.text_or_none("request", 200)
-        if request is not None:
-            self._checkpoints.progress(
-                request, params.whole_or_none("bytes_done"), params.whole_or_none("bytes_total")
-            )
-        return {}
-
-    def _agent_saved(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
-        agent = self._agents.of(connection)
-        record = self._agents.saved(agent, params, time.monotonic())
-        self._log.info(
-            "a rescue is complete",
-            pid=agent.key.pid,
-            step=record.step,
-            bytes=record.bytes,
-            seconds=record.seconds,
-            path=record.path,
-        )
-        self._checkpoints.saved(params.text_or_none("request", 200), agent, record)
-        return {}
-
-    def _agent_failed(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
-        agent = self._agents.of(connection)
-        self._agents.saving(agent, False)
-        error = params.text_or_none("error") or "The agent did not say why."
-        remedy = params.text_or_none("remedy")
-        self._log.warning("a rescue failed", pid=agent.key.pid, error=error, remedy=remedy)
-        self._checkpoints.failed(params.text_or_none("request", 200), agent, error, remedy)
-        return {}
-
-    def _agent_bye(self, connection: Connection, _: Params, __: Reply) -> dict[str, Any]:
-        agent = self._agents.of(connection)
-        self._agents.bye(agent)
-        self._checkpoints.agent_gone(agent.key, "The training has ended.")
         return {}
 
 

@@ -7,12 +7,17 @@ the middle leaves no task stopped that nobody remembers stopping.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from watchdog_app.actions.paused import Paused
 from watchdog_app.core.records import ProcessKey, Task
+from watchdog_app.errors import WatchdogError
+
+_PENDING_S = 60.0
 
 StateOf = Callable[[ProcessKey], str | None]  # one letter as in /proc; None: gone
 
@@ -82,12 +87,33 @@ def remembered(stored: Mapping[str, Any], boot: str, state_of: StateOf) -> Pause
             paused = Paused(tuple(keys), "sigstop", 0.0)
     except (KeyError, TypeError, ValueError):
         return None
-    stopped = tuple(key for key in paused.keys if state_of(key) == "T")
+    states = {key: state_of(key) for key in paused.keys}
+    if "paused" in stored:
+        # One that waits for the disk is stopped as soon as that has answered.
+        return Pause(task, name, paused, reason) if {"T", "D"} & set(states.values()) else None
+    stopped = tuple(key for key, state in states.items() if state == "T")
     if not stopped:
         return None
-    if "paused" not in stored:
-        paused = Paused(stopped, "sigstop", 0.0)
+    paused = Paused(stopped, "sigstop", 0.0)
     return Pause(task, name, paused, reason)
+
+
+def thaw_unfinished(stored: Mapping[str, Any], boot: str) -> None:
+    """
+    Undo a freeze that was cut short by the end of the daemon.
+
+    The freezer is a barrier that lasts for an instant; a daemon killed within it leaves a
+    group that not even SIGKILL can end (cgroup v1).
+    """
+    if stored.get("boot") != boot or "paused" in stored:
+        return
+    from watchdog_app.actions.freezer import freezer_of
+
+    with suppress(KeyError, TypeError, ValueError, IndexError, OSError, WatchdogError):
+        pids = [int(pid) for pid, _ in stored["intended"]]
+        freezer = freezer_of(pids[0], set(pids), "/proc")
+        if freezer is not None:
+            freezer.thaw()
 
 
 class Pauses:
@@ -95,6 +121,7 @@ class Pauses:
 
     def __init__(self) -> None:
         self._pauses: dict[ProcessKey, Pause] = {}
+        self._pending: dict[ProcessKey, float] = {}  # not seen stopped yet: since when
 
     def add(self, pause: Pause) -> None:
         """It is paused. A second pause of the same task adds what it stopped."""
@@ -110,9 +137,11 @@ class Pauses:
             )
             pause = Pause(pause.task, pause.name, merged, before.reason)
         self._pauses[pause.task] = pause
+        self._pending[pause.task] = time.monotonic()
 
     def remove(self, task: ProcessKey) -> Pause | None:
         """It runs again, or is gone."""
+        self._pending.pop(task, None)
         return self._pauses.pop(task, None)
 
     def get(self, task: ProcessKey) -> Pause | None:
@@ -125,11 +154,16 @@ class Pauses:
 
     def ended(self, state_of: StateOf) -> Iterable[Pause]:
         """Pauses that somebody else ended, or whose processes are gone; they are removed."""
-        found = [
-            pause
-            for pause in self._pauses.values()
-            if not any(state_of(key) == "T" for key in pause.paused.keys)
-        ]
-        for pause in found:
-            del self._pauses[pause.task]
+        found = []
+        for pause in list(self._pauses.values()):
+            states = {state_of(key) for key in pause.paused.keys}
+            if "T" in states:
+                self._pending.pop(pause.task, None)
+                continue
+            # SIGSTOP takes effect when a system call returns; a disk write may take its time.
+            since = self._pending.get(pause.task, float("-inf"))
+            if "D" in states and time.monotonic() - since < _PENDING_S:
+                continue
+            self.remove(pause.task)
+            found.append(pause)
         return found

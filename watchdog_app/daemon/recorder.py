@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from watchdog_app.core.outlook import CeilingReading, Incident, Stage
+from watchdog_app.core.outlook import Assessment, CeilingReading, Incident, Stage
 from watchdog_app.core.records import ProcessKey, Task
 from watchdog_app.daemon import status
 from watchdog_app.daemon.journal import Entry
 from watchdog_app.daemon.journal_series import SeriesPoints
-from watchdog_app.daemon.thinning import Point, Thinner
+from watchdog_app.daemon.thinning import Pace, Point, Thinner
 
 _COARSE_S = 0.9  # at rest no series needs more than a sample a second
 
@@ -27,25 +27,25 @@ class Recorder:
 
     def points(self, look: status.Look) -> list[SeriesPoints]:
         """New points worth keeping."""
-        stages = {key: each.stage for key, each in look.result.assessments.items()}
-        near = any(stage > Stage.OK for stage in stages.values())
-        if not near and look.snapshot.mono_s - self._sampled_mono_s < _COARSE_S:
+        paces = {key: _pace(each) for key, each in look.result.assessments.items()}
+        alarm = Pace.ALARM in paces.values()
+        if not alarm and look.snapshot.mono_s - self._sampled_mono_s < _COARSE_S:
             return []
         self._sampled_mono_s = look.snapshot.mono_s
         found: list[SeriesPoints] = []
         keys: set[Hashable] = set()
-        fine_tasks: set[ProcessKey] = set()
+        near: set[ProcessKey] = set()
         above: dict[Hashable, list[str]] = {}
         for reading in look.readings:
-            fine = stages.get(reading.key, Stage.OK) > Stage.OK
+            pace = paces.get(reading.key, Pace.REST)
             ident = _ceiling_ident(reading)
             for key in reading.tasks:
                 above.setdefault(key, []).append(ident)
-            if fine:
-                fine_tasks.update(reading.tasks)
+            if pace is not Pace.REST:
+                near.update(reading.tasks)
             keys.add(ident)
             point = Point(look.snapshot.unix_s, reading.used, limit=reading.limit)
-            kept = self._thinner.offer(ident, point, reading.unit, fine)
+            kept = self._thinner.offer(ident, point, reading.unit, pace)
             if kept:
                 kind = reading.key.kind.value
                 found.append(SeriesPoints(ident, kind, reading.label, reading.unit, kept))
@@ -56,7 +56,8 @@ class Recorder:
                 task.rss_bytes,
                 swap=task.swap_bytes,
             )
-            kept = self._thinner.offer(task.key, point, "bytes", task.key in fine_tasks)
+            pace = Pace.NEAR if task.key in near else Pace.REST
+            kept = self._thinner.offer(task.key, point, "bytes", pace)
             if kept:
                 found.append(self._task_series(task, kept, above.get(task.key, [])))
         self._thinner.forget_others(keys)
@@ -87,6 +88,12 @@ class Recorder:
             path=task.info.notebook or task.info.script,
             ceilings=ceilings,
         )
+
+
+def _pace(assessment: Assessment) -> Pace:
+    if assessment.stage is Stage.OK:
+        return Pace.REST
+    return Pace.ALARM if assessment.notify or assessment.stage >= Stage.WARN else Pace.NEAR
 
 
 def _ceiling_ident(reading: CeilingReading) -> str:

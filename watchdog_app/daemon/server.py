@@ -12,22 +12,27 @@ import errno
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from watchdog_app.daemon.connection import Connection
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.poller import READ, WRITE, Poller
 from watchdog_app.errors import ProtocolError
 from watchdog_app.protocol import messages, transport
-from watchdog_app.protocol.framing import BadLine, LineDecoder, LineTooLong, decode, encode
+from watchdog_app.protocol.framing import BadLine, LineTooLong, decode, encode
 
 _CHUNK_BYTES = 65536
-_MOST_UNREAD_BYTES = 4 * 1024 * 1024  # waiting for one client before it is dropped
+_MOST_HELD_BYTES = 32 * 1024 * 1024  # unread answers and unfinished lines of all clients together
+_CHECK_HELD_BYTES = 64 * 1024  # of one client, from which on the sum is looked at
 _SKIP_UNREAD_BYTES = 64 * 1024  # a status is not added on top of this much
 _MOST_CONNECTIONS = 500
+_TURN_S = 0.005  # for requests, before the loop looks after everything else
 _GREETING_S = 10.0  # a connection that has not said hello by then is closed
 _ACCEPT_AT_ONCE = 32
+_SERVE_AT_ONCE = 4
 _FULL = encode(
     messages.error(
         None,
@@ -35,57 +40,6 @@ _FULL = encode(
         f"The daemon serves {_MOST_CONNECTIONS} connections already. Close some, then try again.",
     )
 )
-
-
-class Connection:
-    """One client, agent or companion."""
-
-    __slots__ = (
-        "_out",
-        "closed",
-        "decoder",
-        "fd",
-        "greeted",
-        "opened_mono_s",
-        "peer",
-        "role",
-        "socket",
-        "topics",
-    )
-
-    def __init__(self, connection: socket.socket, peer: transport.Peer, now_mono_s: float) -> None:
-        self.socket = connection
-        self.fd = connection.fileno()
-        self.peer = peer
-        self.decoder = LineDecoder()
-        self.opened_mono_s = now_mono_s
-        self.greeted = False
-        self.closed = False
-        self.role = ""
-        self.topics: frozenset[str] = frozenset()
-        self._out = bytearray()
-
-    @property
-    def unread_bytes(self) -> int:
-        """Sent by us and not yet taken by the client."""
-        return len(self._out)
-
-    def write(self, line: bytes) -> bool:
-        """Hand over a line; False: the client must be dropped."""
-        self._out += line
-        return self.flush()
-
-    def flush(self) -> bool:
-        """Hand over as much as is taken now; False: the client must be dropped."""
-        while self._out:
-            try:
-                sent = self.socket.send(self._out)
-            except (BlockingIOError, InterruptedError):
-                break
-            except OSError:
-                return False
-            del self._out[:sent]
-        return len(self._out) <= _MOST_UNREAD_BYTES
 
 
 class Reply:
@@ -142,6 +96,7 @@ class Server:
         self._on_close = on_close
         self._log = log
         self._connections: dict[int, Connection] = {}
+        self._backlog: deque[Connection] = deque()
         self._listener: socket.socket | None = None
         self._inode: tuple[int, int] | None = None
         self._spare = -1  # given up for a moment when no descriptor is left: see _accept
@@ -236,9 +191,18 @@ class Server:
             os.close(self._spare)
             self._spare = -1
 
-    def connections(self) -> Iterable[Connection]:
-        """All that are open."""
-        return list(self._connections.values())
+    @property
+    def busy(self) -> bool:
+        """Requests are waiting for their turn: `work` has something to do."""
+        return bool(self._backlog)
+
+    def work(self) -> None:
+        """Serve clients that sent much at once, each in turn, for a short while."""
+        end = time.monotonic() + _TURN_S
+        while self._backlog and time.monotonic() < end:
+            connection = self._backlog.popleft()
+            if not connection.closed:
+                self._serve(connection, 1)
 
     def _accept(self, _: int) -> None:
         for _ in range(_ACCEPT_AT_ONCE):
@@ -285,7 +249,7 @@ class Server:
                 self.drop(connection)
                 return
             if not connection.unread_bytes:
-                self._poller.change(connection.fd, READ)
+                self._listen(connection)
         if events & ~WRITE:  # also an error or a hang-up: reading tells which
             self._read(connection)
 
@@ -305,10 +269,35 @@ class Server:
             self.send(connection, messages.error(None, messages.INVALID_REQUEST, str(error)))
             self.drop(connection)
             return
-        for line in lines:
-            if connection.closed:
-                return
-            self._receive(connection, line)
+        connection.pending.extend(lines)
+        if connection.decoder.pending_bytes > _CHECK_HELD_BYTES and not self._affordable():
+            self.drop(connection)
+            return
+        self._serve(connection, _SERVE_AT_ONCE)
+
+    def _serve(self, connection: Connection, most: int) -> None:
+        """Some of the requests of a client; nothing more is read from it while some are left."""
+        for _ in range(most):
+            if connection.closed or not connection.pending:
+                break
+            self._receive(connection, connection.pending.popleft())
+        if connection.closed:
+            return
+        waits = bool(connection.pending)
+        if waits:
+            self._backlog.append(connection)
+        if waits != connection.held_off:
+            connection.held_off = waits
+            self._listen(connection)
+
+    def _listen(self, connection: Connection) -> None:
+        """Wait for what concerns a client now."""
+        events = 0 if connection.held_off else READ
+        self._poller.change(connection.fd, events | (WRITE if connection.unread_bytes else 0))
+
+    def _affordable(self) -> bool:
+        """What all clients together make us hold is within bounds."""
+        return sum(c.held_bytes for c in self._connections.values()) <= _MOST_HELD_BYTES
 
     def _receive(self, connection: Connection, line: bytes) -> None:
         try:
@@ -327,8 +316,10 @@ class Server:
         if not connection.write(line):
             self._log.debug("a client that does not read was dropped", pid=connection.peer.pid)
             self.drop(connection)
+        elif connection.unread_bytes > _CHECK_HELD_BYTES and not self._affordable():
+            self.drop(connection)
         elif connection.unread_bytes and not before:
-            self._poller.change(connection.fd, READ | WRITE)
+            self._listen(connection)
 
 
 def _inode(path: str) -> tuple[int, int] | None:

@@ -2,9 +2,10 @@
 Which samples of a series are worth keeping: pure, one `Thinner` for all series.
 
 At rest a point every few minutes is enough, and one whenever the value moved;
-near a ceiling every sample is kept, and with it the minute before, so that a
-replay sees how it began. Where the value stood still and then moved, the last
-sample of the standstill is kept too: a straight line between points stays true.
+near a ceiling moves are kept second by second, and in an alarm every sample,
+with the minute before, so that a replay sees how it began. Where the value
+stood still and then moved, the last sample of the standstill is kept too: a
+straight line between points stays true.
 """
 
 from __future__ import annotations
@@ -12,12 +13,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
+from enum import Enum
 
 _RECENT = 60  # samples of each series held in memory
-_LEAST_S = 5.0  # between two points of a series that moves, at rest
 _MOST_S = 300.0  # between two points of a series that stands still
 _BAND_SHARE = 0.005  # a move is this share of the value ...
 _BAND_LEAST_BYTES = 1024.0 * 1024  # ... and at least this much, where the unit is bytes
+
+
+class Pace(Enum):
+    """How closely a series is kept; the value is the least time between two points of it."""
+
+    REST = 5.0
+    NEAR = 0.95
+    ALARM = 0.0  # every sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +51,7 @@ class Thinner:
     def __init__(self) -> None:
         self._series: dict[Hashable, _Series] = {}
 
-    def offer(self, key: Hashable, point: Point, unit: str, fine: bool) -> list[Point]:
+    def offer(self, key: Hashable, point: Point, unit: str, pace: Pace) -> list[Point]:
         """
         The points to keep now that `point` was sampled, oldest first.
 
@@ -51,7 +60,7 @@ class Thinner:
             point: later than the one offered before; an earlier one (the clock was set back)
                 starts the series anew.
             unit: "bytes" or another.
-            fine: keep every sample, and those of the last minute that were left out.
+            pace: how closely; an alarm also keeps what was left out of the last minute.
         """
         series = self._series.get(key)
         if series is None:
@@ -61,9 +70,9 @@ class Thinner:
             series.recent.clear()
             series.kept = point
             return [point]
-        if fine:
+        if pace is Pace.ALARM:
             found = [*series.recent, point]
-        elif self._moved(kept, point, unit) and point.unix_s - kept.unix_s >= _LEAST_S:
+        elif self._moved(kept, point, unit) and point.unix_s - kept.unix_s >= pace.value:
             before = series.recent[-1] if series.recent else None
             stood = before is not None and not self._moved(kept, before, unit)
             found = [before, point] if before is not None and stood else [point]

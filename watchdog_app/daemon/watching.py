@@ -104,6 +104,7 @@ class Watching:
             self._log.error("the journal could not be read", error=repr(error))
             return
         for ident, data in stored.items():
+            pausing.thaw_unfinished(data, self._boot)
             pause = pausing.remembered(data, self._boot, self._observer.state_of)
             if pause is None:
                 self._journal.submit(partial(Journal.drop_pause, ident=ident))

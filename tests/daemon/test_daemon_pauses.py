@@ -1,0 +1,85 @@
+"""Pauses over the end of a daemon, and over everything else that can happen to a process."""
+
+from __future__ import annotations
+
+import pytest
+
+from watchdog_app.actions.paused import Paused
+from watchdog_app.core.records import ProcessKey
+from watchdog_app.daemon.pauses import Pause, Pauses, outcome, remembered
+
+ROOT, WORKER = ProcessKey(10, 100), ProcessKey(11, 101)
+PAUSE = Pause(ROOT, "train.py", Paused((ROOT, WORKER), "sigstop", 5.0), "asked for")
+STORED = outcome(PAUSE, "boot")
+INTENT = {
+    "boot": "boot", "task": [10, 100], "name": "train.py", "reason": "why",
+    "intended": [[10, 100], [11, 101]],
+}  # fmt: skip
+
+
+def states(**found):
+    """State by pid; None where it is gone."""
+    return lambda key: found.get(f"p{key.pid}")
+
+
+def test_a_pause_that_stands_is_remembered_as_it_was():
+    """Every process, the method, the reason."""
+    assert PAUSE == remembered(STORED, "boot", states(p10="T", p11="T"))
+
+
+@pytest.mark.parametrize(
+    ("stored", "boot", "now"),
+    [
+        (STORED, "other", states(p10="T", p11="T")),
+        (STORED, "boot", states()),
+        (STORED, "boot", states(p10="S", p11="R")),
+        (INTENT, "boot", states(p10="S", p11="S")),
+        (INTENT, "boot", states(p10="D")),
+        ({}, "boot", states(p10="T")),
+        ({"boot": "boot"}, "boot", states(p10="T")),
+        ({**STORED, "task": "x"}, "boot", states(p10="T")),
+        ({**STORED, "paused": {"keys": 5}}, "boot", states(p10="T")),
+        ({**INTENT, "intended": [[1]]}, "boot", states(p10="T")),
+    ],
+)
+def test_a_pause_that_does_not_stand_is_forgotten(stored, boot, now):
+    """Another boot, gone, running again, or nonsense on the disk."""
+    assert remembered(stored, boot, now) is None
+
+
+def test_a_pause_cut_short_is_known_by_what_it_stopped():
+    """Killed between the first signal and the last: what is stopped is ours to resume."""
+    found = remembered(INTENT, "boot", states(p10="T", p11="S"))
+    assert (ROOT,) == found.paused.keys
+
+
+def test_a_process_that_waits_for_the_disk_is_still_paused():
+    """It stops when the disk has answered: the pause is not forgotten before."""
+    pauses = Pauses()
+    pauses.add(PAUSE)
+
+    assert [] == list(pauses.ended(states(p10="D", p11="S")))
+    assert [] == list(pauses.ended(states(p10="T", p11="T")))
+    assert [PAUSE] == list(pauses.ended(states(p10="D", p11="S")))
+    assert pauses.get(ROOT) is None
+
+
+def test_a_worker_alone_that_is_stopped_keeps_the_pause():
+    """Somebody resumed the root by hand: the rest is still ours to resume."""
+    pauses = Pauses()
+    pauses.add(PAUSE)
+
+    assert [] == list(pauses.ended(states(p10="S", p11="T")))
+    assert PAUSE == pauses.get(ROOT)
+
+
+def test_a_second_pause_adds_what_it_stopped():
+    """Workers that came later are resumed with the others."""
+    pauses = Pauses()
+    pauses.add(PAUSE)
+    late = ProcessKey(12, 102)
+
+    pauses.add(Pause(ROOT, "train.py", Paused((late,), "sigstop", 9.0), "again"))
+
+    assert (ROOT, WORKER, late) == pauses.get(ROOT).paused.keys
+    assert "asked for" == pauses.get(ROOT).reason

@@ -1,0 +1,96 @@
+"""
+What agents say: the second half of docs/protocol.md, one function a message.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from watchdog_app.daemon.agents import Agents
+from watchdog_app.daemon.checkpoints import Checkpoints
+from watchdog_app.daemon.connection import Connection
+from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.server import Reply
+from watchdog_app.protocol.messages import Params
+
+
+class AgentMethods:
+    """
+    Takes in what agents say.
+
+    Args:
+        look_soon: called when something came that changes what is watched.
+    """
+
+    def __init__(
+        self, agents: Agents, checkpoints: Checkpoints, look_soon: Callable[[], None], log: Log
+    ) -> None:
+        self._agents = agents
+        self._checkpoints = checkpoints
+        self._look_soon = look_soon
+        self._log = log
+        self.table: dict[str, Callable[[Connection, Params, Reply], Any]] = {
+            "agent.register": self._register,
+            "agent.report": self._report,
+            "agent.progress": self._progress,
+            "agent.saved": self._saved,
+            "agent.failed": self._failed,
+            "agent.bye": self._bye,
+        }
+
+    def _register(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
+        agent = self._agents.register(connection, params)
+        self._log.info(
+            "an agent has come",
+            pid=agent.key.pid,
+            framework=agent.view.framework,
+            directory=agent.view.directory,
+        )
+        self._look_soon()
+        return {"interval_s": self._agents.interval_s}
+
+    def _report(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
+        self._agents.report(self._agents.of(connection), params, time.monotonic())
+        return {}
+
+    def _progress(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
+        agent = self._agents.of(connection)
+        state = params.text("state", 20)
+        self._agents.saving(agent, state == "saving")
+        request = params.text_or_none("request", 200)
+        if request is not None:
+            self._checkpoints.progress(
+                request, params.whole_or_none("bytes_done"), params.whole_or_none("bytes_total")
+            )
+        return {}
+
+    def _saved(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
+        agent = self._agents.of(connection)
+        record = self._agents.saved(agent, params, time.monotonic())
+        self._log.info(
+            "a rescue is complete",
+            pid=agent.key.pid,
+            step=record.step,
+            bytes=record.bytes,
+            seconds=record.seconds,
+            path=record.path,
+        )
+        self._checkpoints.saved(params.text_or_none("request", 200), agent, record)
+        return {}
+
+    def _failed(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
+        agent = self._agents.of(connection)
+        self._agents.saving(agent, False)
+        error = params.text_or_none("error") or "The agent did not say why."
+        remedy = params.text_or_none("remedy")
+        self._log.warning("a rescue failed", pid=agent.key.pid, error=error, remedy=remedy)
+        self._checkpoints.failed(params.text_or_none("request", 200), agent, error, remedy)
+        return {}
+
+    def _bye(self, connection: Connection, _: Params, __: Reply) -> dict[str, Any]:
+        agent = self._agents.of(connection)
+        self._agents.bye(agent)
+        self._checkpoints.agent_gone(agent.key, "The training has ended.")
+        return {}
