@@ -225,8 +225,15 @@ def show(figures: dict[str, object]) -> None:
     )
     print(f"| PSS | {daemon['pss_bytes'] / 1e6:.1f} MB | |")
     print(f"| CPU, of one core | {daemon['cpu_percent']:.2f} % | {BUDGET_CPU_PERCENT} % |")
+    per_look_ms = 10 * daemon["cpu_percent"] / daemon["ticks_per_s"]
+    print(f"| CPU, for each look | {per_look_ms:.1f} ms | |")
     print(f"| wake-ups a second | {daemon['voluntary_switches_per_s']:.1f} | |")
     print(f"| threads | {daemon['threads']:.0f} | |")
+    if daemon["ticks_per_s"] > 1.2:
+        print(
+            "\nNot at rest: something else on this machine neared a limit, and was looked at more"
+        )
+        print("often than once a second. The figure for each look is the one to go by.")
     commands = figures["commands"]
     assert isinstance(commands, dict)
     print(f"\nStart to end, median and fastest of {ROUNDS} rounds\n")

@@ -67,12 +67,13 @@ def draw_level(axes: Any, played: Played, fans: int = _FANS) -> None:
                 label=stage.name.lower(),
                 lw=0,
             )
+    shown_s = max(_LONGEST_S, times[-1] - times[0])
     known = [m for m in moments if m.assessment.forecast is not None]
     for m in known[:: max(1, len(known) // fans)] if fans else []:
         forecast = m.assessment.forecast
-        if forecast is None or forecast.low_s > _LONGEST_S:
+        if forecast is None or forecast.low_s > shown_s:
             continue
-        low, high = m.t + forecast.low_s, m.t + min(forecast.high_s, 3 * _LONGEST_S)
+        low, high = m.t + forecast.low_s, m.t + min(forecast.high_s, 3 * shown_s)
         axes.fill(
             [m.t, low, high],
             [m.used * scale, m.limit * scale, m.limit * scale],
@@ -94,7 +95,7 @@ def draw_level(axes: Any, played: Played, fans: int = _FANS) -> None:
     axes.set_ylim(0, 1.06 * top)
     axes.set_ylabel(unit)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="upper left", fontsize=8, frameon=False)
+        axes.legend(loc="upper left", bbox_to_anchor=(0, 0.93), fontsize=8, frameon=False)
 
 
 def draw_ahead(axes: Any, played: Played) -> None:

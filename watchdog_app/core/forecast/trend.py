@@ -33,6 +33,7 @@ _LAST_GAIN = 0.02  # of the limit, in that time
 _LAST_HORIZON_S = 12.0
 _BURST_RATE = 0.13  # of the limit a second: faster growth is a burst ...
 _TOP = 0.93  # ... until it is as high as this
+_STARTING_S, _STARTING = 12.0, 2.0
 _CRITICAL, _CRITICAL_GAIN, _CRITICAL_S = 0.98, 0.002, 3.0
 _REREAD, _REREAD_AT_REST = 0.125, 0.5  # of a block's length
 _NONE: list[Claim] = []
@@ -314,5 +315,7 @@ class TrendForecaster:
         eta = max(0.0, view.limit - view.used) / rate
         if eta > _LAST_HORIZON_S:
             return None
+        if view.t - view.start_t < _STARTING_S:
+            eta *= _STARTING  # most that grows so fast so soon is loading: wait for half the room
         visits = view.swings.visits(view.used - 0.005 * view.limit, then[0])
         return None if visits.times else eta
