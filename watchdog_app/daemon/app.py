@@ -119,7 +119,9 @@ class App:
         self._agents = Agents(
             self._poller, machine.alive, self._agent_ended, settings.watch.interval_s
         )
-        self._observer = Observer(settings, machine, self._agents, self._faults)
+        self._observer = Observer(
+            settings, machine, self._agents, self._faults, os.path.dirname(lock.path)
+        )
         boot = boot_id()
         self._watching = Watching(
             settings.watch,

@@ -31,10 +31,20 @@ Parts = tuple[Snapshot, tuple[Task, ...], tuple[CeilingReading, ...]]
 
 
 class Observer:
-    """The machine, what wakes us, and the engine."""
+    """
+    The machine, what wakes us, and the engine.
+
+    Args:
+        runtime_dir: ours; tasks whose environment names another daemon's are left to that one.
+    """
 
     def __init__(
-        self, settings: Settings, machine: MachineFace, agents: Agents, faults: Faults
+        self,
+        settings: Settings,
+        machine: MachineFace,
+        agents: Agents,
+        faults: Faults,
+        runtime_dir: str,
     ) -> None:
         self.machine = machine
         self.wakeups = Wakeups()
@@ -42,6 +52,7 @@ class Observer:
         self._agents = agents
         self._faults = faults
         self._settings = settings
+        self._runtime_dir = runtime_dir
         self._engine = self._new_engine()
         self._failures = 0
         self._disks: set[str] = set()
@@ -105,6 +116,7 @@ class Observer:
     def apply(self, settings: Settings) -> None:
         """Other settings from now on; histories are kept."""
         self._settings = settings
+        self._runtime_dir = runtime_dir
         self._engine.settings = settings
 
     def load(self, state: Any, log: Log) -> None:
