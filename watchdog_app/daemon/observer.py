@@ -116,7 +116,6 @@ class Observer:
     def apply(self, settings: Settings) -> None:
         """Other settings from now on; histories are kept."""
         self._settings = settings
-        self._runtime_dir = runtime_dir
         self._engine.settings = settings
 
     def load(self, state: Any, log: Log) -> None:
