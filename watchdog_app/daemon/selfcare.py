@@ -13,9 +13,14 @@ import sys
 import time
 from contextlib import suppress
 
-from watchdog_app.units import MIB
+from watchdog_app.units import format_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import ctypes
 
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
+_MLOCK_ONFAULT = 1
 _OOM_SCORE_ADJ = (-900, -500, 0)  # the lowest that we are allowed; -1000 would hide a leak of ours
 _MOST_FILES = 4096
 
@@ -24,8 +29,8 @@ def lock_memory() -> str | None:
     """
     Keep our pages in memory; None when they are kept, else why not and what to do.
 
-    Only with an unlimited RLIMIT_MEMLOCK: below a limit, locking the future makes
-    later allocations fail, which is worse than being swapped out.
+    All of it only with an unlimited RLIMIT_MEMLOCK: below a limit, locking the future makes
+    later allocations fail, which is worse than being swapped out. Then as much as fits.
     """
     if sys.platform != "linux":
         return "This system cannot keep the daemon's memory from being swapped out."
@@ -34,15 +39,18 @@ def lock_memory() -> str | None:
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_MEMLOCK, (hard, hard))
             soft = hard
-    if soft != resource.RLIM_INFINITY and not _may_lock_without_limit():
-        return (
-            f"At most {soft // MIB} MiB may be locked (ulimit -l), too little for the daemon: "
-            "it may be swapped out. Set LimitMEMLOCK=infinity in its unit."
-        )
+    limited = soft != resource.RLIM_INFINITY and not _may_lock_without_limit()
     try:
         import ctypes
 
         libc = ctypes.CDLL(None, use_errno=True)
+        if limited:
+            locked = _lock_what_fits(libc, soft)
+            return (
+                f"At most {format_bytes(soft)} may be locked (ulimit -l), too little for all of "
+                f"the daemon: {format_bytes(locked)} of it are kept in memory, the rest may be "
+                "swapped out. Set LimitMEMLOCK=infinity in its unit."
+            )
         for flags in (
             _MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT,  # ONFAULT: what is never touched stays out
             _MCL_CURRENT | _MCL_FUTURE,  # kernels before 4.4
@@ -53,6 +61,34 @@ def lock_memory() -> str | None:
     except (ImportError, OSError, AttributeError) as error:
         reason = str(error)
     return f"The daemon's memory could not be locked: {reason}. It may be swapped out."
+
+
+def _lock_what_fits(libc: ctypes.CDLL, limit_bytes: int) -> int:
+    """
+    Lock the interpreter's code, then the heap, within the limit; bytes of address space locked.
+
+    Without its code in memory every step of ours waits for a disk that is busy swapping.
+    """
+    import ctypes
+
+    code: list[tuple[int, int]] = []
+    heap: list[tuple[int, int]] = []
+    with open("/proc/self/maps") as file:
+        for line in file:
+            fields = line.split()
+            begin, end = (int(part, 16) for part in fields[0].split("-"))
+            path = fields[5] if len(fields) > 5 else ""
+            if fields[1].startswith("r-x") and "python" in os.path.basename(path):
+                code.append((begin, end - begin))
+            elif path == "[heap]":
+                heap.append((begin, end - begin))
+    locked = 0
+    for begin, size in (*code, *heap):
+        if locked + size <= limit_bytes:
+            # ctypes would cut a bare number to 32 bits.
+            failed = libc.mlock2(ctypes.c_void_p(begin), ctypes.c_size_t(size), _MLOCK_ONFAULT)
+            locked += 0 if failed else size
+    return locked
 
 
 def _may_lock_without_limit() -> bool:

@@ -1,0 +1,249 @@
+"""Parts of the daemon that no healthy machine shows: faults, strangers, failures of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+
+import pytest
+
+from watchdog_app.core.records import ProcessInfo, ProcessKey, ProcessSample, Task, TaskKind
+from watchdog_app.core.settings import Settings
+from watchdog_app.daemon.agents import Agents
+from watchdog_app.daemon.faults import Faults
+from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.naming import find
+from watchdog_app.daemon.observer import Observer
+from watchdog_app.daemon.poller import READ, WRITE, Poller, Waker
+from watchdog_app.daemon.worker import Worker
+from watchdog_app.errors import TaskNotFound
+from watchdog_app.sensors.machine import Machine
+
+
+@pytest.fixture
+def said(tmp_path):
+    """A log and what it has said."""
+    path = tmp_path / "log"
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+    yield Log(fd=fd), path.read_text
+    os.close(fd)
+
+
+def test_a_fault_is_said_once_and_counted(said):
+    """The same again adds no line; its end does."""
+    log, text = said
+    faults = Faults(log)
+
+    for _ in range(5):
+        faults.put("gpu", "no driver", "install one")
+
+    assert 1 == text().count("no driver")
+    assert 5 == faults.counts["gpu"]
+    assert ["no driver"] == [fault.message for fault in faults.all()]
+    faults.clear("gpu")
+    faults.clear("gpu")
+    assert 1 == text().count("works again")
+    assert [] == faults.all()
+
+
+def test_a_step_that_fails_ends_nothing_and_is_shown(said):
+    """Its error becomes a fault, which ends with the next success."""
+    log, _ = said
+    faults = Faults(log)
+
+    faults.guard("journal", lambda: 1 / 0)
+
+    assert "ZeroDivisionError" in faults.all()[0].message
+    faults.guard("journal", lambda: None)
+    assert [] == faults.all()
+
+
+def test_a_line_of_the_log_stays_one_line(said):
+    """Whatever a file is called; values with blanks are quoted."""
+    log, text = said
+
+    log.info("seen", name='a\nb\x1b[2J"c', path="/x y", count=3)
+
+    assert 1 == len(text().splitlines())
+    assert "\x1b" not in text()
+    assert 'path="/x y" count=3' in text()
+
+
+def test_a_machine_that_cannot_be_read_is_a_fault_until_it_can(said, tmp_path):
+    """No /proc/meminfo: nothing to watch by; said, and tried again."""
+    log, _ = said
+    (tmp_path / "proc").mkdir()
+    poller = Poller(lambda error: None)
+    machine = Machine(proc=str(tmp_path / "proc"))
+    agents = Agents(poller, machine.alive, lambda agent: None, 1.0)
+    faults = Faults(log)
+    observer = Observer(Settings(), machine, agents, faults, str(tmp_path))
+
+    assert observer.look() is None
+
+    assert "machine" in [fault.source for fault in faults.all()]
+    observer.close()
+    poller.close()
+
+
+def test_a_callback_that_fails_keeps_no_other_from_being_called():
+    """Both descriptors are ready; the first raises."""
+    errors, called = [], []
+    poller = Poller(errors.append)
+    pairs = [socket.socketpair() for _ in range(2)]
+    poller.add(pairs[0][0].fileno(), WRITE, lambda events: 1 / 0)
+    poller.add(pairs[1][0].fileno(), WRITE, called.append)
+
+    poller.wait(1)
+
+    assert 1 == len(errors)
+    assert [WRITE] == called
+    for pair in pairs:
+        for each in pair:
+            poller.remove(each.fileno())
+            each.close()
+    poller.close()
+
+
+def test_a_waker_ends_the_wait_however_often_it_was_called():
+    """From another thread or a signal handler; a full pipe is no error."""
+    poller = Poller(lambda error: None)
+    waker = Waker(poller)
+    for _ in range(100_000):
+        waker.wake()
+
+    began = time.monotonic()
+    poller.wait(10)
+
+    assert time.monotonic() - began < 5
+    waker.close()
+    poller.close()
+
+
+def test_a_worker_returns_values_and_errors_in_order():
+    """And finishes what was submitted before it ends."""
+    worker = Worker(lambda: None, "test")
+    found = []
+
+    worker.submit(lambda: 1, lambda value, error: found.append((value, error)))
+    worker.submit(lambda: 1 / 0, lambda value, error: found.append((value, type(error))))
+    worker.submit(lambda: 3, lambda value, error: found.append((value, error)))
+    worker.close(10)
+
+    assert [(1, None), (None, ZeroDivisionError), (3, None)] == found
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+def test_another_user_is_not_heard(world):
+    """Even where the folder lets them in, the kernel says who they are."""
+    client = world.start()
+    folder = os.path.dirname(world.socket)
+    os.chmod(folder, 0o711)
+    os.chmod(world.socket, 0o666)
+    parent = world.folder
+    while parent != parent.parent:  # pytest's folders are private
+        os.chmod(parent, os.stat(parent).st_mode | 0o011)
+        parent = parent.parent
+
+    pid = os.fork()
+    if pid == 0:
+        heard = 9
+        try:
+            os.setgid(12345)
+            os.setuid(12345)
+            stranger = socket.socket(socket.AF_UNIX)
+            stranger.settimeout(10)
+            stranger.connect(world.socket)
+            try:
+                stranger.sendall(b'{"jsonrpc":"2.0","id":1,"method":"status"}\n')
+                heard = len(stranger.recv(100))
+            except (BrokenPipeError, ConnectionResetError):
+                heard = 0
+        finally:
+            os._exit(min(heard, 9))
+    _, status = os.waitpid(pid, 0)
+
+    assert 0 == os.waitstatus_to_exitcode(status)
+    assert client.call("status")
+
+
+# Names
+
+
+def task(pid: int, name: str, *, path: str | None = None, kernel: str | None = None,
+         workers: tuple[int, ...] = ()) -> Task:  # fmt: skip
+    key = ProcessKey(pid, pid * 10)
+    info = ProcessInfo(
+        key, 1, 0, "me", None, (), None, TaskKind.NOTEBOOK, name, notebook=path, kernel_id=kernel
+    )
+    members = tuple(
+        ProcessSample(ProcessKey(p, p * 10), 1, "S", 1, None, None, None, 0.0)
+        for p in (pid, *workers)
+    )
+    return Task(key, name, TaskKind.NOTEBOOK, 0, members, 1, None, 0.0, info)
+
+
+TASKS = (
+    task(10, "train.ipynb", path="/a/train.ipynb", kernel="1234abcd", workers=(11, 12)),
+    task(20, "Train.ipynb", path="/b/Train.ipynb", kernel="5678efab"),
+    task(30, "evaluate.py", path="/a/evaluate.py"),
+    task(40, "40", path="/a/40"),
+    task(50, "10", path="/a/10"),
+)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "pid"),
+    [
+        ("10", 10),  # a pid before a name
+        ("12", 10),  # a worker
+        ("40", 40),
+        ("1234abcd", 10),
+        ("1234", None),  # digits are a pid: no beginning of a kernel id
+        ("1234a", 10),
+        ("5678e", 20),
+        ("/b/Train.ipynb", 20),
+        ("train.ipynb", 10),  # case tells two apart
+        ("Train.ipynb", 20),
+        ("eval", 30),
+        ("EVALUATE.PY", 30),
+        ("luate", 30),
+        (" evaluate.py ", 30),
+        ("TRAIN.ipynb", None),  # fits two
+        ("train", None),
+        ("/a/", None),
+        ("", None),
+        ("nothing", None),
+        ("-1", None),
+        ("\u0661\u0660", None),
+    ],
+)
+def test_a_name_finds_its_task(wanted, pid):
+    """The more exact wins; what fits several fits none."""
+    try:
+        found = find(wanted, TASKS).key.pid
+    except TaskNotFound:
+        found = None
+    assert pid == found
+
+
+def test_reading_is_not_waited_for_while_a_client_is_served():
+    """A change of events takes effect with the next wait."""
+    poller = Poller(lambda error: None)
+    left, right = socket.socketpair()
+    called = []
+    poller.add(left.fileno(), READ, called.append)
+    right.send(b"x")
+
+    poller.change(left.fileno(), 0)
+    poller.wait(0.01)
+    assert [] == called
+
+    poller.change(left.fileno(), READ)
+    poller.wait(1)
+    assert [READ] == called
+    poller.remove(left.fileno())
+    left.close()
+    right.close()
+    poller.close()
