@@ -209,7 +209,8 @@ def test_a_command_that_leaves_a_program_behind_does_not_block(tmp_path):
 def bus(tmp_path):
     """A private session bus; gives its environment and starts services on it."""
     if shutil.which("dbus-daemon") is None:
-        pytest.fail("dbus-daemon is missing: apt-get install dbus")
+        without = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+        without("dbus-daemon is missing: apt-get install dbus")
     started = []
     daemon = subprocess.Popen(
         ["dbus-daemon", "--session", "--nofork", "--print-address=1"], stdout=subprocess.PIPE

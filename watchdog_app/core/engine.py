@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from watchdog_app.core import advice, continuity, recheck
+from watchdog_app.core.at_risk import agents_by_task, costs
 from watchdog_app.core.culprits import Attribution, attribute
 from watchdog_app.core.deaths import Cause, death_notice, worth_telling
 from watchdog_app.core.forecast import Forecaster, TrendForecaster
@@ -22,7 +23,6 @@ from watchdog_app.core.outlook import (
     CeilingKey,
     CeilingKind,
     CeilingReading,
-    Costs,
     Decision,
     DecisionKind,
     Incident,
@@ -130,7 +130,7 @@ class Engine:
         self.wants_tick = False
         self._follow(snapshot, tasks, readings)
         self._policy.observe_agents(agents, now)
-        with_agent = _by_task(tasks, agents)
+        with_agent = agents_by_task(tasks, agents)
         everyone = {task.key: task for task in tasks}
         assessments: dict[CeilingKey, Assessment] = {}
         blamed: dict[CeilingKey, Attribution] = {}
@@ -261,7 +261,7 @@ class Engine:
             settings = self._settings
             watch = CeilingWatch(settings.watch, settings.stages, forecaster, reading.unit)
             found = self._watches[reading.key] = _Watched(watch, forecaster, reading.unit)
-        return found.watch.step(now, reading.used, reading.limit, _costs(agents))
+        return found.watch.step(now, reading.used, reading.limit, costs(agents))
 
     def _incident(
         self, reading: CeilingReading, assessment: Assessment, snapshot: Snapshot
@@ -363,27 +363,6 @@ class Engine:
         # The time keeps ids of different daemons apart, the number those of one tick.
         self._issued += 1
         return f"{int(unix_s * 1000):x}-{self._issued}"
-
-
-def _by_task(
-    tasks: Sequence[Task], agents: Mapping[ProcessKey, AgentView]
-) -> dict[ProcessKey, list[AgentView]]:
-    """Agents by the task that has their process as a member."""
-    found: dict[ProcessKey, list[AgentView]] = {}
-    if agents:
-        for task in tasks:
-            inside = [agents[member.key] for member in task.members if member.key in agents]
-            if inside:
-                found[task.key] = inside
-    return found
-
-
-def _costs(agents: Mapping[ProcessKey, Sequence[AgentView]]) -> Costs:
-    """The dearest save and the longest step under a ceiling; None where nobody knows."""
-    training = [agent for each in agents.values() for agent in each if agent.training]
-    saves = [agent.save_s for agent in training if agent.save_s is not None]
-    steps = [agent.step_s for agent in training if agent.step_s is not None]
-    return Costs(max(saves, default=None), max(steps, default=None))
 
 
 def _at_the_end(
