@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +68,11 @@ class FakeDaemon:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with connection, connection.makefile("rwb") as stream:
-            try:
-                for line in stream:
-                    stream.write(self._answer(json.loads(line)) + b"\n")
-                    stream.flush()
-            except (OSError, ValueError):
-                pass
+        # Closing the stream writes what is left, to a client that may be gone.
+        with suppress(OSError, ValueError), connection, connection.makefile("rwb") as stream:
+            for line in stream:
+                stream.write(self._answer(json.loads(line)) + b"\n")
+                stream.flush()
 
     def _answer(self, message: dict[str, Any]) -> bytes:
         method, params = message["method"], message.get("params", {})
