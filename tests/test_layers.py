@@ -38,8 +38,6 @@ EXCEPTIONS = {
     "watchdog_app.cli.history": {"daemon.offline"},  # the journal when no daemon runs
     "watchdog_app.cli.resume": {"daemon.offline"},  # a pause can be undone without one
     "watchdog_app.cli.config": {"core.settings"},
-    "watchdog_app.cli.record": {"sensors", "core"},  # records also where no daemon runs
-    "watchdog_app.cli.replay": {"core"},  # plays a trace through the very engine
     "watchdog_app.cli.demo": {"demo"},
     "watchdog_app.cli.replay": {"traces", "core.settings", "core.outlook"},
     "watchdog_app.cli.record": {"traces", "sensors.machine"},
