@@ -51,26 +51,45 @@ while True:
 def launch():
     """Starts a Python program in a session of its own and ends all that it left behind."""
     started = []
+    # Inherited by everything that descends from it, wherever it ends up in the tree.
+    mark = f"WATCHDOG_TEST={os.getpid()}-{time.monotonic_ns()}"
+    name, _, value = mark.partition("=")
 
     def start(program: str) -> ProcessKey:
         process = subprocess.Popen(
-            [sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True
+            [sys.executable, "-c", program],
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            env={**os.environ, name: value},
         )
         started.append(process)
         assert b"ready\n" == process.stdout.readline()
         return key_of(process.pid)
 
     yield start
+    while marked := [pid for pid in pids() if mark in environment(pid)]:
+        for pid in marked:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        for process in started:
+            process.poll()
+        time.sleep(0.01)
     for process in started:
-        family = with_descendants([identify(process.pid).key]) if process.poll() is None else []
-        for each in reversed(family):
-            for number in (signal.SIGKILL, signal.SIGCONT):
-                try:
-                    os.kill(each.key.pid, number)
-                except ProcessLookupError:
-                    pass
         process.wait(10)
         process.stdout.close()
+
+
+def pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def environment(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def key_of(pid: int) -> ProcessKey:

@@ -1,0 +1,110 @@
+"""Whatever the machine does, the engine answers: no exception, no pause in a save, no flood."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from simulation import MB, UID, WALL_S, Machine, Program, flat
+
+from watchdog_app.core import explain
+from watchdog_app.core.engine import Engine
+from watchdog_app.core.outlook import (
+    CeilingKey,
+    CeilingKind,
+    CeilingReading,
+    DecisionKind,
+    Outcome,
+    OutcomeStatus,
+)
+from watchdog_app.core.records import TaskKind
+from watchdog_app.core.settings import Settings
+
+KINDS = list(CeilingKind)
+
+
+def wild_program(chance: random.Random, pid: int) -> Program:
+    size = chance.choice([0.0, 100.0, 5000.0])
+    rate = chance.choice([0.0, -5.0, 20.0, 500.0])
+    return Program(
+        pid,
+        chance.choice(["a.ipynb", "", "\x1b[2J", "b" * 300, "--help"]),
+        lambda t: max(0.0, size + rate * t * chance.random()) * MB,
+        step_s=chance.choice([0.001, 0.05, 10.0]),
+        save_s=chance.choice([None, 0.0, 0.3, 20.0]),
+        uid=chance.choice([UID, 0]),
+        kind=chance.choice(list(TaskKind)),
+    )
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_wild_machine_never_breaks_the_engine(seed):
+    """Limits of zero, clocks that stand still, tasks that come and go, outcomes in any order."""
+    chance = random.Random(seed)
+    machine = Machine()
+    engine = Engine(Settings(), UID)
+    now, ids, waiting = 0.0, set(), []
+    for index in range(300):
+        now += chance.choice([0.0, 0.1, 0.1, 1.0, 100.0])
+        if chance.random() < 0.2:
+            machine.programs = [wild_program(chance, 10 + n) for n in range(chance.randrange(5))]
+        for program in machine.programs:
+            program.ran_s += 0.1
+            program.stopped = chance.random() < 0.1
+            program.saving_until = 1.0 if chance.random() < 0.1 else None
+        machine.now = now
+        tasks = [machine._task(program) for program in machine.programs]
+        agents = {p.key: machine._agent(p) for p in machine.programs if p.save_s is not None}
+        if chance.random() < 0.3:
+            agents = {
+                key: replace(agent, save_s=None, step_s=None, training=chance.random() < 0.5)
+                for key, agent in agents.items()
+            }
+        readings = [
+            CeilingReading(
+                CeilingKey(kind, str(n)),
+                "x\n\x1b",
+                chance.choice([0.0, 1.0, 900.0 + index, 1200.0, 1e18]) * MB,
+                chance.choice([0.0, 1000.0 + n, 1200.0]) * MB,
+                chance.choice(["bytes", "ratio", "celsius"]),
+                chance.random() < 0.7,
+                tuple(task.key for task in tasks),
+            )
+            for n, kind in enumerate(chance.sample(KINDS, 4))
+        ]
+
+        result = engine.tick(machine._snapshot(), tasks, readings, agents)
+
+        assert {task.key for task in tasks} == set(result.tasks)
+        for decision in result.decisions:
+            assert decision.id not in ids
+            ids.add(decision.id)
+            task = next((each for each in tasks if each.key == decision.task), None)
+            agent = agents.get(decision.task) if decision.task else None
+            engine.still_true(decision, readings)
+            if decision.kind is DecisionKind.NOTIFY:
+                assert explain.notice(decision, task, agent).title
+            if decision.kind is DecisionKind.PAUSE:
+                assert task.uid == UID
+                assert task.kind is not TaskKind.SERVER
+                assert agent is None or not agent.saving
+            waiting.append(decision.id)
+        chance.shuffle(waiting)
+        while waiting and chance.random() < 0.8:
+            status = chance.choice(list(OutcomeStatus))
+            engine.record(Outcome(waiting.pop(), status, WALL_S + now, 0.1, "x", {"kind": "y"}))
+        if chance.random() < 0.05:
+            state = engine.dump()
+            engine = Engine(Settings(), UID)
+            engine.load(state, now, WALL_S + now)
+
+
+def test_a_hundred_idle_tasks_make_no_decision():
+    """At rest there is nothing to say, and looks are as rare as the settings want."""
+    machine = Machine(*(Program(n, f"{n}.ipynb", flat(100)) for n in range(10, 110)))
+
+    machine.run(30)
+
+    assert [] == machine.log
+    assert Settings().watch.interval_s == machine.result.next_look_s
