@@ -34,7 +34,7 @@ class Thresholds:
     late_span_s: float = 16.0  # growth that began later: bursts are over sooner
     late_evidence: float = 1.4
     young_s: float = 10.0  # what begins within this time began with the process
-    evidence: float = 1.7
+    evidence: float = 2.2
     horizon_s: float = 18.0
     agreement: float = 0.85
     recent_low: float = 0.6  # slower at the end: saturating
@@ -55,7 +55,7 @@ class Thresholds:
     overwhelming: float = 13.0  # evidence that needs no span
 
     def times(self, factor: float) -> Thresholds:
-        """The same with so much more, or less, evidence asked for."""
+        """The same with so much more evidence asked for, and told of so much later."""
         return replace(
             self,
             span_s=self.span_s * factor,
@@ -63,6 +63,7 @@ class Thresholds:
             evidence=self.evidence * factor,
             late_evidence=self.late_evidence * factor,
             fast_evidence=self.fast_evidence * factor,
+            horizon_s=self.horizon_s / factor,
             long_span_s=self.long_span_s * factor,
             long_evidence=self.long_evidence * factor,
             overwhelming=self.overwhelming * factor,

@@ -12,6 +12,7 @@ from watchdog_app.core.outlook import Regime
 
 _FIRST_BLOCKS = 6  # of the shortest scale, before anything is said
 _FASTER, _SLOWER = 1.35, 0.7  # slope of the last third as a share of the whole
+_SURE = 0.9  # concordance: a plateau before the growth has less
 _STILL_STEP = 0.1  # of the mean step: a tread
 _TREADS = 0.4  # share of treads that makes a staircase
 _RISER = 2.2  # of the mean step: a riser
@@ -34,9 +35,13 @@ def regime_of(
     if chosen.reading is Reading.LINE:
         # A straight line now; what matters is whether it is steeper than what came before.
         span = t - chosen.start_t
-        longer = [c for c in claims if c.reading is Reading.BOTH and t - c.start_t > 1.8 * span]
+        longer = [
+            c
+            for c in claims
+            if c.reading is Reading.BOTH and c.agreement >= _SURE and t - c.start_t > 1.8 * span
+        ]
         if longer:
-            recent = chosen.slope / longer[-1].slope
+            recent = chosen.slope / longer[0].slope
     if recent > _FASTER or chosen.bend is not None:
         return Regime.ACCELERATING
     return Regime.SATURATING if recent < _SLOWER else Regime.LINEAR

@@ -51,6 +51,7 @@ STRICT = Thresholds()
 EAGER = Thresholds(
     span_s=22.0,
     late_span_s=12.0,
+    evidence=1.7,
     late_evidence=1.3,
     horizon_s=math.inf,  # the cost of acting sets it
     recent_low=0.75,
