@@ -108,3 +108,52 @@ def test_a_hundred_idle_tasks_make_no_decision():
 
     assert [] == machine.log
     assert Settings().watch.interval_s == machine.result.next_look_s
+
+
+def leaking_program(chance: random.Random, pid: int) -> Program:
+    base, rate = chance.choice([100.0, 600.0]), chance.choice([0.0, 2.0, 20.0, 120.0])
+    return Program(
+        pid,
+        f"{pid}.ipynb",
+        lambda t: (base + rate * t) * MB,
+        step_s=chance.choice([0.01, 0.05, 1.0]),
+        save_s=chance.choice([None, 0.05, 1.0]),
+        fails=chance.random() < 0.2,
+        deaf=chance.random() < 0.1,
+        uid=UID if chance.random() < 0.8 else UID + 1,
+        kind=chance.choice([TaskKind.NOTEBOOK, TaskKind.SCRIPT, TaskKind.SERVER]),
+        group=chance.choice(["g", "h"]),
+        starts_s=chance.choice([0.0, 15.0]),
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_leaks_of_every_sort_end_in_order(seed):
+    """People and chance meddle: limits move, tasks are stopped, resumed and killed by hand."""
+    chance = random.Random(seed)
+    programs = [leaking_program(chance, 10 + n) for n in range(chance.randrange(1, 5))]
+    machine = Machine(
+        *programs, groups={"g": 2000, "h": 3000}, ram_mb=chance.choice([4000, 64_000])
+    )
+    machine.refuse = {kind for kind in (DecisionKind.PAUSE, DecisionKind.RESUME)
+                      if chance.random() < 0.15}  # fmt: skip
+    for _ in range(40):
+        machine.run(4.0)  # it asserts that nothing is paused in a save, or asked twice
+        program = chance.choice(programs)
+        meddling = chance.random()
+        if meddling < 0.05:
+            program.stopped = not program.stopped
+        elif meddling < 0.10:
+            machine.groups[program.group] *= chance.choice([0.9, 1.5, 4.0])
+        elif meddling < 0.12:
+            program.dead = True
+
+    by_key = {program.key: program for program in programs}
+    for decision in machine.log:
+        if decision.kind is DecisionKind.PAUSE:
+            assert by_key[decision.task].uid == UID
+            assert by_key[decision.task].kind is not TaskKind.SERVER
+            assert decision.evidence["share"] >= 0.2
+    assert len(machine.kinds(DecisionKind.NOTIFY)) < 40
+    for program in programs:
+        assert len(program.saves) * (program.save_s or 0.0) < 0.1 * 160 + 30 + 10

@@ -27,7 +27,8 @@ def still_true(decision: Decision, readings: Sequence[CeilingReading]) -> bool:
     used, limit = decision.evidence.get("used"), decision.evidence.get("limit")
     if reading is None or not isinstance(used, int | float) or not isinstance(limit, int | float):
         return False
-    then, now = limit - used, reading.limit - reading.used
+    # A limit can be lowered below what is used: no headroom is the least there is.
+    then, now = max(0.0, limit - used), max(0.0, reading.limit - reading.used)
     slack = max(_NOISE_BYTES, _NOISE_RATIO * limit)
     if reading.unit != "bytes":
         slack = _NOISE_OTHER * limit
