@@ -222,7 +222,7 @@ class App:
             now = time.monotonic()
             self._faults.guard("chores", partial(self._collect, now))
             if self._observer.wants_tick:
-                self._watching.look_soon()
+                self._watching.look_now()
             if now >= self._watching.next_look_mono_s:
                 self._tick()
             if now >= self._next_chores_mono_s:

@@ -80,6 +80,15 @@ class Watching:
         last = self.look.snapshot.mono_s if self.look is not None else float("-inf")
         self.next_look_mono_s = min(self.next_look_mono_s, last + self.settings.fast_interval_s)
 
+    def look_now(self) -> None:
+        """
+        Do not wait at all: a save has ended and the next may be due.
+
+        At the very end every step counts, and a step can be shorter than `fast_interval_s`. How
+        often this happens is bounded by how often a training can save.
+        """
+        self.next_look_mono_s = 0.0
+
     def died(self, death: Death, acts: Acts) -> None:
         """Write a death down and tell it."""
         self._log.warning(str(death.entry.data["text"]))
