@@ -299,8 +299,11 @@ def test_a_report_without_sense_changes_nothing(world, raw, params):
 
     def mine():
         tasks = client.call("status")["processes"]
+        # Between the agent's coming and its first report, a look shows it without a step.
         return [
-            t["agent"]["step"] for t in tasks if t["agent"] and t["agent"]["pid"] == os.getpid()
+            t["agent"]["step"]
+            for t in tasks
+            if t["agent"] and t["agent"]["pid"] == os.getpid() and t["agent"]["step"] is not None
         ]
 
     assert [7] == world.until(mine, "this process is a task")
