@@ -1,1 +1,0 @@
-"""The tray companion: pure state and a thin desktop shell."""
