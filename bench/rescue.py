@@ -3,9 +3,8 @@ The rescue in figures: leak speed by state size, each a real training killed in 
 
     python bench/rescue.py [--leaks 5,20,100,300] [--states 10,100,500] [--pause] [--json FILE]
 
-Each cell is one training (tests/e2e/programs/fit.py) in a cgroup of twice what it needs, or of
-12 s of its leak, whichever is more: growth from half full to full takes 5 s or longer. The kernel
-kills it; the same script then goes on from its rescue, and its last variables are compared with a
+Each cell is one training (tests/e2e/programs/fit.py) in a cgroup of what it needs and 12 s of its
+leak, 100 MB at least: growth from half full to full takes 5 s or longer. The kernel kills it; the same script then goes on from its rescue, and its last variables are compared with a
 run that nobody interrupted. With --pause the daemon may hold the training at the edge, as it does
 by default; the benchmark then kills it, as a user would who has no memory to give.
 
@@ -100,7 +99,7 @@ def extra_mb(folder: Path, state_mb: float) -> tuple[float, float, float]:
 
 def cell(folder: Path, leak: float, state_mb: float, pause: bool) -> dict[str, Any]:
     """One training with one leak and one size of state, from start to identical end."""
-    limit_mb = max(2 * base_mb(state_mb), 12 * leak)
+    limit_mb = base_mb(state_mb) + max(100, 12 * leak)
     args = arguments(state_mb, leak, limit_mb)
     world = World(folder)
     result: dict[str, Any] = {"leak_mb_s": leak, "state_mb": state_mb, "limit_mb": round(limit_mb)}
