@@ -360,6 +360,18 @@ def test_a_paused_task_runs_again_when_there_is_room():
     assert ["resume:train.ipynb", "notify:resumed"] == machine.kinds()[-2:]
 
 
+def test_a_pause_ends_when_there_is_room_though_pauses_were_forbidden_since():
+    """Switching pauses off must not make those that were made last for ever."""
+    machine = leaking(training()).run(60)
+    machine.engine.settings = Settings(actions=ActionSettings(pause=False))
+    assert machine.programs[0].stopped
+
+    machine.groups["g"] = 8000 * MB
+    machine.run(30)
+
+    assert not machine.programs[0].stopped
+
+
 def test_a_little_room_is_not_enough_to_run_again():
     """It would be paused again at once."""
     machine = leaking().run(60)

@@ -159,7 +159,7 @@ def watch_holds(scene: Scene) -> list[Decision]:
             if hold.resuming is None and scene.mono_s - hold.since_mono_s > 1.0:
                 del incident.holds[key]
                 incident.overruled.add(key)
-        elif _has_room(scene, hold, task) and hold.resuming is None:
+        elif _has_room(scene, hold) and hold.resuming is None:
             decision = scene.decide(
                 DecisionKind.RESUME,
                 task,
@@ -171,10 +171,11 @@ def watch_holds(scene: Scene) -> list[Decision]:
     return decisions
 
 
-def _has_room(scene: Scene, hold: Hold, task: Task) -> bool:
+def _has_room(scene: Scene, hold: Hold) -> bool:
     headroom = scene.reading.limit - scene.reading.used
     enough = max(_ROOM * hold.headroom, hold.pace_per_s * scene.settings.stages.warn_s)
-    if headroom < enough or not scene.permits(task).pause:
+    # Also where pauses have been forbidden since: one that was made must end all the same.
+    if headroom < enough:
         hold.room_since_mono_s = None
         return False
     if hold.room_since_mono_s is None:
