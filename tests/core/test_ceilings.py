@@ -145,30 +145,33 @@ def test_group_counts_what_cannot_be_given_back():
     assert "memory limit of the group train" == limit.label
 
 
-def test_tightest_group_above_a_task_counts():
+def test_every_limited_group_above_a_task_is_a_ceiling_the_tightest_last():
     """By headroom and not by limit: the outer one can be nearly full."""
     found = look(
         host(),
         [process(1, group_path="outer/inner"), process(2, group_path="outer/other")],
         [cgroup("outer", 9.5, 10.0), cgroup("outer/inner", 1.0, 4.0)],
     )
-    (limit,) = of_kind(found, CeilingKind.CGROUP)
+    inner, outer = of_kind(found, CeilingKind.CGROUP)
 
-    assert (f"{ROOT}/outer", [1, 2]) == (limit.key.subject, pids(limit))
-    assert "1 group up" in limit.note
+    assert (f"{ROOT}/outer/inner", [1], None) == (inner.key.subject, pids(inner), inner.note)
+    assert (f"{ROOT}/outer", [1, 2]) == (outer.key.subject, pids(outer))
+    assert "1 group up" in outer.note
 
 
-def test_each_task_has_its_own_tightest_group():
-    """Each group once, with the tasks that it hits first."""
-    found = look(
-        host(),
-        [process(1, group_path="outer/inner"), process(2, group_path="outer")],
-        [cgroup("outer", 5.0, 10.0), cgroup("outer/inner", 3.0, 4.0)],
-    )
+def test_the_same_groups_are_ceilings_whichever_is_the_tightest():
+    """Which one that is changes with what a neighbour uses; a forecast needs its history."""
 
-    assert {f"{ROOT}/outer": [2], f"{ROOT}/outer/inner": [1]} == {
-        limit.key.subject: pids(limit) for limit in of_kind(found, CeilingKind.CGROUP)
-    }
+    def ceilings(outer_usage):
+        found = look(
+            host(),
+            [process(1, group_path="outer/inner"), process(2, group_path="outer")],
+            [cgroup("outer", outer_usage, 10.0), cgroup("outer/inner", 3.0, 4.0)],
+        )
+        return {limit.key.subject: pids(limit) for limit in of_kind(found, CeilingKind.CGROUP)}
+
+    expected = {f"{ROOT}/outer": [1, 2], f"{ROOT}/outer/inner": [1]}
+    assert [expected, expected] == [ceilings(5.0), ceilings(9.8)]
 
 
 def test_group_with_a_similar_name_is_not_above():
@@ -186,7 +189,7 @@ def test_worker_in_another_group_counts_for_its_task():
         [cgroup("a", 1.0, 8.0), cgroup("b", 3.0, 4.0)],
     )
 
-    assert [(f"{ROOT}/b", [1])] == [
+    assert [(f"{ROOT}/a", [1]), (f"{ROOT}/b", [1])] == [
         (limit.key.subject, pids(limit)) for limit in of_kind(found, CeilingKind.CGROUP)
     ]
 

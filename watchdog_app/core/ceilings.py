@@ -63,10 +63,15 @@ def _host(host: HostMemory, everyone: tuple[ProcessKey, ...]) -> Iterator[Ceilin
 
 
 def _groups(snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[CeilingReading]:
-    """The tightest group of each task, once; and, where one only slows down, that one too."""
+    """
+    Every limited group above a task, once: what kills, or where there is none what slows down.
+
+    Not the tightest alone: which one that is changes with what others in the outer group use, and
+    a forecast that begins anew with each change never sees the end coming. The tightest comes
+    last: who keeps one for each task keeps that one.
+    """
     host = snapshot.host
-    lethal: dict[str, list[ProcessKey]] = {}
-    slowing: dict[str, list[ProcessKey]] = {}
+    hit: dict[str, list[ProcessKey]] = {}
     levels: dict[str, int] = {}
     by_path = {group.path: group for group in snapshot.cgroups}
     bounds = {group.path: _bound(group, host) for group in snapshot.cgroups}
@@ -76,20 +81,15 @@ def _groups(snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[CeilingReadin
         for path in above:
             nearest = min(_distance(path, leaf) for leaf in folders if _holds(path, leaf))
             levels[path] = min(levels.get(path, nearest), nearest)
-        hard = [path for path in above if bounds[path] is not None]
-        tightest = min(hard, key=lambda path: _headroom(bounds[path]), default=None)
-        if tightest is not None:
-            lethal.setdefault(tightest, []).append(task.key)
-        for path in above:
-            if path != tightest and by_path[path].high_bytes is not None:
-                slowing.setdefault(path, []).append(task.key)
-    for path, hit in lethal.items():
-        bound = bounds[path]
+            hit.setdefault(path, []).append(task.key)
+    found = []
+    for path, keys in hit.items():
+        group, bound = by_path[path], bounds[path]
         if bound is not None:
-            yield _hard_limit(by_path[path], bound, tuple(hit), levels[path])
-    for path, hit in slowing.items():
-        if path not in lethal:
-            yield _soft_limit(by_path[path], tuple(hit), levels[path])
+            found.append(_hard_limit(group, bound, tuple(keys), levels[path]))
+        elif group.high_bytes is not None:
+            found.append(_soft_limit(group, tuple(keys), levels[path]))
+    yield from sorted(found, key=lambda each: (each.lethal, each.used - each.limit))
 
 
 def _folder(snapshot: Snapshot, key: ProcessKey) -> str | None:
@@ -119,10 +119,6 @@ def _bound(group: CgroupMemory, host: HostMemory) -> tuple[int, int] | None:
     if group.swap_limit_bytes is not None:
         room = min(room, max(group.swap_limit_bytes, 0))
     return group.unreclaimable_bytes + swapped, group.limit_bytes + room
-
-
-def _headroom(bound: tuple[int, int] | None) -> float:
-    return float("inf") if bound is None else bound[1] - bound[0]
 
 
 def _hard_limit(

@@ -320,6 +320,8 @@ class Engine:
                 over = self._policy.telling.over(scene)
                 if over is not None:
                     decisions.append(over)
+            elif any(held in self._usage for held in incident.holds):
+                continue  # who is paused on its account must not be forgotten
             # Without a scene the ceiling itself is gone, its group or its task with it.
             closed.append(incident.public(snapshot.unix_s))
             del self._policy.incidents[key]

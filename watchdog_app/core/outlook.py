@@ -21,7 +21,7 @@ class CeilingKind(StrEnum):
 
     RAM = "ram"  # MemTotal; reaching it means swapping where there is swap
     RAM_SWAP = "ram_swap"  # RAM and swap together; reaching it kills
-    CGROUP = "cgroup"  # tightest memory group above a process, swap of the group included
+    CGROUP = "cgroup"  # a limited memory group above a process, swap of the group included
     RLIMIT_AS = "rlimit_as"
     SHM = "shm"
     DISK = "disk"
