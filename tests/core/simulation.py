@@ -219,7 +219,9 @@ class Machine:
 
     def _report(self, decision: Decision, ok: bool, detail: str) -> None:
         status = OutcomeStatus.DONE if ok else OutcomeStatus.FAILED
-        self.engine.record(Outcome(decision.id, status, WALL_S + self.now, 0.0, detail))
+        self.engine.record(
+            Outcome(decision.id, status, WALL_S + self.now, 0.0, detail, at_mono_s=self.now)
+        )
 
     def kinds(self, *kinds: DecisionKind) -> list[str]:
         """What was decided, in order: "notify:warning", "checkpoint:train.ipynb", ..."""

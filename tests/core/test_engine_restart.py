@@ -55,20 +55,17 @@ def test_a_warning_is_not_repeated_after_a_restart():
     assert identity == after.result.incidents[0].id
 
 
-def test_monotonic_times_are_moved_to_the_new_clock():
-    """After a restart of the machine that clock begins anew: ages count, not readings."""
-    before = machine(settings=NO_PAUSE).run(27)
+@pytest.mark.parametrize("step_s", [-5.0, -7200.0, 7200.0])
+def test_a_wall_clock_that_was_set_in_between_changes_nothing(step_s):
+    """Nobody who is paused may be forgotten because a time server had its way."""
+    before = machine().run(60)
     state = json.loads(json.dumps(before.engine.dump()))
-    engine = Engine(NO_PAUSE, UID)
+    engine = Engine(Settings(), UID)
 
-    engine.load(state, mono_s=5.0, unix_s=state["unix_s"] + 10.0)
+    engine.load(state, before.now + 2.0, WALL_S + before.now + 2.0 + step_s)
 
-    again = engine.dump()
-    assert 5.0 == again["mono_s"]
-    ages = [state["mono_s"] - each["opened_mono_s"] + 10.0 for each in state["incidents"]]
-    assert ages == [
-        pytest.approx(5.0 - each["opened_mono_s"], abs=1e-3) for each in again["incidents"]
-    ]
+    assert state["incidents"][0]["holds"]
+    assert state["incidents"] == engine.dump()["incidents"]
 
 
 @pytest.mark.parametrize(
@@ -79,10 +76,10 @@ def test_monotonic_times_are_moved_to_the_new_clock():
         lambda state: {**state, "incidents": [{"id": "x"}]},
         lambda state: {**state, "saves": [[1, 2]]},
         lambda state: {**state, "told": 7},
-        lambda state: {**state, "unix_s": state["unix_s"] - 7200},
-        lambda state: {**state, "unix_s": state["unix_s"] + 7200},
+        lambda state: {**state, "mono_s": state["mono_s"] - 7200},
+        lambda state: {**state, "mono_s": state["mono_s"] + 7200},
     ],
-    ids=["empty", "newer", "cut", "short", "wrong type", "old", "of the future"],
+    ids=["empty", "newer", "cut", "short", "wrong type", "old", "of another start"],
 )
 def test_a_state_that_cannot_be_used_is_a_value_error_and_changes_nothing(change):
     """The engine starts afresh; half a state would be worse than none."""
@@ -178,3 +175,23 @@ def test_a_save_that_was_skipped_is_no_failure():
 
     assert 2 == len(before.kinds(DecisionKind.CHECKPOINT))
     assert "notify:rescue_failed" not in before.kinds()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_suspend_during_a_save_does_not_stop_the_saves_after_it(known):
+    """The wall clock runs on by hours before the outcome comes; the memory's end does not wait."""
+    before = machine(settings=NO_PAUSE)
+    while not before.kinds(DecisionKind.CHECKPOINT):
+        before.run(0.1)
+    first = next(each for each in before.log if each.kind is DecisionKind.CHECKPOINT)
+    before.programs[0].request = None
+    before.programs[0].saving_until = None
+    wall_s = WALL_S + before.now + 8 * 3600
+    at_mono_s = before.now if known else None
+
+    before.engine.record(
+        Outcome(first.id, OutcomeStatus.DONE, wall_s, 0.2, "saved", at_mono_s=at_mono_s)
+    )
+    before.run(60)
+
+    assert len(before.programs[0].saves) >= 3

@@ -35,43 +35,42 @@ def dump(policy: Policy, mono_s: float, unix_s: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def load(value: Mapping[str, Any], mono_s: float, unix_s: float) -> Policy:
+def load(value: Mapping[str, Any], mono_s: float) -> Policy:
     """
-    The policy that was written down, its times moved to the clocks of now.
+    The policy that was written down since the machine was started.
 
-    The monotonic clock begins anew with the machine: what counts is how long ago things were.
+    Ages are told by the monotonic clock alone: the other one may have been set in between.
 
     Raises:
-        ValueError: these are not the values of `dump`, or they are older than an hour.
+        ValueError: these are not the values of `dump`, they are older than an hour, or the
+            machine was started anew since.
     """
     try:
-        return _load(value, mono_s, unix_s)
+        return _load(value, mono_s)
     except (KeyError, TypeError, IndexError, ValueError) as error:
         raise ValueError(f"the state of an earlier daemon cannot be used: {error}") from error
 
 
-def _load(value: Mapping[str, Any], mono_s: float, unix_s: float) -> Policy:
+def _load(value: Mapping[str, Any], mono_s: float) -> Policy:
     if value["version"] != _VERSION:
         raise ValueError(f"version {value['version']!r}")
-    age_s = unix_s - float(value["unix_s"])
+    age_s = mono_s - float(value["mono_s"])
     if not 0 <= age_s <= _STALE_S:
         raise ValueError(f"written {age_s:.0f} s ago")
-    shift = mono_s - age_s - float(value["mono_s"])
     policy = Policy()
     for each in value["incidents"]:
         incident = IncidentState.load(each)
-        incident.shift(shift)
         policy.incidents[incident.ceiling] = incident
     for task, told_mono_s, stage, eta_s in value["told"]:
         key = None if task is None else ProcessKey(int(task[0]), int(task[1]))
-        policy.telling.told[key] = Told(float(told_mono_s) + shift, Stage(stage), eta_s)
+        policy.telling.told[key] = Told(float(told_mono_s), Stage(stage), eta_s)
     for pid, start, saved, failures, failed, spent, paid in value["saves"]:
         policy.ledgers[ProcessKey(int(pid), int(start))] = SaveLedger(
-            saved_mono_s=None if saved is None else float(saved) + shift,
+            saved_mono_s=None if saved is None else float(saved),
             failures=int(failures),
-            failed_mono_s=float(failed) + shift,
+            failed_mono_s=float(failed),
             spent_s=float(spent),
-            paid_mono_s=float(paid) + shift,
+            paid_mono_s=float(paid),
         )
     policy.agents_due_mono_s = mono_s + _RETURN_S
     return policy

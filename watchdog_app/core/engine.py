@@ -182,8 +182,9 @@ class Engine:
         """
         if self._clock is None:
             return
-        mono_s, unix_s = self._clock
-        kind = self._policy.record(outcome, mono_s + max(0.0, outcome.at_unix_s - unix_s))
+        # Never by wall times: in a suspend that clock runs on by hours, and people set it.
+        now = self._clock[0] if outcome.at_mono_s is None else outcome.at_mono_s
+        kind = self._policy.record(outcome, max(now, self._clock[0]))
         if kind is DecisionKind.CHECKPOINT:
             self.wants_tick = True
 
@@ -223,13 +224,14 @@ class Engine:
 
     def load(self, value: Mapping[str, Any], mono_s: float, unix_s: float) -> None:
         """
-        Go on where `dump` left off. Call it before the first tick, with the clocks of now.
+        Go on where `dump` left off. Call it before the first tick, with the clocks of now, and
+        only with a state of the same start of the machine.
 
         Raises:
             ValueError: the values are damaged, of another version, or older than an hour.
                 Nothing was changed: the engine starts afresh.
         """
-        self._policy = continuity.load(value, mono_s, unix_s)
+        self._policy = continuity.load(value, mono_s)
         self._clock = (mono_s, unix_s)
 
     # One tick, in parts

@@ -208,18 +208,6 @@ class IncidentState:
             unpausable=_keys(value["unpausable"]),
         )
 
-    def shift(self, seconds: float) -> None:
-        """Move every monotonic time: that clock begins anew when the machine does."""
-        self.opened_mono_s += seconds
-        if self.calm_since_mono_s is not None:
-            self.calm_since_mono_s += seconds
-        if self.paused_mono_s is not None:
-            self.paused_mono_s += seconds
-        if self.told is not None:
-            self.told.mono_s += seconds
-        for hold in self.holds.values():
-            hold.since_mono_s += seconds
-
 
 def _pair(key: ProcessKey) -> list[int]:
     return [key.pid, key.start_time]

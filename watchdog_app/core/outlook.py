@@ -178,6 +178,7 @@ class Outcome:
     seconds: float
     detail: str
     evidence: Evidence = field(default_factory=dict)
+    at_mono_s: float | None = None  # None: not known; the wall clock may have been set meanwhile
 
 
 @dataclass(frozen=True, slots=True)

@@ -302,8 +302,9 @@ class Acts:
         name, path = _named(task)
 
         def ended(status: OutcomeStatus, detail: str, evidence: Mapping[str, Any]) -> None:
+            now = time.monotonic()
             outcome = Outcome(
-                decision.id, status, time.time(), time.monotonic() - began, detail, evidence
+                decision.id, status, time.time(), now - began, detail, evidence, at_mono_s=now
             )
             kind = decision.kind.value
             self._journal.add(outcome_entry(outcome, kind, decision.task, name, path))

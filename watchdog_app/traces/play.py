@@ -141,7 +141,7 @@ def stages(played: Played) -> Iterator[tuple[Moment, Stage]]:
 def _outcome(decision: Decision, t: float) -> Outcome:
     # A trace cannot be stopped: a pause is said, and the series goes on.
     status = OutcomeStatus.SKIPPED if decision.kind is DecisionKind.PAUSE else OutcomeStatus.DONE
-    return Outcome(decision.id, status, t, 0.0, "as played")
+    return Outcome(decision.id, status, t, 0.0, "as played", at_mono_s=t)
 
 
 def _task(trace: Trace, used: float) -> Task:
