@@ -71,6 +71,7 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
         self._loss: float | None = None
         self._first_epoch = True
         self._validating = False
+        self._expected: tuple[int, str] | None = None  # announced
         self._postponed: str | None = None  # reason of a save that waits for the next batch
 
     @property
@@ -102,6 +103,26 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
         self._tell(saved)
         return None if saved is None else saved.path
 
+    def expect(self, bytes_: int, what: str) -> None:
+        """
+        Announce memory that the program is about to take: growth up to that is no leak.
+
+        May be called before `fit`. What was announced last counts; 0 takes it back.
+
+        Args:
+            bytes_: so much more than now.
+            what: as a person would call it: "the shuffle buffer".
+
+        Raises:
+            ValueError: `bytes_` is negative.
+        """
+        if bytes_ < 0:
+            raise ValueError(f"bytes_ must not be negative, but is {bytes_}")
+        if self._session is None:
+            self._expected = (int(bytes_), what)
+        else:
+            self._session.expect(int(bytes_), what)
+
     # What Keras calls. -----------------------------------------------------------------
 
     def set_model(self, model: Any) -> None:
@@ -118,6 +139,9 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
         if self._session is not None and self._state is not None:
             self._resumption = self._resume(self._session, self._state)
             self._session.prepare()
+            if self._expected is not None:
+                self._session.expect(*self._expected)
+                self._expected = None  # a second fit does not take it again
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if self._state is None:
@@ -129,6 +153,8 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
                 self._state.course.first_epoch = epoch
             self._first_epoch = False
             self._state.epoch_begins(epoch)
+            if self._session is not None:
+                self._session.phase("train", epoch)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         # The one place where every callback has seen the last batch and none the next.
@@ -162,6 +188,8 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
         with self._guard:
             # An evaluation by itself, after a fit that was interrupted, is no place to save at.
             inside_fit = position.find_iterator() is not None
+            if inside_fit:
+                self._session.phase("validate", self._state.course.epoch)
             # This one puts other weights into the model for the validation.
             swaps = any(type(c).__name__ == "SwapEMAWeights" for c in self._state.callbacks)
             if inside_fit and not swaps:
@@ -173,6 +201,9 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
             self._boundary()
 
     def on_test_end(self, logs: Any = None) -> None:
+        if self._session is not None:
+            # What other callbacks do at the end of an epoch comes now.
+            self._session.phase("epoch_end")
         if self._validating and self._state is not None:
             self._state.validation_ends()
             self._validating = False
@@ -187,6 +218,7 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
             self._steps_before += self._state.course.next_batch
             self._state.course.epoch_ends()
             self._session.gap()
+            self._session.phase("epoch_end", epoch)
 
     def on_train_end(self, logs: Any = None) -> None:
         with self._guard:
@@ -231,6 +263,8 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
             say(f"this training begins anew. {error}")
             return None
         chapters.resumed(choice.rescue.path)
+        found = choice.rescue
+        session.link.goes_on_from(found.path, found.step, found.bytes, found.created_unix_s)
         self._steps_before = choice.rescue.step - state.course.next_batch
         return resumption
 

@@ -25,6 +25,7 @@ from watchdog_app.protocol.client import Client
 
 _MOST_WAITING = 100  # messages; the oldest is dropped
 _REPORT_EVERY_S = 1.0
+_NEWS_EVERY_S = 0.25  # phases of a hundredth of a second are nobody's business
 _PROGRESS_EVERY_S = 0.25
 _FIRST_RETRY_S = 0.5
 _LAST_RETRY_S = 10.0
@@ -63,6 +64,7 @@ class Line:
         self._pipe_lock = threading.Lock()
         self._sent: Mapping[str, Any] | None = None
         self._saving = False
+        self._hurried = False
         self._end = threading.Lock()  # opened when the thread has ended
         self._end.acquire()
 
@@ -89,6 +91,12 @@ class Line:
         """Leave a message to be sent; never waits."""
         self._waiting.append((method, params))
         self._wake()
+
+    def hurry(self) -> None:
+        """Send `fields` soon: they hold news."""
+        if not self._hurried:
+            self._hurried = True
+            self._wake()
 
     def stop(self) -> None:
         """Let the thread end once it has sent what waits, if it can be sent at once."""
@@ -165,13 +173,19 @@ class Line:
             if progress is not None:
                 client.notify("agent.progress", **progress)
             now = time.monotonic()
+            due = next_report
+            if self._hurried:
+                due -= _REPORT_EVERY_S - _NEWS_EVERY_S
+                if now >= due:
+                    self._hurried = False  # before the fields are read: later ones hurry anew
             fields = self.fields
-            if fields is not self._sent and now >= next_report:
+            if fields is not self._sent and now >= due:
                 if fields and fields != self._sent:
                     client.notify("agent.report", **_plain(fields))
                     next_report = now + _REPORT_EVERY_S
                 self._sent = fields
-            if self._wait(_PROGRESS_EVERY_S if self._saving else _REPORT_EVERY_S):
+            quick = self._saving or self._hurried
+            if self._wait(_PROGRESS_EVERY_S if quick else _REPORT_EVERY_S):
                 self._take_all(client)
 
     def _send_waiting(self, client: Client) -> None:

@@ -80,6 +80,12 @@ class Link:
         if self._line is not None:
             self._line.fields = self._fields
 
+    def report_soon(self, **fields: Any) -> None:
+        """The same of what is news at once: a phase that begins, growth that is announced."""
+        self.report(**fields)
+        if self._line is not None:
+            self._line.hurry()
+
     def accepted(self, request: str | int) -> None:
         """The save that `request` asks for is about to begin."""
         self._post("agent.progress", request=request, state="accepted")
@@ -110,6 +116,17 @@ class Link:
         if self._line is not None:
             self._line.last_saved = told
         self._post("agent.saved", request=request, **told)
+
+    def goes_on_from(self, path: str, step: int, bytes_: int, saved_unix_s: float) -> None:
+        """The rescue that this training was restored from: until it saves anew, that one stands."""
+        if self._last_saved is None:
+            self._last_saved = {
+                "path": path,
+                "step": step,
+                "bytes": bytes_,
+                "seconds": 0.0,
+                "saved_unix_s": saved_unix_s,
+            }
 
     def failed(self, request: str | int | None, error: str, remedy: str | None) -> None:
         """The save did not happen; the training goes on."""

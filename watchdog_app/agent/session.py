@@ -24,6 +24,7 @@ from watchdog_app.errors import RescueError
 
 _REPORT_EVERY_S = 0.5  # the link sends at most one a second; half of that keeps it fresh
 _REARM_AFTER_S = 10.0  # a process that lives on after a save may hold its reserve again
+_LONGEST_WORD, _LONGEST_TEXT = 40, 100  # the daemon takes no longer ones
 _SMOOTHING = 0.1  # of the step time: about the last ten steps
 _LONGEST_RATIO = 4.0  # a gap longer than this many steps is a validation or a pause, not a step
 
@@ -66,6 +67,8 @@ class Session:
         self._last: float | None = None  # the boundary before, None after a gap
         self._next_report = 0.0
         self._rearm_at: float | None = None
+        self._phase: str | None = None
+        self._expected = 0  # announcements so far
 
     @property
     def step_s(self) -> float | None:
@@ -138,6 +141,42 @@ class Session:
     def gap(self) -> None:
         """What comes next is no step (validation, a new epoch): do not count it as one."""
         self._last = None
+
+    def phase(self, name: str, epoch: int | None = None) -> None:
+        """
+        Another part of an epoch begins: the daemon learns what each part needs.
+
+        Args:
+            name: "train", "validate", "save", "epoch_end", or a word of the program's own.
+            epoch: counted from 0; None: as reported last.
+        """
+        name = name[:_LONGEST_WORD]
+        if name == self._phase:
+            return
+        self._phase = name
+        with self.guard:
+            fields: dict[str, Any] = {"phase": name}
+            if epoch is not None:
+                fields["epoch"] = epoch
+            self.link.report_soon(**fields)
+
+    def expect(self, bytes_: int, what: str) -> None:
+        """
+        The program is about to take so much more memory, and no more.
+
+        Raises:
+            ValueError: `bytes_` is negative or no number.
+        """
+        count = int(bytes_)
+        if count < 0:
+            raise ValueError(f"bytes must not be negative, but is {bytes_}")
+        with self.guard:
+            self._expected += 1
+            self.link.report_soon(
+                expected_bytes=count,
+                expected_for=what[:_LONGEST_TEXT],
+                expected_number=self._expected,
+            )
 
     def end(self) -> None:
         """The training ended well: tell the daemon, give memory and threads back."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -86,7 +87,7 @@ class Rescue:
         store = RescueStore(chapters.chapter_directory(self.directory), keep)
         link = Link("tensorflow", store.directory, notebook_path())
         self._session: Session | None = Session(store, link, self._state.capture)
-        self._resume(store, resume)
+        self._resume(self._session, resume)
         self._session.prepare()
 
     @property
@@ -151,6 +152,41 @@ class Rescue:
         if saved is not None:
             self._tell()
 
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """
+        What is done inside is no training step: `with rescue.phase("validate"): ...`.
+
+        The daemon learns what memory it takes, and foretells the next.
+
+        Args:
+            name: "validate", "save", "epoch_end", or a word of your own.
+        """
+        if self._session is not None:
+            self._session.phase(name, self.epoch)
+        try:
+            yield
+        finally:
+            if self._session is not None:
+                self._session.phase("train")
+                self._session.gap()
+
+    def expect(self, bytes_: int, what: str) -> None:
+        """
+        Announce memory that the program is about to take: growth up to that is no leak.
+
+        What was announced last counts; 0 takes it back.
+
+        Args:
+            bytes_: so much more than now.
+            what: as a person would call it: "the shuffle buffer".
+
+        Raises:
+            ValueError: `bytes_` is negative.
+        """
+        if self._session is not None:
+            self._session.expect(bytes_, what)
+
     def save(self, reason: str = "asked by the program") -> str | None:
         """
         Save now, without the daemon having asked; between two steps.
@@ -188,8 +224,8 @@ class Rescue:
         if session is not None:
             session.end()
 
-    def _resume(self, store: RescueStore, resume: bool | str) -> None:
-        choice = chapters.choose(self.directory, store, resume)
+    def _resume(self, session: Session, resume: bool | str) -> None:
+        choice = chapters.choose(self.directory, session.store, resume)
         if choice.why is not None:
             say(choice.why)
         if choice.rescue is None:
@@ -210,6 +246,8 @@ class Rescue:
         self.epoch = saved.position["epoch"]
         self._passes.continue_from(saved.position["passes"])
         chapters.resumed(rescue.path)
+        found = rescue
+        session.link.goes_on_from(found.path, found.step, found.bytes, found.created_unix_s)
         say(
             f"going on from {rescue.path}: step {rescue.step}, epoch {self.epoch + 1}. "
             "To begin anew: Rescue(..., resume=False)."

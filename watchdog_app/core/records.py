@@ -209,6 +209,10 @@ class AgentView:
     epoch: int | None = None
     batch: int | None = None
     loss: float | None = None
+    phase: str | None = None  # "train", "validate", "save", "epoch_end", or the program's own word
+    expected_bytes: int | None = None  # it said that it would grow by so much, and then stop
+    expected_for: str | None = None  # ... and what for
+    expected_number: int | None = None  # of that announcement: each is a new one
     reported_mono_s: float | None = None
     saving: bool = False
     rescue: RescueRecord | None = None

@@ -85,9 +85,11 @@ class Agents:
                 f"Process {pid} with start time {key.start_time} is not running here.", REFUSED
             )
         old = self._agents.get(key)
-        rescue, rescue_mono_s = (None, None)
+        # One that was saved before this daemon came, or that the training goes on from.
+        rescue, rescue_mono_s = _told(params.part_or_none("rescue"))
         if old is not None:
-            rescue, rescue_mono_s = old.view.rescue, old.view.rescue_mono_s
+            if old.view.rescue is not None:
+                rescue, rescue_mono_s = old.view.rescue, old.view.rescue_mono_s
             self._forget(old)
         agent = Agent(
             key,
@@ -125,6 +127,10 @@ class Agents:
             epoch=params.whole_or_none("epoch", 0, _FAR),
             batch=params.whole_or_none("batch", 0, _FAR),
             loss=_loss(params),
+            phase=params.text_or_none("phase", 40),
+            expected_bytes=params.whole_or_none("expected_bytes", 0, _FAR),
+            expected_for=params.text_or_none("expected_for", 100),
+            expected_number=params.whole_or_none("expected_number", 0, _FAR),
             reported_mono_s=now_mono_s,
         )
 
@@ -238,3 +244,21 @@ def _loss(params: Params) -> float | None:
 def checkpoint_params(request: str, reason: str, deadline_s: float) -> dict[str, Any]:
     """Parameters of `agent.checkpoint`."""
     return {"request": request, "reason": reason, "deadline_s": deadline_s, "then": "continue"}
+
+
+def _told(params: Params | None) -> tuple[RescueRecord | None, float | None]:
+    """The rescue that an agent brings with it, and when on our clock that was complete."""
+    if params is None:
+        return None, None
+    now_unix_s = time.time()
+    saved_unix_s = params.number_or_none("saved_unix_s", 0, 1e11)
+    if saved_unix_s is None:
+        saved_unix_s = now_unix_s
+    rescue = RescueRecord(
+        path=params.text("path"),
+        step=params.whole("step", 0, _FAR),
+        bytes=params.whole("bytes", 0, _FAR),
+        seconds=params.number_or_none("seconds", 0, 1e7) or 0.0,
+        saved_unix_s=saved_unix_s,
+    )
+    return rescue, time.monotonic() - max(0.0, now_unix_s - saved_unix_s)
