@@ -90,6 +90,25 @@ def test_swap_of_processes_is_read_once_the_machine_swaps(tree: Tree):
     assert samples[431].swap_bytes is None
 
 
+def test_shared_memory_is_told_from_pages_of_files_whenever_shared_pages_have_moved(tree: Tree):
+    """RssShmem of status; that file is not read for nothing."""
+    machine = tree.machine()
+
+    def shmem(pages: int, kib: int) -> int | None:
+        tree.write("420/statm", f"900000 300000 {pages} 1 0 1676 0\n")
+        tree.write("420/status", f"Name:\tpython\nRssShmem:\t{kib:8} kB\n")
+        moment_s = float(len(seen))
+        found = {s.key.pid: s for s in machine.sample(moment_s, NOW_UNIX_S).processes}
+        return found[420].shmem_bytes
+
+    step = (4 << 20) // PAGE
+    seen: list[int | None] = []
+    for pages, kib in ((step - 1, 7), (2 * step, 5000), (2 * step + 1, 5004), (4 * step, 13000)):
+        seen.append(shmem(pages, kib))
+
+    assert [None, 5000 * 1024, 5000 * 1024, 13000 * 1024] == seen
+
+
 def test_process_that_ends_is_dropped_and_its_descriptors_with_it(tree: Tree):
     """Gone between two ticks is normal: no error, no fault."""
     machine = tree.machine()

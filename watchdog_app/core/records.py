@@ -75,6 +75,7 @@ class ProcessSample:
     cpu_s: float  # user + system since the process began
     # Pages that a fork shares with its parent until one of them writes; None: no fork.
     cow_bytes: int | None = None
+    shmem_bytes: int | None = None  # shared memory within shared_bytes; the rest is of files
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,7 @@ class Usage:
 
     def add(self, mono_s: float, task: Task) -> None:
         """Take one look at it."""
-        # With its swap: a task that is being swapped out does not shrink.
-        self.memory.add(mono_s, task.rss_bytes + (task.swap_bytes or 0))
+        self.memory.add(mono_s, held_bytes(task))
         if self._cpu_from is None:
             self._cpu_from = (mono_s, task.cpu_s)
             return
@@ -35,12 +34,29 @@ class Usage:
 
     @property
     def trend_bytes_per_s(self) -> float | None:
-        """Growth of RAM and swap, over the longest window that is known; None: too early."""
+        """Growth of what it holds, over the longest window that is known; None: too early."""
         for window in _TREND_WINDOWS_S:
             rate = self.memory.rate(window)
             if rate is not None:
                 return rate
         return None
+
+
+def held_bytes(task: Task) -> int:
+    """
+    What a task holds in RAM and swap that the kernel cannot take back by itself.
+
+    Without pages of files: whoever walks through a mapped data set fills no group and no machine
+    by it, and must not be blamed for what a neighbour does. With swap: a task that is being
+    swapped out does not shrink. Pages that members share are counted once, as in
+    `core.tasks.resident_bytes`.
+    """
+    private = shmem = 0
+    for member in task.members:
+        own = max(0, member.rss_bytes - (member.shared_bytes or 0))
+        private += own if member is task.members[0] else max(0, own - (member.cow_bytes or 0))
+        shmem = max(shmem, member.shmem_bytes or 0)
+    return private + shmem + (task.swap_bytes or 0)
 
 
 class SwapTraffic:

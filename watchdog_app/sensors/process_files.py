@@ -22,6 +22,9 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 # nobody's training; what a user froze or built stands elsewhere.
 _SYSTEM_FOLDERS = ("/usr/bin/", "/usr/sbin/", "/usr/lib", "/bin/", "/sbin/", "/lib", "/snap/")
 _MAPS_LIMIT = 1 << 20
+# How far shared pages may move before it is asked again what they are: the file that says so
+# costs 10 us, ten times as much as the one with their number.
+_SHARED_STEP_PAGES = (4 << 20) // _PAGE
 
 
 def _stat_of(data: bytes, path: str) -> procfs.Stat:
@@ -110,7 +113,7 @@ def embeds_python(proc: str, pid: int, exe: str) -> bool:
 class ProcessFiles:
     """What is read of one watched process each tick."""
 
-    __slots__ = ("_last", "_proc", "_stat", "_statm", "key", "stat")
+    __slots__ = ("_last", "_proc", "_shared", "_shmem", "_stat", "_statm", "key", "stat")
 
     def __init__(self, proc: str, key: ProcessKey, stat: procfs.Stat) -> None:
         self.key = key
@@ -119,6 +122,8 @@ class ProcessFiles:
         self._stat = KeptFile(f"{proc}/{key.pid}/stat")
         self._statm = KeptFile(f"{proc}/{key.pid}/statm")
         self._last: ProcessSample | None = None
+        self._shmem: int | None = None
+        self._shared = 0  # pages, when that was read
 
     def sample(self, *, swap_in_use: bool) -> ProcessSample:
         """
@@ -157,21 +162,27 @@ class ProcessFiles:
         except ValueError as error:
             raise Unsupported(f"{self._statm.path} cannot be understood: {error}") from error
         self.stat = stat
+        status = b""
+        if swap_in_use or abs(shared - self._shared) >= _SHARED_STEP_PAGES:
+            status = self._status()
+        if status:
+            self._shmem, self._shared = procfs.parse_shmem(status), shared
         return ProcessSample(
             self.key,
             stat.ppid,
             stat.state,
             resident * _PAGE,
             shared * _PAGE,
-            self._swap() if swap_in_use else 0,
+            procfs.parse_swap(status) if swap_in_use else 0,
             stat.vsize_bytes,
             stat.cpu_ticks / TICKS_PER_S,
+            shmem_bytes=self._shmem,
         )
 
-    def _swap(self) -> int | None:
+    def _status(self) -> bytes:
         with suppress(SensorError):
-            return procfs.parse_swap(read_bytes(f"{self._proc}/{self.key.pid}/status", 4096))
-        return None
+            return read_bytes(f"{self._proc}/{self.key.pid}/status", 4096)
+        return b""
 
     def close(self) -> None:
         """Give the descriptors back; the next sample opens them again."""

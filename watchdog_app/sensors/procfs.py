@@ -71,6 +71,11 @@ def parse_swap(status: bytes) -> int | None:
     return _kib_line(status, b"\nVmSwap:")
 
 
+def parse_shmem(status: bytes) -> int | None:
+    """Resident bytes of shared memory, of /proc/PID/status; None: not in it (before Linux 4.5)."""
+    return _kib_line(status, b"\nRssShmem:")
+
+
 def parse_private(smaps_rollup: bytes) -> int | None:
     """Bytes that no other process maps, of /proc/PID/smaps_rollup; None: not in it."""
     clean = _kib_line(smaps_rollup, b"\nPrivate_Clean:")

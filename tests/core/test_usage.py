@@ -1,0 +1,126 @@
+"""What a task holds: who is blamed rests on it."""
+
+from __future__ import annotations
+
+import pytest
+
+from watchdog_app.core.ceilings import readings
+from watchdog_app.core.culprits import attribute
+from watchdog_app.core.growth import Growth
+from watchdog_app.core.outlook import CeilingKind
+from watchdog_app.core.records import (
+    CgroupMemory,
+    HostMemory,
+    ProcessInfo,
+    ProcessKey,
+    ProcessSample,
+    Snapshot,
+    TaskKind,
+)
+from watchdog_app.core.tasks import group
+from watchdog_app.core.usage import Usage, held_bytes
+
+MIB, GIB = 1 << 20, 1 << 30
+GROUP = "/sys/fs/cgroup/train"
+HOST = HostMemory(64 * GIB, 50 * GIB, 0, 0, None, None, None, None, None)
+
+
+def process(pid, rss, *, shared=None, shmem=None, swap=0, cow=None, ppid=0):
+    """A sample; sizes in MiB."""
+
+    def size(value):
+        return None if value is None else int(value * MIB)
+
+    return ProcessSample(
+        ProcessKey(pid, pid),
+        ppid,
+        "R",
+        int(rss * MIB),
+        size(shared),
+        size(swap),
+        None,
+        0.0,
+        size(cow),
+        size(shmem),
+    )
+
+
+def infos(*samples):
+    """A script in the group for each."""
+    return {
+        each.key: ProcessInfo(
+            each.key, 0, 1, None, None, (), None, TaskKind.SCRIPT, f"p{each.key.pid}", cgroup=GROUP
+        )
+        for each in samples
+    }
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        ([process(1, 500)], 500),  # nobody says what is shared
+        ([process(1, 500, shared=100)], 400),  # nor what of it is no file
+        ([process(1, 500, shared=100, shmem=0)], 400),
+        ([process(1, 500, shared=100, shmem=60)], 460),
+        ([process(1, 500, shared=600)], 0),  # counters of different moments
+        ([process(1, 500, swap=50)], 550),
+        ([process(1, 500, swap=None)], 500),
+        ([process(1, 500, shared=90, shmem=80), process(2, 200, shared=90, shmem=80, ppid=1)], 600),
+        ([process(1, 500), process(2, 450, cow=400, ppid=1)], 550),
+        ([process(1, 500), process(2, 450, cow=999, ppid=1)], 500),
+    ],
+)
+def test_a_task_holds_what_cannot_be_taken_back_from_it(members, expected):
+    """Its own pages, shared memory once, and swap; no pages of files."""
+    (task,) = group(members, infos(*members))
+
+    assert expected * MIB == held_bytes(task)
+
+
+def blamed(first, second):
+    """Who is guilty of a group that fills by what is no file, after half a minute."""
+    usage, ceiling = (Usage(), Usage()), Growth()
+    for second_s in range(31):
+        samples = (first(second_s), second(second_s))
+        known = infos(*samples)
+        tasks = group(samples, known)
+        held = sum(
+            each.rss_bytes - (each.shared_bytes or 0) + (each.shmem_bytes or 0) for each in samples
+        )
+        files = sum((each.shared_bytes or 0) - (each.shmem_bytes or 0) for each in samples)
+        memory = CgroupMemory(
+            GROUP, 2, held + files, files, 0, 8 * GIB, None, None, None, None, None
+        )
+        snapshot = Snapshot(float(second_s), 0.0, HOST, samples, (memory,), infos=known)
+        (reading,) = (
+            each for each in readings(snapshot, tasks) if each.key.kind is CeilingKind.CGROUP
+        )
+        ceiling.add(float(second_s), reading.used)
+        for each, task in zip(usage, tasks, strict=True):
+            each.add(float(second_s), task)
+    growths = {task.key: each.memory for task, each in zip(tasks, usage, strict=True)}
+    return [each.name for each in attribute(reading, 20.0 * MIB, ceiling, tasks, growths).guilty]
+
+
+def test_who_reads_a_mapped_file_is_not_blamed_for_its_neighbours_leak():
+    """Its pages are given back whenever somebody needs the room."""
+
+    def reader(t):
+        return process(1, 100 + 80 * t, shared=80 * t, shmem=0)
+
+    def leaking(t):
+        return process(2, 100 + 20 * t, shared=10, shmem=0)
+
+    assert ["p2"] == blamed(reader, leaking)
+
+
+def test_who_fills_shared_memory_is_blamed_for_it():
+    """Nobody can take that back; it is no file though it counts as shared."""
+
+    def reader(t):
+        return process(1, 100 + 80 * t, shared=80 * t, shmem=0)
+
+    def sharing(t):
+        return process(2, 100 + 20 * t, shared=20 * t, shmem=20 * t)
+
+    assert ["p2"] == blamed(reader, sharing)
