@@ -246,8 +246,7 @@ class Rescue:
         self.epoch = saved.position["epoch"]
         self._passes.continue_from(saved.position["passes"])
         chapters.resumed(rescue.path)
-        found = rescue
-        session.link.goes_on_from(found.path, found.step, found.bytes, found.created_unix_s)
+        session.link.goes_on_from(rescue.path, rescue.step, rescue.bytes, rescue.created_unix_s)
         say(
             f"going on from {rescue.path}: step {rescue.step}, epoch {self.epoch + 1}. "
             "To begin anew: Rescue(..., resume=False)."

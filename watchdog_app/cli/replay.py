@@ -39,7 +39,7 @@ exit codes: 0 played, 1 failure (with --jsonl: some lines were no samples), 2 us
 
 _STAGES = ("warn", "rescue")
 _CAUTIONS = ("low", "normal", "high")
-_MOST_POINTS = 200_000
+_MOST_POINTS = 10_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from watchdog_app.core import advice, continuity, recheck
-from watchdog_app.core.at_risk import agents_by_task, costs
+from watchdog_app.core import advice, continuity, foreknowledge, recheck
+from watchdog_app.core.at_risk import agents_by_task, costs, with_cheap_save
 from watchdog_app.core.culprits import Attribution, attribute
 from watchdog_app.core.deaths import Cause, death_notice, worth_telling
 from watchdog_app.core.forecast import Forecaster, TrendForecaster
@@ -89,8 +89,10 @@ class Engine:
         self._ceilings: dict[CeilingKey, Growth] = {}
         self._usage: dict[ProcessKey, Usage] = {}
         self._swap = SwapTraffic()
+        self._foreknowledge = foreknowledge.Foreknowledge()
         self._policy = Policy()
         self._clock: tuple[float, float] | None = None  # mono, unix of the last tick
+        self._passed_s = 0.0  # since the tick before
         self._issued = 0
         self.wants_tick = False
 
@@ -125,12 +127,14 @@ class Engine:
                 process as a member.
         """
         now = snapshot.mono_s
-        passed_s = 0.0 if self._clock is None else now - self._clock[0]
+        self._passed_s = 0.0 if self._clock is None else now - self._clock[0]
         self._clock = (now, snapshot.unix_s)
         self.wants_tick = False
         self._follow(snapshot, tasks, readings)
         self._policy.observe_agents(agents, now)
         with_agent = agents_by_task(tasks, agents)
+        seen = (self._usage, with_agent)
+        self._foreknowledge.follow(now, snapshot.host, self._swap, tasks, seen)
         everyone = {task.key: task for task in tasks}
         assessments: dict[CeilingKey, Assessment] = {}
         blamed: dict[CeilingKey, Attribution] = {}
@@ -139,6 +143,9 @@ class Engine:
             under = {key: everyone[key] for key in reading.tasks if key in everyone}
             at_risk = {key: with_agent[key] for key in under if key in with_agent}
             assessment = self._assess(reading, at_risk, now)
+            foretold = self._foreknowledge.foretell(reading)
+            surely = assessment.notify
+            assessment = foreknowledge.raised(assessment, foretold)
             incident = self._incident(reading, assessment, snapshot)
             if assessment.forecast is not None or incident is not None:
                 blamed[reading.key] = attribute(
@@ -150,8 +157,11 @@ class Engine:
                 )
             if incident is not None:
                 if assessment.stage >= Stage.WARN or assessment.notify:
-                    incident.blame(blamed[reading.key])
-                assessment = self._follow_incident(incident, reading, assessment, at_risk, passed_s)
+                    incident.blame(foreknowledge.blamed(blamed[reading.key], foretold))
+                assessment = self._follow_incident(incident, reading, assessment, at_risk, surely)
+                if foretold is None and assessment.stage < Stage.HOLD and assessment.notify:
+                    quiet = self._foreknowledge.explains(reading, incident.attribution)
+                    assessment = replace(assessment, notify=not quiet)
                 scenes.append(
                     self._scene(snapshot, reading, assessment, incident, (under, at_risk))
                 )
@@ -243,6 +253,7 @@ class Engine:
         now = snapshot.mono_s
         self._swap.add(now, snapshot.host)
         keys = {reading.key for reading in readings}
+        self._foreknowledge.forget(keys)
         for gone in self._ceilings.keys() - keys:
             del self._ceilings[gone]
             self._watches.pop(gone, None)
@@ -263,7 +274,8 @@ class Engine:
             settings = self._settings
             watch = CeilingWatch(settings.watch, settings.stages, forecaster, reading.unit)
             found = self._watches[reading.key] = _Watched(watch, forecaster, reading.unit)
-        return found.watch.step(now, reading.used, reading.limit, costs(agents))
+        assessment = found.watch.step(now, reading.used, reading.limit, costs(agents))
+        return with_cheap_save(assessment, reading, agents, self._settings.stages)
 
     def _incident(
         self, reading: CeilingReading, assessment: Assessment, snapshot: Snapshot
@@ -289,16 +301,16 @@ class Engine:
         reading: CeilingReading,
         assessment: Assessment,
         agents: Mapping[ProcessKey, list[AgentView]],
-        dt_s: float,
+        surely: bool,
     ) -> Assessment:
         """Bring an incident up to date; the assessment with the stage that follows from both."""
         recent = self._ceilings[reading.key].rate(_PACE_WINDOW_S)
         held = any(agent.saving for each in agents.values() for agent in each)
-        incident.pace(assessment.slope_per_s, recent, dt_s, held)
+        incident.pace(assessment.slope_per_s, recent, self._passed_s, held)
         if not reading.lethal:
             # A pause is for what kills; here the worst is that the machine gets slow.
             assessment = replace(assessment, stage=min(assessment.stage, Stage.RESCUE))
-        elif _at_the_end(incident, reading, assessment, self._settings.stages.hold_s):
+        elif surely and _at_the_end(incident, reading, self._settings.stages.hold_s):
             assessment = replace(assessment, stage=Stage.HOLD)
         incident.observe(
             max(assessment.stage, Stage.WARN) if assessment.notify else assessment.stage,
@@ -369,9 +381,7 @@ class Engine:
         return f"{int(unix_s * 1000):x}-{self._issued}"
 
 
-def _at_the_end(
-    incident: IncidentState, reading: CeilingReading, assessment: Assessment, hold_s: float
-) -> bool:
+def _at_the_end(incident: IncidentState, reading: CeilingReading, hold_s: float) -> bool:
     """
     The very end by the pace of the training, where saves slow down what the trend can see.
 
@@ -380,4 +390,4 @@ def _at_the_end(
     """
     left_s = incident.left_s(reading)
     near = reading.limit > 0 and reading.used >= _AT_THE_LIMIT * reading.limit
-    return assessment.notify and left_s <= (hold_s if near else min(hold_s, _NO_TIME_S))
+    return left_s <= (hold_s if near else min(hold_s, _NO_TIME_S))

@@ -159,6 +159,15 @@ class Params:
             raise _bad(name, f"must be between {low:g} and {high:g}")
         return float(value)
 
+    def part_or_none(self, name: str) -> Params | None:
+        """An object within the parameters, or None."""
+        value = self._values.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise _bad(name, "must be an object")
+        return Params(value)
+
     def truth(self, name: str, default: bool = False) -> bool:
         """True or false; `default` when absent."""
         value = self._values.get(name)

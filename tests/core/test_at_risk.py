@@ -1,0 +1,57 @@
+"""A training that saves in no time is saved on doubtful evidence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from watchdog_app.core.at_risk import with_cheap_save
+from watchdog_app.core.outlook import (
+    Assessment,
+    CeilingKey,
+    CeilingKind,
+    CeilingReading,
+    Forecast,
+    Regime,
+    Stage,
+)
+from watchdog_app.core.records import AgentView, ProcessKey
+from watchdog_app.core.settings import StageSettings
+
+KEY = ProcessKey(10, 1)
+READING = CeilingReading(CeilingKey(CeilingKind.CGROUP, "/g"), "g", 80, 100, "bytes", True, (KEY,))
+DOUBTFUL = Assessment(Stage.WATCH, Regime.LINEAR, 5.0, 0.85, Forecast(8.0, 5.0, 20.0), "rising")
+AGENT = AgentView(KEY, "keras", "/r", training=True, step=100, step_s=0.05, save_s=0.1)
+
+
+def test_a_doubtful_end_within_reach_opens_the_eager_tier_alone():
+    """A silent checkpoint, and no notice."""
+    found = with_cheap_save(DOUBTFUL, READING, {KEY: [AGENT]}, StageSettings())
+
+    assert found.rescue
+    assert Stage.RESCUE == found.stage
+    assert not found.notify
+
+
+@pytest.mark.parametrize(
+    ("assessment", "reading", "agent"),
+    [
+        (replace(DOUBTFUL, forecast=None), {}, {}),
+        (replace(DOUBTFUL, forecast=Forecast(60.0, 30.0, 90.0)), {}, {}),
+        (replace(DOUBTFUL, ratio=0.7), {}, {}),
+        (DOUBTFUL, {"lethal": False}, {}),
+        (DOUBTFUL, {}, {"save_s": None}),
+        (DOUBTFUL, {}, {"save_s": 8.0}),
+        (DOUBTFUL, {}, {"step": 3}),
+        (DOUBTFUL, {}, {"training": False}),
+    ],
+    ids=["no end", "far", "little used", "only slow", "cost unknown", "dear", "starting", "over"],
+)
+def test_otherwise_the_evidence_decides_as_before(assessment, reading, agent):
+    """Nothing is added."""
+    agents = {KEY: [replace(AGENT, **agent)]}
+
+    assert assessment == with_cheap_save(
+        assessment, replace(READING, **reading), agents, StageSettings()
+    )
