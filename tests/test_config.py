@@ -197,3 +197,14 @@ def test_rules_keep_their_order_and_leave_open_what_they_do_not_say(read):
         last["value"],
         last["source"],
     )
+
+
+def test_a_slip_in_an_environment_variable_is_told(read):
+    """It would be without effect, and nobody would know."""
+    with pytest.raises(ConfigError, match="Did you mean WATCHDOG_STAGES_WARN_S"):
+        read("", WATCHDOG_STAGES_WRN_S="5m")
+
+
+def test_other_variables_of_ours_are_no_settings(read):
+    """Folders are named by the environment too."""
+    assert read("", WATCHDOG_RUNTIME_DIR="/x", WATCHDOG_AGENT_STRICT="1")

@@ -60,9 +60,26 @@ def load(
         if name in env:
             values[key] = _value(f"environment variable {name}", key, spec, env[name])
             sources[key] = ENVIRONMENT
+    _check_names(env)
     settings = _build(values, rules)
     _check_together(settings, sources)
     return settings, sources
+
+
+def _check_names(env: Mapping[str, str]) -> None:
+    """A setting of the environment with a slip in its name must not be without effect."""
+    known = {ENV_PREFIX + key.replace(".", "_").upper(): key for key in KEYS}
+    sections = tuple(f"{ENV_PREFIX}{key.partition('.')[0].upper()}_" for key in KEYS)
+    for name in env:
+        if name.startswith(sections) and name not in known:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, known, 1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise ConfigError(
+                f"The environment variable {name} names no setting.{hint} "
+                "All settings: watchdog config"
+            )
 
 
 def describe(settings: Settings, sources: Sources) -> list[dict[str, Any]]:
