@@ -51,6 +51,7 @@ class Foreknowledge:
 
     def __init__(self) -> None:
         self._tasks: dict[ProcessKey, Phases] = {}
+        self._seen: dict[ProcessKey, float] = {}  # its agent, last
         self._names: dict[ProcessKey, str] = {}
         self._short_since: dict[CeilingKey, float] = {}
         self._said: dict[CeilingKey, tuple[float, Foretold]] = {}  # open until, what
@@ -79,14 +80,21 @@ class Foreknowledge:
         usage, agents = seen
         self._now = now_mono_s
         self._names = {task.key: task.name for task in tasks if task.key in agents}
-        for gone in self._tasks.keys() - agents.keys():
-            del self._tasks[gone]
+        present = {task.key for task in tasks}
+        for key in self._tasks.keys() - agents.keys():
+            # Its growth is looked at for some seconds more, and so is what explains it.
+            if key in present and now_mono_s - self._seen[key] <= _OUTLIVES_S:
+                last = usage[key].memory.last or 0.0
+                self._tasks[key].observe(now_mono_s, last, AgentView(key, "", ""))
+            else:
+                del self._tasks[key], self._seen[key]
         for key, views in agents.items():
             level = usage[key].memory.last if key in usage else None
             if level is None:
                 continue
             # One that says nothing of the kind must not hide another in the same task.
             view = max(views, key=lambda v: (v.training, v.phase is not None, v.step or 0))
+            self._seen[key] = now_mono_s
             self._tasks.setdefault(key, Phases()).observe(now_mono_s, level, view)
         self._follow_thrash(host, swap)
 

@@ -1,0 +1,246 @@
+"""What phases, announcements and swap traffic add to the single series, tick by tick."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from simulation import MB, Machine, Program
+
+from watchdog_app.core.outlook import Decision, DecisionKind
+from watchdog_app.core.records import AgentView, HostMemory, Pressure, Snapshot
+
+EPOCH_S = 100.0
+PHASE_S = 12.0  # the last of an epoch
+
+
+def phase_at(t: float) -> str:
+    return "validate" if t % EPOCH_S >= EPOCH_S - PHASE_S else "train"
+
+
+def validating(
+    peak_mb: float, base_mb: float = 400.0, drift_mb: float = 0.0
+) -> Callable[[float], float]:
+    """Flat while training; rises steadily in each validation, and falls back."""
+
+    def grows(t: float) -> float:
+        into = (t % EPOCH_S) - (EPOCH_S - PHASE_S)
+        epoch = t // EPOCH_S
+        return (base_mb + drift_mb * epoch + max(0.0, into) / PHASE_S * peak_mb) * MB
+
+    return grows
+
+
+class Told(Machine):
+    """A machine whose one training reports what `says` adds to its view."""
+
+    def __init__(
+        self, program: Program, limit_mb: float, says: Callable[[float], dict[str, object]]
+    ) -> None:
+        program.group, program.save_s = "g", 0.1
+        super().__init__(program, groups={"g": limit_mb})
+        self.says = says
+
+    def _agent(self, program: Program) -> AgentView:
+        view = super()._agent(program)
+        return replace(view, **self.says(program.ran_s))
+
+    @property
+    def warnings(self) -> list[Decision]:
+        return [
+            each
+            for each in self.log
+            if each.kind is DecisionKind.NOTIFY and each.evidence["topic"] == "warning"
+        ]
+
+
+def with_phases(t: float) -> dict[str, object]:
+    return {"phase": phase_at(t), "epoch": int(t // EPOCH_S)}
+
+
+def silent(_: float) -> dict[str, object]:
+    return {}
+
+
+def training(grows: Callable[[float], float]) -> Program:
+    return Program(100, "train.ipynb", grows)
+
+
+def test_a_validation_that_gave_back_what_it_took_is_not_told_of_again():
+    """Without phases the second, a little higher, is a warning; with them it is no news."""
+    grows = validating(700.0, drift_mb=20.0)
+
+    without = Told(training(grows), 1300.0, silent).run(2.1 * EPOCH_S)
+    knowing = Told(training(grows), 1300.0, with_phases).run(2.1 * EPOCH_S)
+
+    second = [each for each in without.warnings if each.at_mono_s > EPOCH_S]
+    assert second, "the case is no case"
+    assert [] == [each.at_mono_s for each in knowing.warnings if each.at_mono_s > EPOCH_S]
+
+
+def test_a_validation_that_will_not_fit_is_told_before_it_begins():
+    """A cache has eaten the room: people hear of it while it trains, and the work is saved."""
+    calm = validating(600.0)
+
+    def cached(t: float) -> float:
+        return calm(t) + min(400.0, max(0.0, t - 2 * EPOCH_S - 20.0) * 10) * MB
+
+    without = Told(training(cached), 1300.0, silent).run(2.8 * EPOCH_S)
+    program = training(cached)
+    knowing = Told(program, 1300.0, with_phases).run(2.8 * EPOCH_S)
+
+    third = 2 * EPOCH_S
+    assert [] == [each for each in without.warnings if each.at_mono_s > third]
+    warning = next(each for each in knowing.warnings if each.at_mono_s > third)
+    assert "validation needed 570 MiB more in epoch 2" in warning.reason
+    assert program.key == warning.task
+    assert program.saves[-1] > third
+    assert [] == knowing.kinds(DecisionKind.PAUSE)
+
+
+def test_a_leak_during_validation_is_told_of_as_ever():
+    """What the phase never gave back is not taken for a phase."""
+
+    def grows(t: float) -> float:
+        inside = (t // EPOCH_S) * PHASE_S + max(0.0, (t % EPOCH_S) - (EPOCH_S - PHASE_S))
+        return (300 + 25 * inside) * MB
+
+    program = training(grows)
+
+    machine = Told(program, 1000.0, with_phases).run(3 * EPOCH_S)
+
+    assert machine.warnings
+    assert program.saves
+
+
+def filling(to_mb: float, seconds: float = 40.0) -> Callable[[float], float]:
+    return lambda t: (300 + min(1.0, max(0.0, t - 60.0) / seconds) * to_mb) * MB
+
+
+def announced(mb: float) -> Callable[[float], dict[str, object]]:
+    def says(t: float) -> dict[str, object]:
+        if t < 59.0:
+            return {}
+        return {
+            "expected_bytes": int(mb * MB),
+            "expected_for": "the shuffle buffer",
+            "expected_number": 1,
+        }
+
+    return says
+
+
+def test_a_buffer_that_fills_as_announced_is_not_told_of():
+    """It looks like a leak until it stops; who knows its size is not alarmed."""
+    without = Told(training(filling(600.0)), 1000.0, silent).run(150)
+    knowing = Told(training(filling(600.0)), 1000.0, announced(600.0)).run(150)
+
+    assert without.warnings, "the case is no case"
+    assert [] == knowing.warnings
+
+
+def test_a_buffer_that_cannot_fit_is_told_of_at_once():
+    """Before it has grown at all."""
+    program = training(filling(800.0))
+
+    machine = Told(program, 1000.0, announced(800.0)).run(150)
+
+    assert machine.warnings[0].at_mono_s < 62.0
+    assert "the shuffle buffer will need another" in machine.warnings[0].reason
+    assert program.key == machine.warnings[0].task
+    assert program.saves[0] < 63.0
+
+
+@pytest.mark.parametrize("claimed_mb", [300.0, 600.0])
+def test_growth_beyond_what_was_announced_is_saved_and_told(claimed_mb):
+    """An announcement buys no more than it says, and never the last chance."""
+    program = training(filling(2000.0, 100.0))
+
+    machine = Told(program, 1000.0, announced(claimed_mb)).run(150)
+
+    assert machine.warnings
+    assert program.saves
+    assert "pause:train.ipynb" in machine.kinds()
+    assert not program.dead
+
+
+def test_an_announcement_that_never_came_is_forgotten():
+    """After ten minutes without growth it hides nothing and foretells nothing."""
+    program = training(lambda t: 300 * MB)
+    machine = Told(program, 1000.0, announced(650.0))
+
+    machine.run(700)
+    machine.says = lambda t: {**announced(650.0)(t)}
+    program.grows = lambda t: 300 * MB if t < 720 else (300 + 12 * (t - 720)) * MB
+    machine.run(95)
+
+    assert machine.warnings
+
+
+class Thrashing(Machine):
+    """RAM is level and full; pages go out and come back."""
+
+    per_s = 40 * MB
+    full_percent = 30.0
+
+    def _snapshot(self) -> Snapshot:
+        snapshot = super()._snapshot()
+        moved = int(self.per_s * self.now)
+        host: HostMemory = replace(
+            snapshot.host,
+            swap_in_bytes=moved,
+            swap_out_bytes=moved,
+            pressure=Pressure(50.0, self.full_percent, 0.0, 0.0),
+        )
+        return replace(snapshot, host=host)
+
+
+def test_a_machine_that_thrashes_is_told_of_though_its_level_is_flat():
+    """With the reason, and with what to do; nobody is paused for it."""
+    machine = Thrashing(training(lambda t: 900 * MB), ram_mb=1000, swap_mb=4000)
+
+    machine.run(30)
+
+    told = [each for each in machine.log if each.kind is DecisionKind.NOTIFY]
+    assert 1 == len(told)
+    assert "thrashing" in told[0].reason
+    assert "thrashing" in machine.result.incidents[0].advice[0]
+    assert {DecisionKind.NOTIFY} == {each.kind for each in machine.log}
+
+
+@pytest.mark.parametrize(("per_s", "full"), [(40 * MB, 3.0), (0.1 * MB, 30.0)])
+def test_swap_that_is_used_without_harm_is_left_alone(per_s, full):
+    """Traffic without pressure, or pressure without traffic, is no thrashing."""
+    machine = Thrashing(training(lambda t: 900 * MB), ram_mb=1000, swap_mb=4000)
+    machine.per_s, machine.full_percent = per_s, full
+
+    machine.run(30)
+
+    assert [] == machine.log
+
+
+@pytest.mark.parametrize("limit_mb", [900.0, 1300.0, 2000.0])
+def test_an_agent_without_phases_changes_nothing(limit_mb):
+    """A program that says only that it trains is decided on as if there were no phases."""
+    grows = validating(700.0, drift_mb=60.0)
+
+    plain = Told(training(grows), limit_mb, silent).run(3 * EPOCH_S)
+    trains = Told(training(grows), limit_mb, lambda t: {"phase": "train"}).run(3 * EPOCH_S)
+
+    def words(machine: Machine) -> list[tuple[float, str, str]]:
+        return [(each.at_mono_s, each.kind.value, each.reason) for each in machine.log]
+
+    assert words(plain) == words(trains)
+
+
+def test_what_a_phase_took_stays_explained_when_the_training_ends_with_it():
+    """The agent says good-bye right after the last validation: that is no reason to warn."""
+    machine = Told(training(validating(700.0, drift_mb=20.0)), 1300.0, with_phases)
+    machine.run(2 * EPOCH_S - 1.0)
+    before = len(machine.warnings)
+
+    machine.programs[0].save_s = None
+    machine.run(5.0)
+
+    assert before == len(machine.warnings)
