@@ -14,7 +14,7 @@ import pytest
 
 from watchdog_app.actions import processes, stop_psutil
 from watchdog_app.actions.paused import Paused
-from watchdog_app.actions.process_tree import ancestors, identify, with_descendants
+from watchdog_app.actions.process_tree import ancestors, everyone, identify, with_descendants
 from watchdog_app.core.records import ProcessKey
 from watchdog_app.errors import ActionError, TargetDenied, TargetGone
 
@@ -331,6 +331,77 @@ def test_psutil_refuses_itself_and_the_gone(launch):
         stop_psutil.pause([mine], frozenset(), os.getuid(), 5.0)
     with pytest.raises(TargetGone):
         stop_psutil.pause([ProcessKey(root.pid, 1)], frozenset(), os.getuid(), 5.0)
+
+
+LAUNCHER = """
+import subprocess, sys, time
+kept = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
+                        start_new_session=True)
+worker = subprocess.Popen(["sleep", "600"])
+print("ready", flush=True)
+time.sleep(600)
+"""
+SHELL = """
+import os, pty, sys, time
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execvp("sh", ARGV)
+os.write(terminal, b"sleep 600\\n")
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_another_task_below_is_left_running(launch):
+    """What a launcher started as a task of its own is not stopped with the launcher."""
+    root = launch(LAUNCHER)
+    wait_for(lambda: len(tree_of(root)) == 3)
+    other = next(key for key in tree_of(root) if os.getsid(key.pid) == key.pid and key != root)
+
+    paused = processes.pause([root, other], others=[other])
+
+    assert {*tree_of(root)} - {other} == set(paused.keys)
+    assert "T" not in states([other])
+    assert other not in [key for key, _ in processes.family([root], others=[other])]
+    processes.resume(paused)
+
+
+@pytest.mark.parametrize(
+    ("argv", "stops"), [(["sh", "-i"], False), (["sh", "-c", "sleep 600; true"], True)]
+)
+def test_a_shell_that_somebody_types_in_goes_on(launch, argv, stops):
+    """`pipenv shell` and the like; a notebook's `!command` is stopped with its notebook."""
+    root = launch(SHELL.replace("ARGV", repr(argv)))
+    wait_for(lambda: len(tree_below(root)) == 3)
+    inside = tree_below(root)[1:]
+
+    paused = processes.pause([root, inside[-1]])
+
+    assert ({root, *inside} if stops else {root}) == set(paused.keys)
+    assert stops == ("T" in states(inside))
+    processes.resume(paused)
+
+
+def tree_below(key: ProcessKey) -> list[ProcessKey]:
+    """All that descend from it, shells included."""
+    found = [key]
+    for parent in found:
+        found += [e.key for e in everyone() if e.ppid == parent.pid]
+    return found
+
+
+def test_the_family_is_known_with_who_is_stopped_already(launch):
+    """What is written down before the first signal."""
+    root = launch(TREE)
+    wait_for(lambda: len(tree_of(root)) == 5)
+    by_hand = tree_of(root)[1]
+    os.kill(by_hand.pid, signal.SIGSTOP)
+    wait_for(lambda: {"T"} == states([by_hand]))
+
+    found = dict(processes.family([root]))
+
+    assert set(tree_of(root)) == set(found)
+    assert [by_hand] == [key for key, stopped in found.items() if stopped]
 
 
 def new_group(top: str) -> Path:

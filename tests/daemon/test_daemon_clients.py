@@ -299,6 +299,49 @@ def test_a_pause_of_somebody_else_is_theirs_to_end(world, job):
     assert "T" == state(pid)
 
 
+LAUNCHER = """
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "worker-of-this-test.py"], start_new_session=True)
+time.sleep(600)
+"""
+
+
+def test_a_pause_leaves_other_tasks_running(world):
+    """A launcher is paused, and what it started as a task of its own goes on."""
+    client = world.start()
+    (world.folder / "worker-of-this-test.py").write_text(SLEEP)
+    pid = world.script(LAUNCHER, "launcher.py")
+    world.seen(pid)
+
+    def worker():
+        found = client.call("status")["processes"]
+        return next((t["pid"] for t in found if t["name"] == "worker-of-this-test.py"), None)
+
+    other = world.until(worker, "two tasks are seen")
+    try:
+        assert [pid] == client.call("task.pause", task=str(pid))["pids"]
+
+        assert "T" == state(pid)
+        assert state(other) in "SR"
+        with pytest.raises(RequestError, match="is not paused"):
+            client.call("task.resume", task=str(other))
+    finally:
+        os.kill(other, 9)
+
+
+def test_a_second_pause_is_refused_and_forgets_nothing(world, job):
+    """Asked for twice in a row, before any look: the pause stays known over kill -9."""
+    client, pid = job
+    client.call("task.pause", task=str(pid))
+
+    with pytest.raises(RequestError, match="paused already"):
+        client.call("task.pause", task=str(pid))
+
+    world.kill()
+    client = world.start()
+    assert [pid] == client.call("task.resume", task=None)["resumed"][0]["pids"]
+
+
 def test_a_pause_that_somebody_ends_is_forgotten(world, job):
     """kill -CONT by hand: the daemon notices."""
     client, pid = job

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import sqlite3
 import time
 
 import pytest
 
 from watchdog_app.daemon.journal import Entry, Journal
+from watchdog_app.daemon.journal_reader import reading
 from watchdog_app.daemon.journal_series import SeriesPoints
 from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.thinning import Pace, Point, Thinner
@@ -404,3 +407,69 @@ def test_series_that_are_gone_are_forgotten():
 
     assert [] == thinner.offer(5, Point(1.0, 1.0), "bytes", Pace.REST)
     assert 1 == len(thinner.offer(6, Point(1.0, 1.0), "bytes", Pace.REST))
+
+
+# What else may happen to its file
+
+
+def test_a_pause_is_written_again_when_the_disk_has_room(world):
+    """The disk takes nothing while the task is paused; later the next daemon knows it."""
+    (world.folder / "state").write_text("in the way")
+    client = world.start()
+    pid = world.script("import time\nwhile True: time.sleep(0.1)\n", "held.py")
+    world.seen(pid)
+    client.call("task.pause", task=str(pid))
+
+    os.unlink(world.folder / "state")
+    world.until(lambda: stored_pauses(world), "it is written down", 40)
+
+    world.kill()
+    assert world.start().call("task.resume", task=None)["resumed"]
+
+
+def test_a_removed_journal_is_begun_anew_with_what_is_paused(world):
+    """rm under a running daemon: the pause is in the new file, and the log says it."""
+    client = world.start()
+    pid = world.script("import time\nwhile True: time.sleep(0.1)\n", "held.py")
+    world.seen(pid)
+    client.call("task.pause", task=str(pid))
+
+    for path in (world.folder / "state").glob("journal.db*"):
+        path.unlink()
+    world.until(lambda: stored_pauses(world), "it is written down", 40)
+
+    assert "its file was removed" in world.log()
+    client.call("task.resume", task=None)
+
+
+def stored_pauses(world) -> list:
+    path = world.folder / "state" / "journal.db"
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+            return db.execute("SELECT * FROM pauses").fetchall()
+    except sqlite3.Error:
+        return []
+
+
+@pytest.mark.parametrize("how", ["as it is", "no index can be made"])
+def test_a_journal_that_was_not_closed_is_read_where_nothing_can_be_written(tmp_path, how):
+    """Killed, and the disk is full: what stands in the log beside the file is read too."""
+    journal = Journal(str(tmp_path / "live"), DAY_S, MIB)
+    journal.put_pause("x", {"n": 1})
+    folder = tmp_path / "left"
+    shutil.copytree(tmp_path / "live", folder)
+    journal.close()
+    if how != "as it is":
+        (folder / "journal.db-shm").unlink()
+        (folder / "journal.db-shm").mkdir()
+
+    with reading(str(folder)) as found:
+        assert {"x": {"n": 1}} == found.pauses()
+
+
+def test_a_number_that_is_no_pid_finds_nothing(journal):
+    """Thirty digits are more than SQLite's numbers hold."""
+    journal.add([entry(1.0, pid=7)], [points("b:7:1", (1.0, 4.0, None), pid=7)])
+
+    assert [] == journal.history(task="9" * 30)
+    assert [] == journal.series(task="9" * 30)

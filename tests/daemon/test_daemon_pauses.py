@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from watchdog_app.actions.paused import Paused
-from watchdog_app.core.records import ProcessKey
-from watchdog_app.daemon.pauses import Pause, Pauses, outcome, remembered
+from watchdog_app.core.records import ProcessKey, Task, TaskKind
+from watchdog_app.daemon.pauses import Pause, Pauses, intent, outcome, remembered
 
 ROOT, WORKER = ProcessKey(10, 100), ProcessKey(11, 101)
 PAUSE = Pause(ROOT, "train.py", Paused((ROOT, WORKER), "sigstop", 5.0), "asked for")
@@ -83,3 +83,35 @@ def test_a_second_pause_adds_what_it_stopped():
 
     assert (ROOT, WORKER, late) == pauses.get(ROOT).paused.keys
     assert "asked for" == pauses.get(ROOT).reason
+
+
+TASK = Task(ROOT, "train.py", TaskKind.SCRIPT, 0, (), 0, None, 0.0, None)
+CHILD = ProcessKey(12, 102)
+FAMILY = [(ROOT, False), (WORKER, True), (CHILD, False)]
+
+
+def test_a_pause_cut_short_wakes_whom_it_stopped_and_no_other():
+    """A child that is no Python is among them; who was stopped before the pause is not."""
+    stored = intent(TASK, FAMILY, "boot", "why")
+
+    found = remembered(stored, "boot", states(p10="T", p11="T", p12="T"))
+
+    assert (ROOT, CHILD) == found.paused.keys
+
+
+def test_a_second_pause_cut_short_forgets_nothing_of_the_first():
+    """The intent keeps what was stopped, and adds to it what is found stopped."""
+    stored = intent(TASK, FAMILY, "boot", "again", PAUSE)
+
+    found = remembered(stored, "boot", states(p10="S", p11="T", p12="T"))
+
+    assert (ROOT, WORKER, CHILD) == found.paused.keys
+
+
+def test_a_debugger_ends_no_pause():
+    """State t: it stays ours to resume, now and after a restart."""
+    pauses = Pauses()
+    pauses.add(PAUSE)
+
+    assert [] == list(pauses.ended(states(p10="t", p11="t")))
+    assert PAUSE == remembered(STORED, "boot", states(p10="t", p11="t"))

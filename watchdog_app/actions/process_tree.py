@@ -8,12 +8,13 @@ in between. Source: proc(5), fields of /proc/PID/stat.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from watchdog_app.core.records import ProcessKey
 
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
+_SHELLS = frozenset(("ash", "bash", "csh", "dash", "fish", "ksh", "mksh", "sh", "tcsh", "zsh"))
 
 
 class Identity(NamedTuple):
@@ -23,6 +24,7 @@ class Identity(NamedTuple):
     ppid: int
     state: str  # one letter: R S D T t Z X I
     kernel_thread: bool
+    leads_terminal: bool = False  # first of the session of a terminal, as a terminal's shell is
 
 
 def identify(pid: int, proc: str = "/proc") -> Identity | None:
@@ -41,6 +43,7 @@ def identify(pid: int, proc: str = "/proc") -> Identity | None:
         int(rest[1]),
         rest[0].decode("ascii", "replace"),
         bool(int(rest[6]) & _PF_KTHREAD),
+        int(rest[3]) == pid and int(rest[4]) != 0,
     )
 
 
@@ -66,12 +69,37 @@ def everyone(proc: str = "/proc") -> list[Identity]:
     return [identity for identity in found if identity is not None]
 
 
-def with_descendants(roots: Iterable[ProcessKey], proc: str = "/proc") -> list[Identity]:
+def interactive_shell(identity: Identity, proc: str = "/proc") -> bool:
+    """
+    Somebody types in it: a shell that leads a terminal of its own and was given no command.
+
+    So `pipenv shell` and its like begin. `sh -c` in a terminal of its own, as a notebook's
+    `!command` runs, is work of the program that started it.
+    """
+    if not identity.leads_terminal:
+        return False
+    try:
+        with open(f"{proc}/{identity.key.pid}/cmdline", "rb") as file:
+            argv = file.read().decode("utf-8", "replace").split("\0")[:-1]
+    except OSError:
+        return False
+    if not argv or os.path.basename(argv[0]).lstrip("-") not in _SHELLS:
+        return False
+    short = [each for each in argv[1:] if each.startswith("-") and not each.startswith("--")]
+    if any("i" in each for each in short):
+        return True
+    return not any("c" in each for each in short) and all(each[:1] == "-" for each in argv[1:])
+
+
+def with_descendants(
+    roots: Iterable[ProcessKey], proc: str = "/proc", others: Collection[ProcessKey] = ()
+) -> list[Identity]:
     """
     The named processes and all that descend from them, parents before children.
 
     Children are followed by their parent's pid, so those in sessions of their own are found too.
-    Whoever is gone, or whose pid has passed to another process, is left out.
+    Whoever is gone, or whose pid has passed to another process, is left out; so are `others` and
+    interactive shells, with all that descends from them: they go their own way.
     """
     by_pid = {identity.key.pid: identity for identity in everyone(proc)}
     children: dict[int, list[Identity]] = {}
@@ -87,8 +115,27 @@ def with_descendants(roots: Iterable[ProcessKey], proc: str = "/proc") -> list[I
             if parent.key.pid in found:
                 continue
             found[parent.key.pid] = parent
-            queue.extend(children.get(parent.key.pid, ()))
+            queue.extend(
+                child
+                for child in children.get(parent.key.pid, ())
+                if child.key not in others and not interactive_shell(child, proc)
+            )
     return list(found.values())
+
+
+def below_shell(key: ProcessKey, root: ProcessKey, proc: str = "/proc") -> bool:
+    """Whether an interactive shell stands between a process and the root of its task."""
+    seen = {0, 1, root.pid}
+    pid = key.pid
+    while pid not in seen:
+        seen.add(pid)
+        identity = identify(pid, proc)
+        if identity is None:
+            return False
+        if interactive_shell(identity, proc):
+            return root.pid in ancestors(pid, proc)
+        pid = identity.ppid
+    return False
 
 
 def ancestors(pid: int, proc: str = "/proc") -> frozenset[int]:

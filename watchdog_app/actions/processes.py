@@ -4,8 +4,9 @@ Pausing and resuming a whole task: the face, the same on every system.
 A pause stops the processes that the caller names and everything that descends
 from them, and nothing else: never watchdog itself or what it runs under (so
 never the shell of a task: that is its parent), never another user's process,
-never a thread of the kernel. Every process is identified anew, by pid and
-start time, in the moment it is signalled.
+never a thread of the kernel, never another task or a shell that somebody types
+in. Every process is identified anew, by pid and start time, in the moment it is
+signalled.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Collection, Sequence
 from watchdog_app.actions.paused import Paused, Resumed
 from watchdog_app.core.records import ProcessKey
 
-__all__ = ["Paused", "Resumed", "pause", "resume"]
+__all__ = ["Paused", "Resumed", "family", "pause", "resume"]
 
 _LINUX: bool = sys.platform.startswith("linux")
 
@@ -28,6 +29,7 @@ def pause(
     *,
     own_pids: Collection[int] | None = None,
     own_uid: int | None = None,
+    others: Collection[ProcessKey] = (),
     proc: str = "/proc",
 ) -> Paused:
     """
@@ -37,6 +39,7 @@ def pause(
         members: the task's processes, root first.
         own_pids: never to be stopped besides this process and all it runs under.
         own_uid: whose processes may be stopped; None: this process' user.
+        others: roots of other tasks; they and what descends from them go on.
         proc: where proc is mounted (Linux).
 
     Returns:
@@ -52,10 +55,28 @@ def pause(
     if _LINUX:
         from watchdog_app.actions import stop_linux
 
-        return stop_linux.pause(members, protected, uid, now, proc)
+        return stop_linux.pause(members, protected, uid, now, proc, others=others)
     from watchdog_app.actions import stop_psutil
 
-    return stop_psutil.pause(members, protected, uid, now)
+    return stop_psutil.pause(members, protected, uid, now, others)
+
+
+def family(
+    members: Sequence[ProcessKey],
+    *,
+    others: Collection[ProcessKey] = (),
+    proc: str = "/proc",
+) -> list[tuple[ProcessKey, bool]]:
+    """Whom `pause` would look at, root first, each with whether it is stopped already."""
+    if not members:
+        return []
+    if _LINUX:
+        from watchdog_app.actions import stop_linux
+
+        return stop_linux.family(members, others, proc)
+    from watchdog_app.actions import stop_psutil
+
+    return stop_psutil.family(members, others)
 
 
 def resume(paused: Paused, *, proc: str = "/proc") -> Resumed:

@@ -13,6 +13,7 @@ from watchdog_app.actions.paused import Paused, Resumed
 from watchdog_app.actions.process_tree import (
     Identity,
     ancestors,
+    below_shell,
     identify,
     owners,
     with_descendants,
@@ -40,11 +41,15 @@ def pause(
     own_uid: int,
     at_unix_s: float,
     proc: str = "/proc",
+    *,
+    others: Collection[ProcessKey] = (),
 ) -> Paused:
     """See `processes.pause`."""
     if not members:
         raise ActionError("There is nothing to pause: the task has no processes.")
-    stop = _Stop(members, {0, 1, *protected, *ancestors(os.getpid(), proc)}, own_uid, proc)
+    members = _own(members, others, proc)
+    untouchable = {0, 1, *protected, *ancestors(os.getpid(), proc)}
+    stop = _Stop(members, untouchable, own_uid, proc, others)
     stop.check_root()
     freezer, frozen = None, False
     try:
@@ -69,6 +74,14 @@ def pause(
         already_stopped=tuple(stop.already),
         skipped=tuple(stop.skipped),
     )
+
+
+def family(
+    members: Sequence[ProcessKey], others: Collection[ProcessKey] = (), proc: str = "/proc"
+) -> list[tuple[ProcessKey, bool]]:
+    """See `processes.family`."""
+    found = with_descendants(_own(members, others, proc), proc, others)
+    return [(each.key, each.state in "Tt") for each in found if each.state not in "ZX"]
 
 
 def resume(paused: Paused, proc: str = "/proc") -> Resumed:
@@ -98,12 +111,18 @@ class _Stop:
     """One pause in the making."""
 
     def __init__(
-        self, members: Sequence[ProcessKey], untouchable: Collection[int], own_uid: int, proc: str
+        self,
+        members: Sequence[ProcessKey],
+        untouchable: Collection[int],
+        own_uid: int,
+        proc: str,
+        others: Collection[ProcessKey],
     ) -> None:
         self._members = members
         self._untouchable = untouchable
         self._own_uid = own_uid
         self._proc = proc
+        self._others = others
         self.stopped: list[ProcessKey] = []  # in this order
         self.already: list[ProcessKey] = []
         self.skipped: list[ProcessKey] = []
@@ -132,7 +151,7 @@ class _Stop:
         """Everyone alive who is named, descends from the named, or from who was stopped so far."""
         # A stopped worker counts as a root: it stays in the tree when its parent ends and the
         # kernel gives it another one.
-        found = with_descendants((*self._members, *self.stopped), self._proc)
+        found = with_descendants((*self._members, *self.stopped), self._proc, self._others)
         return [each for each in found if each.state not in "ZX"]
 
     def named(self) -> None:
@@ -178,6 +197,17 @@ class _Stop:
             self.skipped.append(each.key)
 
 
+def _own(
+    members: Sequence[ProcessKey], others: Collection[ProcessKey], proc: str
+) -> Sequence[ProcessKey]:
+    """Those that are not another task's root, nor what somebody typed in a shell of its own."""
+    root = members[0]
+    return [
+        root,
+        *(key for key in members[1:] if key not in others and not below_shell(key, root, proc)),
+    ]
+
+
 def _send(key: ProcessKey, number: signal.Signals, proc: str) -> _Sent:
     try:
         descriptor = os.pidfd_open(key.pid)
@@ -190,7 +220,8 @@ def _send(key: ProcessKey, number: signal.Signals, proc: str) -> _Sent:
         now = identify(key.pid, proc)
         if now is None or now.key != key or now.state in "ZX":
             return _Sent.GONE
-        if (now.state == "T") == (number == signal.SIGSTOP):
+        # A debugger may hold it (t): the signal counts when it lets go.
+        if now.state != "t" and (now.state == "T") == (number == signal.SIGSTOP):
             return _Sent.NOT_NEEDED
         signal.pidfd_send_signal(descriptor, number)
     except ProcessLookupError:
@@ -207,7 +238,7 @@ def _settle(keys: Sequence[ProcessKey], proc: str) -> None:
     deadline = time.monotonic() + _SETTLE_S
     for key in keys:
         while (now := identify(key.pid, proc)) is not None and now.key == key:
-            if now.state in "TZX" or time.monotonic() > deadline:
+            if now.state in "TtZX" or time.monotonic() > deadline:
                 break
             time.sleep(_POLL_S)
 

@@ -22,7 +22,11 @@ _ROUNDS = 20  # see stop_linux
 
 
 def pause(
-    members: Sequence[ProcessKey], protected: Collection[int], own_uid: int, at_unix_s: float
+    members: Sequence[ProcessKey],
+    protected: Collection[int],
+    own_uid: int,
+    at_unix_s: float,
+    others: Collection[ProcessKey] = (),
 ) -> Paused:
     """See `processes.pause`."""
     import psutil
@@ -47,7 +51,7 @@ def pause(
     found = _Found({}, {}, {})
     try:
         for _ in range(_ROUNDS):
-            if not _round(members, untouchable, own_uid, found):
+            if not _round(members, untouchable, own_uid, found, others):
                 break
     except psutil.AccessDenied as error:
         for process in reversed(found.stopped.values()):
@@ -92,14 +96,18 @@ class _Found(NamedTuple):
 
 
 def _round(
-    members: Sequence[ProcessKey], untouchable: Collection[int], own_uid: int, found: _Found
+    members: Sequence[ProcessKey],
+    untouchable: Collection[int],
+    own_uid: int,
+    found: _Found,
+    others: Collection[ProcessKey],
 ) -> bool:
     """Stop who is not stopped yet; False when nobody new was found."""
     import psutil
 
     fresh = False
     for member in members:
-        for process in _family(member):
+        for process in _family(member, others):
             try:
                 key = _key(process)
                 if any(key in known for known in found):
@@ -117,14 +125,41 @@ def _round(
     return fresh
 
 
-def _family(key: ProcessKey) -> list[psutil.Process]:
+def family(
+    members: Sequence[ProcessKey], others: Collection[ProcessKey] = ()
+) -> list[tuple[ProcessKey, bool]]:
+    """See `processes.family`."""
+    import psutil
+
+    found: dict[ProcessKey, bool] = {}
+    for member in members:
+        for process in _family(member, others):
+            try:
+                found[_key(process)] = process.status() == psutil.STATUS_STOPPED
+            except psutil.Error:
+                continue
+    return list(found.items())
+
+
+def _family(key: ProcessKey, others: Collection[ProcessKey]) -> list[psutil.Process]:
     import psutil
 
     root = _find(key)
+    if root is None or key in others:
+        return []
+    found, left_out = [root], set()
     try:
-        return [] if root is None else [root, *root.children(recursive=True)]
+        for child in root.children(recursive=True):  # parents before their children
+            try:
+                if child.ppid() in left_out or _key(child) in others:
+                    left_out.add(child.pid)
+                else:
+                    found.append(child)
+            except psutil.Error:
+                continue
     except psutil.NoSuchProcess:
         return []
+    return found
 
 
 def _find(key: ProcessKey) -> psutil.Process | None:

@@ -64,10 +64,11 @@ def _from_journal(task: str | None, gone: DaemonNotRunning) -> dict[str, Any]:
     """What a daemon that is gone had paused; there must be a journal that says so."""
     from watchdog_app.daemon import offline
 
-    resumed = offline.resume(task)
+    failures: list[str] = []
+    resumed = offline.resume(task, failures)
     if resumed is None:
         raise gone
-    return {"resumed": resumed, "failures": []}
+    return {"resumed": resumed, "failures": failures}
 
 
 def _say(resumed: list[dict[str, Any]], failures: list[Any]) -> None:

@@ -23,7 +23,7 @@ from watchdog_app.daemon.checkpoints import Checkpoints, Rescue
 from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.notices import Notices
-from watchdog_app.daemon.pauses import Pause, Pauses
+from watchdog_app.daemon.pauses import Pause, Pauses, StateOf
 from watchdog_app.daemon.worker import Worker
 from watchdog_app.errors import RequestError
 
@@ -37,6 +37,9 @@ class Acts:
     The one place from which the machine is changed.
 
     Args:
+        tasks: those of the last look; the pause of one leaves the others running.
+        state_of: one letter as in /proc; None when that process is gone.
+        kept: called when a pause or its end is to be known to the next daemon.
         recorded: called with the outcome of each decision of the policy.
         wording: notice of a decision.
     """
@@ -50,6 +53,9 @@ class Acts:
         checkpoints: Checkpoints,
         pauses: Pauses,
         notices: Notices,
+        tasks: Callable[[], Sequence[Task]],
+        state_of: StateOf,
+        kept: Callable[[], None],
         recorded: Callable[[Outcome], None],
         wording: Callable[[Decision, Task | None], Notice],
         log: Log,
@@ -60,6 +66,9 @@ class Acts:
         self._checkpoints = checkpoints
         self._pauses = pauses
         self._notices = notices
+        self._tasks = tasks
+        self._state_of = state_of
+        self._kept = kept
         self._recorded = recorded
         self._wording = wording
         self._log = log
@@ -102,7 +111,11 @@ class Acts:
         Raises:
             RequestError: it is paused already, or being paused or resumed right now.
         """
-        if self._pauses.get(task.key) is not None and task.paused:
+        held = self._pauses.get(task.key)
+        # The last look may be older than the pause: ask the processes themselves.
+        if held is not None and not any(
+            (self._state_of(key) or "Z") in "RSI" for key in held.paused.keys
+        ):
             raise RequestError(f"{task.name} (pid {task.key.pid}) is paused already.")
         self._not_moving(task.key, task.name)
         ended = self._wish(DecisionKind.PAUSE, task.key, *_named(task), by)
@@ -225,19 +238,27 @@ class Acts:
 
     def _pause(self, task: Task, reason: str, ended: Ended) -> None:
         ident = pausing.ident(task.key, self._boot)
-        stored = pausing.intent(task, self._boot, reason)
+        keys = [member.key for member in task.members]
+        others = {other.key for other in self._tasks()} - {task.key}
+        family = processes.family(keys, others=others)
+        before = self._pauses.get(task.key)
+        stored = pausing.intent(task, family, self._boot, reason, before)
         self._moving.add(task.key)
         self._journal.settle(lambda journal: journal.put_pause(ident, stored), DURABLE_S)
-        keys = [member.key for member in task.members]
 
         def finish(value: Any, error: Exception | None) -> None:
             self._moving.discard(task.key)
             paused: Paused | None = value
             if paused is None or not paused.keys:
-                if self._pauses.get(task.key) is None:
+                held = self._pauses.get(task.key)
+                if held is None:
                     self._journal.submit(lambda journal: journal.drop_pause(ident))
+                else:
+                    self._write_down(held)
                 if paused is None:
                     ended(OutcomeStatus.FAILED, str(error), {})
+                elif held is not None:
+                    ended(OutcomeStatus.FAILED, f"{task.name} is paused by watchdog already.", {})
                 else:
                     ended(
                         OutcomeStatus.FAILED,
@@ -249,8 +270,7 @@ class Acts:
             self._pauses.add(Pause(task.key, task.name, paused, reason))
             held = self._pauses.get(task.key)
             if held is not None:
-                data = pausing.outcome(held, self._boot)
-                self._journal.submit(lambda journal: journal.put_pause(ident, data))
+                self._write_down(held)
             count = len(paused.keys)
             ended(
                 OutcomeStatus.DONE,
@@ -258,8 +278,13 @@ class Acts:
                 f"Let it go on with: watchdog resume {task.key.pid}",
                 {"method": paused.method, "processes": count},
             )
+            self._kept()  # the engine has just learned whom to let go when there is room again
 
-        self._worker.submit(lambda: processes.pause(keys), finish)
+        self._worker.submit(lambda: processes.pause(keys, others=others), finish)
+
+    def _write_down(self, held: Pause) -> None:
+        ident, data = held.ident(self._boot), pausing.outcome(held, self._boot)
+        self._journal.submit(lambda journal: journal.put_pause(ident, data))
 
     def _resume(
         self, pause: Pause, ended: Ended, done: Callable[[Resumed | Exception], None] | None
@@ -276,6 +301,7 @@ class Acts:
                 self._journal.submit(lambda journal: journal.drop_pause(ident))
                 count = len(value.keys)
                 ended(OutcomeStatus.DONE, f"{count} of its processes run again.", {})
+                self._kept()
             if done is not None:
                 done(error if error is not None else value)
 

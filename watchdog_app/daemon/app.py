@@ -144,6 +144,9 @@ class App:
             checkpoints=self._checkpoints,
             pauses=self._pauses,
             notices=self._notices,
+            tasks=lambda: self._watching.tasks,
+            state_of=self._observer.state_of,
+            kept=self._watching.keep_state,
             recorded=self._observer.record,
             wording=lambda decision, task: notice(decision, task, self._watching.look),
             log=log,
@@ -263,6 +266,9 @@ class App:
 
     def _collect(self, now_mono_s: float) -> None:
         """Whatever other threads and processes have finished, and whatever is overdue."""
+        if self._journal.reopened:
+            self._journal.reopened = False
+            self._watching.journal_reopened()
         self._journal.collect()
         self._worker.collect()
         self._checkpoints.expire(now_mono_s)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from watchdog_app.daemon import journal_series
-from watchdog_app.daemon.journal_series import SeriesPoints, between, folded, to_column
+from watchdog_app.daemon.journal_series import SeriesPoints, as_pid, between, folded, to_column
 
 KINDS = ("incident", "decision", "outcome", "death", "daemon")
 
@@ -78,6 +78,24 @@ class Journal:
                 raise  # full, read-only, locked: the file is as good as it was
             self.set_aside = self._move_away()
             self._db = self._open()
+        self._inode = os.stat(self._path).st_ino
+
+    @classmethod
+    def over(cls, db: sqlite3.Connection) -> Journal:
+        """A journal that somebody else opened, to be read alone."""
+        journal = cls.__new__(cls)
+        journal._db = db
+        journal._ids = {}
+        return journal
+
+    def in_place(self) -> bool:
+        """Whether the file that is written is still the one that the next daemon would open."""
+        try:
+            return os.stat(self._path).st_ino == self._inode
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True  # the disk does not answer: whoever writes hears of it
 
     def add(
         self, entries: Iterable[Entry] = (), series: Iterable[SeriesPoints] = (), sync: bool = False
@@ -120,7 +138,7 @@ class Journal:
         if task is not None:
             where.append("(pid = ? OR instr(lower(name), ?) OR instr(lower(path), ?))")
             wanted = folded(task)
-            values += [int(task) if task.isascii() and task.isdigit() else None, wanted, wanted]
+            values += [as_pid(task), wanted, wanted]
         if kinds:
             where.append(f"kind IN ({','.join('?' * len(kinds))})")
             values += kinds

@@ -92,7 +92,7 @@ def read(
     chosen: list[int] | None = None
     if task is not None:
         wanted = folded(task)
-        number = int(task) if task.isascii() and task.isdigit() else None
+        number = as_pid(task)
         chosen = [
             row[0]
             for row in db.execute(
@@ -147,6 +147,11 @@ def between(since: float | None, until: float | None) -> tuple[list[str], list[A
         where.append("unix_ms <= ?")
         values.append(round(until * 1000))
     return where, values
+
+
+def as_pid(text: str) -> int | None:
+    """The pid that this text may be; None: no number, or more than any system's pid."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else None
 
 
 def to_column(text: str | None) -> str | None:

@@ -21,7 +21,7 @@ from watchdog_app.daemon.journal_series import SeriesPoints
 from watchdog_app.errors import RequestError
 
 FLUSH_S = 10.0
-_RETRY_S = 30.0
+_RETRY_S = 10.0
 _TRIM_S = 1800.0
 _MOST_ENTRIES = 2000  # kept in memory while the disk takes none
 _MOST_SERIES = 20_000
@@ -43,6 +43,7 @@ class JournalWriter:
         self, folder: str, max_age_s: float, max_bytes: int, wake: Callable[[], None]
     ) -> None:
         self.fault: Fault | None = None
+        self.reopened = False  # set when it works again; who owes it something clears it
         self.notes: deque[str] = deque(maxlen=10)  # what the log should say once
         self._folder = folder
         self._limits = (max_age_s, max_bytes)
@@ -178,6 +179,9 @@ class JournalWriter:
                 series, self._series = list(self._series), deque(maxlen=_MOST_SERIES)
                 jobs, self._jobs = self._jobs, deque()
                 sync, self._sync = self._sync, []
+            if self._journal is not None and not self._journal.in_place():
+                self._failed(OSError("its file was removed or replaced"))
+                self._next_try_mono_s = 0.0  # a new one can be begun at once
             self._flush(entries, series, bool(sync))
             for event in sync:
                 event.set()
@@ -194,7 +198,10 @@ class JournalWriter:
 
     def _flush(self, entries: list[Entry], series: list[SeriesPoints], sync: bool) -> None:
         if self._journal is None and (sync or time.monotonic() >= self._next_try_mono_s):
-            self._reopen()
+            if self._reopen():
+                self.notes.append("The journal can be written again.")
+                self.reopened = True
+                self._wake()
         if not entries and not series:
             return
         if self._guarded(lambda journal: journal.add(entries, series, sync)):
@@ -231,19 +238,20 @@ class JournalWriter:
         self.fault = None
         return True
 
-    def _reopen(self) -> None:
+    def _reopen(self) -> bool:
         self._next_try_mono_s = time.monotonic() + _RETRY_S
         try:
             self._journal = Journal(self._folder, *self._limits)
         except (sqlite3.Error, OSError) as cause:
             self._failed(cause)
-            return
+            return False
         self.fault = None
         if self._journal.set_aside:
             self.notes.append(
                 f"The journal was damaged and is kept as {self._journal.set_aside}; "
                 "a new one was begun."
             )
+        return True
 
     def _failed(self, cause: Exception) -> None:
         if self._journal is not None:
@@ -256,7 +264,7 @@ class JournalWriter:
             "journal",
             f"The journal in {self._folder} cannot be written: {cause}. "
             "Watching and acting go on; what happens now may be missing from the history.",
-            "Make room on that disk or make it writable; it is tried again every half minute.",
+            "Make room on that disk or make it writable; it is tried again every ten seconds.",
         )
 
     def _need_journal(self) -> Journal:

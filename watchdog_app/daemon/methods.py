@@ -232,12 +232,16 @@ class Methods:
     def _paused(self, wanted: str) -> Pause:
         """The pause of the task that was meant; what we did not pause is not ours to wake."""
         for held in self._pauses.all():
-            if wanted.strip() == str(held.task.pid):  # also where the last look did not see it
+            # Also where the last look did not see it, and for a worker that is a task by now.
+            if wanted.strip() in {str(held.task.pid), *(str(key.pid) for key in held.paused.keys)}:
                 return held
         task = find(wanted, self._daemon.tasks())
         pause = self._pauses.get(task.key)
         if pause is not None:
             return pause
+        for held in self._pauses.all():
+            if task.key in held.paused.keys:
+                return held
         if task.paused:
             raise RequestError(
                 f"{task.name} (pid {task.key.pid}) was not paused by watchdog but by somebody "

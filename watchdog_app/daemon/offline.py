@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from watchdog_app import paths
 from watchdog_app.daemon.journal import Journal
-from watchdog_app.errors import TaskNotFound, WatchdogError
+from watchdog_app.daemon.journal_reader import reading
+from watchdog_app.errors import TargetDenied, TaskNotFound, WatchdogError
 
 
 def history(**wanted: Any) -> list[dict[str, Any]] | None:
@@ -46,12 +47,13 @@ def series(**wanted: Any) -> list[dict[str, Any]] | None:
         return None if journal is None else journal.series(**wanted)
 
 
-def resume(task: str | None) -> list[dict[str, Any]] | None:
+def resume(task: str | None, failures: list[str] | None = None) -> list[dict[str, Any]] | None:
     """
     Let go on what a daemon has paused; what runs again, as the protocol's `task.resume` says it.
 
     Args:
         task: its pid, name or a part of the name that fits one alone; None: all.
+        failures: takes what the system refused, in words; None: raised when all the others run.
 
     Returns:
         `{task, name, pids}` each; None when there is no journal.
@@ -66,6 +68,8 @@ def resume(task: str | None) -> list[dict[str, Any]] | None:
     from watchdog_app.errors import SensorError
     from watchdog_app.sensors.machine import open_machine
 
+    refused: list[str] = []
+    ended: list[str] = []
     with _journal() as journal:
         if journal is None:
             return None
@@ -82,13 +86,17 @@ def resume(task: str | None) -> list[dict[str, Any]] | None:
         for ident, stored in journal.pauses().items():
             pause = remembered(stored, boot, state_of)
             if pause is None:
-                journal.drop_pause(ident)
+                ended.append(ident)
             else:
                 standing[ident] = pause
         resumed = []
         for ident, pause in _chosen(standing, task).items():
-            found = processes.resume(pause.paused)
-            journal.drop_pause(ident)
+            try:
+                found = processes.resume(pause.paused)
+            except TargetDenied as error:
+                refused.append(str(error))
+                continue
+            ended.append(ident)
             resumed.append(
                 {
                     "task": pause.task.pid,
@@ -96,7 +104,22 @@ def resume(task: str | None) -> list[dict[str, Any]] | None:
                     "pids": [key.pid for key in found.keys],
                 }
             )
-        return resumed
+    _forget(ended)
+    if failures is not None:
+        failures += refused
+    elif refused:
+        raise TargetDenied(" ".join(refused))
+    return resumed
+
+
+def _forget(idents: Iterable[str]) -> None:
+    """As far as the disk allows: what runs again is known as such also by its state."""
+    with suppress(sqlite3.Error, OSError):
+        # Nothing is trimmed here: how much is kept is for the daemon's settings to say.
+        journal = Journal(paths.state_dir(), max_age_s=float("inf"), max_bytes=1 << 62)
+        with closing(journal):
+            for ident in idents:
+                journal.drop_pause(ident)
 
 
 def _chosen(standing: Mapping[str, Any], task: str | None) -> Mapping[str, Any]:
@@ -129,12 +152,8 @@ def _journal() -> Iterator[Journal | None]:
         yield None
         return
     try:
-        # Nothing is trimmed here: how much is kept is for the daemon's settings to say.
-        journal = Journal(folder, max_age_s=float("inf"), max_bytes=1 << 62)
-        try:
+        with reading(folder) as journal:
             yield journal
-        finally:
-            journal.close()
     except (sqlite3.Error, OSError) as error:
         raise WatchdogError(
             f"The journal in {folder} cannot be read: {error}. No daemon runs either; "

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from watchdog_app.actions.paused import Paused
@@ -41,14 +41,32 @@ def ident(task: ProcessKey, boot: str) -> str:
     return f"{boot}:{task.pid}:{task.start_time}"
 
 
-def intent(task: Task, boot: str, reason: str) -> dict[str, Any]:
-    """What is written down before the first signal."""
+def intent(
+    task: Task,
+    family: Iterable[tuple[ProcessKey, bool]],
+    boot: str,
+    reason: str,
+    before: Pause | None = None,
+) -> dict[str, Any]:
+    """
+    What is written down before the first signal.
+
+    Args:
+        task: what is to be paused.
+        family: from `processes.family`; who is stopped already is not ours to resume.
+        boot: of this boot.
+        reason: why.
+        before: a pause of it that stands in part; it is kept.
+    """
+    found = list(family)
     return {
+        **({} if before is None else {"paused": before.paused.to_json()}),
         "boot": boot,
         "task": [task.key.pid, task.key.start_time],
         "name": task.name,
         "reason": reason,
-        "intended": [[member.key.pid, member.key.start_time] for member in task.members],
+        "intended": [[key.pid, key.start_time] for key, stopped in found if not stopped],
+        "stopped_before": [[key.pid, key.start_time] for key, stopped in found if stopped],
     }
 
 
@@ -80,22 +98,19 @@ def remembered(stored: Mapping[str, Any], boot: str, state_of: StateOf) -> Pause
             return None
         task = ProcessKey(*map(int, stored["task"]))
         name, reason = str(stored["name"]), str(stored["reason"])
+        paused = Paused((), "sigstop", 0.0)
         if "paused" in stored:
             paused = Paused.from_json(stored["paused"])
-        else:
-            keys = [ProcessKey(int(pid), int(start)) for pid, start in stored["intended"]]
-            paused = Paused(tuple(keys), "sigstop", 0.0)
+        intended = [ProcessKey(int(pid), int(start)) for pid, start in stored.get("intended", ())]
     except (KeyError, TypeError, ValueError):
         return None
-    states = {key: state_of(key) for key in paused.keys}
-    if "paused" in stored:
-        # One that waits for the disk is stopped as soon as that has answered.
-        return Pause(task, name, paused, reason) if {"T", "D"} & set(states.values()) else None
-    stopped = tuple(key for key, state in states.items() if state == "T")
-    if not stopped:
+    # One that waits for the disk is stopped as soon as that has answered.
+    stands = any((state_of(key) or "Z") in "TtD" for key in paused.keys)
+    caught = [key for key in intended if (state_of(key) or "Z") in "Tt"]
+    if not stands and not caught:
         return None
-    paused = Paused(stopped, "sigstop", 0.0)
-    return Pause(task, name, paused, reason)
+    keys = tuple(dict.fromkeys((*paused.keys, *caught)))
+    return Pause(task, name, replace(paused, keys=keys), reason)
 
 
 def thaw_unfinished(stored: Mapping[str, Any], boot: str) -> None:
@@ -105,13 +120,14 @@ def thaw_unfinished(stored: Mapping[str, Any], boot: str) -> None:
     The freezer is a barrier that lasts for an instant; a daemon killed within it leaves a
     group that not even SIGKILL can end (cgroup v1).
     """
-    if stored.get("boot") != boot or "paused" in stored:
+    if stored.get("boot") != boot or "intended" not in stored:
         return
     from watchdog_app.actions.freezer import freezer_of
 
     with suppress(KeyError, TypeError, ValueError, IndexError, OSError, WatchdogError):
-        pids = [int(pid) for pid, _ in stored["intended"]]
-        freezer = freezer_of(pids[0], set(pids), "/proc")
+        family = [*stored["intended"], *stored.get("stopped_before", ())]
+        pids = {int(pid) for pid, _ in family}
+        freezer = freezer_of(int(family[0][0]), pids, "/proc")
         if freezer is not None:
             freezer.thaw()
 
@@ -157,7 +173,7 @@ class Pauses:
         found = []
         for pause in list(self._pauses.values()):
             states = {state_of(key) for key in pause.paused.keys}
-            if "T" in states:
+            if states & {"T", "t"}:  # t: a debugger looks at it, which ends no pause
                 self._pending.pop(pause.task, None)
                 continue
             # SIGSTOP takes effect when a system call returns; a disk write may take its time.

@@ -5,8 +5,9 @@ The life of one tick: look, decide, measure again, write down, act, journal; and
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from watchdog_app.core.records import Task
 from watchdog_app.core.settings import WatchSettings
@@ -51,6 +52,7 @@ class Watching:
         self._faults = faults
         self._log = log
         self._recorder = Recorder(boot)
+        self._recovered = False
 
     @property
     def tasks(self) -> Sequence[Task]:
@@ -112,6 +114,26 @@ class Watching:
         except Exception as error:
             self._log.error("the journal could not be read", error=repr(error))
             return
+        self._take_over(stored)
+        if state is not None and state.get("boot") == self._boot:
+            self._observer.load(state.get("dump"), self._log)
+
+    def journal_reopened(self) -> None:
+        """What is paused must be in the journal that can be written now, and what it says here."""
+        if not self._recovered:
+            self._journal.submit(Journal.pauses, self._recover_late)
+        for pause in self._pauses.all():
+            ident, data = pause.ident(self._boot), pausing.outcome(pause, self._boot)
+            self._journal.submit(partial(Journal.put_pause, ident=ident, data=data))
+        self.keep_state()
+
+    def _recover_late(self, stored: dict[str, dict[str, Any]] | None, _: Exception | None) -> None:
+        if stored is not None:
+            known = {pause.ident(self._boot) for pause in self._pauses.all()}
+            self._take_over({key: data for key, data in stored.items() if key not in known})
+
+    def _take_over(self, stored: Mapping[str, Mapping[str, Any]]) -> None:
+        self._recovered = True
         for ident, data in stored.items():
             pausing.thaw_unfinished(data, self._boot)
             pause = pausing.remembered(data, self._boot, self._observer.state_of)
@@ -120,8 +142,6 @@ class Watching:
                 continue
             self._pauses.add(pause)
             self._log.info("still paused since before", task=pause.name, pid=pause.task.pid)
-        if state is not None and state.get("boot") == self._boot:
-            self._observer.load(state.get("dump"), self._log)
 
     def keep_state(self) -> None:
         """Write down what the next daemon is to know."""

@@ -1,0 +1,65 @@
+"""
+The journal for reading alone: also from a disk that is full or read-only.
+
+SQLite reads a file in WAL mode only with an index beside it, which it has to make where the
+last writer is gone. Where it cannot, a copy in another folder is read. Source: sqlite.org/wal.html,
+"Read-Only Databases".
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from urllib.parse import quote
+
+from watchdog_app.daemon.journal import Journal
+
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a folder of our own is made in it
+
+
+@contextmanager
+def reading(folder: str) -> Iterator[Journal]:
+    """
+    The journal in `folder`; nothing of what it holds is changed.
+
+    Raises:
+        sqlite3.Error, OSError: it cannot be read.
+    """
+    path = os.path.join(folder, "journal.db")
+    with ExitStack() as stack:
+        try:
+            db = _opened(path, "mode=ro")
+        except sqlite3.OperationalError:
+            copy = _copied(path, stack)
+            # No room for a copy: without what was not yet moved into the file itself.
+            db = _opened(path, "immutable=1") if copy is None else _opened(copy, "mode=rw")
+        yield Journal.over(stack.enter_context(closing(db)))
+
+
+def _copied(path: str, stack: ExitStack) -> str | None:
+    for place in (None, _SHARED_MEMORY):
+        with suppress(OSError):
+            folder = tempfile.TemporaryDirectory(
+                prefix="watchdog-", dir=place, ignore_cleanup_errors=True
+            )
+            copy = os.path.join(stack.enter_context(folder), "journal.db")
+            shutil.copyfile(path, copy)
+            with suppress(FileNotFoundError):
+                shutil.copyfile(path + "-wal", copy + "-wal")
+            return copy
+    return None
+
+
+def _opened(path: str, how: str) -> sqlite3.Connection:
+    name = f"file:{quote(os.path.abspath(path))}?{how}"
+    db = sqlite3.connect(name, uri=True, timeout=2.0, isolation_level=None)
+    try:
+        db.execute("SELECT count(*) FROM pauses").fetchone()
+    except BaseException:
+        db.close()
+        raise
+    return db
