@@ -129,3 +129,20 @@ def test_a_group_that_cannot_be_read_for_a_moment_does_not_lose_its_pause():
     nest.run(60)
 
     assert DecisionKind.RESUME in [decision.kind for decision in nest.log]
+
+
+def test_an_incident_ends_when_its_group_is_gone_and_a_person_has_resumed_the_task():
+    """Nothing is held then, and nothing can run out."""
+    nest = Nest(lambda now: 0.0, 20 * GIB, 2 * GIB).run(60)
+    nest.groups_seen = False
+    nest.run(3)
+    open_before = nest.engine.dump()["incidents"]
+
+    nest.stopped = False
+    nest.inner = 12 * GIB
+    nest.run(1)
+
+    assert [[1], 0] == [
+        [len(each["holds"]) for each in open_before],
+        len(nest.engine.dump()["incidents"]),
+    ]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from watchdog_app.core import advice, continuity, foreknowledge, recheck
+from watchdog_app.core import advice, continuity, foreknowledge, holding, recheck
 from watchdog_app.core.at_risk import agents_by_task, costs, with_cheap_save
 from watchdog_app.core.culprits import Attribution, attribute
 from watchdog_app.core.deaths import Cause, death_notice, worth_telling
@@ -170,7 +170,7 @@ class Engine:
             if scene.assessment.stage >= Stage.WARN or not scene.incident.advice:
                 scene.incident.advice = advice.for_scene(scene, self._swap)
         decisions = self._policy.decide(scenes)
-        closed = self._close(scenes, snapshot, decisions)
+        closed = self._close(scenes, everyone, snapshot, decisions)
         still_open = sorted(self._policy.incidents.values(), key=lambda each: each.opened_mono_s)
         return TickResult(
             assessments=assessments,
@@ -321,7 +321,11 @@ class Engine:
         return assessment
 
     def _close(
-        self, scenes: Sequence[Scene], snapshot: Snapshot, decisions: list[Decision]
+        self,
+        scenes: Sequence[Scene],
+        tasks: Mapping[ProcessKey, Task],
+        snapshot: Snapshot,
+        decisions: list[Decision],
     ) -> tuple[Incident, ...]:
         closed = []
         settle_s = self._settings.stages.settle_s
@@ -334,7 +338,7 @@ class Engine:
                 over = self._policy.telling.over(scene)
                 if over is not None:
                     decisions.append(over)
-            elif any(held in self._usage for held in incident.holds):
+            elif holding.holds_somebody(incident, tasks, snapshot.mono_s):
                 continue  # who is paused on its account must not be forgotten
             # Without a scene the ceiling itself is gone, its group or its task with it.
             closed.append(incident.public(snapshot.unix_s))

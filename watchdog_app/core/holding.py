@@ -11,7 +11,9 @@ had time to work.
 
 from __future__ import annotations
 
-from watchdog_app.core.incidents import Hold
+from collections.abc import Mapping
+
+from watchdog_app.core.incidents import Hold, IncidentState
 from watchdog_app.core.outlook import CeilingKind, Decision, DecisionKind, Stage
 from watchdog_app.core.records import AgentView, ProcessKey, Task, TaskKind
 from watchdog_app.core.saving import SaveLedger, step_s
@@ -31,6 +33,7 @@ _HELPS = frozenset(
 )
 _ROOM = 2.0  # a task runs again when the headroom is this many times what it was
 _RESUME_RETRY_S = 60.0
+_UNSEEN_S = 1.0  # a look right after the signal may come too early to see it
 _STILL_GROWS = 0.25  # of the headroom at the last pause
 
 
@@ -155,8 +158,7 @@ def watch_holds(scene: Scene) -> list[Decision]:
         if task is None:
             del incident.holds[key]
         elif not stopped(task):
-            # A look right after the signal may come too early to see it.
-            if hold.resuming is None and scene.mono_s - hold.since_mono_s > 1.0:
+            if hold.resuming is None and scene.mono_s - hold.since_mono_s > _UNSEEN_S:
                 del incident.holds[key]
                 incident.overruled.add(key)
         elif _has_room(scene, hold) and hold.resuming is None:
@@ -169,6 +171,16 @@ def watch_holds(scene: Scene) -> list[Decision]:
             hold.resuming = decision.id
             decisions.append(decision)
     return decisions
+
+
+def holds_somebody(
+    incident: IncidentState, tasks: Mapping[ProcessKey, Task], mono_s: float
+) -> bool:
+    """Whether a task that was paused on this account still stands."""
+    return any(
+        key in tasks and (stopped(tasks[key]) or mono_s - hold.since_mono_s <= _UNSEEN_S)
+        for key, hold in incident.holds.items()
+    )
 
 
 def _has_room(scene: Scene, hold: Hold) -> bool:
