@@ -61,7 +61,8 @@ def arguments(state_mb: float, leak: float, limit_mb: float) -> list[str]:
     """Of fit.py, so that the leak ends it well before its last step."""
     steps = 100
     growth_s = (limit_mb - base_mb(state_mb)) / leak if leak else 4
-    epochs = max(3, round(1.7 * growth_s / (steps * 0.05)) + 1)
+    steps_until_full = growth_s / max(0.05, 0.05 + state_mb * 2e-4)
+    epochs = max(2, round(1.5 * steps_until_full / steps) + 1)
     return ["--state-mb", str(state_mb), "--steps", str(steps), "--epochs", str(epochs)]
 
 
