@@ -80,9 +80,10 @@ class Stage:
             WATCHDOG_CONFIG=os.path.join(folder, "config.toml"),
             PYTHONDONTWRITEBYTECODE="1",
             TF_CPP_MIN_LOG_LEVEL="3",
-            # One thread count for all runs: the order of additions decides the last bits.
-            OMP_NUM_THREADS="2",
-            TF_NUM_INTRAOP_THREADS="2",
+            # The order of additions decides the last bits, and two threads add up in the order
+            # in which they come: two runs could differ without any help of ours.
+            OMP_NUM_THREADS="1",
+            TF_NUM_INTRAOP_THREADS="1",
             TF_NUM_INTEROP_THREADS="2",
         )
 
