@@ -32,3 +32,12 @@ def test_a_task_of_this_daemon_and_one_of_no_daemon_are_ours():
     """The same folder, or none named."""
     assert ALL == allowed(ALL, (), _task("/run/a"), CeilingKind.RAM, "/run/a")
     assert ALL == allowed(ALL, (), _task(None), CeilingKind.RAM, "/run/a")
+
+
+def test_the_same_folder_under_another_name_is_ours(tmp_path):
+    """Through a link, and with a slash too many."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+
+    for name in (f"{tmp_path}/link", f"{tmp_path}//run/"):
+        assert ALL == allowed(ALL, (), _task(name), CeilingKind.RAM, f"{tmp_path}/run")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import sqlite3
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -364,6 +368,40 @@ def test_a_pause_outlives_kill_nine_of_the_daemon(world, job):
     assert world.seen(pid)["paused_by_watchdog"]
     assert [pid] == client.call("task.resume", task=None)["resumed"][0]["pids"]
     world.until(lambda: state(pid) in "SR", "it runs again")
+
+
+def test_what_is_paused_is_resumed_without_a_daemon_from_a_disk_that_takes_nothing(world, job):
+    """Killed, and SQLite cannot make its index: the journal is read from a copy."""
+    client, pid = job
+    client.call("task.pause", task=str(pid))
+    world.kill()
+    index = world.folder / "state" / "journal.db-shm"
+    index.unlink()
+    index.mkdir()
+
+    found = subprocess.run(
+        [sys.executable, "-m", "watchdog_app", "resume", "--all"],
+        env=world.env, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+
+    assert "goes on" in found.stdout
+    world.until(lambda: state(pid) in "SR", "it runs again")
+
+
+def test_the_forecast_is_written_down_with_a_pause(world, job):
+    """Killed right after a pause, the next daemon knows whom to let go when there is room."""
+    client, pid = job
+
+    def written() -> str | None:
+        path = world.folder / "state" / "journal.db"
+        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+            row = db.execute("SELECT data FROM state WHERE key = 'engine'").fetchone()
+        return row and row[0]
+
+    before = world.until(written, "it is written at the start")
+    client.call("task.pause", task=str(pid))
+
+    world.until(lambda: written() != before, "it is written with the pause", 4)
 
 
 def test_a_clean_end_leaves_a_pause_as_it_is(world, job):

@@ -179,8 +179,8 @@ class Task:
     @property
     def paused(self) -> bool:
         """Every member is stopped."""
-        return all(member.state in "TZ" for member in self.members) and any(
-            member.state == "T" for member in self.members
+        return all(member.state in "TtZ" for member in self.members) and any(
+            member.state in "Tt" for member in self.members
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from fnmatch import translate
@@ -32,7 +33,7 @@ def allowed(
     """
     if task is not None and runtime_dir is not None:
         theirs = task.info.runtime_dir
-        if theirs is not None and theirs != runtime_dir:
+        if theirs is not None and runtime_dir not in (theirs, _followed(theirs)):
             return _NOTHING
     for rule in rules:
         if _matches(rule.ceiling, kind.value) and _names(rule.task, task):
@@ -42,6 +43,12 @@ def allowed(
                 pause=actions.pause if rule.pause is None else rule.pause,
             )
     return actions
+
+
+@lru_cache(maxsize=64)
+def _followed(path: str) -> str:
+    """Where links lead: two names of one folder name one daemon."""
+    return os.path.realpath(path)
 
 
 def _names(pattern: str, task: Task | None) -> bool:

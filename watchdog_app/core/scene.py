@@ -130,4 +130,4 @@ def _finite(seconds: float) -> float | None:
 
 def stopped(task: Task) -> bool:
     """The root is stopped; workers may be waiting for it in any state."""
-    return task.members[0].state == "T"
+    return task.members[0].state in "Tt"  # t: a debugger looks at it

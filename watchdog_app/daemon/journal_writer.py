@@ -197,11 +197,11 @@ class JournalWriter:
                 return
 
     def _flush(self, entries: list[Entry], series: list[SeriesPoints], sync: bool) -> None:
-        if self._journal is None and (sync or time.monotonic() >= self._next_try_mono_s):
-            if self._reopen():
-                self.notes.append("The journal can be written again.")
-                self.reopened = True
-                self._wake()
+        due = sync or time.monotonic() >= self._next_try_mono_s
+        if self._journal is None and due and self._reopen():
+            self.notes.append("The journal can be written again.")
+            self.reopened = True
+            self._wake()
         if not entries and not series:
             return
         if self._guarded(lambda journal: journal.add(entries, series, sync)):

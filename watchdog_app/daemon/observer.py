@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from watchdog_app import paths
 from watchdog_app.core import ceilings
 from watchdog_app.core.engine import Engine
 from watchdog_app.core.outlook import CeilingReading, Decision, Outcome
@@ -147,7 +146,9 @@ class Observer:
         self.machine.close()
 
     def _new_engine(self) -> Engine:
-        return Engine(self._settings, os.getuid(), runtime_dir=paths.runtime_dir())
+        # The same folder may be written in many ways: what links lead to is compared.
+        folder = os.path.realpath(self._runtime_dir)
+        return Engine(self._settings, os.getuid(), runtime_dir=folder)
 
     def _measure(self) -> Parts | None:
         try:
