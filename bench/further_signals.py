@@ -114,6 +114,8 @@ def run(case: str, knows: bool, folder: Path) -> dict[str, Any]:
     """One training under a daemon: what was told, saved and lost."""
     from harness import NO_PAUSE, World
 
+    from watchdog_app.protocol.client import Client
+
     folder.mkdir(parents=True)
     world = World(folder)
     try:
@@ -124,7 +126,9 @@ def run(case: str, knows: bool, folder: Path) -> dict[str, Any]:
         code = process.wait(400)
         time.sleep(2)
         diary = [json.loads(line) for line in (folder / "diary.jsonl").read_text().splitlines()]
-        history = world.history()
+        # The first connection was silent for minutes.
+        with Client.connect(str(folder / "run" / "daemon.sock")) as client:
+            history = list(client.call("history", kinds=[], limit=1000)["entries"])
         decisions = [each for each in history if each["kind"] == "decision"][::-1]
         return {"case": case, "knows": knows, "exit": code, "diary": diary, "decisions": decisions}
     finally:
