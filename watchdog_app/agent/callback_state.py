@@ -14,6 +14,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from watchdog_app.agent import state_values
+
 _FIELDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("ReduceLROnPlateau", ("best", "wait", "cooldown_counter")),
     ("EarlyStopping", ("best", "wait", "best_epoch", "stopped_epoch")),
@@ -26,7 +28,7 @@ _FIELDS: tuple[tuple[str, tuple[str, ...]], ...] = (
 _BEST_WEIGHTS = "best_weights"  # EarlyStopping's copy of the model
 _PLAIN = (bool, int, float, str, type(None))
 
-Arrays = dict[str, np.ndarray[Any, Any]]
+Arrays = state_values.Arrays
 
 
 def take(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], Arrays, list[str]]:
@@ -44,6 +46,7 @@ def take(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], Arrays, list[s
     for label, callback in _labelled(callbacks):
         state: dict[str, Any] = {"callback": label}
         fields = _fields(callback)
+        # Memory that cannot be taken costs that callback its memory, and nobody the rescue.
         try:
             if fields:
                 state["fields"] = {
@@ -51,10 +54,18 @@ def take(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], Arrays, list[s
                     for name in fields
                     if hasattr(callback, name)
                 }
-            if _keeps_own_state(callback):
-                state["state"] = plain(callback.state_dict())
-        except TypeError as error:
-            lost.append(f"the memory of {label} ({error})")
+        except Exception as error:
+            lost.append(_not_taken(label, error))
+        if _keeps_own_state(callback):
+            own: Arrays = {}
+            name = f"callback/{label}/state"
+            try:
+                state["state"] = state_values.encode(
+                    callback.state_dict(), name, own, tensors_as_arrays=True
+                )
+                arrays.update(own)
+            except Exception as error:
+                lost.append(_not_taken(label, error))
         weights = getattr(callback, _BEST_WEIGHTS, None)
         if isinstance(callback, keras.callbacks.EarlyStopping) and weights is not None:
             names = [f"callback/{label}/{_BEST_WEIGHTS}/{index}" for index in range(len(weights))]
@@ -88,7 +99,7 @@ def put(
         for name, value in state.get("fields", {}).items():
             setattr(callback, name, value)
         if "state" in state and _keeps_own_state(callback):
-            callback.load_state_dict(state["state"])
+            callback.load_state_dict(state_values.decode(state["state"], read))
         if "weights" in state:
             setattr(callback, _BEST_WEIGHTS, [np.array(read(name)) for name in state["weights"]])
     return absent
@@ -144,6 +155,10 @@ def _labelled(callbacks: Sequence[Any]) -> list[tuple[str, Any]]:
         counts[name] = count + 1
         labelled.append((name if count == 0 else f"{name}#{count + 1}", callback))
     return labelled
+
+
+def _not_taken(label: str, error: Exception) -> str:
+    return f"the memory of {label} ({type(error).__name__}: {error})"
 
 
 def _fields(callback: Any) -> tuple[str, ...]:

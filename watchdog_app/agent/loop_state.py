@@ -18,14 +18,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from watchdog_app.agent import environment, matching, randomness, variables
+from watchdog_app.agent import environment, matching, randomness, state_values, variables
 from watchdog_app.agent.callback_state import plain
 from watchdog_app.agent.session import Capture
 from watchdog_app.agent.variables import Row, StateVariable
 from watchdog_app.errors import RescueError, RescueMismatch
 
 KIND = "loop"
-_ARRAY = "__array__"  # key of an array's place within a state_dict
 
 _WITH_VARIABLES = (
     keras.Layer,
@@ -35,6 +34,11 @@ _WITH_VARIABLES = (
 _ACCEPTED = (
     "a Keras or TensorFlow object with variables, a NumPy array, a random generator, a dict or "
     "list of plain values, or an object with state_dict() and load_state_dict()"
+)
+
+_ACCEPTED_HINT = (
+    "Dicts and lists may hold numbers, strings, None, arrays, tensors, tuples, sets, dicts and "
+    "lists."
 )
 
 
@@ -153,6 +157,13 @@ class LoopState:
             self._variables[name] = thing
         elif _understood(thing):
             self._others[name] = thing
+            try:
+                _take(name, thing, {})  # now rather than when memory runs out
+            except RescueError as error:
+                why = error.__cause__
+                raise TypeError(
+                    f"the state of {name} cannot be saved: {why}. {_ACCEPTED_HINT}"
+                ) from why
         else:
             raise TypeError(
                 f"{name} is of type {type(thing).__name__}, whose state cannot be taken. "
@@ -229,9 +240,10 @@ def _take(name: str, thing: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any
         if isinstance(thing, random.Random):
             return plain(thing.getstate())
         if isinstance(thing, (dict, list)):
-            return plain(thing)
-        return _without_arrays(thing.state_dict(), name, arrays)
-    except TypeError as error:
+            known = dict(thing) if isinstance(thing, dict) else list(thing)
+            return state_values.encode(known, name, arrays)
+        return state_values.encode(thing.state_dict(), name, arrays, tensors_as_arrays=True)
+    except Exception as error:
         raise RescueError(f"{name} cannot be saved: {error}. Nothing was saved.") from error
 
 
@@ -246,31 +258,8 @@ def _put(thing: Any, state: Any, read: Callable[[str], np.ndarray[Any, Any]]) ->
         thing.setstate((version, tuple(words), gauss))
     elif isinstance(thing, dict):
         thing.clear()
-        thing.update(state)
+        thing.update(state_values.decode(state, read))
     elif isinstance(thing, list):
-        thing[:] = state
+        thing[:] = state_values.decode(state, read)
     else:
-        thing.load_state_dict(_with_arrays(state, read))
-
-
-def _without_arrays(value: Any, name: str, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _without_arrays(v, f"{name}/{key}", arrays) for key, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_arrays(v, f"{name}/{i}", arrays) for i, v in enumerate(value)]
-    if hasattr(value, "numpy"):
-        value = value.numpy()
-    if isinstance(value, np.ndarray) and value.dtype != object:
-        arrays[name] = value
-        return {_ARRAY: name}
-    return plain(value)
-
-
-def _with_arrays(value: Any, read: Callable[[str], np.ndarray[Any, Any]]) -> Any:
-    if isinstance(value, Mapping):
-        if set(value) == {_ARRAY}:
-            return np.array(read(value[_ARRAY]))
-        return {key: _with_arrays(item, read) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_with_arrays(item, read) for item in value]
-    return value
+        thing.load_state_dict(state_values.decode(state, read))

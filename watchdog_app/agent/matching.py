@@ -87,13 +87,34 @@ def load(
 def _pairs(saved: Sequence[Row], now: Sequence[Row]) -> list[str] | None:
     """The saved name for each variable there is now; None when they do not fit one to one."""
     for key_of in (_plain_path, _last_part):
-        before = dict(_keyed(saved, key_of))
-        after = list(_keyed(now, key_of))
-        if len(before) == len(after) and all(
-            key in before and before[key][1:] == row[1:] for key, row in after
-        ):
-            return [before[key][0] for key, _row in after]
+        before, after = _grouped(saved, key_of), _grouped(now, key_of)
+        if before.keys() != after.keys():
+            continue
+        belongs: dict[str, str] = {}
+        for key, rows in after.items():
+            belongs.update(_paired(before[key], rows))
+        if len(belongs) == len(now) == len(saved):
+            return [belongs[name] for name, _dtype, _shape in now]
     return None
+
+
+def _grouped(rows: Iterable[Row], key_of: Callable[[str], str]) -> dict[str, list[Row]]:
+    """The rows whose names are one when reduced, in their order."""
+    groups: dict[str, list[Row]] = {}
+    for name, dtype, shape in rows:
+        groups.setdefault(key_of(name), []).append((name, dtype, tuple(shape)))
+    return groups
+
+
+def _paired(before: Sequence[Row], after: Sequence[Row]) -> dict[str, str]:
+    """The name in the program to the name in the rescue; empty when they do not fit."""
+    # Numbers that a person gave ("tower_1", "tower_2") say more than the order: there is no need
+    # to build the two in the same order again.
+    if {row[0] for row in before} == {row[0] for row in after}:
+        before, after = sorted(before), sorted(after)
+    if [row[1:] for row in before] != [row[1:] for row in after]:
+        return {}
+    return {now[0]: then[0] for now, then in zip(after, before, strict=True)}
 
 
 def _keyed(rows: Iterable[Row], key_of: Callable[[str], str]) -> Iterator[tuple[Any, Row]]:

@@ -1,0 +1,133 @@
+"""What a program remembers comes back with the types it had, or is refused with the reason."""
+
+from __future__ import annotations
+
+import datetime
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from watchdog_app.agent import callback_state, matching, state_values
+from watchdog_app.agent.loop_state import LoopState
+
+pytestmark = pytest.mark.tensorflow
+
+
+def round_trip(value):
+    """Through JSON, with the arrays beside it."""
+    arrays = {}
+    encoded = json.loads(json.dumps(state_values.encode(value, "state", arrays)))
+    return state_values.decode(encoded, arrays.__getitem__)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {0: 1, 1: {(2, "a"): 0.5}, None: True},
+        {"nested": (1, [2, (3,)], {4, 5}), "frozen": frozenset({1})},
+        {"__array__": "a key of the user's own"},
+        {"__pairs__": []},
+        [np.float32(0.1), np.int64(2**60), np.bool_(True), np.float64(0.1)],
+    ],
+)
+def test_a_value_comes_back_with_its_types(value):
+    """Integer keys, tuples, sets, NumPy's numbers, and keys that look like our own marks."""
+    again = round_trip(value)
+
+    assert repr(value) == repr(again)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "bool", ">f8"])
+def test_an_array_stays_out_of_the_json_and_comes_back(dtype):
+    """The array itself is handed on; type and values are as they were."""
+    value = {"ema": np.array([[0, 1], [1, 0]], dtype)}
+    arrays = {}
+
+    encoded = state_values.encode(value, "state", arrays)
+    again = state_values.decode(encoded, arrays.__getitem__)
+
+    assert {"ema": {"__array__": "state/ema"}} == encoded
+    assert value["ema"].tolist() == again["ema"].tolist()
+    assert value["ema"].dtype.name == again["ema"].dtype.name
+
+
+def test_names_that_meet_keep_their_arrays_apart():
+    """The key "a/b" beside the key "b" in the dict "a"."""
+    again = round_trip({"a/b": np.zeros(1), "a": {"b": np.ones(1)}})
+
+    assert (0.0, 1.0) == (again["a/b"][0], again["a"]["b"][0])
+
+
+def test_a_tensor_in_a_dict_comes_back_as_a_tensor():
+    """Not as an array, which has no `numpy()`."""
+    assert 2.0 == round_trip({"loss": tf.constant(2.0)})["loss"].numpy()
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [(datetime.datetime(2020, 1, 1), "datetime"), (tf.Variable(1.0), "variable")],
+)
+def test_what_cannot_be_saved_is_refused_at_once(value, word):
+    """Rescue(...) names the place and the kind, before anything is trained."""
+    with pytest.raises(TypeError, match=f"st/started is a {word}"):
+        LoopState({"st": {"started": value}}, dict)
+
+
+class Failing(keras.callbacks.Callback):
+    def state_dict(self):
+        return {"value": self.not_there_yet}
+
+    def load_state_dict(self, state):
+        pass
+
+
+class Averaging(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.ema = np.zeros(3, "float32")
+
+    def state_dict(self):
+        return {"ema": self.ema}
+
+    def load_state_dict(self, state):
+        self.ema = state["ema"]
+
+
+def test_a_callback_that_fails_costs_its_own_memory_alone():
+    """It is named as lost; the arrays of the other one go to the tensors."""
+    good = Averaging()
+
+    states, arrays, lost = callback_state.take([Failing(), good])
+    good.ema = None
+    callback_state.put([Failing(), good], json.loads(json.dumps(states)), arrays.__getitem__)
+
+    assert ["Averaging"] == [state["callback"] for state in states]
+    assert ["callback/Averaging/state/ema"] == list(arrays)
+    assert 1 == len(lost)
+    assert "not_there_yet" in lost[0]
+    assert [0, 0, 0] == good.ema.tolist()
+    assert "float32" == good.ema.dtype.name
+
+
+@pytest.mark.parametrize(
+    ("saved", "now", "expected"),
+    [
+        (["m/tower_1/k", "m/tower_2/k"], ["m/tower_2/k", "m/tower_1/k"], [1, 0]),
+        (["m/dense/k", "m/dense_1/k"], ["m/dense_1/k", "m/dense_2/k"], [0, 1]),
+        (
+            ["m/t_1/k", "m/t_2/k", "m/dense_3/k"],
+            ["m/t_2/k", "m/t_1/k", "m/dense_9/k"],
+            [1, 0, 2],
+        ),
+    ],
+)
+def test_numbers_of_the_user_decide_and_numbers_of_keras_do_not(saved, now, expected):
+    """Explicit names find each other in any order, automatic ones by their order."""
+    rows = [(name, "float32", (2,)) for name in saved]
+
+    pairs = matching._pairs(rows, [(name, "float32", (2,)) for name in now])
+
+    assert [saved[index] for index in expected] == pairs
