@@ -305,7 +305,7 @@ def test_a_pause_of_somebody_else_is_theirs_to_end(world, job):
 
 LAUNCHER = """
 import subprocess, sys, time
-subprocess.Popen([sys.executable, "worker-of-this-test.py"], start_new_session=True)
+subprocess.Popen([sys.executable, "launched-below.py"], start_new_session=True)
 time.sleep(600)
 """
 
@@ -313,13 +313,13 @@ time.sleep(600)
 def test_a_pause_leaves_other_tasks_running(world):
     """A launcher is paused, and what it started as a task of its own goes on."""
     client = world.start()
-    (world.folder / "worker-of-this-test.py").write_text(SLEEP)
+    (world.folder / "launched-below.py").write_text(SLEEP)
     pid = world.script(LAUNCHER, "launcher.py")
     world.seen(pid)
 
     def worker():
         found = client.call("status")["processes"]
-        return next((t["pid"] for t in found if t["name"] == "worker-of-this-test.py"), None)
+        return next((t["pid"] for t in found if t["name"] == "launched-below.py"), None)
 
     other = world.until(worker, "two tasks are seen")
     try:
