@@ -84,6 +84,7 @@ class Rescue:
         self._told: set[str] = set()
         self._loss: float | None = None
         self._next_loss = 0.0
+        self._placed = False  # epochs() or data() leads the loop to its place, or that was said
         store = RescueStore(chapters.chapter_directory(self.directory), keep)
         link = Link("tensorflow", store.directory, notebook_path())
         self._session: Session | None = Session(store, link, self._state.capture)
@@ -100,6 +101,7 @@ class Rescue:
         The epochs that are still to be trained, of `count` in all; the training ends well
         after the last one. After a `break`, call `finish()`.
         """
+        self._placed = True
         if self.resumed and self.epoch >= count:
             say(
                 f"nothing was trained: the rescue is of epoch {self.epoch + 1}, which "
@@ -124,6 +126,7 @@ class Rescue:
             dataset: a tf.data.Dataset, or any iterable that gives the same batches in the same
                 order when the program runs again.
         """
+        self._placed = True
         with self._guard:
             if position.unseeded_shuffle(dataset):
                 self._state.not_repeatable = [position.UNSEEDED_SHUFFLE]
@@ -136,6 +139,8 @@ class Rescue:
         Args:
             loss: a number or scalar tensor to be reported; looked at twice a second.
         """
+        if not self._placed:
+            self._say_place()
         self.step_number += 1
         session = self._session
         if session is None:
@@ -254,6 +259,17 @@ class Rescue:
         changed = environment.differences(saved.meta["environment"], environment.record())
         if changed:
             say(f"not as it was when the rescue was saved: {'; '.join(changed)}.")
+
+    def _say_place(self) -> None:
+        """A loop that finds its batches by itself begins at the first one again: it must know."""
+        self._placed = True
+        if self.resumed:
+            say(
+                f"this loop uses neither rescue.epochs() nor rescue.data(), so the batches that "
+                f"the rescue has had are not skipped: {self.step_number} steps are done, in epoch "
+                f"{self.epoch + 1}. Begin after them (rescue.step_number, rescue.epoch), or take "
+                "the batches from rescue.data(dataset)."
+            )
 
     def _tell(self) -> None:
         """Say, once each, what a resume from the rescue just saved would not bring back."""

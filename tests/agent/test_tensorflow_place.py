@@ -1,0 +1,50 @@
+"""A loop of one's own that finds its batches by itself is told where it stands."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.tensorflow
+
+LOOP = """
+import keras
+from watchdog_app.agent.tensorflow import Rescue
+
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+rescue = Rescue("rescues", model=model)
+print("starts at", rescue.step_number, flush=True)
+for _ in range(3):
+    rescue.step()
+rescue.save()
+rescue.step()
+import os
+os._exit(9)
+"""
+
+
+def test_a_loop_without_data_or_epochs_is_told_how_many_steps_are_done(tmp_path):
+    """Its weights are restored; its place in the data is its own to find, and it is said once."""
+    env = dict(os.environ, WATCHDOG_RUNTIME_DIR=str(tmp_path / "run"))
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", LOOP],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        for _ in range(2)
+    ]
+
+    assert [9, 9] == [run.returncode for run in runs], runs[1].stderr
+    assert "starts at 0" in runs[0].stdout
+    assert "starts at 3" in runs[1].stdout
+    assert "rescue.data" not in runs[0].stderr
+    assert 1 == runs[1].stderr.count("3 steps are done")
