@@ -4,9 +4,10 @@ The rescue in figures: leak speed by state size, each a real training killed in 
     python bench/rescue.py [--leaks 5,20,100,300] [--states 10,100,500] [--pause] [--json FILE]
 
 Each cell is one training (tests/e2e/programs/fit.py) in a cgroup of what it needs and 12 s of its
-leak, 100 MB at least: growth from half full to full takes 5 s or longer. The kernel kills it; the same script then goes on from its rescue, and its last variables are compared with a
-run that nobody interrupted. With --pause the daemon may hold the training at the edge, as it does
-by default; the benchmark then kills it, as a user would who has no memory to give.
+leak, 100 MB at least: growth from half full to full takes 5 s or longer. The kernel kills it; the
+same script then goes on from its rescue, and its last variables are compared with a run that
+nobody interrupted. With --pause the daemon may hold the training at the edge, as it does by
+default; the benchmark then kills it, as a user would who has no memory to give.
 
 Columns
   warned s      first notice, before the last step that was written down
@@ -61,8 +62,7 @@ def arguments(state_mb: float, leak: float, limit_mb: float) -> list[str]:
     """Of fit.py, so that the leak ends it well before its last step."""
     steps = 100
     growth_s = (limit_mb - base_mb(state_mb)) / leak if leak else 4
-    steps_until_full = growth_s / max(0.05, 0.05 + state_mb * 2e-4)
-    epochs = max(2, round(1.5 * steps_until_full / steps) + 1)
+    epochs = max(3, round(1.5 * growth_s / (steps * 0.05)) + 1)
     return ["--state-mb", str(state_mb), "--steps", str(steps), "--epochs", str(epochs)]
 
 

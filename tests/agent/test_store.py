@@ -14,7 +14,7 @@ import zlib
 import pytest
 import safetensors
 
-from watchdog_app.agent import names
+from watchdog_app.agent import finished, names
 from watchdog_app.agent.disk_errors import SaveFailed
 from watchdog_app.agent.filesystem import in_memory
 from watchdog_app.agent.identity import Owner, own
@@ -233,8 +233,96 @@ def test_a_newer_format_is_not_guessed_at(store, said):
     text = text.replace(b'"format": 1', b'"format": 2')
     _rewrite(path, b'{"crc32": "%08x", "rescue":\n' % zlib.crc32(text) + text + b"}\n")
 
-    assert store.newest() is None
-    assert "update watchdog-app" in said[0]
+    with pytest.raises(RescueError, match="update watchdog-app") as told:
+        store.newest()
+    assert not isinstance(told.value, RescueDamaged)
+    assert [] == said
+
+
+def _of_a_newer_format(path):
+    manifest = os.path.join(path, "rescue.json")
+    with open(manifest, "rb") as file:
+        text = file.read().partition(b"\n")[2][:-2]
+    text = text.replace(b'"format": 1', b'"format": 2')
+    _rewrite(manifest, b'{"crc32": "%08x", "rescue":\n' % zlib.crc32(text) + text + b"}\n")
+
+
+def _unreadable(path):
+    manifest = os.path.join(path, "rescue.json")
+    os.unlink(manifest)
+    os.symlink(manifest, manifest)  # a loop: no permission would stop root
+
+
+@pytest.mark.parametrize("spoil", [_of_a_newer_format, _unreadable])
+def test_what_cannot_be_judged_is_neither_passed_over_nor_pruned(store, spoil):
+    """A night's work of a newer watchdog, or on a share that is away, is not trained over."""
+    store.save(tensors(), {"step": 1})
+    theirs = rename_owner(store.save(tensors(), {"step": 2}).path, DEAD)
+    spoil(theirs)
+
+    with pytest.raises(RescueError, match="left as it is"):
+        store.newest()
+    for step in range(3, 8):
+        store.save(tensors(), {"step": step})
+
+    assert os.path.basename(theirs) in folders(store)
+    assert 3 == len(folders(store))
+
+
+def _nest(path):
+    text = b"[" * 200_000
+    _rewrite(
+        os.path.join(path, "rescue.json"),
+        b'{"crc32": "%08x", "rescue":\n' % zlib.crc32(text) + text + b"}\n",
+    )
+
+
+def _pipe(path):
+    os.unlink(os.path.join(path, "rescue.json"))
+    os.mkfifo(os.path.join(path, "rescue.json"))
+
+
+def _file(path):
+    shutil.rmtree(path)
+    _rewrite(path, b"")
+
+
+@pytest.mark.parametrize("spoil", [_nest, _pipe, _file])
+def test_nonsense_in_the_place_of_a_rescue_is_damage(store, said, spoil):
+    """Lists without end, a pipe that nobody writes to, a file: the one before is used."""
+    good = store.save(tensors(1), {"step": 1}).path
+    bad = store.save(tensors(2), {"step": 2}).path
+    spoil(bad)
+
+    assert good == store.newest().path
+    assert bad in said[0]
+    store.save(tensors(), {"step": 3})
+    store.save(tensors(), {"step": 4})
+
+
+def test_a_number_is_not_given_out_again_after_its_rescue_was_removed(store):
+    """What finished.json names as finished must never be a later rescue."""
+    os.makedirs(store.directory)
+    finished.add(store.directory, 7, [])
+
+    assert "-000008-" in store.save(tensors(), {"step": 1}).path
+
+
+def test_a_neighbours_rescue_stays_when_the_neighbour_dies(store):
+    """Its training wants to go on from it; our saves do not crowd it out."""
+    neighbour = subprocess.Popen(["sleep", "600"])
+    try:
+        owner = f"{neighbour.pid}.{_start(neighbour.pid)}.{own().namespace}"
+        theirs = rename_owner(store.save(tensors(), {"step": 1}).path, owner)
+        store.prepare(rehearse=False)
+    finally:
+        neighbour.kill()
+        neighbour.wait()
+
+    for step in range(4):
+        store.save(tensors(), {"step": step})
+
+    assert os.path.basename(theirs) in folders(store)
 
 
 def test_a_view_stays_good_when_the_rescue_is_pruned(store):
@@ -435,7 +523,7 @@ def test_a_disk_that_fills_up_meanwhile_leaves_no_half_rescue(tmp_path, said):
     with small_disk(str(tmp_path / "d"), "16m"):
         store = RescueStore(str(tmp_path / "d"), report=said.append)
         good = store.save(tensors(), {"step": 1}).path
-        filler = open(tmp_path / "d" / "filler", "wb")  # noqa: SIM115
+        filler = open(tmp_path / "d" / "filler", "wb")
 
         def fill():
             filler.write(bytes(14 << 20))

@@ -1,18 +1,19 @@
 """
 Which rescue belongs to which training of a program, and whether it is to be gone on from.
 
-A program may train several times in one folder of rescues: each time that ends
-well opens the next chapter, which has a folder of its own (`rescues/`,
+A program may train several times in one folder of rescues: each training that
+it begins opens the next chapter, which has a folder of its own (`rescues/`,
 `rescues/fit-2/`, ...), so that the second training never starts from the state
-of the first and never crowds it out. A training that ends well marks its
-rescues as finished; they stay on disk and are not resumed. Neither is a rescue
-that this very process wrote or went on from already: what it holds in memory
-is newer.
+of the first and never crowds it out. In a notebook a cell that failed or was
+interrupted is run again: there the next chapter waits until the training of
+another cell has ended well. A training that ends well marks its rescues as
+finished; they stay on disk and are not resumed. Neither is a rescue that this
+very process wrote or went on from already, as what it holds in memory is newer,
+nor one of another process that still trains.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
@@ -20,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from watchdog_app.agent import names
+from watchdog_app.agent import finished, names
 from watchdog_app.agent.contain import describe
 from watchdog_app.agent.identity import own
 from watchdog_app.agent.loaded import LoadedRescue
@@ -28,11 +29,14 @@ from watchdog_app.agent.names import RescueName
 from watchdog_app.agent.store import RescueStore
 from watchdog_app.errors import RescueError
 
-FINISHED_FILE = "finished.json"
+FINISHED_FILE = finished.FINISHED_FILE
 
 _lock = threading.Lock()
-_ended_well: dict[str, int] = {}  # trainings of this process that ended well, by folder
+_behind: dict[str, int] = {}  # chapters that this process is through with, by folder
+_open: dict[str, object] = {}  # where a training began that has not ended well, by folder
 _resumed: set[str] = set()  # rescues that this process went on from
+_last_resumed: str | None = None  # by the training that began last
+_last_begun: str | None = None  # its folder
 _owner: str | None = None
 
 
@@ -51,12 +55,12 @@ class Choice:
 
 
 def chapter_directory(directory: str) -> str:
-    """The folder of rescues for the training that begins now in this process."""
+    """The folder of rescues for the training that begins next in this process."""
     root = os.path.abspath(os.path.expanduser(directory))
     with _lock:
         _forget_parent()
-        done = _ended_well.get(root, 0)
-    return root if done == 0 else os.path.join(root, f"fit-{done + 1}")
+        behind = _chapters_behind(root)
+    return root if behind == 0 else os.path.join(root, f"fit-{behind + 1}")
 
 
 def check(resume: object) -> None:
@@ -72,7 +76,7 @@ def check(resume: object) -> None:
 
 def choose(directory: str, store: RescueStore, resume: bool | str) -> Choice:
     """
-    The rescue that the training which begins now goes on from, if any.
+    The rescue that the training which begins now goes on from, if any. Opens its chapter.
 
     Args:
         directory: as the user gave it to `Rescue`.
@@ -81,12 +85,14 @@ def choose(directory: str, store: RescueStore, resume: bool | str) -> Choice:
             the newest in any chapter, finished or not; False for none.
 
     Raises:
-        RescueError: "newest" was asked for and there is no rescue.
+        RescueError: "newest" was asked for and there is no rescue; or the newest may be whole,
+            but is of a newer format or cannot be read.
     """
     check(resume)
+    root = os.path.abspath(os.path.expanduser(directory))
+    _begin(root)
     if resume is False:
         return Choice(None)
-    root = os.path.abspath(os.path.expanduser(directory))
     if resume == "newest":
         found = _newest_anywhere(root)
         if found is None:
@@ -95,17 +101,27 @@ def choose(directory: str, store: RescueStore, resume: bool | str) -> Choice:
                 'Leave resume="newest" out, or name the folder that holds one.'
             )
         return Choice(found)
-    found = _unfinished(store)
-    if found is None:
-        return _elsewhere(root, store.directory)
-    if _is_of_this_process(found.path):
-        found.close()
+    waiting, in_use = _unfinished(store.directory)
+    if waiting:
+        path = os.path.join(store.directory, str(waiting[-1]))
+        if _is_of_this_process(path):
+            return Choice(
+                None,
+                f"{path} is of this process, whose variables are newer; it is left alone. "
+                'To go back to it: Rescue(..., resume="newest").',
+            )
+        found = store.newest(among=waiting)
+        if found is not None:
+            return Choice(found)
+    if in_use:
+        pid = in_use[-1].owner_text.partition(".")[0]
         return Choice(
             None,
-            f"{found.path} is of this process, whose variables are newer; it is left alone. "
-            'To go back to it: Rescue(..., resume="newest").',
+            f"{os.path.join(store.directory, str(in_use[-1]))} is of process {pid}, which still "
+            "runs: it is left alone and this training begins anew. To go on from it, end that "
+            "process first. To keep trainings apart, give each its own folder.",
         )
-    return Choice(found)
+    return _elsewhere(root, store.directory)
 
 
 def may_resume(directory: str, resume: bool | str) -> bool:
@@ -113,16 +129,16 @@ def may_resume(directory: str, resume: bool | str) -> bool:
     if resume is not True:
         return resume == "newest"
     folder = chapter_directory(directory)
-    there = names.complete_ones(folder)
-    if not there or there[-1].sequence <= _finished_sequence(folder):
-        return False
-    return not _is_of_this_process(os.path.join(folder, str(there[-1])))
+    waiting, _in_use = _unfinished(folder)
+    return bool(waiting) and not _is_of_this_process(os.path.join(folder, str(waiting[-1])))
 
 
 def resumed(path: str) -> None:
     """Remember that this process went on from the rescue at `path`."""
+    global _last_resumed
     with _lock:
         _resumed.add(path)
+        _last_resumed = path
 
 
 @contextmanager
@@ -130,7 +146,8 @@ def restoring(path: str) -> Iterator[None]:
     """
     Whatever fails within, as an error that names the rescue and the way out.
 
-    Not contained like other errors of ours: to train anew in silence would be worse.
+    Not contained like other errors of ours: to train anew in silence would be worse. A training
+    that could not be restored has not begun: its chapter is the next one's.
 
     Raises:
         RescueError: with the failure as its cause.
@@ -138,8 +155,10 @@ def restoring(path: str) -> Iterator[None]:
     try:
         yield
     except RescueError:
+        _unbegin()
         raise
     except Exception as error:
+        _unbegin()
         raise RescueError(
             f"The rescue {path} could not be given back to this program ({describe(error)}). "
             "Nothing on disk was changed. To begin anew: Rescue(..., resume=False)."
@@ -147,33 +166,33 @@ def restoring(path: str) -> Iterator[None]:
 
 
 def finish(directory: str, store_directory: str) -> None:
-    """The training ended well: its rescues are not to be resumed, the next chapter begins."""
+    """
+    The training ended well: the next chapter begins.
+
+    Its rescues are not to be resumed: those that this process wrote, the one that it went on
+    from, and those before that one. What others wrote stays as it is.
+    """
     root = os.path.abspath(os.path.expanduser(directory))
     with _lock:
         _forget_parent()
-        _ended_well[root] = _ended_well.get(root, 0) + 1
-    there = names.complete_ones(store_directory)
-    if there and there[-1].sequence > _finished_sequence(store_directory):
-        _mark_finished(store_directory, there[-1].sequence)
-
-
-def _finished_sequence(directory: str) -> int:
-    """The last rescue of trainings here that ended well; 0 when none did."""
-    try:
-        with open(os.path.join(directory, FINISHED_FILE), encoding="ascii") as file:
-            return int(json.load(file)["sequence"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0
-
-
-def _mark_finished(directory: str, sequence: int) -> None:
-    path = os.path.join(directory, FINISHED_FILE)
-    temporary = f"{path}.{own()}"
-    with open(temporary, "w", encoding="ascii") as file:
-        json.dump({"sequence": sequence}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+        _behind[root] = _behind.get(root, 0) + 1
+        _open.pop(root, None)
+        paths = {path for path in _resumed if os.path.dirname(path) == store_directory}
+        if _last_resumed is not None and _last_resumed.startswith(os.path.join(root, "")):
+            paths.add(_last_resumed)  # may lie in another chapter
+    for folder in {store_directory, *map(os.path.dirname, paths)}:
+        through = max(
+            (_sequence(path) for path in paths if os.path.dirname(path) == folder), default=0
+        )
+        there = names.complete_ones(folder)
+        over = [
+            str(name)
+            for name in there
+            if (folder == store_directory and name.owner_text == str(own()))
+            or (name.sequence <= through and not names.in_use(name))
+        ]
+        if over or through:
+            finished.add(folder, max(through, *(name.sequence for name in there), 0), over)
 
 
 def _chapters(root: str) -> list[str]:
@@ -198,30 +217,29 @@ def _newest_anywhere(root: str) -> LoadedRescue | None:
     return newest
 
 
-def _unfinished(store: RescueStore) -> LoadedRescue | None:
-    there = names.complete_ones(store.directory)
-    if not there or there[-1].sequence <= _finished_sequence(store.directory):
-        return None
-    found = store.newest()
-    if found is None or _sequence(found.path) > _finished_sequence(store.directory):
-        return found
-    found.close()  # the unfinished ones are damaged
-    return None
+def _unfinished(directory: str) -> tuple[list[RescueName], list[RescueName]]:
+    """
+    Rescues of trainings that have not ended well, old to new: those that wait to be gone on from,
+    and those whose training still runs in another process.
+    """
+    over = finished.read(directory).rescues
+    waiting: list[RescueName] = []
+    in_use: list[RescueName] = []
+    for name in names.complete_ones(directory):
+        if str(name) not in over:
+            (in_use if names.in_use(name) else waiting).append(name)
+    return waiting, in_use
 
 
 def _elsewhere(root: str, here: str) -> Choice:
-    """An unfinished rescue of another chapter: a notebook runs its cells in any order."""
+    """An unfinished rescue of another chapter is named: equal variables do not tell it is ours."""
     for folder in _chapters(root):
-        there = names.complete_ones(folder)
-        if folder == here or not there or there[-1].sequence <= _finished_sequence(folder):
+        waiting, _in_use = _unfinished(folder)
+        if folder == here or not waiting:
             continue
-        path = os.path.join(folder, str(there[-1]))
+        path = os.path.join(folder, str(waiting[-1]))
         if _is_of_this_process(path):
             continue
-        if "ipykernel" in sys.modules:
-            found = RescueStore(folder).newest()
-            if found is not None:
-                return Choice(found, certain=False)
         return Choice(
             None,
             f"{path} belongs to another training of this program and waits for it; this one "
@@ -229,6 +247,42 @@ def _elsewhere(root: str, here: str) -> Choice:
             "To keep trainings apart, give each its own folder.",
         )
     return Choice(None)
+
+
+def _begin(root: str) -> None:
+    """Open the chapter of `chapter_directory`."""
+    global _last_resumed, _last_begun
+    with _lock:
+        _forget_parent()
+        _last_resumed, _last_begun = None, root
+        _behind[root] = _chapters_behind(root)
+        _open[root] = _cell()
+
+
+def _unbegin() -> None:
+    with _lock:
+        if _last_begun is not None:
+            _open.pop(_last_begun, None)
+
+
+def _chapters_behind(root: str) -> int:
+    behind = _behind.get(root, 0)
+    if root not in _open:
+        return behind
+    # Begun and not ended well: a script went on to its next training. A person may have run
+    # the same cell again, and two trainings of one cell are told apart by its number.
+    again = _interactive() and (_open[root] is None or _open[root] != _cell())
+    return behind if again else behind + 1
+
+
+def _interactive() -> bool:
+    return "ipykernel" in sys.modules or hasattr(sys, "ps1")
+
+
+def _cell() -> object:
+    """The number of the cell that runs, which differs each time it is run; None outside IPython."""
+    get = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return getattr(get() if get else None, "execution_count", None)
 
 
 def _sequence(path: str) -> int:
@@ -248,4 +302,5 @@ def _forget_parent() -> None:
     global _owner
     if _owner != str(own()):
         _owner = str(own())
-        _ended_well.clear()
+        _behind.clear()
+        _open.clear()

@@ -15,6 +15,7 @@ from watchdog_app.agent import (
     environment,
     matching,
     position,
+    program,
     randomness,
     shuffling,
     step_random,
@@ -41,6 +42,7 @@ class FitState:
         self._extra: list[Any] | None = None
         self._training_metrics: dict[int, Any] | None = None
         self._optimizer = _configured(model)
+        self.program = program.record(model)  # now: callbacks may change rates as they go
         self._stateful: list[str] | None = None  # operations of the step, once it is traced
         self.lost: list[str] = []  # what the last capture could not take, in words
 
@@ -103,6 +105,7 @@ class FitState:
             "callback_arrays": len(arrays),
             "optimizers": variables.optimizer_targets(self.model),
             "optimizer": self._optimizer,
+            "program": self.program,
             "callbacks": states,
             "random": random_now,
             "restore_python_random": not self._drawn_in_background(random_now),
@@ -196,10 +199,12 @@ class SavedFit:
         changed = environment.differences(self.meta["environment"], environment.record())
         before, now = self.meta["optimizer"], _configured(model)
         for key in before:
-            if before[key] != now.get(key):
+            if key in now and before[key] != now[key]:
+                # A schedule is no variable, so there is nothing to be given back.
+                goes_on = "the program's" if str(now[key]).startswith("{") else "the saved value"
                 changed.append(
-                    f"the optimizer's {key} was {before[key]}, is {now.get(key)} in the program: "
-                    "the saved value goes on"
+                    f"the optimizer's {key} was {before[key]}, is {now[key]} in the program: "
+                    f"{goes_on} goes on"
                 )
         return changed
 
@@ -232,7 +237,6 @@ def _configured(model: Any) -> dict[str, Any]:
     return {
         "name": type(optimizer).__name__,
         "learning_rate": _said(config.get("learning_rate")),
-        "weight_decay": _said(config.get("weight_decay")),
     }
 
 

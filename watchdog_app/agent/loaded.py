@@ -35,11 +35,14 @@ class LoadedRescue:
         """
         self.path = path
         try:
-            with open(os.path.join(path, MANIFEST_FILE), "rb") as file:
+            where = os.path.join(path, MANIFEST_FILE)
+            with open(where, "rb", opener=manifest.open_at_once) as file:
                 self._manifest = manifest.read(file.read())
             self._open_state()
         except FileNotFoundError as error:
             raise RescueDamaged(f"{os.path.basename(error.filename)} is missing") from error
+        except (NotADirectoryError, IsADirectoryError) as error:
+            raise RescueDamaged("it is not a folder with two files") from error
         except OSError as error:
             raise RescueError(f"it cannot be read ({error.strerror or error})") from error
 
@@ -83,7 +86,8 @@ class LoadedRescue:
         Read every tensor and compare it with its checksum.
 
         Raises:
-            RescueDamaged: one does not match, or cannot be read; the message names it.
+            RescueDamaged: one does not match; the message names it.
+            RescueError: the file cannot be read, now at least.
         """
         # Read rather than mapped: a bad sector is then an error, not a signal that kills.
         buffer = memoryview(bytearray(min(_READ_BYTES, self.bytes)))
@@ -92,7 +96,7 @@ class LoadedRescue:
                 if self._checksum(info.begin, info.end, buffer) != self._manifest.crc32[info.name]:
                     raise RescueDamaged(f"tensor {info.name!r} does not match its checksum")
         except OSError as error:
-            raise RescueDamaged(f"{STATE_FILE} cannot be read ({error.strerror})") from error
+            raise RescueError(f"{STATE_FILE} cannot be read ({error.strerror})") from error
 
     def close(self) -> None:
         """Let go of the file; views that `read` gave stay good. May be called twice."""
@@ -109,7 +113,9 @@ class LoadedRescue:
 
     def _open_state(self) -> None:
         told = self._manifest
-        self._fd = os.open(os.path.join(self.path, STATE_FILE), os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = manifest.open_at_once(
+            os.path.join(self.path, STATE_FILE), os.O_RDONLY | os.O_CLOEXEC
+        )
         self._close = weakref.finalize(self, os.close, self._fd)
         size = os.fstat(self._fd).st_size
         if size != told.file_bytes:

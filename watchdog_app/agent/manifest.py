@@ -12,6 +12,8 @@ reader can read the file.
 from __future__ import annotations
 
 import json
+import os
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ MANIFEST_FILE = "rescue.json"
 _HEAD = b'{"crc32": "%08x", "rescue":\n'
 _HEAD_BYTES = len(_HEAD % 0)
 _TAIL = b"}\n"
+_FORMAT = re.compile(rb'\{"crc32": "[0-9a-f]{8}", "rescue":\n\{"format": (\d+),')
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,5 +129,29 @@ def read(data: bytes) -> Manifest:
                 for item in tensors
             },
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RescueDamaged(f"{MANIFEST_FILE} lacks something ({error!r})") from error
+
+
+def open_at_once(path: str, flags: int) -> int:
+    """An opener that does not wait for a writer, should somebody have put a pipe there."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def not_ours_to_judge(path: str) -> bool:
+    """
+    Whether the rescue in folder `path` may be whole without this process being able to tell.
+
+    So it is with one of a newer format, and with one that may not or cannot be read now. Looks
+    at a few bytes only.
+    """
+    try:
+        for name in (STATE_FILE, MANIFEST_FILE):
+            with open(os.path.join(path, name), "rb", opener=open_at_once) as file:
+                head = file.read(80)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return False
+    except OSError:
+        return True
+    found = _FORMAT.match(head)
+    return found is not None and int(found[1]) != FORMAT_VERSION

@@ -62,6 +62,12 @@ def complete_ones(directory: str) -> list[RescueName]:
     return sorted(filter(None, map(RescueName.parse, _listdir(directory))), key=age)
 
 
+def in_use(name: RescueName) -> bool:
+    """Whether another process wrote it that still runs, as far as can be seen from here."""
+    owner = Owner.parse(name.owner_text)
+    return owner is not None and owner != own() and owner.alive is True
+
+
 def prunable(directory: str, name: RescueName) -> bool:
     """Whether this process may remove it: its own, or left by one that has ended."""
     return _is_ours_or_left(directory, str(name), name.owner_text, _RESCUE_ABANDONED_S)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from watchdog_app.agent import chapters, fit_state, matching, position, randomness
+from watchdog_app.agent import chapters, fit_state, matching, position, program, randomness
 from watchdog_app.agent.contain import say
 from watchdog_app.agent.fit_state import FitState, SavedFit
 from watchdog_app.agent.loaded import LoadedRescue
@@ -52,6 +52,9 @@ class Resumption:
         waits = bool(found) and iterator is not None and saved.only_missing(current)
         if found and not waits:
             raise matching.mismatch(rescue.path, found)
+        configured = program.differences(rescue.meta.get("program"), state.program)
+        if configured:
+            raise matching.mismatch(rescue.path, configured)
         _same_length(saved, course)
         changed = saved.changed(model)
         if not found:

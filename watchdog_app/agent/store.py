@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from watchdog_app.agent import layout, manifest, names
+from watchdog_app.agent import finished, layout, manifest, names
 from watchdog_app.agent.contain import Guard, say
 from watchdog_app.agent.disk_errors import SaveFailed, translate
 from watchdog_app.agent.filesystem import free_bytes, in_memory, sync_folder
@@ -32,7 +32,7 @@ from watchdog_app.agent.manifest import MANIFEST_FILE, STATE_FILE
 from watchdog_app.agent.names import RescueName
 from watchdog_app.agent.reserve import Reserve
 from watchdog_app.agent.stream import Bytes, Progress, Streamer
-from watchdog_app.errors import RescueError
+from watchdog_app.errors import RescueDamaged, RescueError
 from watchdog_app.units import MIB, format_bytes
 
 _SLACK_BYTES = 4 * MIB  # what a file system takes for folders and lists of blocks
@@ -92,6 +92,7 @@ class RescueStore:
         self._reserve = Reserve()
         self._guard = Guard("pruning old rescues")
         self._said: set[str] = set()
+        self._neighbours: set[str] = set()  # owners of rescues here that were seen alive
 
     def prepare(self, tensors: int = 0, rehearse: bool = True) -> Rehearsal | None:
         """
@@ -111,6 +112,7 @@ class RescueStore:
         self._streamer.prepare()
         self.hold_reserve(tensors)
         self._clean()
+        self._prunable()  # sees who else is at work here
         if in_memory(self.directory):
             self._say_once(
                 f"The rescue folder {self.directory} lies in memory (tmpfs): a save there takes "
@@ -181,14 +183,23 @@ class RescueStore:
         self._streamer.aside(self._tidy)  # deleting takes as long as a tenth of the save
         return SavedRescue(path, at, plan.file_bytes, time.perf_counter() - began)
 
-    def newest(self, verify: bool = True) -> LoadedRescue | None:
+    def newest(
+        self, verify: bool = True, among: Sequence[RescueName] | None = None
+    ) -> LoadedRescue | None:
         """
         The newest rescue that is whole, or None; damaged ones are reported and passed over.
 
         Args:
             verify: False leaves the checksums of the tensors to `LoadedRescue.verify`.
+            among: the ones to look at, old to new; None: all.
+
+        Raises:
+            RescueError: the newest may be whole, but is of a newer format or cannot be read: going
+                on from an older one, or anew, is for a person to decide.
         """
-        return next(self._whole(verify), None)
+        if among is None:
+            among = names.complete_ones(self.directory)
+        return next(self._whole(verify, among), None)
 
     def settle(self) -> None:
         """Wait until older rescues are pruned, should that still be going on."""
@@ -200,18 +211,24 @@ class RescueStore:
         self._streamer.release()
         self._reserve.release()
 
-    def _whole(self, verify: bool) -> Iterator[LoadedRescue]:
-        for name in reversed(names.complete_ones(self.directory)):
+    def _whole(self, verify: bool, among: Sequence[RescueName]) -> Iterator[LoadedRescue]:
+        for name in reversed(among):
             path = os.path.join(self.directory, str(name))
             try:
                 loaded = LoadedRescue(path)
                 if verify:
                     loaded.verify()
-            except RescueError as error:
+            except RescueDamaged as error:
                 # Gone: another process pruned it between the listing and now.
-                if os.path.isdir(path):
+                if os.path.lexists(path):
                     self._say_once(f"The rescue {path} was passed over: {error}.")
                 continue
+            except RescueError as error:
+                raise RescueError(
+                    f"The rescue {path} may be whole, but cannot be used here: {error}. "
+                    "It was left as it is. To go on from the one before it, move it elsewhere; "
+                    "to begin anew and keep it: Rescue(..., resume=False)."
+                ) from error
             yield loaded
 
     def _save(
@@ -262,7 +279,9 @@ class RescueStore:
     def _complete(self, folder: str, step: int) -> str:
         """Give a filled folder its final name, which is the moment it begins to count."""
         there = names.complete_ones(self.directory)
-        sequence = there[-1].sequence + 1 if there else 1
+        sequence = 1 + max(
+            there[-1].sequence if there else 0, finished.read(self.directory).sequence
+        )
         while True:
             path = os.path.join(self.directory, str(RescueName(sequence, step, str(own()))))
             try:
@@ -330,8 +349,20 @@ class RescueStore:
             shutil.rmtree(os.path.join(self.directory, text), ignore_errors=True)
 
     def _prunable(self) -> list[RescueName]:
-        there = names.complete_ones(self.directory)
-        return [name for name in there if names.prunable(self.directory, name)]
+        """Old to new. A rescue that others may still need is not among them."""
+        found = []
+        for name in names.complete_ones(self.directory):
+            if names.in_use(name):
+                self._neighbours.add(name.owner_text)
+            elif not names.prunable(self.directory, name):
+                continue
+            elif name.owner_text == str(own()) or not (
+                # When a neighbour dies, its training wants to go on from what it left.
+                name.owner_text in self._neighbours
+                or manifest.not_ours_to_judge(os.path.join(self.directory, str(name)))
+            ):
+                found.append(name)
+        return found
 
     def _opens(self, name: RescueName) -> bool:
         try:
