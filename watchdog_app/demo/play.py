@@ -172,8 +172,10 @@ class Play:
             self._seen.add(mark)
             self._tell(f"WATCHDOG {incident['stage']}: {incident['label']}: {incident['why']}")
         rescue = (task["agent"] or {}).get("rescue")
-        if rescue and f"{run}:{rescue['path']}" not in self._seen:
-            self._seen.add(f"{run}:{rescue['path']}")
+        if rescue and rescue["path"] not in self._seen and not rescue["seconds"]:
+            self._seen.add(rescue["path"])  # saved between our last look and the kill
+        if rescue and rescue["path"] not in self._seen:
+            self._seen.add(rescue["path"])
             if run == 1:
                 self._rescue = rescue
             self._tell(
