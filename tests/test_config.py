@@ -77,7 +77,10 @@ def test_every_setting_is_documented_with_its_default():
 
 def test_the_example_of_the_documentation_is_accepted(read):
     """What people copy works."""
-    for example in re.findall(r"```toml\n(.*?)```", DOCS.read_text(), re.DOTALL):
+    examples = re.findall(r"```toml\n(.*?)```", DOCS.read_text(), re.DOTALL)
+
+    assert examples
+    for example in examples:
         read(example)
 
 
