@@ -30,6 +30,9 @@ class CeilingKind(StrEnum):
     TEMPERATURE = "temperature"
     POWER = "power"
     BATTERY = "battery"
+    # Incidents without a level: something is broken, or brakes. No reading has these kinds.
+    GPU_HEALTH = "gpu_health"
+    THROTTLING = "throttling"
 
 
 @dataclass(frozen=True, slots=True, order=True)

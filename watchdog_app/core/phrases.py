@@ -19,6 +19,8 @@ _FULL = {
     CeilingKind.TEMPERATURE: "Too hot",
     CeilingKind.POWER: "Power limit reached",
     CeilingKind.BATTERY: "Battery empty",
+    CeilingKind.GPU_HEALTH: "GPU out of order",
+    CeilingKind.THROTTLING: "Clocked down",
 }
 _TOO_FAR_S = 30 * 86400.0
 

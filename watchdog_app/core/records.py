@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from watchdog_app.core.hardware import Hardware
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class ProcessKey:
@@ -160,6 +162,7 @@ class Snapshot:
     disks: tuple[DiskSpace, ...] = ()
     faults: tuple[Fault, ...] = ()
     infos: Mapping[ProcessKey, ProcessInfo] = field(default_factory=dict)
+    hardware: Hardware = field(default_factory=Hardware)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +199,24 @@ class RescueRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class AllocatorMemory:
+    """
+    What a framework's own allocator says of one device: live figures that no driver knows.
+
+    `limit_bytes` is what it can have: the allocator's limit (TensorFlow), or what it holds plus
+    what is free on the card (PyTorch).
+    """
+
+    device: str  # "GPU:0", "cuda:0"
+    used_bytes: int  # live tensors, and what cannot be given out again
+    limit_bytes: int
+    gpu_uuid: str | None = None
+    peak_bytes: int | None = None
+    retries: int | None = None  # allocations that first failed (PyTorch num_alloc_retries)
+    ooms: int | None = None  # out-of-memory errors so far
+
+
+@dataclass(frozen=True, slots=True)
 class AgentView:
     """What the daemon knows of the agent inside a task. None: not known yet."""
 
@@ -218,3 +239,4 @@ class AgentView:
     saving: bool = False
     rescue: RescueRecord | None = None
     rescue_mono_s: float | None = None  # when that rescue was complete
+    allocators: tuple[AllocatorMemory, ...] = ()
