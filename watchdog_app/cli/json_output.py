@@ -68,6 +68,7 @@ def without_daemon(message: str, now_unix_s: float) -> dict[str, Any]:
         "daemon": None,
         "ceilings": [],
         "gpus": [],
+        "hardware": None,
         "processes": [],
         "incidents": [],
         "errors": [

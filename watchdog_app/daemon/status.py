@@ -9,9 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from watchdog_app.core import devices
+from watchdog_app.core.devices import TaskDevices
 from watchdog_app.core.engine import TickResult
 from watchdog_app.core.outlook import Assessment, CeilingReading, Forecast, Incident, Stage
 from watchdog_app.core.records import AgentView, Fault, ProcessKey, Snapshot, Task
+from watchdog_app.daemon import hardware_status
 
 SCHEMA_VERSION = 1
 MOST_TASKS = 500  # in one object: it has to fit into a message; the largest are shown
@@ -46,6 +49,7 @@ def status(
         "daemon": dict(daemon),
         "ceilings": [],
         "gpus": [],
+        "hardware": None,
         "processes": [],
         "incidents": [],
         "errors": [
@@ -69,7 +73,12 @@ def status(
                 "remedy": None,
             }
         )
-    found["processes"] = [_task(task, look, task.key in ours) for task in shown]
+    found["gpus"] = hardware_status.gpus(look.snapshot, look.tasks)
+    found["hardware"] = hardware_status.hardware(look.snapshot)
+    on_cards = devices.by_task(look.snapshot.hardware, look.tasks)
+    found["processes"] = [
+        _task(task, look, task.key in ours, on_cards.get(task.key)) for task in shown
+    ]
     found["incidents"] = [incident(each) for each in look.result.incidents]
     return found
 
@@ -148,7 +157,7 @@ def _ceiling(reading: CeilingReading, assessment: Assessment | None) -> dict[str
     return found
 
 
-def _task(task: Task, look: Look, ours: bool) -> dict[str, Any]:
+def _task(task: Task, look: Look, ours: bool, on_cards: TaskDevices | None) -> dict[str, Any]:
     info = task.info
     outlook = look.result.tasks.get(task.key)
     return {
@@ -167,7 +176,7 @@ def _task(task: Task, look: Look, ours: bool) -> dict[str, Any]:
         "children": len(task.members) - 1,
         "ram_bytes": task.rss_bytes,
         "swap_bytes": task.swap_bytes,
-        "gpu_memory_bytes": None,
+        **hardware_status.of_task(on_cards),
         "cpu_percent": _rounded(outlook.cpu_percent if outlook else None, 1),
         "trend_bytes_per_s": _finite(outlook.trend_bytes_per_s) if outlook else None,
         **_eta(outlook.forecast if outlook else None),
@@ -208,6 +217,7 @@ def _agent(view: AgentView | None) -> dict[str, Any] | None:
         "save_s": view.save_s,
         "state_bytes": view.state_bytes,
         "saving": view.saving,
+        "allocators": [hardware_status.allocator(each) for each in view.allocators],
         "rescue": None
         if rescue is None
         else {

@@ -1,0 +1,68 @@
+"""
+What the faults mean that NVIDIA's driver reports: Xid codes, and what helps.
+
+Source: NVIDIA, "GPU Debug Guidelines" and the catalogue of Xid errors
+(docs.nvidia.com/deploy/xid-errors), read in November 2026. A code that is not
+listed is shown by its number alone, never guessed at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Cure(StrEnum):
+    """What helps, gentlest first."""
+
+    NOTHING = "nothing"  # word of something that needs nobody
+    PROGRAM = "program"  # start the program again
+    RESET = "reset"  # reset the card
+    MACHINE = "machine"  # start the machine again, and look at the hardware
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What one code says."""
+
+    text: str  # after "Xid 79: "
+    fatal: bool  # the program that was on the card has lost its state there
+    cure: Cure
+
+
+_TABLE: dict[int, Meaning] = {
+    8: Meaning("the card stopped working on a program", True, Cure.PROGRAM),
+    13: Meaning("graphics engine exception, often a program's faulty kernel", True, Cure.PROGRAM),
+    31: Meaning("memory page fault, an illegal address in a program", True, Cure.PROGRAM),
+    32: Meaning("invalid or damaged commands from a program", True, Cure.PROGRAM),
+    43: Meaning("a program's work was stopped by a fault of its own", True, Cure.PROGRAM),
+    45: Meaning("cleaned up after another fault, or an ended program", False, Cure.PROGRAM),
+    48: Meaning("double-bit memory error that could not be corrected", True, Cure.RESET),
+    61: Meaning("internal micro-controller halted", True, Cure.RESET),
+    62: Meaning("internal micro-controller halted", True, Cure.RESET),
+    63: Meaning("a faulty row of memory is replaced at the next reset", False, Cure.RESET),
+    64: Meaning("a faulty row of memory could not be replaced", True, Cure.RESET),
+    68: Meaning("video processor exception", True, Cure.PROGRAM),
+    69: Meaning("graphics engine class error", True, Cure.PROGRAM),
+    74: Meaning("NVLink error", True, Cure.RESET),
+    79: Meaning("the card has fallen off the bus", True, Cure.MACHINE),
+    92: Meaning("many single-bit memory errors, all corrected", False, Cure.NOTHING),
+    94: Meaning("memory error, contained in one program", True, Cure.PROGRAM),
+    95: Meaning("memory error that may have reached every program on the card", True, Cure.RESET),
+    109: Meaning("a program's work did not give way to others in time", True, Cure.RESET),
+    119: Meaning("the card's own processor (GSP) does not answer", True, Cure.RESET),
+    120: Meaning("the card's own processor (GSP) failed", True, Cure.RESET),
+    140: Meaning("memory error that was not corrected", True, Cure.RESET),
+    154: Meaning("the driver asks for a recovery action", False, Cure.NOTHING),
+}  # fmt: skip
+
+
+def meaning(code: int) -> Meaning | None:
+    """What a code says; None: it is not in the table."""
+    return _TABLE.get(code)
+
+
+def describe(code: int) -> str:
+    """`Xid 79, the card has fallen off the bus`; the bare number of one that is not known."""
+    found = _TABLE.get(code)
+    return f"Xid {code}" if found is None else f"Xid {code}, {found.text}"

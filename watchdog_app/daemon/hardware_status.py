@@ -1,0 +1,143 @@
+"""
+Cards, heat and power in the status object of docs/protocol.md. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from watchdog_app.core import clock_events, xid
+from watchdog_app.core.devices import TaskDevices, holders, listed
+from watchdog_app.core.hardware import Gpu, Hardware
+from watchdog_app.core.records import AllocatorMemory, Snapshot, Task
+
+MOST_PROCESSES = 128  # a card; the object has to fit into a message
+
+
+def gpus(snapshot: Snapshot, tasks: Sequence[Task]) -> list[dict[str, Any]]:
+    """`gpus[]`: one entry a card, and one a part of a card (MIG)."""
+    hardware = snapshot.hardware
+    owners = holders(tasks) if hardware.gpus else {}
+    return [_gpu(gpu, hardware, owners) for gpu in hardware.gpus]
+
+
+def hardware(snapshot: Snapshot) -> dict[str, Any]:
+    """`hardware`: heat and power of the machine itself."""
+    found = snapshot.hardware
+    power, throttling = found.cpu_power, found.cpu_throttling
+    read = found.gpus_mono_s
+    return {
+        "driver_version": found.driver_version,
+        "gpus_age_s": None if read is None else max(0.0, snapshot.mono_s - read),
+        "temperatures": [
+            {
+                "key": each.key,
+                "label": each.label,
+                "celsius": each.celsius,
+                "slowdown_c": each.slowdown_c,
+                "shutdown_c": each.shutdown_c,
+                "is_cpu": each.is_cpu,
+            }
+            for each in found.temperatures
+        ],
+        "fans": [{"label": each.label, "rpm": each.rpm} for each in found.fans],
+        "batteries": [
+            {
+                "name": each.name,
+                "percent": each.percent,
+                "discharging": each.discharging,
+                "energy_j": each.energy_j,
+                "full_j": each.full_j,
+                "power_w": each.power_w,
+            }
+            for each in found.batteries
+        ],
+        "on_mains": found.on_mains,
+        "cpu_power_w": None if power is None else power.watts,
+        "cpu_power_limit_w": None if power is None else power.limit_w,
+        "cpu_throttle_events": None if throttling is None else throttling.events,
+    }
+
+
+def of_task(devices: TaskDevices | None) -> dict[str, Any]:
+    """What a task holds on the cards; null and an empty list where it is on none."""
+    if devices is None:
+        return {"gpu_memory_bytes": None, "gpus": []}
+    return {
+        "gpu_memory_bytes": devices.memory_bytes,
+        "gpus": [
+            {"uuid": use.uuid, "index": use.index, "memory_bytes": use.memory_bytes}
+            for use in devices.uses
+        ],
+    }
+
+
+def allocator(memory: AllocatorMemory) -> dict[str, Any]:
+    """One entry of an agent's `allocators[]`."""
+    return {
+        "device": memory.device,
+        "gpu_uuid": memory.gpu_uuid,
+        "used_bytes": memory.used_bytes,
+        "limit_bytes": memory.limit_bytes,
+        "peak_bytes": memory.peak_bytes,
+        "retries": memory.retries,
+        "ooms": memory.ooms,
+    }
+
+
+def _gpu(gpu: Gpu, hardware: Hardware, owners: Mapping[int, Task]) -> dict[str, Any]:
+    processes = sorted(listed(gpu, hardware), key=lambda each: -(each.memory_bytes or 0))
+    notes = list(gpu.notes)
+    if len(processes) > MOST_PROCESSES:
+        notes.append(f"{len(processes) - MOST_PROCESSES} more processes are on it")
+    return {
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "name": gpu.name,
+        "bus_id": gpu.bus_id,
+        "parent_uuid": gpu.parent_uuid,
+        "state": gpu.state.value,
+        "memory_used_bytes": gpu.memory_used_bytes,
+        "memory_reserved_bytes": gpu.memory_reserved_bytes,
+        "memory_total_bytes": gpu.memory_total_bytes,
+        "unified_memory": gpu.unified_memory,
+        "utilization_percent": gpu.utilization_percent,
+        "temperature_c": gpu.temperature_c,
+        "slowdown_c": gpu.slowdown_c,
+        "shutdown_c": gpu.shutdown_c,
+        "fan_percent": gpu.fan_percent,
+        "power_w": gpu.power_w,
+        "power_limit_w": gpu.power_limit_w,
+        "throttle_reasons": clock_events.words(gpu.throttle_reasons),
+        "ecc_uncorrected": gpu.ecc_uncorrected,
+        "remap_pending": gpu.remap_pending,
+        "remap_failed": gpu.remap_failed,
+        "recovery_action": gpu.recovery_action,
+        "xids": [
+            {
+                "code": each.code,
+                "meaning": None if (known := xid.meaning(each.code)) is None else known.text,
+                "at_unix_s": each.at_unix_s,
+                "pid": each.pid,
+            }
+            for each in gpu.xids
+        ],
+        "processes": [
+            {
+                "pid": each.pid,
+                "task": None
+                if (task := _owner(each.foreign, owners.get(each.pid))) is None
+                else task.key.pid,
+                "name": None if task is None else task.name,
+                "memory_bytes": each.memory_bytes,
+                "foreign": each.foreign,
+            }
+            for each in processes[:MOST_PROCESSES]
+        ],
+        "notes": notes,
+    }
+
+
+def _owner(foreign: bool, task: Task | None) -> Task | None:
+    return None if foreign else task
