@@ -33,12 +33,13 @@ def traces_of(wanted: Mapping[str, Any], limit: float | None = None) -> list[Tra
         if left is None:
             raise
         found = left
+    own: Mapping[str, Any] = next((one for one in found if one["kind"] == "task"), {})
     if limit is not None:
-        return [t for one in found if one["kind"] == "task" if (t := _trace(one, limit))]
-    return [t for one in found if one["kind"] != "task" if (t := _trace(one, None))]
+        return [t for one in found if one["kind"] == "task" if (t := _trace(one, limit, own))]
+    return [t for one in found if one["kind"] != "task" if (t := _trace(one, None, own))]
 
 
-def _trace(series: Mapping[str, Any], limit: float | None) -> Trace | None:
+def _trace(series: Mapping[str, Any], limit: float | None, own: Mapping[str, Any]) -> Trace | None:
     samples: list[Sample] = []
     begin: float | None = None
     for unix_s, used, top, _swap in series["points"]:
@@ -60,4 +61,6 @@ def _trace(series: Mapping[str, Any], limit: float | None) -> Trace | None:
         unit=series["unit"] or "bytes",
         kind=kind,
         start_unix_s=begin,
+        task=own.get("name"),
+        task_path=own.get("path"),
     )

@@ -145,13 +145,11 @@ def _outcome(decision: Decision, t: float) -> Outcome:
 
 
 def _task(trace: Trace, used: float) -> Task:
-    info = ProcessInfo(
-        _TASK, 0, _UID, None, None, (), None, TaskKind.SCRIPT, trace.name, script=trace.name
-    )
+    name = trace.task or trace.name
+    path = trace.task_path or name
+    info = ProcessInfo(_TASK, 0, _UID, None, None, (), None, TaskKind.SCRIPT, name, script=path)
     sample = ProcessSample(_TASK, 0, "R", max(0, int(used)), None, None, None, 0.0)
-    return Task(
-        _TASK, trace.name, TaskKind.SCRIPT, _UID, (sample,), sample.rss_bytes, None, 0.0, info
-    )
+    return Task(_TASK, name, TaskKind.SCRIPT, _UID, (sample,), sample.rss_bytes, None, 0.0, info)
 
 
 def _view(

@@ -50,6 +50,7 @@ def as_dict(played: Played) -> dict[str, Any]:
         "unit": trace.unit,
         "samples": len(moments),
         "limit": moments[-1].limit,
+        "start_unix_s": trace.start_unix_s,  # null where the trace does not tell
         "ended_s": trace.ended_s,
         "first": {
             stage.name.lower(): None if (m := played.first(stage)) is None else m.t

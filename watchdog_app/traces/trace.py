@@ -41,6 +41,8 @@ class Trace:
     ended_s: float | None = None  # when it was killed; None: it ended well, or nobody wrote it down
     kind: CeilingKind = CeilingKind.CGROUP  # what the limit belongs to
     start_unix_s: float | None = None
+    task: str | None = None  # whose memory it is, as its user knows it; rules match it
+    task_path: str | None = None
 
 
 def read(path: str, signal: str | None = None, limit: float | None = None) -> Trace:
@@ -68,7 +70,14 @@ def read(path: str, signal: str | None = None, limit: float | None = None) -> Tr
     if not samples:
         raise UsageError(f"The trace {path} holds no samples; there is nothing to play.")
     ended = _number(side.get("oom_time_s")) if side.get("outcome") in _FAILED else None
-    return Trace(os.path.basename(path), samples, signal=chosen, ended_s=ended)
+    task = side.get("task")
+    return Trace(
+        os.path.basename(path),
+        samples,
+        signal=chosen,
+        ended_s=ended,
+        task=task if isinstance(task, str) else None,
+    )
 
 
 def write(path: str, rows: Iterable[Sequence[float | int | None]], columns: Sequence[str]) -> int:

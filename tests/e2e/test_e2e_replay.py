@@ -1,0 +1,74 @@
+"""One's own past, played again: the journal of a real run, and a recording of one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.cgroup
+
+
+def watchdog(world, *arguments):
+    """What a command printed; it must have succeeded."""
+    done = subprocess.run(
+        [sys.executable, "-m", "watchdog_app", *arguments],
+        env=world.env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def in_group(traces):
+    """The trace of the memory group among those of a task."""
+    return next(trace for trace in traces if "memory limit of" in trace["trace"])
+
+
+def test_a_run_that_was_killed_can_be_played_again_from_the_journal(world, tmp_path):
+    """With the daemon and without: what was warned of is foretold again, from the same numbers."""
+    world.start_daemon()
+    group = world.group(700)
+    pid = world.start("hog.py", "15", group=group)
+    died = world.until(
+        lambda: [e["unix_s"] for e in world.history("death") if e["pid"] == pid],
+        "the kernel kills it",
+    )[0]
+    warned = [e for e in world.history("decision") if e["decision_kind"] == "notify"]
+    assert pid in [e["pid"] for e in warned], world.daemon_log()
+
+    silent = tmp_path / "silent.toml"
+    silent.write_text(
+        '[[rule]]\ntask = "hog*"\nnotify = false\ncheckpoint = false\npause = false\n'
+    )
+    never = ("--config", str(silent))
+    replay = ("replay", "--task", str(pid), "--json")
+    online = in_group(json.loads(watchdog(world, *replay))["traces"])
+    text = watchdog(world, "replay", "--task", str(pid))
+    world.kill_daemon()
+    offline = in_group(json.loads(watchdog(world, *replay))["traces"])
+
+    assert online == offline
+    alarms = [event for event in online["decisions"] if event["kind"] == "notify"]
+    assert alarms, online
+    assert online["start_unix_s"] + alarms[0]["t"] < died
+    assert "hog.py makes 100% of the growth" in text
+    assert not in_group(json.loads(watchdog(world, *replay, *never))["traces"])["decisions"]
+
+
+def test_a_recording_of_a_running_task_plays_like_any_trace(world, tmp_path):
+    """`watchdog record` ends with its task, and `replay --plot` draws what it wrote."""
+    group = world.group(500)
+    pid = world.start("hog.py", "20", group=group)
+    trace, picture = tmp_path / "hog.csv.gz", tmp_path / "hog.svg"
+
+    watchdog(world, "record", str(pid), "--output", str(trace))
+    played = json.loads(watchdog(world, "replay", str(trace), "--plot", str(picture), "--json"))
+
+    assert [e for e in played["traces"][0]["decisions"] if e["kind"] == "notify"]
+    assert b"<svg" in picture.read_bytes()[:1000]
