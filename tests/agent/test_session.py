@@ -259,9 +259,17 @@ def test_what_is_reported_reaches_the_daemon(tmp_path, training):
     daemon.wait_for("agent.bye")
 
     assert (saved.path, saved.step, "r1") == (told["path"], told["step"], told["request"])
-    assert {"training", "state_bytes", "step_s", "save_s", "step", "epoch", "batch", "loss"} == set(
-        report
-    )
+    assert {
+        "training",
+        "state_bytes",
+        "step_s",
+        "save_s",
+        "step",
+        "epoch",
+        "batch",
+        "loss",
+        "allocators",
+    } == set(report)
     assert (True, 2000, 1, 0.5) == tuple(
         report[key] for key in ("training", "state_bytes", "epoch", "loss")
     )

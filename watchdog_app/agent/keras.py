@@ -197,8 +197,11 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
                 self._validating = True
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if self._validating and self._session is not None and self._session.link.wanted is not None:
+        if self._session is None:
+            return
+        if self._validating and self._session.link.wanted is not None:
             self._boundary()
+        self._session.look()
 
     def on_test_end(self, logs: Any = None) -> None:
         if self._session is not None:

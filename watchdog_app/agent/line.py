@@ -35,6 +35,8 @@ _ANSWER_S = 5.0
 _LASTING = frozenset({"agent.saved", "agent.failed", "agent.bye"})
 
 
+_LISTS = frozenset({"allocators"})  # made of JSON's values where they are read
+
 _guard = Guard("the agent's line to the daemon")
 
 
@@ -254,7 +256,7 @@ def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Figures as JSON knows them: a scalar becomes a number, what cannot is left out."""
     found: dict[str, Any] = {}
     for key, value in fields.items():
-        if value is None or isinstance(value, bool | int | float | str):
+        if value is None or isinstance(value, bool | int | float | str) or key in _LISTS:
             found[key] = value
             continue
         for number in (operator.index, float):  # NumPy's integers are no floats, nor is a tensor

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from watchdog_app.agent.allocator import Allocators
 from watchdog_app.agent.checkpoint_request import CheckpointRequest
 from watchdog_app.agent.contain import Guard, describe
 from watchdog_app.agent.cost import SaveCost
@@ -69,6 +70,7 @@ class Session:
         self._rearm_at: float | None = None
         self._phase: str | None = None
         self._expected = 0  # announcements so far
+        self._allocators = Allocators(clock)
 
     @property
     def step_s(self) -> float | None:
@@ -137,6 +139,16 @@ class Session:
         with self.guard:
             return self._save(None, reason, step)
         return None
+
+    def look(self) -> None:
+        """Between two batches that train nothing (a validation): report what the GPUs hold."""
+        now = self._clock()
+        if now >= self._next_report:
+            self._next_report = now + _REPORT_EVERY_S
+            with self.guard:
+                allocators = self._allocators.read()
+                if allocators:
+                    self.link.report(allocators=allocators)
 
     def gap(self) -> None:
         """What comes next is no step (validation, a new epoch): do not count it as one."""
@@ -267,4 +279,5 @@ class Session:
             epoch=position.get("epoch"),
             batch=position.get("batch"),
             loss=position.get("loss"),
+            allocators=self._allocators.read(),
         )

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from watchdog_app.core.records import AgentView, ProcessKey, RescueRecord
+from watchdog_app.core.records import AgentView, AllocatorMemory, ProcessKey, RescueRecord
 from watchdog_app.daemon.connection import Connection
 from watchdog_app.daemon.poller import READ, Poller
 from watchdog_app.errors import RequestError
@@ -21,6 +21,7 @@ from watchdog_app.protocol.messages import REFUSED, Params
 from watchdog_app.sensors.process_end import open_handle
 
 _FAR = 2**53  # a whole number that JSON readers keep exact
+_DEVICES = 64  # that one process computes on
 _POLL_S = 0.2  # without a handle of the process: how often it is looked for
 _ENDING_S = 5.0  # ... and how long after its connection ended
 
@@ -132,6 +133,7 @@ class Agents:
             expected_for=params.text_or_none("expected_for", 100),
             expected_number=params.whole_or_none("expected_number", 0, _FAR),
             reported_mono_s=now_mono_s,
+            allocators=tuple(_allocator(part) for part in params.parts("allocators", _DEVICES)),
         )
 
     def saving(self, agent: Agent, saving: bool) -> None:
@@ -231,6 +233,19 @@ class Agents:
             self._poller.remove(agent.handle)
             os.close(agent.handle)
             agent.handle = None
+
+
+def _allocator(params: Params) -> AllocatorMemory:
+    """What a framework's allocator says of one device."""
+    return AllocatorMemory(
+        device=params.text("device", 100),
+        used_bytes=params.whole("used_bytes", 0, _FAR),
+        limit_bytes=params.whole("limit_bytes", 1, _FAR),
+        gpu_uuid=params.text_or_none("gpu_uuid", 100),
+        peak_bytes=params.whole_or_none("peak_bytes", 0, _FAR),
+        retries=params.whole_or_none("retries", 0, _FAR),
+        ooms=params.whole_or_none("ooms", 0, _FAR),
+    )
 
 
 def _loss(params: Params) -> float | None:

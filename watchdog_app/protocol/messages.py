@@ -168,12 +168,26 @@ class Params:
             raise _bad(name, "must be an object")
         return Params(value)
 
-    def truth(self, name: str, default: bool = False) -> bool:
-        """True or false; `default` when absent."""
+    def parts(self, name: str, most: int) -> list[Params]:
+        """A list of at most `most` objects; empty when absent."""
         value = self._values.get(name)
         if value is None:
-            return default
-        if not isinstance(value, bool):
+            return []
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise _bad(name, "must be a list of objects")
+        if len(value) > most:
+            raise _bad(name, f"has more than {most} entries")
+        return [Params(item) for item in value]
+
+    def truth(self, name: str, default: bool = False) -> bool:
+        """True or false; `default` when absent."""
+        value = self.truth_or_none(name)
+        return default if value is None else value
+
+    def truth_or_none(self, name: str) -> bool | None:
+        """True or false, or None."""
+        value = self._values.get(name)
+        if value is not None and not isinstance(value, bool):
             raise _bad(name, "must be true or false")
         return value
 

@@ -1,0 +1,62 @@
+"""What agents say of their GPUs' allocators, as the daemon takes it in."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from watchdog_app.core.records import AgentView, AllocatorMemory, ProcessKey
+from watchdog_app.daemon.agents import Agent, Agents
+from watchdog_app.daemon.poller import Poller
+from watchdog_app.errors import RequestError
+from watchdog_app.protocol.messages import Params
+
+KEY = ProcessKey(7, 70)
+CARD = {"device": "GPU:0", "used_bytes": 5, "limit_bytes": 8}
+
+
+def reported(**fields: Any) -> tuple[AllocatorMemory, ...]:
+    agents = Agents(cast(Poller, None), lambda key: True, lambda agent: None, 1.0)
+    agent = Agent(KEY, None, AgentView(KEY, "keras", "/r"), None, None)
+    agents.report(agent, Params({"training": True, **fields}), 1.0)
+    return agent.view.allocators
+
+
+def test_allocators_are_known_as_they_were_told():
+    """What is absent is unknown."""
+    full = {**CARD, "gpu_uuid": "GPU-1", "peak_bytes": 6, "retries": 2, "ooms": 1}
+
+    assert (
+        AllocatorMemory("GPU:0", 5, 8),
+        AllocatorMemory("GPU:0", 5, 8, "GPU-1", 6, 2, 1),
+    ) == reported(allocators=[CARD, full])
+
+
+@pytest.mark.parametrize("told", [{}, {"allocators": None}, {"allocators": []}])
+def test_an_agent_without_a_gpu_says_nothing_of_one(told):
+    """As agents of earlier versions do."""
+    assert () == reported(**told)
+
+
+@pytest.mark.parametrize(
+    ("allocators", "names"),
+    [
+        ("GPU:0", "allocators"),
+        ([7], "allocators"),
+        ({"device": "GPU:0"}, "allocators"),
+        ([CARD] * 65, "64"),
+        ([{**CARD, "device": None}], "device"),
+        ([{**CARD, "device": "x" * 101}], "device"),
+        ([{**CARD, "used_bytes": -1}], "used_bytes"),
+        ([{**CARD, "used_bytes": 1.5}], "used_bytes"),
+        ([{**CARD, "limit_bytes": 0}], "limit_bytes"),
+        ([{**CARD, "limit_bytes": 2**60}], "limit_bytes"),
+        ([{**CARD, "gpu_uuid": ["GPU-1"]}], "gpu_uuid"),
+        ([{**CARD, "ooms": True}], "ooms"),
+    ],
+)
+def test_nonsense_is_refused_with_the_name_of_what_is_wrong(allocators, names):
+    """A stranger's numbers do not get into the forecast."""
+    with pytest.raises(RequestError, match=names):
+        reported(allocators=allocators)
