@@ -174,10 +174,10 @@ def _rules(content: Any, where: str) -> tuple[RuleSettings, ...]:
             values[name] = _value(
                 f"{where}: [[rule]] number {number}", name, RULE_KEYS[name], value
             )
-        if not values.keys() & {"notify", "checkpoint", "pause"}:
+        if not values.keys() & {"notify", "checkpoint", "pause", "protect"}:
             raise ConfigError(
                 f"{where}: [[rule]] number {number} changes nothing. "
-                "Give it notify, checkpoint or pause."
+                "Give it notify, checkpoint, pause or protect."
             )
         found.append(RuleSettings(**values))
     return tuple(found)

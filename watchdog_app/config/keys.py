@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchdog_app.core.outlook import Caution, CeilingKind
+from watchdog_app.core.settings import Turn
 from watchdog_app.units import MIB, format_bytes, format_duration, parse_bytes, parse_duration
 
 _DAY_S = 86400.0
@@ -45,6 +46,17 @@ def _words(value: Any) -> tuple[str, ...]:
     if value and (not value[0] or any("\0" in item for item in value)):
         raise ValueError
     return tuple(value)
+
+
+def _hours(value: Any) -> tuple[str, ...]:
+    from watchdog_app.core.quiet_hours import span
+
+    if isinstance(value, str) and not value.startswith("["):  # else a list in the environment
+        value = [value]
+    found = _words(value)
+    for text in found:
+        span(text)
+    return found
 
 
 def _within(low: float, high: float, parse: Callable[[str], float]) -> Callable[[Any], float]:
@@ -131,6 +143,11 @@ KEYS: Mapping[str, Key] = {
         'a list of texts such as ["notify-me", "--quiet"]; [] for none',
         "command that is run with each notice as JSON on its standard input",
     ),
+    "notify.quiet_hours": Key(
+        _hours,
+        'hours such as "22:00-07:00", or a list of such texts; [] for none',
+        "hours, in local time, in which only critical notices are shown",
+    ),
     "journal.max_age_s": _duration(3600, 3650 * _DAY_S, "how long the past is kept"),
     "journal.max_bytes": _size(MIB, 1024**4, "how large the journal may grow"),
 }
@@ -149,4 +166,9 @@ RULE_KEYS: Mapping[str, Key] = {
     "notify": _switch("show notices; absent: as in [actions]"),
     "checkpoint": _switch("ask for a checkpoint; absent: as in [actions]"),
     "pause": _switch("pause as the last resort; absent: as in [actions]"),
+    "protect": Key(
+        Turn,
+        " or ".join(f'"{turn}"' for turn in Turn),
+        "first: saved before others, paused after them; last: the other way round",
+    ),
 }

@@ -7,7 +7,7 @@ the readings is forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ from watchdog_app.core.outlook import (
 )
 from watchdog_app.core.policy import Policy
 from watchdog_app.core.records import AgentView, ProcessKey, Snapshot, Task
-from watchdog_app.core.rules import allowed
+from watchdog_app.core.rules import allowed, unprotected
 from watchdog_app.core.scene import Scene
 from watchdog_app.core.settings import Settings
 from watchdog_app.core.task_outlook import TaskOutlook, outlooks
@@ -95,6 +95,7 @@ class Engine:
         self._passed_s = 0.0  # since the tick before
         self._issued = 0
         self.wants_tick = False
+        self.protecting = True  # False: watch and foresee, and decide nothing
 
     @property
     def settings(self) -> Settings:
@@ -227,6 +228,12 @@ class Engine:
         ident = self._new_id(snapshot.unix_s)
         return (death_notice(ident, task, agent, cause, snapshot=snapshot, incident=about),)
 
+    def remind(self, incidents: Collection[str]) -> None:
+        """Warn of these anew if they are still a danger: whoever was to hear of them did not."""
+        for incident in self._policy.incidents.values():
+            if incident.id in incidents:
+                self._policy.telling.forget(incident)
+
     def dump(self) -> dict[str, Any]:
         """Plain values from which another daemon goes on: incidents, cool-downs, saves."""
         mono_s, unix_s = self._clock or (0.0, 0.0)
@@ -356,7 +363,7 @@ class Engine:
         return Scene(
             mono_s=snapshot.mono_s,
             unix_s=snapshot.unix_s,
-            settings=self._settings,
+            settings=self._settings if self.protecting else unprotected(self._settings),
             own_uid=self._own_uid,
             runtime_dir=self._runtime_dir,
             can_pause=self._can_pause,

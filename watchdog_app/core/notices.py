@@ -20,8 +20,9 @@ _NOTEBOOKS = frozenset((TaskKind.NOTEBOOK, TaskKind.KERNEL))
 class NoticeAction:
     """A button: what the companion asks the daemon for when it is clicked."""
 
-    key: str  # "checkpoint", "pause" or "resume"
+    key: str  # "checkpoint", "pause", "resume", "snooze" or "show"
     label: str
+    command: str = ""  # what does the same in a terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +38,23 @@ class Notice:
     task: int | None  # pid of its root
     unix_s: float
     actions: tuple[NoticeAction, ...] = field(default=())
+    topic: str = Topic.WARNING.value  # what it is about: a value of `telling.Topic`
 
     def to_json(self) -> dict[str, Any]:
         """The notice as docs/protocol.md describes it."""
         return {
             "id": self.id,
             "incident": self.incident,
+            "topic": self.topic,
             "stage": self.stage,
             "urgency": self.urgency,
             "title": self.title,
             "body": self.body,
             "task": self.task,
-            "actions": [{"key": each.key, "label": each.label} for each in self.actions],
+            "actions": [
+                {"key": each.key, "label": each.label, "command": each.command}
+                for each in self.actions
+            ],
             "unix_s": self.unix_s,
         }
 
@@ -125,6 +131,7 @@ def notice(
         task=None if decision.task is None else decision.task.pid,
         unix_s=decision.at_unix_s,
         actions=tuple(_buttons(topic, facts)),
+        topic=topic.value,
     )
 
 
@@ -266,15 +273,21 @@ _TEXTS: dict[Topic, Callable[[_Facts], tuple[str, list[str]]]] = {
 
 
 def _buttons(topic: Topic, facts: _Facts) -> Iterator[NoticeAction]:
-    if facts.task is None:
-        return
-    if topic is Topic.WARNING:
-        if facts.agent is not None and facts.number("may_save"):
-            yield NoticeAction("checkpoint", "Save now")
-        if facts.number("may_pause"):
-            yield NoticeAction("pause", "Pause")
-    elif topic is Topic.PAUSED:
-        yield NoticeAction("resume", "Resume")
+    """What makes sense now, the most useful first; desktops show three or four."""
+    about = facts.command
+    worrying = topic in (Topic.WARNING, Topic.RESCUE_FAILED, Topic.PAUSE_FAILED)
+    if facts.task is not None:
+        if worrying and facts.agent is not None and facts.number("may_save") != 0:
+            yield NoticeAction("checkpoint", "Save now", f"watchdog checkpoint {about}")
+        if topic is Topic.WARNING and facts.number("may_pause"):
+            yield NoticeAction("pause", "Pause", f"watchdog pause {about}")
+        if topic is Topic.PAUSED:
+            yield NoticeAction("resume", "Resume", f"watchdog resume {about}")
+    if topic in (Topic.WARNING, Topic.RESCUE_FAILED):
+        whom = "" if facts.task is None else f" {about}"
+        yield NoticeAction("snooze", "Snooze 15 min", f"watchdog snooze{whom} --for 15m")
+    if topic is not Topic.OVER:
+        yield NoticeAction("show", "Show", "watchdog top")
 
 
 def _advice(facts: _Facts) -> list[str]:

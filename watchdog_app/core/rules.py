@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from fnmatch import translate
 from functools import lru_cache
 
 from watchdog_app.core.outlook import CeilingKind
 from watchdog_app.core.records import Task
-from watchdog_app.core.settings import ActionSettings, RuleSettings
+from watchdog_app.core.settings import ActionSettings, RuleSettings, Settings, Turn
 
 _NOTHING = ActionSettings(notify=False, checkpoint=False, pause=False)
 
@@ -43,6 +44,20 @@ def allowed(
                 pause=actions.pause if rule.pause is None else rule.pause,
             )
     return actions
+
+
+def turn(rules: Sequence[RuleSettings], task: Task, kind: CeilingKind) -> Turn:
+    """Whether this task goes before or after others under this kind of ceiling, by its rule."""
+    for rule in rules:
+        if _matches(rule.ceiling, kind.value) and _names(rule.task, task):
+            return rule.protect or Turn.NORMAL
+    return Turn.NORMAL
+
+
+@lru_cache(maxsize=4)
+def unprotected(settings: Settings) -> Settings:
+    """These settings while protection is switched off: nothing is warned of, saved or paused."""
+    return replace(settings, actions=_NOTHING, rules=())
 
 
 @lru_cache(maxsize=64)

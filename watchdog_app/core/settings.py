@@ -8,6 +8,7 @@ comment beside each field becomes its documentation.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from watchdog_app.core.outlook import Caution
 
@@ -42,6 +43,14 @@ class ActionSettings:
     pause: bool = True  # last resort; only Python tasks of this user
 
 
+class Turn(StrEnum):
+    """`protect` of a rule: whose turn it is where one has to be chosen before another."""
+
+    FIRST = "first"  # saved first, paused last
+    NORMAL = "normal"
+    LAST = "last"  # saved last, paused first
+
+
 @dataclass(frozen=True, slots=True)
 class RuleSettings:
     """`[[rule]]`: other actions for the tasks and ceilings that match; the first match wins."""
@@ -51,6 +60,7 @@ class RuleSettings:
     notify: bool | None = None  # None: as in [actions]
     checkpoint: bool | None = None
     pause: bool | None = None
+    protect: Turn | None = None  # None: normal
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +70,7 @@ class NotifySettings:
     desktop: bool = True
     terminal: bool = False  # also write each notice to the daemon's own standard error
     command: tuple[str, ...] = ()  # run with the notice as JSON on its standard input
+    quiet_hours: tuple[str, ...] = ()  # "22:00-07:00", local time: only critical notices
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from watchdog_app.core.holding import may_pause
-from watchdog_app.core.incidents import Told
+from watchdog_app.core.incidents import IncidentState, Told
 from watchdog_app.core.outlook import Decision, DecisionKind, Evidence, Stage
 from watchdog_app.core.records import ProcessKey, Task
 from watchdog_app.core.scene import Scene, stopped
@@ -116,6 +116,12 @@ class Telling:
             {"topic": Topic.OVER.value},
         )
 
+    def forget(self, incident: IncidentState) -> None:
+        """As if nobody had been warned of this incident and of whom it blames."""
+        incident.told = None
+        for key in (None, *(culprit.task for culprit in incident.attribution.culprits)):
+            self.told.pop(key, None)
+
     def put(self, waiting: Waiting) -> None:
         """A notice for the next tick."""
         self.waiting.append(waiting)
@@ -136,9 +142,13 @@ def blamed(scene: Scene) -> Task | None:
 
 
 def urgency(stage: Stage, topic: Topic) -> str:
-    """Urgency of a notice: "low", "normal" or "critical"."""
+    """
+    Urgency of a notice: "low", "normal" or "critical".
+
+    Critical notices stay on the screen and come through quiet hours: a death and the very end.
+    """
     if topic in (Topic.OVER, Topic.RESUMED, Topic.RESCUED):
         return "low" if topic is Topic.OVER else "normal"
-    if topic in (Topic.PAUSED, Topic.PAUSE_FAILED, Topic.DIED, Topic.RESCUE_FAILED):
+    if topic in (Topic.PAUSED, Topic.PAUSE_FAILED, Topic.DIED):
         return "critical"
-    return "critical" if stage >= Stage.RESCUE else "normal"
+    return "critical" if stage >= Stage.HOLD else "normal"

@@ -24,6 +24,7 @@ from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.notices import Notices
 from watchdog_app.daemon.pauses import Pause, Pauses, StateOf
+from watchdog_app.daemon.quiet import Quiet
 from watchdog_app.daemon.worker import Worker
 from watchdog_app.errors import RequestError
 
@@ -53,6 +54,7 @@ class Acts:
         checkpoints: Checkpoints,
         pauses: Pauses,
         notices: Notices,
+        quiet: Quiet,
         tasks: Callable[[], Sequence[Task]],
         state_of: StateOf,
         kept: Callable[[], None],
@@ -66,6 +68,7 @@ class Acts:
         self._checkpoints = checkpoints
         self._pauses = pauses
         self._notices = notices
+        self._quiet = quiet
         self._tasks = tasks
         self._state_of = state_of
         self._kept = kept
@@ -195,7 +198,12 @@ class Acts:
         def told(delivered: bool, detail: str) -> None:
             ended(OutcomeStatus.DONE if delivered else OutcomeStatus.UNDELIVERED, detail, {})
 
-        self._notices.show(self._wording(decision, task), told)
+        notice = self._wording(decision, task)
+        held_back = self._quiet.reason(notice)
+        if held_back is not None:
+            ended(OutcomeStatus.SKIPPED, held_back, {})
+            return
+        self._notices.show(notice, told)
 
     def _checkpoint(self, decision: Decision, task: Task, ended: Ended) -> None:
         waiting: list[Rescue] = []

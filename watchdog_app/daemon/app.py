@@ -30,6 +30,7 @@ from watchdog_app.daemon.obituaries import Obituaries
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pauses import Pauses
 from watchdog_app.daemon.poller import READ, Poller, Waker
+from watchdog_app.daemon.quiet import Quiet
 from watchdog_app.daemon.server import Server
 from watchdog_app.daemon.systemd import ServiceManager
 from watchdog_app.daemon.watching import Watching
@@ -136,6 +137,7 @@ class App:
             self._poller, self._socket_path, self._handle, self._connection_ended, log
         )
         self._notices = Notices(self._server, settings.notify, self._waker.wake, log)
+        self._quiet = Quiet(settings)
         self._checkpoints = Checkpoints(self._agents, self._send_to_agent)
         self._acts = Acts(
             boot=boot,
@@ -144,6 +146,7 @@ class App:
             checkpoints=self._checkpoints,
             pauses=self._pauses,
             notices=self._notices,
+            quiet=self._quiet,
             tasks=lambda: self._watching.tasks,
             state_of=self._observer.state_of,
             kept=self._watching.keep_state,
@@ -166,6 +169,8 @@ class App:
             agents=self._agents,
             pauses=self._pauses,
             notices=self._notices,
+            quiet=self._quiet,
+            boot=boot,
             journal=self._journal,
             server=self._server,
             faults=self._faults,
@@ -195,7 +200,9 @@ class App:
         selfcare.allow_many_connections()
         with suppress(OSError):
             os.chdir("/")  # keep no disk from being unmounted
-        self._watching.recover(self._journal.open())
+        journal = self._journal.open()
+        self._watching.recover(journal)
+        self._front.recover_quiet(journal)
         self._journal.start()
         for fd, _ in self._observer.wakeups.fds():
             self._poller.add(fd, READ, partial(self._woken, fd))
@@ -278,6 +285,7 @@ class App:
             self._log.warning(self._journal.notes.popleft())
 
     def _chores(self, now_mono_s: float) -> None:
+        self._front.look_quiet()
         self._server.sweep(now_mono_s)
         self._server.keep()
         if now_mono_s >= self._next_state_mono_s:

@@ -14,18 +14,19 @@ from watchdog_app.core.records import Task
 from watchdog_app.core.settings import Settings
 from watchdog_app.daemon.agents import Agents
 from watchdog_app.daemon.faults import Faults
-from watchdog_app.daemon.journal import Entry
+from watchdog_app.daemon.journal import Entry, Journal
 from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.notices import Notices
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pauses import Pauses
+from watchdog_app.daemon.quiet import Quiet
 from watchdog_app.daemon.selfcare import OwnCost
 from watchdog_app.daemon.server import Server
 from watchdog_app.daemon.status import status
 from watchdog_app.daemon.watching import Watching
 from watchdog_app.daemon.wording import explanation
-from watchdog_app.errors import ConfigError
+from watchdog_app.errors import ConfigError, RequestError
 
 _PUBLISH_S = 0.95  # a status at most once a second
 
@@ -48,6 +49,8 @@ class Front:
         agents: Agents,
         pauses: Pauses,
         notices: Notices,
+        quiet: Quiet,
+        boot: str,
         journal: JournalWriter,
         server: Server,
         faults: Faults,
@@ -64,6 +67,8 @@ class Front:
         self._agents = agents
         self._pauses = pauses
         self._notices = notices
+        self._quiet = quiet
+        self._boot = boot
         self._journal = journal
         self._server = server
         self._faults = faults
@@ -92,9 +97,13 @@ class Front:
                 "notices": {
                     "shown": self._notices.shown,
                     "undelivered": self._notices.undelivered,
+                    "held_back": self._quiet.held_back,
                     "last_failure": self._notices.last_failure,
                     "companion": self._server.has_subscribers("notices"),
+                    "quiet_hours": self._quiet.hours(),
                 },
+                "protection": self._quiet.protection,
+                "snoozed": self._quiet.snoozed,
             },
             host_name=self._host_name,
             paused=[pause.task for pause in self._pauses.all()],
@@ -142,11 +151,83 @@ class Front:
         self._observer.apply(settings)
         self._watching.settings = settings.watch
         self._notices.apply(settings.notify)
+        self._quiet.apply(settings)
         self._agents.interval_s = settings.watch.interval_s
         self._journal.configure(settings.journal.max_age_s, settings.journal.max_bytes)
         self._log.info("the configuration was read again", path=self._config_path)
         self.note("reloaded")
         self.look_soon()
+
+    def protect(self, on: bool, for_s: float | None, by: str) -> dict[str, Any]:
+        """Switch protection on, or off: for so many seconds, or until it is switched on."""
+        self._quiet.protect(on, for_s)
+        self._observer.protect(on)
+        found = self._quiet.protection
+        self._log.info(f"protection switched {'on' if on else 'off'}", by=by, for_s=for_s)
+        self.note(f"protection switched {'on' if on else 'off'} by {by}", **found)
+        self._keep_quiet()
+        self.look_soon()
+        return found
+
+    def snooze(
+        self, incident: str | None, task: Task | None, for_s: float, by: str
+    ) -> dict[str, Any]:
+        """
+        Hold notices back for so many seconds; 0: no longer.
+
+        Raises:
+            RequestError: no incident of that name is open, and none was told of.
+        """
+        if incident is not None and for_s > 0 and not self._known(incident):
+            raise RequestError(
+                f"There is no incident {incident[:80]!r} now. Those that are open: watchdog status"
+            )
+        pid, name = (None, None) if task is None else (task.key.pid, task.name)
+        found = self._quiet.snooze(incident, pid, name, for_s)
+        whom = incident if incident is not None else name or "everything"
+        self._log.info("notices snoozed" if found else "a snooze ended", of=whom, by=by)
+        self.note(f"notices of {whom} {'snoozed' if found else 'no longer snoozed'} by {by}")
+        self._keep_quiet()
+        self.look_soon()
+        if found is None:
+            return {"incident": incident, "task": pid, "name": name, "until_unix_s": None}
+        return found.to_json()
+
+    def recover_quiet(self, journal: Journal | None) -> None:
+        """Take over what people had asked an earlier daemon for."""
+        if journal is None:
+            return
+        try:
+            state = journal.state("quiet")
+            if state is not None:
+                self._quiet.load(state["quiet"], same_boot=state.get("boot") == self._boot)
+        except Exception as error:  # what is on the disk may be anything
+            self._log.error("what was switched off before is not known", error=repr(error))
+        self._observer.protect(self._quiet.protecting)
+        if not self._quiet.protecting:
+            self._log.warning("protection is still switched off: watchdog protect on")
+
+    def look_quiet(self) -> None:
+        """End what is over: protection off for a while, snoozes, quiet hours."""
+        back_on, incidents = self._quiet.look()
+        if back_on:
+            self._observer.protect(True)
+            self._log.info("protection is on again")
+            self.note("protection on again")
+        if incidents:
+            self._observer.ask(lambda engine: engine.remind(incidents))
+        if back_on or incidents:
+            self._keep_quiet()
+            self.look_soon()
+
+    def _known(self, incident: str) -> bool:
+        look = self._watching.look
+        open_ones = () if look is None else look.result.incidents
+        return self._quiet.told_of(incident) or any(one.id == incident for one in open_ones)
+
+    def _keep_quiet(self) -> None:
+        state = {"boot": self._boot, "quiet": self._quiet.dump()}
+        self._journal.submit(lambda journal: journal.put_state("quiet", state))
 
     def stop(self) -> None:
         """End after what is being answered now."""
@@ -156,7 +237,7 @@ class Front:
         """Do not wait for the next tick, but do not look more often than allowed."""
         self._watching.look_soon()
 
-    def note(self, what: str) -> None:
+    def note(self, what: str, **more: Any) -> None:
         """An entry in the journal on the daemon itself."""
-        data = {"what": what, "pid": os.getpid(), "version": __version__}
+        data = {"what": what, "pid": os.getpid(), "version": __version__, **more}
         self._journal.add(Entry(time.time(), "daemon", data))

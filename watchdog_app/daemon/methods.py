@@ -32,6 +32,8 @@ ROLES = ("cli", "tray", "agent")
 TOPICS = ("status", "notices")
 _MOST_ENTRIES = 1000
 _MOST_POINTS = 10_000
+_MOST_OFF_S = 30 * 86400.0
+_MOST_SNOOZE_S = 86400.0
 
 Method = Callable[[Connection, Params, Reply], Any]
 
@@ -60,6 +62,14 @@ class Daemon(Protocol):
 
     def reload(self) -> None:
         """Read the configuration again. Raises ConfigError."""
+
+    def protect(self, on: bool, for_s: float | None, by: str) -> dict[str, Any]:
+        """Switch protection on or off."""
+
+    def snooze(
+        self, incident: str | None, task: Task | None, for_s: float, by: str
+    ) -> dict[str, Any]:
+        """Hold notices back. Raises RequestError."""
 
     def stop(self) -> None:
         """End soon."""
@@ -103,6 +113,8 @@ class Methods:
             "series": self._series,
             "config": lambda *_: {"settings": self._daemon.settings()},
             "reload": self._reload,
+            "protection.set": self._protect,
+            "snooze": self._snooze,
             "stop": self._stop,
             **AgentMethods(agents, checkpoints, self._look_soon, log).table,
         }
@@ -310,6 +322,25 @@ class Methods:
             lambda journal: journal.series(task, since, until, limit), _answer(reply, "series")
         )
         return LATER
+
+    def _protect(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
+        on = params.truth_or_none("on")
+        for_s = params.number_or_none("for_s", 1, _MOST_OFF_S)
+        if on is None:
+            raise RequestError("Parameter on is missing.", messages.BAD_PARAMS)
+        if on and for_s is not None:
+            raise RequestError("Parameter for_s goes with on = false.", messages.BAD_PARAMS)
+        return self._daemon.protect(on, for_s, _who(connection))
+
+    def _snooze(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
+        incident, wanted = params.text_or_none("incident", 200), params.text_or_none("task")
+        for_s = params.number_or_none("for_s", 0, _MOST_SNOOZE_S)
+        if for_s is None:
+            raise RequestError("Parameter for_s is missing.", messages.BAD_PARAMS)
+        if incident is not None and wanted is not None:
+            raise RequestError("Give incident or task, not both.", messages.BAD_PARAMS)
+        task = None if wanted is None else find(wanted, self._daemon.tasks())
+        return self._daemon.snooze(incident, task, for_s, _who(connection))
 
     def _reload(self, *_: object) -> dict[str, Any]:
         self._daemon.reload()

@@ -51,6 +51,7 @@ class Observer:
         self._agents = agents
         self._faults = faults
         self._settings = settings
+        self._protecting = True
         self._runtime_dir = runtime_dir
         self._engine = self._new_engine()
         self._failures = 0
@@ -117,6 +118,11 @@ class Observer:
         self._settings = settings
         self._engine.settings = settings
 
+    def protect(self, on: bool) -> None:
+        """Decide again, or decide nothing and go on watching."""
+        self._protecting = on
+        self._engine.protecting = on
+
     def load(self, state: Any, log: Log) -> None:
         """Go on where an earlier daemon's engine left off."""
         try:
@@ -148,7 +154,9 @@ class Observer:
     def _new_engine(self) -> Engine:
         # The same folder may be written in many ways: what links lead to is compared.
         folder = os.path.realpath(self._runtime_dir)
-        return Engine(self._settings, os.getuid(), runtime_dir=folder)
+        engine = Engine(self._settings, os.getuid(), runtime_dir=folder)
+        engine.protecting = self._protecting
+        return engine
 
     def _measure(self) -> Parts | None:
         try:

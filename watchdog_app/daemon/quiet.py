@@ -1,0 +1,273 @@
+"""
+What people have asked for: protection switched off for a while, notices held back.
+
+Wall clocks are set and machines are suspended. So what ends after a time ends
+when the wall clock or the running time comes to it, whichever is first: the
+mistake to avoid is to stay quiet for longer than was asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from watchdog_app.core.notices import Notice
+from watchdog_app.core.outlook import Stage
+from watchdog_app.core.quiet_hours import covering
+from watchdog_app.core.settings import Settings
+
+_MOST_SNOOZES = 64
+_MOST_REMEMBERED = 256
+# What is told also while protection is off: what has happened, and not what may.
+_FACTS = frozenset(
+    ("died", "paused", "pause_failed", "resumed", "rescued", "rescue_failed", "gpu_lost")
+)
+_STAGES = {stage.name.lower(): stage for stage in Stage}
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """A moment after which something is over."""
+
+    mono_s: float
+    unix_s: float
+
+    @classmethod
+    def after(cls, for_s: float) -> Until:
+        """So many seconds from now."""
+        return cls(time.monotonic() + for_s, time.time() + for_s)
+
+    def over(self) -> bool:
+        """Whether either clock has come to it."""
+        return time.monotonic() >= self.mono_s or time.time() >= self.unix_s
+
+    def left_s(self) -> float:
+        """Seconds until `over`."""
+        return max(0.0, min(self.mono_s - time.monotonic(), self.unix_s - time.time()))
+
+
+@dataclass(frozen=True, slots=True)
+class Snooze:
+    """Notices that are held back: of one incident, of one task, or with neither all."""
+
+    incident: str | None
+    task: int | None  # pid of its root
+    name: str | None
+    until: Until
+
+    def covers(self, notice: Notice) -> bool:
+        """Whether this notice is meant."""
+        if self.incident is not None:
+            return notice.incident == self.incident
+        return self.task is None or notice.task == self.task
+
+    def to_json(self) -> dict[str, Any]:
+        """As the status object has it."""
+        return {
+            "incident": self.incident,
+            "task": self.task,
+            "name": self.name,
+            "until_unix_s": self.until.unix_s,
+        }
+
+
+@dataclass(slots=True)
+class _Shown:
+    """The last notice that went out for one incident and task."""
+
+    mono_s: float
+    topic: str
+    stage: Stage
+
+
+class Quiet:
+    """
+    Whether anything is done at all, and which notices go out.
+
+    `held_back` counts notices that did not; `owed` are the incidents of those, whose danger is to
+    be told anew when the quiet is over.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.protecting = True
+        self.held_back = 0
+        self.owed: set[str] = set()
+        self._until: Until | None = None  # when protection comes on by itself
+        self._snoozes: list[Snooze] = []
+        self._shown: dict[tuple[str, int | None], _Shown] = {}
+        self._was_quiet = False
+        self.apply(settings)
+
+    def apply(self, settings: Settings) -> None:
+        """Other settings from now on."""
+        self._hours = settings.notify.quiet_hours
+        self._cooldown_s = settings.stages.cooldown_s
+
+    def protect(self, on: bool, for_s: float | None = None) -> None:
+        """Switch protection on, or off for so many seconds, or off until it is switched on."""
+        self.protecting = on
+        self._until = None if on or for_s is None else Until.after(for_s)
+
+    def snooze(
+        self, incident: str | None, task: int | None, name: str | None, for_s: float
+    ) -> Snooze | None:
+        """Hold these notices back from now on; 0 s: no longer. Replaces an earlier one."""
+        meant = (incident, task)
+        self._snoozes = [one for one in self._snoozes if (one.incident, one.task) != meant]
+        if for_s <= 0:
+            return None
+        found = Snooze(incident, task, name, Until.after(for_s))
+        self._snoozes = [*self._snoozes[-_MOST_SNOOZES + 1 :], found]
+        return found
+
+    def reason(self, notice: Notice) -> str | None:
+        """
+        Why this notice is held back now; None: it goes out, and is remembered as the last.
+
+        What is critical comes through everything but protection that is switched off.
+        """
+        why = self._why(notice)
+        place = (notice.incident, notice.task)
+        if why is not None:
+            self.held_back += 1
+            return why
+        if notice.incident:
+            self.owed.discard(notice.incident)
+            self._shown.pop(place, None)
+            while len(self._shown) >= _MOST_REMEMBERED:
+                del self._shown[next(iter(self._shown))]
+            self._shown[place] = _Shown(time.monotonic(), notice.topic, _stage(notice))
+        return None
+
+    def look(self) -> tuple[bool, frozenset[str]]:
+        """
+        What has ended since the last call.
+
+        Returns:
+            Whether protection has come on by itself, and incidents to be told anew.
+        """
+        back_on = self._until is not None and self._until.over()
+        if back_on:
+            self.protect(True)
+        over = [one for one in self._snoozes if one.until.over()]
+        self._snoozes = [one for one in self._snoozes if one not in over]
+        quiet = self.hours() is not None
+        ended = bool(over) or (self._was_quiet and not quiet)
+        self._was_quiet = quiet
+        if not ended or quiet:
+            return back_on, frozenset()
+        due, self.owed = self.owed, set()
+        return back_on, frozenset(due)
+
+    def hours(self) -> str | None:
+        """The quiet hours that it is now; None: none."""
+        if not self._hours:
+            return None
+        if hasattr(time, "tzset"):
+            time.tzset()  # a laptop travels
+        now = time.localtime()
+        return covering(self._hours, now.tm_hour, now.tm_min)
+
+    @property
+    def protection(self) -> dict[str, Any]:
+        """As the status object has it."""
+        return {
+            "on": self.protecting,
+            "until_unix_s": None if self._until is None else self._until.unix_s,
+        }
+
+    @property
+    def snoozed(self) -> list[dict[str, Any]]:
+        """As the status object has it."""
+        return [one.to_json() for one in self._snoozes if not one.until.over()]
+
+    def dump(self) -> dict[str, Any]:
+        """Plain values from which another daemon goes on."""
+        return {
+            "protecting": self.protecting,
+            "until": _dumped(self._until),
+            "snoozes": [
+                [one.incident, one.task, one.name, _dumped(one.until)] for one in self._snoozes
+            ],
+            "owed": sorted(self.owed),
+        }
+
+    def told_of(self, incident: str) -> bool:
+        """Whether a notice of this incident went out or was held back, lately."""
+        return incident in self.owed or any(place[0] == incident for place in self._shown)
+
+    def load(self, value: Mapping[str, Any], same_boot: bool) -> None:
+        """
+        Go on where `dump` left off; what has ended meanwhile is over.
+
+        Args:
+            value: from `dump`.
+            same_boot: the machine has not been started anew: its tasks and incidents are the same.
+
+        Raises:
+            KeyError, TypeError, ValueError: these are not its values. Nothing was changed.
+        """
+        protecting, until = bool(value["protecting"]), _loaded(value["until"])
+        snoozes = []
+        for incident, task, name, end in value["snoozes"]:
+            ends = _loaded(end)
+            if ends is not None and (same_boot or (incident is None and task is None)):
+                snoozes.append(Snooze(_text(incident), _pid(task), _text(name), ends))
+        owed = {str(one) for one in value["owed"]} if same_boot else set()
+        self.protecting, self._until, self._snoozes, self.owed = protecting, until, snoozes, owed
+
+    def _why(self, notice: Notice) -> str | None:
+        if not self.protecting and notice.topic not in _FACTS:
+            self._owe(notice)
+            return "Held back: protection is switched off."
+        if notice.urgency == "critical":
+            return None
+        hours = self.hours()
+        if hours is not None:
+            self._owe(notice)
+            return f"Held back: it is quiet from {hours.replace('-', ' to ')}."
+        for one in self._snoozes:
+            if one.covers(notice) and not one.until.over():
+                self._owe(notice)
+                at = time.strftime("%H:%M", time.localtime(one.until.unix_s))
+                return f"Held back: snoozed until {at}."
+        before = self._shown.get((notice.incident, notice.task))
+        if (
+            notice.incident
+            and before is not None
+            and before.topic == notice.topic
+            and before.stage >= _stage(notice)
+            and time.monotonic() - before.mono_s < self._cooldown_s
+        ):
+            return "Held back: the same was told a moment ago, and it has not become worse."
+        return None
+
+    def _owe(self, notice: Notice) -> None:
+        if notice.incident and notice.topic == "warning" and len(self.owed) < _MOST_REMEMBERED:
+            self.owed.add(notice.incident)
+
+
+def _stage(notice: Notice) -> Stage:
+    return _STAGES.get(notice.stage, Stage.OK)
+
+
+def _dumped(until: Until | None) -> list[float] | None:
+    return None if until is None else [until.unix_s, until.left_s()]
+
+
+def _loaded(value: Sequence[Any] | None) -> Until | None:
+    """The running time goes on from what was left: the wall clock may have been set meanwhile."""
+    if value is None:
+        return None
+    unix_s, left_s = float(value[0]), float(value[1])
+    return Until(time.monotonic() + left_s, unix_s)
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _pid(value: Any) -> int | None:
+    return None if value is None else int(value)
