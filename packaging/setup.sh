@@ -65,6 +65,8 @@ if [ "$what" = test ]; then
     command -v zsh >/dev/null 2>&1 || missing="$missing zsh"
     command -v fish >/dev/null 2>&1 || missing="$missing fish"
     command -v tmux >/dev/null 2>&1 || missing="$missing tmux"
+    # The stub driver of the GPU tests is compiled.
+    command -v gcc >/dev/null 2>&1 || missing="$missing gcc libc6-dev"
     if [ -n "$missing" ]; then
         # shellcheck disable=SC2086 - a list of package names
         apt_install $missing || say "not installed:$missing. The tests that need them will say so and be skipped. Run: sudo apt-get install$missing"
