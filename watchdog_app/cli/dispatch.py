@@ -33,6 +33,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         (
             ("status", "show every Python task, what it uses and how long that lasts"),
             ("explain", "say in words what was seen and decided"),
+            ("watch", "show notices as lines of text, as they come"),
             ("history", "list past incidents, decisions and deaths"),
         ),
     ),
@@ -42,6 +43,8 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("checkpoint", "ask a training to save a rescue now"),
             ("pause", "stop a task where it is; it keeps its memory and its state"),
             ("resume", "let a paused task go on"),
+            ("snooze", "hold notices back for a while; saving and pausing go on"),
+            ("protect", "switch warnings, saves and pauses off for a while, or on again"),
         ),
     ),
     (

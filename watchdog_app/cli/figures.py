@@ -57,6 +57,18 @@ def ratio(value: Any) -> str:
     return UNKNOWN if known is None else f"{math.floor(known * 100 + 1e-9)} %"
 
 
+def moment(value: Any) -> str:
+    """`14:05`, with the day where that is not today's; empty when there is none."""
+    known = number(value)
+    if known is None:
+        return ""
+    import time
+
+    then, now = time.localtime(known), time.localtime()
+    same = then[:3] == now[:3]
+    return time.strftime("%H:%M" if same else "%Y-%m-%d %H:%M", then)
+
+
 def of_limit(used: Any, limit: Any, unit: str) -> str:
     """`11.2 of 15.6 GiB`, `71 of 90 °C`."""
     if unit == "bytes":

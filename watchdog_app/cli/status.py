@@ -92,7 +92,7 @@ def run(args: argparse.Namespace | SimpleNamespace) -> int:
     """Ask once or go on asking."""
     _refuse_contradictions(args)
     if args.watch:
-        from watchdog_app.cli.watch import watch
+        from watchdog_app.cli.live_status import watch
 
         return watch(args)
     from watchdog_app.protocol.client import Client

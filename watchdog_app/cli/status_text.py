@@ -145,7 +145,7 @@ def _tasks(
 
 def _errors(status: Json, columns: int | None, look: Look) -> list[str]:
     lines = []
-    texts = [_unshown(status.get("daemon"))]
+    texts = [_off(status.get("daemon")), _unshown(status.get("daemon"))]
     for error in objects(status, "errors"):
         remedy = f" {plain(error['remedy'])}" if error.get("remedy") else ""
         texts.append(plain(error.get("message") or "?") + remedy)
@@ -153,6 +153,19 @@ def _errors(status: Json, columns: int | None, look: Look) -> list[str]:
         found = wrap(text, columns or _LONG, first="! ")
         lines += [look.paint(one, "yellow") for one in found]
     return ["", *lines] if lines else []
+
+
+def _off(daemon: object) -> str:
+    """That protection is switched off, and until when: nobody is to forget that."""
+    part = daemon.get("protection") if isinstance(daemon, dict) else None
+    if not isinstance(part, dict) or part.get("on") is not False:
+        return ""
+    until = figures.moment(part.get("until_unix_s"))
+    when = f"until {until}" if until else "until you switch it on"
+    return (
+        f"Protection is off {when}: nothing is warned of, saved or paused. "
+        "Switch it on: watchdog protect on"
+    )
 
 
 def _unshown(daemon: object) -> str:

@@ -177,11 +177,12 @@ class Methods:
         connection.topics = frozenset(params.texts("topics", TOPICS))
         return {}
 
-    def _notice_shown(self, _: Connection, params: Params, __: Reply) -> dict[str, Any]:
+    def _notice_shown(self, connection: Connection, params: Params, __: Reply) -> dict[str, Any]:
         self._notices.acknowledge(
             params.text("id", 200),
             params.truth("delivered"),
             params.text_or_none("detail") or "",
+            follower=connection.role == "cli",
         )
         return {}
 

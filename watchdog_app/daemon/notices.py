@@ -34,6 +34,7 @@ class _Waiting:
     told: Told
     until_mono_s: float
     companions: int  # that have not said that they could not show it
+    written: str = ""  # by a follower in a terminal, which counts where nothing else works
 
 
 class Notices:
@@ -71,12 +72,23 @@ class Notices:
         else:
             self._fan_out(self._all, notice, told)
 
-    def acknowledge(self, id_: str, delivered: bool, detail: str) -> None:
-        """A companion says what became of a notice; of several, the first that showed it counts."""
+    def acknowledge(self, id_: str, delivered: bool, detail: str, follower: bool = False) -> None:
+        """
+        A companion says what became of a notice; of several, the first that showed it counts.
+
+        Args:
+            id_: of the notice.
+            delivered: it was shown.
+            detail: how, or why not.
+            follower: not a companion on a desktop but lines in a terminal, which nobody may be
+                looking at: the other ways are tried as well.
+        """
         waiting = self._waiting.get(id_)
         if waiting is None:
             return
-        if not delivered:
+        if delivered and follower:
+            waiting.written = detail or "written to a terminal"
+        if not delivered or follower:
             waiting.companions -= 1
             if waiting.companions <= 0:
                 self._give_up(id_)
@@ -105,17 +117,16 @@ class Notices:
 
     def _give_up(self, id_: str) -> None:
         waiting = self._waiting.pop(id_)
-        self._fan_out(self._all, waiting.notice, waiting.told)
+        self._fan_out(self._all, waiting.notice, waiting.told, waiting.written)
 
-    def _fan_out(self, fanout: Fanout, notice: Notice, told: Told) -> None:
+    def _fan_out(self, fanout: Fanout, notice: Notice, told: Told, written: str = "") -> None:
         def done(value: Any, error: Exception | None) -> None:
             found: Delivery | None = value
             if found is None:
-                self._end(told, False, f"It could not be shown: {error!r}")
-            else:
-                via = f"shown by {found.via}" if found.delivered else ""
-                detail = "; ".join(part for part in (via, found.detail) if part)
-                self._end(told, found.delivered, detail)
+                found = Delivery(False, "", f"It could not be shown: {error!r}")
+            via = f"shown by {found.via}" if found.delivered else ""
+            detail = "; ".join(part for part in (written, via, found.detail) if part)
+            self._end(told, found.delivered or bool(written), detail)
 
         self._worker.submit(partial(fanout.notify, notice), done)
 

@@ -1,0 +1,84 @@
+"""`watchdog protect`: switch warnings, saves and pauses off for a while, and on again."""
+
+from __future__ import annotations
+
+from watchdog_app.errors import EXIT_OK, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+NAME = "protect"
+HELP = "switch warnings, saves and pauses off for a while, or on again"
+DESCRIPTION = """\
+Switch protection off or on; without a word, say which it is. While it is off, no checkpoint
+is asked for, nothing is paused and nothing is warned of. Watching and the journal go on,
+deaths are told, and what you ask for yourself is done. It outlives the daemon."""
+EPILOG = """\
+examples:
+  watchdog protect                 is it on?
+  watchdog protect off --for 1h    off, and on again by itself
+  watchdog protect off             off until it is switched on
+  watchdog protect on
+
+For one notebook alone, write a rule: watchdog config rule --help
+To be told nothing for a while, and protected all the same: watchdog snooze
+
+exit codes: 0 done, 1 failure, 2 usage, 3 daemon not running"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The word and for how long."""
+    from watchdog_app.cli.parser import positive_duration
+
+    parser.add_argument(
+        "state", nargs="?", choices=("on", "off"), metavar="on|off", help="absent: say which it is"
+    )
+    parser.add_argument(
+        "--for",
+        dest="for_s",
+        type=positive_duration,
+        metavar="TIME",
+        help="with off: on again after this long, such as 30m or 2h",
+    )
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Switch it, or tell."""
+    from watchdog_app.protocol.client import Client
+
+    if args.for_s is not None and args.state != "off":
+        raise UsageError("--for goes with off: watchdog protect off --for 1h")
+    with Client.connect() as daemon:
+        if args.state is None:
+            part = daemon.call("status").get("daemon") or {}
+            answer = part.get("protection") or {}
+        else:
+            answer = daemon.call("protection.set", on=args.state == "on", for_s=args.for_s)
+    if args.json:
+        from watchdog_app.cli.json_output import dumps
+
+        print(dumps(answer))
+        return EXIT_OK
+    for line in sentences(answer, told=args.state is None):
+        print(line)
+    return EXIT_OK
+
+
+def sentences(answer: dict[str, Any], told: bool) -> list[str]:
+    """What the daemon answered, in words; `told`: nothing was changed."""
+    if answer.get("on") is not False:
+        return [
+            "Protection is on: watchdog warns, saves and pauses as it is configured to."
+            if told
+            else "Protection is on again."
+        ]
+    from watchdog_app.cli.figures import moment
+
+    until = moment(answer.get("until_unix_s"))
+    lines = [f"Protection is off until {until}." if until else "Protection is off."]
+    lines.append("Nothing is warned of, saved or paused meanwhile; a training may die unsaved.")
+    lines.append("Switch it on again: watchdog protect on")
+    return lines

@@ -1,0 +1,95 @@
+"""`watchdog snooze`: hold notices back for a while."""
+
+from __future__ import annotations
+
+from watchdog_app.cli.text import plain
+from watchdog_app.errors import EXIT_OK, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+NAME = "snooze"
+HELP = "hold notices back for a while; saving and pausing go on"
+DESCRIPTION = """\
+Hold notices back: those about one task, those of one incident, or all. Saving and pausing
+go on, and what is critical comes through: a pause, the very end, a death. When the time is
+over and the danger is still there, it is told anew."""
+EPILOG = """\
+examples:
+  watchdog snooze                        all notices, for 15 minutes
+  watchdog snooze train.ipynb --for 1h   those about this notebook
+  watchdog snooze 19a42c51d8f-3          those of this incident (watchdog status --json)
+  watchdog snooze train.ipynb --end      tell me again
+
+exit codes: 0 done, 1 failure, 2 usage, 3 daemon not running"""
+
+_DEFAULT_S = 900.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What and for how long."""
+    from watchdog_app.cli.parser import positive_duration
+
+    parser.add_argument(
+        "task",
+        nargs="?",
+        metavar="TASK",
+        help="pid, notebook, script, path or kernel id, or an incident; absent: all notices",
+    )
+    parser.add_argument(
+        "--for",
+        dest="for_s",
+        type=positive_duration,
+        metavar="TIME",
+        help="how long, such as 30m or 2h (default: 15m; a day at most)",
+    )
+    parser.add_argument("--end", action="store_true", help="hold them back no longer")
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask the daemon for it."""
+    from watchdog_app.protocol.client import Client
+
+    if args.end and args.for_s is not None:
+        raise UsageError("Choose one of --for and --end.")
+    for_s = 0.0 if args.end else args.for_s or _DEFAULT_S
+    with Client.connect() as daemon:
+        meant = _meant(daemon.call("status"), args.task)
+        answer = daemon.call("snooze", for_s=for_s, **meant)
+    if args.json:
+        from watchdog_app.cli.json_output import dumps
+
+        print(dumps(answer))
+        return EXIT_OK
+    print(sentence(answer))
+    return EXIT_OK
+
+
+def _meant(status: Any, word: str | None) -> dict[str, Any]:
+    """The parameter that a word stands for: an incident that is open or snoozed, else a task."""
+    if word is None:
+        return {}
+    known = status if isinstance(status, dict) else {}
+    snoozed = (known.get("daemon") or {}).get("snoozed") or []
+    incidents = {one.get("id") for one in known.get("incidents") or []}
+    incidents |= {one.get("incident") for one in snoozed}
+    return {"incident" if word in incidents else "task": word}
+
+
+def sentence(answer: dict[str, Any]) -> str:
+    """What the daemon answered, in words."""
+    from watchdog_app.cli.figures import moment
+
+    if answer.get("incident") is not None:
+        whose = f"of incident {plain(answer['incident'])}"
+    elif answer.get("task") is not None:
+        whose = f"about {plain(answer.get('name') or answer['task'])}"
+    else:
+        whose = "of every kind"
+    until = moment(answer.get("until_unix_s"))
+    if not until:
+        return f"Notices {whose} are shown again."
+    return f"Notices {whose} are held back until {until}, except critical ones."
