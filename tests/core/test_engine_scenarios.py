@@ -473,9 +473,9 @@ def test_what_is_gone_is_forgotten():
         machine.now += 1.0
 
     engine = machine.engine
-    assert 2 >= len(engine._ceilings)
-    assert 2 >= len(engine._watches)
-    assert 1 == len(engine._usage) == len(engine._policy.ledgers)
+    assert 2 >= len(engine._series._growths)
+    assert 2 >= len(engine._series._watches)
+    assert 1 == len(engine._series.usage) == len(engine._policy.ledgers)
 
 
 def test_the_engine_asks_for_a_look_at_once_when_a_save_is_done():

@@ -18,10 +18,21 @@ _LISTED = 0.05  # smaller shares are not worth a line
 _GUILTY_OF_TOP = 0.5  # a task is acted on when it grows at least half as fast as the fastest,
 _GUILTY_OF_ALL = 0.2  # and makes a fifth of all growth
 
-# Growth of a task in bytes of RAM and swap says who fills these.
-_BY_GROWTH = frozenset((CeilingKind.RAM, CeilingKind.RAM_SWAP, CeilingKind.CGROUP, CeilingKind.SHM))
+# Growth of a task in bytes (of RAM and swap, or on the card) says who fills these.
+_BY_GROWTH = frozenset(
+    (
+        CeilingKind.RAM,
+        CeilingKind.RAM_SWAP,
+        CeilingKind.CGROUP,
+        CeilingKind.SHM,
+        CeilingKind.GPU_MEMORY,
+    )
+)
 # These belong to one task.
 _BY_OWNER = frozenset((CeilingKind.RLIMIT_AS, CeilingKind.GPU_ALLOCATOR))
+# Who works makes these: heat, and what a battery gives.
+_BY_WORK = frozenset((CeilingKind.TEMPERATURE, CeilingKind.BATTERY))
+_WORKS_PERCENT = 5.0  # of a core: below it a task that is on a card only waits there
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +66,8 @@ def attribute(
     ceiling: Growth,
     tasks: Sequence[Task],
     growths: Mapping[ProcessKey, Growth],
+    *,
+    cpu_percent: Mapping[ProcessKey, float | None] | None = None,
 ) -> Attribution:
     """
     Rank the tasks under a ceiling by their share of its growth.
@@ -64,8 +77,11 @@ def attribute(
         slope_per_s: its trend, 0 when flat.
         ceiling: history of `reading.used`.
         tasks: those under it, `reading.tasks`.
-        growths: history of RAM and swap by task.
+        growths: history of RAM and swap by task; of a card's memory, for that.
+        cpu_percent: by task, for what comes of work: heat, and what a battery gives.
     """
+    if reading.key.kind in _BY_WORK:
+        return _workers(tasks, cpu_percent or {})
     if reading.key.kind in _BY_OWNER and len(tasks) == 1:
         grown, seconds = ceiling.over(_WINDOWS_S[1])
         if grown <= 0 and slope_per_s <= 0:
@@ -77,6 +93,9 @@ def attribute(
     window = _window(reading, slope_per_s, ceiling)
     if window is None:
         return NOBODY
+    if reading.key.kind is CeilingKind.GPU_MEMORY and not growths and tasks:
+        # A driver that does not say who holds what: whoever is on the card may be the one.
+        return _alike(tasks, ceiling.over(window), window)
     grown, seconds = ceiling.over(window)
     by_task = {task.key: growths[task.key].over(window)[0] for task in tasks if task.key in growths}
     known = sum(part for part in by_task.values() if part > 0)
@@ -89,6 +108,32 @@ def attribute(
         if part >= _LISTED * total
     )
     return Attribution(culprits, (total - known) / total, window)
+
+
+def _alike(tasks: Sequence[Task], grown: tuple[float, float], window: float) -> Attribution:
+    share = 1.0 / len(tasks)
+    rate = grown[0] / grown[1] * share
+    return Attribution(
+        tuple(Culprit(task.key, task.name, rate, share) for task in tasks), 0.0, window
+    )
+
+
+def _workers(tasks: Sequence[Task], cpu_percent: Mapping[ProcessKey, float | None]) -> Attribution:
+    """Those that work, by the processor time they take: a card is fed by somebody."""
+    busy = {task.key: cpu_percent.get(task.key) or 0.0 for task in tasks}
+    total = sum(part for part in busy.values() if part >= _WORKS_PERCENT)
+    if not total:
+        return NOBODY
+    names = {task.key: task.name for task in tasks}
+    return Attribution(
+        tuple(
+            Culprit(key, names[key], 0.0, part / total)
+            for key, part in sorted(busy.items(), key=lambda item: (-item[1], item[0]))
+            if part >= max(_WORKS_PERCENT, _LISTED * total)
+        ),
+        0.0,
+        _WINDOWS_S[0],
+    )
 
 
 def _window(reading: CeilingReading, slope_per_s: float, ceiling: Growth) -> float | None:

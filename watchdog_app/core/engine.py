@@ -7,16 +7,14 @@ the readings is forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
-from watchdog_app.core import advice, continuity, foreknowledge, holding, recheck
-from watchdog_app.core.at_risk import agents_by_task, costs, with_cheap_save
-from watchdog_app.core.culprits import Attribution, attribute
+from watchdog_app.core import advice, casebook, continuity, foreknowledge, recheck
+from watchdog_app.core.at_risk import agents_by_task
+from watchdog_app.core.culprits import Attribution
 from watchdog_app.core.deaths import Cause, death_notice, worth_telling
-from watchdog_app.core.forecast import Forecaster, TrendForecaster
-from watchdog_app.core.growth import Growth
 from watchdog_app.core.incidents import IncidentState
 from watchdog_app.core.outlook import (
     Assessment,
@@ -33,20 +31,9 @@ from watchdog_app.core.policy import Policy
 from watchdog_app.core.records import AgentView, ProcessKey, Snapshot, Task
 from watchdog_app.core.rules import allowed, unprotected
 from watchdog_app.core.scene import Scene
+from watchdog_app.core.series import Series
 from watchdog_app.core.settings import Settings
 from watchdog_app.core.task_outlook import TaskOutlook, outlooks
-from watchdog_app.core.usage import SwapTraffic, Usage
-from watchdog_app.core.watch import CeilingWatch
-
-_PACE_WINDOW_S = 2.0
-_AT_THE_LIMIT = 0.97
-_NO_TIME_S = 0.6  # some looks and one step
-
-
-class _Watched(NamedTuple):
-    watch: CeilingWatch
-    forecaster: Forecaster  # outlives the watch when the settings change
-    unit: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +69,9 @@ class Engine:
         runtime_dir: str | None = None,
     ) -> None:
         self._runtime_dir = runtime_dir
-        self._settings = settings
         self._own_uid = own_uid
         self._can_pause = can_pause
-        self._watches: dict[CeilingKey, _Watched] = {}
-        self._ceilings: dict[CeilingKey, Growth] = {}
-        self._usage: dict[ProcessKey, Usage] = {}
-        self._swap = SwapTraffic()
+        self._series = Series(settings)
         self._foreknowledge = foreknowledge.Foreknowledge()
         self._policy = Policy()
         self._clock: tuple[float, float] | None = None  # mono, unix of the last tick
@@ -100,15 +83,11 @@ class Engine:
     @property
     def settings(self) -> Settings:
         """Those in force."""
-        return self._settings
+        return self._series.settings
 
     @settings.setter
     def settings(self, settings: Settings) -> None:
-        self._settings = settings
-        for key, (watch, forecaster, unit) in list(self._watches.items()):
-            renewed = CeilingWatch(settings.watch, settings.stages, forecaster, unit)
-            renewed.next_look_s = watch.next_look_s
-            self._watches[key] = _Watched(renewed, forecaster, unit)
+        self._series.settings = settings
 
     def tick(
         self,
@@ -131,11 +110,13 @@ class Engine:
         self._passed_s = 0.0 if self._clock is None else now - self._clock[0]
         self._clock = (now, snapshot.unix_s)
         self.wants_tick = False
-        self._follow(snapshot, tasks, readings)
-        self._policy.observe_agents(agents, now)
+        series = self._series
         with_agent = agents_by_task(tasks, agents)
-        seen = (self._usage, with_agent)
-        self._foreknowledge.follow(now, snapshot.host, self._swap, tasks, seen)
+        series.follow(snapshot, tasks, readings, with_agent)
+        self._policy.observe_agents(agents, now)
+        self._foreknowledge.forget({reading.key for reading in readings})
+        seen = (series.usage, with_agent)
+        self._foreknowledge.follow(now, snapshot.host, series.swap, tasks, seen)
         everyone = {task.key: task for task in tasks}
         assessments: dict[CeilingKey, Assessment] = {}
         blamed: dict[CeilingKey, Attribution] = {}
@@ -143,19 +124,15 @@ class Engine:
         for reading in readings:
             under = {key: everyone[key] for key in reading.tasks if key in everyone}
             at_risk = {key: with_agent[key] for key in under if key in with_agent}
-            assessment = self._assess(reading, at_risk, now)
+            assessment = series.assess(reading, at_risk, now)
             foretold = self._foreknowledge.foretell(reading)
             surely = assessment.notify
             assessment = foreknowledge.raised(assessment, foretold)
-            incident = self._incident(reading, assessment, snapshot)
+            incident = casebook.opened(
+                self._policy, reading, assessment, snapshot, self._ids(snapshot)
+            )
             if assessment.forecast is not None or incident is not None:
-                blamed[reading.key] = attribute(
-                    reading,
-                    assessment.slope_per_s,
-                    self._ceilings[reading.key],
-                    tuple(under.values()),
-                    {key: self._usage[key].memory for key in under},
-                )
+                blamed[reading.key] = series.attribute(reading, assessment, under)
             if incident is not None:
                 if assessment.stage >= Stage.WARN or assessment.notify:
                     incident.blame(foreknowledge.blamed(blamed[reading.key], foretold))
@@ -169,18 +146,19 @@ class Engine:
             assessments[reading.key] = assessment
         for scene in scenes:
             if scene.assessment.stage >= Stage.WARN or not scene.incident.advice:
-                scene.incident.advice = advice.for_scene(scene, self._swap)
+                scene.incident.advice = advice.for_scene(scene, series.swap)
         decisions = self._policy.decide(scenes)
-        closed = self._close(scenes, everyone, snapshot, decisions)
+        settle_s = self.settings.stages.settle_s
+        closed, over = casebook.close(self._policy, scenes, everyone, snapshot, settle_s)
         still_open = sorted(self._policy.incidents.values(), key=lambda each: each.opened_mono_s)
         return TickResult(
             assessments=assessments,
-            decisions=tuple(decisions),
+            decisions=(*decisions, *over),
             incidents=tuple(incident.public() for incident in still_open),
             closed=closed,
-            tasks=outlooks(tasks, self._usage, readings, assessments, blamed),
-            swap_in_bytes_per_s=self._swap.in_per_s,
-            swap_out_bytes_per_s=self._swap.out_per_s,
+            tasks=outlooks(tasks, series.usage, readings, assessments, blamed),
+            swap_in_bytes_per_s=series.swap.in_per_s,
+            swap_out_bytes_per_s=series.swap.out_per_s,
             next_look_s=self._next_look(agents),
         )
 
@@ -221,7 +199,7 @@ class Engine:
         about = None if incident is None else (incident.id, incident.ceiling, incident.peak)
         kind = CeilingKind.RAM if incident is None else incident.ceiling.kind
         switches = allowed(
-            self._settings.actions, self._settings.rules, task, kind, self._runtime_dir
+            self.settings.actions, self.settings.rules, task, kind, self._runtime_dir
         )
         if not switches.notify or not worth_telling(cause, agent):
             return ()
@@ -253,55 +231,6 @@ class Engine:
 
     # One tick, in parts
 
-    def _follow(
-        self, snapshot: Snapshot, tasks: Sequence[Task], readings: Sequence[CeilingReading]
-    ) -> None:
-        """Append to every series; forget those that have ended."""
-        now = snapshot.mono_s
-        self._swap.add(now, snapshot.host)
-        keys = {reading.key for reading in readings}
-        self._foreknowledge.forget(keys)
-        for gone in self._ceilings.keys() - keys:
-            del self._ceilings[gone]
-            self._watches.pop(gone, None)
-        for reading in readings:
-            self._ceilings.setdefault(reading.key, Growth()).add(now, reading.used)
-        alive = {task.key for task in tasks}
-        for ended in self._usage.keys() - alive:
-            del self._usage[ended]
-        for task in tasks:
-            self._usage.setdefault(task.key, Usage()).add(now, task)
-
-    def _assess(
-        self, reading: CeilingReading, agents: Mapping[ProcessKey, list[AgentView]], now: float
-    ) -> Assessment:
-        found = self._watches.get(reading.key)
-        if found is None:
-            forecaster = TrendForecaster()
-            settings = self._settings
-            watch = CeilingWatch(settings.watch, settings.stages, forecaster, reading.unit)
-            found = self._watches[reading.key] = _Watched(watch, forecaster, reading.unit)
-        assessment = found.watch.step(now, reading.used, reading.limit, costs(agents))
-        return with_cheap_save(assessment, reading, agents, self._settings.stages)
-
-    def _incident(
-        self, reading: CeilingReading, assessment: Assessment, snapshot: Snapshot
-    ) -> IncidentState | None:
-        """The open incident of this ceiling; one is opened when its first stage is crossed."""
-        incident = self._policy.incidents.get(reading.key)
-        if incident is None:
-            if assessment.stage < Stage.WARN and not assessment.notify:
-                return None
-            incident = IncidentState(
-                id=self._new_id(snapshot.unix_s),
-                ceiling=reading.key,
-                label=reading.label,
-                opened_unix_s=snapshot.unix_s,
-                opened_mono_s=snapshot.mono_s,
-            )
-            self._policy.incidents[reading.key] = incident
-        return incident
-
     def _follow_incident(
         self,
         incident: IncidentState,
@@ -311,46 +240,14 @@ class Engine:
         surely: bool,
     ) -> Assessment:
         """Bring an incident up to date; the assessment with the stage that follows from both."""
-        recent = self._ceilings[reading.key].rate(_PACE_WINDOW_S)
+        recent = self._series.rate(reading.key, casebook.PACE_WINDOW_S)
         held = any(agent.saving for each in agents.values() for agent in each)
         incident.pace(assessment.slope_per_s, recent, self._passed_s, held)
-        if not reading.lethal:
-            # A pause is for what kills; here the worst is that the machine gets slow.
-            assessment = replace(assessment, stage=min(assessment.stage, Stage.RESCUE))
-        elif surely and _at_the_end(incident, reading, self._settings.stages.hold_s):
-            assessment = replace(assessment, stage=Stage.HOLD)
-        incident.observe(
-            max(assessment.stage, Stage.WARN) if assessment.notify else assessment.stage,
-            self._now(),
-            assessment.why,
-            rising=assessment.forecast is not None and assessment.stage >= Stage.WARN,
-        )
+        if surely or not reading.lethal:
+            hold_s = self.settings.stages.hold_s
+            assessment = casebook.stage_of(incident, reading, assessment, hold_s)
+        casebook.observe(incident, assessment, self._now())
         return assessment
-
-    def _close(
-        self,
-        scenes: Sequence[Scene],
-        tasks: Mapping[ProcessKey, Task],
-        snapshot: Snapshot,
-        decisions: list[Decision],
-    ) -> tuple[Incident, ...]:
-        closed = []
-        settle_s = self._settings.stages.settle_s
-        by_ceiling = {scene.reading.key: scene for scene in scenes}
-        for key, incident in list(self._policy.incidents.items()):
-            scene = by_ceiling.get(key)
-            if scene is not None:
-                if not incident.over(snapshot.mono_s, settle_s):
-                    continue
-                over = self._policy.telling.over(scene)
-                if over is not None:
-                    decisions.append(over)
-            elif holding.holds_somebody(incident, tasks, snapshot.mono_s):
-                continue  # who is paused on its account must not be forgotten
-            # Without a scene the ceiling itself is gone, its group or its task with it.
-            closed.append(incident.public(snapshot.unix_s))
-            del self._policy.incidents[key]
-        return tuple(closed)
 
     def _scene(
         self,
@@ -363,7 +260,7 @@ class Engine:
         return Scene(
             mono_s=snapshot.mono_s,
             unix_s=snapshot.unix_s,
-            settings=self._settings if self.protecting else unprotected(self._settings),
+            settings=self.settings if self.protecting else unprotected(self.settings),
             own_uid=self._own_uid,
             runtime_dir=self._runtime_dir,
             can_pause=self._can_pause,
@@ -373,15 +270,17 @@ class Engine:
             tasks=people[0],
             agents=people[1],
             ledgers=self._policy.ledgers,
-            new_id=lambda: self._new_id(snapshot.unix_s),
+            new_id=self._ids(snapshot),
         )
 
     def _next_look(self, agents: Mapping[ProcessKey, AgentView]) -> float:
-        fast, slow = self._settings.watch.fast_interval_s, self._settings.watch.interval_s
+        fast, slow = self.settings.watch.fast_interval_s, self.settings.watch.interval_s
         if any(agent.saving for agent in agents.values()) or self._policy.waiting:
             return fast
-        wanted = [watch.next_look_s for watch, _, _ in self._watches.values()]
-        return min(slow, max(fast, min(wanted, default=slow)))
+        return min(slow, max(fast, self._series.next_look_s))
+
+    def _ids(self, snapshot: Snapshot) -> Callable[[], str]:
+        return lambda: self._new_id(snapshot.unix_s)
 
     def _now(self) -> float:
         return 0.0 if self._clock is None else self._clock[0]
@@ -390,15 +289,3 @@ class Engine:
         # The time keeps ids of different daemons apart, the number those of one tick.
         self._issued += 1
         return f"{int(unix_s * 1000):x}-{self._issued}"
-
-
-def _at_the_end(incident: IncidentState, reading: CeilingReading, hold_s: float) -> bool:
-    """
-    The very end by the pace of the training, where saves slow down what the trend can see.
-
-    A training that is saved after every step grows a tenth as fast as it would: the trend says
-    ten seconds, and the next three steps kill it.
-    """
-    left_s = incident.left_s(reading)
-    near = reading.limit > 0 and reading.used >= _AT_THE_LIMIT * reading.limit
-    return left_s <= (hold_s if near else min(hold_s, _NO_TIME_S))

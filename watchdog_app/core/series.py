@@ -1,0 +1,206 @@
+"""
+All that is remembered of every ceiling and every task: histories, forecasts, usage.
+
+Memory is bounded: what is gone from the readings is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from watchdog_app.core import devices
+from watchdog_app.core.at_risk import costs, with_cheap_save
+from watchdog_app.core.culprits import Attribution, attribute
+from watchdog_app.core.forecast import Forecaster, TrendForecaster
+from watchdog_app.core.growth import Growth
+from watchdog_app.core.hardware import Hardware
+from watchdog_app.core.outlook import Assessment, CeilingKey, CeilingKind, CeilingReading, Stage
+from watchdog_app.core.records import AgentView, ProcessKey, Snapshot, Task
+from watchdog_app.core.settings import Settings, StageSettings
+from watchdog_app.core.usage import SwapTraffic, Usage
+from watchdog_app.core.watch import CeilingWatch
+
+# Read less often than the engine ticks: looking faster would show the same figures again.
+_SLOW = frozenset(
+    (
+        CeilingKind.GPU_MEMORY,
+        CeilingKind.GPU_ALLOCATOR,
+        CeilingKind.TEMPERATURE,
+        CeilingKind.POWER,
+        CeilingKind.BATTERY,
+    )
+)
+# Who is told of an empty battery two minutes before has no time to fetch the charger, and the
+# system may put the machine to sleep at some percent.
+_BATTERY_WARN_S = 900.0
+_BATTERY_RESCUE_S = 240.0
+
+
+class _Watched(NamedTuple):
+    watch: CeilingWatch
+    forecaster: Forecaster  # outlives the watch when the settings change
+    key: CeilingKey
+    unit: str
+
+
+class Series:
+    """
+    Every series of one machine.
+
+    Args:
+        settings: may be replaced by assigning to `settings`; histories are kept.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.swap = SwapTraffic()
+        self.usage: dict[ProcessKey, Usage] = {}
+        self._settings = settings
+        self._watches: dict[CeilingKey, _Watched] = {}
+        self._growths: dict[CeilingKey, Growth] = {}
+        # What each task holds on each card, by card and task.
+        self._devices: dict[str, dict[ProcessKey, Growth]] = {}
+        self._hardware = Hardware()
+        self._measured: dict[CeilingKey, float] = {}  # readings that are older than the tick
+
+    @property
+    def settings(self) -> Settings:
+        """Those in force."""
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: Settings) -> None:
+        self._settings = settings
+        for key, (watch, forecaster, _, unit) in list(self._watches.items()):
+            renewed = self._watch(key, forecaster, unit)
+            renewed.next_look_s = watch.next_look_s
+            self._watches[key] = _Watched(renewed, forecaster, key, unit)
+
+    def follow(
+        self,
+        snapshot: Snapshot,
+        tasks: Sequence[Task],
+        readings: Sequence[CeilingReading],
+        agents: Mapping[ProcessKey, Sequence[AgentView]],
+    ) -> None:
+        """Append to every series; forget those that have ended. `agents` are by task."""
+        now = snapshot.mono_s
+        self._hardware = snapshot.hardware
+        self.swap.add(now, snapshot.host)
+        keys = {reading.key for reading in readings}
+        for gone in self._growths.keys() - keys:
+            del self._growths[gone]
+            self._watches.pop(gone, None)
+        self._measured = {}
+        for reading in readings:
+            at = now
+            if reading.key.kind in _SLOW:
+                at = self._measured[reading.key] = _measured_mono_s(reading, snapshot, agents)
+            self._growths.setdefault(reading.key, Growth()).add(at, reading.used)
+        alive = {task.key for task in tasks}
+        for ended in self.usage.keys() - alive:
+            del self.usage[ended]
+        for task in tasks:
+            self.usage.setdefault(task.key, Usage()).add(now, task)
+        self._follow_devices(snapshot, tasks)
+
+    def assess(
+        self, reading: CeilingReading, agents: Mapping[ProcessKey, list[AgentView]], now: float
+    ) -> Assessment:
+        """Where a ceiling stands and where it is going; `agents` are those under it, by task."""
+        found = self._watches.get(reading.key)
+        if found is None:
+            forecaster = TrendForecaster()
+            watch = self._watch(reading.key, forecaster, reading.unit)
+            found = _Watched(watch, forecaster, reading.key, reading.unit)
+            self._watches[reading.key] = found
+        at = self._measured.get(reading.key, now)
+        assessment = found.watch.step(at, reading.used, reading.limit, costs(agents))
+        if reading.key.kind is CeilingKind.POWER:
+            # Power at its limit is how a card works at full load; core.conditions tells the cases
+            # in which it is trouble from those in which it is not.
+            return replace(assessment, stage=Stage.OK, notify=False, rescue=False)
+        return with_cheap_save(assessment, reading, agents, self._settings.stages)
+
+    def attribute(
+        self, reading: CeilingReading, assessment: Assessment, tasks: Mapping[ProcessKey, Task]
+    ) -> Attribution:
+        """Who makes a ceiling fill up, among the tasks under it."""
+        growths: Mapping[ProcessKey, Growth] = {key: self.usage[key].memory for key in tasks}
+        if reading.key.kind is CeilingKind.GPU_MEMORY:
+            growths = self._devices.get(reading.key.subject, {})
+        return attribute(
+            reading,
+            assessment.slope_per_s,
+            self._growths[reading.key],
+            tuple(tasks.values()),
+            growths,
+            cpu_percent={key: self.usage[key].cpu_percent for key in tasks},
+        )
+
+    def rate(self, key: CeilingKey, window_s: float) -> float | None:
+        """How fast a ceiling has been filling lately."""
+        return self._growths[key].rate(window_s)
+
+    @property
+    def next_look_s(self) -> float:
+        """How soon the most pressing ceiling wants to be looked at again."""
+        rest = self._settings.watch.interval_s
+        return min(
+            (each.watch.next_look_s for each in self._watches.values()
+             if each.key.kind not in _SLOW),
+            default=rest,
+        )  # fmt: skip
+
+    def _watch(self, key: CeilingKey, forecaster: Forecaster, unit: str) -> CeilingWatch:
+        stages = _stages(key.kind, self._settings.stages)
+        return CeilingWatch(self._settings.watch, stages, forecaster, unit)
+
+    def _follow_devices(self, snapshot: Snapshot, tasks: Sequence[Task]) -> None:
+        hardware = snapshot.hardware
+        if not hardware.gpus:
+            self._devices.clear()
+            return
+        at = snapshot.mono_s if hardware.gpus_mono_s is None else hardware.gpus_mono_s
+        kept: dict[str, dict[ProcessKey, Growth]] = {}
+        for key, on_cards in devices.by_task(hardware, tasks).items():
+            for use in on_cards.uses:
+                known = self._devices.get(use.uuid, {}).get(key) or Growth()
+                if use.memory_bytes is not None:
+                    known.add(at, use.memory_bytes)
+                    kept.setdefault(use.uuid, {})[key] = known
+        self._devices = kept
+
+
+def _stages(kind: CeilingKind, stages: StageSettings) -> StageSettings:
+    """When each stage begins: what is about to happen to a machine takes people longer to mend."""
+    if kind is not CeilingKind.BATTERY:
+        return stages
+    return replace(
+        stages,
+        warn_s=max(stages.warn_s, _BATTERY_WARN_S),
+        rescue_floor_s=max(stages.rescue_floor_s, _BATTERY_RESCUE_S),
+    )
+
+
+def _measured_mono_s(
+    reading: CeilingReading,
+    snapshot: Snapshot,
+    agents: Mapping[ProcessKey, Sequence[AgentView]],
+) -> float:
+    """When a reading was taken: the same figure shown twice is one sample, and no plateau."""
+    now, hardware = snapshot.mono_s, snapshot.hardware
+    if reading.key.kind is CeilingKind.GPU_ALLOCATOR:
+        reported = [
+            agent.reported_mono_s
+            for key in reading.tasks
+            for agent in agents.get(key, ())
+            if agent.reported_mono_s is not None and agent.allocators
+        ]
+        return min(now, max(reported, default=now))
+    if hardware.gpus_mono_s is not None and any(
+        reading.key.subject.startswith(gpu.uuid) for gpu in hardware.gpus
+    ):
+        return min(now, hardware.gpus_mono_s)
+    return now
