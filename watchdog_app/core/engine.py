@@ -33,6 +33,7 @@ from watchdog_app.core.rules import allowed, unprotected
 from watchdog_app.core.scene import Scene
 from watchdog_app.core.series import Series
 from watchdog_app.core.settings import Settings
+from watchdog_app.core.stalls import Stalls
 from watchdog_app.core.task_outlook import TaskOutlook, outlooks
 
 
@@ -74,6 +75,7 @@ class Engine:
         self._series = Series(settings)
         self._foreknowledge = foreknowledge.Foreknowledge()
         self._policy = Policy()
+        self._stalls = Stalls()
         self._clock: tuple[float, float] | None = None  # mono, unix of the last tick
         self._passed_s = 0.0  # since the tick before
         self._issued = 0
@@ -148,6 +150,7 @@ class Engine:
             if scene.assessment.stage >= Stage.WARN or not scene.incident.advice:
                 scene.incident.advice = advice.for_scene(scene, series.swap)
         decisions = self._policy.decide(scenes)
+        decisions += self._stalled(snapshot, tasks, with_agent)
         settle_s = self.settings.stages.settle_s
         closed, over = casebook.close(self._policy, scenes, everyone, snapshot, settle_s)
         still_open = sorted(self._policy.incidents.values(), key=lambda each: each.opened_mono_s)
@@ -230,6 +233,26 @@ class Engine:
         self._clock = (mono_s, unix_s)
 
     # One tick, in parts
+
+    def _stalled(
+        self,
+        snapshot: Snapshot,
+        tasks: Sequence[Task],
+        agents: Mapping[ProcessKey, list[AgentView]],
+    ) -> list[Decision]:
+        """Notices of trainings that have stopped making steps."""
+        settings = self.settings if self.protecting else unprotected(self.settings)
+        return [
+            stall.decision(self._new_id(snapshot.unix_s), snapshot)
+            for stall in self._stalls.follow(snapshot.mono_s, tasks, agents)
+            if allowed(
+                settings.actions,
+                settings.rules,
+                stall.task,
+                CeilingKind.RAM,
+                self._runtime_dir,
+            ).notify
+        ]
 
     def _follow_incident(
         self,

@@ -17,7 +17,7 @@ from watchdog_app.core.incidents import Hold, IncidentState
 from watchdog_app.core.outlook import CeilingKind, Decision, DecisionKind, Stage
 from watchdog_app.core.records import AgentView, ProcessKey, Task, TaskKind
 from watchdog_app.core.saving import SaveLedger, step_s
-from watchdog_app.core.scene import Scene, stopped
+from watchdog_app.core.scene import TURNS, Scene, stopped
 from watchdog_app.units import format_duration
 
 # Stopping a process keeps these from filling further. It would not help a disk or a battery.
@@ -62,6 +62,7 @@ def pause_target(scene: Scene, busy: frozenset[ProcessKey]) -> Task | None:
         grown = scene.reading.used - incident.paused_used
         if grown < _STILL_GROWS * (scene.reading.limit - incident.paused_used):
             return None
+    candidates = []
     for culprit in incident.attribution.guilty:
         task = scene.tasks.get(culprit.task)
         if task is None:
@@ -69,10 +70,11 @@ def pause_target(scene: Scene, busy: frozenset[ProcessKey]) -> Task | None:
         if task.key in busy:
             return None  # it is the one, and on its way to its pause
         if may_pause(scene, task):
-            return task
-        if not stopped(task):
-            return None  # the guiltiest must not be touched: its pause must not fall on others
-    return None
+            candidates.append(task)
+        elif not stopped(task):
+            break  # it must not be touched: its pause must not fall on those who grow less
+    # The guiltiest, unless somebody said that others are to be paused before it.
+    return max(candidates, key=lambda task: TURNS.index(scene.turn(task)), default=None)
 
 
 def may_pause(scene: Scene, task: Task) -> bool:

@@ -174,6 +174,32 @@ def _work(facts: _Facts) -> Iterator[str]:
         yield f"It was saved {phrases.ago(age)}, and will be saved again."
 
 
+def _saving(facts: _Facts) -> tuple[str, list[str]]:
+    label = _capital(facts.text("label") or "memory")
+    size, seconds = facts.number("state_bytes"), facts.number("expected_s")
+    what = "Its state" if size is None else f"Its state of {format_bytes(size)}"
+    cost = "" if seconds is None else f"; the last time that took {format_duration(seconds)}"
+    return f"Saving: {facts.name}", [
+        f"{label}: {facts.level}.",
+        f"{what} is being written{cost}. The training goes on when that is done.",
+    ]
+
+
+def _stalled(facts: _Facts) -> tuple[str, list[str]]:
+    silent, usual = facts.number("silent_s"), facts.number("step_s")
+    at = facts.number("step")
+    after = "" if at is None else f" since step {at:.0f}"
+    lines = [
+        f"No step for {format_duration(silent)}{after}; one takes {format_duration(usual)}.",
+        "It computes nothing: it may wait for data, for a lock, or for a worker that died."
+        if (facts.number("cores") or 0.0) < 0.1
+        else "It still computes: one step may have become very long, or it turns in circles.",
+    ]
+    if facts.task is not None:
+        lines.append(f"See where it stands: py-spy dump --pid {facts.task.key.pid}")
+    return f"Stalled: {facts.name}", lines
+
+
 def _rescued(facts: _Facts) -> tuple[str, list[str]]:
     size, seconds = facts.number("bytes"), facts.number("seconds")
     cost = (
@@ -262,12 +288,14 @@ def _died(facts: _Facts) -> tuple[str, list[str]]:
 
 _TEXTS: dict[Topic, Callable[[_Facts], tuple[str, list[str]]]] = {
     Topic.WARNING: _warning,
+    Topic.SAVING: _saving,
     Topic.RESCUED: _rescued,
     Topic.RESCUE_FAILED: _rescue_failed,
     Topic.PAUSED: _paused,
     Topic.PAUSE_FAILED: _pause_failed,
     Topic.RESUMED: _resumed,
     Topic.OVER: _over,
+    Topic.STALLED: _stalled,
     Topic.DIED: _died,
 }
 
@@ -279,11 +307,11 @@ def _buttons(topic: Topic, facts: _Facts) -> Iterator[NoticeAction]:
     if facts.task is not None:
         if worrying and facts.agent is not None and facts.number("may_save") != 0:
             yield NoticeAction("checkpoint", "Save now", f"watchdog checkpoint {about}")
-        if topic is Topic.WARNING and facts.number("may_pause"):
+        if topic in (Topic.WARNING, Topic.SAVING) and facts.number("may_pause"):
             yield NoticeAction("pause", "Pause", f"watchdog pause {about}")
         if topic is Topic.PAUSED:
             yield NoticeAction("resume", "Resume", f"watchdog resume {about}")
-    if topic in (Topic.WARNING, Topic.RESCUE_FAILED):
+    if topic in (Topic.WARNING, Topic.RESCUE_FAILED, Topic.STALLED):
         whom = "" if facts.task is None else f" {about}"
         yield NoticeAction("snooze", "Snooze 15 min", f"watchdog snooze{whom} --for 15m")
     if topic is not Topic.OVER:

@@ -26,7 +26,7 @@ from watchdog_app.core.outlook import (
 )
 from watchdog_app.core.records import AgentView, ProcessKey, Task
 from watchdog_app.core.saving import SaveLedger, deadline_s
-from watchdog_app.core.scene import Scene, stopped
+from watchdog_app.core.scene import TURNS, Scene, stopped
 from watchdog_app.core.telling import Telling, Topic, Waiting
 from watchdog_app.units import format_duration
 
@@ -119,6 +119,7 @@ class Policy:
         warning = self.telling.warning(scene, pausing)
         if warning is not None:
             yield warning
+        yield from self.telling.saves(scene)
         yield from saves
         if pause is not None:
             yield pause
@@ -136,7 +137,8 @@ class Policy:
             return
         since = scene.incident.opened_mono_s
         last = scene.assessment.stage >= Stage.HOLD
-        for task, why in self._worth_saving(scene):
+        worth = self._worth_saving(scene)
+        for task, why in sorted(worth, key=lambda each: TURNS.index(scene.turn(each[0]))):
             if stopped(task) or not scene.permits(task).checkpoint:
                 continue
             for agent in scene.agents.get(task.key, ()):

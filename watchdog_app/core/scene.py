@@ -15,10 +15,11 @@ from watchdog_app.core.outlook import (
     Stage,
 )
 from watchdog_app.core.records import AgentView, ProcessKey, Task
-from watchdog_app.core.rules import allowed
+from watchdog_app.core.rules import allowed, turn
 from watchdog_app.core.saving import SaveLedger, save_s, step_s
-from watchdog_app.core.settings import ActionSettings, Settings
+from watchdog_app.core.settings import ActionSettings, Settings, Turn
 
+TURNS = (Turn.FIRST, Turn.NORMAL, Turn.LAST)  # in which tasks are saved; paused from behind
 _CAREFUL = 0.8  # of the time left by the present pace: it may quicken
 
 
@@ -64,6 +65,10 @@ class Scene:
         """The switches for this task under this ceiling."""
         kind = self.reading.key.kind
         return allowed(self.settings.actions, self.settings.rules, task, kind, self.runtime_dir)
+
+    def turn(self, task: Task) -> Turn:
+        """When this task is saved and paused, where others are as well."""
+        return turn(self.settings.rules, task, self.reading.key.kind)
 
     def decide(
         self,

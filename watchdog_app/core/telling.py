@@ -8,6 +8,7 @@ what it is about, and `core.explain` turns it into words.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -18,6 +19,7 @@ from watchdog_app.core.records import ProcessKey, Task
 from watchdog_app.core.scene import Scene, stopped
 
 _NEARER = 0.5  # told again, after the cool-down, when the end is this much nearer than was said
+_LONG_SAVE_S = 2.0  # what is over sooner is told when it is over
 _MOST_WAITING = 64
 _MOST_REMEMBERED = 256
 
@@ -26,12 +28,14 @@ class Topic(StrEnum):
     """What a notice is about."""
 
     WARNING = "warning"  # something is about to run out
+    SAVING = "saving"  # a rescue is being written, and that takes a while
     RESCUED = "rescued"  # a rescue is on the disk
     RESCUE_FAILED = "rescue_failed"
     PAUSED = "paused"
     PAUSE_FAILED = "pause_failed"
     RESUMED = "resumed"  # there is room again
     OVER = "over"  # it did not come to it
+    STALLED = "stalled"  # a training makes no steps any more
     DIED = "died"
 
 
@@ -54,6 +58,7 @@ class Telling:
     # into several ceilings at once, and people must hear of it once.
     told: dict[ProcessKey | None, Told] = field(default_factory=dict)
     waiting: deque[Waiting] = field(default_factory=lambda: deque(maxlen=_MOST_WAITING))
+    saving: dict[ProcessKey, str] = field(default_factory=dict)  # the save told of, by agent
 
     def warning(self, scene: Scene, pausing: bool) -> Decision | None:
         """
@@ -95,6 +100,37 @@ class Telling:
             "may_pause": int(task is not None and may_pause(scene, task)),
         }
         return scene.decide(DecisionKind.NOTIFY, task, scene.assessment.why, more)
+
+    def saves(self, scene: Scene) -> Iterator[Decision]:
+        """Word that the first rescue of a danger that people know of takes its time."""
+        incident = scene.incident
+        if incident.told is None or scene.mono_s - incident.told.mono_s < _LONG_SAVE_S:
+            return
+        for key, agents in scene.agents.items():
+            task = scene.tasks.get(key)
+            if task is None or not scene.permits(task).notify:
+                continue
+            for agent in agents:
+                ledger = scene.ledgers[agent.key]
+                asked = ledger.pending
+                if (
+                    asked is None
+                    or not agent.saving
+                    or scene.mono_s - ledger.asked_mono_s < _LONG_SAVE_S
+                    or self.saving.get(agent.key) == asked
+                    or (ledger.saved_mono_s or 0.0) >= incident.opened_mono_s
+                ):
+                    continue
+                while len(self.saving) >= _MOST_REMEMBERED:
+                    del self.saving[next(iter(self.saving))]
+                self.saving[agent.key] = asked
+                more: Evidence = {
+                    "topic": Topic.SAVING.value,
+                    "state_bytes": agent.state_bytes,
+                    "expected_s": agent.save_s,
+                    "may_pause": int(may_pause(scene, task)),
+                }
+                yield scene.decide(DecisionKind.NOTIFY, task, "its rescue takes a while", more)
 
     def over(self, scene: Scene) -> Decision | None:
         """Word that it did not come to it, where a warning went out before."""
