@@ -22,6 +22,7 @@ from watchdog_app.cli.dispatch import COMMANDS, GROUPS, main, parser_of
 from watchdog_app.errors import WatchdogError
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+SHARE = "packaging/linux/share"
 COLUMNS = "80"
 
 _BLOCK = re.compile(r"^    \$ (watchdog[^\n]*)\n\n(?:(?:    [^\n]*)?\n)*?(?=\S|\Z)", re.MULTILINE)
@@ -126,10 +127,10 @@ def everything() -> dict[str, str]:
         page = file.read()
     return {
         "docs/cli.md": cli_page(page),
-        "packaging/completions/watchdog.bash": script("bash"),
-        "packaging/completions/_watchdog": script("zsh"),
-        "packaging/completions/watchdog.fish": script("fish"),
-        "packaging/man/watchdog.1": man_page(),
+        f"{SHARE}/bash-completion/completions/watchdog": script("bash"),
+        f"{SHARE}/zsh/site-functions/_watchdog": script("zsh"),
+        f"{SHARE}/fish/vendor_completions.d/watchdog.fish": script("fish"),
+        f"{SHARE}/man/man1/watchdog.1": man_page(),
     }
 
 

@@ -26,7 +26,8 @@ MAY_IMPORT = {
     "protocol": {"core.records", "paths", *BASE},
     "daemon": {"core", "config", "sensors", "actions", "protocol", "paths", *BASE},
     "cli": {"protocol", "config", "paths", *BASE},
-    "tray": {"protocol", "paths", *BASE},
+    "tray": {"protocol", "desktop", "paths", *BASE},
+    "desktop": {"paths", *BASE},
     "agent": {"protocol", "paths", *BASE},
     "traces": {"core", *BASE},
     "demo": {"protocol", "actions.memory_group", "paths", *BASE},
@@ -39,6 +40,8 @@ EXCEPTIONS = {
     "watchdog_app.cli.resume": {"daemon.offline"},  # a pause can be undone without one
     "watchdog_app.cli.config": {"core.settings"},
     "watchdog_app.cli.demo": {"demo"},
+    "watchdog_app.cli.install_desktop": {"desktop"},
+    "watchdog_app.cli.uninstall_desktop": {"desktop"},
     "watchdog_app.cli.replay": {"traces", "core.settings", "core.outlook"},
     "watchdog_app.cli.record": {"traces", "sensors.machine"},
     "watchdog_app.traces.past": {"protocol", "daemon.offline"},  # one's own past

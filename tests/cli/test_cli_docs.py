@@ -20,6 +20,7 @@ from watchdog_app.cli.status_text import render
 from watchdog_app.cli.task_table import HEADS
 
 ROOT = Path(__file__).parents[2]
+SHARE = ROOT / "packaging/linux/share"
 
 
 def refresh():
@@ -40,10 +41,10 @@ def validator():
     "path",
     [
         "docs/cli.md",
-        "packaging/completions/watchdog.bash",
-        "packaging/completions/_watchdog",
-        "packaging/completions/watchdog.fish",
-        "packaging/man/watchdog.1",
+        "packaging/linux/share/bash-completion/completions/watchdog",
+        "packaging/linux/share/zsh/site-functions/_watchdog",
+        "packaging/linux/share/fish/vendor_completions.d/watchdog.fish",
+        "packaging/linux/share/man/man1/watchdog.1",
     ],
 )
 def test_what_is_made_from_the_commands_is_current(path):
@@ -122,7 +123,7 @@ def test_bash_completes(found, words):
         [
             "bash",
             "-c",
-            BASH.format(script=ROOT / "packaging/completions/watchdog.bash", words=words),
+            BASH.format(script=SHARE / "bash-completion/completions/watchdog", words=words),
         ],
         capture_output=True,
         text=True,
@@ -134,7 +135,12 @@ def test_bash_completes(found, words):
 
 
 @pytest.mark.parametrize(
-    ("shell", "path"), [("zsh", "_watchdog"), ("fish", "watchdog.fish"), ("bash", "watchdog.bash")]
+    ("shell", "path"),
+    [
+        ("zsh", "zsh/site-functions/_watchdog"),
+        ("fish", "fish/vendor_completions.d/watchdog.fish"),
+        ("bash", "bash-completion/completions/watchdog"),
+    ],
 )
 def test_completion_scripts_are_valid(shell, path):
     """The shell itself reads them."""
@@ -142,7 +148,7 @@ def test_completion_scripts_are_valid(shell, path):
         pytest.skip(f"{shell} is not installed: apt-get install {shell}")
 
     done = subprocess.run(
-        [shell, "-n", str(ROOT / "packaging/completions" / path)],
+        [shell, "-n", str(SHARE / path)],
         capture_output=True,
         text=True,
         timeout=30,

@@ -44,7 +44,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("pause", "stop a task where it is; it keeps its memory and its state"),
             ("resume", "let a paused task go on"),
             ("snooze", "hold notices back for a while; saving and pausing go on"),
-            ("protect", "switch warnings, saves and pauses off for a while, or on again"),
+            ("protect", "switch warnings, saves and pauses off, or on again"),
         ),
     ),
     (
@@ -64,6 +64,13 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("record", "record the memory of a running task as a trace"),
             ("replay", "play a trace through the forecast and the policy"),
             ("completion", "print what makes a shell complete watchdog's words"),
+        ),
+    ),
+    (
+        "desktop",
+        (
+            ("install-desktop", "put watchdog into this user's menus and login"),
+            ("uninstall-desktop", "take watchdog out of this user's menus and login"),
         ),
     ),
 )
@@ -122,7 +129,7 @@ def overview() -> str:
     lines = ["usage: watchdog COMMAND [OPTION ...]", ""]
     for title, commands in GROUPS:
         lines.append(f"{title}:")
-        lines += [f"  {name:<13} {help_}" for name, help_ in commands]
+        lines += [f"  {name:<18} {help_}" for name, help_ in commands]
         lines.append("")
     return "\n".join(lines) + "\n" + _OPTIONS
 
@@ -133,10 +140,11 @@ def parser_of(name: str) -> tuple[ModuleType, argparse.ArgumentParser]:
 
     from watchdog_app.cli.parser import build
 
+    full = f"watchdog_app.cli.{name.replace('-', '_')}"
     try:
-        module = import_module(f"watchdog_app.cli.{name}")
+        module = import_module(full)
     except ModuleNotFoundError as error:
-        if error.name != f"watchdog_app.cli.{name}":
+        if error.name != full:
             raise
         raise WatchdogError(f"This installation has no command {name}.") from error
     return module, build(module)

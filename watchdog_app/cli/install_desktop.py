@@ -1,0 +1,98 @@
+"""`watchdog install-desktop`: menu entry, icon, units and completions, for this user."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from watchdog_app.errors import EXIT_OK, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from watchdog_app.desktop.install import Ledger
+
+NAME = "install-desktop"
+HELP = "put watchdog into this user's menus and login"
+DESCRIPTION = """\
+Place menu entry, icons, systemd user units, man page and shell completions into your own
+folders, for an installation by pip, pipx or uv; a .deb brings its own. With --login the daemon
+and the tray icon start with every session: by systemd where it manages yours, else by an
+autostart entry. Every file is written down, and `watchdog uninstall-desktop` takes them away
+again, all of them and nothing else."""
+EPILOG = """\
+examples:
+  watchdog install-desktop
+  watchdog install-desktop --login       and start at every login
+  watchdog install-desktop --dry-run     only say what would be written
+
+exit codes: 0 placed, 1 failure or a file of yours is in the way, 2 usage"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to place."""
+    parser.add_argument("--login", action="store_true", help="start at every login, too")
+    parser.add_argument("--force", action="store_true", help="write over files that are not ours")
+    parser.add_argument("--dry-run", action="store_true", help="print the paths, and write nothing")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Place the files."""
+    from watchdog_app.desktop.login import UNITS, LoginStart
+    from watchdog_app.desktop.placements import placements
+
+    if sys.platform in ("win32", "darwin"):
+        raise UsageError(
+            "install-desktop is for Linux desktops. On macOS and Windows the installer places "
+            "what starts watchdog at login: packaging/ in the source tree."
+        )
+    command = program()
+    wanted = placements(os.environ, command)
+    if args.dry_run:
+        for each in wanted:
+            print(each.path)
+        return EXIT_OK
+    ledger = open_ledger()
+    report = ledger.place(wanted, force=args.force)
+    login = LoginStart(os.environ, command, ledger)
+    login.reload()
+    print(f"{len(report.written)} files placed, {len(report.unchanged)} were there already.")
+    if args.login:
+        for unit, way in login.enable(UNITS).items():
+            print(f"{unit.removesuffix('.service')} starts at login, by {way.value}.")
+        print("Start both now: watchdog start; watchdog tray &")
+    else:
+        print("Start at every login: watchdog install-desktop --login")
+    print("Take it all away again: watchdog uninstall-desktop")
+    return EXIT_OK
+
+
+def open_ledger() -> Ledger:
+    """What was placed for this user so far."""
+    from watchdog_app import paths
+    from watchdog_app.desktop.install import Ledger
+
+    return Ledger(os.path.join(paths.state_dir(), "desktop.json"))
+
+
+def program() -> str:
+    """
+    Absolute path of the `watchdog` program that this is.
+
+    Raises:
+        UsageError: it was started in a way that cannot be repeated by a path alone.
+    """
+    import shutil
+
+    beside = os.path.join(os.path.dirname(sys.executable), "watchdog")
+    typed = os.path.abspath(sys.argv[0])
+    if os.path.basename(typed) == "watchdog" and os.access(typed, os.X_OK):
+        return typed
+    for candidate in (beside, shutil.which("watchdog")):
+        if candidate and os.access(candidate, os.X_OK):
+            return os.path.abspath(candidate)
+    raise UsageError(
+        "The program `watchdog` was found neither beside this Python nor in PATH, and what starts "
+        "at login must name it. Install watchdog with pip, pipx or uv, then try again."
+    )

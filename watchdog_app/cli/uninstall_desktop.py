@@ -1,0 +1,48 @@
+"""`watchdog uninstall-desktop`: take away all that `install-desktop` placed."""
+
+from __future__ import annotations
+
+import os
+
+from watchdog_app.errors import EXIT_OK
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+NAME = "uninstall-desktop"
+HELP = "take watchdog out of this user's menus and login"
+DESCRIPTION = """\
+Remove every file that `watchdog install-desktop` and "Start at login" placed, and the folders
+that were made for them. A file that you changed since is left, and named. Configuration,
+journal and rescues stay; a daemon that runs goes on until `watchdog stop`."""
+EPILOG = """\
+examples:
+  watchdog uninstall-desktop && pipx uninstall watchdog-app
+
+exit codes: 0 nothing of it is left, 1 failure, 2 usage"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """No options."""
+
+
+def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - every command has the same face
+    """Remove the files."""
+    from watchdog_app.cli.install_desktop import open_ledger
+    from watchdog_app.cli.text import plain
+    from watchdog_app.desktop.login import LoginStart
+
+    ledger = open_ledger()
+    if not ledger.files:
+        print("Nothing was placed for this user.")
+        return EXIT_OK
+    before = len(ledger.files)
+    login = LoginStart(os.environ, "watchdog", ledger)
+    login.disable()
+    report = ledger.take_away()
+    login.reload()
+    print(f"{before - len(report.kept)} files removed.")
+    for path in report.kept:
+        print(f"Left, because it was changed since: {plain(path)}")
+    return EXIT_OK

@@ -1,0 +1,151 @@
+"""
+Starting at login: by systemd's user units where there is such a manager, else by XDG autostart.
+
+One of the two, never both: a second daemon would refuse to start, a second companion too.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+
+from watchdog_app.desktop.install import Ledger
+from watchdog_app.desktop.placements import (
+    DAEMON_UNIT,
+    TRAY_UNIT,
+    Placement,
+    autostart_entry,
+    autostart_path,
+    unit_path,
+)
+from watchdog_app.errors import WatchdogError
+
+UNITS = (DAEMON_UNIT, TRAY_UNIT)
+_SYSTEM_UNITS = ("/usr/lib/systemd/user", "/etc/systemd/user", "/usr/local/lib/systemd/user")
+_PATIENCE_S = 20.0
+
+# Runs `systemctl --user ...`: its exit status and what it printed.
+Systemctl = Callable[[Sequence[str]], tuple[int, str]]
+
+
+class Way(StrEnum):
+    """How something is started at login."""
+
+    UNIT = "systemd user unit"
+    AUTOSTART = "autostart entry"
+
+
+def systemctl(words: Sequence[str]) -> tuple[int, str]:
+    """The real one; status 127 where there is none, or where it does not answer."""
+    try:
+        done = subprocess.run(
+            ["systemctl", "--user", "--no-pager", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_PATIENCE_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return 127, str(error)
+    return done.returncode, done.stdout.strip()
+
+
+class LoginStart:
+    """
+    Whether daemon and companion begin with the user's session.
+
+    Args:
+        env: of the user.
+        command: absolute path of the `watchdog` program.
+        ledger: remembers autostart entries, so that they go when everything goes.
+        systemctl: see `systemctl`.
+    """
+
+    def __init__(
+        self,
+        env: Mapping[str, str],
+        command: str,
+        ledger: Ledger,
+        systemctl: Systemctl = systemctl,
+    ) -> None:
+        self._env = env
+        self._command = command
+        self._ledger = ledger
+        self._systemctl = systemctl
+
+    def way(self, unit: str = TRAY_UNIT) -> Way | None:
+        """How this unit's program is started now; None: it is not."""
+        if os.path.exists(autostart_path(self._env, unit)):
+            return Way.AUTOSTART
+        if self._installed(unit) and self._systemctl(["is-enabled", unit])[1] == "enabled":
+            return Way.UNIT
+        return None
+
+    def enable(self, units: Sequence[str] = UNITS) -> dict[str, Way]:
+        """
+        Start these at every login from now on; nothing is started at once.
+
+        Raises:
+            WatchdogError: systemd refused, or an autostart entry could not be written.
+        """
+        ways: dict[str, Way] = {}
+        managed = self.managed()
+        for unit in units:
+            path = autostart_path(self._env, unit)
+            if managed and self._installed(unit) and self._has_target(unit):
+                status, said = self._systemctl(["enable", unit])
+                if status != 0:
+                    raise WatchdogError(f"systemd did not enable {unit}: {said}")
+                self._ledger.take_away([path])
+                ways[unit] = Way.UNIT
+            else:
+                entry = Placement(path, autostart_entry(self._command, unit))
+                self._ledger.place([entry])
+                ways[unit] = Way.AUTOSTART
+        return ways
+
+    def disable(self, units: Sequence[str] = UNITS) -> None:
+        """
+        Start these no more at login; what runs goes on.
+
+        Raises:
+            WatchdogError: systemd refused, or an entry could not be removed.
+        """
+        managed = self.managed()
+        for unit in units:
+            self._ledger.take_away([autostart_path(self._env, unit)])
+            if managed and self._installed(unit):
+                status, said = self._systemctl(["disable", unit])
+                if status != 0:
+                    raise WatchdogError(f"systemd did not disable {unit}: {said}")
+
+    def managed(self) -> bool:
+        """Whether a systemd user manager answers for this user."""
+        status, said = self._systemctl(["is-system-running"])
+        # "degraded" and "starting" have other exit codes and answer all the same.
+        return status != 127 and said in ("running", "degraded", "starting", "initializing")
+
+    def reload(self) -> None:
+        """Let systemd read units that came or went; silent where there is none."""
+        if self.managed():
+            self._systemctl(["daemon-reload"])
+
+    def _has_target(self, unit: str) -> bool:
+        """
+        Whether what the unit waits for ever comes.
+
+        Not every desktop tells systemd that its session has begun (XFCE, LXQt and most window
+        managers do not): the companion would never start.
+        """
+        if unit != TRAY_UNIT:
+            return True
+        return self._systemctl(["is-active", "graphical-session.target"])[1] == "active"
+
+    def _installed(self, unit: str) -> bool:
+        places = (unit_path(self._env, unit), *(f"{each}/{unit}" for each in _SYSTEM_UNITS))
+        return any(os.path.exists(place) for place in places)

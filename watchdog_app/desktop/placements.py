@@ -1,0 +1,184 @@
+"""
+Which files belong on a desktop, and where: values only, nothing is written here.
+
+The files themselves lie in packaging/linux/share of the source tree; a wheel carries them in its
+data folder, so that they come to PREFIX/share.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from watchdog_app.errors import WatchdogError
+
+APP_ID = "org.watchdog_app.watchdog"
+DAEMON_UNIT = "watchdog.service"
+TRAY_UNIT = "watchdog-tray.service"
+
+# Folder below share/ -> folder below the user's data folder, XDG_DATA_HOME.
+_DATA_FOLDERS = {
+    "applications": "applications",
+    "metainfo": "metainfo",
+    "icons": "icons",
+    "man": "man",
+    "bash-completion": "bash-completion",
+    "fish": "fish",
+    "zsh": "zsh",
+}
+_UNITS = "systemd/user"
+_EXEC = re.compile(r"^(Exec|ExecStart)=(?:/usr/bin/env )?watchdog\b", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One file to be written."""
+
+    path: str
+    content: bytes
+
+
+def placements(env: Mapping[str, str], command: str) -> tuple[Placement, ...]:
+    """
+    Every file for the user whose environment this is.
+
+    Args:
+        command: absolute path of the `watchdog` program. A session's PATH seldom has the folders
+            of pip, pipx and uv: what starts it at login must name it in full.
+
+    Raises:
+        WatchdogError: this installation lacks the files.
+    """
+    root = share_root()
+    data, config = data_home(env), config_home(env)
+    found: list[Placement] = []
+    for folder, target in _DATA_FOLDERS.items():
+        for relative, content in _files(os.path.join(root, folder)):
+            where = os.path.join(data, target, relative)
+            found.append(Placement(where, _with_command(relative, content, command)))
+    for relative, content in _files(os.path.join(root, _UNITS)):
+        where = os.path.join(config, _UNITS, relative)
+        found.append(Placement(where, _with_command(relative, content, command)))
+    return tuple(found)
+
+
+def share_root() -> str:
+    """
+    The folder that holds our files: of the source tree, or of the installation.
+
+    Raises:
+        WatchdogError: there is none.
+    """
+    here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    candidates = [
+        os.path.join(here, "packaging", "linux", "share"),
+        os.path.join(sys.prefix, "share"),
+        os.path.join(sysconfig.get_path("data"), "share"),
+        os.path.join(site.USER_BASE or "", "share"),
+        os.path.join(getattr(sys, "_MEIPASS", ""), "share"),  # a bundle made by PyInstaller
+        "/usr/share",
+    ]
+    for candidate in candidates:
+        if os.path.isfile(os.path.join(candidate, "applications", f"{APP_ID}.desktop")):
+            return candidate
+    raise WatchdogError(
+        "The files for the desktop are not part of this installation: looked in "
+        f"{', '.join(filter(None, candidates))}. Install watchdog again, from its wheel: "
+        "pip install --force-reinstall watchdog-app"
+    )
+
+
+def autostart_entry(command: str, unit: str) -> bytes:
+    """What starts the daemon or the companion at login, where no systemd does."""
+    tray = unit == TRAY_UNIT
+    lines = (
+        "[Desktop Entry]",
+        "Type=Application",
+        f"Name={'Watchdog' if tray else 'Watchdog daemon'}",
+        "Comment=See a training run out of memory coming, and save its work in time",
+        f"Exec={quoted(command)} {'tray' if tray else 'start'}",
+        f"Icon={APP_ID}",
+        "Terminal=false",
+        "StartupNotify=false",
+        "NoDisplay=true",
+        "X-GNOME-Autostart-enabled=true",
+    )
+    return ("\n".join(lines) + "\n").encode()
+
+
+def autostart_path(env: Mapping[str, str], unit: str) -> str:
+    """Where that entry lies."""
+    name = f"{APP_ID}.desktop" if unit == TRAY_UNIT else f"{APP_ID}.daemon.desktop"
+    return os.path.join(config_home(env), "autostart", name)
+
+
+def unit_path(env: Mapping[str, str], unit: str) -> str:
+    """Where a user's own unit lies."""
+    return os.path.join(config_home(env), _UNITS, unit)
+
+
+def data_home(env: Mapping[str, str]) -> str:
+    """XDG_DATA_HOME; a relative one is ignored, as the specification has it."""
+    return _base(env, "XDG_DATA_HOME", ".local/share")
+
+
+def config_home(env: Mapping[str, str]) -> str:
+    """XDG_CONFIG_HOME, in the same way."""
+    return _base(env, "XDG_CONFIG_HOME", ".config")
+
+
+def quoted(word: str) -> str:
+    """A word of an Exec line (Desktop Entry Specification 1.5, the Exec key)."""
+    # Field codes are written after the quoting is undone: a percent sign must be two.
+    word = word.replace("%", "%%")
+    if word and not re.search(r"[\s\"'\\><~|&;$*?#()`]", word):
+        return word
+    inner = re.sub(r'(["`$\\])', r"\\\1", word)
+    # A string value is unescaped once more before the quoting is looked at.
+    return '"' + inner.replace("\\", "\\\\") + '"'
+
+
+def _base(env: Mapping[str, str], name: str, default: str) -> str:
+    base = env.get(name, "")
+    if os.path.isabs(base):
+        return base
+    return os.path.join(env.get("HOME") or os.path.expanduser("~"), default)
+
+
+def _files(folder: str) -> Iterator[tuple[str, bytes]]:
+    """
+    Our files below a folder, by their relative path.
+
+    PREFIX/share may be a whole system's: only what bears our name is ours.
+    """
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            stem = name.removeprefix("_")
+            if stem.startswith(APP_ID) or stem.split(".")[0] in ("watchdog", "watchdog-tray"):
+                path = os.path.join(place, name)
+                with open(path, "rb") as file:
+                    yield os.path.relpath(path, folder), file.read()
+
+
+def _with_command(relative: str, content: bytes, command: str) -> bytes:
+    if relative.endswith(".desktop"):
+        word = quoted(command)
+    elif relative.endswith(".service"):
+        word = _unit_word(command)
+    else:
+        return content
+    return _EXEC.sub(lambda found: f"{found[1]}={word}", content.decode()).encode()
+
+
+def _unit_word(word: str) -> str:
+    """A word of an ExecStart line (systemd.service(5), command lines)."""
+    word = word.replace("%", "%%").replace("$", "$$")
+    if not re.search(r"[\s\"'\\;]", word):
+        return word
+    return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
