@@ -129,7 +129,7 @@ def overview() -> str:
     lines = ["usage: watchdog COMMAND [OPTION ...]", ""]
     for title, commands in GROUPS:
         lines.append(f"{title}:")
-        lines += [f"  {name:<18} {help_}" for name, help_ in commands]
+        lines += [f"  {name:<17} {help_}" for name, help_ in commands]
         lines.append("")
     return "\n".join(lines) + "\n" + _OPTIONS
 

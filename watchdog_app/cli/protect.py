@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 NAME = "protect"
-HELP = "switch warnings, saves and pauses off for a while, or on again"
+HELP = "switch warnings, saves and pauses off, or on again"
 DESCRIPTION = """\
 Switch protection off or on; without a word, say which it is. While it is off, no checkpoint
 is asked for, nothing is paused and nothing is warned of. Watching and the journal go on,
