@@ -22,6 +22,7 @@ from watchdog_app.sensors.cgroup_paths import GroupLocator, discover
 from watchdog_app.sensors.cgroups import GroupReader
 from watchdog_app.sensors.disks import Disks
 from watchdog_app.sensors.files import read_bytes
+from watchdog_app.sensors.hardware import HardwareWatch
 from watchdog_app.sensors.host import HostReader
 from watchdog_app.sensors.jupyter_servers import JupyterServers
 from watchdog_app.sensors.process_info import Describer
@@ -65,6 +66,8 @@ class Machine:
         shm: str = "/dev/shm",  # noqa: S108 - the very mount that is watched
         runtime_dirs: Sequence[str] | None = None,
         own_uid: int | None = None,
+        *,
+        hardware: HardwareWatch | None = None,
     ) -> None:
         """
         Args:
@@ -74,6 +77,7 @@ class Machine:
             runtime_dirs: Jupyter's runtime folders besides those that kernels name;
                 None: the usual ones of this user.
             own_uid: whose processes are watched; 0: everybody's. None: this process's user.
+            hardware: cards, heat and power; closed with this. None: heat and power of /sys.
         """
         try:
             mountinfo = read_bytes(f"{proc}/self/mountinfo", 1 << 20)
@@ -91,6 +95,7 @@ class Machine:
         )
         self._groups = GroupReader(locator)
         self._disks = Disks()
+        self._hardware = HardwareWatch() if hardware is None else hardware
 
     def sample(self, now_mono_s: float, now_unix_s: float) -> Snapshot:
         """
@@ -111,6 +116,7 @@ class Machine:
             {info.cgroup for info in infos.values() if info.cgroup is not None}, now_mono_s
         )
         disks: tuple[DiskSpace, ...] = self._disks.read(now_mono_s)
+        hardware = self._hardware.read(now_mono_s)
         return Snapshot(
             mono_s=now_mono_s,
             unix_s=now_unix_s,
@@ -120,6 +126,7 @@ class Machine:
             disks=disks,
             faults=self._faults(),
             infos=infos,
+            hardware=hardware,
         )
 
     def alive(self, key: ProcessKey) -> bool:
@@ -150,13 +157,19 @@ class Machine:
         self._disks.remove(path)
 
     def _faults(self) -> tuple[Fault, ...]:
-        sources = (self._host.faults, self._processes.faults, self._disks.faults)
+        sources = (
+            self._host.faults,
+            self._processes.faults,
+            self._disks.faults,
+            self._hardware.faults,
+        )
         return tuple(fault for faults in sources for fault in faults.values())
 
     def close(self) -> None:
         """Give back the descriptors and the helper thread."""
         self._servers.close()
         self._disks.close()
+        self._hardware.close()
         self._processes.close()
         self._groups.close()
         self._host.close()

@@ -25,8 +25,10 @@ from watchdog_app.core.records import (
 )
 from watchdog_app.errors import Gone, SensorError, Unsupported
 from watchdog_app.sensors.disks import Disks
+from watchdog_app.sensors.hardware import HardwareWatch
 from watchdog_app.sensors.jupyter_servers import JupyterServers
 from watchdog_app.sensors.kernels import Witnesses, named
+from watchdog_app.sensors.portable_hardware import PsutilReader
 from watchdog_app.sensors.portable_process import describe, optional, parent_of, sample, translate
 
 _YOUNG_S = 5.0
@@ -58,18 +60,22 @@ class PortableMachine:
         own_uid: int | None = None,
         runtime_dirs: Sequence[str] | None = None,
         shm: str | None = None,
+        *,
+        hardware: HardwareWatch | None = None,
     ) -> None:
         """
         Args:
             own_uid: whose processes are watched; 0: everybody's. None: this process's user.
             runtime_dirs: Jupyter's runtime folders; None: the usual ones of this user.
             shm: a shared memory file system, where there is one.
+            hardware: cards, heat and power; closed with this. None: heat and power by psutil.
         """
         self._own_uid = _own_uid() if own_uid is None else own_uid
         self._own_user = optional(psutil.Process().username)
         self._known: dict[int, _Known] = {}
         self._servers = JupyterServers(runtime_dirs=runtime_dirs, is_alive=psutil.pid_exists)
         self._disks = Disks()
+        self._hardware = HardwareWatch(reader=PsutilReader()) if hardware is None else hardware
         self._shm = shm
         self._infos: Mapping[ProcessKey, ProcessInfo] = MappingProxyType({})
 
@@ -105,7 +111,11 @@ class PortableMachine:
         if infos != self._infos:
             self._infos = MappingProxyType(infos)
         disks = self._disks.read(now_mono_s)
-        faults: tuple[Fault, ...] = tuple(self._disks.faults.values())
+        hardware = self._hardware.read(now_mono_s)
+        faults: tuple[Fault, ...] = (
+            *self._disks.faults.values(),
+            *self._hardware.faults.values(),
+        )
         return Snapshot(
             mono_s=now_mono_s,
             unix_s=now_unix_s,
@@ -114,6 +124,7 @@ class PortableMachine:
             disks=disks,
             faults=faults,
             infos=self._infos,
+            hardware=hardware,
         )
 
     def alive(self, key: ProcessKey) -> bool:
@@ -151,6 +162,7 @@ class PortableMachine:
         """Give back the helper threads."""
         self._servers.close()
         self._disks.close()
+        self._hardware.close()
 
     def _host(self) -> HostMemory:
         try:

@@ -1,0 +1,105 @@
+"""
+Batteries of the machine, and whether it is plugged in.
+
+Source: kernel, Documentation/ABI/testing/sysfs-class-power and
+Documentation/power/power_supply_class.rst: micro-units, and each driver tells only
+what it knows, energy (uWh) or charge (uAh).
+"""
+
+from __future__ import annotations
+
+from watchdog_app.core.hardware import Battery
+from watchdog_app.core.plain_text import plain
+from watchdog_app.sensors.sysfs import folders, number, words
+
+_JOULES_IN_UWH = 3.6e-3
+_MOST_W = 1000.0
+_PLUGS = frozenset(("Mains", "USB", "Wireless", "BrickID"))
+
+
+class BatteryReader:
+    """The supplies below one /sys; read every 10 s, since their own figures change no faster."""
+
+    EVERY_S = 10.0
+
+    def __init__(self, sys_root: str = "/sys") -> None:
+        self._base = f"{sys_root}/class/power_supply"
+        self._due_mono_s = float("-inf")
+        self._found: tuple[tuple[Battery, ...], bool | None] = ((), None)
+
+    def read(self, now_mono_s: float) -> tuple[tuple[Battery, ...], bool | None]:
+        """The batteries, and whether the machine is plugged in; None: nothing says so."""
+        if now_mono_s >= self._due_mono_s:
+            self._due_mono_s = now_mono_s + self.EVERY_S
+            self._found = self._look()
+        return self._found
+
+    def _look(self) -> tuple[tuple[Battery, ...], bool | None]:
+        online: list[bool] = []
+        stores = []
+        for name in folders(self._base):
+            path = f"{self._base}/{name}"
+            kind = words(f"{path}/type")
+            if words(f"{path}/scope") == "Device":
+                continue  # of a mouse, a headset or a pen
+            if kind in _PLUGS or (kind or "").startswith("USB"):
+                state = number(f"{path}/online")
+                if state is not None:
+                    online.append(state > 0)  # 2: plugged in, and its power can be set
+            elif kind in ("Battery", "UPS") and number(f"{path}/present") != 0:
+                stores.append((name, path))
+        plugged = any(online) if online else None
+        found = [_battery(name, path, plugged) for name, path in stores]
+        batteries = tuple(each for each in found if each is not None)
+        if plugged is None and any(each.discharging for each in batteries):
+            plugged = False
+        return batteries, plugged
+
+
+def _battery(name: str, path: str, plugged: bool | None) -> Battery | None:
+    """One battery; None where not even its level is known."""
+    left_j, full_j = _energies(path)
+    percent: float | None = number(f"{path}/capacity")
+    if left_j is not None and full_j is not None:
+        # Firmware rounds the percent, and knows a new battery's by its design.
+        percent = 100.0 * left_j / full_j
+    if percent is None or not 0.0 <= percent <= 120.0:
+        return None
+    status = words(f"{path}/status")
+    discharging = status == "Discharging" or (status in (None, "Unknown") and plugged is False)
+    return Battery(
+        name=plain(name, 40),
+        percent=min(100.0, percent),
+        discharging=discharging,
+        energy_j=left_j,
+        full_j=full_j,
+        power_w=_watts(path) if discharging else None,
+    )
+
+
+def _energies(path: str) -> tuple[float | None, float | None]:
+    """Joules left and when full; both or neither, so that their ratio means something."""
+    left, full = number(f"{path}/energy_now"), number(f"{path}/energy_full")
+    factor = _JOULES_IN_UWH
+    if left is None or not full:
+        left, full = number(f"{path}/charge_now"), number(f"{path}/charge_full")
+        # The design voltage does not sag under load, which would make the level jump.
+        volts = number(f"{path}/voltage_min_design") or number(f"{path}/voltage_now")
+        if not volts or volts < 0:
+            return None, None
+        factor = volts / 1e6 * _JOULES_IN_UWH
+    if left is None or left < 0 or not full or full < 0 or left > 1.2 * full:
+        return None, None
+    return min(left, full) * factor, full * factor
+
+
+def _watts(path: str) -> float | None:
+    """What is drawn; None for 0, which a driver shows that does not know."""
+    power = number(f"{path}/power_now")
+    if power is None:
+        current, volts = number(f"{path}/current_now"), number(f"{path}/voltage_now")
+        if current is None or volts is None:
+            return None
+        power = current * volts // 1_000_000
+    watts = abs(power) / 1e6  # some drivers count what is drawn as negative
+    return watts if 0.0 < watts <= _MOST_W else None

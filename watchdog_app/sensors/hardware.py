@@ -1,0 +1,277 @@
+"""
+Cards, heat and power of this machine, at one look and without waiting for any of them.
+
+A sensor can take milliseconds to answer, and one behind a bus that hangs never
+does. So heat and power are read in a thread of their own, every 2 s, and a look takes
+what was last heard. Where there are no such sensors there is no thread.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+from watchdog_app.core.hardware import (
+    Battery,
+    CpuPower,
+    Fan,
+    Gpu,
+    Hardware,
+    Temperature,
+    Throttling,
+)
+from watchdog_app.core.records import Fault
+from watchdog_app.sensors.batteries import BatteryReader
+from watchdog_app.sensors.power import PowerReader
+from watchdog_app.sensors.thermal import HeatReader
+
+_EVERY_S = 2.0
+_LOOK_EVERY_S = 60.0  # for sensors where there were none
+_FIRST_WAIT_S = 0.1
+_SILENT_AFTER_S = 15.0
+_STACK_BYTES = 256 * 1024  # the usual 8 MB would be resident in a daemon that locks its memory
+_SOURCE = "hardware"
+
+
+class GpuLookFace(Protocol):
+    """What a look at the cards gives."""
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The cards as last heard."""
+
+    @property
+    def read_mono_s(self) -> float | None:
+        """When that was."""
+
+    @property
+    def driver_version(self) -> str | None:
+        """As the driver writes it."""
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """Those in force."""
+
+
+class GpuFace(Protocol):
+    """Where the cards are read: `sensors.gpu.watch.GpuWatch`."""
+
+    def read(self, now_mono_s: float) -> GpuLookFace:
+        """The cards as last heard; never waits for a driver."""
+
+    def close(self) -> None:
+        """Give back what is held open."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeatAndPower:
+    """One look at everything but the cards."""
+
+    temperatures: tuple[Temperature, ...] = ()
+    fans: tuple[Fan, ...] = ()
+    throttling: Throttling | None = None
+    batteries: tuple[Battery, ...] = ()
+    on_mains: bool | None = None
+    cpu_power: CpuPower | None = None
+
+
+class HeatAndPowerReader(Protocol):
+    """How heat and power are read here."""
+
+    def present(self) -> bool:
+        """Whether there may be anything to read; cheap, and asks no device."""
+
+    def read(self, now_mono_s: float) -> HeatAndPower:
+        """What can be read now. May have to wait for a device."""
+
+    def close(self) -> None:
+        """Give back what is held open."""
+
+
+class SysReader:
+    """The trees of Linux. Temperatures at each call; what changes more slowly more rarely."""
+
+    _TREES = (
+        "class/hwmon",
+        "class/thermal",
+        "class/power_supply",
+        "class/powercap",
+        "devices/system/cpu/cpu0/thermal_throttle",
+    )
+
+    def __init__(self, sys_root: str = "/sys") -> None:
+        self._root = sys_root
+        self._heat = HeatReader(sys_root)
+        self._batteries = BatteryReader(sys_root)
+        self._power = PowerReader(sys_root)
+
+    def present(self) -> bool:
+        """Whether one of the trees has anything in it."""
+        for tree in self._TREES:
+            try:
+                with os.scandir(f"{self._root}/{tree}") as entries:
+                    if any(not entry.name.startswith("cooling_device") for entry in entries):
+                        return True
+            except OSError:
+                continue
+        return False
+
+    def read(self, now_mono_s: float) -> HeatAndPower:
+        """What can be read now; what cannot is left out."""
+        temperatures, fans, throttling = self._heat.read(now_mono_s)
+        batteries, on_mains = self._batteries.read(now_mono_s)
+        power = self._power.read(now_mono_s)
+        return HeatAndPower(temperatures, fans, throttling, batteries, on_mains, power)
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        self._heat.close()
+
+
+class HardwareWatch:
+    """
+    Cards, heat and power. Not for several threads at once.
+
+    `faults` are those in force, by source. What a machine does not have, or this user may not
+    read, is no fault.
+    """
+
+    def __init__(
+        self,
+        sys_root: str = "/sys",
+        gpu: GpuFace | None = None,
+        reader: HeatAndPowerReader | None = None,
+        first_wait_s: float = _FIRST_WAIT_S,
+    ) -> None:
+        """
+        Args:
+            sys_root: what stands for /sys.
+            gpu: where the cards are read; closed with this. None: they are not.
+            reader: how heat and power are read. None: by the trees of Linux.
+            first_wait_s: how long the first look may wait for the first answer.
+        """
+        self._reader = SysReader(sys_root) if reader is None else reader
+        self._gpu = gpu
+        self._first_wait_s = first_wait_s
+        self._questions: SimpleQueue[float | None] = SimpleQueue()
+        self._answers: SimpleQueue[HeatAndPower | Exception] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._look_mono_s = self._due_mono_s = float("-inf")
+        self._asked_mono_s: float | None = None  # None: no question is open
+        self._last: HeatAndPower | None = None
+        self._heard = False
+        self._gpu_sources: set[str] = set()
+        self.faults: dict[str, Fault] = {}
+
+    def read(self, now_mono_s: float) -> Hardware:
+        """Everything as last heard; takes microseconds, whatever the devices do."""
+        self._follow(now_mono_s)
+        known = self._last
+        if self._gpu is None:
+            if known is None:
+                return _NOTHING
+            gpus: tuple[Gpu, ...] = ()
+            gpus_mono_s = driver = None
+        else:
+            look = self._gpu.read(now_mono_s)
+            gpus, gpus_mono_s, driver = look.gpus, look.read_mono_s, look.driver_version
+            self._take_faults(look.faults)
+            known = _BLANK if known is None else known
+        return Hardware(
+            gpus=gpus,
+            gpus_mono_s=gpus_mono_s,
+            driver_version=driver,
+            temperatures=known.temperatures,
+            fans=known.fans,
+            batteries=known.batteries,
+            on_mains=known.on_mains,
+            cpu_power=known.cpu_power,
+            cpu_throttling=known.throttling,
+        )
+
+    def close(self) -> None:
+        """End the thread; nobody waits for it, since its device may never answer."""
+        if self._thread is not None:
+            self._questions.put(None)
+            self._thread = None
+        else:
+            self._reader.close()
+        if self._gpu is not None:
+            self._gpu.close()
+
+    def _follow(self, now: float) -> None:
+        if self._thread is None:
+            if now < self._look_mono_s:
+                return
+            self._look_mono_s = now + _LOOK_EVERY_S
+            if not self._reader.present():
+                return
+            self._start()
+        if self._asked_mono_s is not None:
+            self._collect(0.0)
+        if self._asked_mono_s is None:
+            if now >= self._due_mono_s:
+                self._due_mono_s = now + _EVERY_S
+                self._asked_mono_s = now
+                self._questions.put(now)
+                if not self._heard:
+                    self._collect(self._first_wait_s)
+        elif now - self._asked_mono_s >= _SILENT_AFTER_S and _SOURCE not in self.faults:
+            self._last = None
+            self._say("a sensor does not answer")
+
+    def _start(self) -> None:
+        before = threading.stack_size(_STACK_BYTES)
+        try:
+            self._thread = threading.Thread(
+                target=self._answer, name="watchdog-hardware", daemon=True
+            )
+            self._thread.start()
+        finally:
+            threading.stack_size(before)
+
+    def _answer(self) -> None:
+        """In the thread: read whenever asked to."""
+        while (now := self._questions.get()) is not None:
+            try:
+                answer: HeatAndPower | Exception = self._reader.read(now)
+            except Exception as error:  # a driver that shows what nobody foresaw
+                answer = error
+            self._answers.put(answer)
+        self._reader.close()
+
+    def _collect(self, wait_s: float) -> None:
+        try:
+            answer = self._answers.get(timeout=wait_s) if wait_s else self._answers.get_nowait()
+        except Empty:
+            return
+        self._asked_mono_s = None
+        self._heard = True
+        if isinstance(answer, Exception):
+            self._last = None
+            self._say(f"reading them failed ({answer!r})")
+        else:
+            self._last = answer
+            self.faults.pop(_SOURCE, None)
+
+    def _say(self, reason: str) -> None:
+        self.faults[_SOURCE] = Fault(
+            _SOURCE,
+            f"Heat and power are not watched: {reason}. Memory still is.",
+            "It is tried again all the time. See the kernel's log for the device: "
+            "dmesg --level=err,warn",
+        )
+
+    def _take_faults(self, faults: tuple[Fault, ...]) -> None:
+        now = {fault.source: fault for fault in faults}
+        for source in self._gpu_sources - now.keys():
+            self.faults.pop(source, None)
+        self.faults.update(now)
+        self._gpu_sources = set(now)
+
+
+_NOTHING = Hardware()
+_BLANK = HeatAndPower()
