@@ -4,7 +4,8 @@ A notification service for tests: owns org.freedesktop.Notifications and writes 
     python notification_service.py FILE [MODE]
 
 MODE: "plain" (the default), "markup" (understands it), "refuse" (answers with an error),
-"hang" (never answers). Each call of Notify becomes one line of JSON in FILE.
+"hang" (never answers), "excess" (refuses the first as GNOME does what comes too fast). Each call
+of Notify becomes one line of JSON in FILE.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dbus_fast import Message, MessageType
 from dbus_fast.aio import MessageBus
 
 NAME = "org.freedesktop.Notifications"
+REFUSED: list[Message] = []
 
 
 def answer(message: Message, path: str, mode: str) -> Message | bool:
@@ -30,11 +32,17 @@ def answer(message: Message, path: str, mode: str) -> Message | bool:
         return True
     if mode == "refuse":
         return Message.new_error(message, "org.example.Excess", "too many notifications")
-    app, replaces, _, title, body, _, hints, _ = message.body
+    if mode == "excess" and not REFUSED:
+        REFUSED.append(message)
+        return Message.new_error(
+            message, "org.freedesktop.Notifications.Error.ExcessNotificationGeneration", "too fast"
+        )
+    app, replaces, _, title, body, actions, hints, _ = message.body
     with open(path, "a+") as file:
         file.seek(0)
         number = replaces or 41 + len(file.readlines())
         shown = {"app": app, "replaces": replaces, "title": title, "body": body}
+        shown["actions"] = actions
         file.write(json.dumps({**shown, "urgency": hints["urgency"].value}) + "\n")
     return Message.new_method_return(message, "u", [number])
 

@@ -20,6 +20,20 @@ from watchdog_app.actions.user_command import CommandNotifier
 from watchdog_app.core.notices import Notice, NoticeAction
 
 SERVICE = Path(__file__).with_name("notification_service.py")
+BUS = """\
+<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
+ "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig>
+  <type>session</type>
+  <listen>unix:dir={folder}</listen>
+  <servicedir>{services}</servicedir>
+  <policy context="default">
+    <allow send_destination="*" eavesdrop="true"/>
+    <allow eavesdrop="true"/>
+    <allow own="*"/>
+  </policy>
+</busconfig>
+"""
 
 
 def notice(**changes) -> Notice:
@@ -32,7 +46,10 @@ def notice(**changes) -> Notice:
         "body": "RAM: 6.00 GiB of 7.00 GiB.\nIf it goes on, it dies.",
         "task": 4242,
         "unix_s": 1.7e9,
-        "actions": (NoticeAction("pause", "Pause"),),
+        "actions": (
+            NoticeAction("pause", "Pause", "watchdog pause train.ipynb"),
+            NoticeAction("show", "Show", "watchdog top"),
+        ),
     }
     return Notice(**{**values, **changes})
 
@@ -98,9 +115,9 @@ def test_the_terminal_gets_plain_lines():
 
     assert delivery.delivered
     lines = stream.getvalue().splitlines()
-    assert 3 == len(lines)
     assert lines[0].endswith("watchdog: Paused: ?[2Jtrain?.ipynb")
-    assert ["one", "two?"] == [line.strip() for line in lines[1:]]
+    # What to type instead of a button.
+    assert ["one", "two?", "> watchdog pause train.ipynb"] == [line.strip() for line in lines[1:]]
 
 
 def test_a_closed_terminal_is_not_delivered():
@@ -134,7 +151,11 @@ def test_the_command_gets_the_notice_as_json_and_as_variables(tmp_path):
     assert Delivery(True, "command", "") == delivery
     value, environment = json.loads(out.read_text())
     assert notice().to_json() == value
-    assert {"key": "pause", "label": "Pause"} == value["actions"][0]
+    assert {
+        "key": "pause",
+        "label": "Pause",
+        "command": "watchdog pause train.ipynb",
+    } == value["actions"][0]
     assert "RAM full in about 4 min: train.ipynb" == environment["WATCHDOG_TITLE"]
     assert "4242" == environment["WATCHDOG_TASK"]
 
@@ -212,8 +233,14 @@ def bus(tmp_path):
         without = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
         without("dbus-daemon is missing: apt-get install dbus")
     started = []
+    services = tmp_path / "services"
+    services.mkdir()
+    # Not --session: that one starts whatever notification service this machine has installed.
+    config = tmp_path / "bus.conf"
+    config.write_text(BUS.format(folder=tmp_path, services=services))
     daemon = subprocess.Popen(
-        ["dbus-daemon", "--session", "--nofork", "--print-address=1"], stdout=subprocess.PIPE
+        ["dbus-daemon", f"--config-file={config}", "--nofork", "--print-address=1"],
+        stdout=subprocess.PIPE,
     )
     started.append(daemon)
     env = {**os.environ, "DBUS_SESSION_BUS_ADDRESS": daemon.stdout.readline().decode().strip()}
@@ -222,6 +249,12 @@ def bus(tmp_path):
 
     class Bus:
         environment = env
+
+        @staticmethod
+        def serve_broken() -> None:
+            (services / "broken.service").write_text(
+                "[D-BUS Service]\nName=org.freedesktop.Notifications\nExec=/bin/false\n"
+            )
 
         @staticmethod
         def serve(mode: str) -> None:
@@ -257,7 +290,55 @@ def test_a_notice_is_shown_on_the_desktop_with_its_urgency(bus):
     (shown,) = bus.shown()
     assert ("watchdog", 2) == (shown["app"], shown["urgency"])
     assert "RAM full in about 4 min: train.ipynb" == shown["title"]
-    assert "<b>5 < 6</b>" == shown["body"]
+    # The helper has ended when a button would be pressed: what to type stands there instead.
+    assert [] == shown["actions"]
+    assert "<b>5 < 6</b>\nwatchdog pause train.ipynb" == shown["body"]
+
+
+@pytest.mark.desktop
+def test_what_the_text_says_already_is_not_said_again(bus):
+    """One line to type, not two."""
+    bus.serve("plain")
+    body = "Make room, then: watchdog pause train.ipynb"
+
+    desktop(bus.environment).notify(notice(body=body))
+
+    assert body == bus.shown()[0]["body"]
+
+
+@pytest.mark.desktop
+def test_control_characters_reach_no_server(bus):
+    """Some servers read the text as XML, which has no escape sequences."""
+    bus.serve("plain")
+
+    desktop(bus.environment).notify(
+        notice(title="a\x1b[31m.py", body="one\ntwo\x00\u202e", actions=())
+    )
+
+    (shown,) = bus.shown()
+    assert ("a?[31m.py", "one\ntwo??") == (shown["title"], shown["body"])
+
+
+@pytest.mark.desktop
+def test_a_server_that_wants_a_break_gets_one(bus):
+    """GNOME refuses what comes too fast: it is tried once more."""
+    bus.serve("excess")
+
+    delivery = desktop(bus.environment).notify(notice())
+
+    assert delivery.delivered
+    assert 1 == len(bus.shown())
+
+
+@pytest.mark.desktop
+def test_a_service_that_cannot_be_started_is_named(bus):
+    """It is installed and broken, which is not the same as missing."""
+    bus.serve_broken()
+
+    delivery = desktop(bus.environment).notify(notice())
+
+    assert not delivery.delivered
+    assert "could not be started" in delivery.detail
 
 
 @pytest.mark.desktop
@@ -267,7 +348,7 @@ def test_names_are_no_markup_where_the_server_knows_markup(bus):
 
     desktop(bus.environment).notify(notice(body='<img src="x">.ipynb & co'))
 
-    assert '&lt;img src="x"&gt;.ipynb &amp; co' == bus.shown()[0]["body"]
+    assert '&lt;img src="x"&gt;.ipynb &amp; co' == bus.shown()[0]["body"].splitlines()[0]
 
 
 @pytest.mark.desktop
@@ -355,6 +436,44 @@ def test_the_helper_answers_to_what_is_no_notice():
     assert 1 == done.returncode
     assert json.loads(done.stdout)["delivered"] is False
     assert b"Traceback" not in done.stderr
+
+
+PLYER = """
+import json, os, threading
+class notification:
+    @staticmethod
+    def notify(**given):
+        with open(os.environ["SAID"], "w") as file:
+            json.dump(given, file)
+        def show():
+            if os.environ.get("BREAK"):
+                raise OSError("Shell_NotifyIconW failed.")
+        threading.Thread(target=show).start()
+"""
+
+
+@pytest.mark.parametrize("broken", ["", "yes"])
+def test_plyer_is_the_last_resort(tmp_path, broken):
+    """Texts that are no options and fit a balloon; what fails in its own thread is a failure."""
+    (tmp_path / "plyer.py").write_text(PLYER)
+    said = tmp_path / "said"
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), "SAID": str(said), "BREAK": broken}
+    each = notice(title="--help " + "x" * 100, body="-b " + "\U0001f600" * 200)
+    program = (
+        "import sys, runpy, threading, json; sys.platform = 'win32';"
+        "runpy.run_module('watchdog_app.actions.desktop_notice', run_name='__main__')"
+    )
+
+    delivery = DesktopNotifier(env=env, helper=[sys.executable, "-c", program]).notify(each)
+
+    assert (not broken) is delivery.delivered
+    assert ("Shell_NotifyIconW failed." in delivery.detail) is bool(broken)
+    given = json.loads(said.read_text())
+    assert given["title"].startswith(" --help")
+    assert 63 >= len(given["title"].encode("utf-16-le")) // 2
+    assert 255 >= len(given["message"].encode("utf-16-le")) // 2
+    assert given["message"].endswith("\u2026")
+    assert 8 > given["timeout"]
 
 
 def running(pid: int) -> bool:

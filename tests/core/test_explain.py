@@ -49,7 +49,7 @@ def test_a_warning_names_the_notebook_the_ceiling_the_time_and_the_numbers():
 
     assert notice.title.startswith("Memory limit reached in about ")
     assert notice.title.endswith(": train.ipynb")
-    assert "critical" == notice.urgency
+    assert "normal" == notice.urgency  # critical is for the very end and for deaths
     assert 10 == notice.task
     for words in (
         "Memory limit of the group g: ",
@@ -62,7 +62,13 @@ def test_a_warning_names_the_notebook_the_ceiling_the_time_and_the_numbers():
         "keep float(loss) instead of the tensor",
     ):
         assert words in notice.body
-    assert ["checkpoint", "pause"] == [each.key for each in notice.actions]
+    assert ["checkpoint", "pause", "snooze", "show"] == [each.key for each in notice.actions]
+    assert [
+        "watchdog checkpoint train.ipynb",
+        "watchdog pause train.ipynb",
+        "watchdog snooze train.ipynb --for 15m",
+        "watchdog top",
+    ] == [each.command for each in notice.actions]
 
 
 def test_a_pause_says_how_to_go_on_and_what_not_to_press():
@@ -75,7 +81,8 @@ def test_a_pause_says_how_to_go_on_and_what_not_to_press():
     assert "Do not press Restart" in notice.body
     assert "loses its state" in notice.body
     assert "a rescue of step " in notice.body
-    assert ["resume"] == [each.key for each in notice.actions]
+    assert "critical" == notice.urgency
+    assert ["resume", "show"] == [each.key for each in notice.actions]
 
 
 def test_a_paused_script_is_told_about_fg_and_not_about_jupyter():
@@ -102,7 +109,7 @@ def test_a_task_without_an_agent_is_told_so():
     assert "holds no watchdog agent" in notices["warning"].body
     (incident,) = machine.result.incidents
     assert any("watchdog_app.agent.keras" in line for line in incident.advice)
-    assert ["pause"] == [each.key for each in notices["warning"].actions]
+    assert ["pause", "snooze", "show"] == [each.key for each in notices["warning"].actions]
 
 
 def test_a_death_names_its_cause_and_the_rescue():

@@ -20,11 +20,16 @@ _PATH = "/org/freedesktop/Notifications"
 _URGENCY = {"low": 0, "normal": 1, "critical": 2}
 _ICONS = {"low": "dialog-information", "normal": "dialog-warning", "critical": "dialog-error"}
 _DEADLINE_S = 5.0
+_AGAIN_S = 1.5  # GNOME refuses what comes too fast, and takes it a moment later
 _BY_ITSELF = -1  # the server decides how long it stays; critical ones stay until they are closed
 
 
 class Unreachable(ActionError):
     """The notice was not shown; the message says why and what to do."""
+
+
+class TooFast(Unreachable):
+    """The server wants a break between two notices."""
 
 
 def show_once(title: str, body: str, urgency: str, replaces: int = 0) -> int:
@@ -58,6 +63,7 @@ async def _show(title: str, body: str, urgency: str, replaces: int) -> int:
         ) from error
     try:
         capabilities = await _call(bus, "GetCapabilities", "", [])
+        title, body = shown(title), shown(body)
         if isinstance(capabilities, list) and "body-markup" in capabilities:
             body = html.escape(body, quote=False)
         hints = {
@@ -67,7 +73,11 @@ async def _show(title: str, body: str, urgency: str, replaces: int) -> int:
         }
         icon = _ICONS.get(urgency, "dialog-warning")
         values = ["watchdog", replaces, icon, title, body, [], hints, _BY_ITSELF]
-        number = await _call(bus, "Notify", "susssasa{sv}i", values)
+        try:
+            number = await _call(bus, "Notify", "susssasa{sv}i", values)
+        except TooFast:
+            await asyncio.sleep(_AGAIN_S)
+            number = await _call(bus, "Notify", "susssasa{sv}i", values)
         if not isinstance(number, int):
             raise Unreachable(f"the notification service answered {number!r} instead of an id")
         return number
@@ -86,6 +96,13 @@ def _address() -> str | None:
         return None
     runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
     return f"unix:path={runtime}/bus" if os.path.exists(f"{runtime}/bus") else None
+
+
+def shown(text: str) -> str:
+    """Lines of text alone: what a server or the bus itself would choke on becomes a `?`."""
+    return "".join(
+        char if char.isprintable() or char == "\n" else "?" for char in text.expandtabs(4)
+    )
 
 
 async def _call(bus: MessageBus, member: str, signature: str, body: list[object]) -> object:
@@ -108,5 +125,11 @@ async def _call(bus: MessageBus, member: str, signature: str, body: list[object]
                 "no notification service runs in this session; install one, such as dunst or "
                 f"notification-daemon, or set notify.command ({said})"
             )
-        raise Unreachable(f"the notification service refused it: {said}")
+        if reply.error_name and ".Spawn." in reply.error_name:
+            raise Unreachable(
+                "the notification service of this session could not be started; start it, or "
+                f"set notify.command ({said})"
+            )
+        refusal = TooFast if "Excess" in (reply.error_name or "") else Unreachable
+        raise refusal(f"the notification service refused it: {said}")
     return reply.body[0]

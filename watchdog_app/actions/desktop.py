@@ -4,6 +4,9 @@ Notices on the desktop, by a child that lives for one of them.
 The libraries that speak to a desktop cost the daemon 12 MB and could hang or
 crash in it. So a helper is started for each notice, reads it as JSON on
 standard input, and answers with one line of JSON whether it was shown.
+
+It has ended when a button would be pressed: so there are none, and the text
+says what to type instead.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from watchdog_app.actions.notify import Delivery
+from watchdog_app.actions.notify import Delivery, to_type
 from watchdog_app.core.notices import Notice
 
 DEADLINE_S = 8.0
@@ -59,7 +62,9 @@ class DesktopNotifier:
             if self._last_mono_s is not None:
                 self._sleep(max(0.0, _GAP_S - (self._clock() - self._last_mono_s)))
             place = (notice.incident, notice.task)
-            answer = self._ask({**notice.to_json(), "replaces": self._shown.get(place, 0)})
+            body = "\n".join([notice.body, *to_type(notice)])
+            request = {**notice.to_json(), "body": body, "replaces": self._shown.get(place, 0)}
+            answer = self._ask(request)
             self._last_mono_s = self._clock()
             number = answer.get("number")
             if notice.incident and isinstance(number, int) and number > 0:

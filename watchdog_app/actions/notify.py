@@ -15,11 +15,12 @@ from typing import Protocol
 
 from watchdog_app.core.notices import Notice, NoticeAction
 
-__all__ = ["Delivery", "Fanout", "Notice", "NoticeAction", "Notifier"]
+__all__ = ["Delivery", "Fanout", "Notice", "NoticeAction", "Notifier", "to_type"]
 
 # The policy is seldom by itself; this is the last line against a mistake in a rule of it.
 _MOST_A_MINUTE = 20
 _MOST_INCIDENTS = 64
+_DOES_SOMETHING = frozenset(("checkpoint", "pause", "resume"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,19 @@ class Notifier(Protocol):
 
     def notify(self, notice: Notice) -> Delivery:
         """Show it, and say whether that worked."""
+
+
+def to_type(notice: Notice) -> list[str]:
+    """
+    What does in a terminal what the buttons would do, where a notice is shown without any.
+
+    Without what its text says already, and without what only shows more.
+    """
+    return [
+        each.command
+        for each in notice.actions
+        if each.key in _DOES_SOMETHING and each.command and each.command not in notice.body
+    ]
 
 
 class Fanout:

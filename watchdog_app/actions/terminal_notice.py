@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TextIO
 
-from watchdog_app.actions.notify import Delivery
+from watchdog_app.actions.notify import Delivery, to_type
 from watchdog_app.core.notices import Notice
 from watchdog_app.core.plain_text import plain
 
@@ -23,6 +23,7 @@ class TerminalNotifier:
         at = time.strftime("%H:%M:%S", time.localtime(notice.unix_s))
         lines = [f"[{at}] watchdog: {plain(notice.title, _LINE)}"]
         lines += [f"           {plain(line, _LINE)}" for line in notice.body.splitlines()]
+        lines += [f"           > {plain(line, _LINE)}" for line in to_type(notice)]
         text = "\n".join(lines) + "\n"
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         try:
