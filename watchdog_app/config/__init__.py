@@ -24,6 +24,7 @@ ENVIRONMENT = "environment"
 ENV_PREFIX = "WATCHDOG_"
 
 _MOST_FILE_BYTES = MIB
+_UNREADABLE = (ValueError, OverflowError, RecursionError)
 
 Sources = Mapping[str, str]
 
@@ -43,27 +44,65 @@ def load(
         ConfigError: names file, key, value and what is accepted.
     """
     where = path or paths.config_file(env)
+    return loads(_read_file(where, required), where, env)
+
+
+def loads(text: str, where: str, env: Mapping[str, str]) -> tuple[Settings, Sources]:
+    """
+    The same from the text of a file.
+
+    Raises:
+        ConfigError: names every mistake, one a line, with file, line, key and what is accepted.
+    """
     values: dict[str, Any] = {}
     sources = dict.fromkeys(KEYS, DEFAULT)
+    found = _Mistakes(text, where)
     rules: tuple[RuleSettings, ...] = ()
-    table = _read_file(where, required)
-    for section, content in table.items():
+    for section, content in _parsed(text, where).items():
         if section == "rule":
-            rules = _rules(content, where)
+            rules = _rules(content, found)
             sources[section] = where
             continue
-        for key, value in _section(section, content, where).items():
-            values[key] = _value(where, key, KEYS[key], value)
+        for key, value in _section(section, content, found).items():
+            values[key] = _value(found, tuple(key.split(".")), KEYS[key], value)
             sources[key] = where
+    found.tell()
     for key, spec in KEYS.items():
         name = ENV_PREFIX + key.replace(".", "_").upper()
         if name in env:
-            values[key] = _value(f"environment variable {name}", key, spec, env[name])
+            try:
+                values[key] = spec.read(env[name])
+            except _UNREADABLE as error:
+                raise ConfigError(
+                    f"environment variable {name}: {_refused(key, env[name], spec)}"
+                ) from error
             sources[key] = ENVIRONMENT
     _check_names(env)
     settings = _build(values, rules)
     _check_together(settings, sources)
     return settings, sources
+
+
+class _Mistakes:
+    """What is wrong with a file, all of it, so that it is mended in one go."""
+
+    def __init__(self, text: str, where: str) -> None:
+        self._text = text
+        self._where = where
+        self._found: list[tuple[int, str]] = []
+
+    def add(self, place: tuple[str | int, ...], message: str) -> None:
+        """One more, at the line of this key."""
+        from watchdog_app.config.lines import line_of
+
+        line = line_of(self._text, place)
+        at = self._where if line is None else f"{self._where}:{line}"
+        self._found.append((line or 0, f"{at}: {message}"))
+
+    def tell(self) -> None:
+        """Raise them, if there are any."""
+        if self._found:
+            raise ConfigError("\n".join(message for _, message in sorted(self._found)))
 
 
 def _check_names(env: Mapping[str, str]) -> None:
@@ -111,30 +150,37 @@ def describe(settings: Settings, sources: Sources) -> list[dict[str, Any]]:
     return found
 
 
-def _read_file(path: str, required: bool) -> dict[str, Any]:
+def _read_file(path: str, required: bool) -> str:
     try:
         with open(path, "rb") as file:
             data = file.read(_MOST_FILE_BYTES + 1)
     except FileNotFoundError:
         if required:
             raise ConfigError(f"{path} does not exist.") from None
-        return {}
+        return ""
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
     if len(data) > _MOST_FILE_BYTES:
         raise ConfigError(f"{path} is larger than {format_bytes(_MOST_FILE_BYTES)}.")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}).") from error
+
+
+def _parsed(text: str, path: str) -> dict[str, Any]:
+    if not text:
+        return {}
     import tomllib  # 1.5 MB of memory that a machine without a file need not pay
 
     try:
-        return tomllib.loads(data.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}).") from error
+        return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # tomllib.TOMLDecodeError among them
         raise ConfigError(f"{path} is not valid TOML: {error}.") from error
 
 
-def _section(section: str, content: Any, where: str) -> dict[str, Any]:
-    """`{"stages.warn_s": value}` of one table, all keys known."""
+def _section(section: str, content: Any, found: _Mistakes) -> dict[str, Any]:
+    """`{"stages.warn_s": value}` of one table, those keys that are known."""
     known = [key.partition(".")[2] for key in KEYS if key.startswith(section + ".")]
     if not known:
         sections = sorted({key.partition(".")[0] for key in KEYS} | {"rule"})
@@ -144,52 +190,64 @@ def _section(section: str, content: Any, where: str) -> dict[str, Any]:
             inside = [key for key in KEYS if key.partition(".")[2] == section]
             hint = f" It belongs in [{inside[0].partition('.')[0]}]." if inside else ""
             hint = hint or _nearest(section, sections)
-        raise ConfigError(
-            f"{where}: {_shown(section)} is no table of ours. "
-            f"There are {', '.join(sections)}.{hint}"
+        found.add(
+            (section,),
+            f"{_shown(section)} is no table of ours. There are {', '.join(sections)}.{hint}",
         )
+        return {}
     if not isinstance(content, dict):
-        raise ConfigError(f"{where}: {section} = {_shown(content)} must be a table: [{section}].")
+        found.add((section,), f"{section} = {_shown(content)} must be a table: [{section}].")
+        return {}
     for name in content:
         if name not in known:
-            raise ConfigError(
-                f"{where}: {_shown(name)} is not known in [{section}]. "
-                f"There are {', '.join(known)}.{_nearest(name, known)}"
+            found.add(
+                (section, name),
+                f"{_shown(name)} is not known in [{section}]. "
+                f"There are {', '.join(known)}.{_nearest(name, known)}",
             )
-    return {f"{section}.{name}": value for name, value in content.items()}
+    return {f"{section}.{name}": value for name, value in content.items() if name in known}
 
 
-def _rules(content: Any, where: str) -> tuple[RuleSettings, ...]:
+def _rules(content: Any, found: _Mistakes) -> tuple[RuleSettings, ...]:
     if not isinstance(content, list) or not all(isinstance(item, dict) for item in content):
-        raise ConfigError(f"{where}: write [[rule]] with two brackets, once for each rule.")
-    found: list[RuleSettings] = []
+        found.add(("rule",), "write [[rule]] with two brackets, once for each rule.")
+        return ()
+    rules: list[RuleSettings] = []
     for number, item in enumerate(content, 1):
         values: dict[str, Any] = {}
         for name, value in item.items():
             if name not in RULE_KEYS:
-                raise ConfigError(
-                    f"{where}: {_shown(name)} is not known in [[rule]] number {number}. "
-                    f"There are {', '.join(RULE_KEYS)}.{_nearest(name, list(RULE_KEYS))}"
+                found.add(
+                    ("rule", number, name),
+                    f"{_shown(name)} is not known in [[rule]] number {number}. "
+                    f"There are {', '.join(RULE_KEYS)}.{_nearest(name, list(RULE_KEYS))}",
                 )
-            values[name] = _value(
-                f"{where}: [[rule]] number {number}", name, RULE_KEYS[name], value
+                continue
+            values[name] = _value(found, ("rule", number, name), RULE_KEYS[name], value)
+        if not item.keys() & {"notify", "checkpoint", "pause", "protect"}:
+            found.add(
+                ("rule", number),
+                f"[[rule]] number {number} changes nothing. "
+                "Give it notify, checkpoint, pause or protect.",
             )
-        if not values.keys() & {"notify", "checkpoint", "pause", "protect"}:
-            raise ConfigError(
-                f"{where}: [[rule]] number {number} changes nothing. "
-                "Give it notify, checkpoint, pause or protect."
-            )
-        found.append(RuleSettings(**values))
-    return tuple(found)
+        rules.append(RuleSettings(**values))
+    return tuple(rules)
 
 
-def _value(where: str, key: str, spec: Key, value: Any) -> Any:
+def _value(found: _Mistakes, place: tuple[str | int, ...], spec: Key, value: Any) -> Any:
     try:
         return spec.read(value)
-    except (ValueError, OverflowError, RecursionError) as error:
-        raise ConfigError(
-            f"{where}: {key} = {_shown(value)} is not accepted. It must be {spec.accepted}."
-        ) from error
+    except _UNREADABLE:
+        if place[0] == "rule":
+            what = f"[[rule]] number {place[1]}: {_refused(str(place[2]), value, spec)}"
+        else:
+            what = _refused(".".join(map(str, place)), value, spec)
+        found.add(place, what)
+        return None
+
+
+def _refused(key: str, value: Any, spec: Key) -> str:
+    return f"{key} = {_shown(value)} is not accepted. It must be {spec.accepted}."
 
 
 def _build(values: Mapping[str, Any], rules: tuple[RuleSettings, ...]) -> Settings:
