@@ -14,10 +14,11 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "watchdog_app"
 
 # part -> parts that it may import. A part may always import itself.
-BASE = {"errors", "units"}
+BASE = {"errors", "units", "vendored"}
 MAY_IMPORT = {
     "errors": set(),
     "units": set(),
+    "vendored": set(),
     "paths": set(),
     "core": {"errors", "units"},
     "config": {"core", "paths", *BASE},
@@ -42,6 +43,7 @@ EXCEPTIONS = {
     "watchdog_app.cli.demo": {"demo"},
     "watchdog_app.cli.install_desktop": {"desktop"},
     "watchdog_app.cli.uninstall_desktop": {"desktop"},
+    "watchdog_app.cli.tray": {"tray", "desktop"},
     "watchdog_app.cli.replay": {"traces", "core.settings", "core.outlook"},
     "watchdog_app.cli.record": {"traces", "sensors.machine"},
     "watchdog_app.traces.past": {"protocol", "daemon.offline"},  # one's own past

@@ -1,0 +1,19 @@
+"""
+Libraries that lie beside the package, where a distribution has none or too old a one.
+
+Packagers fill the folder `_vendor` (packaging/linux/build-deb.sh does); an installation by pip has
+none, and then nothing happens here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def use() -> None:
+    """Let this process import them; before the first import of one, in processes that need one."""
+    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_vendor")
+    if folder not in sys.path and os.path.isdir(folder):
+        # In front: an older one of the distribution's would be found first.
+        sys.path.insert(0, folder)
