@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from watchdog_app.core import holding
+from watchdog_app.core.health import is_condition
 from watchdog_app.core.incidents import IncidentState
 from watchdog_app.core.outlook import (
     Assessment,
     CeilingKey,
-    CeilingKind,
     CeilingReading,
     Decision,
     Incident,
@@ -23,9 +23,6 @@ from watchdog_app.core.scene import Scene
 PACE_WINDOW_S = 2.0
 _AT_THE_LIMIT = 0.97
 _NO_TIME_S = 0.6  # some looks and one step
-
-# Incidents of these kinds follow what is broken, not a level: `core.health` closes them.
-WITHOUT_LEVEL = frozenset((CeilingKind.GPU_HEALTH, CeilingKind.THROTTLING))
 
 
 def opened(
@@ -93,8 +90,8 @@ def close(
     decisions: list[Decision] = []
     by_ceiling: dict[CeilingKey, Scene] = {scene.reading.key: scene for scene in scenes}
     for key, incident in list(policy.incidents.items()):
-        if key.kind in WITHOUT_LEVEL:
-            continue
+        if is_condition(key):
+            continue  # `core.health` closes it
         scene = by_ceiling.get(key)
         if scene is not None:
             if not incident.over(snapshot.mono_s, settle_s):

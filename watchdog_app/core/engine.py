@@ -8,13 +8,14 @@ the readings is forgotten.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from watchdog_app.core import advice, casebook, continuity, foreknowledge, recheck
 from watchdog_app.core.at_risk import agents_by_task
 from watchdog_app.core.culprits import Attribution
 from watchdog_app.core.deaths import Cause, death_notice, worth_telling
+from watchdog_app.core.health import Health, Switches
 from watchdog_app.core.incidents import IncidentState
 from watchdog_app.core.outlook import (
     Assessment,
@@ -49,6 +50,8 @@ class TickResult:
     swap_in_bytes_per_s: float | None
     swap_out_bytes_per_s: float | None
     next_look_s: float
+    # Tasks that a card's fault has hit lately, and what it was: why they may end.
+    card_faults: Mapping[ProcessKey, str] = field(default_factory=dict)
 
 
 class Engine:
@@ -75,6 +78,7 @@ class Engine:
         self._series = Series(settings)
         self._foreknowledge = foreknowledge.Foreknowledge()
         self._policy = Policy()
+        self._health = Health()
         self._stalls = Stalls()
         self._clock: tuple[float, float] | None = None  # mono, unix of the last tick
         self._passed_s = 0.0  # since the tick before
@@ -153,16 +157,26 @@ class Engine:
         decisions += self._stalled(snapshot, tasks, with_agent)
         settle_s = self.settings.stages.settle_s
         closed, over = casebook.close(self._policy, scenes, everyone, snapshot, settle_s)
+        health = self._health.look(
+            snapshot,
+            tasks,
+            with_agent,
+            series.usage,
+            policy=self._policy,
+            switches=Switches(self.settings, self._runtime_dir, self.protecting),
+            new_id=self._ids(snapshot),
+        )
         still_open = sorted(self._policy.incidents.values(), key=lambda each: each.opened_mono_s)
         return TickResult(
             assessments=assessments,
-            decisions=(*decisions, *over),
+            decisions=(*decisions, *over, *health.decisions),
             incidents=tuple(incident.public() for incident in still_open),
-            closed=closed,
+            closed=(*closed, *health.closed),
             tasks=outlooks(tasks, series.usage, readings, assessments, blamed),
             swap_in_bytes_per_s=series.swap.in_per_s,
             swap_out_bytes_per_s=series.swap.out_per_s,
             next_look_s=self._next_look(agents),
+            card_faults=health.faults,
         )
 
     def record(self, outcome: Outcome) -> None:

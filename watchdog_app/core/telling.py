@@ -37,6 +37,9 @@ class Topic(StrEnum):
     OVER = "over"  # it did not come to it
     STALLED = "stalled"  # a training makes no steps any more
     DIED = "died"
+    GPU_LOST = "gpu_lost"  # a card is gone, and with it what was on it
+    FAULT = "fault"  # a card or its driver is out of order
+    SLOWED = "slowed"  # heat or power brake the machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +184,13 @@ def urgency(stage: Stage, topic: Topic) -> str:
     """
     Urgency of a notice: "low", "normal" or "critical".
 
-    Critical notices stay on the screen and come through quiet hours: a death and the very end.
+    Critical notices stay on the screen and come through quiet hours: a death, a lost card, the very
+    end.
     """
     if topic in (Topic.OVER, Topic.RESUMED, Topic.RESCUED):
         return "low" if topic is Topic.OVER else "normal"
-    if topic in (Topic.PAUSED, Topic.PAUSE_FAILED, Topic.DIED):
+    if topic in (Topic.PAUSED, Topic.PAUSE_FAILED, Topic.DIED, Topic.GPU_LOST):
         return "critical"
+    if topic in (Topic.FAULT, Topic.SLOWED) and stage is not Stage.WARN:
+        return "critical" if stage > Stage.WARN else "low"
     return "critical" if stage >= Stage.HOLD else "normal"

@@ -66,3 +66,35 @@ def describe(code: int) -> str:
     """`Xid 79, the card has fallen off the bus`; the bare number of one that is not known."""
     found = _TABLE.get(code)
     return f"Xid {code}" if found is None else f"Xid {code}, {found.text}"
+
+
+_REMEDIES = {
+    Cure.NOTHING: "Nothing has to be done.",
+    Cure.PROGRAM: "Start the program again. If the same fault comes back, look for an illegal "
+    "memory access (compute-sanitizer), then try another card.",
+    Cure.RESET: "End the programs on this card, then reset it: {reset} If that fails, start the "
+    "machine again.",
+    Cure.MACHINE: "Start the machine again. If it happens again, check the card's seating, its "
+    "power cables, the power supply and its cooling.",
+}
+_RECOVERIES = {
+    "reset": "End the programs on this card, then reset it: {reset}",
+    "reboot": "End the programs on this card, then start the machine again.",
+    "drain": "Let the trainings on it end, and start no new ones there.",
+    "drain_and_reset": "Let the trainings on it end, then reset it: {reset}",
+}
+
+
+def remedy(cure: Cure, index: int) -> str:
+    """What to do, in a sentence; `index` is that of the card."""
+    return _REMEDIES[cure].format(reset=reset(index))
+
+
+def recovery(action: str, index: int) -> str:
+    """The same for the recovery action that the driver names (NVML field 230)."""
+    return _RECOVERIES.get(action, _RECOVERIES["reset"]).format(reset=reset(index))
+
+
+def reset(index: int) -> str:
+    """The command that resets a card."""
+    return f"sudo nvidia-smi --gpu-reset -i {index}"

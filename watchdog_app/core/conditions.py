@@ -1,0 +1,362 @@
+"""
+What is wrong with a card or its driver: from consecutive readings, with who was on it. Pure.
+
+A card that is lost cannot say any more who was on it, and a program that its
+fault has ended is gone: so both are remembered from before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import NamedTuple
+
+from watchdog_app.core import xid
+from watchdog_app.core.hardware import Gpu, GpuState, XidEvent
+from watchdog_app.core.outlook import CeilingKey, CeilingKind
+from watchdog_app.core.plain_text import plain
+from watchdog_app.core.records import Fault, ProcessKey, Snapshot, Task
+
+_REMEMBERED_S = 60.0  # who was on a card so long before it failed was on it
+_SILENT_S = 20.0  # a driver that is busy answers late
+_UNREADABLE_S = 60.0
+_UNREAD_S = 60.0  # nobody has read the cards for so long
+_XID_S = 600.0  # a fault stays an incident for so long
+_XID_NEWS_S = 60.0  # older ones were told by an earlier daemon, or nobody was there to be told
+_GROWN_S = 3600.0
+_GONE_READINGS = 2
+_ABSENT_S = 10.0
+_GONE_S = 3600.0
+_MOST_CODES = 4
+
+
+class Severity(IntEnum):
+    """How much it matters."""
+
+    INFO = 0  # good to know
+    WARNING = 1
+    CRITICAL = 2  # work is lost or stands still
+
+
+class Trouble(StrEnum):
+    """What is wrong."""
+
+    LOST = "lost"
+    NEEDS_RESET = "needs_reset"
+    XID = "xid"
+    RECOVERY = "recovery"
+    ECC = "ecc"
+    REMAP_FAILED = "remap_failed"
+    REMAP_PENDING = "remap_pending"
+    SILENT = "silent"
+    UNREADABLE = "unreadable"
+    DRIVER = "driver"
+    # Something brakes; `core.slowdowns` finds these.
+    HEAT = "heat"
+    POWER_BRAKE = "power_brake"
+    HARDWARE_SLOWDOWN = "hardware_slowdown"
+    POWER_CAP = "power_cap"
+    CPU_HEAT = "cpu_heat"
+    UNPLUGGED = "unplugged"
+
+
+class Holder(NamedTuple):
+    """A task that was on a card."""
+
+    key: ProcessKey
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One thing that is wrong now."""
+
+    trouble: Trouble
+    key: CeilingKey  # conditions with one key are one incident
+    label: str  # "GPU 0 (NVIDIA H100)"
+    severity: Severity
+    text: str  # what is the case: a clause without a point
+    cure: str  # what to do: a sentence
+    tasks: tuple[Holder, ...] = ()  # whom it hits
+    fatal: bool = False  # these have lost what they held on the card
+
+
+@dataclass(slots=True)
+class _Card:
+    """What is remembered of one card."""
+
+    gpu: Gpu  # as it was read last
+    state_since_mono_s: float
+    holders: dict[int, tuple[Holder, float]] = field(default_factory=dict)  # by pid; seen when
+    missing: int = 0  # readings without it
+    hit: tuple[Holder, ...] = ()  # who was on it when it failed
+    ecc_low: int | None = None
+    ecc_grew: tuple[float, int] | None = None  # when, by how much
+    news_unix_s: float = 0.0  # Xids before that are old ones
+    noted: frozenset[XidEvent] = frozenset()
+    xids: list[tuple[float, XidEvent, tuple[Holder, ...]]] = field(default_factory=list)
+
+
+class CardConditions:
+    """Follows every card over its readings. Bounded by the number of cards."""
+
+    def __init__(self) -> None:
+        self._cards: dict[str, _Card] = {}
+        self._read_mono_s: float | None = None
+
+    def observe(self, snapshot: Snapshot, tasks: Sequence[Task]) -> tuple[Condition, ...]:
+        """What is wrong now, in the order of the cards."""
+        hardware, now = snapshot.hardware, snapshot.mono_s
+        if not hardware.gpus and not self._cards:
+            return ()
+        read = hardware.gpus_mono_s
+        if read is None or read != self._read_mono_s:
+            self._read_mono_s = read
+            self._take(snapshot, tasks)
+        unread = read is not None and now - read > _UNREAD_S
+        faults = tuple(fault for fault in snapshot.faults if fault.source.startswith("gpu"))
+        found: list[Condition] = []
+        gone: list[_Card] = []
+        for card in self._cards.values():
+            if card.missing:
+                # A reader that is started anew has nothing to say for a moment.
+                if card.missing >= _GONE_READINGS and now - card.state_since_mono_s >= _ABSENT_S:
+                    gone.append(card)
+            else:
+                found += self._of_card(card, now, unread, faults)
+        found += _of_gone(gone, bool(hardware.gpus), faults)
+        return tuple(found)
+
+    # Taking a reading
+
+    def _take(self, snapshot: Snapshot, tasks: Sequence[Task]) -> None:
+        now, hardware = snapshot.mono_s, snapshot.hardware
+        owners = {member.key.pid: task for task in tasks for member in task.members}
+        seen = {gpu.uuid for gpu in hardware.gpus}
+        for uuid, card in list(self._cards.items()):
+            if uuid not in seen:
+                self._missing(uuid, card, now)
+        for gpu in hardware.gpus:
+            known = self._cards.get(gpu.uuid)
+            card = known or _Card(gpu, now, news_unix_s=snapshot.unix_s - _XID_NEWS_S)
+            self._cards[gpu.uuid] = card
+            if card.gpu.state is not gpu.state or card.missing:
+                card.state_since_mono_s = now
+            card.missing = 0
+            listed = (gpu, *(part for part in hardware.gpus if part.parent_uuid == gpu.uuid))
+            self._remember(card, listed, owners, now)
+            self._count_errors(card, gpu, now)
+            self._note_xids(card, gpu, now)
+            card.hit = (card.hit or _lately(card, now)) if gpu.state in _BROKEN else ()
+            card.gpu = gpu
+
+    def _missing(self, uuid: str, card: _Card, now: float) -> None:
+        if card.missing == 0:
+            card.state_since_mono_s = now
+            card.hit = card.hit or _lately(card, now)
+        card.missing += 1
+        # Parts of a card come and go as it is divided anew; a card on which nobody was may have
+        # been unplugged or handed to a virtual machine.
+        if card.gpu.parent_uuid is not None or now - card.state_since_mono_s > _GONE_S:
+            del self._cards[uuid]
+
+    def _remember(
+        self, card: _Card, listed: Sequence[Gpu], owners: Mapping[int, Task], now: float
+    ) -> None:
+        """Who is on it now, or on a part of it; forget who left some time ago."""
+        for process in (process for gpu in listed for process in gpu.processes):
+            task = None if process.foreign else owners.get(process.pid)
+            if task is not None:
+                card.holders[process.pid] = Holder(task.key, task.name), now
+        for pid, (_, at) in list(card.holders.items()):
+            if now - at > _REMEMBERED_S and listed[0].state not in _BROKEN:
+                del card.holders[pid]
+
+    def _count_errors(self, card: _Card, gpu: Gpu, now: float) -> None:
+        errors = gpu.ecc_uncorrected
+        if errors is None:
+            return
+        if card.ecc_low is None or errors < card.ecc_low:  # a driver that was loaded anew
+            card.ecc_low = errors
+        elif errors > card.ecc_low:
+            before = card.ecc_grew[1] if card.ecc_grew is not None else 0
+            card.ecc_grew = now, before + errors - card.ecc_low
+            card.ecc_low = errors
+        if card.ecc_grew is not None and now - card.ecc_grew[0] > _GROWN_S:
+            card.ecc_grew = None
+
+    def _note_xids(self, card: _Card, gpu: Gpu, now: float) -> None:
+        for event in gpu.xids:
+            if event in card.noted or event.at_unix_s < card.news_unix_s:
+                continue
+            found = xid.meaning(event.code)
+            if found is not None and not found.fatal:
+                continue  # what it is about shows in other figures, or needs nobody
+            card.xids.append((now, event, _hit_by(event, card, now)))
+        card.noted = frozenset(gpu.xids)
+        card.xids = [each for each in card.xids[-16:] if now - each[0] <= _XID_S]
+
+    # What it means
+
+    def _of_card(
+        self, card: _Card, now: float, unread: bool, faults: Sequence[Fault]
+    ) -> Iterator[Condition]:
+        gpu = card.gpu
+        since = now - card.state_since_mono_s
+        codes = [event.code for _, event, _ in card.xids]
+        if gpu.state is GpuState.LOST:
+            yield _condition(
+                Trouble.LOST, gpu, Severity.CRITICAL, _described(codes) or "it has fallen off the "
+                "bus: the driver cannot reach it any more",
+                xid.remedy(xid.Cure.MACHINE, gpu.index), card.hit, fatal=True,
+            )  # fmt: skip
+            return
+        if gpu.state is GpuState.NEEDS_RESET:
+            text = "it does not work until it is reset"
+            if codes:
+                text += f"; {_described(codes)}"
+            yield _condition(
+                Trouble.NEEDS_RESET, gpu, Severity.CRITICAL, text,
+                xid.remedy(xid.Cure.RESET, gpu.index), card.hit, fatal=True,
+            )  # fmt: skip
+            return
+        if (gpu.state is GpuState.SILENT and since >= _SILENT_S) or (
+            unread and gpu.state is not GpuState.ASLEEP
+        ):
+            fault = faults[0].remedy if faults and faults[0].remedy else None
+            yield _condition(
+                Trouble.SILENT, gpu, Severity.WARNING, "its driver does not answer; what is on it "
+                "may stand still", fault or "Look at `sudo dmesg | grep -i nvrm`. If the trainings "
+                "on it stand still, end them and start the machine again.", _lately(card, now),
+            )  # fmt: skip
+        elif gpu.state is GpuState.UNREADABLE and since >= _UNREADABLE_S:
+            yield _condition(
+                Trouble.UNREADABLE, gpu, Severity.INFO, "its driver answers with errors: "
+                + (plain(gpu.notes[0], 120) if gpu.notes else "it cannot be watched"),
+                "See whether nvidia-smi can read it; else start the machine again.", (),
+            )  # fmt: skip
+        yield from self._of_xids(card)
+        yield from self._of_memory(card, now)
+        if gpu.recovery_action is not None:
+            cure = xid.recovery(gpu.recovery_action, gpu.index)
+            yield _condition(
+                Trouble.RECOVERY, gpu, Severity.WARNING,
+                f"the driver asks for a recovery: {plain(gpu.recovery_action).replace('_', ' ')}",
+                cure, _lately(card, now),
+            )  # fmt: skip
+
+    def _of_xids(self, card: _Card) -> Iterator[Condition]:
+        if not card.xids:
+            return
+        gpu = card.gpu
+        known = [meaning for _, event, _ in card.xids if (meaning := xid.meaning(event.code))]
+        hit = _unique(holder for _, _, holders in card.xids for holder in holders)
+        codes = [event.code for _, event, _ in card.xids]
+        if not known:
+            yield _condition(
+                Trouble.XID, gpu, Severity.INFO, f"{_described(codes)}: not in our table",
+                "Look it up in NVIDIA's catalogue of Xid errors; `sudo dmesg` has the whole line.",
+                hit,
+            )  # fmt: skip
+            return
+        cure = max((meaning.cure for meaning in known), key=list(xid.Cure).index)
+        severity = Severity.WARNING if cure is xid.Cure.PROGRAM else Severity.CRITICAL
+        yield _condition(
+            Trouble.XID,
+            gpu,
+            severity,
+            _described(codes),
+            xid.remedy(cure, gpu.index),
+            hit,
+            fatal=True,
+        )
+
+    def _of_memory(self, card: _Card, now: float) -> Iterator[Condition]:
+        gpu, here = card.gpu, _lately(card, now)
+        if gpu.remap_failed:
+            yield _condition(
+                Trouble.REMAP_FAILED, gpu, Severity.WARNING, "a faulty row of its memory could "
+                "not be replaced", "Its memory wears out: have the card tested and replaced. "
+                "Until then check results that come from it.", here,
+            )  # fmt: skip
+        if card.ecc_grew is not None:
+            number = card.ecc_grew[1]
+            yield _condition(
+                Trouble.ECC, gpu, Severity.WARNING,
+                f"{number} memory error{'s' if number > 1 else ''} that could not be corrected",
+                "Values on the card may be damaged: go back to a rescue from before. "
+                + xid.remedy(xid.Cure.RESET, gpu.index), here,
+            )  # fmt: skip
+        if gpu.remap_pending:
+            yield _condition(
+                Trouble.REMAP_PENDING, gpu, Severity.INFO, "a faulty row of its memory is replaced "
+                "at the next reset", "When its trainings have ended: " + xid.reset(gpu.index), here,
+            )  # fmt: skip
+
+
+_BROKEN = frozenset((GpuState.LOST, GpuState.NEEDS_RESET))
+
+
+def _of_gone(
+    gone: Sequence[_Card], others_there: bool, faults: Sequence[Fault]
+) -> Iterator[Condition]:
+    """Cards that are not listed any more: one of several, or all because the driver is gone."""
+    if gone and faults and not others_there:
+        fault = faults[0]
+        yield Condition(
+            Trouble.DRIVER,
+            CeilingKey(CeilingKind.GPU_HEALTH, "driver"),
+            "the graphics driver",
+            Severity.WARNING,
+            plain(fault.message, 200).rstrip("."),
+            plain(fault.remedy, 300) if fault.remedy else "See what nvidia-smi says.",
+            _unique(holder for card in gone for holder in card.hit),
+        )
+        return
+    for card in gone:
+        gpu = card.gpu
+        if card.hit:
+            yield _condition(
+                Trouble.LOST, gpu, Severity.CRITICAL, "it is no longer there",
+                xid.remedy(xid.Cure.MACHINE, gpu.index), card.hit, fatal=True,
+            )  # fmt: skip
+
+
+def gpu_label(gpu: Gpu) -> str:
+    """`GPU 0 (NVIDIA H100)`: as a person tells the cards apart."""
+    part = ", MIG" if gpu.parent_uuid is not None else ""
+    return f"GPU {gpu.index} ({plain(gpu.name, 40)}{part})"
+
+
+def _condition(  # noqa: PLR0917 - the fields of a record, in its order
+    trouble: Trouble,
+    gpu: Gpu,
+    severity: Severity,
+    text: str,
+    cure: str,
+    hit: tuple[Holder, ...] = (),
+    fatal: bool = False,
+) -> Condition:
+    key = CeilingKey(CeilingKind.GPU_HEALTH, gpu.uuid)
+    return Condition(trouble, key, gpu_label(gpu), severity, text, cure, hit, fatal)
+
+
+def _hit_by(event: XidEvent, card: _Card, now: float) -> tuple[Holder, ...]:
+    """The program that the driver names; else everyone on the card, as nobody can tell."""
+    if event.pid is not None and event.pid in card.holders:
+        return (card.holders[event.pid][0],)
+    return _lately(card, now)
+
+
+def _lately(card: _Card, now: float) -> tuple[Holder, ...]:
+    return _unique(holder for holder, at in card.holders.values() if now - at <= _REMEMBERED_S)
+
+
+def _unique(holders: Iterable[Holder]) -> tuple[Holder, ...]:
+    return tuple(dict.fromkeys(holders))
+
+
+def _described(codes: Sequence[int]) -> str:
+    # An Xid that tells what went wrong comes first; those that follow from it add little.
+    return "; ".join(xid.describe(code) for code in list(dict.fromkeys(codes))[:_MOST_CODES])

@@ -1,0 +1,314 @@
+"""
+Incidents without a level: what is broken or brakes is opened, told seldom, and closed.
+
+Nothing is saved or paused on their account: a card that is gone cannot be
+saved from, one with damaged memory must not be, and trainings on other cards
+are not concerned. Heat and an empty battery have ceilings of their own, which
+do ask for rescues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from watchdog_app.core.conditions import CardConditions, Condition, Holder, Severity, Trouble
+from watchdog_app.core.culprits import Attribution
+from watchdog_app.core.incidents import IncidentState, Told
+from watchdog_app.core.outlook import (
+    CeilingKey,
+    CeilingKind,
+    Culprit,
+    Decision,
+    DecisionKind,
+    Evidence,
+    Incident,
+    Stage,
+)
+from watchdog_app.core.policy import Policy
+from watchdog_app.core.records import AgentView, ProcessKey, Snapshot, Task
+from watchdog_app.core.rules import allowed
+from watchdog_app.core.settings import Settings
+from watchdog_app.core.slowdowns import UNPLUGGED, Slowdowns
+from watchdog_app.core.telling import Topic
+from watchdog_app.core.usage import Usage
+
+_STAGES = {
+    Severity.INFO: Stage.WATCH,
+    Severity.WARNING: Stage.WARN,
+    Severity.CRITICAL: Stage.RESCUE,  # nothing can be saved: but no less than that
+}
+_ENDED_S = 300.0  # of a task that a fault has ended: who asks after its death is told the cause
+_MOST_HIT = 8
+_MOST_ADVICE = 3
+_LOST = (Trouble.LOST, Trouble.NEEDS_RESET)
+# What is over when it is over: the rest was an event, and is closed in silence.
+_STANDING = frozenset((Trouble.LOST, Trouble.NEEDS_RESET, Trouble.SILENT, Trouble.DRIVER))
+
+
+def is_condition(key: CeilingKey) -> bool:
+    """Whether incidents of this key follow what is broken or brakes, and not a level."""
+    return key.kind in (CeilingKind.GPU_HEALTH, CeilingKind.THROTTLING) or key == UNPLUGGED
+
+
+class Switches(NamedTuple):
+    """What decides who may be told of what."""
+
+    settings: Settings
+    runtime_dir: str | None  # of this daemon
+    protecting: bool  # False: only what has happened is told, not what may
+
+
+class Findings(NamedTuple):
+    """What a look at the health of the machine has led to."""
+
+    decisions: list[Decision]
+    closed: list[Incident]
+    faults: Mapping[ProcessKey, str]  # tasks that have lost a card lately, and by what
+
+
+@dataclass(slots=True)
+class _Open:
+    """What stands behind an open incident besides its state."""
+
+    troubles: frozenset[Trouble]
+    told: frozenset[Trouble]
+    standing: bool = False
+
+
+class Health:
+    """
+    Follows the cards, the driver, and what brakes them.
+
+    Its incidents are kept with all others, in the policy, so that they outlive the daemon.
+    """
+
+    def __init__(self) -> None:
+        self._cards = CardConditions()
+        self._slowdowns = Slowdowns()
+        self._open: dict[CeilingKey, _Open] = {}
+        self._faults: dict[ProcessKey, tuple[float, str]] = {}
+        # The last word of agents on the cards: of a training that has died with its card, too.
+        self._views: dict[ProcessKey, tuple[float, AgentView]] = {}
+
+    def look(
+        self,
+        snapshot: Snapshot,
+        tasks: Sequence[Task],
+        agents: Mapping[ProcessKey, Sequence[AgentView]],
+        usage: Mapping[ProcessKey, Usage],
+        *,
+        policy: Policy,
+        switches: Switches,
+        new_id: Callable[[], str],
+    ) -> Findings:
+        """
+        Bring all of it up to date.
+
+        Args:
+            snapshot: one look at the machine.
+            tasks: of this look.
+            agents: by task.
+            usage: by task.
+            policy: holds the incidents.
+            switches: what may be told.
+            new_id: makes names for incidents and decisions.
+        """
+        now = snapshot.mono_s
+        training = frozenset(
+            key for key, each in agents.items() if any(agent.training for agent in each)
+        )
+        cpu = {task.key: usage[task.key].cpu_percent for task in tasks if task.key in usage}
+        found: dict[CeilingKey, list[Condition]] = {}
+        for condition in (
+            *self._cards.observe(snapshot, tasks),
+            *self._slowdowns.observe(snapshot, tasks, cpu, training),
+        ):
+            found.setdefault(condition.key, []).append(condition)
+        if found or self._open or self._views or any(map(is_condition, policy.incidents)):
+            self._remember(snapshot, agents, found)
+        decisions: list[Decision] = []
+        closed: list[Incident] = []
+        everyone = {task.key: task for task in tasks}
+        for key, conditions in found.items():
+            conditions.sort(key=lambda each: -each.severity)
+            incident = self._incident(key, conditions, snapshot, policy, new_id)
+            due = self._due(conditions, incident, everyone, switches, now)
+            if due is not None:
+                decisions.append(self._notice(due, conditions, incident, snapshot, new_id()))
+        for key, incident in list(policy.incidents.items()):
+            if key in found or not is_condition(key):
+                continue
+            incident.observe(Stage.OK, now, incident.why, rising=False)
+            if incident.over(now, switches.settings.stages.settle_s):
+                over = self._over(incident, switches, snapshot, new_id)
+                decisions += [] if over is None else [over]
+                closed.append(incident.public(snapshot.unix_s))
+                del policy.incidents[key]
+                self._open.pop(key, None)
+        return Findings(decisions, closed, {key: text for key, (_, text) in self._faults.items()})
+
+    def _remember(
+        self,
+        snapshot: Snapshot,
+        agents: Mapping[ProcessKey, Sequence[AgentView]],
+        found: Mapping[CeilingKey, Sequence[Condition]],
+    ) -> None:
+        now = snapshot.mono_s
+        for condition in (each for conditions in found.values() for each in conditions):
+            for holder in condition.tasks if condition.fatal else ():
+                self._faults[holder.key] = now, f"{condition.label}: {condition.text}"
+        if snapshot.hardware.gpus:
+            for key, views in agents.items():
+                self._views[key] = now, views[0]
+        for kept in (self._faults, self._views):
+            for key in [key for key, (at, _) in kept.items() if now - at > _ENDED_S]:
+                del kept[key]
+
+    def _incident(
+        self,
+        key: CeilingKey,
+        conditions: Sequence[Condition],
+        snapshot: Snapshot,
+        policy: Policy,
+        new_id: Callable[[], str],
+    ) -> IncidentState:
+        first = conditions[0]
+        troubles = frozenset(each.trouble for each in conditions)
+        incident = policy.incidents.get(key)
+        if incident is None:
+            incident = policy.incidents[key] = IncidentState(
+                id=new_id(),
+                ceiling=key,
+                label=first.label,
+                opened_unix_s=snapshot.unix_s,
+                opened_mono_s=snapshot.mono_s,
+            )
+        known = self._open.get(key)
+        if known is None:
+            # What an earlier daemon has told is not told again.
+            told = troubles if incident.told is not None else frozenset()
+            known = self._open[key] = _Open(troubles, told)
+        known.troubles = troubles
+        known.standing = known.standing or bool(troubles & _STANDING)
+        why = "; ".join(dict.fromkeys(each.text for each in conditions))
+        incident.observe(_STAGES[first.severity], snapshot.mono_s, why, rising=True)
+        cures = dict.fromkeys(each.cure for each in conditions)
+        incident.advice = tuple(cures)[:_MOST_ADVICE]
+        hit = _hit(conditions)
+        if hit:
+            culprits = tuple(Culprit(holder.key, holder.name, 0.0, 0.0) for holder in hit)
+            incident.attribution = Attribution(culprits, 0.0, 0.0)
+        return incident
+
+    def _due(
+        self,
+        conditions: Sequence[Condition],
+        incident: IncidentState,
+        tasks: Mapping[ProcessKey, Task],
+        switches: Switches,
+        now: float,
+    ) -> Holder | None:
+        """Whom the notice that is due now is filed under; None: none is due."""
+        key, told = incident.ceiling, incident.told
+        known = self._open[key]
+        if told is None:
+            known.told = frozenset()
+        elif known.troubles <= known.told or (
+            incident.stage <= told.stage and now - told.mono_s < switches.settings.stages.cooldown_s
+        ):
+            return None
+        hit = [Holder(each.task, each.name) for each in incident.attribution.culprits]
+        first = hit[0] if hit else _NOBODY
+        lost = conditions[0].trouble in _LOST
+        if not (switches.protecting or lost) or not _may_tell(key, tasks.get(first.key), switches):
+            return None
+        known.told |= known.troubles
+        incident.told = Told(now, incident.stage, None)
+        return first
+
+    def _notice(
+        self,
+        whom: Holder,
+        conditions: Sequence[Condition],
+        incident: IncidentState,
+        snapshot: Snapshot,
+        ident: str,
+    ) -> Decision:
+        first = conditions[0]
+        hit = [each for each in incident.attribution.culprits if each.task != whom.key]
+        view = self._views.get(whom.key)
+        rescue = None if view is None else view[1].rescue
+        gone = first.trouble in _LOST
+        braked = incident.ceiling.kind is not CeilingKind.GPU_HEALTH
+        topic = Topic.GPU_LOST if gone else Topic.SLOWED if braked else Topic.FAULT
+        evidence: Evidence = {
+            "topic": topic.value,
+            "trouble": first.trouble.value,
+            "label": first.label,
+            "fatal": int(first.fatal),
+            "name": whom.name or None,
+            "others": ", ".join(each.name for each in hit[:3]) or None,
+            "more": max(0, len(hit) - 3),
+            "step": None if view is None else view[1].step,
+            "had_agent": int(view is not None),
+            "path": None if rescue is None else rescue.path,
+            "rescue_step": None if rescue is None else rescue.step,
+            "rescue_age_s": None
+            if rescue is None
+            else max(0.0, snapshot.unix_s - rescue.saved_unix_s),
+        }
+        return _decision(incident, snapshot, (ident, whom), incident.why, evidence)
+
+    def _over(
+        self,
+        incident: IncidentState,
+        switches: Switches,
+        snapshot: Snapshot,
+        new_id: Callable[[], str],
+    ) -> Decision | None:
+        key = incident.ceiling
+        known = self._open.get(key)
+        if incident.told is None or known is None or not known.standing:
+            return None
+        if not switches.protecting or not _may_tell(key, None, switches):
+            return None
+        reason = f"{incident.label} answers again"
+        evidence: Evidence = {"topic": Topic.OVER.value, "label": incident.label}
+        return _decision(incident, snapshot, (new_id(), _NOBODY), reason, evidence)
+
+
+_NOBODY = Holder(ProcessKey(0, 0), "")
+
+
+def _hit(conditions: Sequence[Condition]) -> list[Holder]:
+    """Whom it hits, those by the worst first, each once."""
+    return list(dict.fromkeys(holder for each in conditions for holder in each.tasks))[:_MOST_HIT]
+
+
+def _may_tell(key: CeilingKey, task: Task | None, switches: Switches) -> bool:
+    actions, rules = switches.settings.actions, switches.settings.rules
+    return allowed(actions, rules, task, key.kind, switches.runtime_dir).notify
+
+
+def _decision(
+    incident: IncidentState,
+    snapshot: Snapshot,
+    named: tuple[str, Holder],  # the decision, and whom it concerns
+    reason: str,
+    evidence: Evidence,
+) -> Decision:
+    ident, whom = named
+    return Decision(
+        id=ident,
+        kind=DecisionKind.NOTIFY,
+        incident=incident.id,
+        ceiling=incident.ceiling,
+        stage=incident.stage,
+        task=None if whom is _NOBODY else whom.key,
+        at_mono_s=snapshot.mono_s,
+        at_unix_s=snapshot.unix_s,
+        reason=reason,
+        evidence=evidence,
+    )
