@@ -54,7 +54,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("stop", "end the daemon"),
             ("reload", "make the daemon read its configuration again"),
             ("run", "be the daemon, in the foreground"),
-            ("config", "show the settings in force and where each comes from"),
+            ("config", "show and change the settings, and where each comes from"),
         ),
     ),
     (
@@ -69,6 +69,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     (
         "desktop",
         (
+            ("tray", "show an icon in the tray, and notices with buttons"),
             ("install-desktop", "put watchdog into this user's menus and login"),
             ("uninstall-desktop", "take watchdog out of this user's menus and login"),
         ),

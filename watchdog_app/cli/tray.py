@@ -1,0 +1,148 @@
+"""`watchdog tray`: the tray icon and the notices with buttons."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from watchdog_app.errors import EXIT_OK, AlreadyRunning, WatchdogError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from watchdog_app.tray.wishes import Login
+
+NAME = "tray"
+HELP = "show an icon in the tray, and notices with buttons"
+DESCRIPTION = """\
+Show an icon in the desktop's tray: how full the nearest ceiling is and how near its end, every
+task in its menu with save, pause, resume and explain. Notices come with buttons. Works before
+the daemon and before a tray are there, and shows both when they come. Where there is no display
+it goes on for the notices alone, and says so."""
+EPILOG = """\
+examples:
+  watchdog tray &
+  watchdog tray --once           print what the icon and its menu would show now
+  watchdog tray --notices-only   no icon
+
+Start it at every login: the menu of the icon, or watchdog install-desktop --login
+
+exit codes: 0 ended, or it runs already in this session; 1 failure, 2 usage"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to show and how."""
+    parser.add_argument("--once", action="store_true", help="print icon and menu as text, and end")
+    parser.add_argument("--notices-only", action="store_true", help="show notices and no icon")
+    parser.add_argument(
+        "--theme",
+        choices=("auto", "dark", "light"),
+        default="auto",
+        help="of the panel that the icon stands on",
+    )
+    parser.add_argument(
+        "--backend",
+        choices=("auto", "sni", "appindicator", "gtk", "xorg"),
+        default="auto",
+        help="how the icon is shown, where auto finds the wrong way",
+    )
+    parser.add_argument(
+        "--open-live-view", action="store_true", help="open the live view in a terminal, and end"
+    )
+    parser.add_argument(
+        "--open-settings", action="store_true", help="open the settings in an editor, and end"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Be the companion."""
+    if args.once:
+        return _once()
+    if args.open_live_view:
+        from watchdog_app.tray.app import open_live_view
+
+        open_live_view()
+        return EXIT_OK
+    if args.open_settings:
+        from watchdog_app.tray.launching import edit
+        from watchdog_app.tray.wishes import settings_file
+
+        edit(settings_file())
+        return EXIT_OK
+    from watchdog_app.tray.app import Companion, Options
+
+    options = Options(args.notices_only, args.backend, args.theme)
+    try:
+        return Companion(options, _login()).run()
+    except AlreadyRunning as error:
+        print(error)
+        return EXIT_OK
+
+
+def _once() -> int:
+    """What the icon would show, for those who have none and for bug reports."""
+    import time
+
+    from watchdog_app.cli.text import plain
+    from watchdog_app.protocol.client import Client
+    from watchdog_app.tray.menu_model import Entry, menu
+    from watchdog_app.tray.state import FILL_STEPS, outlook
+
+    with Client.connect(role="tray") as client:
+        status = client.call("status")
+    now_unix_s = time.time()
+    seen = outlook(status, now_unix_s)
+    picture = seen.picture
+    mark = f", mark {picture.mark}" if picture.mark else ""
+    print(f"icon: stage {picture.stage}, {100 * picture.fill // FILL_STEPS} % full{mark}")
+    print(f"tooltip: {plain(seen.title)}")
+
+    def show(entry: Entry, depth: int) -> None:
+        sign = "" if entry.checked is None else "[x] " if entry.checked else "[ ] "
+        text = f"{sign}{plain(entry.label)}" if entry.label else "-"
+        print(f"{'  ' * depth}{text}" if entry.enabled else f"{'  ' * depth}({text})")
+        for child in entry.children:
+            show(child, depth + 1)
+
+    for entry in menu(status, seen, now_unix_s=now_unix_s):
+        show(entry, 1)
+    return EXIT_OK
+
+
+class _Login:
+    """Start at login, as the desktop part does it."""
+
+    def __init__(self, program: str) -> None:
+        self._program = program
+
+    def state(self) -> bool | None:
+        """Whether the companion starts at login."""
+        from watchdog_app.cli.install_desktop import open_ledger
+        from watchdog_app.desktop.login import LoginStart
+
+        return LoginStart(os.environ, self._program, open_ledger()).way() is not None
+
+    def set(self, on: bool) -> None:
+        """Switch it, for the companion alone."""
+        from watchdog_app.cli.install_desktop import open_ledger
+        from watchdog_app.desktop.login import LoginStart
+        from watchdog_app.desktop.placements import TRAY_UNIT
+
+        start = LoginStart(os.environ, self._program, open_ledger())
+        if on:
+            start.enable([TRAY_UNIT])
+        else:
+            start.disable([TRAY_UNIT])
+
+
+def _login() -> Login | None:
+    """None where it cannot be set: another system, or a program without a path of its own."""
+    from watchdog_app.cli.install_desktop import program
+
+    if sys.platform in ("win32", "darwin"):
+        return None
+    try:
+        return _Login(program())
+    except WatchdogError:
+        return None

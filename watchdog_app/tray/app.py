@@ -1,0 +1,373 @@
+"""
+The companion: makes everything, waits for a tray, runs until it is told to end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass
+
+from watchdog_app import paths
+from watchdog_app.errors import EXIT_OK, AlreadyRunning, WatchdogError
+from watchdog_app.tray import labels, launching, plyer_notices
+from watchdog_app.tray.link import HOT_S, REST_S, DaemonLink, why_gone
+from watchdog_app.tray.menu_model import Do, Wish
+from watchdog_app.tray.shown import Shown
+from watchdog_app.tray.wishes import Wishes, wish_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from watchdog_app.tray.bus import SessionBus
+    from watchdog_app.tray.notifications import Notifications
+    from watchdog_app.tray.sni import StatusNotifierPart
+    from watchdog_app.tray.state import Outlook
+    from watchdog_app.tray.wishes import Login
+
+    Json = dict[str, Any]
+
+_OPEN_MENU_S = 30.0  # a menu counts as open this long: not every panel tells when it is closed
+_LOOK_FOR_TRAY_S = 2.0
+_GRACE_S = 6.0  # a panel that comes with the session is given this long before an old tray is taken
+_SIZE = 64  # for backends that take one picture and scale it
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the companion was started."""
+
+    notices_only: bool = False
+    backend: str = "auto"
+    theme: str = "auto"  # "dark" or "light": the ground that the icon stands on
+
+
+class Companion:
+    """
+    The tray companion of one session.
+
+    Args:
+        options: see `Options`.
+        login: starting at login; None: not to be set here.
+    """
+
+    def __init__(self, options: Options, login: Login | None = None) -> None:
+        self._options = options
+        self._login = login
+        self._at_login: bool | None = None if login is None else False
+        self._status: Json | None = None
+        self._had_status: bool | None = None
+        self._ending = threading.Event()
+        self._icon: Any = None
+        self._hot_until_mono_s = 0.0
+        self._dark_panel = _dark_panel(options.theme)
+        self._shown = Shown(self._image, lambda: self._at_login)
+        self._link = DaemonLink(self._on_status, self._on_notice)
+        self._wishes = Wishes(
+            tell=lambda notice: self._show_notice(notice, lambda *_: None),
+            done=self._wish_done,
+            status=lambda: self._status,
+            login=login,
+        )
+        self._bus: SessionBus | None = None
+        self._notices: Notifications | None = None
+        self._item: StatusNotifierPart | None = None
+        self._lock_fd: int | None = None
+
+    def run(self) -> int:
+        """
+        Show icon and notices until Ctrl-C, SIGTERM or Quit; the exit code.
+
+        Raises:
+            AlreadyRunning: this session has a companion.
+        """
+        self._handle_signals()
+        try:
+            self._connect()
+            self._link.start()
+            # systemd may have to be asked, and takes its time.
+            threading.Thread(target=self._read_login, daemon=True).start()
+            self._show_icons()
+        finally:
+            self._link.stop()
+            if self._bus is not None:
+                self._bus.stop()
+            if self._lock_fd is not None:
+                os.close(self._lock_fd)
+        return EXIT_OK
+
+    def stop(self) -> None:
+        """End soon; from any thread."""
+        self._ending.set()
+        icon = self._icon
+        if icon is not None:
+            icon.stop()
+
+    # What happens
+
+    def _on_status(self, status: Json | None, error: WatchdogError | None) -> None:
+        self._status = status
+        if (status is not None) != self._had_status:
+            if status is not None:
+                _say("connected to the daemon." if self._had_status is not None else "running.")
+            elif self._had_status or why_gone(error) is not None:
+                _say(f"{error} The companion goes on and waits for it.")
+            else:
+                _say("no daemon runs yet. Start it with: watchdog start")
+            self._had_status = status is not None
+        outlook = self._shown.update(status, why_gone(error))
+        hot = outlook.hot or time.monotonic() < self._hot_until_mono_s
+        self._link.set_pace(HOT_S if hot else REST_S)
+
+    def _on_notice(self, notice: Json) -> None:
+        """Show what the daemon tells, and tell it what became of it."""
+        id_ = notice.get("id")
+        self._remember_process(notice)
+
+        def answered(delivered: bool, detail: str) -> None:
+            if isinstance(id_, str):
+                self._link.send("notice.shown", id=id_, delivered=delivered, detail=detail)
+
+        self._show_notice(notice, answered)
+
+    def _remember_process(self, notice: Json) -> None:
+        """A button is pressed later, maybe when the pid belongs to somebody else."""
+        for process in (self._status or {}).get("processes") or ():
+            if isinstance(process, dict) and process.get("pid") == notice.get("task"):
+                notice["start_time"] = process.get("start_time")
+                notice["name"] = labels.name(process.get("name"))
+
+    def _show_notice(self, notice: Json, answered: Any) -> None:
+        if self._notices is not None and self._bus is not None and self._bus.connected:
+            self._notices.show(notice, answered)
+        elif plyer_notices.CERTAIN:
+            threading.Thread(
+                target=lambda: answered(*plyer_notices.show(notice)), daemon=True
+            ).start()
+        else:
+            _say(f"{labels.plain(notice.get('title'))}: {labels.plain(notice.get('body'), 400)}")
+            answered(False, "there is no session bus to show it on")
+
+    def _pressed(self, notice: Json, key: str) -> None:
+        wish = wish_of(notice, key)
+        if wish is not None:
+            self._wishes.want(wish, notice)
+
+    def _wanted(self, wish: Wish) -> None:
+        """Somebody clicked; returns at once."""
+        if wish.do is Do.QUIT:
+            threading.Thread(target=self.stop, daemon=True).start()
+        else:
+            self._wishes.want(wish)
+
+    def _wish_done(self) -> None:
+        self._read_login()
+        self._link.look_soon()
+
+    def _read_login(self) -> None:
+        if self._login is not None:
+            self._at_login = self._login.state()
+
+    def _menu_opened(self, now: bool) -> None:
+        """An open menu is kept up to date every second."""
+        self._hot_until_mono_s = time.monotonic() + (_OPEN_MENU_S if now else 0.0)
+        if now:
+            self._link.set_pace(HOT_S)
+            self._link.look_soon()
+
+    # The desktop
+
+    def _connect(self) -> None:
+        """The session bus where there is one, and nobody else's place taken."""
+        if sys.platform not in ("win32", "darwin"):
+            try:
+                from watchdog_app.tray.bus import SessionBus
+                from watchdog_app.tray.notifications import Notifications
+                from watchdog_app.tray.sni import StatusNotifierPart
+            except ImportError as error:
+                _say(f"the session bus cannot be used: {error}. Install dbus-fast.")
+            else:
+                self._notices = Notifications(self._pressed)
+                self._item = StatusNotifierPart()
+                self._item.on_menu_opened = self._menu_opened
+                self._bus = SessionBus(
+                    [self._item, self._notices], on_taken=self._taken, on_failure=_failed
+                )
+                self._item.session = self._notices.session = self._bus
+                self._bus.start()
+                if self._bus.taken:
+                    raise AlreadyRunning("The companion runs already in this session.")
+                if self._bus.connected:
+                    return
+        self._lock()
+
+    def _taken(self) -> None:
+        """While the bus was away, another companion came."""
+        self.stop()
+
+    def _lock(self) -> None:
+        """One companion where no bus tells: a file that the kernel unlocks when we end."""
+        if sys.platform == "win32":
+            return
+        import fcntl
+
+        folder = paths.runtime_dir()
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            self._lock_fd = os.open(
+                os.path.join(folder, "tray.lock"), os.O_RDWR | os.O_CREAT, 0o600
+            )
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AlreadyRunning("The companion runs already.") from None
+        except OSError:
+            return  # without a lock file two companions are the worst that can happen
+
+    def _show_icons(self) -> None:
+        """Run the icon in whatever tray there is; wait for one where there is none."""
+        if self._options.notices_only:
+            self._say_why_no_icon("as it was asked to")
+            self._ending.wait()
+            return
+        said = False
+        begin_mono_s = time.monotonic()
+        while not self._ending.is_set():
+            grace = time.monotonic() - begin_mono_s < _GRACE_S
+            found = self._backend(grace)
+            if found is not None:
+                icon_class, name = found
+                _say(f"icon shown by {name}.")
+                self._run_icon(icon_class)
+                begin_mono_s, said = time.monotonic(), False
+                # A tray that has just gone is not asked again in the same moment.
+                self._ending.wait(_LOOK_FOR_TRAY_S)
+                continue
+            if not said and not grace:
+                said = True
+                self._say_why_no_icon(_why_no_tray(self._bus))
+            self._wait_for_panel(_LOOK_FOR_TRAY_S if grace else 5 * _LOOK_FOR_TRAY_S)
+
+    def _backend(self, grace: bool) -> tuple[Any, str] | None:
+        from watchdog_app.tray import backends
+
+        wanted = self._options.backend
+        own = backends.own_of_system()
+        if own is not None:
+            return own, sys.platform
+        panel = self._item is not None and self._item.has_panel.is_set()
+        if panel and wanted in ("auto", "sni"):
+            from watchdog_app.tray.sni import Icon
+
+            return Icon, "sni"
+        if grace and wanted == "auto":
+            return None
+        return backends.for_x11(wanted)
+
+    def _wait_for_panel(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while not self._ending.is_set() and (left_s := end - time.monotonic()) > 0:
+            # Both are awaited: a panel that comes, and the end.
+            if self._item is not None and self._options.backend in ("auto", "sni"):
+                if self._item.has_panel.wait(min(left_s, 0.5)):
+                    return
+            else:
+                self._ending.wait(left_s)
+
+    def _run_icon(self, icon_class: Any) -> None:
+        from watchdog_app.tray.menu_items import items
+        from watchdog_app.tray.pystray_api import Menu
+
+        menu = Menu(lambda: items(self._shown.entries, self._wanted))
+        outlook = self._shown.outlook
+        more = {}
+        if self._item is not None and icon_class.__module__ == "watchdog_app.tray.sni":
+            more["part"] = self._item
+        image = self._image(outlook, icon_class)
+        icon = icon_class("watchdog", image, outlook.title, menu, **more)
+
+        def ready(shown: Any) -> None:
+            shown.visible = True
+            self._shown.attach(shown)
+            self._link.look_soon()
+            if self._ending.is_set():
+                shown.stop()
+
+        self._icon = icon
+        try:
+            icon.run(ready)
+        finally:
+            self._shown.attach(None)
+            self._icon = None
+            if icon.visible and more:
+                icon.visible = False
+
+    def _image(self, outlook: Outlook, icon: Any) -> Any:
+        from watchdog_app.tray.drawing import Renditions
+
+        renditions = Renditions(outlook.picture, self._dark_panel)
+        return renditions if getattr(icon, "TAKES_RENDITIONS", False) else renditions.at(_SIZE)
+
+    def _say_why_no_icon(self, why: str) -> None:
+        if self._bus is not None and self._bus.connected:
+            then = "notices are shown on this desktop"
+        else:
+            then = "notices are written here, and the daemon shows them in its other ways"
+        later = "" if self._options.notices_only else " The icon comes when a tray does."
+        _say(f"no icon, {why}; {then}.{later} End it with Ctrl-C.")
+
+    def _handle_signals(self) -> None:
+        def end(*_: object) -> None:
+            # Not here: a handler interrupts whoever holds the locks that an icon's end needs.
+            threading.Thread(target=self.stop, daemon=True).start()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, end)
+
+
+def open_live_view() -> None:
+    """What a click on the icon does. Raises WatchdogError."""
+    launching.in_terminal(launching.live_view_command())
+
+
+def _why_no_tray(bus: SessionBus | None) -> str:
+    """In words that say what is missing."""
+    screen = os.environ.get("WAYLAND_DISPLAY") or os.environ.get("DISPLAY")
+    if bus is None or not bus.connected:
+        problem = "" if bus is None or not bus.problem else f" ({bus.problem})"
+        if not screen:
+            return f"as there is neither a display nor a session bus here{problem}"
+        return f"as there is no session bus{problem}"
+    if not screen:
+        return "as there is no display"
+    if "GNOME" in os.environ.get("XDG_CURRENT_DESKTOP", ""):
+        return (
+            "as this desktop shows none (GNOME needs its extension AppIndicator and "
+            "KStatusNotifierItem Support)"
+        )
+    return "as no tray runs on this desktop"
+
+
+def _dark_panel(theme: str) -> bool:
+    """GNOME's bar is dark in every theme, and so are most; the outline is readable on both."""
+    if theme != "auto":
+        return theme == "dark"
+    gtk = os.environ.get("GTK_THEME", "").lower()
+    return not (
+        gtk and "dark" not in gtk and "GNOME" not in os.environ.get("XDG_CURRENT_DESKTOP", "")
+    )
+
+
+def _failed(error: BaseException) -> None:
+    _say(f"the desktop refused something: {error}")
+
+
+def _say(text: str) -> None:
+    """A line for whoever started us from a terminal."""
+    try:
+        print(f"watchdog tray: {labels.plain_block(text)}", file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        pass  # nobody is left to read it

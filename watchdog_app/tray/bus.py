@@ -1,0 +1,302 @@
+"""
+The session bus: one connection in a thread of its own, over restarts of the bus.
+
+What lives on it (icon, menu, notices) are parts. A part answers calls and is
+told when a connection comes, goes, or a name changes hands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+
+from dbus_fast import BusType, Message, MessageType, NameFlag, RequestNameReply
+from dbus_fast.aio import MessageBus
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from concurrent.futures import Future
+    from typing import Any
+
+DBUS = "org.freedesktop.DBus"
+OWN_NAME = "io.github.watchdog_app.Tray"  # who holds it is the companion of this session
+
+_CONNECT_S = 5.0
+_CALL_S = 5.0
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 10.0
+
+
+class CallFailed(Exception):
+    """The other end answered with an error, or not at all."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(text)
+        self.name = name  # org.freedesktop.DBus.Error....
+
+
+class Part:
+    """Something that lives on the bus. All methods are called in the bus's thread."""
+
+    watched: tuple[str, ...] = ()  # names whose owners it wants to hear of
+
+    async def connected(self, bus: MessageBus) -> None:
+        """A connection is there, for the first time or again."""
+
+    def lost(self) -> None:
+        """The connection is gone; another one follows."""
+
+    def handle(self, message: Message) -> Message | None:
+        """The answer to a call or None, where it is not for this part. Signals as well."""
+
+    async def owner_changed(self, name: str, present: bool) -> None:
+        """One of the `watched` names has an owner, a new one, or none any more."""
+
+
+class SessionBus:
+    """
+    Holds the connection.
+
+    Args:
+        parts: what lives on it.
+        on_taken: called when another companion of this session holds the name.
+        on_failure: called with each error of a part that nobody else hears of.
+    """
+
+    def __init__(
+        self,
+        parts: list[Part],
+        on_taken: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._parts = parts
+        self._on_taken = on_taken
+        self._on_failure = on_failure
+        self._bus: MessageBus | None = None
+        self._loop = asyncio.new_event_loop()
+        self._ending = asyncio.Event()
+        self._tried = threading.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.taken = False
+        self.problem: str | None = None  # why there is no connection
+        self._thread = threading.Thread(target=self._run, name="session-bus", daemon=True)
+
+    @property
+    def connected(self) -> bool:
+        """There is a session bus, and the parts live on it."""
+        return self._bus is not None
+
+    def start(self, wait_s: float = _CONNECT_S) -> None:
+        """Connect; returns when that worked or failed for the first time."""
+        self._thread.start()
+        self._tried.wait(wait_s)
+
+    def stop(self) -> None:
+        """End the connection: icon and names vanish with it."""
+        if not self._thread.is_alive():
+            return
+        self.soon(self._ending.set)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_CALL_S)
+
+    def soon(self, function: Callable[[], object]) -> None:
+        """Call it in the bus's thread."""
+        try:
+            self._loop.call_soon_threadsafe(function)
+        except RuntimeError:
+            pass  # the loop has ended: so has everything on it
+
+    def submit(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any] | None:
+        """Run it in the bus's thread; None when that has ended."""
+        try:
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError:
+            coroutine.close()
+            return None
+
+    def signal(self, path: str, interface: str, member: str, signature: str, body: Any) -> None:
+        """Tell everybody on the bus, from any thread; nobody when there is no connection."""
+
+        def send() -> None:
+            if self._bus is not None:
+                self._bus.send(Message.new_signal(path, interface, member, signature, body))
+
+        self.soon(send)
+
+    async def call(
+        self, name: str, path: str, member: str, signature: str = "", body: Any = (), **more: Any
+    ) -> Any:
+        """
+        The body of the answer to a call, in the bus's thread.
+
+        Raises:
+            CallFailed: no connection, no answer, or an error for an answer.
+        """
+        if self._bus is None:
+            raise CallFailed("", f"there is no session bus: {self.problem or 'not connected'}")
+        interface = more.get("interface", name)
+        message = Message(
+            destination=name,
+            path=path,
+            interface=interface,
+            member=member,
+            signature=signature,
+            body=list(body),
+        )
+        return await call(self._bus, message, more.get("wait_s", _CALL_S))
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._live())
+        finally:
+            for task in asyncio.all_tasks(self._loop):
+                task.cancel()
+            self._loop.run_until_complete(asyncio.sleep(0))
+            self._loop.close()
+
+    async def _live(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while not self._ending.is_set():
+            try:
+                bus = await asyncio.wait_for(self._connect(), _CONNECT_S)
+                self._tried.set()
+                if self.taken:
+                    bus.disconnect()
+                    self._on_taken()
+                    return
+                pause_s = _FIRST_PAUSE_S
+                await self._serve(bus)
+            except Exception as error:  # refused, no socket, no address, cut off: one meaning
+                self.problem = f"{type(error).__name__}: {error}" if str(error) else repr(error)
+            finally:
+                self._bus = None
+                self._tried.set()
+            try:
+                await asyncio.wait_for(self._ending.wait(), pause_s)
+            except TimeoutError:
+                pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
+
+    async def _connect(self) -> MessageBus:
+        bus = await MessageBus(address(), bus_type=BusType.SESSION).connect()
+        try:
+            reply = await bus.request_name(OWN_NAME, NameFlag.DO_NOT_QUEUE)
+            self.taken = reply not in (
+                RequestNameReply.PRIMARY_OWNER,
+                RequestNameReply.ALREADY_OWNER,
+            )
+            if not self.taken:
+                bus.add_message_handler(self._handle)
+                for name in {name for part in self._parts for name in part.watched}:
+                    rule = (
+                        f"type='signal',sender='{DBUS}',interface='{DBUS}',"
+                        f"member='NameOwnerChanged',arg0='{name}'"
+                    )
+                    await call(bus, _to_bus("AddMatch", "s", [rule]), _CALL_S)
+        except BaseException:
+            bus.disconnect()
+            raise
+        return bus
+
+    async def _serve(self, bus: MessageBus) -> None:
+        self._bus, self.problem = bus, None
+        gone = asyncio.ensure_future(bus.wait_for_disconnect())
+        ending = asyncio.ensure_future(self._ending.wait())
+        try:
+            for part in self._parts:
+                await self._guarded(part.connected(bus))
+            await asyncio.wait((gone, ending), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._bus = None
+            gone.cancel()
+            ending.cancel()
+            for part in self._parts:
+                part.lost()
+            bus.disconnect()
+            await asyncio.gather(gone, ending, return_exceptions=True)
+        self.problem = "the session bus has ended the connection"
+
+    async def _guarded(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        try:
+            await coroutine
+        except Exception as error:
+            self._on_failure(error)
+
+    def _handle(self, message: Message) -> Message | bool | None:
+        if message.message_type is MessageType.SIGNAL and message.member == "NameOwnerChanged":
+            if message.sender == DBUS:
+                name, _, owner = message.body
+                for part in self._parts:
+                    if name in part.watched:
+                        self._in_background(part.owner_changed(name, bool(owner)))
+            return None
+        for part in self._parts:
+            try:
+                answer = part.handle(message)
+            except Exception as error:  # a stranger's call must not end the connection
+                self._on_failure(error)
+                if message.message_type is not MessageType.METHOD_CALL:
+                    return None
+                return Message.new_error(message, f"{DBUS}.Error.Failed", str(error))
+            if answer is not None:
+                return answer
+        return None
+
+    def _in_background(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(self._guarded(coroutine))
+        self._tasks.add(task)  # the loop itself holds tasks weakly
+        task.add_done_callback(self._tasks.discard)
+
+
+async def call(bus: MessageBus, message: Message, wait_s: float) -> Any:
+    """
+    The body of the answer to a call.
+
+    Raises:
+        CallFailed: no answer in time, or an error for an answer.
+    """
+    try:
+        reply = await asyncio.wait_for(bus.call(message), wait_s)
+    except TimeoutError:
+        raise CallFailed("", f"{message.member} was not answered within {wait_s:g} s") from None
+    if reply is None or reply.message_type is MessageType.ERROR:
+        said = reply.body[0] if reply is not None and reply.body else message.member
+        raise CallFailed("" if reply is None else str(reply.error_name), str(said))
+    return reply.body
+
+
+async def has_owner(bus: MessageBus, name: str) -> bool:
+    """Somebody on the bus holds the name now; nothing is started for it."""
+    found = await call(bus, _to_bus("NameHasOwner", "s", [name]), _CALL_S)
+    return bool(found[0])
+
+
+async def add_match(bus: MessageBus, rule: str) -> None:
+    """Have the signals that fit the rule sent to us."""
+    await call(bus, _to_bus("AddMatch", "s", [rule]), _CALL_S)
+
+
+def address() -> str | None:
+    """
+    Where the session bus listens; None leaves it to the library.
+
+    What a terminal multiplexer or a service started has no DBUS_SESSION_BUS_ADDRESS, and
+    systemd's user bus is there all the same.
+    """
+    if os.environ.get("DBUS_SESSION_BUS_ADDRESS"):
+        return None
+    runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+    return f"unix:path={runtime}/bus" if os.path.exists(f"{runtime}/bus") else None
+
+
+def _to_bus(member: str, signature: str, body: list[Any]) -> Message:
+    return Message(
+        destination=DBUS,
+        path="/org/freedesktop/DBus",
+        interface=DBUS,
+        member=member,
+        signature=signature,
+        body=body,
+    )

@@ -1,0 +1,177 @@
+"""
+The menu on the bus: com.canonical.dbusmenu.
+
+Answers are made from the layout as it was last set, in the bus's thread, and
+wait for nothing. A changed label is sent as a changed property, so that a menu
+that is open stays open.
+"""
+
+from __future__ import annotations
+
+from dbus_fast import Message, Variant
+
+from watchdog_app.tray.dbus_object import BusObject
+from watchdog_app.tray.menu_layout import EMPTY, Node, changes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+PATH = "/MenuBar"
+INTERFACE = "com.canonical.dbusmenu"
+
+_XML = """
+<property name="Version" type="u" access="read"/><property name="Status" type="s" access="read"/>
+<property name="TextDirection" type="s" access="read"/>
+<property name="IconThemePath" type="as" access="read"/>
+<method name="GetLayout"><arg name="parentId" type="i" direction="in"/>
+<arg name="recursionDepth" type="i" direction="in"/>
+<arg name="propertyNames" type="as" direction="in"/><arg name="revision" type="u" direction="out"/>
+<arg name="layout" type="(ia{sv}av)" direction="out"/></method>
+<method name="GetGroupProperties"><arg name="ids" type="ai" direction="in"/>
+<arg name="propertyNames" type="as" direction="in"/>
+<arg name="properties" type="a(ia{sv})" direction="out"/></method>
+<method name="GetProperty"><arg name="id" type="i" direction="in"/>
+<arg name="name" type="s" direction="in"/><arg name="value" type="v" direction="out"/></method>
+<method name="Event"><arg name="id" type="i" direction="in"/>
+<arg name="eventId" type="s" direction="in"/><arg name="data" type="v" direction="in"/>
+<arg name="timestamp" type="u" direction="in"/></method>
+<method name="EventGroup"><arg name="events" type="a(isvu)" direction="in"/>
+<arg name="idErrors" type="ai" direction="out"/></method>
+<method name="AboutToShow"><arg name="id" type="i" direction="in"/>
+<arg name="needUpdate" type="b" direction="out"/></method>
+<method name="AboutToShowGroup"><arg name="ids" type="ai" direction="in"/>
+<arg name="updatesNeeded" type="ai" direction="out"/>
+<arg name="idErrors" type="ai" direction="out"/></method>
+<signal name="ItemsPropertiesUpdated"><arg name="updatedProps" type="a(ia{sv})"/>
+<arg name="removedProps" type="a(ias)"/></signal>
+<signal name="LayoutUpdated"><arg name="revision" type="u"/><arg name="parent" type="i"/></signal>
+<signal name="ItemActivationRequested"><arg name="id" type="i"/><arg name="timestamp" type="u"/>
+</signal>"""
+
+
+class DBusMenu:
+    """
+    The menu as an object on the bus.
+
+    Args:
+        signal: sends a signal of this interface: member, signature, values.
+        clicked: called with pystray's item, in the bus's thread.
+        opened: called when the menu is about to be shown (True) or has been closed (False).
+    """
+
+    def __init__(
+        self,
+        signal: Callable[[str, str, list[Any]], None],
+        clicked: Callable[[Any], None],
+        opened: Callable[[bool], None],
+    ) -> None:
+        self._signal = signal
+        self._clicked = clicked
+        self._opened = opened
+        self._revision = 1
+        self._root = EMPTY
+        self._nodes: dict[int, Node] = {EMPTY.number: EMPTY}
+        self._object = BusObject(
+            PATH,
+            INTERFACE,
+            {
+                "GetLayout": ("u(ia{sv}av)", self._get_layout),
+                "GetGroupProperties": ("a(ia{sv})", self._get_group),
+                "GetProperty": ("v", self._get_property),
+                "Event": ("", self._event),
+                "EventGroup": ("ai", self._event_group),
+                "AboutToShow": ("b", self._about_to_show),
+                "AboutToShowGroup": ("aiai", self._about_to_show_group),
+            },
+            lambda: {
+                "Version": Variant("u", 3),
+                "Status": Variant("s", "normal"),
+                "TextDirection": Variant("s", "ltr"),
+                "IconThemePath": Variant("as", []),
+            },
+            _XML,
+        )
+
+    def set(self, root: Node) -> None:
+        """The menu from now on. From any thread, but from one at a time."""
+        changed = changes(self._root, root)
+        nodes = {node.number: node for node in root.walk()}
+        self._root, self._nodes = root, nodes
+        if changed is None:
+            self._revision += 1
+            self._signal("LayoutUpdated", "ui", [self._revision, root.number])
+        elif changed:
+            updated = [[node.number, _variants(node, ())] for node in changed]
+            self._signal("ItemsPropertiesUpdated", "a(ia{sv})a(ias)", [updated, []])
+
+    def handle(self, message: Message) -> Message | None:
+        """The answer to a call on the menu; None: it is for something else."""
+        return self._object.handle(message)
+
+    def _get_layout(self, parent: int, depth: int, names: list[str]) -> list[Any]:
+        return [self._revision, _tree(self._node(parent), depth, names)]
+
+    def _get_group(self, numbers: list[int], names: list[str]) -> list[Any]:
+        wanted = numbers or list(self._nodes)
+        found = [self._nodes[number] for number in wanted if number in self._nodes]
+        return [[[node.number, _variants(node, names)] for node in found]]
+
+    def _get_property(self, number: int, name: str) -> list[Any]:
+        return [_variants(self._node(number), (name,))[name]]
+
+    def _event(self, number: int, kind: str, *_: Any) -> list[Any]:
+        node = self._node(number)
+        if kind == "clicked" and node.item is not None:
+            # The panel may be slow: what it clicks was enabled, and is asked again.
+            if node.properties.get("enabled") and not node.children:
+                self._clicked(node.item)
+        elif kind in ("opened", "closed") and number == self._root.number:
+            self._opened(kind == "opened")
+        return []
+
+    def _event_group(self, events: Iterable[list[Any]]) -> list[Any]:
+        unknown = []
+        for number, kind, *more in events:
+            if number in self._nodes:
+                self._event(number, kind, *more)
+            else:
+                unknown.append(number)
+        return [unknown]
+
+    def _about_to_show(self, number: int) -> list[Any]:
+        self._node(number)
+        self._opened(True)
+        return [False]  # what is shown is current; what changes is sent when it does
+
+    def _about_to_show_group(self, numbers: list[int]) -> list[Any]:
+        self._opened(True)
+        return [[], [number for number in numbers if number not in self._nodes]]
+
+    def _node(self, number: int) -> Node:
+        node = self._nodes.get(number)
+        if node is None:
+            raise LookupError(f"there is no item {number}")
+        return node
+
+
+def _tree(node: Node, depth: int, names: Iterable[str]) -> list[Any]:
+    """The node as (ia{sv}av), `depth` levels deep; -1: all of them."""
+    below = () if depth == 0 else node.children
+    return [
+        node.number,
+        _variants(node, names),
+        [Variant("(ia{sv}av)", _tree(child, depth - 1, names)) for child in below],
+    ]
+
+
+def _variants(node: Node, names: Iterable[str]) -> dict[str, Variant]:
+    wanted = frozenset(names)
+    return {
+        name: Variant(
+            "b" if isinstance(value, bool) else "i" if isinstance(value, int) else "s", value
+        )
+        for name, value in node.properties.items()
+        if not wanted or name in wanted
+    }

@@ -1,0 +1,146 @@
+"""Figures and untrusted names as short texts for menus, tooltips and notices. Pure."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+
+from watchdog_app.units import format_bytes, format_rate
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# Control characters, invisible ones (bidirectional overrides, joiners), halves of pairs, what is
+# no character at all, and line ends: none of them may act in a menu.
+_UNSHOWABLE = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
+_NAME_MOST = 40
+_ENDING_MOST = 12
+
+
+def plain(value: object, limit: int = 200) -> str:
+    """One line of at most `limit` characters; what cannot be shown becomes a `?`."""
+    text = value if isinstance(value, str) else "" if value is None else str(value)
+    line = " ".join(text[: 20 * limit].split())
+    if not line.isprintable():
+        line = "".join("?" if unicodedata.category(c) in _UNSHOWABLE else c for c in line)
+    return line if len(line) <= limit else line[: limit - 1] + "\u2026"
+
+
+def plain_block(value: object, limit: int = 2000) -> str:
+    """As `plain`, with line ends kept."""
+    lines = str("" if value is None else value)[: 2 * limit].split("\n")
+    text = "\n".join(plain(line, 500) for line in lines)
+    return text if len(text) <= limit else text[: limit - 1] + "\u2026"
+
+
+def name(value: object, limit: int = _NAME_MOST) -> str:
+    """A task's name; one that is too long loses its middle and keeps its ending (`.ipynb`)."""
+    text = plain(value, 1000) or "(no name)"
+    if len(text) <= limit:
+        return text
+    dot = text.rfind(".")
+    ending = len(text) - dot if dot > 0 else 0
+    tail = (ending if ending <= _ENDING_MOST else 0) + limit // 4
+    return text[: limit - 1 - tail] + "\u2026" + text[len(text) - tail :]
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or None for whatever else a message may hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def whole(value: Any) -> int | None:
+    """A whole number, or None."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def size(value: Any) -> str:
+    """`5.3 GiB` in two or three figures, `N/A` where it is not known."""
+    return format_bytes(number(value))
+
+
+def rate(value: Any) -> str:
+    """`+21 MiB/s`; `steady` below a KiB a second, which is no trend."""
+    known = number(value)
+    if known is None:
+        return "N/A"
+    if abs(known) < 1024:
+        return "steady"
+    figure, _, unit = format_rate(known).partition(" ")
+    return f"{figure[: figure.index('.')] if len(figure) > 4 and '.' in figure else figure} {unit}"
+
+
+def of_limit(used: Any, limit: Any, unit: object) -> str:
+    """`6.10 of 7.00 GiB`, `71 of 90 °C`, `64 of 100 %`."""
+    first, second = number(used), number(limit)
+    if first is None or second is None:
+        return "N/A"
+    if unit == "bytes":
+        left, right = format_bytes(first), format_bytes(second)
+        if left.rpartition(" ")[2] == right.rpartition(" ")[2]:
+            left = left.rpartition(" ")[0]
+        return f"{left} of {right}"
+    if unit == "ratio":
+        return f"{100 * first:.0f} of {100 * second:.0f} %"
+    sign = {"celsius": "\u00b0C", "watts": "W"}.get(str(unit), plain(unit, 20))
+    return f"{first:.0f} of {second:.0f} {sign}"
+
+
+def percent(ratio: Any) -> str:
+    """`72 %` of 0.72, rounded down: 100 % is said when nothing is left."""
+    known = number(ratio)
+    return "N/A" if known is None else f"{math.floor(known * 100 + 1e-9)} %"
+
+
+def span(seconds: float) -> str:
+    """A time in one or two figures, as one says it: `4 min`, `30 s`, `2 h`, `3 d`."""
+    value = max(0.0, seconds)
+    if value < 1:
+        return "1 s"
+    if value < 9.5:
+        return f"{round(value)} s"
+    if value < 57.5:
+        return f"{5 * round(value / 5)} s"
+    if value < 3600 * 1.65:
+        return f"{max(1, round(value / 60))} min"
+    if value < 3600 * 47.5:
+        return f"{round(value / 3600)} h"
+    return f"{round(value / 86400)} d"
+
+
+def until_full(thing: dict[str, Any]) -> str | None:
+    """
+    `in about 4 min (3 to 7 min)` of whatever holds eta_s, eta_low_s and eta_high_s.
+
+    None where no end is foreseen; no more than is known where the range is open.
+    """
+    median = number(thing.get("eta_s"))
+    if median is None:
+        return None
+    low, high = number(thing.get("eta_low_s")), number(thing.get("eta_high_s"))
+    text = f"in about {span(median)}"
+    if low is None:
+        return text
+    if high is None:
+        return f"{text} ({span(low)} or more)"
+    first, second = span(low), span(high)
+    if first == second:
+        return text
+    if first.rpartition(" ")[2] == second.rpartition(" ")[2]:
+        first = first.rpartition(" ")[0]
+    return f"{text} ({first} to {second})"
+
+
+def ago(seconds: float) -> str:
+    """`just now`, `40 s ago`, `3 min ago`: coarse, so that a label changes seldom."""
+    return "just now" if seconds < 5 else f"{span(seconds)} ago"
+
+
+def clock(unix_s: float) -> str:
+    """`14:05`, this machine's time."""
+    import time
+
+    return time.strftime("%H:%M", time.localtime(unix_s))

@@ -1,0 +1,207 @@
+"""
+Starting what a person wants to see: a terminal with a command of ours, a folder, a file.
+
+What is started lives on by itself. A program that ends at once with an error
+counts as not there, and the next one is tried.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from importlib.util import find_spec
+
+from watchdog_app.errors import WatchdogError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_AT_ONCE_S = 1.5
+
+# Terminal emulators and what stands between them and the command. Those that hand over to a
+# server of theirs come first: they start fastest where a desktop runs them.
+_TERMINALS: tuple[tuple[str, ...], ...] = (
+    ("xdg-terminal-exec",),
+    ("x-terminal-emulator", "-e"),
+    ("gnome-terminal", "--"),
+    ("kgx", "--"),
+    ("ptyxis", "--"),
+    ("konsole", "-e"),
+    ("xfce4-terminal", "-x"),
+    ("mate-terminal", "-x"),
+    ("tilix", "-e"),
+    ("kitty",),
+    ("foot",),
+    ("alacritty", "-e"),
+    ("wezterm", "start", "--"),
+    ("ghostty", "-e"),
+    ("terminator", "-x"),
+    ("lxterminal", "-e"),
+    ("urxvt", "-e"),
+    ("xterm", "-e"),
+)
+_EDITORS = ("sensible-editor", "nano", "vim", "vi", "emacs")
+# Keeps the window open after the command: what it said is to be read.
+_HOLD = '"$@"; printf "\\nPress Enter to close this window. "; read -r _'
+
+
+def own_command(words: Sequence[str]) -> list[str]:
+    """The command line of one of our own commands, with this very installation."""
+    if getattr(sys, "frozen", False):
+        return [sys.executable, *words]
+    # -P: a json.py in the folder that the terminal starts in must not become ours.
+    return [sys.executable, "-P", "-m", "watchdog_app", *words]
+
+
+def live_view_command(task: str | None = None) -> list[str]:
+    """`watchdog top`, or where this installation lacks it `watchdog status --watch`."""
+    del task  # `top` finds what is most urgent by itself
+    known = getattr(sys, "frozen", False) or find_spec("watchdog_app.cli.top") is not None
+    if known and find_spec("textual") is not None:
+        return own_command(["top"])
+    return own_command(["status", "--watch"])
+
+
+def in_terminal(command: Sequence[str], *, hold: bool = False) -> None:
+    """
+    Run a command in a new terminal window.
+
+    Args:
+        command: its words; never read by a shell.
+        hold: keep the window until Enter is pressed.
+
+    Raises:
+        WatchdogError: no terminal emulator was found, or none would start.
+    """
+    words = ["sh", "-c", _HOLD, "sh", *command] if hold else list(command)
+    if sys.platform == "darwin":
+        return _mac_terminal(command)
+    if sys.platform == "win32":
+        return _spawn(["cmd", "/c", "start", "watchdog", *command])
+    failures = []
+    for prefix in _terminals(os.environ):
+        try:
+            return _spawn([*prefix, *words])
+        except WatchdogError as error:
+            failures.append(str(error))
+    raise WatchdogError(
+        "No terminal could be opened. "
+        + (" ".join(failures[:2]) if failures else "None was found; install one, such as xterm.")
+        + f" Type it yourself: {_typed(command)}"
+    )
+
+
+def open_folder(path: str) -> None:
+    """
+    Show a folder in the file manager.
+
+    Raises:
+        WatchdogError: it is not there, or nothing can show it.
+    """
+    if not os.path.isdir(path):
+        raise WatchdogError(f"The folder {path} is not there: nothing has been saved yet.")
+    _open(path)
+
+
+def edit(path: str) -> None:
+    """
+    Open a text file in the person's editor.
+
+    Raises:
+        WatchdogError: no editor could be started.
+    """
+    try:
+        _open(path)
+    except WatchdogError:
+        if sys.platform in ("win32", "darwin"):
+            raise
+        in_terminal([*_editor(os.environ), path])
+
+
+def start_daemon() -> None:
+    """
+    `watchdog start`, and wait for it.
+
+    Raises:
+        WatchdogError: with what it said, when it did not start.
+    """
+    done = subprocess.run(
+        own_command(["start"]), capture_output=True, text=True, timeout=60, check=False
+    )
+    if done.returncode:
+        raise WatchdogError((done.stderr or done.stdout).strip() or "It did not start.")
+
+
+def _terminals(env: Mapping[str, str]) -> list[list[str]]:
+    """Those that are there, the person's choice first."""
+    found = []
+    wanted = env.get("TERMINAL", "").split()
+    if wanted and shutil.which(wanted[0]):
+        known = {prefix[0]: list(prefix[1:]) for prefix in _TERMINALS}
+        found.append([*wanted, *known.get(os.path.basename(wanted[0]), ["-e"])])
+    found += [list(prefix) for prefix in _TERMINALS if shutil.which(prefix[0])]
+    return found
+
+
+def _editor(env: Mapping[str, str]) -> list[str]:
+    for name in ("VISUAL", "EDITOR"):
+        words = env.get(name, "").split()
+        if words and shutil.which(words[0]):
+            return words
+    for editor in _EDITORS:
+        if shutil.which(editor):
+            return [editor]
+    raise WatchdogError("No editor was found. Set EDITOR, or open the file yourself.")
+
+
+def _open(path: str) -> None:
+    if sys.platform == "win32":
+        os.startfile(path)  # noqa: S606 - the system chooses the program
+        return
+    opener = "open" if sys.platform == "darwin" else "xdg-open"
+    if shutil.which(opener) is None:
+        raise WatchdogError(f"{opener} was not found, so nothing can show {path}.")
+    _spawn([opener, os.path.abspath(path)])
+
+
+def _mac_terminal(command: Sequence[str]) -> None:
+    import shlex
+
+    # AppleScript's own quoting is of backslash and double quote alone.
+    line = shlex.join(command).replace("\\", "\\\\").replace('"', '\\"')
+    _spawn(["osascript", "-e", f'tell application "Terminal" to do script "{line}"'])
+
+
+def _spawn(command: Sequence[str]) -> None:
+    """Start it by itself; raises when it is not there or ends at once with an error."""
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=os.path.expanduser("~") if os.path.isdir(os.path.expanduser("~")) else "/",
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise WatchdogError(f"{command[0]} could not be started: {error}.") from error
+    try:
+        code = process.wait(_AT_ONCE_S)
+    except subprocess.TimeoutExpired:
+        # It runs. Somebody has to collect it when it ends.
+        threading.Thread(target=process.wait, daemon=True).start()
+        return
+    if code:
+        raise WatchdogError(f"{command[0]} ended at once with exit code {code}.")
+
+
+def _typed(command: Sequence[str]) -> str:
+    """The command as a person would type it."""
+    words = list(command)
+    if words[1:4] == ["-P", "-m", "watchdog_app"]:
+        words = ["watchdog", *words[4:]]
+    return " ".join(words)

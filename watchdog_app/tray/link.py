@@ -1,0 +1,175 @@
+"""
+The daemon at the other end: its notices at once, its status now and then, over its restarts.
+
+A thread of its own. At rest the status is asked for every few seconds and not
+pushed every second: both ends sleep in between. A notice, an open menu or
+danger makes it every second.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import threading
+import time
+from collections import deque
+
+from watchdog_app.errors import DaemonNotRunning, WatchdogError
+from watchdog_app.protocol.client import Client
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Json = dict[str, Any]
+
+REST_S = 3.0
+HOT_S = 1.0
+_ANSWER_S = 5.0
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 5.0  # a daemon that is started is seen within this time
+
+
+class DaemonLink:
+    """
+    Keeps a connection to the daemon.
+
+    Args:
+        on_status: called with each status, or with None and why there is none.
+        on_notice: called with each notice; must return soon.
+        path: the socket; None: this user's.
+
+    Both are called in the link's own thread.
+    """
+
+    def __init__(
+        self,
+        on_status: Callable[[Json | None, WatchdogError | None], None],
+        on_notice: Callable[[Json], None],
+        path: str | None = None,
+    ) -> None:
+        self._on_status = on_status
+        self._on_notice = on_notice
+        self._path = path
+        self._pace_s = REST_S
+        self._soon = False
+        self._ending = False
+        self._outbox: deque[tuple[str, Json]] = deque(maxlen=256)
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        self._thread = threading.Thread(target=self._run, name="daemon-link", daemon=True)
+
+    def start(self) -> None:
+        """Begin; nothing is called before."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the connection; acknowledgements that wait are sent before."""
+        self._ending = True
+        self._wake()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(_ANSWER_S)
+
+    def look_soon(self) -> None:
+        """Ask for the status now."""
+        self._soon = True
+        self._wake()
+
+    def set_pace(self, seconds: float) -> None:
+        """How long to wait between two looks from now on."""
+        if seconds < self._pace_s:
+            self._wake()
+        self._pace_s = seconds
+
+    def send(self, method: str, **params: Any) -> None:
+        """A message without an answer, soon; lost where the daemon is gone by then."""
+        self._outbox.append((method, params))
+        self._wake()
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._wake_write, b"x")
+        except (BlockingIOError, OSError):
+            pass  # full: it wakes up anyway
+
+    def _run(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while not self._ending:
+            try:
+                with Client.connect(self._path, role="tray", timeout_s=_ANSWER_S) as client:
+                    client.call("subscribe", topics=["notices"])
+                    pause_s = _FIRST_PAUSE_S
+                    self._serve(client)
+            except WatchdogError as error:
+                self._outbox.clear()
+                if not self._ending:
+                    self._on_status(None, error)
+            if not self._ending:
+                self._rest(pause_s)
+                pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
+
+    def _rest(self, seconds: float) -> None:
+        """Sleep; a wish to look soon ends it."""
+        end = time.monotonic() + seconds
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wake_read, selectors.EVENT_READ)
+            while not self._ending and (left_s := end - time.monotonic()) > 0:
+                if selector.select(left_s):
+                    self._drain()
+                    if self._soon:
+                        self._soon = False
+                        return
+
+    def _serve(self, client: Client) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(client, selectors.EVENT_READ)
+            selector.register(self._wake_read, selectors.EVENT_READ)
+            last_mono_s: float | None = None
+            while True:
+                while self._outbox:
+                    method, params = self._outbox.popleft()
+                    client.notify(method, **params)
+                if self._ending:
+                    return
+                now = time.monotonic()
+                if last_mono_s is None or self._soon or now >= last_mono_s + self._pace_s:
+                    self._soon = False
+                    last_mono_s = now
+                    self._on_status(client.call("status"), None)
+                    self._hear(client)  # what came before the answer lies in the client
+                ready = selector.select(max(0.0, last_mono_s + self._pace_s - time.monotonic()))
+                self._drain()
+                if any(key.fileobj is client for key, _ in ready):
+                    self._hear(client)
+
+    def _hear(self, client: Client) -> None:
+        for message in client.notifications(0):
+            params = message.get("params")
+            if message.get("method") == "notice" and isinstance(params, dict):
+                self._on_notice(params)
+                self._soon = True
+
+    def _drain(self) -> None:
+        try:
+            while os.read(self._wake_read, 4096):
+                pass
+        except BlockingIOError:
+            pass
+
+
+def ask(method: str, *, path: str | None = None, wait_s: float = 10.0, **params: Any) -> Any:
+    """
+    The answer to one request, over a connection of its own: it may take its time.
+
+    Raises:
+        WatchdogError: no daemon, or it refused and says why.
+    """
+    with Client.connect(path, role="tray", timeout_s=_ANSWER_S) as client:
+        return client.call(method, reply_timeout_s=wait_s, **params)
+
+
+def why_gone(error: WatchdogError | None) -> str | None:
+    """Why there is no status, where that is more than that no daemon runs."""
+    return None if error is None or isinstance(error, DaemonNotRunning) else str(error)

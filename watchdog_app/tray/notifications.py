@@ -1,0 +1,173 @@
+"""
+Notices over org.freedesktop.Notifications, with buttons, and whether they were shown.
+
+Source: Desktop Notifications Specification 1.3. A notice replaces an earlier
+one of its incident and task; text is escaped where the service knows markup.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import time
+
+from dbus_fast import Message, MessageType, Variant
+from dbus_fast.aio import MessageBus
+
+from watchdog_app.tray import labels
+from watchdog_app.tray.bus import CallFailed, Part, SessionBus, add_match
+from watchdog_app.tray.notice_gate import NoticeGate
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Json = dict[str, Any]
+    Answered = Callable[[bool, str], None]  # delivered, detail
+
+NAME = "org.freedesktop.Notifications"
+PATH = "/org/freedesktop/Notifications"
+
+ANSWER_S = 1.6  # the daemon waits two seconds and then shows it by itself
+_URGENCY = {"low": 0, "normal": 1, "critical": 2}
+_ICONS = {"low": "dialog-information", "normal": "dialog-warning", "critical": "dialog-error"}
+_BY_ITSELF = -1  # the service decides how long it stays; critical ones stay until they are closed
+_UNKNOWN = "org.freedesktop.DBus.Error.ServiceUnknown"
+
+KEYS = ("checkpoint", "pause", "resume", "snooze", "show")  # buttons that we know what to do for
+
+
+class Notifications(Part):
+    """
+    Shows notices.
+
+    Args:
+        pressed: called with the notice and the key of its button, in the bus's thread; "show"
+            for a click on the notice itself.
+    """
+
+    watched = (NAME,)
+
+    def __init__(self, pressed: Callable[[Json, str], None]) -> None:
+        self.session: SessionBus | None = None
+        self._pressed = pressed
+        self._gate = NoticeGate()
+        self._capabilities: frozenset[str] | None = None
+        self._waiting: dict[str, asyncio.TimerHandle] = {}
+
+    async def connected(self, bus: MessageBus) -> None:
+        """Hear of buttons that are pressed."""
+        self._forget()
+        await add_match(bus, f"type='signal',interface='{NAME}',path='{PATH}'")
+
+    def lost(self) -> None:
+        """What is on the screen is no longer ours to replace."""
+        self._forget()
+
+    async def owner_changed(self, name: str, present: bool) -> None:  # noqa: ARG002
+        """Another notification service counts from 1 again."""
+        self._forget()
+
+    def handle(self, message: Message) -> Message | None:
+        """Signals of the notification service: a button, or the end of a notice."""
+        if message.message_type is not MessageType.SIGNAL or message.interface != NAME:
+            return None
+        if message.member == "ActionInvoked" and message.signature == "us":
+            number, key = message.body
+            notice = self._gate.behind(number)
+            if notice is not None:
+                self._pressed(notice, "show" if key == "default" else key)
+        elif message.member == "NotificationClosed" and message.signature == "uu":
+            self._gate.closed(message.body[0])
+        return None
+
+    def show(self, notice: Json, answered: Answered) -> None:
+        """Show a notice, from any thread; `answered` is called once, within two seconds."""
+        if self.session is None or self.session.submit(self._show(notice, answered)) is None:
+            answered(False, "there is no session bus")
+
+    async def _show(self, notice: Json, answered: Answered) -> None:
+        verdict = self._gate.decide(notice, time.monotonic())
+        incident = str(notice.get("incident") or "")
+        self._drop_waiting(incident)
+        if verdict.wait_s > 0:
+            loop = asyncio.get_running_loop()
+            self._waiting[incident] = loop.call_later(verdict.wait_s, self._show_late, notice)
+            answered(True, f"held back for {verdict.wait_s:.0f} s: it was just told of")
+            return
+        try:
+            # One limit for all of it: a service that is being started is waited for, too.
+            await asyncio.wait_for(self._send(notice, verdict.replaces), ANSWER_S)
+        except TimeoutError:
+            answered(False, f"the notification service did not answer within {ANSWER_S:g} s")
+        except CallFailed as error:
+            answered(False, _why(error))
+        except Exception as error:  # a text that the bus cannot carry: said, and not lost
+            answered(False, f"it could not be sent: {error}")
+        else:
+            answered(True, "shown by the companion")
+
+    async def _send(self, notice: Json, replaces: int) -> None:
+        if self.session is None:
+            raise CallFailed("", "there is no session bus")
+        if self._capabilities is None:
+            (known,) = await self.session.call(NAME, PATH, "GetCapabilities")
+            self._capabilities = frozenset(known)
+        urgency = str(notice.get("urgency") or "normal")
+        body = labels.plain_block(notice.get("body"))
+        if "body-markup" in self._capabilities:
+            body = html.escape(body, quote=False)
+        hints = {
+            "urgency": Variant("y", _URGENCY.get(urgency, 1)),
+            "desktop-entry": Variant("s", "watchdog"),
+            "category": Variant("s", "device.error" if urgency == "critical" else "device"),
+        }
+        values = [
+            "watchdog",
+            replaces,
+            _ICONS.get(urgency, "dialog-warning"),
+            labels.plain(notice.get("title"), 200),
+            body,
+            buttons(notice) if "actions" in self._capabilities else [],
+            hints,
+            _BY_ITSELF,
+        ]
+        (number,) = await self.session.call(NAME, PATH, "Notify", "susssasa{sv}i", values)
+        self._gate.shown(notice, number, time.monotonic())
+
+    def _show_late(self, notice: Json) -> None:
+        self._waiting.pop(str(notice.get("incident") or ""), None)
+        self.show(notice, lambda *_: None)
+
+    def _drop_waiting(self, incident: str) -> None:
+        waiting = self._waiting.pop(incident, None)
+        if waiting is not None:
+            waiting.cancel()
+
+    def _forget(self) -> None:
+        self._gate.forget_numbers()
+        self._capabilities = None
+
+
+def buttons(notice: Json) -> list[str]:
+    """
+    Keys and labels by turns, as Notify takes them; "default" is a click on the notice itself.
+
+    Keys that this version does not know are left out: a button that does nothing is a lie.
+    """
+    found = ["default", "Show"]
+    actions = notice.get("actions")
+    for action in actions if isinstance(actions, list) else ():
+        if isinstance(action, dict) and action.get("key") in KEYS:
+            found += [str(action["key"]), labels.plain(action.get("label") or action["key"], 40)]
+    return found
+
+
+def _why(error: CallFailed) -> str:
+    if error.name == _UNKNOWN:
+        return (
+            "no notification service runs in this session; install one, such as dunst or "
+            f"notification-daemon, or set notify.command ({error})"
+        )
+    return f"the notification service refused it: {error}" if error.name else str(error)

@@ -1,0 +1,124 @@
+"""
+What is on the screen, and the least that brings it up to date.
+
+Between the status and pystray's icon: an unchanged picture is not drawn, an
+unchanged menu not told.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from watchdog_app.tray.menu_model import Entry, menu
+from watchdog_app.tray.state import NO_DAEMON, Outlook, objects, outlook
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Json = dict[str, Any]
+
+_DEAF_MENU_S = 60.0  # between two menus where a new one closes an open one
+
+
+class Shown:
+    """
+    Icon, tooltip and menu as they are shown. Thread-safe.
+
+    Args:
+        image: makes what the icon is given of a picture.
+        at_login: whether the companion starts at login, or None.
+    """
+
+    def __init__(
+        self, image: Callable[[Outlook, Any], Any], at_login: Callable[[], bool | None]
+    ) -> None:
+        self._image = image
+        self._at_login = at_login
+        self._lock = threading.RLock()
+        self._icon: Any = None
+        self._outlook: Outlook = NO_DAEMON
+        self._entries: tuple[Entry, ...] = menu(None, NO_DAEMON, now_unix_s=time.time())
+        self._menu_mono_s = 0.0
+        self._pids: tuple[int, ...] = ()
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The menu now."""
+        return self._entries
+
+    @property
+    def outlook(self) -> Outlook:
+        """What is shown now."""
+        return self._outlook
+
+    def attach(self, icon: Any) -> None:
+        """Show it on this icon from now on; None: there is none for now."""
+        with self._lock:
+            self._icon = icon
+
+    def update(self, status: Json | None, why_gone: str | None = None) -> Outlook:
+        """Show this status; None: there is no daemon."""
+        now_unix_s = time.time()
+        with self._lock:
+            before, self._outlook = self._outlook, _glance(status, why_gone, now_unix_s)
+            entries = menu(
+                status,
+                self._outlook,
+                shown=self._pids,
+                at_login=self._at_login(),
+                now_unix_s=now_unix_s,
+            )
+            self._pids = tuple(one["pid"] for one in _listed(status, entries))
+            if self._icon is not None:
+                if before.picture != self._outlook.picture:
+                    self._icon.icon = self._image(self._outlook, self._icon)
+                if before.title != self._outlook.title:
+                    self._icon.title = self._outlook.title
+                self._dock()
+            if entries != self._entries and self._menu_is_due(entries):
+                self._entries = entries
+                self._menu_mono_s = time.monotonic()
+                if self._icon is not None:
+                    self._icon.update_menu()
+            return self._outlook
+
+    def _menu_is_due(self, entries: tuple[Entry, ...]) -> bool:
+        """Always, where an open menu takes it; else when more than figures has changed."""
+        if self._icon is None or getattr(self._icon, "LIVE_LABELS", False):
+            return True
+        if time.monotonic() - self._menu_mono_s >= _DEAF_MENU_S:
+            return True
+        return _skeleton(entries) != _skeleton(self._entries)
+
+    def _dock(self) -> None:
+        """Into a tray that came after us; pystray's xorg backend asks once."""
+        if getattr(self._icon, "docked", True) is False and self._icon.visible:
+            self._icon.icon = self._icon.icon
+
+
+def _glance(status: Json | None, why_gone: str | None, now_unix_s: float) -> Outlook:
+    if status is not None:
+        return outlook(status, now_unix_s)
+    if why_gone is None:
+        return NO_DAEMON
+    return Outlook(NO_DAEMON.picture, "The daemon cannot be reached", why_gone[:120], hot=False)
+
+
+def _listed(status: Json | None, entries: tuple[Entry, ...]) -> list[Json]:
+    keys = {entry.key for entry in entries}
+    return [
+        one
+        for one in objects(status, "processes")
+        if f"task-{one.get('pid')}-{one.get('start_time')}" in keys
+    ]
+
+
+def _skeleton(entries: tuple[Entry, ...]) -> list[Any]:
+    """What of a menu is worth closing an open one for: its lines, and what can be clicked."""
+    return [
+        (entry.key, entry.enabled, entry.checked, entry.wish, _skeleton(entry.children))
+        for entry in entries
+    ]

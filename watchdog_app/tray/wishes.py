@@ -1,0 +1,281 @@
+"""
+Carrying out what a person clicked: each wish in a thread of its own, its failure told as a notice.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+from watchdog_app import paths
+from watchdog_app.errors import WatchdogError
+from watchdog_app.tray import labels, launching
+from watchdog_app.tray.link import ask
+from watchdog_app.tray.menu_model import Do, Target, Wish
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Protocol
+
+    Json = dict[str, Any]
+
+    class Login(Protocol):
+        """Whether the companion starts at login."""
+
+        def state(self) -> bool | None:
+            """None: that cannot be set here."""
+
+        def set(self, on: bool) -> None:
+            """Switch it. Raises WatchdogError."""
+
+
+SNOOZE_S = 15 * 60.0
+_SAVE_S = 300.0  # the longest that the result of a save is waited for
+_MOST_AT_ONCE = 8
+_TITLES = {
+    Do.CHECKPOINT: "Not saved",
+    Do.PAUSE: "Could not pause",
+    Do.RESUME: "Could not resume",
+    Do.LIVE_VIEW: "The live view could not be opened",
+    Do.EXPLAIN: "There is no explanation",
+    Do.RESCUES: "The folder could not be opened",
+    Do.PROTECT: "Protection is as it was",
+    Do.SNOOZE: "Not snoozed",
+    Do.START_DAEMON: "The daemon did not start",
+    Do.START_AT_LOGIN: "Start at login is as it was",
+    Do.SETTINGS: "The settings could not be opened",
+}
+
+
+class Wishes:
+    """
+    Carries out wishes.
+
+    Args:
+        tell: shows a notice of our own.
+        done: called after each wish: what is shown may have changed.
+        status: the last one, or None.
+        login: starting at login; None: not to be set here.
+        path: the daemon's socket; None: this user's.
+    """
+
+    def __init__(
+        self,
+        tell: Callable[[Json], None],
+        done: Callable[[], None],
+        status: Callable[[], Json | None],
+        login: Login | None = None,
+        path: str | None = None,
+    ) -> None:
+        self._tell = tell
+        self._done = done
+        self._status = status
+        self._login = login
+        self._path = path
+        self._under_way: set[Wish] = set()
+        self._lock = threading.Lock()
+
+    def want(self, wish: Wish, about: Json | None = None) -> None:
+        """
+        Carry it out, off this thread.
+
+        Args:
+            wish: anything but `QUIT`. One that is under way already is left alone: double clicks.
+            about: the notice whose button was pressed; the answer takes its place.
+        """
+        with self._lock:
+            if wish in self._under_way or len(self._under_way) >= _MOST_AT_ONCE:
+                return
+            self._under_way.add(wish)
+        threading.Thread(target=self._carry_out, args=(wish, about), daemon=True).start()
+
+    def _carry_out(self, wish: Wish, about: Json | None) -> None:
+        try:
+            said = self._do(wish)
+            if said is not None:
+                title, body, urgency = said
+                self._tell(self._notice(wish, about, title, body, urgency))
+        except WatchdogError as error:
+            title = _with_name(_TITLES[wish.do], wish.task)
+            self._tell(self._notice(wish, about, title, str(error), "normal"))
+        except Exception as error:  # a fault of ours: the companion lives, and it is said
+            title = _with_name(_TITLES[wish.do], wish.task)
+            self._tell(self._notice(wish, about, title, repr(error), "normal"))
+        finally:
+            with self._lock:
+                self._under_way.discard(wish)
+            self._done()
+
+    def _do(self, wish: Wish) -> tuple[str, str, str] | None:
+        """Title, text and urgency of what is to be said; None: what is seen says enough."""
+        task = wish.task
+        if task is not None:
+            self._same(task)
+        if wish.do is Do.CHECKPOINT and task is not None:
+            return self._save(task)
+        if wish.do is Do.PAUSE and task is not None:
+            ask("task.pause", path=self._path, task=str(task.pid))
+            return _with_name("Paused", task), self._beware(task), "normal"
+        if wish.do is Do.RESUME and task is not None:
+            found = ask("task.resume", path=self._path, task=str(task.pid))
+            failures = found.get("failures") if isinstance(found, dict) else None
+            if failures:
+                raise WatchdogError(" ".join(map(str, failures)))
+            return _with_name("Running again", task), "It goes on where it was.", "low"
+        if wish.do is Do.SNOOZE:
+            return self._snooze(wish)
+        if wish.do is Do.PROTECT:
+            ask("protection.set", path=self._path, on=wish.on is True, for_s=wish.for_s)
+        elif wish.do is Do.LIVE_VIEW:
+            launching.in_terminal(launching.live_view_command())
+        elif wish.do is Do.EXPLAIN:
+            return self._explain(task)
+        elif wish.do is Do.RESCUES and wish.path is not None:
+            launching.open_folder(wish.path)
+        elif wish.do is Do.SETTINGS:
+            launching.edit(settings_file())
+        elif wish.do is Do.START_DAEMON:
+            launching.start_daemon()
+        elif wish.do is Do.START_AT_LOGIN and self._login is not None:
+            self._login.set(wish.on is True)
+        return None
+
+    def _same(self, task: Target) -> None:
+        """The pid is still the task that was clicked: menus and notices stay on the screen."""
+        for process in (self._status() or {}).get("processes") or ():
+            if isinstance(process, dict) and process.get("pid") == task.pid:
+                now = process.get("start_time")
+                if task.start_time is not None and now not in (None, task.start_time):
+                    raise WatchdogError(
+                        f"{task.name} (pid {task.pid}) has ended; another program has its "
+                        "number now. Nothing was done."
+                    )
+
+    def _save(self, task: Target) -> tuple[str, str, str]:
+        found = ask(
+            "task.checkpoint",
+            path=self._path,
+            wait_s=_SAVE_S + 10,
+            task=str(task.pid),
+            wait=True,
+            timeout_s=_SAVE_S,
+        )
+        requests = found.get("requests") if isinstance(found, dict) else None
+        result = requests[0] if requests else {}
+        detail = labels.plain(result.get("detail"), 300)
+        if result.get("status") not in ("done", "requested"):
+            raise WatchdogError(detail or "The daemon did not say why.")
+        step, seconds = labels.whole(result.get("step")), labels.number(result.get("seconds"))
+        parts = [] if step is None else [f"step {step}"]
+        if labels.number(result.get("bytes")) is not None:
+            parts.append(labels.size(result["bytes"]))
+        if seconds is not None:
+            parts.append(f"in {seconds:.1f} s")
+        what = ", ".join(parts)
+        lines = [f"{what[:1].upper()}{what[1:]}."] if what else [detail]
+        if result.get("path"):
+            lines.append(labels.plain(result["path"], 300))
+        return _with_name("Saved", task), "\n".join(filter(None, lines)), "low"
+
+    def _beware(self, task: Target) -> str:
+        kind = None
+        for process in (self._status() or {}).get("processes") or ():
+            if isinstance(process, dict) and process.get("pid") == task.pid:
+                kind = process.get("kind")
+        text = "It keeps its memory and its state. Resume it here or in the menu of the icon."
+        if kind in ("notebook", "kernel"):
+            text += (
+                "\nDo not press Restart or Interrupt in Jupyter: a paused kernel cannot answer, "
+                "is killed, and loses its state."
+            )
+        elif kind is not None:
+            text += "\nIf it ran in a terminal, type fg there after that."
+        return text
+
+    def _snooze(self, wish: Wish) -> tuple[str, str, str] | None:
+        params: Json = {"for_s": wish.for_s if wish.for_s is not None else SNOOZE_S}
+        if wish.incident:
+            params["incident"] = wish.incident
+        elif wish.task is not None:
+            params["task"] = str(wish.task.pid)
+        ask("snooze", path=self._path, **params)
+        return None  # silence is what was asked for
+
+    def _explain(self, task: Target | None) -> tuple[str, str, str] | None:
+        words = ["explain"] if task is None else ["explain", str(task.pid)]
+        try:
+            launching.in_terminal(launching.own_command(words), hold=True)
+        except WatchdogError:
+            found = ask("explain", path=self._path, task=None if task is None else str(task.pid))
+            text = labels.plain_block(found.get("text") if isinstance(found, dict) else "", 1200)
+            return _with_name("Explained", task), text, "low"
+        return None
+
+    def _notice(self, wish: Wish, about: Json | None, title: str, body: str, urgency: str) -> Json:
+        task = None if wish.task is None else wish.task.pid
+        actions = []
+        if wish.do is Do.PAUSE and title.startswith("Paused"):
+            actions.append({"key": "resume", "label": "Resume"})
+        notice: Json = {
+            # The answer to the same wish takes the place of the one before.
+            "id": f"own-{task or wish.do}",
+            "incident": "",
+            "stage": "ok",
+            "urgency": urgency,
+            "title": title,
+            "body": body,
+            "task": task,
+            "start_time": None if wish.task is None else wish.task.start_time,
+            "name": None if wish.task is None else wish.task.name,
+            "actions": actions,
+            "unix_s": time.time(),
+        }
+        if about is not None and about.get("incident"):
+            notice["incident"] = about["incident"]
+            notice["stage"] = about.get("stage")
+        return notice
+
+
+def wish_of(notice: Json, key: str) -> Wish | None:
+    """What the button of a notice asks for; None: nothing that we know."""
+    pid = labels.whole(notice.get("task"))
+    task = None
+    if pid is not None:
+        name = labels.plain(notice.get("name") or notice.get("title"), 60)
+        task = Target(pid, labels.whole(notice.get("start_time")), name)
+    if key == "show":
+        return Wish(Do.LIVE_VIEW)
+    if key == "snooze":
+        incident = labels.plain(notice.get("incident"), 200) or None
+        return Wish(Do.SNOOZE, task, incident=incident, for_s=SNOOZE_S)
+    known = {"checkpoint": Do.CHECKPOINT, "pause": Do.PAUSE, "resume": Do.RESUME}.get(key)
+    return Wish(known, task) if known is not None and task is not None else None
+
+
+def settings_file() -> str:
+    """
+    Path of config.toml, made with a few words in it where there is none: editors open files.
+
+    Raises:
+        WatchdogError: it could not be written.
+    """
+    path = paths.config_file()
+    try:
+        os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(
+                "# Settings of watchdog. Everything has a default: nothing needs to stand here.\n"
+                "# All keys with their values now: watchdog config\n"
+                "# After a change: watchdog reload\n"
+            )
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise WatchdogError(f"{path} could not be written: {error}") from error
+    return path
+
+
+def _with_name(title: str, task: Target | None) -> str:
+    return title if task is None else f"{title}: {task.name}"

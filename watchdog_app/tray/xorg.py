@@ -1,0 +1,78 @@
+"""
+pystray's backend for plain X11 trays, mended: the last resort of a desktop without a bus.
+
+As it comes, its window does not ask for button presses, so a click never
+arrives; its picture is stretched and its transparency lost; and a message that
+comes before its loop runs breaks it. It has no menu by design: any button
+opens the live view, which has all that the menu has.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import Xlib.X
+from PIL import Image
+
+# Connects to the display while it is imported: this module is imported when it is wanted.
+from pystray import _xorg
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Icon(_xorg.Icon):  # type: ignore[misc]
+    """An icon in an XEmbed tray."""
+
+    LIVE_LABELS = False
+    TAKES_RENDITIONS = True
+    _icon_data: Any
+    ground: tuple[int, int, int] = (45, 45, 48)  # what transparency is drawn on
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # Messages from other threads are compared with this one before the loop has begun.
+        self._thread = threading.current_thread()
+        super().__init__(*args, **kwargs)
+
+    @property
+    def docked(self) -> bool:
+        """A tray holds the icon."""
+        return self._systray_manager is not None
+
+    def _create_window(self) -> Any:
+        window = super()._create_window()
+        window.change_attributes(
+            event_mask=Xlib.X.ExposureMask | Xlib.X.StructureNotifyMask | Xlib.X.ButtonPressMask
+        )
+        return window
+
+    def _on_button_press(self, event: Any) -> None:
+        if event.detail in (1, 2, 3):  # left, middle, right; the wheel is none
+            self()
+
+    def _assert_icon_data(self, width: int, height: int) -> None:
+        if self._icon_data and self._icon_data.size == (width, height):
+            return
+        size = max(1, min(width, height))
+        icon = self._icon
+        image = icon.at(size) if hasattr(icon, "at") else icon.convert("RGBA").resize((size, size))
+        data = Image.new("RGB", (width, height), self.ground)
+        data.paste(image, ((width - size) // 2, (height - size) // 2), image)
+        self._icon_data = data
+
+
+def tray_there() -> bool:
+    """A tray for such icons runs on this display."""
+    import Xlib.display
+    from Xlib.error import XError
+
+    try:
+        display = Xlib.display.Display()
+    except (OSError, XError, Xlib.error.DisplayError):
+        return False
+    try:
+        name = f"_NET_SYSTEM_TRAY_S{display.get_default_screen()}"
+        return bool(display.get_selection_owner(display.intern_atom(name)))
+    finally:
+        display.close()
