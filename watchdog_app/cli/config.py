@@ -1,4 +1,4 @@
-"""`watchdog config`: the settings in force and where each comes from."""
+"""`watchdog config`: the settings in force, where each comes from, and how to change them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,22 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 NAME = "config"
-HELP = "show the settings in force and where each comes from"
+HELP = "show and change the settings, and where each comes from"
 DESCRIPTION = """\
 Show every setting, its value and where it comes from: the file, the environment or the
-default. Says so when a running daemon still uses other values."""
+default. Says so when a running daemon still uses other values. What is set is checked before
+it is written, comments and order of the file are kept, and a running daemon takes it over."""
 EPILOG = """\
 examples:
   watchdog config
-  watchdog config --default > "$(watchdog config --path)"
-  watchdog config --check && watchdog reload
-  watchdog config --check ./other.toml
+  watchdog config get stages.warn_s
+  watchdog config set stages.warn_s 5m
+  watchdog config set notify.quiet_hours 22:00-07:00
+  watchdog config unset stages.warn_s
+  watchdog config rule add --task 'interactive-*.ipynb' --no-pause
+  watchdog config edit
+  watchdog config check ./other.toml
+  watchdog config --default > "$(watchdog config path)"
 
 What each setting means: docs/configuration.md, or watchdog config --default.
 
@@ -38,7 +44,8 @@ exit codes: 0 the settings are good, 1 failure,
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the command."""
+    """Options of the command, and its verbs."""
+    from watchdog_app.cli.config_verbs import add_verbs
     from watchdog_app.cli.parser import add_color
 
     parser.add_argument("--json", action="store_true", help="print the settings as JSON")
@@ -54,32 +61,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--default", action="store_true", help="print a file with every default, explained"
     )
     add_color(parser)
+    add_verbs(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show, check or print."""
-    if sum((args.json, args.path, args.check is not None, args.default)) > 1:
+    """Show, check, print or change."""
+    chosen = sum((args.json, args.path, args.check is not None, args.default))
+    if args.verb not in (None, "show", "get") and chosen > 0:
+        raise UsageError("Give an option or a verb, not both.")
+    if chosen > 1:
         raise UsageError("Choose one of --json, --path, --check and --default.")
     where = paths.config_file()
-    if args.path:
+    if args.path or args.verb == "path":
         print(where)
         return EXIT_OK
     if args.default:
-        from watchdog_app.config import describe
-        from watchdog_app.core.settings import Settings
-
-        print("\n".join(as_toml(describe(Settings(), {}))))
+        print("\n".join(template()))
         return EXIT_OK
+    if args.check is not None or args.verb == "check":
+        return _check((args.file if args.verb == "check" else args.check) or "", where)
+    if args.verb in (None, "show"):
+        return _show(args, where)
+    from watchdog_app.cli import config_verbs
+
+    return config_verbs.carry_out(args, where)
+
+
+def _check(file: str, where: str) -> int:
+    from watchdog_app.config import load
+
+    load(file or None, required=bool(file))
+    what = plain(file or where)
+    there = file or os.path.exists(where)
+    print(f"{what} is good." if there else f"There is no {what}: the defaults are in force.")
+    return EXIT_OK
+
+
+def _show(args: argparse.Namespace, where: str) -> int:
     from watchdog_app.config import describe, load
 
-    if args.check is not None:
-        load(args.check or None, required=bool(args.check))
-        what = plain(args.check or where)
-        there = args.check or os.path.exists(where)
-        print(f"{what} is good." if there else f"There is no {what}: the defaults are in force.")
-        return EXIT_OK
     settings = describe(*load())
-    running = _of_the_daemon()
+    running = of_the_daemon()
     if args.json:
         from watchdog_app.cli.json_output import dumps
 
@@ -89,9 +111,17 @@ def run(args: argparse.Namespace) -> int:
     missing = "" if os.path.exists(where) else " (does not exist)"
     print(f"file: {plain(where)}{missing}\n")
     print("\n".join(_table(settings, where, args)))
-    for line in _differences(settings, running):
+    for line in differences(settings, running):
         print(line)
     return EXIT_OK
+
+
+def template() -> list[str]:
+    """The lines of a file that sets nothing and explains everything."""
+    from watchdog_app.config import describe
+    from watchdog_app.core.settings import Settings
+
+    return as_toml(describe(Settings(), {}))
 
 
 def as_toml(settings: list[Json]) -> list[str]:
@@ -108,7 +138,7 @@ def as_toml(settings: list[Json]) -> list[str]:
         lines.append("")
         lines += wrap(str(one["help"]), 96, first="# ", rest="# ")
         lines += wrap(f"accepted: {one['accepted']}", 96, first="# ", rest="#   ")
-        lines.append(f"# {name} = {_literal(one['value'])}")
+        lines.append(f"# {name} = {literal(one['value'])}")
     return [
         *lines,
         "",
@@ -120,7 +150,7 @@ def as_toml(settings: list[Json]) -> list[str]:
     ]
 
 
-def _literal(value: Any) -> str:
+def literal(value: Any) -> str:
     """A value as TOML: JSON has the same forms for what a setting can be."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return f"{value:.1f}"
@@ -133,9 +163,9 @@ def _table(settings: list[Json], where: str, args: argparse.Namespace) -> list[s
     for one in settings:
         value = one["value"]
         if isinstance(value, dict):
-            shown = ", ".join(f"{key} = {_literal(item)}" for key, item in value.items())
+            shown = ", ".join(f"{key} = {literal(item)}" for key, item in value.items())
         else:
-            shown = _literal(value)
+            shown = literal(value)
         source = "the file" if one["source"] == where else plain(one["source"])
         rows.append([str(one["key"]), plain(shown), source])
     head, *lines = Grid(rows, set(), gives_way=1, gap=2).lines(columns_of(), appearance.ellipsis)
@@ -146,7 +176,7 @@ def _table(settings: list[Json], where: str, args: argparse.Namespace) -> list[s
     return [appearance.paint(head, "bold"), *colored]
 
 
-def _of_the_daemon() -> list[Json] | None:
+def of_the_daemon() -> list[Json] | None:
     """The settings that a running daemon uses; None when there is none to ask."""
     from watchdog_app.protocol.client import Client
 
@@ -159,15 +189,15 @@ def _of_the_daemon() -> list[Json] | None:
     return [one for one in settings or [] if isinstance(one, dict)]
 
 
-def _differences(settings: list[Json], running: list[Json] | None) -> list[str]:
+def differences(settings: list[Json], running: list[Json] | None) -> list[str]:
     """What a running daemon does differently, and how to change that."""
     if running is None:
         return []
     here = {str(one["key"]): one["value"] for one in settings}
     there = {str(one.get("key")): one.get("value") for one in running}
     lines = [
-        f"  {plain(key)}: {plain(_literal(there.get(key)))} instead of "
-        f"{plain(_literal(here.get(key)))}"
+        f"  {plain(key)}: {plain(literal(there.get(key)))} instead of "
+        f"{plain(literal(here.get(key)))}"
         for key in dict.fromkeys([*here, *there])
         if here.get(key) != there.get(key)
     ]

@@ -8,7 +8,7 @@ from typing import Any
 
 from watchdog_app.core.outlook import Caution, CeilingKind
 from watchdog_app.core.settings import Turn
-from watchdog_app.units import MIB, format_bytes, format_duration, parse_bytes, parse_duration
+from watchdog_app.units import MIB, TIB, parse_bytes, parse_duration
 
 _DAY_S = 86400.0
 
@@ -70,10 +70,18 @@ def _within(low: float, high: float, parse: Callable[[str], float]) -> Callable[
     return read
 
 
+def _bound(seconds: float) -> str:
+    """An end of a range, in the largest unit that needs no fraction."""
+    for unit, unit_s in (("d", _DAY_S), ("h", 3600.0), ("min", 60.0), ("s", 1.0)):
+        if seconds >= unit_s and seconds % unit_s == 0:
+            return f"{seconds / unit_s:g} {unit}"
+    return f"{seconds * 1000:g} ms" if seconds else "0"
+
+
 def _duration(low_s: float, high_s: float, help_: str) -> Key:
     read = _within(low_s, high_s, parse_duration)
     accepted = (
-        f"a duration from {format_duration(low_s)} to {format_duration(high_s)}: "
+        f"a duration from {_bound(low_s)} to {_bound(high_s)}: "
         'seconds, or a text such as "500ms", "90s" or "15m"'
     )
     return Key(lambda value: float(read(value)), accepted, help_)
@@ -82,8 +90,7 @@ def _duration(low_s: float, high_s: float, help_: str) -> Key:
 def _size(low: int, high: int, help_: str) -> Key:
     read = _within(low, high, parse_bytes)
     accepted = (
-        f"a size from {format_bytes(low)} to {format_bytes(high)}: "
-        'bytes, or a text such as "64 MiB"'
+        f'a size from {low // MIB} MiB to {high // TIB} TiB: bytes, or a text such as "64 MiB"'
     )
     return Key(lambda value: int(read(value)), accepted, help_)
 
@@ -110,22 +117,26 @@ _CEILINGS = ", ".join(CeilingKind)
 KEYS: Mapping[str, Key] = {
     "watch.interval_s": _duration(0.1, 60, "time between two looks at the machine at rest"),
     "watch.fast_interval_s": _duration(
-        0.02, 10, "shortest time between two looks when a ceiling is near"
+        0.02, 10, "shortest time between two looks when a ceiling is near; at most `interval_s`"
     ),
     "watch.caution": Key(
         Caution,
         " or ".join(f'"{caution}"' for caution in Caution),
         "which mistake to avoid: low warns seldom, high saves early",
     ),
-    "stages.warn_s": _duration(1, _DAY_S, "warn when memory may be exhausted within this time"),
+    "stages.warn_s": _duration(
+        1, _DAY_S, "warn when memory may be exhausted within this time, on good evidence"
+    ),
     "stages.hold_s": _duration(
-        0, 3600, "pause when it may be exhausted within this time and nothing else helped"
+        0,
+        3600,
+        "pause when it may be exhausted within this time and nothing else helped; at most `warn_s`",
     ),
     "stages.safety_factor": _factor(
         1, 100, "ask for a checkpoint this many times (save time + one step) before the end"
     ),
     "stages.rescue_floor_s": _duration(
-        0, 3600, "ask for a checkpoint at the latest this long before the end"
+        0, 3600, "ask for a checkpoint at the latest this long before the end, if that is foreseen"
     ),
     "stages.settle_s": _duration(
         0, 3600, "time that an action is given to take effect before the next one"
@@ -149,7 +160,7 @@ KEYS: Mapping[str, Key] = {
         "hours, in local time, in which only critical notices are shown",
     ),
     "journal.max_age_s": _duration(3600, 3650 * _DAY_S, "how long the past is kept"),
-    "journal.max_bytes": _size(MIB, 1024**4, "how large the journal may grow"),
+    "journal.max_bytes": _size(MIB, TIB, "how large the journal may grow"),
 }
 
 RULE_KEYS: Mapping[str, Key] = {

@@ -1,0 +1,291 @@
+"""
+config.toml changed by a program, with the comments and the order of its owner kept.
+
+Text in, text out; `write` alone touches the disk. Never used by the daemon:
+tomlkit is as large as a quarter of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from watchdog_app.config.keys import KEYS, RULE_KEYS, Key
+from watchdog_app.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tomlkit import TOMLDocument
+
+
+def value_of(key: str, words: Sequence[str]) -> Any:
+    """
+    What was typed, as a TOML value that this key accepts.
+
+    Args:
+        key: such as "stages.warn_s", or the name of a key of a rule.
+        words: `5m`, `true`, `["a", "b"]`, or the items of a list one by one.
+
+    Raises:
+        ConfigError: there is no such key, or it does not accept that.
+    """
+    spec = _spec(key)
+    import tomllib
+
+    joined = " ".join(words)
+    candidates: list[Any] = []
+    try:
+        candidates.append(tomllib.loads(f"x = {joined}")["x"])
+    except ValueError:
+        pass
+    candidates += [joined, list(words)] if len(words) == 1 else [list(words), joined]
+    for candidate in candidates:
+        try:
+            spec.read(candidate)
+        except (ValueError, OverflowError, RecursionError):
+            continue
+        if isinstance(candidate, str) and candidate.lower() in ("true", "false"):
+            return candidate.lower() == "true"
+        return candidate
+    raise ConfigError(f"{key} = {joined!r} is not accepted. It must be {spec.accepted}.")
+
+
+def with_value(text: str, key: str, value: Any) -> str:
+    """The file with this key set: where it stood before, or commented out, or atop its table."""
+    import tomlkit
+
+    document = _document(text)
+    section, _, name = key.partition(".")
+    if section in document:
+        table = document[section]
+        added = None if name in table else _added(text, section, name, _literal(value))
+        table[name] = value
+        if added is not None and _same(added, document):
+            return added
+    else:
+        table = tomlkit.table()
+        table[name] = value
+        if text.strip():
+            document.add(tomlkit.nl())
+        document[section] = table
+    return _with_line_end(tomlkit.dumps(document))
+
+
+def without(text: str, key: str) -> str:
+    """The file without this key; a table that holds nothing more, comments neither, goes too."""
+    import tomlkit
+
+    document = _document(text)
+    section, _, name = key.partition(".")
+    if section not in document or name not in document[section]:
+        return text
+    del document[section][name]
+    if not document[section].as_string().strip():
+        del document[section]
+    return tomlkit.dumps(document)
+
+
+def with_rule(text: str, rule: Mapping[str, Any]) -> str:
+    """
+    The file with one rule more, before all others: the first that matches wins.
+
+    Raises:
+        ConfigError: the rules of the file are written in a way that takes no further one.
+    """
+    lines = ["[[rule]]"]
+    lines += [f"{name} = {_literal(value)}" for name, value in rule.items()]
+    block = "\n".join(lines) + "\n"
+    document = _document(text)
+    if "rule" not in document:
+        return f"{_with_line_end(text)}\n{block}" if text.strip() else block
+    from watchdog_app.config.lines import line_of
+
+    line = line_of(text, ("rule", 1))
+    if line is None:
+        raise ConfigError("The rules of the file are written as rule = [...]: write [[rule]] each.")
+    every = text.splitlines(keepends=True)
+    at = _above(every, line - 1)  # what is said above a rule stays above it
+    return "".join([*every[:at], f"{block}\n", *every[at:]])
+
+
+def without_rule(text: str, number: int) -> str:
+    """
+    The file without one rule.
+
+    Raises:
+        ConfigError: there is no rule of this number, counted from 1.
+    """
+    import tomlkit
+
+    document = _document(text)
+    rules = document.get("rule", [])
+    if not 1 <= number <= len(rules):
+        raise ConfigError(f"There is no rule {number}; there are {len(rules)}.")
+    cut = _without_lines(text, number)
+    if len(rules) == 1:
+        del document["rule"]
+    else:
+        del rules[number - 1]
+    return cut if _same(cut, document) else tomlkit.dumps(document)
+
+
+def write(path: str, text: str, before: str | None) -> None:
+    """
+    Put a text in the place of the file, all or nothing. Links are followed, the mode is kept.
+
+    Args:
+        path: the file; its folder is made where there is none.
+        text: what is to stand there.
+        before: what stood there when it was read, None: nothing did.
+
+    Raises:
+        ConfigError: it cannot be written, or somebody else has changed it meanwhile.
+    """
+    real = os.path.realpath(path)
+    folder = os.path.dirname(real)
+    temporary = None
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        if current(real) != before:
+            raise ConfigError(f"{path} was changed by somebody else meanwhile. Try again.")
+        handle, temporary = tempfile.mkstemp(prefix=".config-", suffix=".toml", dir=folder)
+        with open(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if before is not None:
+            _keep_owner(real, temporary)
+        os.replace(temporary, real)
+        temporary = None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror or error}.") from error
+    finally:
+        if temporary is not None:
+            os.unlink(temporary)
+
+
+def current(path: str) -> str | None:
+    """
+    The text of the file, line ends as they are; None: there is no file.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}.") from error
+
+
+def _keep_owner(real: str, temporary: str) -> None:
+    status = os.stat(real)
+    os.chmod(temporary, status.st_mode & 0o7777)
+    own = os.stat(temporary)
+    if hasattr(os, "chown") and (own.st_uid, own.st_gid) != (status.st_uid, status.st_gid):
+        os.chown(temporary, status.st_uid, status.st_gid)
+
+
+def _spec(key: str) -> Key:
+    spec = KEYS.get(key) or RULE_KEYS.get(key)
+    if spec is None:
+        raise ConfigError(unknown(key))
+    return spec
+
+
+def unknown(key: str) -> str:
+    """That there is no such key, and which was meant."""
+    from difflib import get_close_matches
+
+    same = [one for one in KEYS if one.partition(".")[2] == key]
+    near = same or get_close_matches(key, list(KEYS), 1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    return f"There is no setting {key!r}.{hint} All settings: watchdog config"
+
+
+def _document(text: str) -> TOMLDocument:
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        return tomlkit.parse(text)
+    except (TOMLKitError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"The file is not valid TOML: {error}. Mend it: watchdog config edit"
+        ) from error
+
+
+def _added(text: str, section: str, name: str, literal: str) -> str | None:
+    """
+    The file with a key more in a table that has a header of its own; None where it has none.
+
+    In the place of `# name = default` where such a line is, else right below the header: what
+    stands at the end of a table, comments mostly, may belong to the next one.
+    """
+    from watchdog_app.config.lines import line_of
+
+    begin = line_of(text, (section,))
+    lines = text.splitlines(keepends=True)
+    if begin is None or not lines[begin - 1].lstrip().startswith("["):
+        return None
+    line = f"{name} = {literal}"
+    commented = re.compile(rf"#\s*{re.escape(name)}\s*=")
+    for at in range(begin, len(lines)):
+        if lines[at].lstrip().startswith("["):
+            break
+        if commented.match(lines[at]):
+            lines[at] = f"{line}{_end(lines[at])}"
+            return "".join(lines)
+    header = lines[begin - 1]
+    lines[begin - 1] = f"{header.rstrip()}{_end(header)}{line}{_end(header)}"
+    return "".join(lines)
+
+
+def _without_lines(text: str, number: int) -> str:
+    """The file without the lines of one rule and the comment right above it."""
+    from watchdog_app.config.lines import line_of
+
+    lines = text.splitlines(keepends=True)
+    header = line_of(text, ("rule", number))
+    if header is None:
+        return text
+    begin = _above(lines, header - 1)
+    end = header
+    while end < len(lines) and not lines[end].lstrip().startswith("["):
+        end += 1
+    return "".join([*lines[:begin], *lines[_above(lines, end) if end < len(lines) else end :]])
+
+
+def _above(lines: Sequence[str], at: int) -> int:
+    """Where the comment right above a line begins."""
+    while at > 0 and lines[at - 1].lstrip().startswith("#"):
+        at -= 1
+    return at
+
+
+def _same(text: str, document: TOMLDocument) -> bool:
+    """Whether a text says what was wanted: lines were moved by rules of thumb."""
+    import tomllib
+
+    try:
+        return tomllib.loads(text) == document.unwrap()
+    except ValueError:
+        return False
+
+
+def _end(line: str) -> str:
+    return line[len(line.rstrip("\r\n")) :] or "\n"
+
+
+def _literal(value: Any) -> str:
+    import tomlkit
+
+    return str(tomlkit.item(value).as_string())
+
+
+def _with_line_end(text: str) -> str:
+    return text if not text or text.endswith("\n") else f"{text}\n"
