@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "agent": {"protocol", "paths", *BASE},
     "traces": {"core", *BASE},
     "demo": {"protocol", "actions.memory_group", "paths", *BASE},
+    "doctor": {"core", "sensors", "config", "protocol", "paths", *BASE},
 }
 # Single modules that may reach further, and why.
 EXCEPTIONS = {
@@ -41,6 +42,8 @@ EXCEPTIONS = {
     "watchdog_app.cli.resume": {"daemon.offline"},  # a pause can be undone without one
     "watchdog_app.cli.config": {"core.settings"},
     "watchdog_app.cli.demo": {"demo"},
+    "watchdog_app.cli.doctor": {"doctor"},
+    "watchdog_app.cli.doctor_text": {"doctor.finding"},
     "watchdog_app.cli.install_desktop": {"desktop"},
     "watchdog_app.cli.uninstall_desktop": {"desktop"},
     "watchdog_app.cli.tray": {"tray", "desktop"},

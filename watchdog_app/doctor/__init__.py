@@ -1,0 +1,1 @@
+"""Finds why trainings crash before they do: `watchdog doctor`."""

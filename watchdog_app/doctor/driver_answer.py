@@ -1,0 +1,170 @@
+"""What the driver library answers: not at all, wrongly, or with its cards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from watchdog_app.doctor import driver_files, gpu, versions
+from watchdog_app.doctor.facts import Facts
+from watchdog_app.doctor.finding import Finding, Severity, fine, unchecked
+from watchdog_app.doctor.gpu import Driver
+
+_ID = "driver.answer"
+_KERNEL_LOG = "sudo dmesg | grep -iE 'nvrm|xid' | tail"
+
+
+def check(facts: Facts) -> Iterator[Finding]:
+    """Ask the driver, in a child: it may hang or crash."""
+    machine = facts.machine
+    loaded = driver_files.module_loaded(machine)
+    if not facts.expects_gpu and not loaded:
+        return
+    if not loaded and not machine.exists("/dev/dxg") and not facts.is_tegra:
+        return  # said already; asking would repeat it in the driver's words
+    if any(
+        "suspended" == machine.read("/sys/bus/pci/devices", card, "power/runtime_status")
+        for card in facts.cards
+    ):
+        yield unchecked(
+            _ID,
+            "The state of the GPU",
+            "it is asleep to save power, and asking would wake it",
+            remedy="Run this again while something uses the GPU.",
+        )
+        return
+    if not driver_files.libraries(machine, "libnvidia-ml.so.1"):
+        return
+    driver = facts.driver()
+    if driver.hung_in:
+        yield Finding(
+            "driver.hung",
+            Severity.ERROR,
+            f"The driver does not answer: {driver.hung_in} did not return within "
+            f"{driver.seconds:.0f} s.",
+            "Every program that touches the GPU now hangs with it, and cannot be ended.",
+            "Look at the kernel log, save what still runs on the CPU, and restart the machine.",
+            (_KERNEL_LOG, "sudo reboot"),
+        )
+    elif driver.crashed_in:
+        yield Finding(
+            "driver.crashed",
+            Severity.ERROR,
+            f"The driver's library crashed in {driver.crashed_in} ({driver.error}).",
+            "A training that loads the same library can crash with it; nvidia-smi does too.",
+            "Install the driver again as a whole; under WSL update Windows' driver.",
+            ("nvidia-smi", _KERNEL_LOG),
+        )
+    elif driver.answers:
+        yield from _answering(facts, driver)
+    else:
+        yield _failed(facts, driver)
+
+
+def _answering(facts: Facts, driver: Driver) -> Iterator[Finding]:
+    cuda = versions.show(driver.cuda) or "unknown"
+    shown = ", ".join(gpu.label(card) for card in driver.usable) or "no card"
+    yield fine(
+        _ID,
+        f"Driver {versions.show(driver.version) or 'of unknown version'} answers, CUDA up to "
+        f"{cuda}: {shown}.",
+    )
+    if not driver.cards:
+        yield Finding(
+            "driver.no-cards",
+            Severity.ERROR,
+            "The driver runs and knows no GPU.",
+            "CUDA finds no device.",
+            "The kernel log says why the driver gave the card up: power, seating, or an address "
+            "space that the firmware did not assign (switch on 'Above 4G decoding').",
+            (_KERNEL_LOG,),
+        )
+    for card in driver.cards:
+        code = card.get("code")
+        if code:
+            yield _lost(card, code)
+    if facts.machine.command("nvidia-smi") is None and not facts.is_tegra:
+        yield Finding(
+            "driver.nvidia-smi",
+            Severity.INFO,
+            "The command nvidia-smi is not on the PATH; nothing depends on it.",
+        )
+
+
+def _lost(card: dict[str, object], code: object) -> Finding:
+    name = gpu.label(card)
+    if code == gpu.GPU_IS_LOST:
+        return Finding(
+            "driver.gpu-lost",
+            Severity.ERROR,
+            f"{name} is lost: it no longer answers on its bus.",
+            "The training that was on it is dead; new ones see fewer GPUs, or none.",
+            "Restart the machine with the power switched off in between. If it happens again, "
+            "check the card's power cables, its seat and its temperature.",
+            ("sudo dmesg | grep -iE 'xid|fallen off the bus'", "sudo poweroff"),
+        )
+    if code == gpu.RESET_REQUIRED:
+        return Finding(
+            "driver.reset-required",
+            Severity.ERROR,
+            f"{name} has to be reset before it can be used again.",
+            "No program can start on it; other GPUs go on.",
+            "End all that uses it, then reset it; if that fails, restart the machine.",
+            (f"sudo nvidia-smi --gpu-reset -i {card.get('index')}", "sudo reboot"),
+        )
+    return Finding(
+        "driver.gpu-error",
+        Severity.ERROR,
+        f"{name} answers with an error: {card.get('error')}.",
+        "A training on it will fail in the same way.",
+        "Look at the kernel log.",
+        (_KERNEL_LOG,),
+    )
+
+
+def _failed(facts: Facts, driver: Driver) -> Finding:
+    machine = facts.machine
+    what = f"The driver library could not be initialised: {driver.error}."
+    why = "CUDA fails in the same way: no GPU is found."
+    if driver.code == gpu.VERSION_MISMATCH:
+        return Finding(
+            "driver.api-mismatch",
+            Severity.ERROR,
+            "The driver's library and the loaded kernel module are of different versions.",
+            "CUDA and nvidia-smi fail for every program that starts now; trainings that run "
+            "already go on.",
+            "The driver was updated under the running system: restart once trainings have saved.",
+            ("sudo reboot",),
+        )
+    if driver.code in (gpu.UNKNOWN, gpu.NO_PERMISSION) and machine.container:
+        return Finding(
+            "driver.container-lost",
+            Severity.ERROR,
+            f"This {machine.container} container has lost its right to use the GPU "
+            f"({driver.error}).",
+            "After 'systemctl daemon-reload' on the host a running container may no longer open "
+            "the device nodes: running trainings go on, new ones find no GPU.",
+            "Start the container again. To keep it from coming back, hand the devices over by CDI.",
+            (
+                "docker restart CONTAINER",
+                "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+                "docker run --device nvidia.com/gpu=all IMAGE",
+            ),
+        )
+    if driver.code == gpu.LIBRARY_NOT_FOUND:
+        return unchecked(
+            _ID,
+            "The state of the GPUs",
+            "the library of the driver was not loaded",
+            severity=Severity.WARNING,
+            remedy="See the findings on the driver above.",
+        )
+    if driver.code is None:
+        return unchecked(_ID, "The state of the GPUs", driver.error, severity=Severity.WARNING)
+    return Finding(
+        "driver.init-failed",
+        Severity.ERROR,
+        what,
+        why,
+        "Look at the kernel log; then load the module again or restart.",
+        (_KERNEL_LOG, "sudo modprobe nvidia", "sudo reboot"),
+    )

@@ -1,0 +1,142 @@
+"""Where the driver left its traces: kernel module, libraries, device nodes. Reads, never judges."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from watchdog_app.doctor import versions
+from watchdog_app.doctor.machine import Machine
+from watchdog_app.doctor.versions import Version
+
+_MODULE_VERSION = re.compile(
+    r"(?:Kernel Module|Module for \S+)\s+(?:for \S+\s+)?(\d+\.\d+(?:\.\d+)?)"
+)
+_LIBRARY_VERSION = re.compile(r"\.so\.(\d+\.\d+(?:\.\d+)?)$")
+_CACHE_ENTRY = re.compile(rb"/[\x20-\x7e]{3,400}")
+
+_USUAL = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/lib/wsl/lib",
+    "/usr/lib/x86_64-linux-gnu/nvidia/current",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/nvidia/lib",
+    "/run/opengl-driver/lib",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A shared library of the driver."""
+
+    path: str  # without the root
+    version: Version  # of its file name; empty: it does not say
+    stub: bool  # a placeholder of the CUDA toolkit to link against; it drives nothing
+
+
+def module_version(machine: Machine) -> Version:
+    """Version of the kernel module that is loaded; empty: none, or it does not say."""
+    text = machine.read("/proc/driver/nvidia/version") or ""
+    found = _MODULE_VERSION.search(text)
+    return versions.parse(found[1] if found else machine.read("/sys/module/nvidia/version"))
+
+
+def module_loaded(machine: Machine) -> bool:
+    """Whether the kernel holds NVIDIA's module."""
+    return machine.exists("/sys/module/nvidia") or machine.exists("/proc/driver/nvidia/version")
+
+
+def libraries(machine: Machine, name: str) -> list[Library]:
+    """
+    Every copy of a library that the loader may find, the one it takes first.
+
+    Args:
+        machine: where.
+        name: as programs ask for it: "libcuda.so.1".
+    """
+    found: dict[str, Library] = {}
+    listed = machine.env.get("LD_LIBRARY_PATH", "").split(":")
+    for folder in (*filter(os.path.isabs, listed), *_cached(machine, name), *_USUAL):
+        path = f"{folder.rstrip('/')}/{name}"
+        if not machine.exists(path):
+            continue
+        real = os.path.realpath(machine.path(path))
+        if os.path.exists(real):
+            version = _LIBRARY_VERSION.search(real)
+            parsed = versions.parse(version[1]) if version else ()
+            found.setdefault(real, Library(path, parsed, "/stubs" in folder))
+    return list(found.values())
+
+
+def _cached(machine: Machine, name: str) -> list[str]:
+    """Folders of a library in the loader's cache, in its order."""
+    try:
+        with open(machine.path("/etc/ld.so.cache"), "rb") as file:
+            data = file.read(8 << 20)
+    except OSError:
+        return []
+    ending = f"/{name}".encode()
+    # The cache holds paths as texts that end in a zero byte (glibc, sysdeps/generic/dl-cache.h).
+    paths = [path for path in data.split(b"\0") if path.endswith(ending)]
+    folders = [
+        os.fsdecode(found[0][: -len(ending)])
+        for path in paths
+        if (found := _CACHE_ENTRY.findall(path))
+    ]
+    return list(dict.fromkeys(folder for folder in folders if folder))
+
+
+def kernel(machine: Machine) -> str:
+    """The running kernel, as the folders below /lib/modules are named."""
+    return machine.read("/proc/sys/kernel/osrelease") or ""
+
+
+def built_modules(machine: Machine) -> tuple[bool, list[str]]:
+    """Whether a module was built for the running kernel, and for which others there is one."""
+    running = kernel(machine)
+    own, others = False, []
+    for name in machine.names("/lib/modules"):
+        if _has_module(machine, f"/lib/modules/{name}"):
+            own = own or name == running
+            if name != running:
+                others.append(name)
+    return own, others
+
+
+def _has_module(machine: Machine, folder: str) -> bool:
+    listed = machine.read(folder, "modules.dep") or ""
+    if "/nvidia.ko" in listed or "/nvidia-current.ko" in listed:
+        return True
+    places = (
+        "updates/dkms",
+        "updates",
+        "extra",
+        "extra/nvidia",
+        "kernel/drivers/video",
+        "kernel/nvidia",
+        "extramodules",
+        "misc",
+    )
+    return any(
+        name.startswith(("nvidia.ko", "nvidia-current.ko"))
+        for place in places
+        for name in machine.names(folder, place)
+    )
+
+
+def secure_boot(machine: Machine) -> bool | None:
+    """Whether the firmware demands signed modules; None: it does not say."""
+    for name in machine.names("/sys/firmware/efi/efivars"):
+        if name.startswith("SecureBoot-"):
+            try:
+                with open(machine.path("/sys/firmware/efi/efivars", name), "rb") as file:
+                    data = file.read(16)  # four bytes of attributes, then the value
+            except OSError:
+                return None
+            return data[-1:] == b"\x01" if len(data) > 4 else None
+    return None

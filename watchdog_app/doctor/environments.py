@@ -1,0 +1,263 @@
+"""
+The Python environments that trainings run in: which there are, and what each holds.
+
+Each framework is imported in a child of its own: one that crashes hides no other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from watchdog_app.doctor import children
+from watchdog_app.doctor.machine import Machine, Process
+from watchdog_app.errors import UsageError
+from watchdog_app.units import GIB, format_bytes
+
+FRAMEWORKS = {"tensorflow": "TensorFlow", "torch": "PyTorch", "jax": "JAX"}
+
+_MARK = "@watchdog-doctor "
+_PROBE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe.py")
+_MOST = 4  # environments; more would take minutes
+_VERSIONS_S = 15.0
+_IMPORT_BYTES = 2 * GIB  # TensorFlow with its CUDA libraries takes about 1 GiB
+_TENSORFLOWS = ("tensorflow", "tensorflow-gpu", "tensorflow-cpu", "tf-nightly", "intel-tensorflow")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a framework said of itself."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    step: str | None = None  # the one it was at when it ended early
+    error: str | None = None  # how it ended early; None: it came to its end
+    stderr: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """One interpreter with what is installed for it."""
+
+    python: str
+    source: str  # how it was found: "VIRTUAL_ENV", "--python"
+    installed: Answer = field(default_factory=Answer)
+    frameworks: Mapping[str, Answer] = field(default_factory=dict)  # those that were imported
+
+    @property
+    def dists(self) -> dict[str, str]:
+        """Versions of the distributions that matter here, by name."""
+        found = self.installed.values.get("dists")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def conda(self) -> list[str]:
+        """Conda packages that matter here, `name-version-build`."""
+        found = self.installed.values.get("conda")
+        return found if isinstance(found, list) else []
+
+    def version(self, framework: str) -> str | None:
+        """Version of a framework that is installed; None: it is not."""
+        names = _TENSORFLOWS if framework == "tensorflow" else (framework,)
+        for name in names:
+            if name in self.dists:
+                return self.dists[name]
+        for package in self.conda:
+            name, _, rest = package.rpartition("-")[0].rpartition("-")
+            if name in (framework, f"py{framework}"):
+                return rest
+        return None
+
+
+def find(machine: Machine, running: Iterable[Process]) -> list[tuple[str, str]]:
+    """
+    Interpreters and how each was found, the likeliest first.
+
+    Raises:
+        UsageError: what was given with --python is no interpreter and no environment.
+    """
+    if machine.python is not None:
+        return [(_given(machine, machine.python), "--python")]
+    found: list[tuple[str, str]] = []
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        folder = machine.env.get(variable, "")
+        python = _in_folder(folder) if os.path.isabs(folder) else None
+        if python:
+            found.append((python, variable))
+    for process in running:
+        python = _of_process(machine, process)
+        if python:
+            found.append((python, f"runs now, pid {process.pid}"))
+    for name in ("python3", "python"):
+        where = machine.command(name)
+        if where:
+            found.append((machine.path(where), f"{name} on the PATH"))
+    if machine.is_real and sys.executable:
+        found.append((sys.executable, "watchdog's own"))
+    for python, name in _kernelspecs(machine):
+        found.append((python, f"Jupyter kernel {name}"))
+    distinct: dict[str, tuple[str, str]] = {}
+    for python, source in found:
+        # By folder: the python of a virtual environment is a link to another's.
+        distinct.setdefault(os.path.realpath(os.path.dirname(python)), (python, source))
+    return list(distinct.values())[:_MOST]
+
+
+def look(machine: Machine, python: str, source: str) -> Environment:
+    """What is installed for an interpreter; nothing is imported."""
+    return Environment(python, source, _probe(machine, python, ["versions"], _VERSIONS_S))
+
+
+def import_frameworks(
+    machine: Machine,
+    environment: Environment,
+    available_bytes: int | None,
+    use_gpu: bool,
+    tell: Callable[[str], None],
+) -> Environment:
+    """
+    The environment with what its frameworks say of themselves.
+
+    Args:
+        machine: where.
+        environment: as `look` found it.
+        available_bytes: RAM that is left; with too little nothing is imported.
+        use_gpu: whether a small computation on the GPU may be tried.
+        tell: is told what is being waited for.
+    """
+    answers: dict[str, Answer] = {}
+    for name, title in FRAMEWORKS.items():
+        if environment.version(name) is None:
+            continue
+        if available_bytes is not None and available_bytes < _IMPORT_BYTES:
+            left = format_bytes(available_bytes)
+            reason = f"only {left} of RAM is available, and importing {title} takes up to 2 GiB"
+            answers[name] = Answer(error=reason)
+            continue
+        tell(f"importing {title}")
+        words = [name, "use"] if use_gpu else [name]
+        answers[name] = _probe(machine, environment.python, words, machine.timeout_s)
+    return Environment(environment.python, environment.source, environment.installed, answers)
+
+
+def _probe(machine: Machine, python: str, words: list[str], timeout_s: float) -> Answer:
+    env = {
+        **machine.env,
+        # What TensorFlow has to say about missing libraries is a message of level 0.
+        "TF_CPP_MIN_LOG_LEVEL": "0",
+        # A look must not take the whole card from a training that runs.
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    env.pop("TF_GPU_ALLOCATOR", None)
+    env.pop("__PYVENV_LAUNCHER__", None)
+    try:
+        ended = children.run([python, _PROBE, *words], timeout_s, env, cwd=machine.cwd)
+    except OSError as error:
+        return Answer(error=f"{python} could not be started: {error.strerror or error}")
+    return read(ended)
+
+
+def read(ended: children.Ended) -> Answer:
+    """What a probe's output means; the output may hold anything and end anywhere."""
+    values: dict[str, Any] = {}
+    step: str | None = None
+    error: str | None = None
+    heard = False
+    for line in ended.stdout.splitlines():
+        if not line.startswith(_MARK):
+            continue
+        try:
+            said = json.loads(line[len(_MARK) :])
+        except ValueError:
+            continue
+        if not isinstance(said, dict):
+            continue
+        heard = True
+        if isinstance(said.get("result"), dict):
+            values.update(said["result"])
+        if "step" in said:
+            step = said["step"]
+        if isinstance(said.get("error"), str):
+            error = said["error"]
+    if error is None and (ended.code != 0 or not heard):
+        last = ended.stderr.strip().splitlines()[-1:]
+        error = ended.ending + (f": {last[0]}" if last and not ended.timed_out else "")
+    return Answer(values, step if error else None, error, ended.stderr)
+
+
+def _given(machine: Machine, word: str) -> str:
+    """The interpreter that --python means: a program, a folder, or the name of a conda one."""
+    path = os.path.join(machine.cwd, os.path.expanduser(word))
+    if os.path.isdir(path):
+        python = _in_folder(path)
+        if python:
+            return python
+        raise UsageError(f"{word} holds no bin/python; name an interpreter or its environment.")
+    if os.access(path, os.X_OK):
+        return path
+    if os.path.exists(path):
+        raise UsageError(f"{word} cannot be run; name a Python interpreter or its environment.")
+    if os.sep not in word:
+        found = machine.command(word)
+        if found:
+            return machine.path(found)
+        for folder in _conda_environments(machine):
+            python = _in_folder(folder) if os.path.basename(folder) == word else None
+            if python:
+                return python
+    raise UsageError(
+        f"There is no Python at {word}; name an interpreter, the folder of a virtual environment, "
+        "or a conda environment."
+    )
+
+
+def _in_folder(folder: str) -> str | None:
+    for name in ("bin/python", "bin/python3", "python", "Scripts/python.exe"):
+        path = os.path.join(folder, name)
+        if os.access(path, os.X_OK) and not os.path.isdir(path):
+            return path
+    return None
+
+
+def _conda_environments(machine: Machine) -> list[str]:
+    home = machine.env.get("HOME", "")
+    text = (machine.read(home, ".conda/environments.txt") or "") if home else ""
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _of_process(machine: Machine, process: Process) -> str | None:
+    """The interpreter of a kernel or training of this user; None: it is none."""
+    if process.uid != machine.uid or not process.argv:
+        return None
+    kernel = any("ipykernel" in word for word in process.argv[:4])
+    if not kernel:
+        maps = machine.read("/proc", str(process.pid), "maps") or ""
+        if "tensorflow" not in maps and "libtorch" not in maps and "jaxlib" not in maps:
+            return None
+    first = process.argv[0]
+    # The name that it was started by tells the environment; the program behind it does not.
+    if os.path.isabs(first) and os.path.basename(first).startswith("python"):
+        return first if os.access(first, os.X_OK) else None
+    return None
+
+
+def _kernelspecs(machine: Machine) -> list[tuple[str, str]]:
+    home = machine.env.get("HOME", "")
+    shared = machine.env.get("JUPYTER_DATA_DIR") or f"{home}/.local/share/jupyter"
+    found = []
+    for folder in (shared, "/usr/local/share/jupyter", "/usr/share/jupyter"):
+        for name in machine.names(folder, "kernels"):
+            try:
+                text = machine.read(folder, "kernels", name, "kernel.json") or ""
+                python = json.loads(text)["argv"][0]
+            except (ValueError, KeyError, IndexError, TypeError):
+                continue
+            usable = isinstance(python, str) and os.path.isabs(python)
+            if usable and "python" in os.path.basename(python) and os.access(python, os.X_OK):
+                found.append((python, name))
+    return found

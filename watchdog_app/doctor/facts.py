@@ -1,0 +1,142 @@
+"""What several checks need to know, found out once, by whoever asks first."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from watchdog_app.core.records import HostMemory
+from watchdog_app.doctor import environments, gpu
+from watchdog_app.doctor.environments import Environment
+from watchdog_app.doctor.gpu import Driver
+from watchdog_app.doctor.machine import Machine, Process, processes
+from watchdog_app.errors import SensorError
+from watchdog_app.sensors.host import HostReader
+from watchdog_app.units import GIB
+
+T = TypeVar("T")
+
+_USE_BYTES = 2 * GIB  # device memory: a CUDA context with cuDNN takes up to 1 GiB
+
+
+class _Once(Generic[T]):
+    """A value that is computed by the first who asks; an error is raised for everybody."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._value: T | None = None
+        self._error: Exception | None = None
+        self._done = False
+
+    def __call__(self) -> T:
+        with self._lock:
+            if not self._done:
+                try:
+                    self._value = self._make()
+                except Exception as error:
+                    self._error = error
+                self._done = True
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value]
+
+
+class Facts:
+    """Facts about one machine; safe to ask from several threads."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        driver_probe: tuple[str, ...] = gpu.PROBE,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """
+        Args:
+            machine: where to look.
+            driver_probe: the program that asks the driver library.
+            tell: is told what is being waited for.
+        """
+        self.machine = machine
+        self._tell = tell
+        self._driver_probe = driver_probe
+        self.driver: Callable[[], Driver] = _Once(self._ask_driver)
+        self.processes: Callable[[], list[Process]] = _Once(lambda: processes(machine))
+        self.memory: Callable[[], HostMemory | None] = _Once(self._read_memory)
+        self.environments: Callable[[], list[Environment]] = _Once(self._look_at_environments)
+
+    @property
+    def cards(self) -> list[str]:
+        """PCI addresses of NVIDIA's graphics cards, whatever the driver says."""
+        return self._pci("0x03")
+
+    @property
+    def switches(self) -> list[str]:
+        """PCI addresses of NVSwitches."""
+        return self._pci("0x0680")
+
+    def _pci(self, kind: str) -> list[str]:
+        folder = "/sys/bus/pci/devices"
+        found = []
+        for address in self.machine.names(folder):
+            vendor = self.machine.read(folder, address, "vendor")
+            class_ = self.machine.read(folder, address, "class") or ""
+            if vendor == "0x10de" and class_.startswith(kind):
+                found.append(address)
+        return found
+
+    @property
+    def expects_gpu(self) -> bool:
+        """Whether there is an NVIDIA GPU to be used here, on the bus, through WSL or in a chip."""
+        return bool(self.cards) or self.machine.exists("/dev/dxg") or self.is_tegra
+
+    @property
+    def is_tegra(self) -> bool:
+        """A Jetson: its GPU is no PCI device."""
+        machine = self.machine
+        compatible = machine.read("/proc/device-tree/compatible") or ""
+        return machine.exists("/etc/nv_tegra_release") or "nvidia,tegra" in compatible
+
+    def _ask_driver(self) -> Driver:
+        self._tell("asking the driver")
+        return gpu.ask(self.machine, self._driver_probe)
+
+    def _read_memory(self) -> HostMemory | None:
+        machine = self.machine
+        reader = HostReader(machine.path("/proc"), machine.path("/dev", "shm"))
+        try:
+            return reader.read()
+        except SensorError:
+            return None
+        finally:
+            reader.close()
+
+    def _look_at_environments(self) -> list[Environment]:
+        machine = self.machine
+        found: dict[object, Environment] = {}
+        for python, source in environments.find(machine, self.processes()):
+            self._tell(f"looking at {python}")
+            environment = environments.look(machine, python, source)
+            # Shims and links lead to the same environment.
+            key = environment.installed.values.get("prefix") or python
+            found.setdefault(key, environment)
+        if machine.fast:
+            return list(found.values())
+        memory = self.memory()
+        available = memory.available_bytes if memory else None
+        use_gpu = self._may_use_gpu()
+        return [
+            environments.import_frameworks(machine, one, available, use_gpu, self._tell)
+            for one in found.values()
+        ]
+
+    def _may_use_gpu(self) -> bool:
+        """Whether a small computation cannot take memory that a training needs."""
+        if not self.expects_gpu:
+            return True  # nothing of ours is there to be disturbed; another maker's may be
+        driver = self.driver()
+        if driver.hung_in:
+            return False
+        free = [card.get("memory_free_bytes") for card in driver.usable]
+        return all(one is None or one >= _USE_BYTES for one in free)

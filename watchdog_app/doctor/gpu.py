@@ -1,0 +1,108 @@
+"""What the driver says of itself and of every card, asked in a child that may hang or crash."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from watchdog_app.doctor import children, versions
+from watchdog_app.doctor.machine import Machine
+from watchdog_app.doctor.versions import Version
+
+DRIVER_NOT_LOADED = 9
+NO_PERMISSION = 4
+LIBRARY_NOT_FOUND = 12
+GPU_IS_LOST = 15
+RESET_REQUIRED = 16
+VERSION_MISMATCH = 18
+GPU_NOT_FOUND = 28
+UNKNOWN = 999
+
+PROBE = (sys.executable, "-m", "watchdog_app.doctor.nvml_probe")
+_MOST_S = 20.0  # a healthy driver without persistence needs some seconds for its first caller
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """What came back. `cards` are the dictionaries that `nvml_probe` prints."""
+
+    code: int | None  # NVML's: 0 answered; None: it never came to an answer
+    error: str = ""
+    hung_in: str | None = None  # the call that did not return
+    crashed_in: str | None = None  # the call under which the library crashed
+    version: Version = ()
+    cuda: Version = ()
+    cards: tuple[dict[str, Any], ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def answers(self) -> bool:
+        """Whether the driver could be asked, even if not about everything."""
+        return self.code == 0
+
+    @property
+    def usable(self) -> list[dict[str, Any]]:
+        """The cards that answer."""
+        return [card for card in self.cards if not card.get("code")]
+
+    @property
+    def devices(self) -> int | None:
+        """What CUDA counts: cards, or MIG instances in their place; None: not known."""
+        return len(self.cards) if self.answers and not self.hung_in else None
+
+
+def ask(machine: Machine, probe: tuple[str, ...] = PROBE) -> Driver:
+    """Start the child, read what it prints, never wait beyond the deadline."""
+    # CUDA_VISIBLE_DEVICES does not concern NVML. Modules of the user's own must not get in the
+    # way of ours.
+    env = {key: value for key, value in machine.env.items() if not key.startswith("PYTHON")}
+    env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if os.path.isabs(path))
+    try:
+        ended = children.run(probe, min(_MOST_S, machine.timeout_s), env, cwd="/")
+    except OSError as error:
+        return Driver(None, f"the process that asks the driver could not be started: {error}")
+    return read(ended)
+
+
+def read(ended: children.Ended) -> Driver:
+    """What a child's output means; the output may end anywhere."""
+    system: dict[str, Any] = {}
+    cards: list[dict[str, Any]] = []
+    calling: str | None = None
+    for line in ended.stdout.splitlines():
+        try:
+            said = json.loads(line)
+        except ValueError:
+            continue
+        if not isinstance(said, dict):
+            continue
+        if "calling" in said:
+            calling = said["calling"]
+        if isinstance(said.get("system"), dict):
+            system = said["system"]
+        if isinstance(said.get("card"), dict):
+            cards.append(said["card"])
+    hung = calling if ended.timed_out else None
+    crashed = calling if ended.code is not None and ended.code < 0 else None
+    error = str(system.get("error", ""))
+    if not error and (hung or crashed or ended.code):
+        lines = ended.stderr.strip().splitlines()
+        error = ended.ending + (f": {lines[-1]}" if lines and not hung else "")
+    return Driver(
+        code=system.get("code"),
+        error=error,
+        hung_in=hung,
+        crashed_in=crashed,
+        version=versions.parse(system.get("driver")),
+        cuda=versions.of_driver_call(system.get("cuda")),
+        cards=tuple(cards),
+        seconds=ended.seconds,
+    )
+
+
+def label(card: dict[str, Any]) -> str:
+    """`GPU 0 (NVIDIA H200)`."""
+    return f"GPU {card.get('index')}" + (f" ({card['name']})" if card.get("name") else "")

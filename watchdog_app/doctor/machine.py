@@ -1,0 +1,238 @@
+"""
+The machine as the doctor looks at it: files below one root, the environment, the clock's limits.
+
+Everything that differs between a real machine and a tree on disk is an argument
+here, so that any odd setup can be laid out as a folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+_MOST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Room of a file system."""
+
+    total_bytes: int
+    free_bytes: int  # for this user
+    inodes_total: int = 0  # 0: the file system does not count them
+    inodes_free: int = 0
+    read_only: bool = False
+
+
+def disk_space(path: str) -> Space:
+    """
+    Room on the file system of a path. Waits as long as its disk does.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    found = os.statvfs(path)
+    return Space(
+        found.f_blocks * found.f_frsize,
+        found.f_bavail * found.f_frsize,
+        found.f_files,
+        found.f_favail,
+        bool(found.f_flag & os.ST_RDONLY),
+    )
+
+
+def process_limits() -> dict[str, int | None]:
+    """Soft limits of this process, as its shell gives them to a training; None: unlimited."""
+    import resource
+
+    found: dict[str, int | None] = {}
+    for name, number in (
+        ("address_space", resource.RLIMIT_AS),
+        ("data", resource.RLIMIT_DATA),
+        ("open_files", resource.RLIMIT_NOFILE),
+        ("processes", resource.RLIMIT_NPROC),
+        ("file_size", resource.RLIMIT_FSIZE),
+        ("cpu_s", resource.RLIMIT_CPU),
+    ):
+        soft, _ = resource.getrlimit(number)
+        found[name] = None if soft == resource.RLIM_INFINITY else soft
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where to look and as whom."""
+
+    root: str = ""  # "" is this machine; else a folder with proc, sys, dev, etc below it
+    env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    cwd: str = field(default_factory=os.getcwd)
+    uid: int = field(default_factory=os.getuid)
+    python: str | None = None  # as given with --python
+    fast: bool = False  # import no framework
+    timeout_s: float = 60.0  # for what takes longest: an import, a driver
+    space: Callable[[str], Space] = disk_space
+    limits: Callable[[], Mapping[str, int | None]] = process_limits
+    access: Callable[[str, int], bool] = os.access
+
+    def path(self, *parts: str) -> str:
+        """A path below the root; the parts begin at `/`."""
+        return "/".join((self.root.rstrip("/"), *(part.strip("/") for part in parts)))
+
+    def read(self, *parts: str) -> str | None:
+        """A small file's text, blanks at its ends taken away; None: there is none, or no right."""
+        try:
+            return self.read_or_raise(*parts)
+        except OSError:
+            return None
+
+    def read_or_raise(self, *parts: str) -> str:
+        """
+        A small file's text, blanks at its ends taken away.
+
+        Raises:
+            OSError: as the system has it.
+        """
+        # Never wait for a pipe's other end.
+        fd = os.open(self.path(*parts), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            chunks, left = [], _MOST_BYTES
+            while left > 0:
+                try:
+                    chunk = os.read(fd, min(left, 1 << 16))
+                except BlockingIOError:  # the kernel log has no more
+                    break
+                except OSError as error:
+                    if error.errno == errno.EPIPE:  # lines of the kernel log were overwritten
+                        continue
+                    raise
+                if not chunk:
+                    break
+                chunks.append(chunk)
+                left -= len(chunk)
+        finally:
+            os.close(fd)
+        return os.fsdecode(b"".join(chunks)).strip()
+
+    def number(self, *parts: str) -> int | None:
+        """A file that holds one whole number; None: it does not."""
+        text = self.read(*parts)
+        try:
+            return int(text, 0) if text else None
+        except ValueError:
+            return None
+
+    def names(self, *parts: str) -> list[str]:
+        """What is in a folder, sorted; empty: nothing, or no right to look."""
+        try:
+            return sorted(os.listdir(self.path(*parts)))
+        except OSError:
+            return []
+
+    def exists(self, *parts: str) -> bool:
+        """Whether something is there, dangling links included."""
+        return os.path.lexists(self.path(*parts))
+
+    def link(self, *parts: str) -> str | None:
+        """Where a symbolic link leads, as it is written; None: no link."""
+        try:
+            return os.readlink(self.path(*parts))
+        except OSError:
+            return None
+
+    def command(self, name: str) -> str | None:
+        """The full path, without the root, of a command on the PATH; None: not installed."""
+        for folder in (*self.search_path(), "/usr/sbin", "/sbin", "/usr/lib/wsl/lib"):
+            where = f"{folder}/{name}"
+            if os.access(self.path(where), os.X_OK) and not os.path.isdir(self.path(where)):
+                return where
+        return None
+
+    def search_path(self) -> Sequence[str]:
+        """Folders of PATH that are absolute, in order."""
+        given = self.env.get("PATH", "/usr/local/bin:/usr/bin:/bin").split(os.pathsep)
+        return [folder.rstrip("/") for folder in given if folder.startswith("/")]
+
+    @property
+    def is_real(self) -> bool:
+        """Whether this is the machine that we run on."""
+        return not self.root
+
+    @property
+    def is_wsl(self) -> bool:
+        """Windows Subsystem for Linux."""
+        release = (self.read("/proc/sys/kernel/osrelease") or "").lower()
+        return "microsoft" in release or self.exists("/dev/dxg")
+
+    @property
+    def container(self) -> str | None:
+        """The kind of container that we are in; None: none that can be told."""
+        if self.exists("/.dockerenv"):
+            return "Docker"
+        if self.exists("/run/.containerenv"):
+            return "Podman"
+        if self.env.get("KUBERNETES_SERVICE_HOST"):
+            return "Kubernetes"
+        if self.env.get("APPTAINER_CONTAINER") or self.env.get("SINGULARITY_CONTAINER"):
+            return "Apptainer"
+        text = self.env.get("container") or self.read("/run/systemd/container")
+        if text:
+            return text
+        groups = self.read("/proc/1/cgroup") or ""
+        for word, name in (("kubepods", "Kubernetes"), ("docker", "Docker"), ("lxc", "LXC")):
+            if f"/{word}" in groups:
+                return name
+        return None
+
+    def kernel_log(self) -> list[str] | None:
+        """Lines of the kernel log since boot; None: it may not be read."""
+        try:
+            text = self.read_or_raise("/dev/kmsg")
+        except OSError:
+            return None
+        return [line.partition(";")[2] or line for line in text.splitlines() if line[:1] != " "]
+
+    def distribution(self) -> str:
+        """`debian`, `ubuntu`, `fedora`, `arch`, `suse`, or "" for others."""
+        words = ""
+        for line in (self.read("/etc/os-release") or "").splitlines():
+            key, _, value = line.partition("=")
+            if key in ("ID", "ID_LIKE"):
+                words += " " + value.strip("\"'").lower()
+        known = words.split()
+        for name in ("ubuntu", "debian", "fedora", "rhel", "arch", "suse", "opensuse"):
+            if name in known:
+                return {"rhel": "fedora", "opensuse": "suse"}.get(name, name)
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process, as far as it may be looked at."""
+
+    pid: int
+    name: str
+    argv: tuple[str, ...]
+    rss_bytes: int | None
+    uid: int | None
+
+
+def processes(machine: Machine) -> list[Process]:
+    """All processes that /proc shows; those that end meanwhile are left out."""
+    found = []
+    for entry in machine.names("/proc"):
+        if not entry.isdigit():
+            continue
+        name = machine.read("/proc", entry, "comm")
+        if name is None:
+            continue
+        argv = (machine.read("/proc", entry, "cmdline") or "").rstrip("\0").split("\0")
+        statm = (machine.read("/proc", entry, "statm") or "").split()
+        rss = int(statm[1]) * os.sysconf("SC_PAGESIZE") if len(statm) > 1 else None
+        try:
+            uid: int | None = os.stat(machine.path("/proc", entry)).st_uid
+        except OSError:
+            uid = None
+        found.append(Process(int(entry), name, tuple(argv) if argv != [""] else (), rss, uid))
+    return found
