@@ -402,3 +402,17 @@ def test_a_training_in_a_forked_child_has_a_line_of_its_own(daemon, path):
         os.kill(child, signal.SIGKILL)
         parent.kill()
         parent.communicate()
+
+
+@pytest.mark.parametrize(("ago_s", "told_of"), [(0.0, True), (60.0, False)])
+def test_growth_that_began_before_the_daemon_came_is_not_announced_to_it(
+    daemon, link, ago_s, told_of
+):
+    """It would take the memory that is there already for the beginning."""
+    announced = {"expected_bytes": 7, "expected_for": "a buffer", "expected_number": 1}
+    link.report(training=True, **announced, expected_mono_s=time.monotonic() - ago_s)
+
+    link.start()
+    report = daemon.wait_for("agent.report")
+
+    assert {"training": True, **(announced if told_of else {})} == report

@@ -48,7 +48,7 @@ def test_a_phase_and_an_announcement_are_told_without_another_step(session, daem
     session.phase("validate")
     daemon.until(lambda: daemon.last("agent.report").get("phase") == "validate")
     session.expect(5_000, "the shuffle buffer")
-    daemon.until(lambda: daemon.last("agent.report").get("expected_number") == 1)
+    daemon.until(lambda: daemon.last("agent.report").get("expected_bytes") == 5_000)
 
     report = daemon.last("agent.report")
     assert (3, 1, "validate") == (report["step"], report["epoch"], report["phase"])

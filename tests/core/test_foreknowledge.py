@@ -140,6 +140,30 @@ def test_a_buffer_that_fills_as_announced_is_not_told_of():
     assert [] == knowing.warnings
 
 
+def test_what_the_first_step_adds_to_a_full_buffer_is_no_news_where_it_fits():
+    """A training that begins takes more than its buffer: threads, kernels, a traced graph."""
+    filled_and_begun = training(filling(400.0))
+
+    machine = Told(filled_and_begun, 1000.0, announced(310.0)).run(150)
+
+    assert [] == machine.warnings
+
+
+def test_growth_that_may_be_less_explains_and_foretells_nothing():
+    """Of a data set of unknown length: no alarm before it grows, none while it does and fits."""
+
+    def at_most(mb: float) -> Callable[[float], dict[str, object]]:
+        return lambda t: {**announced(mb)(t), "expected_at_most": True}
+
+    flat = Told(training(lambda t: 300 * MB), 1000.0, at_most(800.0)).run(150)
+    fills = Told(training(filling(600.0)), 1000.0, at_most(600.0)).run(150)
+    too_much = Told(training(filling(800.0)), 1000.0, at_most(800.0)).run(150)
+
+    assert [] == flat.warnings
+    assert [] == fills.warnings
+    assert too_much.warnings
+
+
 def test_a_buffer_that_cannot_fit_is_told_of_at_once():
     """Before it has grown at all."""
     program = training(filling(800.0))
@@ -148,6 +172,7 @@ def test_a_buffer_that_cannot_fit_is_told_of_at_once():
 
     assert machine.warnings[0].at_mono_s < 62.0
     assert "the shuffle buffer will need another" in machine.warnings[0].reason
+    assert "it will not fit" in machine.warnings[0].reason
     assert program.key == machine.warnings[0].task
     assert program.saves[0] < 63.0
 
@@ -244,3 +269,14 @@ def test_what_a_phase_took_stays_explained_when_the_training_ends_with_it():
     machine.run(5.0)
 
     assert before == len(machine.warnings)
+
+
+def test_a_buffer_that_filled_as_announced_is_no_news_when_its_training_ends():
+    """A short one is over when its buffer is full: the growth is still being looked at."""
+    machine = Told(training(filling(600.0)), 1000.0, announced(600.0))
+    machine.run(101.0)
+
+    machine.programs[0].save_s = None
+    machine.run(5.0)
+
+    assert [] == machine.warnings

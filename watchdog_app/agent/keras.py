@@ -19,7 +19,7 @@ from typing import Any
 
 import keras
 
-from watchdog_app.agent import callback_state, chapters, position, shuffling
+from watchdog_app.agent import buffers, callback_state, chapters, position, shuffling
 from watchdog_app.agent.contain import Guard, say
 from watchdog_app.agent.fit_state import FitState
 from watchdog_app.agent.link import Link
@@ -72,6 +72,7 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
         self._first_epoch = True
         self._validating = False
         self._expected: tuple[int, str] | None = None  # announced
+        self._foreseen = buffers.Foreseen()
         self._postponed: str | None = None  # reason of a save that waits for the next batch
 
     @property
@@ -142,6 +143,8 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
             if self._expected is not None:
                 self._session.expect(*self._expected)
                 self._expected = None  # a second fit does not take it again
+            else:
+                self._foresee(self._session, self._state.course.iterator)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if self._state is None:
@@ -271,6 +274,13 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
         self._steps_before = choice.rescue.step - state.course.next_batch
         return resumption
 
+    def _foresee(self, session: Session, iterator: Any) -> None:
+        with self._guard:
+            if position.adapter_name(iterator) == "TFDatasetAdapter":
+                growth = self._foreseen.begins(iterator.data_adapter.get_tf_dataset())
+                if growth is not None:
+                    session.expect(growth.bytes, growth.what, at_most=growth.at_most)
+
     def _boundary(self) -> None:
         if self._session is not None:
             self._tell(self._session.boundary(self.step_number, **self._position()))
@@ -293,6 +303,7 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
     def _close(self) -> None:
         if self._resumption is not None:  # a fit that was left in its first epoch
             self._resumption.epoch_ends()
+        self._foreseen.settle()
         session, self._session = self._session, None
         if session is not None:
             session.end()

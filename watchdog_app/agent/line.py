@@ -30,6 +30,7 @@ _PROGRESS_EVERY_S = 0.25
 _FIRST_RETRY_S = 0.5
 _LAST_RETRY_S = 10.0
 _ANSWER_S = 5.0
+_STALE_S = 3.0  # growth that was announced longer before the daemon came has begun without it
 
 # Worth telling a daemon that came later; the others made sense only when they were said.
 _LASTING = frozenset({"agent.saved", "agent.failed", "agent.bye"})
@@ -64,6 +65,7 @@ class Line:
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
         self._pipe_lock = threading.Lock()
+        self._connected_s = 0.0
         self._sent: Mapping[str, Any] | None = None
         self._saving = False
         self._hurried = False
@@ -156,6 +158,7 @@ class Line:
                 client.close()
                 raise
             self._client = client
+        self._connected_s = time.monotonic()
         self._sent = None
         for _ in range(len(self._waiting)):  # one by one: others may be posting
             message = self._waiting.popleft()
@@ -183,12 +186,22 @@ class Line:
             fields = self.fields
             if fields is not self._sent and now >= due:
                 if fields and fields != self._sent:
-                    client.notify("agent.report", **_plain(fields))
+                    client.notify("agent.report", **_plain(self._fresh(fields)))
                     next_report = now + _REPORT_EVERY_S
                 self._sent = fields
             quick = self._saving or self._hurried
             if self._wait(_PROGRESS_EVERY_S if quick else _REPORT_EVERY_S):
                 self._take_all(client)
+
+    def _fresh(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields without an announcement whose growth the daemon did not see begin."""
+        announced_s = fields.get("expected_mono_s")
+        stale = announced_s is not None and self._connected_s - announced_s > _STALE_S
+        return {
+            key: value
+            for key, value in fields.items()
+            if key != "expected_mono_s" and not (stale and key.startswith("expected_"))
+        }
 
     def _send_waiting(self, client: Client) -> None:
         while self._waiting:

@@ -9,6 +9,7 @@ save that somebody asked for and the one that nobody did.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ _REARM_AFTER_S = 10.0  # a process that lives on after a save may hold its reser
 _LONGEST_WORD, _LONGEST_TEXT = 40, 100  # the daemon takes no longer ones
 _SMOOTHING = 0.1  # of the step time: about the last ten steps
 _LONGEST_RATIO = 4.0  # a gap longer than this many steps is a validation or a pause, not a step
+
+_announcements = itertools.count(1)  # of the process: the next training's are new ones too
 
 _REMEDY = "The training goes on; the watchdog will ask again."
 
@@ -69,7 +72,6 @@ class Session:
         self._next_report = 0.0
         self._rearm_at: float | None = None
         self._phase: str | None = None
-        self._expected = 0  # announcements so far
         self._allocators = Allocators(clock)
 
     @property
@@ -172,9 +174,14 @@ class Session:
                 fields["epoch"] = epoch
             self.link.report_soon(**fields)
 
-    def expect(self, bytes_: int, what: str) -> None:
+    def expect(self, bytes_: int, what: str, *, at_most: bool = False) -> None:
         """
         The program is about to take so much more memory, and no more.
+
+        Args:
+            bytes_: so much more than now.
+            what: as a person would call it.
+            at_most: it may be less.
 
         Raises:
             ValueError: `bytes_` is negative or no number.
@@ -183,11 +190,12 @@ class Session:
         if count < 0:
             raise ValueError(f"bytes must not be negative, but is {bytes_}")
         with self.guard:
-            self._expected += 1
             self.link.report_soon(
                 expected_bytes=count,
                 expected_for=what[:_LONGEST_TEXT],
-                expected_number=self._expected,
+                expected_number=next(_announcements),
+                expected_at_most=at_most,
+                expected_mono_s=self._clock(),
             )
 
     def end(self) -> None:

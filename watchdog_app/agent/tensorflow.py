@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from watchdog_app.agent import chapters, environment, position
+from watchdog_app.agent import buffers, chapters, environment, position
 from watchdog_app.agent.contain import Guard, say
 from watchdog_app.agent.link import Link
 from watchdog_app.agent.loop_state import LoopState, SavedLoop
@@ -84,6 +84,8 @@ class Rescue:
         self._told: set[str] = set()
         self._loss: float | None = None
         self._next_loss = 0.0
+        self._foreseen = buffers.Foreseen()
+        self._announced = False  # by the program: it knows better
         self._placed = False  # epochs() or data() leads the loop to its place, or that was said
         store = RescueStore(chapters.chapter_directory(self.directory), keep)
         link = Link("tensorflow", store.directory, notebook_path())
@@ -130,6 +132,7 @@ class Rescue:
         with self._guard:
             if position.unseeded_shuffle(dataset):
                 self._state.not_repeatable = [position.UNSEEDED_SHUFFLE]
+        self._foresee(dataset)
         return self._passes.run(dataset, self._arrive)
 
     def step(self, loss: Any = None) -> None:
@@ -142,6 +145,8 @@ class Rescue:
         if not self._placed:
             self._say_place()
         self.step_number += 1
+        if self._foreseen.waiting:
+            self._foreseen.settle()
         session = self._session
         if session is None:
             return
@@ -190,6 +195,7 @@ class Rescue:
             ValueError: `bytes_` is negative.
         """
         if self._session is not None:
+            self._announced = True
             self._session.expect(bytes_, what)
 
     def save(self, reason: str = "asked by the program") -> str | None:
@@ -259,6 +265,15 @@ class Rescue:
         changed = environment.differences(saved.meta["environment"], environment.record())
         if changed:
             say(f"not as it was when the rescue was saved: {'; '.join(changed)}.")
+
+    def _foresee(self, dataset: Any) -> None:
+        """Announce what the buffers of a data set are about to take."""
+        if self._session is None or self._announced:
+            return
+        with self._guard:
+            growth = self._foreseen.begins(dataset)
+            if growth is not None:
+                self._session.expect(growth.bytes, growth.what, at_most=growth.at_most)
 
     def _say_place(self) -> None:
         """A loop that finds its batches by itself begins at the first one again: it must know."""

@@ -151,7 +151,10 @@ class Foreknowledge:
             culprit = Culprit(key, self._names.get(key, ""), 0.0, 1.0)
             rest = phases.rest()
             if rest is not None and rest.bytes > bound:
-                why = f"{rest.what} will need another {format_bytes(rest.bytes)}, {left}"
+                why = (
+                    f"{rest.what} will need another {format_bytes(rest.bytes)}, {left}: "
+                    "it will not fit"
+                )
                 return Foretold(why, Stage.RESCUE, culprit), True
             least = _MARGIN * reading.limit
             for need in phases.coming(self._now):

@@ -23,6 +23,7 @@ _SAFE_DRIFT = 3.0  # epochs that must still fit when the level before the phase 
 _SETTLE_S = 8.0  # after a phase, until its memory counts as given back
 _MISSED = 3.0  # cycles without it: it does not come again
 _TAIL_S = 8.0  # evidence of growth outlives the growth
+_FIRST_STEP_BYTES = 128 * 1024**2  # tracing, kernels and threads of a training that begins
 _FULL = 0.95  # of what was announced
 _FULL_TAIL_S = 60.0  # the last twentieth included
 _STALLED_S = 30.0
@@ -70,6 +71,7 @@ class _Announced:
     since_s: float
     best: float
     grew_s: float
+    at_most: bool  # it may be less
     until_s: float | None = None  # it is over, and explains what is seen until then
 
 
@@ -134,7 +136,7 @@ class Phases:
     def rest(self) -> Need | None:
         """What is left of an announced growth."""
         told = self._announced
-        if told is None or told.until_s is not None:
+        if told is None or told.until_s is not None or told.at_most:
             return None
         return Need(told.what, max(0.0, told.base + told.bytes - self._level), None)
 
@@ -153,7 +155,10 @@ class Phases:
         if told is None or (told.until_s is not None and now > told.until_s):
             return False
         rest = told.base + told.bytes - self._level
-        return rest >= (_FULL - 1.0) * told.bytes and max(0.0, rest) <= room
+        if rest >= (_FULL - 1.0) * told.bytes and max(0.0, rest) <= room:
+            return True
+        # The first step brings something of its own, which is no news where it fits as well.
+        return rest >= -_FIRST_STEP_BYTES and rest + _FIRST_STEP_BYTES <= room
 
     def _within_phase(self, now: float, room: float) -> bool:
         runs = [(self._episode, self._before), self._tail]
@@ -201,13 +206,20 @@ class Phases:
         return min(_SETTLE_S, cycle / 2) <= now - ended <= _MISSED * max(cycle, _SETTLE_S)
 
     def _take_announcement(self, now: float, before: float, level: float, view: AgentView) -> None:
-        if view.expected_number != self._number:
+        # Without a number it says nothing of it: the training may have ended with its buffer full.
+        if view.expected_number is not None and view.expected_number != self._number:
             self._number = view.expected_number
             self._announced = None
             if view.expected_bytes:
                 what = plain(view.expected_for or "what it announced", 60)
                 self._announced = _Announced(
-                    what, float(view.expected_bytes), before, now, level, now
+                    what,
+                    float(view.expected_bytes),
+                    before,
+                    now,
+                    level,
+                    now,
+                    view.expected_at_most,
                 )
         told = self._announced
         if told is None or told.until_s is not None:

@@ -235,6 +235,7 @@ class AgentView:
     expected_bytes: int | None = None  # it said that it would grow by so much, and then stop
     expected_for: str | None = None  # ... and what for
     expected_number: int | None = None  # of that announcement: each is a new one
+    expected_at_most: bool = False  # it may be less: explains growth, and foretells none
     reported_mono_s: float | None = None
     saving: bool = False
     rescue: RescueRecord | None = None

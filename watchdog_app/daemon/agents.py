@@ -132,6 +132,7 @@ class Agents:
             expected_bytes=params.whole_or_none("expected_bytes", 0, _FAR),
             expected_for=params.text_or_none("expected_for", 100),
             expected_number=params.whole_or_none("expected_number", 0, _FAR),
+            expected_at_most=params.truth("expected_at_most"),
             reported_mono_s=now_mono_s,
             allocators=tuple(_allocator(part) for part in params.parts("allocators", _DEVICES)),
         )

@@ -1,0 +1,37 @@
+"""A shuffle buffer that fills: known from the program, so foretold or no news. Real TensorFlow."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.cgroup]
+
+BASE_MB = 330
+
+
+def warnings(world):
+    return [e for e in world.history("decision") if e["decision_kind"] == "notify"]
+
+
+def test_a_buffer_that_fits_fills_without_a_word(world):
+    """It looks like a leak towards the limit for half a minute, and then stops below it."""
+    world.start_daemon()
+    run = world.train("fill.py", "--fill-mb", "600", group=world.group(BASE_MB + 600 + 250))
+
+    assert run.wait() == 0, run.tail()
+
+    assert "trained" in run.tail()
+    assert [] == [e["reason"] for e in warnings(world)]
+
+
+def test_a_buffer_that_will_not_fit_is_told_of_as_it_begins(world):
+    """With its name and both figures, when less than a tenth of it is there."""
+    world.start_daemon()
+    group = world.group(BASE_MB + 400)
+    world.train("fill.py", "--fill-mb", "900", group=group)
+
+    (told,) = world.until(lambda: warnings(world), "the warning")
+
+    assert "the shuffle buffer of 900 examples will need another 8" in told["reason"]
+    assert "it will not fit" in told["reason"]
+    assert group.usage_bytes() < (BASE_MB + 200) * 1e6
