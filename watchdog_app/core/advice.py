@@ -44,14 +44,60 @@ def _lines(scene: Scene, swap: SwapTraffic) -> Iterator[str]:
     elif kind is CeilingKind.DISK:
         yield "Free space on that disk, or let rescues go to another folder: no more can be saved."
     elif kind in (CeilingKind.GPU_MEMORY, CeilingKind.GPU_ALLOCATOR):
-        yield "Halve the batch, or train in mixed precision: activations take most of it."
-        yield "Close other notebooks that hold this GPU: a kernel keeps its memory until it ends."
+        yield from _device_memory(scene)
     elif kind is CeilingKind.TEMPERATURE:
-        yield "Look for blocked air, or lower the power limit of the device."
+        yield from _heat(scene)
     elif kind is CeilingKind.POWER:
         yield "Lower the device's power limit, or run fewer trainings at once."
     elif kind is CeilingKind.BATTERY:
-        yield "Plug the machine in: the training is saved, and stops when the battery is empty."
+        yield (
+            "Plug the machine in. What holds an agent is saved before the battery is empty, and "
+            "goes on from there when it is started again."
+        )
+
+
+def _device_memory(scene: Scene) -> Iterator[str]:
+    blamed = [each.task for each in scene.incident.attribution.culprits]
+    allocators = [
+        (agent.framework, memory)
+        for key in blamed
+        for agent in scene.agents.get(key, ())
+        for memory in agent.allocators
+    ]
+    if any(memory.retries for _, memory in allocators):
+        yield (
+            "Allocations fail and are tried again already: its memory is in pieces, or all but "
+            "used up."
+        )
+    if scene.assessment.regime in (Regime.LINEAR, Regime.STAIRCASE, Regime.ACCELERATING):
+        yield (
+            "It grows from step to step: look for losses or outputs that are kept with their graph "
+            "(in PyTorch use loss.item() or detach(), in TensorFlow float(loss))."
+        )
+    yield "Halve the batch, or train in mixed precision: activations take most of it."
+    if scene.reading.key.kind is CeilingKind.GPU_MEMORY and len(scene.tasks) > 1:
+        yield (
+            "Others are on this card, too: close notebooks that you do not need, and switch memory "
+            "growth on in TensorFlow (TF_FORCE_GPU_ALLOW_GROWTH=true): else it takes all it finds."
+        )
+    if any("torch" in framework.lower() for framework, _ in allocators) or not allocators:
+        yield (
+            "In PyTorch, del what you do not need and call torch.cuda.empty_cache() between "
+            "phases; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True helps against pieces."
+        )
+
+
+def _heat(scene: Scene) -> Iterator[str]:
+    label = scene.reading.label
+    if "GPU" in label:
+        yield (
+            "Look at the card's fans and the air in front of them; a lower power limit cools it "
+            "at once, for a few percent of speed: sudo nvidia-smi -pl WATTS"
+        )
+    elif scene.reading.key.subject.startswith("nvme") or "disk" in label.lower():
+        yield "Give the disk air or a heat sink, and write less to it for a while."
+    else:
+        yield "Clear the air ways and the fans, or use fewer worker processes."
 
 
 def _memory(scene: Scene, swap: SwapTraffic) -> Iterator[str]:

@@ -11,6 +11,7 @@ from watchdog_app.core.incidents import IncidentState
 from watchdog_app.core.outlook import (
     Assessment,
     CeilingKey,
+    CeilingKind,
     CeilingReading,
     Decision,
     Incident,
@@ -61,8 +62,10 @@ def stage_of(
         hold_s: stage hold begins when the end may be nearer than this.
     """
     if not reading.lethal:
-        # A pause is for what kills; here the worst is that the machine gets slow.
-        return replace(assessment, stage=min(assessment.stage, Stage.RESCUE))
+        # A pause is for what kills; here the worst is that the machine gets slow. Heat that slows
+        # down loses nothing, so that nothing is saved either.
+        most = Stage.WARN if reading.key.kind is CeilingKind.TEMPERATURE else Stage.RESCUE
+        return replace(assessment, stage=min(assessment.stage, most))
     if _at_the_end(incident, reading, hold_s):
         return replace(assessment, stage=Stage.HOLD)
     return assessment

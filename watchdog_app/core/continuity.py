@@ -11,7 +11,7 @@ from watchdog_app.core.policy import Policy
 from watchdog_app.core.records import ProcessKey
 from watchdog_app.core.saving import SaveLedger
 
-_VERSION = 1
+_VERSION = 2
 _RETURN_S = 30.0  # agents connect anew within some seconds; till then their saves are remembered
 _STALE_S = 3600.0  # the machine of an hour ago says nothing about this one
 
@@ -24,8 +24,9 @@ def dump(policy: Policy, mono_s: float, unix_s: float) -> dict[str, Any]:
         "unix_s": unix_s,
         "incidents": [incident.dump() for incident in policy.incidents.values()],
         "told": [
-            [None if key is None else [key.pid, key.start_time], t.mono_s, int(t.stage), t.eta_s]
-            for key, t in policy.telling.told.items()
+            [None if key is None else [key.pid, key.start_time], what, t.mono_s, int(t.stage),
+             t.eta_s]
+            for (key, what), t in policy.telling.told.items()
         ],
         "saves": [
             [key.pid, key.start_time, each.saved_mono_s, each.failures, each.failed_mono_s,
@@ -61,9 +62,9 @@ def _load(value: Mapping[str, Any], mono_s: float) -> Policy:
     for each in value["incidents"]:
         incident = IncidentState.load(each)
         policy.incidents[incident.ceiling] = incident
-    for task, told_mono_s, stage, eta_s in value["told"]:
+    for task, what, told_mono_s, stage, eta_s in value["told"]:
         key = None if task is None else ProcessKey(int(task[0]), int(task[1]))
-        policy.telling.told[key] = Told(float(told_mono_s), Stage(stage), eta_s)
+        policy.telling.told[key, str(what)] = Told(float(told_mono_s), Stage(stage), eta_s)
     for pid, start, saved, failures, failed, spent, paid in value["saves"]:
         policy.ledgers[ProcessKey(int(pid), int(start))] = SaveLedger(
             saved_mono_s=None if saved is None else float(saved),

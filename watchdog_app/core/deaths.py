@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from watchdog_app.core.outlook import CeilingKey, CeilingKind, Decision, DecisionKind, Stage
+from watchdog_app.core.outlook import (
+    CeilingKey,
+    CeilingKind,
+    CeilingReading,
+    Decision,
+    DecisionKind,
+    Stage,
+)
 from watchdog_app.core.records import AgentView, Snapshot, Task
 from watchdog_app.core.telling import Topic
 from watchdog_app.units import format_bytes
 
+_DEVICE_FULL = 0.9  # frameworks ask for large pieces: the one that did not fit never shows
 _FULL = 0.97  # of a limit: what was left would not have lasted to the next look
 
 
@@ -19,6 +28,8 @@ class CauseKind(StrEnum):
 
     GROUP_LIMIT = "group_limit"  # the kernel, because a memory group was full
     HOST_MEMORY = "host_memory"  # the kernel, because the machine was full
+    GPU_LOST = "gpu_lost"  # a fault of the card that it was on
+    GPU_MEMORY = "gpu_memory"  # an error of its own, with the card or its allocator full
     KILLED = "killed"  # SIGKILL from somebody, with no sign of a lack of memory
     SIGNAL = "signal"  # another signal: a crash, a Ctrl-C
     FAILED = "failed"  # it ended with a status other than 0
@@ -41,6 +52,9 @@ class DeathFacts:
     host_available_bytes: int | None = None  # as last seen
     host_kills_before: int | None = None
     host_kills_after: int | None = None
+    card_fault: str | None = None  # what befell a card that it was on, shortly before
+    device_full: str | None = None  # "memory of GPU 0: 23.8 GiB of 24.0 GiB", as last seen
+    device_ooms: int = 0  # out-of-memory errors that its framework has counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +66,13 @@ class Cause:
 
     @property
     def memory(self) -> bool:
-        """It died of a lack of memory."""
+        """The kernel killed it for a lack of memory."""
         return self.kind in (CauseKind.GROUP_LIMIT, CauseKind.HOST_MEMORY)
+
+    @property
+    def device(self) -> bool:
+        """It died of its graphics card: of a fault, or of a lack of its memory."""
+        return self.kind in (CauseKind.GPU_LOST, CauseKind.GPU_MEMORY)
 
 
 def diagnose(facts: DeathFacts) -> Cause:
@@ -69,6 +88,9 @@ def diagnose(facts: DeathFacts) -> Cause:
         found = _counted(facts) or _full(facts)
         if found is not None:
             return found
+    found = _by_device(facts, number)
+    if found is not None:
+        return found
     if number == signal.SIGKILL:
         return Cause(
             CauseKind.KILLED,
@@ -83,6 +105,19 @@ def diagnose(facts: DeathFacts) -> Cause:
     if facts.said_bye or facts.wait_status == 0:
         return Cause(CauseKind.ENDED, "ended by itself")
     return Cause(CauseKind.UNKNOWN, "ended, and nothing is known about the cause")
+
+
+def device_full(task: Task, readings: Iterable[CeilingReading]) -> str | None:
+    """What a full card or allocator of this task looked like; None: none was full."""
+    for reading in readings:
+        if (
+            reading.key.kind in (CeilingKind.GPU_MEMORY, CeilingKind.GPU_ALLOCATOR)
+            and task.key in reading.tasks
+            and _ratio(reading.used, reading.limit) >= _DEVICE_FULL
+        ):
+            level = f"{format_bytes(reading.used)} of {format_bytes(reading.limit)}"
+            return f"{reading.label}: {level}"
+    return None
 
 
 def death_notice(
@@ -128,14 +163,39 @@ def worth_telling(cause: Cause, agent: AgentView | None) -> bool:
     They end their own programs all day: without a sign of memory only a training that was
     under way, and neither ended by itself nor by Ctrl-C or a plain kill, is news.
     """
-    if cause.memory:
+    if cause.memory or cause.kind is CauseKind.GPU_LOST:
         return True
     return (
         agent is not None
         and agent.training
-        and cause.kind in (CauseKind.KILLED, CauseKind.SIGNAL, CauseKind.FAILED, CauseKind.UNKNOWN)
+        and cause.kind is not CauseKind.ENDED
         and not any(name in cause.text for name in ("SIGINT", "SIGTERM", "SIGHUP"))
     )
+
+
+def _by_device(facts: DeathFacts, number: int | None) -> Cause | None:
+    """An end by an error of its own or a crash, where its card explains it."""
+    failed = bool(facts.wait_status) and number is None
+    crashed = number in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
+    unknown = facts.wait_status is None and not facts.said_bye
+    if facts.card_fault is not None and (failed or crashed or unknown):
+        return Cause(CauseKind.GPU_LOST, f"ended by a fault of its card: {facts.card_fault}")
+    if not failed:
+        return None
+    if facts.device_ooms:
+        times = "once" if facts.device_ooms == 1 else f"{facts.device_ooms} times"
+        return Cause(
+            CauseKind.GPU_MEMORY,
+            f"ended by an error of its own: its framework ran out of GPU memory {times}"
+            + ("" if facts.device_full is None else f" ({facts.device_full})"),
+        )
+    if facts.device_full is not None:
+        return Cause(
+            CauseKind.GPU_MEMORY,
+            "ended by an error of its own, probably out of GPU memory: when it was last seen, "
+            + facts.device_full,
+        )
+    return None
 
 
 def _counted(facts: DeathFacts) -> Cause | None:

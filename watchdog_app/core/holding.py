@@ -20,7 +20,8 @@ from watchdog_app.core.saving import SaveLedger, step_s
 from watchdog_app.core.scene import TURNS, Scene, stopped
 from watchdog_app.units import format_duration
 
-# Stopping a process keeps these from filling further. It would not help a disk or a battery.
+# Stopping a process keeps these from filling further, and what it heats cools down. It would not
+# help a disk, and hardly a battery. (Cards: by a rule alone, see core.rules.)
 _HELPS = frozenset(
     (
         CeilingKind.RAM,
@@ -29,8 +30,11 @@ _HELPS = frozenset(
         CeilingKind.RLIMIT_AS,
         CeilingKind.SHM,
         CeilingKind.GPU_MEMORY,
+        CeilingKind.GPU_ALLOCATOR,
+        CeilingKind.TEMPERATURE,
     )
 )
+_COOL_C = 10.0  # below the shutdown it may run again: less would be reached within seconds
 _ROOM = 2.0  # a task runs again when the headroom is this many times what it was
 _RESUME_RETRY_S = 60.0
 _UNSEEN_S = 1.0  # a look right after the signal may come too early to see it
@@ -46,12 +50,7 @@ def pause_target(scene: Scene, busy: frozenset[ProcessKey]) -> Task | None:
         busy: tasks that any incident is about to pause.
     """
     incident = scene.incident
-    if (
-        scene.assessment.stage < Stage.HOLD
-        or not scene.reading.lethal
-        or scene.reading.key.kind not in _HELPS
-        or incident.attribution.foreign
-    ):
+    if scene.assessment.stage < Stage.HOLD or not _helps(scene) or incident.attribution.foreign:
         return None
     if incident.paused_mono_s is not None:
         settle = min(scene.settings.stages.settle_s, scene.left_s / 2)
@@ -81,6 +80,7 @@ def may_pause(scene: Scene, task: Task) -> bool:
     """Whether a pause of this task is allowed at all under this ceiling."""
     return (
         scene.can_pause
+        and _helps(scene)
         and scene.permits(task).pause
         and task.uid == scene.own_uid
         # Its kernels are tasks of their own; stopping the server would only hide them.
@@ -89,6 +89,10 @@ def may_pause(scene: Scene, task: Task) -> bool:
         and task.key not in scene.incident.overruled
         and task.key not in scene.incident.unpausable
     )
+
+
+def _helps(scene: Scene) -> bool:
+    return scene.reading.lethal and scene.reading.key.kind in _HELPS
 
 
 def unsaved(scene: Scene, task: Task) -> tuple[AgentView, SaveLedger] | None:
@@ -188,6 +192,8 @@ def holds_somebody(
 def _has_room(scene: Scene, hold: Hold) -> bool:
     headroom = scene.reading.limit - scene.reading.used
     enough = max(_ROOM * hold.headroom, hold.pace_per_s * scene.settings.stages.warn_s)
+    if scene.reading.key.kind is CeilingKind.TEMPERATURE:
+        enough = max(enough, _COOL_C)
     # Also where pauses have been forbidden since: one that was made must end all the same.
     if headroom < enough:
         hold.room_since_mono_s = None

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from watchdog_app.core import phrases
-from watchdog_app.core.outlook import Decision, Incident
-from watchdog_app.core.plain_text import argument, plain
+from watchdog_app.core.hardware_notices import ends_all, fault
+from watchdog_app.core.notice_facts import Facts, advice, capital, span, work
+from watchdog_app.core.outlook import CeilingKind, Decision, Incident
+from watchdog_app.core.plain_text import plain
 from watchdog_app.core.records import AgentView, Task, TaskKind
 from watchdog_app.core.telling import Topic, urgency
 from watchdog_app.units import format_bytes, format_duration
@@ -59,48 +61,6 @@ class Notice:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    """What the sentences are made of."""
-
-    decision: Decision
-    task: Task | None
-    agent: AgentView | None
-    incident: Incident | None
-    name: str
-
-    def number(self, key: str) -> float | None:
-        value = self.decision.evidence.get(key)
-        return value if isinstance(value, int | float) else None
-
-    def text(self, key: str, limit: int = 200) -> str | None:
-        value = self.decision.evidence.get(key)
-        return plain(value, limit) if isinstance(value, str) and value else None
-
-    @property
-    def level(self) -> str:
-        used, limit = self.number("used"), self.number("limit")
-        if used is None or limit is None:
-            return "an unknown amount"
-        return phrases.level(used, limit, self.text("unit") or "bytes")
-
-    @property
-    def rescue(self) -> str | None:
-        """The newest rescue in words."""
-        path, step = self.text("path"), self.number("rescue_step") or self.number("step")
-        if path is None and self.agent is not None and self.agent.rescue is not None:
-            path, step = plain(self.agent.rescue.path, 200), self.agent.rescue.step
-        if path is None:
-            return None
-        at = "" if step is None else f" of step {step:.0f}"
-        return f"a rescue{at} is in {path}"
-
-    @property
-    def command(self) -> str:
-        """The task as an argument."""
-        return "--all" if self.task is None else argument(self.task.name, self.task.key.pid)
-
-
 def notice(
     decision: Decision,
     task: Task | None = None,
@@ -119,7 +79,7 @@ def notice(
     topic = Topic(str(decision.evidence.get("topic", Topic.WARNING.value)))
     known = task.name if task is not None else decision.evidence.get("name")
     name = plain(known) if isinstance(known, str) else "this machine"
-    facts = _Facts(decision, task, agent, incident, name)
+    facts = Facts(decision, task, agent, incident, name)
     title, lines = _TEXTS[topic](facts)
     return Notice(
         id=decision.id,
@@ -135,47 +95,34 @@ def notice(
     )
 
 
-def _warning(facts: _Facts) -> tuple[str, list[str]]:
+def _warning(facts: Facts) -> tuple[str, list[str]]:
     kind = facts.decision.ceiling.kind
+    if kind in (CeilingKind.TEMPERATURE, CeilingKind.BATTERY):
+        return ends_all(facts)
     eta = facts.number("eta_s")
     title = f"{phrases.full(kind)} {phrases.when(eta)}: {facts.name}"
     label = facts.text("label") or phrases.full(kind)
-    between = phrases.interval(facts.number("low_s"), facts.number("high_s"))
-    span = f", {between} from now" if between else ""
-    lines = [f"{_capital(label)}: {facts.level}{span}."]
+    lines = [f"{capital(label)}: {facts.level}{span(facts)}."]
     growth = facts.number("task_slope_bytes_per_s")
     if facts.task is None:
         lines.append("Most of the growth comes from programs that watchdog does not watch.")
     elif growth is not None:
         share = facts.number("share") or 0.0
         lines.append(f"{facts.name} grows by {format_bytes(growth)}/s, {share:.0%} of the growth.")
-    lines += _work(facts)
+    lines += work(facts)
     if not facts.number("lethal"):
         lines.append("Beyond it the machine gets slow; nothing is killed yet.")
     elif facts.number("may_pause"):
         lines.append("At the very end it is paused, so that it does not die.")
+    elif kind in (CeilingKind.GPU_MEMORY, CeilingKind.GPU_ALLOCATOR):
+        lines.append("Beyond it the training ends with an error: out of GPU memory.")
     elif facts.task is not None:
         lines.append("If it goes on, it dies.")
-    return title, lines + _advice(facts)
+    return title, lines + advice(facts)
 
 
-def _work(facts: _Facts) -> Iterator[str]:
-    """What is and will be saved."""
-    if facts.task is None:
-        return
-    if facts.agent is None:
-        yield "It holds no watchdog agent, so its state cannot be saved."
-    elif not facts.number("may_save"):
-        yield "Saving is switched off for it."
-    elif facts.agent.rescue is None:
-        yield "It is asked to save its state now."
-    else:
-        age = facts.number("rescue_age_s")
-        yield f"It was saved {phrases.ago(age)}, and will be saved again."
-
-
-def _saving(facts: _Facts) -> tuple[str, list[str]]:
-    label = _capital(facts.text("label") or "memory")
+def _saving(facts: Facts) -> tuple[str, list[str]]:
+    label = capital(facts.text("label") or "memory")
     size, seconds = facts.number("state_bytes"), facts.number("expected_s")
     what = "Its state" if size is None else f"Its state of {format_bytes(size)}"
     cost = "" if seconds is None else f"; the last time that took {format_duration(seconds)}"
@@ -185,7 +132,7 @@ def _saving(facts: _Facts) -> tuple[str, list[str]]:
     ]
 
 
-def _stalled(facts: _Facts) -> tuple[str, list[str]]:
+def _stalled(facts: Facts) -> tuple[str, list[str]]:
     silent, usual = facts.number("silent_s"), facts.number("step_s")
     at = facts.number("step")
     after = "" if at is None else f" since step {at:.0f}"
@@ -200,22 +147,22 @@ def _stalled(facts: _Facts) -> tuple[str, list[str]]:
     return f"Stalled: {facts.name}", lines
 
 
-def _rescued(facts: _Facts) -> tuple[str, list[str]]:
+def _rescued(facts: Facts) -> tuple[str, list[str]]:
     size, seconds = facts.number("bytes"), facts.number("seconds")
     cost = (
         ""
         if size is None or seconds is None
         else (f" ({format_bytes(size)} in {format_duration(seconds)})")
     )
-    where = _capital(facts.rescue or "a rescue is on the disk")
+    where = capital(facts.rescue or "a rescue is on the disk")
     return f"Saved: {facts.name}", [
         f"{where}{cost}.",
         "The training goes on. If it dies, start it again: it goes on from there.",
     ]
 
 
-def _rescue_failed(facts: _Facts) -> tuple[str, list[str]]:
-    lines = [f"{_capital(plain(facts.decision.reason, 300))}."]
+def _rescue_failed(facts: Facts) -> tuple[str, list[str]]:
+    lines = [f"{capital(plain(facts.decision.reason, 300))}."]
     remedy = facts.text("remedy", 300)
     if remedy is not None:
         lines.append(remedy)
@@ -228,17 +175,24 @@ def _rescue_failed(facts: _Facts) -> tuple[str, list[str]]:
     return f"Not saved: {facts.name}", lines
 
 
-def _paused(facts: _Facts) -> tuple[str, list[str]]:
+def _paused(facts: Facts) -> tuple[str, list[str]]:
     label = facts.text("label") or "memory"
-    lines = [f"It was about to fill up {label} ({facts.level}). Its state stays in memory."]
+    hot = facts.decision.ceiling.kind is CeilingKind.TEMPERATURE
+    lines = [
+        f"{capital(phrases.heated(label))} was about to switch off from heat ({facts.level}). "
+        "The task's state stays in memory."
+        if hot
+        else f"It was about to fill up {label} ({facts.level}). Its state stays in memory."
+    ]
     if facts.rescue is not None:
         lines.append(f"Besides, {facts.rescue}.")
-    lines.append(f"Make room, then resume it with: watchdog resume {facts.command}")
+    first = "Let it cool down" if hot else "Make room"
+    lines.append(f"{first}, then resume it with: watchdog resume {facts.command}")
     lines += _beware(facts)
-    return f"Paused: {facts.name}", lines + _advice(facts)
+    return f"Paused: {facts.name}", lines + advice(facts)
 
 
-def _beware(facts: _Facts) -> Iterator[str]:
+def _beware(facts: Facts) -> Iterator[str]:
     """What not to do to a paused task, and what a terminal needs afterwards."""
     kind = None if facts.task is None else facts.task.kind
     if kind in _NOTEBOOKS:
@@ -250,43 +204,57 @@ def _beware(facts: _Facts) -> Iterator[str]:
         yield "If it ran in a terminal, type fg there after that."
 
 
-def _pause_failed(facts: _Facts) -> tuple[str, list[str]]:
+def _pause_failed(facts: Facts) -> tuple[str, list[str]]:
     lines = [plain(facts.decision.reason, 300), "It goes on, and may be killed for lack of memory."]
     if facts.rescue is not None:
         lines.append(f"If so, nothing but the last steps is lost: {facts.rescue}.")
     return f"Could not pause: {facts.name}", lines
 
 
-def _resumed(facts: _Facts) -> tuple[str, list[str]]:
+def _resumed(facts: Facts) -> tuple[str, list[str]]:
     label = facts.text("label") or "memory"
     lines = [f"There is room again: {label}, {facts.level}."]
+    if facts.decision.ceiling.kind is CeilingKind.TEMPERATURE:
+        lines = [f"{capital(phrases.heated(label))} has cooled down: {facts.level}."]
     if facts.task is not None and facts.task.kind not in _NOTEBOOKS:
         lines.append("If it ran in a terminal, it is in the background now: type fg there.")
     return f"Running again: {facts.name}", lines
 
 
-def _over(facts: _Facts) -> tuple[str, list[str]]:
-    label = facts.text("label") or "memory"
-    return f"No longer in danger: {facts.name}", [
-        f"{_capital(label)} has stopped filling up: {facts.level}."
-    ]
+def _over(facts: Facts) -> tuple[str, list[str]]:
+    label, kind = facts.text("label") or "memory", facts.decision.ceiling.kind
+    if facts.number("used") is None:
+        return f"{capital(label)} is well again", [f"{capital(plain(facts.decision.reason))}."]
+    text = f"{capital(label)} has stopped filling up: {facts.level}."
+    if kind is CeilingKind.TEMPERATURE:
+        text = f"{capital(phrases.heated(label))} gets no hotter: {facts.level}."
+    elif kind is CeilingKind.BATTERY:
+        text = f"The {label} will last: {facts.level}."
+    return f"No longer in danger: {facts.name}", [text]
 
 
-def _died(facts: _Facts) -> tuple[str, list[str]]:
-    memory = facts.decision.evidence.get("cause") in ("group_limit", "host_memory")
-    title = f"Out of memory: {facts.name}" if memory else f"Ended: {facts.name}"
-    lines = [f"{_capital(plain(facts.decision.reason, 300))}."]
+def _died(facts: Facts) -> tuple[str, list[str]]:
+    cause = str(facts.decision.evidence.get("cause"))
+    memory = cause in ("group_limit", "host_memory", "gpu_memory")
+    title = f"{_ENDS.get(cause, 'Ended')}: {facts.name}"
+    lines = [f"{capital(plain(facts.decision.reason, 300))}."]
     step, age = facts.number("step"), facts.number("rescue_age_s")
     if facts.rescue is not None:
         at = "" if step is None else f" It was at step {step:.0f}."
-        lines.append(f"{_capital(facts.rescue)}, saved {phrases.ago(age)}.{at}")
+        lines.append(f"{capital(facts.rescue)}, saved {phrases.ago(age)}.{at}")
         lines.append("Start it again: it goes on from there.")
     elif facts.agent is not None or step is not None:
         lines.append("It left no rescue: its work is lost.")
-    return title, lines + (_advice(facts) if memory else [])
+    return title, lines + (advice(facts) if memory else [])
 
 
-_TEXTS: dict[Topic, Callable[[_Facts], tuple[str, list[str]]]] = {
+_ENDS = {
+    "group_limit": "Out of memory",
+    "host_memory": "Out of memory",
+    "gpu_memory": "Out of GPU memory",
+    "gpu_lost": "Ended by a GPU fault",
+}
+_TEXTS: dict[Topic, Callable[[Facts], tuple[str, list[str]]]] = {
     Topic.WARNING: _warning,
     Topic.SAVING: _saving,
     Topic.RESCUED: _rescued,
@@ -297,10 +265,13 @@ _TEXTS: dict[Topic, Callable[[_Facts], tuple[str, list[str]]]] = {
     Topic.OVER: _over,
     Topic.STALLED: _stalled,
     Topic.DIED: _died,
+    Topic.GPU_LOST: fault,
+    Topic.FAULT: fault,
+    Topic.SLOWED: fault,
 }
 
 
-def _buttons(topic: Topic, facts: _Facts) -> Iterator[NoticeAction]:
+def _buttons(topic: Topic, facts: Facts) -> Iterator[NoticeAction]:
     """What makes sense now, the most useful first; desktops show three or four."""
     about = facts.command
     worrying = topic in (Topic.WARNING, Topic.RESCUE_FAILED, Topic.PAUSE_FAILED)
@@ -311,17 +282,8 @@ def _buttons(topic: Topic, facts: _Facts) -> Iterator[NoticeAction]:
             yield NoticeAction("pause", "Pause", f"watchdog pause {about}")
         if topic is Topic.PAUSED:
             yield NoticeAction("resume", "Resume", f"watchdog resume {about}")
-    if topic in (Topic.WARNING, Topic.RESCUE_FAILED, Topic.STALLED):
+    if topic in (Topic.WARNING, Topic.RESCUE_FAILED, Topic.STALLED, Topic.FAULT, Topic.SLOWED):
         whom = "" if facts.task is None else f" {about}"
         yield NoticeAction("snooze", "Snooze 15 min", f"watchdog snooze{whom} --for 15m")
     if topic is not Topic.OVER:
         yield NoticeAction("show", "Show", "watchdog top")
-
-
-def _advice(facts: _Facts) -> list[str]:
-    """The first sentence: a notice is short, `watchdog explain` has the others."""
-    return [] if facts.incident is None else list(facts.incident.advice[:1])
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from watchdog_app.core.outlook import CeilingKind, Forecast
-from watchdog_app.units import format_bytes, format_duration
+from watchdog_app.units import format_bytes, format_duration, format_rate
 
 _FULL = {
     CeilingKind.RAM: "RAM full",
@@ -22,6 +22,7 @@ _FULL = {
     CeilingKind.GPU_HEALTH: "GPU out of order",
     CeilingKind.THROTTLING: "Clocked down",
 }
+_SIGNS = {"celsius": "°C", "watts": "W", "joules": "J"}
 _TOO_FAR_S = 30 * 86400.0
 
 
@@ -74,12 +75,30 @@ def forecast(value: Forecast | None) -> str:
 
 
 def level(used: float, limit: float, unit: str) -> str:
-    """`6.00 of 7.00 GiB`-like: used and limit in the unit of the ceiling."""
+    """`6.00 GiB of 7.00 GiB`, `78 of 83 °C`; of a battery `41 % left` (its use is what is gone)."""
     if unit == "bytes":
         return f"{format_bytes(used)} of {format_bytes(limit)}"
     if unit == "ratio":
-        return f"{100 * used:.0f} of {100 * limit:.0f} %"
-    return f"{used:.4g} of {limit:.4g} {unit}"
+        return f"{100 * max(0.0, 1.0 - used):.0f} % left"
+    return f"{used:.4g} of {limit:.4g} {_SIGNS.get(unit, unit)}"
+
+
+def movement(slope_per_s: float | None, unit: str) -> str:
+    """How fast it moves, in what people count by: `+21.0 MiB/s`, `+2.1 °C/min`; `` where level."""
+    if slope_per_s is None or not math.isfinite(slope_per_s) or slope_per_s == 0.0:
+        return ""
+    if unit == "bytes":
+        return format_rate(slope_per_s)
+    a_minute = 60.0 * slope_per_s * (100.0 if unit == "ratio" else 1.0)
+    if abs(a_minute) < 0.05:
+        return ""
+    return f"{a_minute:+.1f} {'%' if unit == 'ratio' else _SIGNS.get(unit, unit)}/min"
+
+
+def heated(label: str) -> str:
+    """What gets hot, of a ceiling's label: `GPU 0` of `heat of GPU 0 (slows down at 83 °C)`."""
+    thing = label.partition(" (")[0]
+    return thing.removeprefix("heat of ").removesuffix(" heat")
 
 
 def ago(seconds: float | None) -> str:

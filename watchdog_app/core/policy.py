@@ -33,6 +33,8 @@ from watchdog_app.units import format_duration
 # The kernel kills whoever holds most (mm/oom_kill.c, oom_badness). A task with at least this much
 # of what the guilty will hold by then could be the one: sizes are estimates.
 _COULD_BE_CHOSEN = 0.75
+# Machines and cards that switch off take everything with them, whoever is to blame.
+_ENDS_ALL = frozenset((CeilingKind.TEMPERATURE, CeilingKind.BATTERY))
 _MOST_OPEN = 512
 _PAUSE_ANSWER_S = 30.0
 
@@ -132,8 +134,12 @@ class Policy:
             incident.pausing.clear()
 
     def _saves(self, scene: Scene) -> Iterator[Decision]:
-        # A full disk is where the rescue would go: saving does not help, it makes it worse.
-        if not scene.wants_saves or scene.reading.key.kind is CeilingKind.DISK:
+        # A full disk is where the rescue would go: saving does not help, it makes it worse. And
+        # heat that slows a card down loses nothing.
+        kind = scene.reading.key.kind
+        if not scene.wants_saves or kind is CeilingKind.DISK:
+            return
+        if kind is CeilingKind.TEMPERATURE and not scene.reading.lethal:
             return
         since = scene.incident.opened_mono_s
         last = scene.assessment.stage >= Stage.HOLD
@@ -157,6 +163,10 @@ class Policy:
     def _worth_saving(self, scene: Scene) -> Iterator[tuple[Task, str]]:
         """The guilty first, then those who could die in their stead."""
         attribution = scene.incident.attribution
+        if scene.reading.key.kind in _ENDS_ALL:
+            for key in scene.agents:
+                yield scene.tasks[key], "goes down with it"
+            return
         chosen: set[ProcessKey] = set()
         if not attribution.foreign:
             for culprit in attribution.guilty:
@@ -173,7 +183,9 @@ class Policy:
             yield with_agent[0], "is the only training under it"
         if not (scene.strict and scene.reading.lethal):
             return
-        bar = 0.0 if not chosen or attribution.foreign else _bar(scene)
+        # On a full card it hits whoever asks for memory next, of whatever size.
+        anybody = scene.reading.key.kind is CeilingKind.GPU_MEMORY
+        bar = 0.0 if not chosen or attribution.foreign or anybody else _bar(scene)
         for task in sorted(with_agent, key=_largest_process, reverse=True):
             if task.key not in chosen and _largest_process(task) >= bar:
                 yield task, "could be killed with it"

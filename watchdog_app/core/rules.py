@@ -13,6 +13,9 @@ from watchdog_app.core.outlook import CeilingKind
 from watchdog_app.core.records import Task
 from watchdog_app.core.settings import ActionSettings, RuleSettings, Settings, Turn
 
+# A full card is an error in the program and no kill: its state is saved and the notebook lives. A
+# pause would keep the memory of the card taken for as long as it lasts.
+_PAUSE_BY_RULE = frozenset((CeilingKind.GPU_MEMORY, CeilingKind.GPU_ALLOCATOR))
 _NOTHING = ActionSettings(notify=False, checkpoint=False, pause=False)
 
 
@@ -30,12 +33,19 @@ def allowed(
     matched with the task's name, and with the whole path of its notebook and of its script.
     Without a task (a notice that concerns the machine) only rules for every task match.
     A task whose environment names another daemon's runtime folder is that daemon's business:
-    two daemons must not pull at one training.
+    two daemons must not pull at one training. Under a full card a task is paused only where a rule
+    says so that names the ceiling.
     """
     if task is not None and runtime_dir is not None:
         theirs = task.info.runtime_dir
         if theirs is not None and runtime_dir not in (theirs, _followed(theirs)):
             return _NOTHING
+    if kind in _PAUSE_BY_RULE:
+        actions = replace(actions, pause=False)
+        rules = [
+            replace(rule, pause=False) if rule.ceiling == "*" and rule.pause else rule
+            for rule in rules
+        ]
     for rule in rules:
         if _matches(rule.ceiling, kind.value) and _names(rule.task, task):
             return ActionSettings(

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from watchdog_app.core.holding import may_pause
 from watchdog_app.core.incidents import IncidentState, Told
-from watchdog_app.core.outlook import Decision, DecisionKind, Evidence, Stage
+from watchdog_app.core.outlook import CeilingKind, Decision, DecisionKind, Evidence, Stage
 from watchdog_app.core.records import ProcessKey, Task
 from watchdog_app.core.scene import Scene, stopped
 
@@ -22,6 +22,18 @@ _NEARER = 0.5  # told again, after the cool-down, when the end is this much near
 _LONG_SAVE_S = 2.0  # what is over sooner is told when it is over
 _MOST_WAITING = 64
 _MOST_REMEMBERED = 256
+
+
+# Who, and which of `_FAMILIES`.
+Cause = tuple[ProcessKey | None, str]
+_MEMORY = "memory"
+_FAMILIES = {
+    CeilingKind.GPU_MEMORY: "gpu",
+    CeilingKind.GPU_ALLOCATOR: "gpu",
+    CeilingKind.TEMPERATURE: "heat",
+    CeilingKind.POWER: "power",
+    CeilingKind.BATTERY: "battery",
+}
 
 
 class Topic(StrEnum):
@@ -57,9 +69,9 @@ class Waiting:
 class Telling:
     """What people have been told, over all incidents."""
 
-    # By task (None: no watched task is to blame): when, and how bad it was. The same leak runs
-    # into several ceilings at once, and people must hear of it once.
-    told: dict[ProcessKey | None, Told] = field(default_factory=dict)
+    # By task (None: no watched task is to blame) and what is running out: when, and how bad it
+    # was. The same leak runs into several ceilings at once, and people must hear of it once.
+    told: dict[Cause, Told] = field(default_factory=dict)
     waiting: deque[Waiting] = field(default_factory=lambda: deque(maxlen=_MOST_WAITING))
     saving: dict[ProcessKey, str] = field(default_factory=dict)  # the save told of, by agent
 
@@ -73,8 +85,10 @@ class Telling:
         """
         incident = scene.incident
         task = blamed(scene)
-        key = None if task is None else task.key
+        key = _cause(scene, task)
         if not scene.strict or not scene.permits(task).notify:
+            return None
+        if task is None and _nobodys(scene):
             return None
         if task is not None and stopped(task):
             return None  # it grows no more, and people know why
@@ -138,7 +152,7 @@ class Telling:
     def over(self, scene: Scene) -> Decision | None:
         """Word that it did not come to it, where a warning went out before."""
         task = blamed(scene)
-        told = self.told.get(None if task is None else task.key)
+        told = self.told.get(_cause(scene, task))
         if (
             scene.incident.told is None
             or told is None
@@ -147,7 +161,7 @@ class Telling:
             return None
         if (task is None and scene.incident.attribution.culprits) or not scene.permits(task).notify:
             return None  # who was to blame has ended: that is news of its own, or none
-        del self.told[None if task is None else task.key]
+        del self.told[_cause(scene, task)]
         return scene.decide(
             DecisionKind.NOTIFY,
             task,
@@ -158,18 +172,32 @@ class Telling:
     def forget(self, incident: IncidentState) -> None:
         """As if nobody had been warned of this incident and of whom it blames."""
         incident.told = None
+        family = _FAMILIES.get(incident.ceiling.kind, _MEMORY)
         for key in (None, *(culprit.task for culprit in incident.attribution.culprits)):
-            self.told.pop(key, None)
+            self.told.pop((key, family), None)
 
     def put(self, waiting: Waiting) -> None:
         """A notice for the next tick."""
         self.waiting.append(waiting)
 
-    def _remember(self, key: ProcessKey | None, told: Told) -> None:
+    def _remember(self, key: Cause, told: Told) -> None:
         self.told.pop(key, None)
         while len(self.told) >= _MOST_REMEMBERED:
             del self.told[next(iter(self.told))]
         self.told[key] = told
+
+
+def _cause(scene: Scene, task: Task | None) -> Cause:
+    family = _FAMILIES.get(scene.reading.key.kind, _MEMORY)
+    return None if task is None else task.key, family
+
+
+def _nobodys(scene: Scene) -> bool:
+    """A battery that no training empties, or heat that harms none, is the system's business."""
+    kind = scene.reading.key.kind
+    return kind is CeilingKind.BATTERY or (
+        kind is CeilingKind.TEMPERATURE and not scene.reading.lethal
+    )
 
 
 def blamed(scene: Scene) -> Task | None:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from watchdog_app.core.deaths import Cause, CauseKind, DeathFacts, diagnose
+from watchdog_app.core.deaths import Cause, CauseKind, DeathFacts, device_full, diagnose
 from watchdog_app.core.outlook import CeilingKind, CeilingReading
 from watchdog_app.core.records import AgentView, HostMemory, ProcessInfo, ProcessKey, Task
 from watchdog_app.daemon.agents import Agent
@@ -103,6 +103,8 @@ class Obituaries:
         self._proc = proc
         self._watched: dict[ProcessKey, _Watched] = {}
         self._limits: dict[ProcessKey, CeilingReading] = {}  # of memory groups, by task
+        self._devices: dict[ProcessKey, str] = {}  # full cards and allocators, by task
+        self._card_faults: Mapping[ProcessKey, str] = {}
         self._memory: HostMemory | None = None
         self._infos: Mapping[ProcessKey, ProcessInfo] = {}
         self._next_count_mono_s = 0.0
@@ -173,7 +175,7 @@ class Obituaries:
         self._count()
         cause = diagnose(self._facts(key, task, handle, agent))
         cared_for = agent is not None and not agent.said_bye and cause.kind is not CauseKind.ENDED
-        if not (cause.memory or cared_for):
+        if not (cause.memory or cause.kind is CauseKind.GPU_LOST or cared_for):
             return
         name = task.name if task is not None else None
         if name is None:
@@ -219,6 +221,9 @@ class Obituaries:
             host_available_bytes=self._memory.available_bytes if self._memory else None,
             host_kills_before=host.before,
             host_kills_after=host.value,
+            card_fault=None if task is None else self._card_faults.get(task.key),
+            device_full=None if task is None else self._devices.get(task.key),
+            device_ooms=_ooms(agent),
         )
 
     def _look_for_workers(self, before: Task, now: Task) -> None:
@@ -252,7 +257,9 @@ class Obituaries:
 
     def _learn(self, look: Look) -> None:
         self._memory = look.snapshot.host
+        self._card_faults = look.result.card_faults
         self._limits = {}
+        self._devices = {}
         groups = {info.cgroup for info in look.snapshot.infos.values() if info.cgroup}
         for gone in (
             self._group_counters.keys()
@@ -267,6 +274,11 @@ class Obituaries:
             if reading.key.kind is CeilingKind.CGROUP:
                 for key in reading.tasks:
                     self._limits[key] = reading
+        if look.snapshot.hardware.gpus or any(view.allocators for view in look.agents.values()):
+            for task in look.tasks:
+                full = device_full(task, look.readings)
+                if full is not None:
+                    self._devices[task.key] = full
 
     def _holder(self, key: ProcessKey) -> _Watched | None:
         for watched in self._watched.values():
@@ -279,3 +291,10 @@ class Obituaries:
             self._poller.remove(watched.handle)
             os.close(watched.handle)
             watched.handle = None
+
+
+def _ooms(agent: Agent | None) -> int:
+    """Out-of-memory errors that a training's framework has counted on all cards."""
+    if agent is None:
+        return 0
+    return sum(memory.ooms or 0 for memory in agent.view.allocators)

@@ -1,0 +1,87 @@
+"""Notices of heat, batteries, and cards that are lost or out of order, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from watchdog_app.core import phrases
+from watchdog_app.core.notice_facts import Facts, advice, capital, span, work
+from watchdog_app.core.outlook import CeilingKind
+from watchdog_app.core.plain_text import plain
+
+
+def ends_all(facts: Facts) -> tuple[str, list[str]]:
+    """Heat that slows down or switches off, and a battery that runs empty."""
+    when = phrases.when(facts.number("eta_s"))
+    moving = phrases.movement(facts.number("slope_per_s"), facts.text("unit") or "")
+    label = facts.text("label") or "it"
+    lethal = bool(facts.number("lethal"))
+    if facts.decision.ceiling.kind is CeilingKind.BATTERY:
+        title = f"{capital(label)} empty {when}: {facts.name}"
+        lines = [f"{capital(label)}: {facts.level}{span(facts)}."]
+    else:
+        thing = capital(phrases.heated(label))
+        does = "will switch off" if lethal else "will slow down"
+        title = f"{thing} {does} from heat {when}: {facts.name}"
+        used, limit = facts.number("used") or 0.0, facts.number("limit") or 0.0
+        rising = f", {moving}" if moving else ""
+        lines = [f"{used:.0f} °C{rising}, limit {limit:.0f} °C{span(facts)}."]
+    if not lethal:
+        lines.append("Beyond it everything gets slower; nothing is lost.")
+    else:
+        lines += work(facts)
+        if facts.number("may_pause"):
+            lines.append("At the very end it is paused, so that it cools down.")
+    return title, lines + advice(facts)
+
+
+def fault(facts: Facts) -> tuple[str, list[str]]:
+    """A card or its driver out of order, or something that brakes; `core.health` has the facts."""
+    label, trouble = facts.text("label") or "a graphics card", facts.text("trouble") or ""
+    known = facts.text("name") is not None
+    thing = label.partition(" (")[0]
+    title = f"{capital(thing)} {_FAULTS.get(trouble, 'has a fault')}"
+    if trouble == "unplugged":
+        title = "Training on battery"
+    lines = [f"{capital(label)}: {plain(facts.decision.reason, 300)}."]
+    if known:
+        title += f": {facts.name}"
+        lines += _struck(facts)
+    return title, lines + advice(facts)
+
+
+def _struck(facts: Facts) -> Iterator[str]:
+    """Who was on it, and what is left of their work."""
+    others, more = facts.text("others"), facts.number("more") or 0.0
+    if others:
+        yield f"With it: {others}" + (f" and {more:.0f} more." if more else ".")
+    if not facts.number("fatal"):
+        return
+    yield f"{facts.name} was on it: what it held there is lost, and cannot be saved any more."
+    age = facts.number("rescue_age_s")
+    if facts.rescue is not None:
+        when = "" if age is None else f", saved {phrases.ago(age)}"
+        yield f"{capital(facts.rescue)}{when}. Start it again elsewhere: it goes on from there."
+    elif facts.number("had_agent"):
+        yield "It has left no rescue."
+    else:
+        yield "It holds no watchdog agent: only checkpoints of its own are left."
+
+
+_FAULTS = {
+    "lost": "is lost",
+    "needs_reset": "needs a reset",
+    "xid": "reports a fault",
+    "ecc": "has memory errors",
+    "remap_failed": "has faulty memory",
+    "remap_pending": "wants a reset some time",
+    "recovery": "asks for a recovery",
+    "silent": "does not answer",
+    "unreadable": "cannot be watched",
+    "driver": "has failed",
+    "heat": "is clocked down for heat",
+    "power_brake": "is held back by the power supply",
+    "hardware_slowdown": "is slowed down by its power supply",
+    "power_cap": "works at its power limit",
+    "cpu_heat": "is clocked down for heat",
+}
