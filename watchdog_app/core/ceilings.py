@@ -6,10 +6,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from watchdog_app.core.hardware_ceilings import hardware_readings
 from watchdog_app.core.outlook import CeilingKey, CeilingKind, CeilingReading
-from watchdog_app.core.records import CgroupMemory, HostMemory, ProcessKey, Snapshot, Task
+from watchdog_app.core.records import (
+    AgentView,
+    CgroupMemory,
+    HostMemory,
+    ProcessKey,
+    Snapshot,
+    Task,
+)
 from watchdog_app.units import format_bytes
 
 _CONTAINER_ID = re.compile(r"(?:[a-z]+-)*([0-9a-f]{12})[0-9a-f]{20,52}(?:\.scope)?")
@@ -18,13 +26,17 @@ _POD = re.compile(r"(?:kubepods.*-)?pod[0-9a-f_-]{36}(?:\.slice)?")
 _MOUNTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/unified")
 
 
-def readings(snapshot: Snapshot, tasks: Sequence[Task]) -> tuple[CeilingReading, ...]:
+def readings(
+    snapshot: Snapshot, tasks: Sequence[Task], agents: Iterable[AgentView] = ()
+) -> tuple[CeilingReading, ...]:
     """
-    Every ceiling of this tick, in bytes: RAM, RAM with swap, groups, RLIMIT_AS, /dev/shm, disks.
+    Every ceiling of this tick: RAM, RAM with swap, groups, RLIMIT_AS, /dev/shm, disks, in bytes;
+    memory of graphics cards, heat and battery, each in its own unit.
 
     Args:
         snapshot: one look at the machine.
         tasks: those of the same snapshot.
+        agents: with what their frameworks say of the cards.
     """
     everyone = tuple(task.key for task in tasks)
     return (
@@ -33,6 +45,7 @@ def readings(snapshot: Snapshot, tasks: Sequence[Task]) -> tuple[CeilingReading,
         *_address_spaces(snapshot, tasks),
         *_shm(snapshot.host, everyone),
         *_disks(snapshot),
+        *hardware_readings(snapshot.hardware, tasks, agents),
     )
 
 

@@ -1,0 +1,267 @@
+"""
+Time until a temperature is reached.
+
+Heat saturates: under a steady load a temperature nears, ever more slowly, the level at
+which as much heat leaves as is made (Newton's law of cooling; time constants of heat
+sinks are 20 to 120 s, of the silicon on them 1 to 3 s). A straight line through the
+beginning of such a curve cries wolf at every start of a training. So growth counts
+only when its own bend leads beyond the limit, when as much has been seen as is still
+to come, and never further ahead than it has been seen.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import NamedTuple
+
+from watchdog_app.core.forecast.bins import Bins
+from watchdog_app.core.forecast.outlook import Outlook
+from watchdog_app.core.outlook import Caution, Forecast, Regime
+
+_BIN_S = 2.0  # sensors are read as often
+_WINDOWS = (12, 24, 48, 96, 192)  # bins
+_SHORTEST = 8  # bins of a rise: of less than 16 s noise makes what it likes
+_ONSET = 0.15  # of the rise: lower than that it had not begun
+_FOR_NOTICES = 12  # shorter rises do for a silent save alone
+_FOR_SLOWING = 24  # ... and where nothing is lost at the limit a notice can wait
+_GAIN_C = 3.0  # less is the fan, or the next batch
+_CERTAIN = 3.0  # standard errors
+_STRAIGHT, _BENDS_UP = 0.75, 1.2  # slope of the second half as a share of the first
+_MARGIN = 0.15  # of the gain: the bend must lead so far beyond the limit
+_STRICT_GAIN, _EAGER_GAIN, _SHOWN_GAIN = 1.0, 0.6, 0.4  # seen, as a share of what is to come
+_STRICT_SPAN, _EAGER_SPAN, _SHOWN_SPAN = 0.75, 1.0, 2.0  # ahead, as a share of the time seen
+_KNOWN_C = 1.0  # it has been as hot before, and nothing happened
+_CONFIRMED = 2  # bins in a row
+_LAST_BINS, _LAST_ROOM_C = 4, 15.0
+_AT_LIMIT_C = 1.5  # a sensor of whole degrees never shows more
+_RELIEVED_C = 5.0
+_SLOWED_BINS = 10
+_MOVES_C_PER_S = 0.02
+_CRITICAL_S = 3.0
+_DEMAND = {Caution.LOW: 1.3, Caution.NORMAL: 1.0, Caution.HIGH: 0.75}
+_LOW, _HIGH = 0.6, 2.0
+
+
+class _Rise(NamedTuple):
+    """Growth over one window that leads to the limit."""
+
+    eta_s: float
+    slope_per_s: float
+    span_s: float
+    gain: float
+    bends_up: bool
+
+
+class HeatForecaster:
+    """
+    Forecast of one temperature towards one limit.
+
+    Asks for no faster looks: the sensor has nothing new to say sooner.
+
+    Args:
+        lethal: whether the machine or the card switches itself off at the limit. If not, it slows
+            down there, which is told of when it lasts 20 s.
+    """
+
+    __slots__ = (
+        "_at_limit",
+        "_bins",
+        "_confirmed",
+        "_demand",
+        "_half_confirmed",
+        "_lethal",
+        "_limit",
+        "_outlook",
+        "_t",
+        "_used",
+    )
+
+    def __init__(self, lethal: bool) -> None:
+        self._lethal = lethal
+        self._bins = Bins(_BIN_S, _WINDOWS[-1])
+        self._outlook = Outlook()
+        self._demand = 1.0
+        self._confirmed = self._half_confirmed = 0
+        self._at_limit = False
+        self._t: float | None = None
+        self._used = self._limit = 0.0
+
+    def update(self, mono_s: float, used: float, limit: float) -> None:
+        """Take a sample in degrees Celsius; times increase."""
+        passed = 0.0 if self._t is None else mono_s - self._t
+        self._t, self._used, self._limit = mono_s, used, limit
+        if self._bins.add(mono_s, used):
+            self._think()
+        else:
+            self._age(passed)
+
+    def heed(self, caution: Caution) -> None:
+        """From now on ask for more or less evidence."""
+        self._demand = _DEMAND[caution]
+
+    def assess(self) -> Outlook:
+        """Where the temperature leads, as of the last sample."""
+        return self._outlook
+
+    def _age(self, passed: float) -> None:
+        o = self._outlook
+        if o.forecast is not None:
+            f = o.forecast
+            o.forecast = Forecast(
+                max(0.0, f.eta_s - passed), max(0.0, f.low_s - passed), max(0.0, f.high_s - passed)
+            )
+        if o.strict_eta_s is not None:
+            o.strict_eta_s = max(0.0, o.strict_eta_s - passed)
+        if o.eager_eta_s is not None:
+            o.eager_eta_s = max(0.0, o.eager_eta_s - passed)
+
+    def _think(self) -> None:
+        values = self._bins.values
+        level = values[-1]
+        room = max(0.0, self._limit - level)
+        strict = eager = math.inf
+        shown: _Rise | None = None
+        saturating = False
+        for window in _WINDOWS:
+            if window > len(values):
+                break
+            begin, gain = self._begin(window)
+            count = len(values) - begin
+            if count < _SHORTEST or gain < _GAIN_C or gain < _SHOWN_GAIN * room:
+                continue
+            rise = self._rise(begin, gain, room)
+            if rise is None:
+                # Nearer the present than what a longer window averages: it has the last word.
+                saturating = True
+                break
+            if rise.eta_s <= _SHOWN_SPAN * rise.span_s and (
+                shown is None or rise.eta_s < shown.eta_s
+            ):
+                shown = rise
+            notice = count >= (_FOR_NOTICES if self._lethal else _FOR_SLOWING)
+            if notice and self._convinces(rise, begin, room, _STRICT_GAIN, _STRICT_SPAN):
+                strict = min(strict, rise.eta_s)
+            elif self._convinces(rise, begin, room, _EAGER_GAIN, _EAGER_SPAN):
+                eager = min(eager, rise.eta_s)
+        eager = min(eager, strict)
+        self._confirmed = self._confirmed + 1 if strict < math.inf else 0
+        self._half_confirmed = self._half_confirmed + 1 if eager < math.inf else 0
+        if self._confirmed < _CONFIRMED:
+            strict = math.inf
+        if self._half_confirmed < _CONFIRMED:
+            eager = math.inf
+        # Where nothing is lost at the limit a save has time.
+        eager = min(eager, self._last_chance(room)) if self._lethal else strict
+        if self._is_at_limit():
+            strict = eager = 0.0
+        self._outlook = self._said(strict, eager, shown, saturating)
+
+    def _begin(self, window: int) -> tuple[int, float]:
+        """Where the present rise began within a window, and its gain: what was level is no rise."""
+        values = self._bins.values
+        level = values[-1]
+        lowest = min(values[-window:])
+        onset = lowest + _ONSET * (level - lowest)
+        begin = len(values) - window
+        for index in range(len(values) - 1, begin, -1):
+            if values[index] <= onset:
+                begin = index
+                break
+        return begin, level - values[begin]
+
+    def _rise(self, begin: int, gain: float, room: float) -> _Rise | None:
+        """What a rise foretells; None when its bend ends below the limit, or it is unsure."""
+        bins, end = self._bins, len(self._bins.values)
+        middle = (begin + end) // 2
+        early, early_error = bins.line(begin, middle)
+        late, late_error = bins.line(middle, end)
+        if early <= 0.0 or late <= _CERTAIN * late_error:
+            return None
+        span = (end - begin) * bins.width_s
+        ratio = late / early
+        if ratio >= 1.0:
+            return _Rise(room / late, late, span, gain, ratio > _BENDS_UP)
+        # The ratio of the slopes of two halves tells the time constant: exp(-span / 2 / tau).
+        tau = -0.5 * span / math.log(ratio)
+        now = late * math.sqrt(ratio)
+        ahead = now * tau  # how far it still rises
+        if ahead > room + _MARGIN * gain:
+            return _Rise(tau * math.log(ahead / (ahead - room)), now, span, gain, False)
+        # Noise bends as well. Two halves within their errors are a straight line, and that is the
+        # case to be afraid of: but a curve that ends below the limit is never as near to it as
+        # half the time that it takes to see the bend.
+        straight = ratio > _STRAIGHT and early - late < 2.0 * math.hypot(early_error, late_error)
+        if straight and room / late <= 0.5 * span:
+            return _Rise(room / late, late, span, gain, False)
+        return None
+
+    def _convinces(
+        self, rise: _Rise, begin: int, room: float, gain_share: float, span_share: float
+    ) -> bool:
+        if rise.gain < gain_share * room * self._demand:
+            return False
+        if rise.eta_s > span_share * rise.span_s / self._demand:
+            return False
+        values = self._bins.values
+        before = values[max(0, len(values) - self._bins.size) : begin]
+        return not before or max(before) < values[-1] - _KNOWN_C
+
+    def _last_chance(self, room: float) -> float:
+        """Time left at a rise too fast for a second look, near the limit; else infinite."""
+        values = self._bins.values
+        if len(values) <= _LAST_BINS or room > _LAST_ROOM_C:
+            return math.inf
+        last = values[-_LAST_BINS - 1 :]
+        steps = [after - before for before, after in pairwise(last)]
+        mean = (last[-1] - last[0]) / _LAST_BINS
+        # A jump that has spent itself rises ever less; so does the start of a load.
+        if min(steps) <= 0.0 or steps[-1] < _STRAIGHT * mean:
+            return math.inf
+        if max(values[: -_LAST_BINS - 1], default=0.0) >= last[-1] - _KNOWN_C:
+            return math.inf
+        eta = room / mean * _BIN_S
+        return eta if eta <= _LAST_BINS * _BIN_S else math.inf
+
+    def _is_at_limit(self) -> bool:
+        """At a lethal limit at once; at another when it has lasted, and until it has cooled."""
+        recent = self._bins.values[-_SLOWED_BINS:]
+        mean = sum(recent) / len(recent)
+        if self._lethal:
+            # Twice in a row: one reading is noise.
+            self._at_limit = min(recent[-2:]) >= self._limit - _AT_LIMIT_C
+        elif self._at_limit:
+            self._at_limit = mean >= self._limit - _RELIEVED_C
+        else:
+            # What hovers at its limit is told of once: processors may work there all day.
+            self._at_limit = len(recent) == _SLOWED_BINS and mean >= self._limit - 0.5
+        return self._at_limit
+
+    def _said(self, strict: float, eager: float, shown: _Rise | None, saturating: bool) -> Outlook:
+        slope, error = 0.0, 0.0
+        if len(self._bins.values) >= _SHORTEST:
+            end = len(self._bins.values)
+            slope, error = self._bins.line(end - _SHORTEST, end)
+        forecast = None
+        if shown is not None:
+            eta = shown.eta_s
+            forecast = Forecast(eta, _LOW * eta, _HIGH * eta)
+            regime = Regime.ACCELERATING if shown.bends_up else Regime.LINEAR
+            slope = shown.slope_per_s
+        elif len(self._bins.values) < _SHORTEST:
+            regime = Regime.UNKNOWN
+        elif abs(slope) <= max(_MOVES_C_PER_S, _CERTAIN * error):
+            regime = Regime.FLAT
+        elif slope < 0.0:
+            regime = Regime.FALLING
+        else:
+            regime = Regime.SATURATING if saturating else Regime.LINEAR
+        return Outlook(
+            regime=regime,
+            forecast=forecast,
+            slope_per_s=slope if forecast is not None else 0.0,
+            span_s=0.0 if shown is None else shown.span_s,
+            strict_eta_s=None if strict == math.inf else strict,
+            eager_eta_s=None if eager == math.inf else eager,
+            critical=self._lethal and strict < _CRITICAL_S and shown is not None,
+        )

@@ -1,0 +1,277 @@
+"""
+What can run out of cards, cooling and battery: pure, readings and agents to ceilings.
+
+Whom a card can hit are the tasks with a process on it. Where the driver does not say
+who is on it, that is everybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from watchdog_app.core.devices import holders
+from watchdog_app.core.hardware import Gpu, GpuProcess, Hardware, Temperature
+from watchdog_app.core.outlook import CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.records import AgentView, AllocatorMemory, ProcessKey, Task
+
+BATTERY_RESERVE = 0.05  # of a full one: systems switch off at 2 to 5 %, and the rest is a guess
+_IN_USE = 0.02  # of a card's memory; less than that is the driver's own
+
+
+def hardware_readings(
+    hardware: Hardware, tasks: Sequence[Task], agents: Iterable[AgentView] = ()
+) -> tuple[CeilingReading, ...]:
+    """
+    Device memory, framework allocators, temperatures and battery, as far as they are known.
+
+    Args:
+        hardware: of one snapshot.
+        tasks: of the same.
+        agents: what they reported; none without an allocator matter here.
+    """
+    owners = holders(tasks)
+    allocating = [
+        (agent, owners[agent.key.pid])
+        for agent in agents
+        if agent.allocators and agent.key.pid in owners
+    ]
+    if not (hardware.gpus or hardware.temperatures or hardware.batteries or allocating):
+        return ()
+    everyone = tuple(task.key for task in tasks)
+    return (
+        *_device_memory(hardware, owners, everyone, allocating),
+        *_allocators(hardware, allocating),
+        *_heat_of_cards(hardware, owners, everyone),
+        *_heat(hardware.temperatures, everyone),
+        *_battery(hardware, everyone),
+    )
+
+
+def _device_memory(
+    hardware: Hardware,
+    owners: dict[int, Task],
+    everyone: tuple[ProcessKey, ...],
+    allocating: Sequence[tuple[AgentView, Task]],
+) -> Iterator[CeilingReading]:
+    divided = {gpu.parent_uuid for gpu in hardware.gpus}
+    for gpu in hardware.gpus:
+        used = _used(gpu)
+        # A card that is divided has no memory of its own to run out of; one that shares the
+        # host's RAM ends with it, and that ceiling is there already.
+        if gpu.unified_memory or gpu.uuid in divided or used is None or not gpu.memory_total_bytes:
+            continue
+        if not _in_use(gpu):
+            continue
+        people, whose = _people(gpu, owners, everyone)
+        # What a framework says of itself predicts; what the driver sees of it is a high mark.
+        told = {
+            task.key
+            for agent, task in allocating
+            for memory in agent.allocators
+            if _device(memory, hardware) == gpu.uuid
+        }
+        under = tuple(key for key in people if key not in told)
+        if under:
+            yield CeilingReading(
+                key=CeilingKey(CeilingKind.GPU_MEMORY, gpu.uuid),
+                label=f"{_name(gpu)} memory ({gpu.name})",
+                used=used,
+                limit=gpu.memory_total_bytes,
+                unit="bytes",
+                lethal=True,
+                tasks=under,
+                note=_joined(
+                    "beyond it the framework gives up: out of memory",
+                    whose,
+                    "shared by all who are on the card" if len(under) > 1 and not whose else None,
+                ),
+            )
+
+
+def _allocators(
+    hardware: Hardware, allocating: Sequence[tuple[AgentView, Task]]
+) -> Iterator[CeilingReading]:
+    cards = {gpu.uuid: gpu for gpu in hardware.gpus}
+    for agent, task in allocating:
+        seen: set[str] = set()
+        for memory in agent.allocators:
+            if memory.limit_bytes <= 0 or memory.device in seen:
+                continue
+            seen.add(memory.device)
+            gpu = cards.get(_device(memory, hardware) or "")
+            limit, short = _reach(memory, gpu, agent.key.pid)
+            place = memory.device if gpu is None else f"{_name(gpu)} ({gpu.name})"
+            yield CeilingReading(
+                key=CeilingKey(CeilingKind.GPU_ALLOCATOR, f"{agent.key.pid}:{memory.device}"),
+                label=f"{agent.framework}'s memory on {place}",
+                used=memory.used_bytes,
+                limit=limit,
+                unit="bytes",
+                lethal=True,
+                tasks=(task.key,),
+                note=_joined(
+                    "beyond it the framework gives up: out of memory",
+                    "others hold part of the card" if short else None,
+                ),
+            )
+
+
+def _reach(memory: AllocatorMemory, gpu: Gpu | None, pid: int) -> tuple[int, bool]:
+    """
+    How much an allocator can have, and whether that is less than its own limit.
+
+    A TensorFlow that grows on demand may take what it was given at its start, unless others have
+    taken it meanwhile: then what it holds and what is free is all there is.
+    """
+    if gpu is None or not gpu.memory_total_bytes or gpu.unified_memory:
+        return memory.limit_bytes, False
+    used = _used(gpu)
+    held = [each.memory_bytes for each in gpu.processes if each.pid == pid and not each.foreign]
+    if used is None or not held or held[0] is None:
+        return memory.limit_bytes, False
+    reach = held[0] + max(0, gpu.memory_total_bytes - used)
+    # Counters of different moments: never less than what is in use.
+    reach = max(reach, memory.used_bytes)
+    return min(memory.limit_bytes, reach), reach < memory.limit_bytes
+
+
+def _heat_of_cards(
+    hardware: Hardware, owners: dict[int, Task], everyone: tuple[ProcessKey, ...]
+) -> Iterator[CeilingReading]:
+    for gpu in hardware.gpus:
+        # The parts of a card have its temperature.
+        if gpu.temperature_c is None or gpu.parent_uuid is not None:
+            continue
+        on_parts = (
+            process
+            for part in hardware.gpus
+            if part.parent_uuid == gpu.uuid
+            for process in part.processes
+        )
+        people, _ = _people(gpu, owners, everyone, on_parts)
+        yield from _thresholds(
+            gpu.uuid,
+            f"heat of {_name(gpu)}",
+            (gpu.temperature_c, gpu.slowdown_c, gpu.shutdown_c),
+            people,
+            "the card switches itself off; whatever runs on it dies",
+        )
+
+
+def _heat(
+    temperatures: Sequence[Temperature], everyone: tuple[ProcessKey, ...]
+) -> Iterator[CeilingReading]:
+    for each in temperatures:
+        label = f"{each.label} heat" if each.is_cpu else f"heat of the {each.label}"
+        yield from _thresholds(
+            each.key,
+            label,
+            (each.celsius, each.slowdown_c, each.shutdown_c),
+            everyone,
+            "the machine switches itself off",
+        )
+
+
+def _thresholds(
+    subject: str,
+    label: str,
+    celsius: tuple[float, float | None, float | None],
+    people: tuple[ProcessKey, ...],
+    end: str,
+) -> Iterator[CeilingReading]:
+    """One ceiling a threshold: one slows down, one ends everything."""
+    now, slowdown, shutdown = celsius
+    if not people:
+        return
+    for limit, what, lethal in ((slowdown, "slows down", False), (shutdown, "switches off", True)):
+        if limit is not None and limit > 0.0:
+            yield CeilingReading(
+                key=CeilingKey(
+                    CeilingKind.TEMPERATURE, f"{subject}/{'shutdown' if lethal else 'slowdown'}"
+                ),
+                label=f"{label} ({what} at {limit:.0f} °C)",
+                used=now,
+                limit=limit,
+                unit="celsius",
+                lethal=lethal,
+                tasks=people,
+                note=end if lethal else "beyond it everything gets slower, and nothing is lost",
+            )
+
+
+def _battery(hardware: Hardware, everyone: tuple[ProcessKey, ...]) -> Iterator[CeilingReading]:
+    """
+    All batteries together, while one of them is drained.
+
+    Plugged in or not: a supply that is too weak for a training lets the battery run empty.
+    """
+    batteries = hardware.batteries
+    if not any(each.discharging for each in batteries):
+        return
+    energies = [(each.energy_j, each.full_j) for each in batteries]
+    if all(left is not None and full for left, full in energies):
+        full_j = sum(full or 0.0 for _, full in energies)
+        left = sum(left or 0.0 for left, _ in energies) / full_j
+    else:
+        left = sum(each.percent for each in batteries) / (100.0 * len(batteries))
+    weak = "plugged in, but the power supply is too weak" if hardware.on_mains else None
+    yield CeilingReading(
+        key=CeilingKey(CeilingKind.BATTERY),
+        label="battery" if len(batteries) == 1 else "batteries",
+        used=min(1.0, max(0.0, 1.0 - left)),
+        limit=1.0 - BATTERY_RESERVE,
+        unit="ratio",
+        lethal=True,
+        tasks=everyone,
+        note=_joined(f"systems switch off with the last {BATTERY_RESERVE:.0%}", weak),
+    )
+
+
+def _people(
+    gpu: Gpu,
+    owners: dict[int, Task],
+    everyone: tuple[ProcessKey, ...],
+    on_parts: Iterable[GpuProcess] = (),
+) -> tuple[tuple[ProcessKey, ...], str | None]:
+    """Whom a card can hit, and a word where that is a guess."""
+    found: dict[ProcessKey, None] = {}
+    listed = strangers = False
+    for process in (*gpu.processes, *on_parts):
+        listed = True
+        task = None if process.foreign else owners.get(process.pid)
+        if task is not None:
+            found[task.key] = None
+        strangers = strangers or process.foreign
+    if found:
+        return tuple(found), None
+    # In a container the driver names processes by the host's numbers: ours are among them.
+    if strangers or (not listed and _in_use(gpu)):
+        return everyone, "the driver does not say who uses it"
+    return (), None
+
+
+def _device(memory: AllocatorMemory, hardware: Hardware) -> str | None:
+    """The card that an allocator's device is on; None where that cannot be told."""
+    if memory.gpu_uuid is not None:
+        return memory.gpu_uuid
+    return hardware.gpus[0].uuid if len(hardware.gpus) == 1 else None
+
+
+def _used(gpu: Gpu) -> int | None:
+    if gpu.memory_used_bytes is None:
+        return None
+    return gpu.memory_used_bytes + (gpu.memory_reserved_bytes or 0)
+
+
+def _in_use(gpu: Gpu) -> bool:
+    """Whether somebody is on a card, as far as its memory tells."""
+    used = _used(gpu)
+    return used is None or used >= _IN_USE * (gpu.memory_total_bytes or 0)
+
+
+def _name(gpu: Gpu) -> str:
+    return f"GPU {gpu.index}" if gpu.parent_uuid is None else f"GPU {gpu.index} part"
+
+
+def _joined(*notes: str | None) -> str | None:
+    return ", ".join(note for note in notes if note) or None
