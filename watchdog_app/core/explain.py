@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from watchdog_app.core import phrases
+from watchdog_app.core import about_cards, phrases
+from watchdog_app.core.hardware import Hardware
+from watchdog_app.core.health import is_condition
 from watchdog_app.core.notices import Notice, NoticeAction, notice
 from watchdog_app.core.outlook import (
     Assessment,
     CeilingKey,
+    CeilingKind,
     CeilingReading,
     Incident,
     Stage,
@@ -20,6 +23,7 @@ from watchdog_app.units import format_bytes, format_duration, format_rate
 
 __all__ = ["Notice", "NoticeAction", "about_incident", "about_machine", "about_task", "notice"]
 
+_BY_WORK = (CeilingKind.TEMPERATURE, CeilingKind.POWER, CeilingKind.BATTERY)
 _KINDS = {
     TaskKind.NOTEBOOK: "notebook",
     TaskKind.KERNEL: "Jupyter kernel",
@@ -46,11 +50,21 @@ _STAGES = {
 }
 
 
+# What is broken or brakes has no end that a rescue could come before.
+_SEVERITIES = {
+    Stage.OK: "over",
+    Stage.WATCH: "good to know",
+    Stage.WARN: "needs somebody",
+    Stage.RESCUE: "critical",
+}
+
+
 def about_task(
     task: Task,
     outlook: TaskOutlook | None,
     agent: AgentView | None,
     *,
+    hardware: Hardware | None = None,
     readings: Sequence[CeilingReading],
     assessments: Mapping[CeilingKey, Assessment],
     incidents: Iterable[Incident],
@@ -58,6 +72,8 @@ def about_task(
 ) -> str:
     """One task: what it uses, where it is going, what stops it first, what was decided."""
     lines = list(_usage(task, outlook))
+    if hardware is not None:
+        lines += about_cards.of_task(task, agent, hardware)
     hit = [reading for reading in readings if task.key in reading.tasks]
     if outlook is not None and outlook.ceiling is not None:
         first = next((reading for reading in hit if reading.key == outlook.ceiling), None)
@@ -80,6 +96,7 @@ def about_machine(
     host: HostMemory,
     tasks: Sequence[Task],
     *,
+    hardware: Hardware | None = None,
     readings: Sequence[CeilingReading],
     assessments: Mapping[CeilingKey, Assessment],
     incidents: Sequence[Incident],
@@ -96,6 +113,7 @@ def about_machine(
             else ", there is no swap"
         )
         + f". {watched} watched.",
+        *(about_cards.of_machine(hardware, tasks) if hardware is not None else ()),
         "",
         "Ceilings:",
         *(f"  {_ceiling(reading, assessments.get(reading.key))}" for reading in readings),
@@ -111,6 +129,8 @@ def about_machine(
 def about_incident(incident: Incident, now_unix_s: float) -> str:
     """One incident: since when, how bad, why, who, what to do."""
     since = format_duration(max(0.0, now_unix_s - incident.opened_unix_s))
+    if is_condition(incident.ceiling):
+        return "\n".join(_condition(incident, since))
     lines = [
         f"{plain(incident.label, 120)}: in danger for {since}; now {_STAGES[incident.stage]}"
         + ("" if incident.peak <= incident.stage else f" (at worst: {_STAGES[incident.peak]})")
@@ -118,14 +138,25 @@ def about_incident(incident: Incident, now_unix_s: float) -> str:
         f"  Why: {plain(incident.why, 300)}.",
     ]
     for culprit in incident.culprits:
-        lines.append(
-            f"  {plain(culprit.name)} (pid {culprit.task.pid}): {culprit.share:.0%} of the "
-            f"growth, {format_rate(culprit.slope_bytes_per_s)}"
-        )
+        part = f"{culprit.share:.0%} of the growth, {format_rate(culprit.slope_bytes_per_s)}"
+        if incident.ceiling.kind in _BY_WORK:
+            part = f"{culprit.share:.0%} of the work"
+        lines.append(f"  {plain(culprit.name)} (pid {culprit.task.pid}): {part}")
     if not incident.culprits:
         lines.append("  No watched task makes it grow.")
     lines += [f"  To do: {line}" for line in incident.advice]
     return "\n".join(lines)
+
+
+def _condition(incident: Incident, since: str) -> Iterator[str]:
+    """Something that is broken, or brakes."""
+    now = _SEVERITIES.get(incident.stage, "critical")
+    yield f"{plain(incident.label, 120)}: for {since}; {now}."
+    yield f"  What: {plain(incident.why, 300)}."
+    whose = "It was on it" if incident.ceiling.kind is CeilingKind.GPU_HEALTH else "It concerns"
+    for culprit in incident.culprits:
+        yield f"  {whose}: {plain(culprit.name)} (pid {culprit.task.pid})"
+    yield from (f"  To do: {line}" for line in incident.advice)
 
 
 def _usage(task: Task, outlook: TaskOutlook | None) -> Iterator[str]:

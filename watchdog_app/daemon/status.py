@@ -12,6 +12,7 @@ from typing import Any
 from watchdog_app.core import devices
 from watchdog_app.core.devices import TaskDevices
 from watchdog_app.core.engine import TickResult
+from watchdog_app.core.health import is_condition
 from watchdog_app.core.outlook import Assessment, CeilingReading, Forecast, Incident, Stage
 from watchdog_app.core.records import AgentView, Fault, ProcessKey, Snapshot, Task
 from watchdog_app.daemon import hardware_status
@@ -85,6 +86,7 @@ def status(
 
 def incident(each: Incident) -> dict[str, Any]:
     """An incident as clients and the journal see it."""
+    broken = is_condition(each.ceiling)
     return {
         "id": each.id,
         "ceiling": each.ceiling.kind.value,
@@ -100,8 +102,9 @@ def incident(each: Incident) -> dict[str, Any]:
             {
                 "pid": culprit.task.pid,
                 "name": culprit.name,
-                "slope_bytes_per_s": _finite(culprit.slope_bytes_per_s),
-                "share": _finite(culprit.share),
+                # Who was on a broken card has not filled anything.
+                "slope_bytes_per_s": None if broken else _finite(culprit.slope_bytes_per_s),
+                "share": None if broken else _finite(culprit.share),
             }
             for culprit in each.culprits
         ],

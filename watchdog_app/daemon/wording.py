@@ -32,6 +32,7 @@ def explanation(look: Look | None, task: Task | None) -> dict[str, Any]:
         text = explain.about_machine(
             look.snapshot.host,
             look.tasks,
+            hardware=look.snapshot.hardware,
             readings=readings,
             assessments=result.assessments,
             incidents=result.incidents,
@@ -42,6 +43,7 @@ def explanation(look: Look | None, task: Task | None) -> dict[str, Any]:
         task,
         result.tasks.get(task.key),
         look.agents.get(task.key),
+        hardware=look.snapshot.hardware,
         readings=readings,
         assessments=result.assessments,
         incidents=result.incidents,
