@@ -67,6 +67,13 @@ if [ "$what" = test ]; then
     command -v tmux >/dev/null 2>&1 || missing="$missing tmux"
     # The stub driver of the GPU tests is compiled.
     command -v gcc >/dev/null 2>&1 || missing="$missing gcc libc6-dev"
+    command -v man >/dev/null 2>&1 || missing="$missing man-db"
+    command -v desktop-file-validate >/dev/null 2>&1 || missing="$missing desktop-file-utils"
+    command -v appstreamcli >/dev/null 2>&1 || missing="$missing appstream"
+    command -v systemd-analyze >/dev/null 2>&1 || missing="$missing systemd"
+    command -v lintian >/dev/null 2>&1 || missing="$missing lintian"
+    command -v pybuild >/dev/null 2>&1 || missing="$missing debhelper dh-python pybuild-plugin-pyproject python3-all python3-hatchling python3-pip fakeroot"
+    command -v debootstrap >/dev/null 2>&1 || missing="$missing debootstrap"
     if [ -n "$missing" ]; then
         # shellcheck disable=SC2086 - a list of package names
         apt_install $missing || say "not installed:$missing. The tests that need them will say so and be skipped. Run: sudo apt-get install$missing"
