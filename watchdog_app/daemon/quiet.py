@@ -9,7 +9,7 @@ mistake to avoid is to stay quiet for longer than was asked for.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,18 +34,13 @@ class Until:
     mono_s: float
     unix_s: float
 
-    @classmethod
-    def after(cls, for_s: float) -> Until:
-        """So many seconds from now."""
-        return cls(time.monotonic() + for_s, time.time() + for_s)
-
-    def over(self) -> bool:
+    def over(self, mono_s: float, unix_s: float) -> bool:
         """Whether either clock has come to it."""
-        return time.monotonic() >= self.mono_s or time.time() >= self.unix_s
+        return mono_s >= self.mono_s or unix_s >= self.unix_s
 
-    def left_s(self) -> float:
+    def left_s(self, mono_s: float, unix_s: float) -> float:
         """Seconds until `over`."""
-        return max(0.0, min(self.mono_s - time.monotonic(), self.unix_s - time.time()))
+        return max(0.0, min(self.mono_s - mono_s, self.unix_s - unix_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +83,21 @@ class Quiet:
 
     `held_back` counts notices that did not; `owed` are the incidents of those, whose danger is to
     be told anew when the quiet is over.
+
+    Args:
+        settings: quiet hours, and the quiet time between two notices.
+        mono: running time in seconds.
+        wall: seconds of the epoch.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        mono: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._mono = mono
+        self._wall = wall
         self.protecting = True
         self.held_back = 0
         self.owed: set[str] = set()
@@ -108,7 +115,7 @@ class Quiet:
     def protect(self, on: bool, for_s: float | None = None) -> None:
         """Switch protection on, or off for so many seconds, or off until it is switched on."""
         self.protecting = on
-        self._until = None if on or for_s is None else Until.after(for_s)
+        self._until = None if on or for_s is None else self._after(for_s)
 
     def snooze(
         self, incident: str | None, task: int | None, name: str | None, for_s: float
@@ -118,7 +125,7 @@ class Quiet:
         self._snoozes = [one for one in self._snoozes if (one.incident, one.task) != meant]
         if for_s <= 0:
             return None
-        found = Snooze(incident, task, name, Until.after(for_s))
+        found = Snooze(incident, task, name, self._after(for_s))
         self._snoozes = [*self._snoozes[-_MOST_SNOOZES + 1 :], found]
         return found
 
@@ -138,7 +145,7 @@ class Quiet:
             self._shown.pop(place, None)
             while len(self._shown) >= _MOST_REMEMBERED:
                 del self._shown[next(iter(self._shown))]
-            self._shown[place] = _Shown(time.monotonic(), notice.topic, _stage(notice))
+            self._shown[place] = _Shown(self._mono(), notice.topic, _stage(notice))
         return None
 
     def look(self) -> tuple[bool, frozenset[str]]:
@@ -148,10 +155,10 @@ class Quiet:
         Returns:
             Whether protection has come on by itself, and incidents to be told anew.
         """
-        back_on = self._until is not None and self._until.over()
+        back_on = self._until is not None and self._until.over(*self._now())
         if back_on:
             self.protect(True)
-        over = [one for one in self._snoozes if one.until.over()]
+        over = [one for one in self._snoozes if one.until.over(*self._now())]
         self._snoozes = [one for one in self._snoozes if one not in over]
         quiet = self.hours() is not None
         ended = bool(over) or (self._was_quiet and not quiet)
@@ -167,7 +174,7 @@ class Quiet:
             return None
         if hasattr(time, "tzset"):
             time.tzset()  # a laptop travels
-        now = time.localtime()
+        now = time.localtime(self._wall())
         return covering(self._hours, now.tm_hour, now.tm_min)
 
     @property
@@ -181,15 +188,15 @@ class Quiet:
     @property
     def snoozed(self) -> list[dict[str, Any]]:
         """As the status object has it."""
-        return [one.to_json() for one in self._snoozes if not one.until.over()]
+        return [one.to_json() for one in self._snoozes if not one.until.over(*self._now())]
 
     def dump(self) -> dict[str, Any]:
         """Plain values from which another daemon goes on."""
         return {
             "protecting": self.protecting,
-            "until": _dumped(self._until),
+            "until": self._dumped(self._until),
             "snoozes": [
-                [one.incident, one.task, one.name, _dumped(one.until)] for one in self._snoozes
+                [one.incident, one.task, one.name, self._dumped(one.until)] for one in self._snoozes
             ],
             "owed": sorted(self.owed),
         }
@@ -209,10 +216,10 @@ class Quiet:
         Raises:
             KeyError, TypeError, ValueError: these are not its values. Nothing was changed.
         """
-        protecting, until = bool(value["protecting"]), _loaded(value["until"])
+        protecting, until = bool(value["protecting"]), self._loaded(value["until"])
         snoozes = []
         for incident, task, name, end in value["snoozes"]:
-            ends = _loaded(end)
+            ends = self._loaded(end)
             if ends is not None and (same_boot or (incident is None and task is None)):
                 snoozes.append(Snooze(_text(incident), _pid(task), _text(name), ends))
         owed = {str(one) for one in value["owed"]} if same_boot else set()
@@ -229,7 +236,7 @@ class Quiet:
             self._owe(notice)
             return f"Held back: it is quiet from {hours.replace('-', ' to ')}."
         for one in self._snoozes:
-            if one.covers(notice) and not one.until.over():
+            if one.covers(notice) and not one.until.over(*self._now()):
                 self._owe(notice)
                 at = time.strftime("%H:%M", time.localtime(one.until.unix_s))
                 return f"Held back: snoozed until {at}."
@@ -239,10 +246,27 @@ class Quiet:
             and before is not None
             and before.topic == notice.topic
             and before.stage >= _stage(notice)
-            and time.monotonic() - before.mono_s < self._cooldown_s
+            and self._mono() - before.mono_s < self._cooldown_s
         ):
             return "Held back: the same was told a moment ago, and it has not become worse."
         return None
+
+    def _now(self) -> tuple[float, float]:
+        return self._mono(), self._wall()
+
+    def _after(self, for_s: float) -> Until:
+        mono_s, unix_s = self._now()
+        return Until(mono_s + for_s, unix_s + for_s)
+
+    def _dumped(self, until: Until | None) -> list[float] | None:
+        return None if until is None else [until.unix_s, until.left_s(*self._now())]
+
+    def _loaded(self, value: Sequence[Any] | None) -> Until | None:
+        """The running time goes on from what was left: the wall clock may have been set since."""
+        if value is None:
+            return None
+        unix_s, left_s = value
+        return Until(self._mono() + float(left_s), float(unix_s))
 
     def _owe(self, notice: Notice) -> None:
         if notice.incident and notice.topic == "warning" and len(self.owed) < _MOST_REMEMBERED:
@@ -251,18 +275,6 @@ class Quiet:
 
 def _stage(notice: Notice) -> Stage:
     return _STAGES.get(notice.stage, Stage.OK)
-
-
-def _dumped(until: Until | None) -> list[float] | None:
-    return None if until is None else [until.unix_s, until.left_s()]
-
-
-def _loaded(value: Sequence[Any] | None) -> Until | None:
-    """The running time goes on from what was left: the wall clock may have been set meanwhile."""
-    if value is None:
-        return None
-    unix_s, left_s = float(value[0]), float(value[1])
-    return Until(time.monotonic() + left_s, unix_s)
 
 
 def _text(value: Any) -> str | None:

@@ -1,0 +1,170 @@
+"""Trainings that stop making steps are told of once, and nothing else is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from simulation import Machine, Program, flat
+
+from watchdog_app.core.explain import notice
+from watchdog_app.core.settings import ActionSettings, Settings
+from watchdog_app.core.stalls import Stalls
+
+STEP_S = 0.1
+
+
+class Training:
+    """A training that is looked at once a second."""
+
+    def __init__(self, **agent) -> None:
+        self.machine = Machine(Program(10, "train.py", flat(100), save_s=1.0))
+        program = self.machine.programs[0]
+        self.task = self.machine._task(program)
+        self.agent = replace(self.machine._agent(program), step_s=STEP_S, step=5, **agent)
+        self.stalls = Stalls()
+        self.now = 100.0
+        self.cpu_s = 10.0
+
+    def look(self, seconds: float = 1.0, cores: float = 0.0, every_s: float = 1.0, **agent):
+        """Let time pass with these in force; the stalls that were found."""
+        self.agent = replace(self.agent, **agent)
+        found = []
+        end = self.now + seconds
+        while self.now < end:
+            self.now += every_s
+            self.cpu_s += cores * every_s
+            task = replace(self.task, cpu_s=self.cpu_s)
+            found += self.stalls.follow(self.now, [task], {task.key: [self.agent]})
+        return found
+
+
+def test_no_step_for_a_minute_is_a_stall_and_is_told_once():
+    """Not at once, not again; the next stall is told of anew."""
+    training = Training()
+
+    assert [] == training.look(59)
+    (stall,) = training.look(10)
+    assert (5, STEP_S) == (stall.step, stall.step_s)
+    assert 60 < stall.silent_s < 63
+    assert [] == training.look(1000)
+    assert [] == training.look(1, step=6)
+    # A gap that ended is no measure for the next one, unless it is much longer.
+    assert 1 == len(training.look(4000))
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        {"training": False},
+        {"saving": True},
+        {"phase": "validate"},
+        {"phase": "epoch_end"},
+        {"phase": "my own word"},
+        {"step_s": None},
+        {"step": None},
+    ],
+    ids=str,
+)
+def test_what_has_a_reason_of_its_own_is_no_stall(agent):
+    """Validation, a save, a training that has ended, one of which nothing is known yet."""
+    assert [] == Training().look(3000, **agent)
+
+
+def test_a_training_that_makes_steps_is_none():
+    """However slow the steps are, while they come."""
+    training = Training()
+
+    for step in range(50):
+        assert [] == training.look(50, step=step)
+
+
+def test_long_steps_are_given_time():
+    """Twenty of them."""
+    training = Training()
+
+    assert [] == training.look(190, step_s=10.0)
+    assert 1 == len(training.look(20))
+
+
+def test_one_that_computes_is_given_ten_times_as_long():
+    """It may be a validation that nobody announced."""
+    training = Training()
+
+    assert [] == training.look(590, cores=1.0)
+    (stall,) = training.look(30, cores=1.0)
+    assert stall.cores > 0.9
+
+
+def test_a_gap_that_was_none_before_is_none_again():
+    """The same pause at the end of every epoch is how this program is."""
+    training = Training()
+    training.look(50, step=6)
+    training.look(1, step=7)
+
+    assert [] == training.look(100)
+    assert 1 == len(training.look(80))
+
+
+def test_time_in_which_it_was_paused_or_we_did_not_look_does_not_count():
+    """A daemon that was stopped sees old reports first."""
+    training = Training()
+    training.look(50)
+    stopped = replace(training.task.members[0], state="T")
+    running = training.task
+    training.task = replace(running, members=(stopped,))
+    assert [] == training.look(500)
+    training.task = running
+
+    assert [] == training.look(50)
+    assert [] == training.look(500, every_s=500)
+    assert [] == training.look(5)
+    assert 1 == len(training.look(20))
+
+
+def test_what_has_ended_is_forgotten():
+    """Memory is bounded by the agents there are."""
+    training = Training()
+    training.look(50)
+
+    training.stalls.follow(training.now + 1, [], {})
+
+    assert {} == training.stalls._places
+
+
+@pytest.mark.parametrize(
+    ("settings", "protecting", "told"),
+    [
+        (Settings(), True, True),
+        (Settings(), False, False),
+        (Settings(actions=ActionSettings(notify=False)), True, False),
+    ],
+)
+def test_the_engine_tells_of_it_where_notices_are_wanted(settings, protecting, told):
+    """In words that say where it stands and how to look closer."""
+    machine = Machine(Program(10, "train.py", flat(100), step_s=0.1, save_s=1.0), settings=settings)
+    machine.engine.protecting = protecting
+    machine.run(20)
+    program = machine.programs[0]
+    program.step_s = 1e6  # no further step ends
+    agent = replace(machine._agent(program), step=200, step_s=0.1)
+    found = []
+    for _ in range(100):
+        machine.now += 1.0
+        task = machine._task(program)
+        tick = machine.engine.tick(
+            machine._snapshot(), [task], machine.readings(), {task.key: agent}
+        )
+        found += tick.decisions
+
+    assert told is bool(found)
+    if told:
+        (decision,) = found
+        said = notice(decision, task, agent)
+        assert "Stalled: train.py" == said.title
+        assert "stalled" == said.topic
+        assert "normal" == said.urgency
+        assert "since step 200" in said.body
+        assert "py-spy dump --pid 10" in said.body
+        assert "" == said.incident
+        assert ["snooze", "show"] == [each.key for each in said.actions]

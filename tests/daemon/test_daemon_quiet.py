@@ -1,0 +1,400 @@
+"""Protection switched off and notices held back: for how long, and what comes through."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+from test_daemon_agents import begin
+
+from watchdog_app.core.notices import Notice
+from watchdog_app.core.settings import NotifySettings, Settings, StageSettings
+from watchdog_app.daemon.quiet import Quiet
+from watchdog_app.errors import RequestError
+
+NOON = 1_793_450_000.0
+
+
+class Clocks:
+    """A running time and a wall clock, each moved by hand."""
+
+    def __init__(self, unix_s: float = NOON) -> None:
+        self.mono_s, self.unix_s = 1000.0, unix_s
+
+    def pass_(self, seconds: float) -> None:
+        self.mono_s += seconds
+        self.unix_s += seconds
+
+    def quiet(self, hours: tuple[str, ...] = (), cooldown_s: float = 60.0) -> Quiet:
+        settings = Settings(
+            notify=NotifySettings(quiet_hours=hours), stages=StageSettings(cooldown_s=cooldown_s)
+        )
+        return Quiet(settings, lambda: self.mono_s, lambda: self.unix_s)
+
+
+def warning(**changes) -> Notice:
+    about = Notice(
+        id="n1", incident="i1", stage="warn", urgency="normal", title="t", body="b", task=7,
+        unix_s=0.0, topic="warning",
+    )  # fmt: skip
+    return replace(about, **changes)
+
+
+@pytest.fixture
+def zone(monkeypatch):
+    """Set this process's time zone."""
+
+    def use(name: str) -> None:
+        monkeypatch.setenv("TZ", name)
+        time.tzset()
+
+    yield use
+    monkeypatch.undo()
+    time.tzset()
+
+
+# Protection
+
+
+def test_protection_comes_on_by_itself_when_the_time_is_over():
+    """And says so once."""
+    clocks = Clocks()
+    quiet = clocks.quiet()
+    quiet.protect(False, 3600)
+
+    clocks.pass_(3599)
+    assert (False, frozenset()) == quiet.look()
+    assert not quiet.protecting
+    clocks.pass_(1)
+    assert quiet.look()[0]
+    assert quiet.protecting
+    assert {"on": True, "until_unix_s": None} == quiet.protection
+    assert not quiet.look()[0]
+
+
+@pytest.mark.parametrize(
+    ("mono_s", "unix_s"),
+    [(3600, -86400), (0, 3600), (3600, 0)],
+    ids=["the clock is set back a day", "the machine slept", "the clock stands"],
+)
+def test_no_clock_can_keep_it_off_for_longer(mono_s, unix_s):
+    """Whichever comes to the end first."""
+    clocks = Clocks()
+    quiet = clocks.quiet()
+    quiet.protect(False, 3600)
+
+    clocks.mono_s += mono_s
+    clocks.unix_s += unix_s
+
+    assert quiet.look()[0]
+
+
+def test_another_daemon_goes_on_with_what_was_asked_for():
+    """Also after the machine was started anew, when only the wall clock is left."""
+    clocks = Clocks()
+    before = clocks.quiet()
+    before.protect(False, 3600)
+    before.snooze("i1", None, None, 3600)
+    before.snooze(None, None, None, 3600)
+    dumped = before.dump()
+    clocks.pass_(600)
+    later = Clocks(clocks.unix_s)
+    later.mono_s = 5.0
+    after = later.quiet()
+
+    after.load(dumped, same_boot=False)
+
+    assert not after.protecting
+    assert NOON + 3600 == after.protection["until_unix_s"]
+    assert [None] == [each["incident"] for each in after.snoozed]  # that incident is no more
+    later.pass_(3000)
+    assert after.look()[0]
+    assert [] == after.snoozed
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        {"protecting": False, "until": "x"},
+        {"protecting": 0, "until": None, "snoozes": [[1]], "owed": []},
+    ],
+)
+def test_nonsense_on_the_disk_leaves_protection_on(value):
+    """Nothing is half taken over."""
+    quiet = Clocks().quiet()
+
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        quiet.load(value, same_boot=True)
+
+    assert quiet.protecting
+    assert [] == quiet.snoozed
+
+
+@pytest.mark.parametrize(
+    ("topic", "urgency", "out"),
+    [
+        ("warning", "normal", False),
+        ("warning", "critical", False),
+        ("stalled", "normal", False),
+        ("over", "low", False),
+        ("died", "critical", True),
+        ("resumed", "normal", True),
+        ("paused", "critical", True),
+    ],
+)
+def test_while_it_is_off_only_what_has_happened_is_told(topic, urgency, out):
+    """A death is no warning."""
+    quiet = Clocks().quiet()
+    quiet.protect(False)
+
+    assert out is (quiet.reason(warning(topic=topic, urgency=urgency)) is None)
+
+
+# Snooze
+
+
+@pytest.mark.parametrize(
+    ("meant", "notice", "held"),
+    [
+        (("i1", None), warning(), True),
+        (("i1", None), warning(incident="i2"), False),
+        ((None, 7), warning(incident="i2"), True),
+        ((None, 7), warning(task=8), False),
+        ((None, 7), warning(task=None), False),
+        ((None, None), warning(task=None, incident="i9"), True),
+        (("i1", None), warning(urgency="critical", stage="hold"), False),
+        ((None, None), warning(urgency="critical", topic="died"), False),
+    ],
+)
+def test_a_snooze_holds_back_what_was_meant_and_nothing_critical(meant, notice, held):
+    """One incident, one task, or everything."""
+    quiet = Clocks().quiet()
+    quiet.snooze(*meant, "train.py", 900)
+
+    why = quiet.reason(notice)
+
+    assert held is (why is not None)
+    if held:
+        assert "snoozed until" in why
+        assert 1 == quiet.held_back
+
+
+def test_when_a_snooze_ends_the_danger_is_to_be_told_anew():
+    """Once, and only where something was held back."""
+    clocks = Clocks()
+    quiet = clocks.quiet()
+    quiet.snooze(None, None, None, 900)
+    quiet.reason(warning())
+    quiet.reason(warning(incident="i2", topic="rescued"))
+
+    clocks.pass_(899)
+    assert frozenset() == quiet.look()[1]
+    clocks.pass_(1)
+    assert frozenset({"i1"}) == quiet.look()[1]
+    assert frozenset() == quiet.look()[1]
+    assert quiet.reason(warning()) is None
+
+
+def test_a_snooze_can_be_ended_and_replaced():
+    """The last word counts."""
+    quiet = Clocks().quiet()
+    quiet.snooze("i1", None, None, 900)
+    quiet.snooze("i1", None, None, 60)
+    assert [NOON + 60] == [each["until_unix_s"] for each in quiet.snoozed]
+
+    assert quiet.snooze("i1", None, None, 0) is None
+
+    assert [] == quiet.snoozed
+
+
+def test_snoozes_are_bounded():
+    """A companion gone mad fills no memory."""
+    quiet = Clocks().quiet()
+
+    for number in range(500):
+        quiet.snooze(f"i{number}", None, None, 900)
+        quiet.reason(warning(incident=f"j{number}"))
+
+    assert 64 == len(quiet.snoozed)
+    assert 256 >= len(quiet._shown)
+
+
+# Quiet hours
+
+
+@pytest.mark.parametrize(
+    ("zone_name", "utc", "held"),
+    [
+        ("UTC", "2026-11-21T22:00", True),
+        ("UTC", "2026-11-21T06:59", True),
+        ("UTC", "2026-11-21T07:00", False),
+        ("Europe/Berlin", "2026-11-21T21:30", True),  # 22:30 there
+        ("Europe/Berlin", "2026-11-21T06:30", False),  # 07:30 there
+        ("America/New_York", "2026-11-21T12:00", False),  # 07:00 there
+        ("America/New_York", "2026-11-21T11:59", True),
+        ("Asia/Kolkata", "2026-11-21T16:30", True),  # 22:00 there
+        # Clocks are put back at 03:00 on 25 October and forward at 02:00 on 29 March.
+        ("Europe/Berlin", "2026-10-25T04:30", True),  # 05:30 there; 06:30 before
+        ("Europe/Berlin", "2026-10-25T06:00", False),
+        ("Europe/Berlin", "2026-10-25T05:59", True),
+        ("Europe/Berlin", "2026-03-29T04:59", True),
+        ("Europe/Berlin", "2026-03-29T05:00", False),
+    ],
+)
+def test_quiet_hours_go_by_the_clock_on_the_wall(zone, zone_name, utc, held):
+    """In every time zone, and on the days on which clocks are changed."""
+    from datetime import UTC, datetime
+
+    zone(zone_name)
+    at = datetime.fromisoformat(utc).replace(tzinfo=UTC).timestamp()
+    quiet = Clocks(at).quiet(("22:00-07:00",))
+
+    why = quiet.reason(warning())
+
+    assert held is (why is not None)
+    if held:
+        assert "quiet from 22:00 to 07:00" in why
+    assert quiet.reason(warning(urgency="critical")) is None
+
+
+def test_when_quiet_hours_end_the_danger_is_to_be_told(zone):
+    """What began at 06:50 and is still there at 07:00."""
+    zone("UTC")
+    clocks = Clocks(1_793_450_000 - 1_793_450_000 % 86400 + 6 * 3600 + 50 * 60)
+    quiet = clocks.quiet(("22:00-07:00",))
+    quiet.look()
+    quiet.reason(warning())
+    quiet.snooze(None, None, None, 60)
+    clocks.pass_(120)
+    assert frozenset() == quiet.look()[1]  # the snooze is over, the night is not
+
+    clocks.pass_(8 * 60)
+
+    assert frozenset({"i1"}) == quiet.look()[1]
+
+
+# One voice
+
+
+def test_the_same_is_told_once_a_minute_unless_it_gets_worse():
+    """Another topic, another task, a higher stage or something critical is news."""
+    clocks = Clocks()
+    quiet = clocks.quiet()
+    assert quiet.reason(warning()) is None
+
+    clocks.pass_(30)
+    assert "a moment ago" in quiet.reason(warning())
+    assert quiet.reason(warning(task=8)) is None
+    assert quiet.reason(warning(stage="rescue")) is None
+    assert quiet.reason(warning(topic="rescued")) is None
+    assert quiet.reason(warning(urgency="critical")) is None
+    assert quiet.reason(warning(incident="", topic="stalled")) is None
+    assert quiet.reason(warning(incident="", topic="stalled")) is None
+    clocks.pass_(60)
+    assert quiet.reason(warning()) is None
+
+
+# The daemon
+
+
+def test_protection_outlives_the_daemon(world):
+    """Also one that is killed: it comes on again when it was to."""
+    client = world.start()
+    assert {"on": True, "until_unix_s": None} == client.call("status")["daemon"]["protection"]
+    answer = client.call("protection.set", on=False, for_s=3600)
+    assert not answer["on"]
+    assert 3590 < answer["until_unix_s"] - time.time() <= 3600
+    world.until(lambda: client.call("history", kinds=["daemon"])["entries"], "it is written down")
+    world.kill()
+
+    client = world.start()
+
+    assert answer == client.call("status")["daemon"]["protection"]
+    assert "protection is still switched off" in world.log()
+    assert client.call("protection.set", on=True)["on"]
+    what = [each["what"] for each in client.call("history", kinds=["daemon"])["entries"]]
+    assert any("protection switched on by the cli" in each for each in what)
+    world.end()
+    assert world.start().call("status")["daemon"]["protection"]["on"]
+
+
+def test_protection_that_is_off_for_a_second_comes_on(world):
+    """By itself, within some seconds, and in the history."""
+    client = world.start()
+    client.call("protection.set", on=False, for_s=1)
+
+    world.until(lambda: client.call("status")["daemon"]["protection"]["on"], "it is on again")
+
+    what = [each["what"] for each in client.call("history", kinds=["daemon"])["entries"]]
+    assert "protection on again" in what
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "named"),
+    [
+        ("protection.set", {}, "on is missing"),
+        ("protection.set", {"on": 1}, "on must be true or false"),
+        ("protection.set", {"on": True, "for_s": 60}, "goes with on = false"),
+        ("protection.set", {"on": False, "for_s": 0}, "for_s must be between"),
+        ("protection.set", {"on": False, "for_s": 1e9}, "for_s must be between"),
+        ("snooze", {}, "for_s is missing"),
+        ("snooze", {"for_s": -1}, "for_s must be between"),
+        ("snooze", {"for_s": 1e6}, "for_s must be between"),
+        ("snooze", {"for_s": 60, "incident": "x", "task": "y"}, "not both"),
+        ("snooze", {"for_s": 60, "incident": "x\x1b" * 50}, "no incident"),
+        ("snooze", {"for_s": 60, "task": "nobody-has-this-name"}, "nobody-has-this-name"),
+    ],
+)
+def test_nonsense_is_refused_and_changes_nothing(world, method, params, named):
+    """The parameter is named."""
+    client = world.start()
+
+    with pytest.raises(RequestError) as caught:
+        client.call(method, **params)
+
+    assert named in str(caught.value)
+    status = client.call("status")["daemon"]
+    assert status["protection"]["on"]
+    assert [] == status["snoozed"]
+
+
+def test_a_death_comes_through_a_snooze_and_through_protection_that_is_off(world):
+    """It is critical, and it has happened."""
+    world.config.write_text(
+        "[actions]\ncheckpoint = false\npause = false\nnotify = false\n[notify]\ndesktop = false\n"
+        '[[rule]]\ntask = "train.py"\nnotify = true\n'
+    )
+    client = world.start()
+    tray = world.connect("tray")
+    tray.call("subscribe", topics=["notices"])
+    client.call("snooze", for_s=900)
+    client.call("protection.set", on=False)
+    pid = begin(world, "own-save")
+    world.until(lambda: world.task(pid)["agent"]["rescue"], "the rescue is known")
+
+    os.kill(pid, signal.SIGKILL)
+
+    note = next(tray.notifications(20))["params"]
+    assert ("died", "critical", pid) == (note["topic"], note["urgency"], note["task"])
+    assert ["show"] == [each["key"] for each in note["actions"]]
+
+
+def test_a_snooze_of_a_task_names_it_and_outlives_the_daemon(world):
+    """And is ended by 0 s."""
+    client = world.start()
+    pid = world.script("import time; time.sleep(600)", "long.py")
+    world.seen(pid)
+    answer = client.call("snooze", task=str(pid), for_s=900)
+    assert (None, pid, "long.py") == (answer["incident"], answer["task"], answer["name"])
+    world.end()
+
+    client = world.start()
+
+    assert [answer] == client.call("status")["daemon"]["snoozed"]
+    world.seen(pid)
+    assert client.call("snooze", task=str(pid), for_s=0)["until_unix_s"] is None
+    assert [] == client.call("status")["daemon"]["snoozed"]
