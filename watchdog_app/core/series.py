@@ -13,7 +13,8 @@ from typing import NamedTuple
 from watchdog_app.core import devices
 from watchdog_app.core.at_risk import costs, with_cheap_save
 from watchdog_app.core.culprits import Attribution, attribute
-from watchdog_app.core.forecast import Forecaster, TrendForecaster
+from watchdog_app.core.forecast import Forecaster
+from watchdog_app.core.forecasters import forecaster_for
 from watchdog_app.core.growth import Growth
 from watchdog_app.core.hardware import Hardware
 from watchdog_app.core.outlook import Assessment, CeilingKey, CeilingKind, CeilingReading, Stage
@@ -111,7 +112,7 @@ class Series:
         """Where a ceiling stands and where it is going; `agents` are those under it, by task."""
         found = self._watches.get(reading.key)
         if found is None:
-            forecaster = TrendForecaster()
+            forecaster = forecaster_for(reading)
             watch = self._watch(reading.key, forecaster, reading.unit)
             found = _Watched(watch, forecaster, reading.key, reading.unit)
             self._watches[reading.key] = found

@@ -61,7 +61,7 @@ class Observer:
         """One tick: sample, group, forecast, decide. None: nothing could be read."""
         views = {view.key: view for view in self._agents.views()}
         self._follow_disks(views)
-        parts = self._measure()
+        parts = self._measure(views)
         if parts is None:
             return None
         snapshot, tasks, readings = parts
@@ -91,7 +91,7 @@ class Observer:
 
         What cannot be measured again is believed: the first measurement is a moment old.
         """
-        parts = self._measure()
+        parts = self._measure({view.key: view for view in self._agents.views()})
         if parts is None:
             return list(decisions), [], None
         _, tasks, readings = parts
@@ -158,11 +158,11 @@ class Observer:
         engine.protecting = self._protecting
         return engine
 
-    def _measure(self) -> Parts | None:
+    def _measure(self, views: Mapping[ProcessKey, AgentView]) -> Parts | None:
         try:
             snapshot = self.machine.sample(time.monotonic(), time.time())
             tasks = group(snapshot.processes, snapshot.infos)
-            readings = ceilings.readings(snapshot, tasks)
+            readings = ceilings.readings(snapshot, tasks, views.values())
         except Exception as error:  # a sensor that fails in a way nobody foresaw included
             self._faults.put(
                 "machine",
