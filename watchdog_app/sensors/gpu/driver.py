@@ -1,0 +1,127 @@
+"""
+NVIDIA's library through nvidia-ml-py, with its errors in one form. Runs in the child alone.
+
+The binding raises more than its own error: NVMLLibraryMismatchError for an old driver,
+UnicodeDecodeError for a name that is no UTF-8; and its own can neither be hashed nor compared
+with None. Here each is a `DriverError` with a number of nvml.h.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+UNINITIALIZED = 1
+NOT_SUPPORTED = 3
+NO_PERMISSION = 4
+NOT_FOUND = 6
+DRIVER_NOT_LOADED = 9
+TIMEOUT = 10
+LIBRARY_NOT_FOUND = 12
+FUNCTION_NOT_FOUND = 13
+GPU_IS_LOST = 15
+RESET_REQUIRED = 16
+VERSION_MISMATCH = 18
+UNKNOWN = 999
+INVALID_ARGUMENT = 2
+ARGUMENT_VERSION_MISMATCH = 25
+DEPRECATED = 26
+
+# The card cannot tell, or this driver knows no such question: asking again is of no use.
+UNABLE = frozenset(
+    (
+        NOT_SUPPORTED,
+        FUNCTION_NOT_FOUND,
+        INVALID_ARGUMENT,
+        ARGUMENT_VERSION_MISMATCH,
+        DEPRECATED,
+    )
+)
+
+
+class DriverError(Exception):
+    """A question that the driver did not answer; `code` is a number of nvml.h."""
+
+    def __init__(self, code: int, said: str) -> None:
+        super().__init__(said)
+        self.code = code
+        self.said = said
+
+
+class Driver:
+    """The library: every question goes through `ask` or `text`."""
+
+    def __init__(self, binding: Any) -> None:
+        """
+        Args:
+            binding: the module pynvml.
+        """
+        self.binding = binding
+
+    def ask(self, function: str, *arguments: Any) -> Any:
+        """
+        The answer of one function of the binding.
+
+        Raises:
+            DriverError: there is none.
+        """
+        return self._call(getattr(self.binding, function, None), function, arguments)
+
+    def text(self, function: str, *arguments: Any) -> str:
+        """
+        The answer of a function that gives text; what is no UTF-8 in it is replaced.
+
+        Raises:
+            DriverError: there is none.
+        """
+        decoding = getattr(self.binding, function, None)
+        # Below the decorator that decodes strictly.
+        plain = getattr(decoding, "__wrapped__", decoding)
+        answer = self._call(plain, function, arguments)
+        return answer.decode("utf-8", "replace") if isinstance(answer, bytes) else str(answer)
+
+    def _call(
+        self, function: Callable[..., Any] | None, name: str, arguments: tuple[Any, ...]
+    ) -> Any:
+        if function is None:  # an older nvidia-ml-py
+            raise DriverError(FUNCTION_NOT_FOUND, f"nvidia-ml-py has no {name}")
+        try:
+            return function(*arguments)
+        except self.binding.NVMLError as error:
+            code = getattr(error, "value", UNKNOWN)
+            raise DriverError(code if isinstance(code, int) else UNKNOWN, _said(error)) from error
+        except self.binding.NVMLLibraryMismatchError as error:
+            raise DriverError(FUNCTION_NOT_FOUND, _said(error)) from error
+        except (UnicodeDecodeError, ValueError, TypeError, AttributeError) as error:
+            raise DriverError(UNKNOWN, f"{name}: {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    try:
+        return str(error)[:200]
+    except Exception as failed:  # the binding asks the library for the words
+        return f"{type(error).__name__} ({type(failed).__name__})"
+
+
+def host_memory() -> tuple[int, int] | None:
+    """Used and total bytes of the host's RAM; None: not known."""
+    try:
+        with open("/proc/meminfo", "rb") as file:
+            fields = dict(line.split(b":", 1) for line in file.read(8192).splitlines())
+        total = int(fields[b"MemTotal"].split()[0]) * 1024
+        return total - int(fields[b"MemAvailable"].split()[0]) * 1024, total
+    except (OSError, KeyError, ValueError, IndexError):
+        return None
+
+
+def as_address(handle: Any) -> int:
+    """What tells two handles apart: they are pointers that cannot be compared."""
+    import ctypes
+
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
+def exists(pid: int) -> bool:
+    """Whether a pid can be one at all on this system."""
+    return 0 < pid <= (4194304 if os.name == "posix" else 0xFFFFFFFE)  # PID_MAX_LIMIT

@@ -1,0 +1,173 @@
+"""
+The cards that have been seen, and their last figures as long as those may be shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from watchdog_app.core.hardware import Gpu, GpuState
+from watchdog_app.sensors.gpu import answer
+from watchdog_app.sensors.gpu.pci import PciCard, short_address
+
+# A card that the driver no longer lists is shown as lost for so long.
+_MISSED_S = 3600.0
+_ASLEEP = "It sleeps, powered down by the system, and is left alone."
+_SILENT = "The driver has not answered in time: its figures are not known."
+_AVOIDED = "The driver hung or crashed when asked about this GPU; it is asked again later."
+_MISSING = "The driver no longer lists this GPU."
+_LEFT_ALONE = "It was not read for a while: nobody uses it, and so it may sleep."
+_BROKEN = (GpuState.LOST, GpuState.NEEDS_RESET)
+
+
+class KnownCards:
+    """Last figures by UUID; identity by index for a card that cannot say who it is."""
+
+    def __init__(self, foreign: Callable[[int], bool]) -> None:
+        self._foreign = foreign
+        self._gpus: dict[str, Gpu] = {}
+        self._coming: dict[str, Gpu] = {}
+        self._missing_since: dict[str, float] = {}
+        self.read_mono_s: float | None = None
+        self.computing = 0
+
+    @property
+    def in_use(self) -> bool:
+        """Somebody was on a card at the last reading."""
+        return any(gpu.processes for gpu in self._gpus.values())
+
+    @property
+    def any_broken(self) -> bool:
+        """A card is lost or needs a reset."""
+        return any(gpu.state in _BROKEN for gpu in self._gpus.values())
+
+    @property
+    def all_broken(self) -> bool:
+        """No card can do any work."""
+        return bool(self._gpus) and all(gpu.state in _BROKEN for gpu in self._gpus.values())
+
+    def current(self, now_mono_s: float, fresh_s: float) -> bool:
+        """Whether the last figures may still be shown."""
+        return self.read_mono_s is not None and now_mono_s - self.read_mono_s <= fresh_s
+
+    def clear(self) -> None:
+        """There is no driver any more."""
+        self.__init__(self._foreign)  # type: ignore[misc]
+
+    def address_of(self, uuid: str | None) -> str | None:
+        """Where a card is on the bus."""
+        gpu = self._gpus.get(uuid or "")
+        return short_address(gpu.bus_id) if gpu is not None else None
+
+    def take(self, row: Mapping[str, Any], now_mono_s: float) -> None:
+        """
+        One card of the reading that is coming in.
+
+        Raises:
+            ValueError, TypeError, KeyError: that is no card.
+        """
+        gpu = answer.card(row, self._foreign)
+        if not gpu.uuid:
+            gpu = self._identified(gpu)
+        self._coming[gpu.uuid] = gpu
+        # Shown at once: the cards behind it may take the driver down.
+        self._gpus[gpu.uuid] = gpu
+        self._missing_since.pop(gpu.uuid, None)
+        if self.read_mono_s is None:
+            self.read_mono_s = now_mono_s
+
+    def end(self, asked_mono_s: float, computing: int) -> None:
+        """The reading is complete; its figures were true after `asked_mono_s`."""
+        self.read_mono_s = asked_mono_s
+        self.computing = computing
+        for uuid in self._gpus.keys() - self._coming.keys():
+            self._missing_since.setdefault(uuid, asked_mono_s)
+        self._coming = {}
+
+    def look(
+        self,
+        now_mono_s: float,
+        fresh_s: float,
+        ill: bool,
+        avoided: Collection[int],
+        on_bus: Sequence[PciCard],
+    ) -> tuple[Gpu, ...]:
+        """
+        Every card as it can be shown now, by index, MIG instances behind their card.
+
+        Args:
+            now_mono_s: now.
+            fresh_s: figures older than this are not shown.
+            ill: the reader has failed, and none has read everything since.
+            avoided: indices of the cards that are not asked about.
+            on_bus: the cards as the kernel lists them.
+        """
+        places = {card.address: card for card in on_bus}
+        old = not self.current(now_mono_s, fresh_s)
+        shown: list[Gpu] = []
+        for uuid, gpu in list(self._gpus.items()):
+            place = places.get(short_address(gpu.bus_id) or "")
+            since = self._missing_since.get(uuid)
+            if place is not None and place.asleep:
+                shown.append(_without_figures(gpu, GpuState.ASLEEP, _ASLEEP))
+            elif gpu.index in avoided:
+                shown.append(_without_figures(gpu, GpuState.SILENT, _AVOIDED))
+            elif since is not None:
+                if self._gone(gpu, place, now_mono_s - since):
+                    del self._gpus[uuid]
+                    self._missing_since.pop(uuid)
+                    continue
+                shown.append(_without_figures(gpu, GpuState.LOST, _MISSING))
+            elif gpu.state is GpuState.OK and old:
+                state, why = (GpuState.SILENT, _SILENT) if ill else (GpuState.OK, _LEFT_ALONE)
+                shown.append(_without_figures(gpu, state, why))
+            else:
+                shown.append(gpu)
+        seen = {short_address(gpu.bus_id) for gpu in shown}
+        for index, card in enumerate(on_bus):
+            if card.asleep and card.address not in seen:
+                shown.append(
+                    Gpu(
+                        uuid=f"PCI-{card.address}",
+                        index=index,
+                        name="NVIDIA GPU",
+                        bus_id=f"0000{card.address}",
+                        state=GpuState.ASLEEP,
+                        notes=(_ASLEEP,),
+                    )
+                )
+        shown.sort(key=lambda gpu: (gpu.index, gpu.parent_uuid is not None))
+        return tuple(shown)
+
+    def _gone(self, gpu: Gpu, place: PciCard | None, missing_s: float) -> bool:
+        """Whether a card that is not listed any more is simply not there: no fault."""
+        if gpu.parent_uuid is not None:
+            return True  # a MIG instance was taken down
+        if place is not None and place.driver not in (None, "nvidia"):
+            return True  # given to another driver, a virtual machine's say
+        return missing_s > _MISSED_S
+
+    def _identified(self, gpu: Gpu) -> Gpu:
+        """A card that cannot say who it is: the one that was last in its place."""
+        for known in self._gpus.values():
+            if known.index == gpu.index and known.parent_uuid is None:
+                return replace(
+                    gpu, uuid=known.uuid, name=known.name, bus_id=gpu.bus_id or known.bus_id
+                )
+        return replace(gpu, uuid=f"GPU-unknown-{gpu.index}")
+
+
+def _without_figures(gpu: Gpu, state: GpuState, note: str) -> Gpu:
+    """Who it is, and why nothing else is known."""
+    return Gpu(
+        uuid=gpu.uuid,
+        index=gpu.index,
+        name=gpu.name,
+        bus_id=gpu.bus_id,
+        parent_uuid=gpu.parent_uuid,
+        state=state,
+        unified_memory=gpu.unified_memory,
+        notes=(note,),
+    )

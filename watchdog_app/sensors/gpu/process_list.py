@@ -1,0 +1,108 @@
+"""
+Who runs on a card, as the driver lists it. Runs in the child alone.
+
+Some 535 drivers filled an array of 24-byte records with records of 32 bytes: pids made of other
+fields. Such a list is read again by the older function, whose records are right there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from watchdog_app.sensors.gpu.driver import FUNCTION_NOT_FOUND, UNABLE, Driver, DriverError, exists
+
+_UNKNOWN_WHY = (
+    "Memory by process: the driver does not tell it for every process (WSL, WDDM, some MIG)."
+)
+_ZERO_WHY = "Memory by process: the driver says 0 bytes, as in some containers: not known."
+_GARBLED_WHY = "Processes: the driver's records are garbled (known of some 535 drivers)."
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessList:
+    """Pids with their bytes on the card, and how many of them compute."""
+
+    rows: tuple[tuple[int, int | None], ...] = ()
+    computing: int = 0
+    why: tuple[str, ...] = ()
+
+
+class ProcessLister:
+    """Lists the processes of one device, whatever the driver's version."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._oldest_right: dict[str, str] = {}  # kind -> suffix that is known to work
+        self._unable: set[str] = set()
+
+    def read(self, handle: Any, total_bytes: int | None) -> ProcessList:
+        """
+        Everybody on the device, each pid once.
+
+        Raises:
+            DriverError: neither list can be had.
+        """
+        found: dict[int, int | None] = {}
+        why: list[str] = []
+        computing: set[int] = set()
+        failures: list[DriverError] = []
+        for kind in ("Compute", "Graphics", "MPSCompute"):
+            if kind in self._unable:
+                continue
+            try:
+                records, garbled = self._records(kind, handle, total_bytes)
+            except DriverError as error:
+                if error.code not in UNABLE:
+                    raise
+                self._unable.add(kind)
+                failures.append(error)
+                continue
+            if garbled and _GARBLED_WHY not in why:
+                why.append(_GARBLED_WHY)
+            for pid, memory in records:
+                if memory == 0:
+                    why.append(_ZERO_WHY)
+                elif memory is None:
+                    why.append(_UNKNOWN_WHY)
+                # In both lists stands the same figure: a process has one memory on a card.
+                found[pid] = max(memory or 0, found.get(pid) or 0) or None
+                if kind != "Graphics":
+                    computing.add(pid)
+        if failures and {"Compute", "Graphics"} <= self._unable:
+            raise failures[0]
+        return ProcessList(tuple(sorted(found.items())), len(computing), tuple(dict.fromkeys(why)))
+
+    def _records(
+        self, kind: str, handle: Any, total_bytes: int | None
+    ) -> tuple[list[tuple[int, int | None]], bool]:
+        """The driver's records, and whether some of them were garbled and left out."""
+        name = f"nvmlDeviceGet{kind}RunningProcesses"
+        known = self._oldest_right.get(kind)
+        suffixes = (known,) if known else ("_v3", "_v2")
+        garbled: list[tuple[int, int | None]] | None = None
+        failure = DriverError(FUNCTION_NOT_FOUND, "it was not asked")
+        for suffix in suffixes:
+            try:
+                records = [
+                    (int(each.pid), None if each.usedGpuMemory is None else int(each.usedGpuMemory))
+                    for each in self._driver.ask(name + suffix, handle)
+                ]
+            except DriverError as error:
+                failure = error
+                if error.code not in UNABLE:
+                    break
+                continue
+            if all(_possible(pid, memory, total_bytes) for pid, memory in records):
+                if records:
+                    self._oldest_right[kind] = suffix
+                return records, False
+            self._oldest_right.pop(kind, None)
+            garbled = records if garbled is None else garbled
+        if garbled is not None:
+            return [row for row in garbled if _possible(*row, total_bytes)], True
+        raise failure
+
+
+def _possible(pid: int, memory: int | None, total_bytes: int | None) -> bool:
+    return exists(pid) and (memory is None or not total_bytes or memory <= total_bytes)
