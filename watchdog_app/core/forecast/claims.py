@@ -14,6 +14,7 @@ from enum import IntEnum
 
 from watchdog_app.core.forecast.pyramid import BASE_S, Block, sen_slope
 
+_LEAST, _LEAST_PEAKS = 0.3, 0.6  # concordance of a claim
 _BENDS = 0.9  # concordance from which a bend is more than noise
 
 
@@ -77,11 +78,11 @@ def read_scale(blocks: list[Block], whole: list[Block], scale: int, ignore: floa
             found.append(peaks)
     if not (rises(blocks, 1) and blocks[-1][3] > blocks[0][3]):
         return found
-    high, agree_high = sen_slope([b[2] for b in blocks], [b[3] for b in blocks], ignore)
-    if high <= 0.0 or agree_high < 0.3:
+    high, agree_high = sen_slope([b[2] for b in blocks], [b[3] for b in blocks], ignore, _LEAST)
+    if high <= 0.0 or agree_high < _LEAST:
         return found
-    low, agree_low = sen_slope([b[0] for b in blocks], [b[1] for b in blocks], ignore)
-    if low <= 0.0 or agree_low < 0.3:
+    low, agree_low = sen_slope([b[0] for b in blocks], [b[1] for b in blocks], ignore, _LEAST)
+    if low <= 0.0 or agree_low < _LEAST:
         return found
     # An envelope that runs away from its floor is a burst on top of the growth.
     slope = low if high > 2.0 * low else 0.5 * (high + low)
@@ -93,7 +94,8 @@ def read_scale(blocks: list[Block], whole: list[Block], scale: int, ignore: floa
             scale,
             start_t=min(blocks[0][0], blocks[0][2]),
             gain=last[1] - blocks[0][1],
-            level=max(first[3], blocks[-2][3], last[3]) if recent > 0.0 else last[3],
+            # One spike is no envelope: of three blocks the second highest.
+            level=sorted((first[3], blocks[-2][3], last[3]))[1] if recent > 0.0 else last[3],
             slope=slope,
             recent=recent,
             agreement=min(agree_high, agree_low),
@@ -124,9 +126,11 @@ def _read_peaks(blocks: list[Block], whole: list[Block], scale: int, ignore: flo
     if not rises(used, 3):
         return None
     times, values = [b[2] for b in used], [b[3] for b in used]
-    slope, agreement = sen_slope(times, values, ignore)
     gain = values[-1] - values[0]
-    if slope <= 0.0 or gain <= ignore or agreement < 0.3:
+    if gain <= ignore:
+        return None
+    slope, agreement = sen_slope(times, values, ignore, _LEAST_PEAKS)
+    if slope <= 0.0 or agreement < _LEAST_PEAKS:
         return None
     origin = times[0]
     offsets = sorted(v - slope * (t - origin) for t, v in zip(times, values, strict=True))

@@ -18,6 +18,11 @@ from watchdog_app.core.forecast.swings import Swings
 _LATELY_S = 60.0
 _SLACK = 0.005  # of the limit: the same level
 _JUMP = 0.25  # of the gain: a rise above the claimed growth is not part of it
+_NOW_S = 2.0
+_SWINGS = 0.25
+_TALL = 3.0
+_OFF_LINE = 0.05
+_PAUSE_S, _PAUSES = 1.0, 1.5
 _FULL_SLACK = 0.005  # of the limit: keeps the evidence finite when there is no room left
 
 
@@ -32,12 +37,12 @@ class Thresholds:
 
     span_s: float = 25.0  # growth that began with the process: loading is over sooner
     late_span_s: float = 16.0  # growth that began later: bursts are over sooner
-    late_evidence: float = 1.4
+    late_evidence: float = 1.3
     young_s: float = 10.0  # what begins within this time began with the process
-    evidence: float = 2.2
+    evidence: float = 2.6
     horizon_s: float = 18.0
     agreement: float = 0.85
-    recent_low: float = 0.6  # slower at the end: saturating
+    recent_low: float = 0.7  # slower at the end: saturating
     recent_high: float = 2.2  # faster at the end: a jump, to be read on its own
     latest: float = 0.35  # and still growing right now
     peaks_agreement: float = 0.8
@@ -53,6 +58,7 @@ class Thresholds:
     long_evidence: float = 3.7
     long_share: float = 0.25  # of the span, how far ahead
     overwhelming: float = 13.0  # evidence that needs no span
+    rising: float = 0.6  # growth of the last moments that opens a case, as a share of the claimed
 
     def times(self, factor: float) -> Thresholds:
         """The same with so much more evidence asked for, and told of so much later."""
@@ -79,11 +85,21 @@ class View:
     limit: float
     start_t: float  # when the series began
     swings: Swings
+    # The lowest value of the last moments with its time: what rises now is above it.
+    low_t: float = 0.0
+    low: float = 0.0
+    still_s: float = 0.0  # since the series was last higher than ever
+    pauses: tuple[tuple[float, float], ...] = ()  # (end, length) of earlier ones, oldest first
 
 
 def room_left(claim: Claim, view: View) -> float:
     """From the upper envelope, or the value if that is higher, to the limit."""
-    return max(0.0, view.limit - max(view.used, claim.level))
+    level = claim.level
+    if claim.reading is Reading.PEAKS and claim.amplitude >= _SWINGS:
+        # Between two peaks their line goes on rising, at most until the next one is due.
+        peak_t, patience_s = claim.reference
+        level += claim.slope * min(view.t - peak_t, 0.5 * patience_s)
+    return max(0.0, view.limit - max(view.used, level))
 
 
 class Weight(NamedTuple):
@@ -107,23 +123,34 @@ def weigh(claim: Claim, view: View) -> Weight:
     return Weight(span, evidence, eta, _latest(claim, view))
 
 
-def convincing(claim: Claim, view: View, ask: Thresholds) -> float | None:
-    """Seconds to exhaustion by this claim, or None when innocent explanations remain."""
+def convincing(claim: Claim, view: View, ask: Thresholds, convinced: bool = False) -> float | None:
+    """
+    Seconds to exhaustion by this claim, or None when innocent explanations remain.
+
+    Only what rises at this moment convinces; once it has, it may pause for as
+    long as it has paused before.
+    """
     if not ask.recent_low <= claim.recent <= ask.recent_high:
         return None
     peaks = claim.reading is Reading.PEAKS
     if claim.agreement < (ask.peaks_agreement if peaks else ask.agreement):
         return None
-    if peaks and claim.misfit > ask.peaks_misfit:
+    if peaks and (claim.misfit > ask.peaks_misfit or claim.amplitude > _TALL):
         return None
     span, evidence, eta, latest = weigh(claim, view)
     if latest < ask.latest or view.used > claim.level + _JUMP * claim.gain:
         return None
+    swings = peaks and claim.amplitude >= _SWINGS
+    if claim.reading is Reading.LINE and claim.level - view.used > _OFF_LINE * claim.gain:
+        return None
+    if not swings and not (_rises_now(claim, view, ask) or _may_pause(claim, view, convinced)):
+        return None
     age = claim.start_t - view.start_t
     young = age < ask.young_s
+    # Loading does not steepen all the way.
     sustained = (
         span >= (ask.span_s if young else ask.late_span_s)
-        and evidence >= (ask.evidence if young else ask.late_evidence)
+        and evidence >= (ask.evidence if young and claim.bend is None else ask.late_evidence)
         and eta <= ask.horizon_s
     )
     long = (
@@ -148,6 +175,25 @@ def convincing(claim: Claim, view: View, ask: Thresholds) -> float | None:
         if known is not None and level < known + ask.fast_novelty * view.limit:
             return None
     return eta
+
+
+def _rises_now(claim: Claim, view: View, ask: Thresholds) -> bool:
+    passed = view.t - view.low_t
+    return view.used - view.low > ask.rising * claim.slope * max(passed, _NOW_S)
+
+
+def _may_pause(claim: Claim, view: View, convinced: bool) -> bool:
+    """Whether stillness by now is no more than what the growth went through before."""
+    longest = second = 0.0
+    for end, length in view.pauses:
+        if end >= claim.start_t:
+            if length > longest:
+                longest, second = length, longest
+            elif length > second:
+                second = length
+    if convinced:
+        return view.still_s <= _PAUSE_S + _PAUSES * longest
+    return view.still_s <= second
 
 
 def _latest(claim: Claim, view: View) -> float:

@@ -9,6 +9,7 @@ envelope is what meets the limit.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 Block = tuple[float, float, float, float]  # (time of lowest, lowest, time of highest, highest)
 
@@ -58,7 +59,7 @@ class Pyramid:
             if acc is None:
                 acc = block
                 self._acc_start[level] = start
-            else:
+            elif block[1] < acc[1] or block[3] >= acc[3]:
                 acc = join(acc, block)
             # Half a base block of slack: uneven sampling must not stretch every block by one.
             if t - self._acc_start[level] >= BASE_S * (1 << level) - 0.5 * BASE_S:
@@ -87,7 +88,9 @@ def join(a: Block, b: Block) -> Block:
     return (*low, *high)
 
 
-def sen_slope(times: list[float], values: list[float], ignore: float) -> tuple[float, float]:
+def sen_slope(
+    times: Sequence[float], values: Sequence[float], ignore: float, least: float = -1.0
+) -> tuple[float, float]:
     """
     Sen's slope of a few points and how far they agree on its sign.
 
@@ -95,28 +98,41 @@ def sen_slope(times: list[float], values: list[float], ignore: float) -> tuple[f
         times: increasing, or equal.
         values: as many.
         ignore: differences up to this much are neither up nor down.
+        least: concordance under which the slope does not matter.
 
     Returns:
-        Median of the slopes between all pairs; Kendall's concordance, -1 to 1.
+        Median of the slopes between all pairs, 0.0 when the concordance is under `least`;
+        Kendall's concordance, -1 to 1, or a bound on it that is under `least`.
     """
-    slopes: list[float] = []
-    ups = downs = 0
     n = len(values)
+    pairs = n * (n - 1) // 2
+    most_downs = 0.5 * (1.0 - least) * pairs
+    ups = downs = 0
     for i in range(n - 1):
-        t, v = times[i], values[i]
-        for j in range(i + 1, n):
-            d = values[j] - v
-            if d > ignore:
+        above, below = values[i] + ignore, values[i] - ignore
+        for v in values[i + 1 :]:
+            if v > above:
                 ups += 1
-            elif d < -ignore:
+            elif v < below:
                 downs += 1
-            dt = times[j] - t
-            if dt > 0.0:
-                slopes.append(d / dt)
+        if downs > most_downs:
+            # Noise is told here, before any slope is worked out: rest has to be cheap.
+            return 0.0, (pairs - 2 * downs) / pairs
+    if not pairs:
+        return 0.0, 0.0
+    agreement = (ups - downs) / pairs
+    if agreement < least:
+        return 0.0, agreement
+    slopes = [
+        (values[j] - values[i]) / (times[j] - times[i])
+        for i in range(n - 1)
+        for j in range(i + 1, n)
+        if times[j] > times[i]
+    ]
     count = len(slopes)
     if not count:
         return 0.0, 0.0
     slopes.sort()
     half = count >> 1
     median = slopes[half] if count & 1 else 0.5 * (slopes[half - 1] + slopes[half])
-    return median, (ups - downs) / (n * (n - 1) // 2)
+    return median, agreement

@@ -16,6 +16,7 @@ _SURE = 0.9  # concordance: a plateau before the growth has less
 _STILL_STEP = 0.1  # of the mean step: a tread
 _TREADS = 0.4  # share of treads that makes a staircase
 _RISER = 2.2  # of the mean step: a riser
+_QUICK = 0.35  # of the period: a rise that makes it a burst
 
 
 def regime_of(
@@ -24,9 +25,9 @@ def regime_of(
     """The kind of movement, as of time `t`."""
     if len(pyramid.levels[0]) < _FIRST_BLOCKS:
         return Regime.UNKNOWN
-    cycle = _cycle(t, swings)
+    cycle = swings.cycle(t)
     if cycle is not None:
-        return cycle
+        return Regime.BURST if cycle.rise_s < _QUICK * cycle.period_s else Regime.SAWTOOTH
     if chosen is None:
         return Regime.FALLING if _falls(pyramid) else Regime.FLAT
     if any(_is_staircase(pyramid.window(scale)) for scale in (2, 3, 4)):
@@ -45,26 +46,6 @@ def regime_of(
     if recent > _FASTER or chosen.bend is not None:
         return Regime.ACCELERATING
     return Regime.SATURATING if recent < _SLOWER else Regime.LINEAR
-
-
-def _cycle(t: float, swings: Swings) -> Regime | None:
-    """Sawtooth or burst when the last turns repeat and are not long past."""
-    if len(swings.peaks) < 3 or len(swings.troughs) < 2:
-        return None
-    peaks, troughs = swings.peaks[-4:], list(swings.troughs)[-4:]
-    gaps = sorted(b[0] - a[0] for a, b in pairwise(peaks))
-    period = gaps[len(gaps) // 2]
-    if t - peaks[-1][0] > 2.0 * period:
-        return None
-    rises = []
-    for when, _ in peaks:
-        before = [trough for trough, _ in troughs if trough < when]
-        if before:
-            rises.append(when - before[-1])
-    if not rises:
-        return None
-    rises.sort()
-    return Regime.BURST if rises[len(rises) // 2] < 0.35 * period else Regime.SAWTOOTH
 
 
 def _falls(pyramid: Pyramid) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import pairwise
 from typing import NamedTuple
 
 _KEPT = 16
@@ -18,10 +19,17 @@ class Visits(NamedTuple):
     )  # highest peak of all before that moment, whether or not it reached the level
 
 
+class Cycle(NamedTuple):
+    """The rhythm of the last few turns."""
+
+    period_s: float  # median time from peak to peak
+    rise_s: float  # median time from trough to peak
+
+
 class Swings:
     """Alternating peaks and troughs that differ by more than a given size."""
 
-    __slots__ = ("_extreme", "_extreme_t", "_rising", "peaks", "troughs")
+    __slots__ = ("_cycle", "_extreme", "_extreme_t", "_rising", "peaks", "troughs")
 
     def __init__(self) -> None:
         self.peaks: list[tuple[float, float]] = []  # (time, value), oldest first
@@ -29,6 +37,7 @@ class Swings:
         self._rising = True
         self._extreme: float | None = None
         self._extreme_t = 0.0
+        self._cycle: Cycle | None = None
 
     def add(self, t: float, v: float, size: float) -> None:
         """Take a sample; a turn is one that came back by more than `size`."""
@@ -44,6 +53,7 @@ class Swings:
             self._extreme, self._extreme_t = v, t
         elif v > self._extreme + size:
             self.troughs.append((self._extreme_t, self._extreme))
+            self._cycle = _read_cycle(self.peaks, self.troughs)
             self._rising, self._extreme, self._extreme_t = True, v, t
 
     def _add_peak(self, t: float, v: float) -> None:
@@ -53,6 +63,14 @@ class Swings:
             # how high a past cycle went.
             older = range(_KEPT // 2)
             del self.peaks[min(older, key=lambda i: self.peaks[i][1])]
+        self._cycle = _read_cycle(self.peaks, self.troughs)
+
+    def cycle(self, t: float) -> Cycle | None:
+        """The rhythm of the last turns, or None when they do not repeat or are long past."""
+        found = self._cycle
+        if found is None or t - self.peaks[-1][0] > 2.0 * found.period_s:
+            return None
+        return found
 
     def visits(self, level: float, before_t: float) -> Visits:
         """The peaks earlier than `before_t` that reached `level`."""
@@ -68,3 +86,21 @@ class Swings:
                 times += 1
                 latest = when
         return Visits(times, latest, highest)
+
+
+def _read_cycle(
+    all_peaks: list[tuple[float, float]], all_troughs: deque[tuple[float, float]]
+) -> Cycle | None:
+    if len(all_peaks) < 3 or len(all_troughs) < 2:
+        return None
+    peaks, troughs = all_peaks[-4:], list(all_troughs)[-4:]
+    gaps = sorted(b[0] - a[0] for a, b in pairwise(peaks))
+    rises = []
+    for when, _ in peaks:
+        before = [trough for trough, _ in troughs if trough < when]
+        if before:
+            rises.append(when - before[-1])
+    if not rises:
+        return None
+    rises.sort()
+    return Cycle(gaps[len(gaps) // 2], rises[len(rises) // 2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 
 from watchdog_app.core.forecast.claims import Claim, Reading, read_scale
 from watchdog_app.core.forecast.evidence import (
@@ -36,6 +37,10 @@ _TOP = 0.93  # ... until it is as high as this
 _STARTING_S, _STARTING = 12.0, 2.0
 _CRITICAL, _CRITICAL_GAIN, _CRITICAL_S = 0.98, 0.002, 3.0
 _REREAD, _REREAD_AT_REST = 0.125, 0.5  # of a block's length
+_OFTEN = 3
+_NOW_S = 2.0
+_PAUSE_S, _PAUSES = 0.5, 16
+_HIGHER = 1e-3  # of the largest value seen
 _NONE: list[Claim] = []
 _SWINGS = 0.25  # height of the swings as a share of the growth
 _AGREES = 0.6  # concordance
@@ -69,9 +74,12 @@ class TrendForecaster:
     __slots__ = (
         "_claims",
         "_due",
+        "_high",
+        "_high_t",
         "_limit",
         "_line",
         "_outlook",
+        "_pauses",
         "_pyramid",
         "_segment",
         "_start",
@@ -101,6 +109,8 @@ class TrendForecaster:
         self._line: Claim | None = None
         self._due = [0.0] * LEVELS
         self._top = 0.0
+        self._high, self._high_t = -math.inf, math.inf
+        self._pauses: deque[tuple[float, float]] = deque(maxlen=_PAUSES)
 
     def update(self, mono_s: float, used: float, limit: float) -> None:
         """Take a sample; times increase."""
@@ -111,6 +121,11 @@ class TrendForecaster:
         passed = mono_s - self._t
         self._t, self._used, self._limit = mono_s, used, limit
         self._top = max(self._top, abs(used))
+        if used > self._high:
+            pause = mono_s - self._high_t
+            if pause > _PAUSE_S:
+                self._pauses.append((mono_s, pause))
+            self._high, self._high_t = used + _HIGHER * self._top, mono_s
         self._segment.add(mono_s, used, self._top)
         self._swings.add(mono_s, used, _SWING * limit)
         self.thought = self._pyramid.add(mono_s, used)
@@ -139,7 +154,23 @@ class TrendForecaster:
     def view(self) -> View:
         """The moment of the last sample."""
         start = self._t if self._start is None else self._start
-        return View(self._t, self._used, self._limit, start, self._swings)
+        low_t, low = self._t, self._used
+        for block in reversed(self._pyramid.levels[0]):
+            if block[2] < self._t - _NOW_S:
+                break
+            if block[1] < low:
+                low_t, low = block[0], block[1]
+        return View(
+            self._t,
+            self._used,
+            self._limit,
+            start,
+            self._swings,
+            low_t,
+            low,
+            self._t - self._high_t,
+            tuple(self._pauses),
+        )
 
     def weigh(self, claim: Claim) -> Weight:
         """A claim measured against the limit, as of the last sample."""
@@ -203,9 +234,10 @@ class TrendForecaster:
             )
             return
         view = self.view()
-        strict = self._soonest(claims, view, self.strict)
-        eager = self._soonest(claims, view, self.eager)
-        if view.used >= _FULL * view.limit:
+        was = self._outlook
+        strict = self.soonest(claims, view, self.strict, was.strict_eta_s is not None)
+        eager = self.soonest(claims, view, self.eager, was.eager_eta_s is not None)
+        if self.is_full(view):
             strict = eager = 0.0
         chosen = self._choose(claims)
         fastest = max((c.slope for c in claims), default=0.0)
@@ -230,10 +262,17 @@ class TrendForecaster:
         )
 
     @staticmethod
-    def _soonest(claims: list[Claim], view: View, ask: Thresholds) -> float | None:
+    def is_full(view: View) -> bool:
+        """Whether the series is at its end, higher than where it often came and left again."""
+        if view.used < _FULL * view.limit:
+            return False
+        return view.swings.visits((_FULL - _SWING) * view.limit, view.t).times < _OFTEN
+
+    @staticmethod
+    def soonest(claims: list[Claim], view: View, ask: Thresholds, convinced: bool) -> float | None:
         soonest = math.inf
         for claim in claims:
-            eta = convincing(claim, view, ask)
+            eta = convincing(claim, view, ask, convinced)
             if eta is not None and eta < soonest:
                 soonest = eta
         return None if soonest == math.inf else soonest
