@@ -291,7 +291,7 @@ class Companion:
 
         def ready(shown: Any) -> None:
             shown.visible = True
-            self._shown.attach(shown)
+            self._shown.attach(shown, outlook)
             self._link.look_soon()
             if self._ending.is_set():
                 shown.stop()

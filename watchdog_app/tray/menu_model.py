@@ -171,7 +171,7 @@ def _task(task: Json, now_unix_s: float) -> Entry:
     key = f"task-{target.pid}-{start_time}"
     return Entry(
         key,
-        f"{target.name} \u2013 {_glance(task, agent)}",
+        f"{target.name}: {_glance(task, agent)}",
         children=(*_figures(task, agent, now_unix_s), Entry("line"), *_acts(task, agent, target)),
     )
 

@@ -40,6 +40,7 @@ class Shown:
         self._lock = threading.RLock()
         self._icon: Any = None
         self._outlook: Outlook = NO_DAEMON
+        self._told: Outlook = NO_DAEMON  # what the icon shows
         self._entries: tuple[Entry, ...] = menu(None, NO_DAEMON, now_unix_s=time.time())
         self._menu_mono_s = 0.0
         self._pids: tuple[int, ...] = ()
@@ -54,16 +55,26 @@ class Shown:
         """What is shown now."""
         return self._outlook
 
-    def attach(self, icon: Any) -> None:
-        """Show it on this icon from now on; None: there is none for now."""
+    def attach(self, icon: Any, made_with: Outlook = NO_DAEMON) -> None:
+        """
+        Show it on this icon from now on; None: there is none for now.
+
+        Args:
+            icon: pystray's.
+            made_with: what it shows already.
+        """
         with self._lock:
             self._icon = icon
+            self._told = made_with
+            if icon is not None:
+                self._tell()  # what has changed since it was made
+                icon.update_menu()
 
     def update(self, status: Json | None, why_gone: str | None = None) -> Outlook:
         """Show this status; None: there is no daemon."""
         now_unix_s = time.time()
         with self._lock:
-            before, self._outlook = self._outlook, _glance(status, why_gone, now_unix_s)
+            self._outlook = _glance(status, why_gone, now_unix_s)
             entries = menu(
                 status,
                 self._outlook,
@@ -73,10 +84,7 @@ class Shown:
             )
             self._pids = tuple(one["pid"] for one in _listed(status, entries))
             if self._icon is not None:
-                if before.picture != self._outlook.picture:
-                    self._icon.icon = self._image(self._outlook, self._icon)
-                if before.title != self._outlook.title:
-                    self._icon.title = self._outlook.title
+                self._tell()
                 self._dock()
             if entries != self._entries and self._menu_is_due(entries):
                 self._entries = entries
@@ -84,6 +92,13 @@ class Shown:
                 if self._icon is not None:
                     self._icon.update_menu()
             return self._outlook
+
+    def _tell(self) -> None:
+        before, self._told = self._told, self._outlook
+        if before.picture != self._outlook.picture:
+            self._icon.icon = self._image(self._outlook, self._icon)
+        if before.title != self._outlook.title:
+            self._icon.title = self._outlook.title
 
     def _menu_is_due(self, entries: tuple[Entry, ...]) -> bool:
         """Always, where an open menu takes it; else when more than figures has changed."""

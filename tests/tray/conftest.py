@@ -1,0 +1,130 @@
+"""A desktop made of a private bus, and the companion as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tray_desk import Daemon, Panel, PrivateBus, Screen, wait_for
+from tray_readings import status
+
+RECORDER = """#!/bin/sh
+printf '%s\\n' "$(basename "$0")" "$@" >> "$0.log"
+exit {code}
+"""
+
+
+class Desktop:
+    """Everything around the companion; each part is made when it is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.home = folder / "home"
+        self.programs = folder / "bin"
+        for each in (self.home, self.programs):
+            each.mkdir()
+        self.bus = PrivateBus(folder)
+        self.bus.start()
+        self.daemon = Daemon(folder / "run" / "daemon.sock", status())
+        self._parts: list[Panel | Screen] = []
+        self._companions: list[subprocess.Popen[str]] = []
+
+    def panel(self) -> Panel:
+        return self._keep(Panel(self.bus.address))
+
+    def screen(self, mode: str = "markup") -> Screen:
+        return self._keep(Screen(self.bus.address, mode))
+
+    def program(self, name: str, code: int = 0) -> Path:
+        """A program on PATH that writes down its words; the file that it writes them to."""
+        path = self.programs / name
+        path.write_text(RECORDER.format(code=code))
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return self.programs / f"{name}.log"
+
+    def env(self, **more: str) -> dict[str, str]:
+        kept = {key: os.environ[key] for key in ("LANG", "LC_ALL") if key in os.environ}
+        return {
+            **kept,
+            # No terminal and no editor of this machine: only those that a test puts there.
+            "PATH": f"{self.programs}:{self.folder}/tools",
+            "HOME": str(self.home),
+            "DBUS_SESSION_BUS_ADDRESS": self.bus.address,
+            "WATCHDOG_RUNTIME_DIR": str(self.folder / "run"),
+            "WATCHDOG_STATE_DIR": str(self.folder / "state"),
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONWARNINGS": "error",
+            **more,
+        }
+
+    def companion(self, *words: str, **env: str) -> subprocess.Popen[str]:
+        """`watchdog tray`, running."""
+        tools = self.folder / "tools"
+        tools.mkdir(exist_ok=True)
+        for name in ("sh", "basename"):
+            if not (tools / name).exists():
+                (tools / name).symlink_to(f"/bin/{name}" if name == "sh" else "/usr/bin/basename")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "watchdog_app", "tray", *words],
+            env=self.env(**env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._companions.append(process)
+        return process
+
+    def close(self) -> None:
+        for process in self._companions:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+        for part in self._parts:
+            part.close()
+        self.daemon.stop()
+        self.bus.stop()
+
+    def _keep(self, part):
+        self._parts.append(part)
+        return part
+
+
+@pytest.fixture
+def desktop(tmp_path):
+    """A desktop without anything on it."""
+    made = Desktop(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def ended():
+    """Ends a companion as Ctrl-C does: exit code and everything it said."""
+
+    def end(process: subprocess.Popen[str], number: int = signal.SIGINT) -> tuple[int, str]:
+        process.send_signal(number)
+        said, _ = process.communicate(timeout=20)
+        return process.returncode, said
+
+    return end
+
+
+@pytest.fixture
+def words_of():
+    """The words that a recording program was started with, in the last line of them all."""
+
+    def read(log: Path) -> list[str]:
+        wait_for(log.exists, f"{log.name} is written")
+        time.sleep(0.1)  # the rest of its words
+        return log.read_text().splitlines()
+
+    return read

@@ -1,0 +1,440 @@
+"""The companion on a real bus: its icon, every line of its menu, over restarts of everything."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+from tray_desk import wait_for
+from tray_readings import GIB, agent, leaking, status, task
+
+
+@pytest.fixture
+def tray(desktop):
+    """Daemon, panel and notification service, and a companion whose icon is shown."""
+    desktop.daemon.start()
+    desktop.panel_ = desktop.panel()
+    desktop.screen_ = desktop.screen()
+    desktop.process = desktop.companion()
+    wait_for(lambda: desktop.panel_.registered, "the icon is registered")
+    wait_for(lambda: "train.ipynb" in str(desktop.panel_.lines()), "the task is in the menu")
+    wait_for(lambda: "Nothing" in desktop.panel_.property("Title"), "the icon is drawn")
+    return desktop
+
+
+def test_the_icon_is_an_item_that_panels_can_read(tray):
+    """Pixels at every size, a tooltip, a menu, and a left click of its own."""
+    panel = tray.panel_
+
+    sizes = [width for width, _, _ in panel.property("IconPixmap")]
+
+    assert [16, 22, 24, 32, 48, 64] == sizes
+    assert {0, 255} <= {pixel[0] for pixel in panel.pixels(32)}
+    assert "watchdog: Nothing is about to run out" == panel.property("Title")
+    assert panel.property("Title") == panel.property("ToolTip")[2]
+    assert "/MenuBar" == panel.property("Menu")
+    assert panel.property("ItemIsMenu") is False
+    assert "Active" == panel.property("Status")
+
+
+def test_properties_come_all_at_once_and_the_object_describes_itself(tray):
+    """GetAll and Introspect: panels differ in what they ask for."""
+    panel = tray.panel_
+    path, props = "/StatusNotifierItem", "org.freedesktop.DBus.Properties"
+
+    (every,) = panel.call(panel.item, path, props, "GetAll", "s", ["org.kde.StatusNotifierItem"])
+    (xml,) = panel.call(panel.item, path, "org.freedesktop.DBus.Introspectable", "Introspect")
+
+    assert {"Id", "IconPixmap", "ToolTip", "Menu", "ItemIsMenu"} <= set(every)
+    assert all(f'name="{name}"' in xml for name in every)
+
+
+def test_the_menu_says_what_is_and_offers_what_can_be_done(tray):
+    """The whole of it, top to bottom."""
+    lines = tray.panel_.lines()
+
+    top = [path[0] for path in lines if len(path) == 1]
+    below = [path[1] for path in lines if len(path) == 2 and path[0].startswith("train")]
+    assert "Nothing is about to run out" == top[0]
+    assert "RAM 6.00 of 16.0 GiB" == top[1]
+    assert "train.ipynb: 3.00 GiB" == top[2]
+    assert [
+        "Protection: on",
+        "Explain what is going on",
+        "Open live view",
+        "Start at login",
+        "Settings",
+        "Quit",
+    ] == top[3:]
+    assert [
+        "RAM: 3.00 GiB",
+        "Trend: steady",
+        "End: none in sight",
+        below[3],
+        "Save checkpoint now",
+        "Pause",
+        "Resume",
+        "Explain",
+        "Open folder of rescues",
+    ] == below
+    assert below[3].startswith("Saved at step 1200, 1")
+    assert not lines[(top[0],)][1]["enabled"]
+
+
+def test_a_name_with_underscores_is_shown_as_it_is(tray):
+    """The protocol takes a single underscore for the mark of a shortcut."""
+    tray.daemon.status = status(processes=[task(5, "a_b__c.ipynb")])
+
+    wait_for(lambda: "a__b____c.ipynb" in str(tray.panel_.lines()), "the name is doubled")
+
+
+@pytest.mark.parametrize(
+    ("labels", "method", "params"),
+    [
+        (("train", "Save checkpoint"), "task.checkpoint", {"task": "4711", "wait": True}),
+        (("train", "Pause"), "task.pause", {"task": "4711"}),
+        (("Protection", "Off for an hour"), "protection.set", {"on": False, "for_s": 3600.0}),
+        (("Protection", "Off until"), "protection.set", {"on": False, "for_s": None}),
+        (("Protection", "On"), "protection.set", {"on": True}),
+    ],
+)
+def test_a_click_asks_the_daemon(tray, labels, method, params):
+    """For the task whose submenu it is in."""
+    tray.panel_.click(*labels)
+
+    asked = tray.daemon.wait_call(method)
+    assert params.items() <= asked.items()
+
+
+def test_a_paused_task_can_be_resumed_and_not_paused_again(tray):
+    """What makes no sense is there and grey: lines do not move under the pointer."""
+    tray.daemon.status = status(
+        processes=[task(4711, "train.ipynb", state="paused", paused_by_watchdog=True)]
+    )
+    wait_for(lambda: "Paused" in str(tray.panel_.lines()), "the pause is seen")
+
+    tray.panel_.click("train", "Pause")  # grey: nothing
+    tray.panel_.click("train", "Resume")
+
+    assert {"task": "4711"} == tray.daemon.wait_call("task.resume")
+    assert [] == tray.daemon.called("task.pause")
+    assert "Running again: train.ipynb" == tray.screen_.wait("Running again")["title"]
+
+
+def test_a_refusal_is_shown_as_a_notice(tray):
+    """In the daemon's own words."""
+    tray.daemon.answers["task.pause"] = RuntimeError("train.ipynb (pid 4711) is paused already.")
+
+    tray.panel_.click("train", "Pause")
+
+    shown = tray.screen_.wait("Could not pause: train.ipynb")
+    assert "train.ipynb (pid 4711) is paused already." == shown["body"]
+
+
+def test_a_paused_notebook_comes_with_a_warning_of_what_not_to_press(tray):
+    """Restart in Jupyter kills a paused kernel; the button resumes it."""
+    tray.panel_.click("train", "Pause")
+
+    shown = tray.screen_.wait("Paused: train.ipynb")
+    tray.screen_.press(shown["number"], "resume")
+
+    assert "Do not press Restart" in shown["body"]
+    assert {"task": "4711"} == tray.daemon.wait_call("task.resume")
+
+
+def test_a_save_says_what_became_of_it(tray):
+    """Step, size, seconds, and where."""
+    done = {"task": 4711, "status": "done", "step": 1300, "bytes": 2**20, "seconds": 0.84}
+    tray.daemon.answers["task.checkpoint"] = {"requests": [{**done, "path": "/r/step-1300"}]}
+
+    tray.panel_.click("train", "Save checkpoint")
+
+    assert "Step 1300, 1.00 MiB, in 0.8 s.\n/r/step-1300" == tray.screen_.wait("Saved")["body"]
+
+
+def test_a_save_that_is_refused_is_no_success(tray):
+    """The request was answered, and the training cannot save."""
+    answer = {"requests": [{"status": "refused", "detail": "No agent is connected."}]}
+    tray.daemon.answers["task.checkpoint"] = answer
+
+    tray.panel_.click("train", "Save checkpoint")
+
+    assert "No agent is connected." == tray.screen_.wait("Not saved: train.ipynb")["body"]
+
+
+def test_a_click_never_reaches_another_process_with_the_same_number(tray):
+    """The menu of a slow panel shows a task that has ended; its pid is somebody else's now."""
+    number, _ = tray.panel_.line("train", "Pause")
+    tray.daemon.status = status(processes=[task(4711, "other.py", start_time=1)])
+    wait_for(lambda: "other.py" in str(tray.panel_.lines()), "the other one is seen")
+
+    with pytest.raises(RuntimeError, match="no item"):
+        tray.panel_.event(number)
+
+    assert [] == tray.daemon.called("task.pause")
+
+
+def test_the_live_view_opens_in_a_terminal(tray, words_of):
+    """By its line, and by a left click on the icon."""
+    log = tray.program("xterm")
+
+    tray.panel_.activate()
+    first = words_of(log)
+    tray.panel_.click("Open live view")
+    wait_for(lambda: len(words_of(log)) > len(first), "it opens again")
+
+    assert ["xterm", "-e"] == first[:2]
+    assert first[-1] in ("top", "--watch")
+
+
+def test_without_a_terminal_it_is_said_what_to_type(tray):
+    """A click that does nothing leaves a person alone."""
+    tray.panel_.activate()
+
+    shown = tray.screen_.wait("The live view could not be opened")
+    assert "Type it yourself: watchdog" in shown["body"]
+
+
+def test_an_explanation_opens_in_a_terminal_that_stays(tray, words_of):
+    """For the task; and for the machine."""
+    log = tray.program("xterm")
+
+    tray.panel_.click("train", "Explain")
+
+    words = words_of(log)
+    assert ["explain", "4711"] == words[-2:]
+    assert any("Press Enter" in word for word in words)
+
+
+def test_an_explanation_is_a_notice_where_there_is_no_terminal(tray):
+    """The daemon's text, as far as it fits."""
+    tray.daemon.answers["explain"] = {"text": "It holds 3 GiB <of> RAM.", "incidents": []}
+
+    tray.panel_.click("Explain what is going on")
+
+    assert "It holds 3 GiB &lt;of&gt; RAM." == tray.screen_.wait("Explained")["body"]
+
+
+def test_the_folder_of_rescues_opens(tray, words_of):
+    """In the file manager; a folder that is not there yet is told."""
+    log = tray.program("xdg-open")
+    folder = tray.folder / "rescues"
+    tray.daemon.status = status(
+        processes=[task(4711, "train.ipynb", agent=agent(directory=str(folder)))]
+    )
+    tray.panel_.event(0, "opened")  # looks at once
+    time.sleep(0.5)
+
+    tray.panel_.click("train", "Open folder")
+    assert "nothing has been saved yet" in tray.screen_.wait("The folder could")["body"]
+    folder.mkdir()
+    tray.panel_.click("train", "Open folder")
+
+    assert ["xdg-open", str(folder)] == words_of(log)
+
+
+def test_the_settings_open_in_an_editor(tray, words_of):
+    """The file is made where there is none: an editor wants one."""
+    log = tray.program("xdg-open")
+
+    tray.panel_.click("Settings")
+
+    path = tray.home / ".config" / "watchdog" / "config.toml"
+    assert ["xdg-open", str(path)] == words_of(log)
+    assert path.read_text().startswith("# Settings of watchdog")
+
+
+def test_the_settings_open_in_a_terminal_where_no_program_takes_the_file(tray, words_of):
+    """xdg-open without a program for TOML ends with an error."""
+    tray.program("xdg-open", code=3)
+    log = tray.program("xterm")
+    tray.program("nano")
+
+    tray.panel_.click("Settings")
+
+    assert "nano" == words_of(log)[2]
+
+
+def test_labels_change_in_an_open_menu_without_closing_it(tray):
+    """Changed figures are changed properties; the layout and its revision stay."""
+    panel = tray.panel_
+    panel.event(0, "opened")
+    revision, _ = panel.layout()
+    panel.signals.clear()
+
+    tray.daemon.status = status(processes=[task(4711, "train.ipynb", 4 * GIB, agent=agent())])
+    wait_for(lambda: "4.00 GiB" in str(panel.lines()), "the figure changes")
+
+    told = [name for name, _ in panel.signals]
+    assert "ItemsPropertiesUpdated" in told
+    assert "LayoutUpdated" not in told
+    assert revision == panel.layout()[0]
+
+
+def test_a_task_that_comes_changes_the_layout(tray):
+    """And what was there keeps its number."""
+    panel = tray.panel_
+    before, _ = panel.line("train")
+    panel.signals.clear()
+
+    tray.daemon.status = status(
+        processes=[task(4711, "train.ipynb", agent=agent()), task(5000, "new.ipynb")]
+    )
+    wait_for(lambda: "new.ipynb" in str(panel.lines()), "the new one is there")
+
+    assert "LayoutUpdated" in [name for name, _ in panel.signals]
+    assert before == panel.line("train")[0]
+
+
+def test_the_icon_is_not_sent_again_while_it_looks_the_same(tray):
+    """Figures move every second; the picture does not."""
+    panel = tray.panel_
+    panel.event(0, "opened")  # every second
+    time.sleep(0.3)
+    panel.signals.clear()
+
+    for index in range(4):
+        tray.daemon.status = status(
+            processes=[task(4711, "train.ipynb", (3 + index) * GIB, agent=agent())]
+        )
+        time.sleep(0.8)
+
+    told = [name for name, _ in panel.signals]
+    assert "ItemsPropertiesUpdated" in told
+    assert "NewIcon" not in told
+
+
+def test_danger_changes_icon_tooltip_and_headline(tray):
+    """Within one look."""
+    panel = tray.panel_
+    before = panel.pixels(22)
+
+    tray.daemon.status = leaking()
+    wait_for(lambda: "full in about" in panel.property("Title"), "the tooltip tells")
+
+    assert "watchdog: RAM full in about 4 min: train.ipynb" == panel.property("Title")
+    assert "RAM full in about 4 min: train.ipynb" == next(iter(panel.lines()))[0]
+    assert before != panel.pixels(22)
+    assert "End: in about 4 min (3 to 7 min)" in [path[-1] for path in panel.lines()]
+
+
+def test_it_starts_before_a_tray_and_registers_when_one_comes(desktop, ended):
+    """And again with the next one: panels crash, too."""
+    desktop.daemon.start()
+    process = desktop.companion()
+    wait_for(lambda: desktop.daemon.called("subscribe"), "it runs")
+
+    first = desktop.panel()
+    wait_for(lambda: first.registered, "the first panel has it")
+    first.close()
+    desktop._parts.remove(first)
+    second = desktop.panel()
+    wait_for(lambda: second.registered, "the second panel has it")
+
+    assert second.pixels(16)
+    assert 0 == ended(process)[0]
+
+
+def test_the_daemon_may_come_and_go(tray):
+    """Grey and told while it is gone, with a line that starts it; back by itself."""
+    panel = tray.panel_
+    colored = panel.pixels(24)
+
+    tray.daemon.stop()
+    wait_for(lambda: "Start the daemon" in str(panel.lines()), "its end is seen")
+    assert "The daemon is not running" == next(iter(panel.lines()))[0]
+    grey = panel.pixels(24)
+    assert all(max(p[1:]) - min(p[1:]) < 16 for p in grey if p[0] > 0)
+    tray.daemon.start()
+
+    wait_for(lambda: "train.ipynb" in str(panel.lines()), "it is back")
+    wait_for(lambda: colored == panel.pixels(24), "it has its colour again")
+
+
+def test_it_outlives_the_bus(tray):
+    """Another bus at the same place: icon and notices are there again."""
+    tray.panel_.close()
+    tray.screen_.close()
+    tray._parts.clear()
+    tray.bus.stop()
+    time.sleep(0.3)
+    tray.bus.start()
+
+    panel, screen = tray.panel(), tray.screen()
+    wait_for(lambda: panel.registered, "the icon is back", 30)
+    panel.click("train", "Pause")
+
+    assert "Nothing is about" in next(iter(panel.lines()))[0]
+    assert screen.wait("Paused: train.ipynb")
+
+
+def test_a_second_companion_leaves_the_first_alone(tray):
+    """It says so and ends well: a login may start it twice."""
+    second = tray.companion()
+
+    said, _ = second.communicate(timeout=20)
+
+    assert 0 == second.returncode
+    assert "runs already" in said
+    assert tray.process.poll() is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_cleanly_when_it_is_told_to(tray, ended, number):
+    """By Ctrl-C or SIGTERM: exit code 0, no traceback, the icon gone."""
+    code, said = ended(tray.process, number)
+
+    assert 0 == code
+    assert "Traceback" not in said
+    with pytest.raises(RuntimeError):
+        tray.panel_.property("Title")
+
+
+def test_quit_ends_it(tray):
+    """From the menu."""
+    tray.panel_.click("Quit")
+
+    said, _ = tray.process.communicate(timeout=20)
+    assert 0 == tray.process.returncode
+    assert "Traceback" not in said
+
+
+def test_start_at_login_is_a_check_mark_that_keeps_its_word(tray):
+    """It writes the autostart entry of this user, and takes it away again."""
+    entry = tray.home / ".config" / "autostart" / "org.watchdog_app.watchdog.desktop"
+    assert 0 == tray.panel_.line("Start at login")[1]["toggle-state"]
+
+    tray.panel_.click("Start at login")
+    wait_for(lambda: tray.panel_.line("Start at login")[1]["toggle-state"], "it is checked")
+    assert " tray" in entry.read_text()
+    tray.panel_.click("Start at login")
+    wait_for(lambda: not tray.panel_.line("Start at login")[1]["toggle-state"], "unchecked")
+
+    assert not entry.exists()
+
+
+def test_strange_calls_are_answered_with_errors(tray):
+    """Unknown numbers, methods and properties; the icon lives on."""
+    panel = tray.panel_
+    strange = [
+        ("/MenuBar", "com.canonical.dbusmenu", "GetLayout", "iias", [99999, -1, []]),
+        ("/MenuBar", "com.canonical.dbusmenu", "AboutToShow", "i", [-5]),
+        ("/MenuBar", "com.canonical.dbusmenu", "Explode", "", []),
+        ("/StatusNotifierItem", "org.freedesktop.DBus.Properties", "Get", "ss", ["x", "y"]),
+        ("/StatusNotifierItem", "org.kde.StatusNotifierItem", "Activate", "s", ["x"]),
+    ]
+    for path, interface, member, signature, body in strange[:4]:
+        with pytest.raises(RuntimeError):
+            panel.call(panel.item, path, interface, member, signature, body)
+
+    missing = panel.call(
+        panel.item,
+        "/MenuBar",
+        "com.canonical.dbusmenu",
+        "AboutToShowGroup",
+        "ai",
+        [[0, 424242]],
+    )
+    assert [[], [424242]] == missing
+    assert "Active" == panel.property("Status")

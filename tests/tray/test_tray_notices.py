@@ -1,0 +1,292 @@
+"""Notices on the desktop: their text, their buttons, in place of which other, and whether shown."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from tray_desk import wait_for
+from tray_readings import notice, status, task
+
+from watchdog_app.tray.notice_gate import QUIET_S, NoticeGate, Verdict
+from watchdog_app.tray.notifications import buttons
+
+
+@pytest.fixture
+def shown(desktop):
+    """A daemon, a notification service and a companion that listens."""
+    desktop.daemon.start()
+    desktop.screen_ = desktop.screen()
+    desktop.process = desktop.companion()
+    wait_for(lambda: desktop.daemon.called("subscribe"), "it listens")
+    return desktop
+
+
+def test_a_notice_is_shown_with_its_buttons_and_acknowledged(shown):
+    """Within the two seconds that the daemon waits."""
+    begin = time.monotonic()
+    shown.daemon.tell(notice())
+
+    told = shown.daemon.acknowledged("n1")
+
+    assert time.monotonic() - begin < 2.0
+    assert {"id": "n1", "delivered": True, "detail": "shown by the companion"} == told
+    seen = shown.screen_.wait("RAM full")
+    assert "RAM: 14.0 of 16.0 GiB.\nIt is asked to save its state now." == seen["body"]
+    assert ["default", "checkpoint", "pause", "snooze", "show"] == list(seen["buttons"])
+    assert "Snooze 15 min" == seen["buttons"]["snooze"]
+    assert (1, 0) == (seen["urgency"], seen["replaces"])
+
+
+@pytest.mark.parametrize(
+    ("key", "method", "params"),
+    [
+        ("checkpoint", "task.checkpoint", {"task": "4711"}),
+        ("pause", "task.pause", {"task": "4711"}),
+        ("resume", "task.resume", {"task": "4711"}),
+        ("snooze", "snooze", {"incident": "i1", "for_s": 900.0}),
+    ],
+)
+def test_each_button_does_what_it_says(shown, key, method, params):
+    """For the task, or the incident, that the notice is about."""
+    shown.daemon.tell(notice(actions=[{"key": key, "label": "Do it"}]))
+    number = shown.screen_.wait("RAM full")["number"]
+
+    shown.screen_.press(number, key)
+
+    assert params.items() <= shown.daemon.wait_call(method).items()
+
+
+@pytest.mark.parametrize("key", ["show", "default"])
+def test_show_and_a_click_on_the_notice_open_the_live_view(shown, words_of, key):
+    """The notice itself is its largest button."""
+    log = shown.program("xterm")
+    shown.daemon.tell(notice())
+    shown.screen_.press(shown.screen_.wait("RAM full")["number"], key)
+
+    assert words_of(log)[-1] in ("top", "--watch")
+
+
+def test_a_snooze_without_an_incident_is_of_the_task(shown):
+    """A notice that stands alone can be silenced, too."""
+    shown.daemon.tell(notice(incident=""))
+    shown.screen_.press(shown.screen_.wait("RAM full")["number"], "snooze")
+
+    assert {"task": "4711", "for_s": 900.0} == shown.daemon.wait_call("snooze")
+
+
+def test_a_button_of_another_program_is_none_of_ours(shown):
+    """Numbers of notices are the service's, for all programs."""
+    shown.daemon.tell(notice())
+    number = shown.screen_.wait("RAM full")["number"]
+
+    shown.screen_.press(number + 500, "pause")
+    shown.screen_.press(number, "format-disk")
+    shown.screen_.press(number, "checkpoint")
+
+    shown.daemon.wait_call("task.checkpoint")
+    assert [] == shown.daemon.called("task.pause")
+
+
+def test_a_button_never_reaches_another_process_with_the_same_number(shown):
+    """The notice may have stood there all night."""
+    wait_for(lambda: shown.daemon.called("subscribe"), "it listens")
+    time.sleep(0.3)
+    shown.daemon.tell(notice())
+    number = shown.screen_.wait("RAM full")["number"]
+    shown.daemon.status = status(processes=[task(4711, "innocent.py", start_time=7)])
+    time.sleep(3.5)
+
+    shown.screen_.press(number, "pause")
+
+    assert "has ended" in shown.screen_.wait("Could not pause: train.ipynb")["body"]
+    assert [] == shown.daemon.called("task.pause")
+
+
+def test_names_cannot_become_markup(shown):
+    """A notebook may be called anything."""
+    shown.daemon.tell(notice(body="<b>train</b> & <img src=x>\x07\u202e.ipynb"))
+
+    body = shown.screen_.wait("RAM full")["body"]
+
+    assert "&lt;b&gt;train&lt;/b&gt; &amp; &lt;img src=x&gt;??.ipynb" == body
+
+
+def test_a_service_without_markup_gets_the_text_as_it_is(desktop):
+    """Escaped text would be shown with its escapes."""
+    desktop.daemon.start()
+    screen = desktop.screen("plain")
+    desktop.companion()
+
+    desktop.daemon.tell(notice(title="a & b", body="x < y & z"))
+
+    assert "x < y & z" == screen.wait("a & b")["body"]
+
+
+def test_a_service_without_buttons_gets_none(desktop):
+    """What it cannot show is left out; the text comes all the same."""
+    desktop.daemon.start()
+    screen = desktop.screen("silent")
+    desktop.companion()
+
+    desktop.daemon.tell(notice())
+
+    assert {} == screen.wait("RAM full")["buttons"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "why"),
+    [
+        ("refuse", "refused it: too many"),
+        ("hang", "did not answer within"),
+        (None, "no notification"),
+    ],
+)
+def test_a_notice_that_is_not_shown_is_told_as_such(desktop, mode, why):
+    """In time, so that the daemon shows it in another way."""
+    desktop.daemon.start()
+    if mode is not None:
+        desktop.screen(mode)
+    desktop.companion()
+    begin = time.monotonic()
+    desktop.daemon.tell(notice())
+
+    told = desktop.daemon.acknowledged("n1")
+
+    assert not told["delivered"]
+    assert why in told["detail"]
+    assert time.monotonic() - begin < 10  # of which the start of the companion is most
+
+
+def test_without_a_bus_a_notice_is_written_and_left_to_the_daemon(desktop, ended):
+    """No display, no bus: it says what it does and why, and goes on."""
+    desktop.daemon.start()
+    process = desktop.companion(DBUS_SESSION_BUS_ADDRESS="unix:path=/nonexistent/bus")
+    desktop.daemon.tell(notice())
+
+    told = desktop.daemon.acknowledged("n1")
+    time.sleep(7)
+    code, said = ended(process)
+
+    assert (False, 0) == (told["delivered"], code)
+    assert "RAM full in about 4 min: train.ipynb" in said
+    assert "neither a display nor a session bus" in said
+
+
+def test_notices_only_shows_no_icon(desktop, ended):
+    """As it was asked to; a panel is left alone."""
+    desktop.daemon.start()
+    panel, screen = desktop.panel(), desktop.screen()
+    process = desktop.companion("--notices-only")
+    desktop.daemon.tell(notice())
+    screen.wait("RAM full")
+
+    code, said = ended(process)
+
+    assert ([], 0) == (panel.registered, code)
+    assert "no icon, as it was asked to" in said
+
+
+def test_a_later_notice_of_an_incident_takes_the_place_of_the_earlier(shown):
+    """One place on the screen for one cause; another task has its own."""
+    shown.daemon.tell(notice("n1"))
+    first = shown.screen_.wait("RAM full")["number"]
+    shown.daemon.tell(notice("n2", stage="rescue", title="Saved: train.ipynb"))
+    second = shown.screen_.wait("Saved")
+    shown.daemon.tell(notice("n3", stage="hold", task=9, title="Paused: other.py"))
+
+    assert first == second["replaces"]
+    assert 0 == shown.screen_.wait("Paused: other.py")["replaces"]
+
+
+def test_numbers_of_a_service_that_was_restarted_are_forgotten(shown):
+    """It counts from 1 again: our old number may be another program's notice."""
+    shown.daemon.tell(notice("n1"))
+    shown.screen_.wait("RAM full")
+    shown.screen_.close()
+    shown._parts.remove(shown.screen_)
+    time.sleep(0.3)
+    anew = shown.screen("plain")
+    time.sleep(0.3)
+
+    shown.daemon.tell(notice("n2", stage="rescue", title="Saved: a & b"))
+
+    assert (0, "Saved: a & b") == (anew.wait("Saved")["replaces"], anew.shown[-1]["title"])
+
+
+def test_a_notice_is_held_back_within_the_minute(shown):
+    """Closed by the person, then told the same again: that is acknowledged, and waits."""
+    shown.daemon.tell(notice("n1"))
+    shown.screen_.dismiss(shown.screen_.wait("RAM full")["number"])
+    time.sleep(0.3)
+    shown.daemon.tell(notice("n2", title="RAM full in about 3 min: train.ipynb"))
+
+    told = shown.daemon.acknowledged("n2")
+
+    assert told["delivered"]
+    assert "held back for" in told["detail"]
+    assert 1 == len(shown.screen_.shown)
+
+
+# The gate by itself
+
+
+def gate_with(first, closed=True):
+    gate = NoticeGate()
+    gate.shown(first, 7, 100.0)
+    if closed:
+        gate.closed(7)
+    return gate
+
+
+@pytest.mark.parametrize(
+    ("later", "after_s", "closed", "expected"),
+    [
+        ({}, 10, True, Verdict(wait_s=QUIET_S - 10, replaces=0)),
+        ({}, 10, False, Verdict(replaces=7)),
+        ({}, 61, True, Verdict(replaces=7)),
+        ({"stage": "rescue"}, 1, True, Verdict(replaces=7)),
+        ({"stage": "watch"}, 1, True, Verdict(wait_s=QUIET_S - 1)),
+        ({"urgency": "critical", "title": "Ended: x"}, 1, True, Verdict(replaces=7)),
+        ({"urgency": "critical"}, 1, True, Verdict(wait_s=QUIET_S - 1)),
+        ({"incident": "i2"}, 1, True, Verdict()),
+        ({"incident": ""}, 1, True, Verdict()),
+        ({"task": 9}, 1, True, Verdict(wait_s=QUIET_S - 1)),
+        ({"task": 9, "stage": "hold"}, 1, True, Verdict()),
+    ],
+)
+def test_the_gate_lets_through_what_is_news(later, after_s, closed, expected):
+    """Once a minute for an incident, unless its stage rises or somebody has to act."""
+    gate = gate_with(notice(), closed)
+
+    assert expected == gate.decide({**notice("n2"), **later}, 100.0 + after_s)
+
+
+def test_the_gate_knows_the_notice_behind_a_number():
+    """And none behind a number that is not ours, or no longer."""
+    gate = gate_with(notice())
+
+    assert "n1" == gate.behind(7)["id"]
+    assert gate.behind(8) is None
+    gate.forget_numbers()
+    assert gate.behind(7) is None
+
+
+def test_the_gate_forgets_what_is_long_past():
+    """Bounded, whatever a daemon tells."""
+    gate = NoticeGate()
+    for number in range(1, 500):
+        gate.shown(notice(incident=f"i{number}"), number, float(number))
+
+    assert gate.behind(1) is None
+    assert gate.behind(499) is not None
+    assert Verdict() == gate.decide(notice(incident="i1"), 500.0)
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [None, "pause", [None, 5, "x"], [{"label": "no key"}], [{"key": "rm -rf", "label": "Go"}]],
+)
+def test_buttons_that_make_no_sense_are_left_out(actions):
+    """What comes from another version does no harm."""
+    assert ["default", "Show"] == buttons(notice(actions=actions))

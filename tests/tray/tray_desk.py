@@ -1,0 +1,347 @@
+"""
+A desktop for tests: a private bus without services, a tray, a notification service, a daemon.
+
+All of it speaks the real protocols; what is tested runs beside it as it would anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from dbus_fast import Message, MessageType, Variant
+from dbus_fast.aio import MessageBus
+
+WATCHER = "org.kde.StatusNotifierWatcher"
+NOTIFICATIONS = "org.freedesktop.Notifications"
+ITEM = "org.kde.StatusNotifierItem"
+MENU = "com.canonical.dbusmenu"
+
+CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
+ "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig><type>session</type><listen>unix:path={path}</listen>
+<policy context="default"><allow send_destination="*" eavesdrop="true"/>
+<allow eavesdrop="true"/><allow own="*"/></policy></busconfig>"""
+
+
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 20.0) -> Any:
+    """The first true value of the condition; fails with `what` when none comes."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"not within {seconds:g} s: {what}")
+
+
+class PrivateBus:
+    """dbus-daemon with a socket of its own, which it keeps over restarts."""
+
+    def __init__(self, folder: Path) -> None:
+        self._socket = folder / "bus"
+        self._config = folder / "bus.conf"
+        self._config.write_text(CONFIG.format(path=self._socket))
+        self.address = f"unix:path={self._socket}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            ["dbus-daemon", f"--config-file={self._config}", "--nofork", "--nopidfile"],
+            stderr=subprocess.DEVNULL,
+        )
+        wait_for(self._answers, "the bus listens")
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        self._socket.unlink(missing_ok=True)
+
+    def _answers(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as client:
+            return client.connect_ex(str(self._socket)) == 0
+
+
+class OnBus:
+    """A connection to the bus in a thread, for tests that are not asynchronous."""
+
+    def __init__(self, address: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+        async def connect() -> MessageBus:
+            return await MessageBus(address).connect()
+
+        self.bus: MessageBus = self.run(connect())
+
+    def run(self, coroutine: Any, seconds: float = 10.0) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(seconds)
+
+    def call(self, name, path, interface, member, signature="", body=()):  # noqa: PLR0917
+        reply = self.run(
+            self.bus.call(
+                Message(
+                    destination=name,
+                    path=path,
+                    interface=interface,
+                    member=member,
+                    signature=signature,
+                    body=list(body),
+                )
+            )
+        )
+        if reply.message_type is MessageType.ERROR:
+            raise RuntimeError(f"{reply.error_name}: {reply.body}")
+        return reply.body
+
+    def listen(self, rule: str) -> None:
+        name = "org.freedesktop.DBus"
+        self.call(name, "/org/freedesktop/DBus", name, "AddMatch", "s", [rule])
+
+    def close(self) -> None:
+        def end() -> None:
+            self.bus.disconnect()
+            self.loop.call_later(0.05, self.loop.stop)
+
+        self.loop.call_soon_threadsafe(end)
+        self._thread.join(5)
+        self.loop.close()
+
+
+class Panel(OnBus):
+    """A tray: takes items, reads them, opens their menu, clicks."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.registered: list[str] = []
+        self.signals: list[tuple[str, list[Any]]] = []
+        self.bus.add_message_handler(self._handle)
+        self.listen(f"type='signal',interface='{ITEM}'")
+        self.listen(f"type='signal',interface='{MENU}'")
+        self.run(self.bus.request_name(WATCHER))
+
+    def _handle(self, message: Message) -> Message | bool | None:
+        if message.message_type is MessageType.SIGNAL and message.interface in (ITEM, MENU):
+            self.signals.append((message.member, message.body))
+        if message.member == "RegisterStatusNotifierItem":
+            self.registered.append(message.body[0])
+            return Message.new_method_return(message)
+        return None
+
+    @property
+    def item(self) -> str:
+        wait_for(lambda: self.registered, "an item registers")
+        return self.registered[-1]
+
+    def property(self, name: str) -> Any:
+        interface = "org.freedesktop.DBus.Properties"
+        return self.call(self.item, "/StatusNotifierItem", interface, "Get", "ss", [ITEM, name])[
+            0
+        ].value
+
+    def pixels(self, size: int) -> list[tuple[int, int, int, int]]:
+        """The icon at one size as (alpha, red, green, blue), row by row."""
+        for width, height, data in self.property("IconPixmap"):
+            if width == size:
+                assert size * size * 4 == height * width * 4 == len(data)
+                return [tuple(data[i : i + 4]) for i in range(0, len(data), 4)]
+        raise AssertionError(f"no pixmap of {size}")
+
+    def activate(self) -> None:
+        self.call(self.item, "/StatusNotifierItem", ITEM, "Activate", "ii", [1, 1])
+
+    def layout(self) -> tuple[int, list[Any]]:
+        revision, tree = self.call(self.item, "/MenuBar", MENU, "GetLayout", "iias", [0, -1, []])
+        return revision, tree
+
+    def lines(self) -> dict[tuple[str, ...], tuple[int, dict[str, Any]]]:
+        """Every line of the menu by its labels from the top: number and properties."""
+        found: dict[tuple[str, ...], tuple[int, dict[str, Any]]] = {}
+
+        def walk(node: list[Any], above: tuple[str, ...]) -> None:
+            for child in node[2]:
+                number, properties, _ = child.value
+                plain = {key: value.value for key, value in properties.items()}
+                if plain.get("type") == "separator":
+                    continue
+                path = (*above, plain["label"])
+                found[path] = (number, plain)
+                walk(child.value, path)
+
+        walk(self.layout()[1], ())
+        return found
+
+    def line(self, *labels: str) -> tuple[int, dict[str, Any]]:
+        """The line whose labels begin so."""
+        for path, line in self.lines().items():
+            if len(path) == len(labels) and all(
+                have.startswith(want) for have, want in zip(path, labels, strict=True)
+            ):
+                return line
+        raise AssertionError(f"no {labels} in {list(self.lines())}")
+
+    def event(self, number: int, kind: str = "clicked") -> None:
+        body = [number, kind, Variant("i", 0), 0]
+        self.call(self.item, "/MenuBar", MENU, "Event", "isvu", body)
+
+    def click(self, *labels: str) -> None:
+        self.event(self.line(*labels)[0])
+
+
+class Screen(OnBus):
+    """A notification service; `mode`: markup, plain, silent (no buttons), refuse, hang."""
+
+    def __init__(self, address: str, mode: str = "markup") -> None:
+        super().__init__(address)
+        self.mode = mode
+        self.shown: list[dict[str, Any]] = []
+        self._last = 40
+        self.bus.add_message_handler(self._handle)
+        self.run(self.bus.request_name(NOTIFICATIONS))
+
+    def _handle(self, message: Message) -> Message | bool | None:
+        if message.interface != NOTIFICATIONS:
+            return None
+        if message.member == "GetCapabilities":
+            known = ["body"] + ["actions"] * (self.mode != "silent")
+            return Message.new_method_return(
+                message, "as", [known + ["body-markup"] * (self.mode == "markup")]
+            )
+        if message.member != "Notify" or self.mode == "hang":
+            return True
+        if self.mode == "refuse":
+            return Message.new_error(message, "org.example.Excess", "too many notifications")
+        _, replaces, icon, title, body, actions, hints, expire = message.body
+        if not replaces:
+            self._last += 1
+        number = replaces or self._last
+        self.shown.append(
+            {
+                "number": number,
+                "replaces": replaces,
+                "icon": icon,
+                "title": title,
+                "body": body,
+                "buttons": dict(zip(actions[::2], actions[1::2], strict=True)),
+                "urgency": hints["urgency"].value,
+                "expire": expire,
+            }
+        )
+        return Message.new_method_return(message, "u", [number])
+
+    def wait(self, title: str) -> dict[str, Any]:
+        """The newest notice whose title begins so."""
+        return wait_for(
+            lambda: next((n for n in reversed(self.shown) if n["title"].startswith(title)), None),
+            f"a notice {title!r} in {[n['title'] for n in self.shown]}",
+        )
+
+    def press(self, number: int, key: str) -> None:
+        self._signal("ActionInvoked", "us", [number, key])
+
+    def dismiss(self, number: int) -> None:
+        self._signal("NotificationClosed", "uu", [number, 2])
+
+    def _signal(self, member: str, signature: str, body: list[Any]) -> None:
+        path = "/org/freedesktop/Notifications"
+        message = Message.new_signal(path, NOTIFICATIONS, member, signature, body)
+        self.loop.call_soon_threadsafe(self.bus.send, message)
+
+
+class Daemon:
+    """Speaks the daemon's protocol; what it answers is laid down by the test."""
+
+    def __init__(self, path: Path, status: dict[str, Any]) -> None:
+        self.path = path
+        self.status = status
+        self.answers: dict[str, Any] = {}
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self._streams: list[tuple[socket.socket, Any]] = []
+        self._subscribed: list[Any] = []
+        self._listener: socket.socket | None = None
+
+    def start(self) -> None:
+        self.path.parent.mkdir(mode=0o700, exist_ok=True)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(self.path))
+        self._listener.listen(8)
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def stop(self) -> None:
+        if self._listener is not None:
+            self.path.unlink(missing_ok=True)
+            self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+            self._listener = None
+        for connection, _ in self._streams:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self._streams.clear()
+        self._subscribed.clear()
+
+    def called(self, method: str) -> list[dict[str, Any]]:
+        return [params for name, params in self.calls if name == method]
+
+    def wait_call(self, method: str) -> dict[str, Any]:
+        wait_for(lambda: self.called(method), f"{method} is called; were: {self.calls[-6:]}")
+        return self.called(method)[-1]
+
+    def tell(self, notice: dict[str, Any]) -> None:
+        """Publish a notice, once somebody listens."""
+        wait_for(lambda: self._subscribed, "a companion subscribes")
+        line = json.dumps({"jsonrpc": "2.0", "method": "notice", "params": notice}).encode()
+        for stream in self._subscribed:
+            stream.write(line + b"\n")
+            stream.flush()
+
+    def acknowledged(self, id_: str) -> dict[str, Any]:
+        return wait_for(
+            lambda: next((p for p in self.called("notice.shown") if p["id"] == id_), None),
+            f"notice {id_} is acknowledged",
+        )
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with suppress(OSError, ValueError), connection, connection.makefile("rwb") as stream:
+            self._streams.append((connection, stream))
+            for line in stream:
+                message = json.loads(line)
+                method, params = message["method"], message.get("params", {})
+                if method != "status":
+                    self.calls.append((method, params))
+                if "id" not in message:
+                    continue
+                reply = {"jsonrpc": "2.0", "id": message["id"], **self._answer(method, params)}
+                stream.write(json.dumps(reply).encode() + b"\n")
+                stream.flush()
+                if method == "subscribe" and "notices" in params["topics"]:
+                    self._subscribed.append(stream)
+
+    def _answer(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        if method == "hello":
+            return {"result": {"protocol": 1, "version": "0.1.0", "pid": os.getpid()}}
+        if method == "status":
+            return {"result": {**self.status, "time_unix_s": time.time()}}
+        answer = self.answers.get(method, {})
+        if isinstance(answer, Exception):
+            return {"error": {"code": -32000, "message": str(answer)}}
+        return {"result": answer(params) if callable(answer) else answer}

@@ -1,0 +1,136 @@
+"""Status objects as a daemon sends them, for the tray's tests."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+GIB = 1024**3
+MIB = 1024**2
+
+
+def task(pid: int, name: str, ram_bytes: int | None = 3 * GIB, **more: Any) -> dict[str, Any]:
+    """One notebook at rest."""
+    return {
+        "pid": pid,
+        "start_time": pid * 100,
+        "started_unix_s": 1.7e9 + pid,
+        "name": name,
+        "kind": "notebook",
+        "state": "sleeping",
+        "paused_by_watchdog": False,
+        "ram_bytes": ram_bytes,
+        "swap_bytes": 0,
+        "gpu_memory_bytes": None,
+        "trend_bytes_per_s": 0.0,
+        "eta_s": None,
+        "eta_low_s": None,
+        "eta_high_s": None,
+        "stage": "ok",
+        "agent": None,
+        **more,
+    }
+
+
+def agent(**more: Any) -> dict[str, Any]:
+    """The agent of a training that has saved."""
+    rescue = {"path": "/r/step-1200", "step": 1200, "bytes": 500 * MIB, "seconds": 0.8}
+    return {
+        "framework": "keras",
+        "directory": "/home/ada/rescues",
+        "training": True,
+        "saving": False,
+        "rescue": {**rescue, "saved_unix_s": time.time() - 12},
+        **more,
+    }
+
+
+def ceiling(
+    kind: str = "ram", label: str = "RAM", used: float = 6 * GIB, limit: float = 16 * GIB, **more
+) -> dict[str, Any]:
+    """One ceiling that nothing moves towards."""
+    return {
+        "kind": kind,
+        "subject": "",
+        "label": label,
+        "used": used,
+        "limit": limit,
+        "unit": "bytes",
+        "ratio": used / limit,
+        "stage": "ok",
+        "eta_s": None,
+        "tasks": [],
+        **more,
+    }
+
+
+def status(**more: Any) -> dict[str, Any]:
+    """A workstation at rest with one training."""
+    return {
+        "schema_version": 1,
+        "time_unix_s": time.time(),
+        "daemon": {
+            "pid": 900,
+            "version": "0.1.0",
+            "protection": {"on": True, "until_unix_s": None},
+        },
+        "ceilings": [ceiling()],
+        "gpus": [],
+        "processes": [task(4711, "train.ipynb", agent=agent())],
+        "incidents": [],
+        "errors": [],
+        **more,
+    }
+
+
+def leaking(stage: str = "warn", used: float = 14 * GIB) -> dict[str, Any]:
+    """The training fills the machine."""
+    near = ceiling(used=used, stage=stage, eta_s=240.0, eta_low_s=180.0, eta_high_s=420.0)
+    growing = task(
+        4711,
+        "train.ipynb",
+        11 * GIB,
+        trend_bytes_per_s=21.0 * MIB,
+        stage=stage,
+        eta_s=240.0,
+        eta_low_s=180.0,
+        eta_high_s=420.0,
+        agent=agent(),
+    )
+    return status(
+        ceilings=[near],
+        processes=[growing, task(4800, "plots.py", 300 * MIB, kind="script")],
+        incidents=[
+            {
+                "id": "i1",
+                "ceiling": "ram",
+                "subject": "",
+                "label": "RAM",
+                "stage": stage,
+                "why": "rising 21 MiB/s for 40 s, steady",
+                "culprits": [{"pid": 4711, "name": "train.ipynb", "share": 0.97}],
+            }
+        ],
+    )
+
+
+def notice(id_: str = "n1", **more: Any) -> dict[str, Any]:
+    """A warning with all its buttons."""
+    return {
+        "id": id_,
+        "incident": "i1",
+        "topic": "warning",
+        "stage": "warn",
+        "urgency": "normal",
+        "title": "RAM full in about 4 min: train.ipynb",
+        "body": "RAM: 14.0 of 16.0 GiB.\nIt is asked to save its state now.",
+        "task": 4711,
+        "actions": [
+            {"key": "checkpoint", "label": "Save now"},
+            {"key": "pause", "label": "Pause"},
+            {"key": "snooze", "label": "Snooze 15 min"},
+            {"key": "show", "label": "Show"},
+        ],
+        "unix_s": 1.7e9,
+        **more,
+    }
