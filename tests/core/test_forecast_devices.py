@@ -1,0 +1,144 @@
+"""Memory of a card and the charge of a battery, through the real watch."""
+
+from __future__ import annotations
+
+import pytest
+
+from watchdog_app.core.forecast import TrendForecaster
+from watchdog_app.core.forecast.device_memory import DeviceMemoryForecaster
+from watchdog_app.core.forecast.discharge import DischargeForecaster
+from watchdog_app.core.forecast.heat import HeatForecaster
+from watchdog_app.core.forecasters import forecaster_for
+from watchdog_app.core.outlook import CeilingKey, CeilingKind, CeilingReading, Costs, Stage
+from watchdog_app.core.settings import StageSettings, WatchSettings
+from watchdog_app.core.watch import CeilingWatch
+
+GIB = 1 << 30
+CARD = 24.0 * GIB
+
+
+def played(curve, forecaster, limit, seconds, read_every_s):
+    """Assessments with their times until the limit is reached, and when that was."""
+    unit = "ratio" if limit < 2.0 else "bytes"
+    watch = CeilingWatch(WatchSettings(), StageSettings(), forecaster, unit)
+    t, read_s, used, seen = 0.0, -1e9, 0.0, []
+    while t < seconds:
+        if t - read_s >= read_every_s:
+            read_s, used = t, curve(t)
+        seen.append((t, watch.step(t, used, limit, Costs(save_s=1.0, step_s=0.3))))
+        if used >= limit:
+            return seen, t
+        t += watch.next_look_s
+    return seen, None
+
+
+def first(seen, wanted):
+    """The time of the first assessment that is wanted."""
+    return next((t for t, assessment in seen if wanted(assessment)), None)
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [
+        lambda t: (0.02 if t < 20 else 0.988) * CARD,
+        lambda t: (0.02 if t < 20 else 0.5 if t < 22 else 0.995) * CARD,
+        lambda t: min(0.99, 0.02 + max(0.0, t - 20) * 0.12) * CARD,
+        lambda t: 0.99 * CARD,
+    ],
+    ids=["at once", "in two steps", "within eight seconds", "long ago"],
+)
+def test_a_framework_that_takes_the_whole_card_is_no_danger(curve):
+    """TensorFlow without growth: nearly full, and it stays so."""
+    seen, _ = played(curve, DeviceMemoryForecaster(), CARD, 300.0, 2.0)
+
+    assert {Stage.OK} == {a.stage for _, a in seen}
+    assert not any(a.notify or a.rescue for _, a in seen)
+
+
+@pytest.mark.parametrize(
+    ("curve", "least_s"),
+    [
+        (lambda t: 4 * GIB + max(0.0, t - 30) * 0.05 * GIB, 20.0),
+        (lambda t: 4 * GIB + max(0.0, t - 30) * 0.3 * GIB, 8.0),
+        (lambda t: (0.02 if t < 20 else 0.8) * CARD + max(0.0, t - 60) * 0.03 * GIB, 20.0),
+    ],
+    ids=["slow", "fast", "after taking most of it"],
+)
+def test_growth_on_a_card_is_rescued_before_it_is_full(curve, least_s):
+    """What grows after a framework has taken its share is growth."""
+    seen, end_s = played(curve, DeviceMemoryForecaster(), CARD, 1000.0, 2.0)
+
+    rescued_s = first(seen, lambda a: a.rescue)
+
+    assert rescued_s is not None
+    assert end_s - rescued_s >= least_s
+
+
+def drain(hours, begin=0.3, step=0.0):
+    """A battery that is emptied at one pace, told in steps."""
+
+    def curve(t):
+        level = begin + t * (1.0 - begin) / (3600.0 * hours)
+        return round(level / step) * step if step else level
+
+    return curve
+
+
+@pytest.mark.parametrize("step", [0.0, 0.01])
+@pytest.mark.parametrize("hours", [0.3, 1.0, 2.0])
+def test_a_battery_is_foretold_told_of_and_answered_with_a_save(hours, step):
+    """In whole percents as well."""
+    seen, end_s = played(drain(hours, step=step), DischargeForecaster(), 0.95, 8000.0, 10.0)
+
+    early = next(a.forecast for t, a in seen if t > 0.6 * end_s)
+    rescued_s = first(seen, lambda a: a.rescue and a.stage >= Stage.RESCUE)
+
+    assert early.low_s <= 0.4 * end_s <= early.high_s
+    assert first(seen, lambda a: a.notify) is not None
+    assert 60.0 <= end_s - rescued_s <= 400.0
+
+
+def test_a_battery_that_nothing_drains_has_no_forecast():
+    """A level is no end."""
+    seen, _ = played(lambda t: 0.6, DischargeForecaster(), 0.95, 3000.0, 10.0)
+
+    assert not any(a.forecast or a.notify or a.rescue for _, a in seen)
+
+
+def test_a_battery_at_its_reserve_is_answered_at_once():
+    """Unplugged when it was nearly empty: there is no trend yet."""
+    seen, _ = played(lambda t: 0.951, DischargeForecaster(), 0.95, 5.0, 10.0)
+
+    assert seen[0][1].rescue
+    assert seen[0][1].notify
+
+
+def test_a_heavier_load_brings_the_end_nearer_soon():
+    """A training begins on battery: the last minutes count and not the last hour."""
+
+    def curve(t):
+        return 0.2 + t * 0.00002 + max(0.0, t - 1800.0) * 0.0004
+
+    seen, end_s = played(curve, DischargeForecaster(), 0.95, 8000.0, 10.0)
+
+    forecast = next(a.forecast for t, a in seen if t > 1800.0 + 420.0)
+
+    assert forecast.eta_s == pytest.approx(end_s - 2220.0, rel=0.35)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (CeilingKind.TEMPERATURE, HeatForecaster),
+        (CeilingKind.BATTERY, DischargeForecaster),
+        (CeilingKind.GPU_MEMORY, DeviceMemoryForecaster),
+        (CeilingKind.GPU_ALLOCATOR, DeviceMemoryForecaster),
+        (CeilingKind.RAM, TrendForecaster),
+        (CeilingKind.DISK, TrendForecaster),
+    ],
+)
+def test_each_kind_has_its_forecaster(kind, expected):
+    """Each runs out in its own way."""
+    reading = CeilingReading(CeilingKey(kind), "", 1.0, 2.0, "bytes", True, ())
+
+    assert isinstance(forecaster_for(reading), expected)

@@ -1,0 +1,189 @@
+"""Heat through the real watch: curves that saturate, cooling that fails."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import pairwise
+
+import pytest
+
+from watchdog_app.core.forecast.heat import HeatForecaster
+from watchdog_app.core.outlook import Caution, Costs, Regime, Stage
+from watchdog_app.core.settings import StageSettings, WatchSettings
+from watchdog_app.core.watch import CeilingWatch
+
+LOAD_S, FAILS_S = 30.0, 120.0
+
+
+def warming(begin, end, tau_s, jump=0.0):
+    """A load begins: the silicon jumps within seconds, the heat sink follows."""
+
+    def curve(t):
+        passed = max(0.0, t - LOAD_S)
+        fast = jump * (1.0 - math.exp(-passed / 1.5))
+        return begin + fast + (end - begin - jump) * (1.0 - math.exp(-passed / tau_s))
+
+    return curve
+
+
+def failing(level, rate=None, end=None, tau_s=60.0):
+    """Cooling fails under load: a ramp, or a curve that leads far beyond."""
+
+    def curve(t):
+        passed = max(0.0, t - FAILS_S)
+        if rate is not None:
+            return level + rate * passed
+        return end + (level - end) * math.exp(-passed / tau_s)
+
+    return curve
+
+
+def played(curve, limit, *, lethal=True, seconds=600.0, noise=0.4, seed=0, caution=Caution.NORMAL):
+    """
+    Assessments with their times until the limit is reached, and when that was.
+
+    Whole degrees, read every 2 s, with noise: as sensors are.
+    """
+    draw = random.Random(seed)
+    watch = CeilingWatch(
+        WatchSettings(caution=caution), StageSettings(), HeatForecaster(lethal), "celsius"
+    )
+    t, read_s, shown, seen = 0.0, -2.0, 0.0, []
+    while t < seconds:
+        if t - read_s >= 2.0:
+            read_s, shown = t, float(round(curve(t) + draw.gauss(0.0, noise)))
+        if curve(t) >= limit:
+            return seen, t
+        seen.append((t, watch.step(t, shown, limit, Costs(save_s=1.0, step_s=0.3))))
+        t += watch.next_look_s
+    return seen, None
+
+
+def first(seen, wanted):
+    """The time of the first assessment that is wanted."""
+    return next((t for t, assessment in seen if wanted(assessment)), None)
+
+
+@pytest.mark.parametrize("lethal", [True, False])
+@pytest.mark.parametrize("jump", [0.0, 25.0])
+@pytest.mark.parametrize("tau_s", [15.0, 30.0, 60.0, 120.0])
+@pytest.mark.parametrize("end", [85.0, 90.0, 95.0])
+def test_a_load_that_warms_up_to_below_the_limit_alarms_nobody(end, tau_s, jump, lethal):
+    """A straight line through the beginning of each of these leads beyond 100."""
+    for seed in range(3):
+        seen, _ = played(warming(45.0, end, tau_s, jump), 100.0, lethal=lethal, seed=seed)
+
+        assert [] == [(t, a) for t, a in seen if a.notify or a.rescue or a.stage > Stage.OK]
+
+
+@pytest.mark.parametrize(
+    ("curve", "least_s"),
+    [
+        (failing(75.0, rate=0.05), 60.0),
+        (failing(75.0, rate=0.2), 20.0),
+        (failing(75.0, rate=0.5), 8.0),
+        (failing(75.0, rate=1.0), 3.0),
+        (failing(75.0, end=130.0, tau_s=60.0), 5.0),
+        (failing(75.0, end=110.0, tau_s=60.0), 8.0),
+        (failing(70.0, end=105.0, tau_s=120.0), 30.0),
+        (warming(40.0, 125.0, 60.0), 10.0),  # it never cooled at all
+    ],
+)
+def test_failing_cooling_saves_before_the_shutdown(curve, least_s):
+    """The rescue stage is open, and stays open, before the machine switches off."""
+    for seed in range(3):
+        seen, end_s = played(curve, 98.0, seconds=1500.0, seed=seed)
+
+        rescued_s = first(seen, lambda a: a.rescue and a.stage >= Stage.RESCUE)
+
+        assert rescued_s is not None
+        assert end_s - rescued_s >= least_s
+        assert seen[-1][1].rescue
+
+
+def test_a_slow_failure_is_told_of_with_a_forecast():
+    """Time until shutdown, with an interval that holds the truth."""
+    seen, end_s = played(failing(75.0, rate=0.2), 98.0)
+
+    told_s = first(seen, lambda a: a.notify)
+    forecast = next(a.forecast for t, a in seen if t == told_s)
+
+    assert forecast is not None
+    assert forecast.low_s <= end_s - told_s <= forecast.high_s
+
+
+def test_a_processor_that_is_as_hot_as_ever_is_normal():
+    """85 of 100 degrees for an hour."""
+    seen, _ = played(lambda t: 85.0 + math.sin(t / 40.0), 100.0, seconds=3600.0)
+
+    assert {Stage.OK} == {a.stage for _, a in seen}
+    assert not any(a.notify or a.rescue for _, a in seen)
+
+
+def test_a_training_that_heats_and_cools_again_and_again_alarms_nobody():
+    """Validation after each epoch lets it cool; it has been as hot before."""
+
+    def epochs(t):
+        return 60.0 + 28.0 * (1.0 - math.exp(-(t % 120.0) / 25.0)) if t % 120 < 90 else 65.0
+
+    seen, _ = played(epochs, 100.0, seconds=3000.0)
+
+    assert not any(a.notify or a.rescue for _, a in seen)
+
+
+def test_hovering_at_the_point_of_slowing_down_is_told_of_once():
+    """Laptop processors work there all day."""
+    seen, _ = played(
+        lambda t: min(99.9, 99.9 - 2.0 * math.sin(t / 60.0)), 100.0, lethal=False, seconds=1800.0
+    )
+
+    told = [a.notify for _, a in seen]
+    openings = sum(now and not before for before, now in pairwise(told))
+
+    assert 1 == openings
+    assert not any(a.stage >= Stage.HOLD for _, a in seen)
+
+
+def test_one_reading_at_the_limit_is_noise():
+    """Sensors do show a single nonsense."""
+    seen, _ = played(lambda t: 99.0 if 300 <= t < 302 else 70.0, 100.0, noise=0.0)
+
+    assert not any(a.notify or a.rescue for _, a in seen)
+
+
+def test_heat_asks_for_no_faster_looks():
+    """The sensor has nothing new to say sooner."""
+    seen, _ = played(failing(75.0, rate=0.5), 98.0)
+
+    assert 1.0 == pytest.approx(seen[-1][0] - seen[-2][0])
+
+
+def test_a_gap_makes_it_forget():
+    """After a suspend the machine is cold, and that is no fall; then it warms up anew."""
+    forecaster = HeatForecaster(lethal=True)
+    for t in range(100):
+        forecaster.update(float(t), 60.0 + 0.3 * t, 98.0)
+    forecaster.update(5000.0, 40.0, 98.0)
+    forecaster.update(5003.0, 40.0, 98.0)
+
+    assert Regime.UNKNOWN is forecaster.assess().regime
+    assert forecaster.assess().forecast is None
+
+
+def test_caution_moves_the_evidence():
+    """High asks for less of it."""
+    low, _ = played(failing(75.0, rate=0.2), 98.0, caution=Caution.LOW)
+    high, _ = played(failing(75.0, rate=0.2), 98.0, caution=Caution.HIGH)
+
+    assert first(high, lambda a: a.notify) < first(low, lambda a: a.notify)
+
+
+@pytest.mark.parametrize("value", [-300.0, 0.0, 1e9])
+def test_nonsense_breaks_nothing(value):
+    """Whatever a sensor shows, the loop goes on."""
+    forecaster = HeatForecaster(lethal=True)
+    for t in range(60):
+        forecaster.update(float(t), value if t % 7 == 0 else 50.0, 98.0)
+
+    assert forecaster.assess().regime in Regime

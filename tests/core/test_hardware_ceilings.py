@@ -1,0 +1,370 @@
+"""What can run out of cards, cooling and battery."""
+
+from __future__ import annotations
+
+import pytest
+
+from watchdog_app.core.ceilings import readings
+from watchdog_app.core.hardware import (
+    Battery,
+    Gpu,
+    GpuProcess,
+    GpuState,
+    Hardware,
+    Temperature,
+)
+from watchdog_app.core.outlook import CeilingKind
+from watchdog_app.core.records import (
+    AgentView,
+    AllocatorMemory,
+    HostMemory,
+    ProcessInfo,
+    ProcessKey,
+    ProcessSample,
+    Snapshot,
+    TaskKind,
+)
+from watchdog_app.core.tasks import group
+
+GIB = 1 << 30
+NAME = "NVIDIA GeForce RTX 4090"
+
+
+def gpu(index=0, *, used=10.0, total=24.0, reserved=0.0, pids=(), **more):
+    """A card; sizes in GiB, processes as pid or (pid, GiB)."""
+    processes = []
+    for each in pids:
+        pid, size = each if isinstance(each, tuple) else (each, None)
+        processes.append(GpuProcess(pid, None if size is None else int(size * GIB)))
+    more.setdefault("processes", tuple(processes))
+    return Gpu(
+        uuid=more.pop("uuid", f"GPU-{index}"),
+        index=index,
+        name=NAME,
+        memory_used_bytes=None if used is None else int(used * GIB),
+        memory_reserved_bytes=int(reserved * GIB),
+        memory_total_bytes=None if total is None else int(total * GIB),
+        **more,
+    )
+
+
+def allocator(used, limit, device="GPU:0", uuid="GPU-0"):
+    """What a framework says; sizes in GiB."""
+    return AllocatorMemory(device, int(used * GIB), int(limit * GIB), uuid)
+
+
+def look(hardware, pids=(1, 2), agents=()):
+    """The readings of the hardware alone, of a machine with these tasks and agents by pid."""
+    samples, infos, views = [], {}, []
+    for pid in pids:
+        key = ProcessKey(pid, pid)
+        samples.append(ProcessSample(key, 0, "S", GIB, 0, 0, None, 0.0))
+        infos[key] = ProcessInfo(
+            key, 0, 1, None, None, (), None, kind=TaskKind.SCRIPT, name=f"p{pid}.py"
+        )
+    for pid, allocators in agents:
+        views.append(
+            AgentView(ProcessKey(pid, pid), "tensorflow", "/x", allocators=tuple(allocators))
+        )
+    host = HostMemory(64 * GIB, 60 * GIB, 0, 0, None, None, None, None, None)
+    snapshot = Snapshot(0.0, 0.0, host, tuple(samples), infos=infos, hardware=hardware)
+    found = readings(snapshot, group(samples, infos), views)
+    return [each for each in found if each.key.kind is not CeilingKind.RAM]
+
+
+def of_kind(found, kind):
+    """The readings of one kind."""
+    return [reading for reading in found if reading.key.kind is kind]
+
+
+def pids_of(reading):
+    """Whom it can hit."""
+    return [key.pid for key in reading.tasks]
+
+
+def test_a_machine_without_any_of_it_has_no_further_ceilings():
+    """No card, no sensor, no battery."""
+    assert [] == look(Hardware())
+
+
+def test_memory_of_a_card_counts_what_the_driver_reserves():
+    """And hits those who are on it."""
+    card = gpu(used=10.0, reserved=0.5, pids=[(2, 8.0), (77, 1.0)])
+
+    (memory,) = look(Hardware(gpus=(card,)))
+
+    assert (CeilingKind.GPU_MEMORY, "GPU-0") == (memory.key.kind, memory.key.subject)
+    assert (10.5 * GIB, 24 * GIB, "bytes", True) == (
+        memory.used,
+        memory.limit,
+        memory.unit,
+        memory.lethal,
+    )
+    assert f"GPU 0 memory ({NAME})" == memory.label
+    assert [2] == pids_of(memory)
+    assert "out of memory" in memory.note
+
+
+def test_each_card_is_a_ceiling_of_its_own():
+    """A training on one is not asked for anything because of the other."""
+    found = look(Hardware(gpus=(gpu(0, pids=[1]), gpu(1, pids=[2]))))
+
+    assert [("GPU-0", [1]), ("GPU-1", [2])] == [(each.key.subject, pids_of(each)) for each in found]
+
+
+@pytest.mark.parametrize(
+    "card",
+    [
+        gpu(used=None),
+        gpu(total=None),
+        gpu(total=0.0),
+        gpu(unified_memory=True),
+        gpu(used=0.2),
+        gpu(used=None, total=None, state=GpuState.LOST),
+        gpu(used=0.0, state=GpuState.ASLEEP),
+        gpu(pids=[77]),
+    ],
+    ids=["unknown", "no total", "zero", "unified", "idle", "lost", "asleep", "another user's"],
+)
+def test_no_ceiling_where_nothing_of_ours_can_run_out(card):
+    """Unified memory is the host's RAM, which is a ceiling already."""
+    assert [] == of_kind(look(Hardware(gpus=(card,))), CeilingKind.GPU_MEMORY)
+
+
+@pytest.mark.parametrize(
+    "processes",
+    [(), (GpuProcess(4711, GIB, foreign=True),), (GpuProcess(1, None, foreign=True),)],
+    ids=["none listed", "of the host", "garbage with our number"],
+)
+def test_where_the_driver_does_not_say_who_is_on_it_it_can_hit_everybody(processes):
+    """WSL lists nobody; in a container the numbers are the host's."""
+    (memory,) = look(Hardware(gpus=(gpu(processes=processes),)))
+
+    assert [1, 2] == pids_of(memory)
+    assert "does not say" in memory.note
+
+
+def test_parts_of_a_card_are_ceilings_instead_of_the_card():
+    """MIG: each part has memory of its own; the heat is the card's."""
+    card = gpu(0, used=30.0, total=80.0, temperature_c=60.0, slowdown_c=90.0)
+    parts = (
+        gpu(0, uuid="MIG-a", parent_uuid="GPU-0", used=9.0, total=10.0, pids=[1]),
+        gpu(0, uuid="MIG-b", parent_uuid="GPU-0", used=20.0, total=40.0, pids=[2]),
+    )
+
+    found = look(Hardware(gpus=(card, *parts)))
+
+    assert [("MIG-a", [1]), ("MIG-b", [2])] == [
+        (each.key.subject, pids_of(each)) for each in of_kind(found, CeilingKind.GPU_MEMORY)
+    ]
+    (heat,) = of_kind(found, CeilingKind.TEMPERATURE)
+    assert [1, 2] == pids_of(heat)
+
+
+def test_what_a_framework_says_of_itself_replaces_what_the_driver_sees():
+    """TensorFlow holds 23 of 24 GiB from the start, and uses six."""
+    card = gpu(used=23.5, pids=[(1, 23.0), (2, 0.4)])
+
+    found = look(Hardware(gpus=(card,)), agents=[(1, [allocator(6.0, 22.0)])])
+
+    (own,) = of_kind(found, CeilingKind.GPU_ALLOCATOR)
+    assert ("1:GPU:0", 6 * GIB, 22 * GIB, True, [1]) == (
+        own.key.subject,
+        own.used,
+        own.limit,
+        own.lethal,
+        pids_of(own),
+    )
+    assert f"tensorflow's memory on GPU 0 ({NAME})" == own.label
+    (memory,) = of_kind(found, CeilingKind.GPU_MEMORY)
+    assert [2] == pids_of(memory)
+
+
+def test_a_card_whose_tasks_all_speak_for_themselves_is_no_ceiling():
+    """Nearly full by the driver, and nobody in danger."""
+    found = look(
+        Hardware(gpus=(gpu(used=23.9, pids=[(1, 23.0)]),)), agents=[(1, [allocator(6.0, 22.0)])]
+    )
+
+    assert [] == of_kind(found, CeilingKind.GPU_MEMORY)
+
+
+@pytest.mark.parametrize(
+    ("held", "used", "expected"),
+    [
+        (23.0, 23.5, 22.0),  # it has all that it may have
+        (8.0, 10.0, 22.0),  # it may grow, and there is room
+        (8.0, 22.0, 10.0),  # it may grow, and others have taken the card
+        (8.0, 24.5, 8.0),  # counters of different moments
+        (4.0, 24.0, 6.0),  # never less than what it uses
+        (None, 24.0, 22.0),  # the driver does not say what it holds
+    ],
+)
+def test_a_framework_that_grows_reaches_no_further_than_the_card_does(held, used, expected):
+    """Its own limit was set when it began; others have come since."""
+    found = look(
+        Hardware(gpus=(gpu(used=used, pids=[(1, held)]),)), agents=[(1, [allocator(6.0, 22.0)])]
+    )
+
+    (own,) = of_kind(found, CeilingKind.GPU_ALLOCATOR)
+
+    assert expected * GIB == own.limit
+    assert (expected < 22.0) is ("others hold" in own.note)
+
+
+def test_an_allocator_is_a_ceiling_without_any_driver():
+    """The library may hang or be missing: the framework still knows."""
+    (own,) = look(Hardware(), agents=[(1, [allocator(6.0, 22.0, uuid=None)])])
+
+    assert ("tensorflow's memory on GPU:0", 22 * GIB) == (own.label, own.limit)
+
+
+def test_an_allocator_without_a_card_is_on_the_only_one():
+    """Old TensorFlow tells no identity."""
+    card = gpu(used=23.5, pids=[(1, 23.0)])
+
+    found = look(Hardware(gpus=(card,)), agents=[(1, [allocator(6.0, 22.0, uuid=None)])])
+
+    assert [CeilingKind.GPU_ALLOCATOR] == [each.key.kind for each in found]
+
+
+def test_nonsense_of_an_agent_is_left_out():
+    """A limit of nothing, one device twice, an agent of no task."""
+    found = look(
+        Hardware(),
+        agents=[
+            (1, [allocator(1.0, 0.0), allocator(1.0, 2.0), allocator(1.5, 2.0)]),
+            (99, [allocator(1.0, 2.0)]),
+        ],
+    )
+
+    assert [("1:GPU:0", GIB)] == [(each.key.subject, each.used) for each in found]
+
+
+def test_a_card_has_a_ceiling_for_slowing_down_and_one_for_switching_off():
+    """Only the second one kills."""
+    card = gpu(3, pids=[2], temperature_c=71.0, slowdown_c=93.0, shutdown_c=98.0)
+
+    slow, off = of_kind(look(Hardware(gpus=(card,))), CeilingKind.TEMPERATURE)
+
+    assert ("GPU-3/slowdown", 71.0, 93.0, "celsius", False, [2]) == (
+        slow.key.subject,
+        slow.used,
+        slow.limit,
+        slow.unit,
+        slow.lethal,
+        pids_of(slow),
+    )
+    assert "heat of GPU 3 (slows down at 93 °C)" == slow.label
+    assert ("GPU-3/shutdown", 98.0, True) == (off.key.subject, off.limit, off.lethal)
+    assert "heat of GPU 3 (switches off at 98 °C)" == off.label
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"temperature_c": None, "slowdown_c": 93.0},
+        {"temperature_c": 60.0},
+        {"temperature_c": 60.0, "slowdown_c": 0.0},
+    ],
+)
+def test_heat_without_a_figure_or_a_threshold_is_no_ceiling(more):
+    """Unknown is not zero."""
+    found = look(Hardware(gpus=(gpu(pids=[1], **more),)))
+
+    assert [] == of_kind(found, CeilingKind.TEMPERATURE)
+
+
+def test_heat_of_an_idle_card_concerns_nobody():
+    """Eight idle cards are no sixteen series."""
+    card = gpu(used=0.1, temperature_c=30.0, slowdown_c=93.0, shutdown_c=98.0)
+
+    assert [] == look(Hardware(gpus=(card,)))
+
+
+def test_heat_of_the_machine_concerns_everybody():
+    """Each sensor where a threshold is known."""
+    found = look(
+        Hardware(
+            temperatures=(
+                Temperature("coretemp/Package id 0", "CPU", 70.0, slowdown_c=100.0, is_cpu=True),
+                Temperature("nvme/Composite", "NVMe disk", 50.0, 82.0, 85.0),
+                Temperature("thermal_zone0", "mainboard", 30.0, None, 119.0),
+                Temperature("jc42/temp1", "memory module", 40.0),
+            )
+        )
+    )
+
+    assert [
+        ("CPU heat (slows down at 100 °C)", False),
+        ("heat of the NVMe disk (slows down at 82 °C)", False),
+        ("heat of the NVMe disk (switches off at 85 °C)", True),
+        ("heat of the mainboard (switches off at 119 °C)", True),
+    ] == [(each.label, each.lethal) for each in found]
+    assert all([1, 2] == pids_of(each) for each in found)
+
+
+def test_a_battery_that_is_drained_can_run_empty():
+    """Used is what was taken out; the last twentieth cannot be had."""
+    (battery,) = look(
+        Hardware(
+            batteries=(Battery("BAT0", 40.0, True, energy_j=80_000.0, full_j=200_000.0),),
+            on_mains=False,
+        )
+    )
+
+    assert (CeilingKind.BATTERY, "battery", "ratio", True, [1, 2]) == (
+        battery.key.kind,
+        battery.label,
+        battery.unit,
+        battery.lethal,
+        pids_of(battery),
+    )
+    assert (pytest.approx(0.6), 0.95) == (battery.used, battery.limit)
+    assert "last 5%" in battery.note
+
+
+@pytest.mark.parametrize(
+    ("batteries", "expected"),
+    [
+        ((Battery("a", 50.0, True), Battery("b", 100.0, False)), 0.25),
+        ((Battery("a", 50.0, True, 30.0, 60.0), Battery("b", 100.0, False, 20.0, 20.0)), 0.375),
+        ((Battery("a", 50.0, True, 30.0, 60.0), Battery("b", 100.0, False)), 0.25),
+        ((Battery("a", 100.0, True),), 0.0),
+    ],
+    ids=["percents", "energies", "one does not tell", "full"],
+)
+def test_several_batteries_are_one_ceiling(batteries, expected):
+    """By energy where all tell it: they are of different sizes."""
+    (found,) = look(Hardware(batteries=batteries, on_mains=False))
+
+    assert pytest.approx(expected) == found.used
+
+
+def test_a_battery_that_is_charged_or_rests_is_no_ceiling():
+    """Plugged in."""
+    assert [] == look(Hardware(batteries=(Battery("BAT0", 3.0, False),), on_mains=True))
+
+
+def test_a_supply_that_is_too_weak_lets_the_battery_run_empty():
+    """Plugged in, and drained all the same."""
+    (found,) = look(Hardware(batteries=(Battery("BAT0", 30.0, True),), on_mains=True))
+
+    assert "too weak" in found.note
+
+
+def test_no_two_ceilings_have_the_same_key():
+    """Or their series would mix."""
+    hardware = Hardware(
+        gpus=(
+            gpu(0, pids=[1], temperature_c=60.0, slowdown_c=90.0, shutdown_c=95.0),
+            gpu(1, pids=[1, 2], temperature_c=60.0, slowdown_c=90.0, shutdown_c=95.0),
+        ),
+        temperatures=(Temperature("a", "CPU", 60.0, 90.0, 100.0, is_cpu=True),),
+        batteries=(Battery("BAT0", 30.0, True),),
+    )
+
+    keys = [each.key for each in look(hardware, agents=[(1, [allocator(1.0, 2.0)])])]
+
+    assert len(keys) == len(set(keys))
+    assert 9 == len(keys)
