@@ -58,6 +58,13 @@ class FakeDaemon:
     def called(self, method: str) -> list[dict[str, Any]]:
         return [params for name, params in self.calls if name == method]
 
+    def push(self, method: str, **params: Any) -> None:
+        """A notification to everybody who is connected."""
+        line = json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode()
+        for connection in self._connections:
+            with suppress(OSError):
+                connection.sendall(line + b"\n")
+
     def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
@@ -71,7 +78,11 @@ class FakeDaemon:
         # Closing the stream writes what is left, to a client that may be gone.
         with suppress(OSError, ValueError), connection, connection.makefile("rwb") as stream:
             for line in stream:
-                stream.write(self._answer(json.loads(line)) + b"\n")
+                message = json.loads(line)
+                if "id" not in message:
+                    self.calls.append((message["method"], message.get("params", {})))
+                    continue
+                stream.write(self._answer(message) + b"\n")
                 stream.flush()
 
     def _answer(self, message: dict[str, Any]) -> bytes:
