@@ -78,7 +78,7 @@ def test_times_to_exhaustion(full, compact, eta, low, high):
         ("N/A of 7.00 GiB", None, 7 * GIB, "bytes"),
         ("71 of 90 °C", 71.2, 90, "celsius"),
         ("180 of 250 W", 180, 250, "watts"),
-        ("35 % of 100 %", 0.35, 1.0, "ratio"),
+        ("65 % left", 0.35, 1.0, "ratio"),
     ],
 )
 def test_a_figure_and_its_limit(text, used, limit, unit):

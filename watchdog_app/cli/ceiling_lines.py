@@ -22,7 +22,8 @@ _BAR, _USED, _TREND = 2, 3, 5  # cells of a ceiling's line
 _RIGHT = {3, 4}
 _MOST_LIMITS = 4  # group limits and others that are far away, shown without --all
 _ALWAYS = ("ram", "swap")
-_GROUPS = ("cgroup",)
+_SHOWN = ("cgroup", "battery", "gpu_allocator")
+_QUIET = ("temperature", "power")  # far from their limits they are nobody's concern
 _ROOMY = 0.5  # other ceilings are shown from here on
 
 
@@ -60,7 +61,7 @@ def ceiling_lines(status: Json, columns: int | None, look: Look, everything: boo
 
 def _ceiling_cells(ceiling: Json, look: Look) -> list[str]:
     unit = str(ceiling.get("unit") or "bytes")
-    slope = figures.rate(ceiling.get("slope_per_s")) if unit == "bytes" else figures.UNKNOWN
+    slope = figures.movement(ceiling.get("slope_per_s"), unit)
     if ceiling.get("regime") == "unknown":
         slope = figures.UNKNOWN  # too few samples: not the same as steady
     eta = figures.eta(ceiling)
@@ -69,9 +70,9 @@ def _ceiling_cells(ceiling: Json, look: Look) -> list[str]:
         plain(ceiling.get("label") or ceiling.get("kind") or "?"),
         look.bar(figures.number(ceiling.get("ratio")), _BAR_COLUMNS),
         figures.of_limit(ceiling.get("used"), ceiling.get("limit"), unit),
-        figures.ratio(ceiling.get("ratio")),
+        "" if unit == "ratio" else figures.ratio(ceiling.get("ratio")),
         {"0": "steady", figures.UNKNOWN: ""}.get(slope, slope),
-        "" if eta == figures.NONE else f"full in {eta}",
+        "" if eta == figures.NONE else figures.end(ceiling),
     ]
 
 
@@ -93,7 +94,11 @@ def _chosen(status: Json, everything: bool) -> tuple[list[Json], int]:
     far = 0
     for one in rest:
         near = stage_rank(one.get("stage")) > 0
-        worth = one.get("kind") in _GROUPS or (_ratio(one) or 0) >= _ROOMY
+        if one.get("kind") == "gpu_memory" and status.get("gpus"):
+            continue  # on the line of its card
+        if one.get("kind") in _QUIET and not near:
+            continue
+        worth = one.get("kind") in _SHOWN or (_ratio(one) or 0) >= _ROOMY
         if near or (worth and len(chosen) < _MOST_LIMITS and one.get("kind") != "ram_swap"):
             chosen.append(one)
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from watchdog_app.cli import figures
 from watchdog_app.cli.task_table import stage_rank
-from watchdog_app.cli.verdict import is_stale, verdict, worst_stage
+from watchdog_app.cli.verdict import is_stale, objects, verdict, worst_stage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,6 +50,16 @@ def _performance(status: dict[str, Any]) -> str:
         limit, left = figures.number(host.get(total)), figures.number(host.get(free))
         if limit is not None and left is not None:
             found.append(f"{label}={limit - left:.0f}B;;;0;{limit:.0f}")
+    for gpu in objects(status, "gpus"):
+        name = f"gpu{figures.whole(gpu.get('index'))}"
+        used, limit = (
+            figures.number(gpu.get(f"memory_{word}_bytes")) for word in ("used", "total")
+        )
+        if gpu.get("parent_uuid") is None and used is not None and limit is not None:
+            found.append(f"{name}={used:.0f}B;;;0;{limit:.0f}")
+        celsius = figures.number(gpu.get("temperature_c"))
+        if celsius is not None and gpu.get("parent_uuid") is None:
+            found.append(f"{name}_temperature={celsius:.0f}")
     etas = [figures.number(one.get("eta_s")) for one in status.get("ceilings") or []]
     known = [one for one in etas if one is not None]
     if known:

@@ -76,8 +76,9 @@ def of_limit(used: Any, limit: Any, unit: str) -> str:
         if first[-3:] == second[-3:] and UNKNOWN not in (first, second):
             first = first[:-4]
         return f"{first} of {second}"
-    if unit == "ratio":
-        return f"{ratio(used)} of {ratio(limit)}"
+    if unit == "ratio":  # a battery: what is used is gone
+        known = number(used)
+        return UNKNOWN if known is None else f"{max(0.0, 1 - known) * 100:.0f} % left"
     sign = _UNITS.get(unit, unit)
     return f"{whole(used)} of {whole(limit)} {sign}"
 
@@ -104,6 +105,29 @@ def eta(process: dict[str, Any], *, compact: bool = False) -> str:
     if from_[1] == to[1]:
         return f"{middle} ({from_[0]}-{_joined(to, compact)})"
     return f"{middle} ({_joined(from_, compact)}-{_joined(to, compact)})"
+
+
+def movement(slope_per_s: Any, unit: str) -> str:
+    """
+    How a ceiling moves, in what people count by: `+21.0 MiB/s`, `+2.1 °C/min`; `0` when it rests.
+    """
+    if unit == "bytes":
+        return rate(slope_per_s)
+    known = number(slope_per_s)
+    if known is None:
+        return UNKNOWN
+    a_minute = 60 * known * (100 if unit == "ratio" else 1)
+    sign = "%" if unit == "ratio" else _UNITS.get(unit, unit)
+    return "0" if abs(a_minute) < 0.05 else f"{a_minute:+.1f} {sign}/min"
+
+
+def end(ceiling: dict[str, Any]) -> str:
+    """What a ceiling comes to and when: `full in 4 min (3-7 min)`, `slows down in ...`."""
+    kind, when = ceiling.get("kind"), eta(ceiling)
+    if kind == "temperature":
+        does = "switches off from heat" if ceiling.get("lethal") else "slows down from heat"
+        return f"{does} in {when}"
+    return f"{'empty' if kind == 'battery' else 'full'} in {when}"
 
 
 def age(seconds: float) -> str:

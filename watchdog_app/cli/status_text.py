@@ -10,9 +10,17 @@ from __future__ import annotations
 from watchdog_app.cli import figures
 from watchdog_app.cli.ceiling_lines import ceiling_lines
 from watchdog_app.cli.color import Look, stage_mark
+from watchdog_app.cli.gpu_lines import gpu_lines
 from watchdog_app.cli.task_table import folded, ordered, stage_rank, task_lines
 from watchdog_app.cli.text import counted, plain, width, wrap
-from watchdog_app.cli.verdict import is_stale, objects, reading_age_s, verdict, worst_stage
+from watchdog_app.cli.verdict import (
+    is_condition,
+    is_stale,
+    objects,
+    reading_age_s,
+    verdict,
+    worst_stage,
+)
 from watchdog_app.units import format_duration
 
 TYPE_CHECKING = False
@@ -21,6 +29,9 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
+_BY_WORK = ("temperature", "power", "battery")
+# What is broken, or brakes, has no end that a stage could be told by.
+_SEVERITIES = {"ok": "OVER", "watch": "NOTE", "warn": "WARNING", "rescue": "CRITICAL"}
 _LONG = 10_000  # columns where nobody said how wide a line may be
 
 
@@ -50,6 +61,8 @@ def render(
     lines = [*_verdict(status, now_unix_s, columns, look), ""]
     ceilings = ceiling_lines(status, columns, look, everything)
     lines += [*ceilings, ""] if ceilings else []
+    cards = gpu_lines(status, columns, look, everything)
+    lines += [*cards, ""] if cards else []
     for incident in objects(status, "incidents"):
         lines += [*incident_lines(incident, now_unix_s, columns, look), ""]
     lines += _tasks(
@@ -96,22 +109,30 @@ def incident_lines(incident: Json, now_unix_s: float, columns: int | None, look:
     since = figures.number(incident.get("opened_unix_s"))
     calm = stage_rank(stage) < stage_rank("warn")  # open until it has been calm for a while
     head = "~ CALMER" if calm else f"{stage_mark(stage)} {plain(stage).upper()}"
+    condition = is_condition(incident)
+    if condition:
+        head = f"{stage_mark(stage) or '~'} {_SEVERITIES.get(str(stage), plain(stage).upper())}"
     head += f" {plain(incident.get('label') or incident.get('ceiling') or '?')}"
     if since is not None:
         head += f", opened {figures.age(now_unix_s - since)}"
-    if calm and incident.get("peak"):
+    if calm and incident.get("peak") and not condition:
         head += f", reached {plain(incident['peak'])}"
     lines = [look.stage(one, stage) for one in wrap(head, limit, rest="   ")]
     if incident.get("why"):
         lines += wrap(plain(incident["why"]), limit, first="   ")
     for culprit in objects(incident, "culprits")[:3]:
         text = f"{plain(culprit.get('name') or '?')} (pid {figures.whole(culprit.get('pid'))})"
-        text += f" {figures.rate(culprit.get('slope_bytes_per_s'))}"
         share = figures.ratio(culprit.get("share"))
-        if share != figures.UNKNOWN:
-            text += f", {share} of the growth"
+        if condition:
+            text = f"hit: {text}" if incident.get("ceiling") == "gpu_health" else text
+        elif incident.get("ceiling") in _BY_WORK:
+            text += "" if share == figures.UNKNOWN else f" {share} of the work"
+        else:
+            text += f" {figures.rate(culprit.get('slope_bytes_per_s'))}"
+            if share != figures.UNKNOWN:
+                text += f", {share} of the growth"
         lines += wrap(text, limit, first="   ", rest="     ")
-    for advice in [] if calm else incident.get("advice") or []:
+    for advice in [] if calm and not condition else incident.get("advice") or []:
         lines += wrap(plain(advice), limit, first="   > ")
     return lines
 
@@ -130,7 +151,8 @@ def _tasks(
     shown, hidden = (processes, []) if everything else folded(processes)
     lines = []
     if shown:
-        lines += task_lines(shown[:most], now_unix_s, columns, look)
+        cards = bool(objects(status, "gpus"))
+        lines += task_lines(shown[:most], now_unix_s, columns, look, cards=cards)
         if most is not None and len(shown) > most:
             lines.append(look.paint(f"and {counted(len(shown) - most, 'more task')}", "dim"))
     elif not hidden:

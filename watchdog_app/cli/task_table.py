@@ -70,7 +70,12 @@ def folded(processes: list[Json]) -> tuple[list[Json], list[Json]]:
 
 
 def task_lines(
-    processes: list[Json], now_unix_s: float, columns: int | None, look: Look
+    processes: list[Json],
+    now_unix_s: float,
+    columns: int | None,
+    look: Look,
+    *,
+    cards: bool = False,
 ) -> list[str]:
     """
     Heading and rows in at most `columns` (None: as wide as they want), remarks under their task.
@@ -80,8 +85,10 @@ def task_lines(
         now_unix_s: what ages are counted to.
         columns: of the terminal.
         look: colours and symbols.
+        cards: whether there are graphics cards: a task that is on none holds nothing there, and
+            that is known.
     """
-    grid = _fitting(processes, columns)
+    grid = _fitting(processes, columns, cards)
     head, *rows = grid.lines(columns, look.ellipsis)
     lines = [look.paint(head, "bold")]
     for process, row in zip(processes, rows, strict=True):
@@ -114,23 +121,25 @@ def agent_text(agent: Json | None, now_unix_s: float) -> str:
     return f"{', '.join(parts)}; rescue at step {figures.whole(rescue.get('step'))}{when}"
 
 
-def _fitting(processes: list[Json], columns: int | None) -> Grid:
+def _fitting(processes: list[Json], columns: int | None, cards: bool) -> Grid:
     gpu = any(process.get("gpu_memory_bytes") is not None for process in processes)
     grid = None
     for compact, short, heads, least in _FORMS:
         if gpu and "RAM" in heads and "SWAP" in heads and "GPU-MEM" not in heads:
             continue  # never hide a figure that is known while an unknown one could go
-        grid = _grid(processes, heads, compact=compact, short=short)
+        grid = _grid(processes, heads, compact=compact, short=short, cards=cards)
         if columns is None or grid.room(columns) >= min(grid.wanted(), least):
             break
     assert grid is not None  # noqa: S101 - _FORMS is not empty
     return grid
 
 
-def _grid(processes: list[Json], heads: tuple[str, ...], *, compact: bool, short: bool) -> Grid:
+def _grid(
+    processes: list[Json], heads: tuple[str, ...], *, compact: bool, short: bool, cards: bool
+) -> Grid:
     rows = [["", *heads]]
     for process in processes:
-        cells = _cells(process, compact=compact, short=short)
+        cells = _cells(process, compact=compact, short=short, cards=cards)
         rows.append([stage_mark(process.get("stage")), *(cells[head] for head in heads)])
     right = {index for index, head in enumerate(rows[0]) if head and _aligned_right(head)}
     return Grid(rows, right, gives_way=_NAME, gap=1 if compact else 2)
@@ -140,16 +149,19 @@ def _aligned_right(head: str) -> bool:
     return HEADS.index(head) + 1 in _RIGHT
 
 
-def _cells(process: Json, *, compact: bool, short: bool) -> dict[str, str]:
-    devices = process.get("devices")
+def _cells(process: Json, *, compact: bool, short: bool, cards: bool) -> dict[str, str]:
+    gpus = [one for one in process.get("gpus") or [] if isinstance(one, dict)]
+    on = [figures.whole(one.get("index")) for one in gpus]
+    nothing = figures.NONE if cards and not on else figures.UNKNOWN
+    held = process.get("gpu_memory_bytes")
     return {
         "PID": figures.whole(process.get("pid")),
         "NOTEBOOK/SCRIPT": plain(process.get("name") or "?"),
         "STATE": _state(process, compact=compact),
         "RAM": figures.size(process.get("ram_bytes"), compact=compact),
         "SWAP": figures.size(process.get("swap_bytes"), compact=compact),
-        "DEV": ",".join(plain(one) for one in devices) if devices else figures.UNKNOWN,
-        "GPU-MEM": figures.size(process.get("gpu_memory_bytes"), compact=compact),
+        "DEV": ",".join(on) or nothing,
+        "GPU-MEM": nothing if held is None else figures.size(held, compact=compact),
         "CPU%": figures.whole(process.get("cpu_percent")),
         "TREND": figures.rate(process.get("trend_bytes_per_s"), compact=compact),
         "ETA": figures.eta(process, compact=short),
@@ -191,6 +203,7 @@ def _idle(process: Json) -> bool:
         and not process.get("agent")
         and not process.get("paused_by_watchdog")
         and process.get("gpu_memory_bytes") is None
+        and not process.get("gpus")
         and stage_rank(process.get("stage")) == 0
     )
 

@@ -50,25 +50,44 @@ def verdict(status: Json, now_unix_s: float) -> str:
         return "UNKNOWN: the daemon has not measured yet."
     if stage_rank(worst) == 0:
         return "OK: nothing is about to run out."
+    if worst == "watch" and all(map(is_condition, _in_stage(status, worst))):
+        return "OK: nothing is about to run out; see the notes."
     if worst == "watch":
         return "OK: something grows and is watched closely; it is no danger yet."
     near = _nearest(status, worst)
+    if is_condition(near):
+        word = "CRITICAL" if stage_rank(worst) > stage_rank("warn") else "WARNING"
+        return f"{word}: {plain(near.get('label') or '?')}: {plain(near.get('why') or '?')}."
     what = plain(near.get("label") or near.get("name") or near.get("ceiling") or "a limit")
     when = figures.eta(near)
     text = f"{plain(worst).upper()}: {what}"
-    return f"{text}, full in {when}." if when != figures.NONE else f"{text} is close to its limit."
+    if when == figures.NONE:
+        return f"{text} is close to its limit."
+    return f"{text}, {figures.end({'kind': near.get('ceiling'), **near})}."
 
 
 def _nearest(status: Json, worst: str) -> Json:
     """What to name in the verdict: the ceiling in the worst stage that ends soonest."""
+    candidates = _in_stage(status, worst)
+    timed = [one for one in candidates if figures.number(one.get("eta_s")) is not None]
+    return min(timed, key=lambda one: float(one["eta_s"])) if timed else candidates[0]
+
+
+def _in_stage(status: Json, stage: str) -> list[Json]:
     every = [
         *objects(status, "ceilings"),
         *objects(status, "incidents"),
         *objects(status, "processes"),
     ]
-    candidates = [one for one in every if str(one.get("stage") or "ok") == worst]
-    timed = [one for one in candidates if figures.number(one.get("eta_s")) is not None]
-    return min(timed, key=lambda one: float(one["eta_s"])) if timed else candidates[0]
+    return [one for one in every if str(one.get("stage") or "ok") == stage]
+
+
+def is_condition(incident: Json) -> bool:
+    """Whether an incident is of something that is broken or brakes, and not of a level."""
+    kind = incident.get("ceiling")
+    return kind in ("gpu_health", "throttling") or (
+        kind == "battery" and incident.get("subject") == "unplugged"
+    )
 
 
 def objects(holder: Json, key: str) -> list[Json]:

@@ -1,0 +1,164 @@
+"""
+The graphics cards of a status object as lines: memory, load, heat, power, what is wrong. Pure.
+"""
+
+from __future__ import annotations
+
+from watchdog_app.cli import figures
+from watchdog_app.cli.color import Look, stage_mark
+from watchdog_app.cli.grid import Grid
+from watchdog_app.cli.task_table import stage_rank
+from watchdog_app.cli.text import counted, plain, wrap
+from watchdog_app.cli.verdict import objects
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Json = dict[str, Any]
+
+_BAR_COLUMNS = 12
+_NAME, _BAR, _RATIO, _POWER = 2, 3, 5, 8  # cells of a card's line
+_RIGHT = {5, 6, 7, 8}
+_STATES = {
+    "asleep": "asleep",
+    "lost": "LOST",
+    "needs_reset": "NEEDS A RESET",
+    "silent": "DOES NOT ANSWER",
+    "unreadable": "CANNOT BE READ",
+}
+_STAGE_OF_STATE = {"lost": "rescue", "needs_reset": "rescue", "silent": "warn"}
+# Worth a word on the line; the others are usual while idle or at full load.
+_BRAKES = {
+    "hardware_slowdown": "slowed down",
+    "software_thermal": "clocked down for heat",
+    "hardware_thermal": "clocked down for heat",
+    "power_brake": "power brake",
+}
+_OTHERS_SHARE = 0.05  # of a card's memory, held by programs that are not watched
+
+
+def gpu_lines(status: Json, columns: int | None, look: Look, everything: bool) -> list[str]:
+    """
+    A line a card: number, name, memory, load, heat, power, and what is wrong or foreseen.
+
+    What goes first for want of room is the power, then the ratio, then the bar; the name is cut.
+    """
+    gpus = objects(status, "gpus")
+    if not gpus:
+        return []
+    stages = [_stage(gpu, status) for gpu in gpus]
+    rows = [_cells(gpu, stage, status, look) for gpu, stage in zip(gpus, stages, strict=True)]
+    grid = Grid(rows, _RIGHT, gives_way=_NAME, gap=2)
+    for column, least in ((None, 16), (_POWER, 14), (_RATIO, 10), (_BAR, 8)):
+        if columns is None or grid.room(columns) >= min(grid.wanted(), least):
+            break
+        for row in rows if column is not None else []:
+            row[column or 0] = ""
+        grid = Grid(rows, _RIGHT, gives_way=_NAME, gap=1)
+    lines = []
+    for gpu, stage, line in zip(gpus, stages, grid.lines(columns, look.ellipsis), strict=True):
+        lines.append(look.stage(line, stage))
+        for remark in _remarks(gpu, everything):
+            limit = columns if columns is not None else 10_000
+            lines += [look.paint(one, "dim") for one in wrap(remark, limit, first="      ")]
+    return lines
+
+
+def _cells(gpu: Json, stage: str, status: Json, look: Look) -> list[str]:
+    used, total = _used(gpu), figures.number(gpu.get("memory_total_bytes"))
+    known = used is not None and bool(total)
+    ratio = used / total if used is not None and total else None
+    memory = figures.of_limit(used, total, "bytes") if known else "memory N/A"
+    if gpu.get("unified_memory"):
+        memory, known = "shares RAM", False
+    if gpu.get("state") in _STATES:
+        memory, known = "", False
+    busy = figures.number(gpu.get("utilization_percent"))
+    celsius = figures.number(gpu.get("temperature_c"))
+    watts = figures.number(gpu.get("power_w"))
+    limit = figures.number(gpu.get("power_limit_w"))
+    power = "" if watts is None else f"{watts:.0f} W" if limit is None else (
+        f"{watts:.0f}/{limit:.0f} W"
+    )  # fmt: skip
+    part = " part" if gpu.get("parent_uuid") else ""
+    return [
+        stage_mark(stage),
+        f"GPU {figures.whole(gpu.get('index'))}{part}",
+        plain(gpu.get("name") or "?"),
+        look.bar(ratio, _BAR_COLUMNS) if known else "",
+        memory,
+        figures.ratio(ratio) if known else "",
+        "" if busy is None else f"{busy:.0f} % busy",
+        "" if celsius is None else f"{celsius:.0f} °C",
+        power,
+        "; ".join(_news(gpu, status)),
+    ]
+
+
+def _news(gpu: Json, status: Json) -> list[str]:
+    """What is wrong with a card, or foreseen, the worst first."""
+    state = str(gpu.get("state") or "ok")
+    if state != "ok":
+        return [_STATES.get(state, plain(state))]
+    found = [
+        figures.end(ceiling)
+        for ceiling in _ceilings(gpu, status)
+        if figures.number(ceiling.get("eta_s")) is not None
+    ]
+    reasons = gpu.get("throttle_reasons")
+    for reason in reasons if isinstance(reasons, list) else []:
+        word = _BRAKES.get(str(reason))
+        if word is not None and word not in found:
+            found.append(word)
+    if gpu.get("recovery_action"):
+        found.append(f"wants {plain(gpu['recovery_action']).replace('_', ' ')}")
+    if gpu.get("remap_failed"):
+        found.append("faulty memory")
+    return found
+
+
+def _stage(gpu: Json, status: Json) -> str:
+    """The worst of the card's ceilings, its incidents and its state."""
+    stages = [str(one.get("stage") or "ok") for one in _ceilings(gpu, status)]
+    stages += [
+        str(one.get("stage") or "ok")
+        for one in objects(status, "incidents")
+        if one.get("subject") == gpu.get("uuid")
+    ]
+    stages.append(_STAGE_OF_STATE.get(str(gpu.get("state")), "ok"))
+    return max(stages, key=stage_rank)
+
+
+def _ceilings(gpu: Json, status: Json) -> list[Json]:
+    uuid = gpu.get("uuid")
+    if not isinstance(uuid, str) or not uuid:
+        return []
+    return [
+        one
+        for one in objects(status, "ceilings")
+        if one.get("kind") in ("gpu_memory", "temperature")
+        and str(one.get("subject")).partition("/")[0] == uuid
+    ]
+
+
+def _remarks(gpu: Json, everything: bool) -> list[str]:
+    remarks = []
+    others = [one for one in objects(gpu, "processes") if one.get("task") is None]
+    held = sum(figures.number(one.get("memory_bytes")) or 0 for one in others)
+    total = figures.number(gpu.get("memory_total_bytes"))
+    if others and (everything or (total and held >= _OTHERS_SHARE * total)):
+        amount = f", {figures.size(held)}" if held else ""
+        remarks.append(f"{counted(len(others), 'program')} that watchdog does not watch{amount}")
+    if everything:
+        notes = gpu.get("notes")
+        remarks += [plain(note) for note in (notes if isinstance(notes, list) else [])]
+        for one in objects(gpu, "xids")[-3:]:
+            meaning = f", {plain(one['meaning'])}" if one.get("meaning") else ""
+            remarks.append(f"Xid {figures.whole(one.get('code'))}{meaning}")
+    return remarks
+
+
+def _used(gpu: Json) -> float | None:
+    used = figures.number(gpu.get("memory_used_bytes"))
+    return None if used is None else used + (figures.number(gpu.get("memory_reserved_bytes")) or 0)
