@@ -1,0 +1,412 @@
+"""`watchdog config` changes the file as its owner would, or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from watchdog_app.config import editing, load
+from watchdog_app.errors import ConfigError
+
+MINE = """\
+# mine
+[stages]   # times
+warn_s = "5m"   # earlier
+
+# where to
+[notify]
+command = [
+  "page", # a script of mine
+  "--me",
+]
+
+# never this one
+[[rule]]
+task = "interactive-*.ipynb"
+pause = false
+
+[[rule]] # two
+task = "thesis.ipynb"
+protect = "first"
+"""
+
+
+@pytest.fixture
+def file(own_folders):
+    """The configuration file."""
+    return own_folders / "config.toml"
+
+
+# Text in, text out
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "gone", "come"),
+    [
+        ("stages.warn_s", 90, 'warn_s = "5m"   # earlier', "warn_s = 90   # earlier"),
+        ("stages.hold_s", "1s", "[stages]   # times", '[stages]   # times\nhold_s = "1s"'),
+        ("notify.desktop", False, "[notify]", "[notify]\ndesktop = false"),
+    ],
+)
+def test_a_change_touches_one_line(key, value, gone, come):
+    """Comments, order and blank lines stay as they are."""
+    assert MINE.replace(gone, come) == editing.with_value(MINE, key, value)
+
+
+def test_a_table_that_is_not_there_is_added_at_the_end():
+    """Nothing before it moves."""
+    assert f"{MINE}\n[actions]\npause = false\n" == editing.with_value(MINE, "actions.pause", False)
+    assert "[actions]\npause = false\n" == editing.with_value("", "actions.pause", False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "stages.warn_s = 50\n",
+        "stages = { warn_s = 50 } # one line\n",
+        "[stages]\r\nwarn_s = 50\r\n",
+        "['stages']\nwarn_s = 50\n",
+        '[stages]\n"warn_s" = 50',
+        "[stages] # x\n# hold_s = 2.0\nwarn_s = 50\n",
+        "[notify]\n[stages]\nwarn_s = 50\n[journal]\n",
+    ],
+)
+def test_every_way_to_write_a_table_is_understood(text):
+    """Whatever the form, both settings are there afterwards and nothing else is."""
+    before = tomllib.loads(text)
+
+    after = tomllib.loads(editing.with_value(text, "stages.hold_s", 1.5))
+
+    before["stages"]["hold_s"] = 1.5
+    assert before == after
+
+
+def test_what_the_template_has_commented_out_is_set_in_its_place(watchdog):
+    """`config --default > config.toml`, then `config set`."""
+    text = watchdog("config", "--default").stdout
+
+    after = editing.with_value(text, "stages.hold_s", "1s")
+
+    assert text.replace("# hold_s = 2.0", 'hold_s = "1s"') == after
+
+
+def test_unset_takes_the_line_out_and_nothing_else():
+    """Where it is not set, nothing happens."""
+    assert MINE.replace('warn_s = "5m"   # earlier\n', "") == editing.without(MINE, "stages.warn_s")
+    assert MINE == editing.without(MINE, "stages.hold_s")
+    assert MINE == editing.without(MINE, "journal.max_bytes")
+
+
+def test_a_new_rule_stands_before_all_others_and_below_what_is_said_above_them():
+    """The first that matches wins; a comment stays with its rule."""
+    after = editing.with_rule(MINE, {"task": "a'\"\\b*.py", "pause": False})
+
+    rules = tomllib.loads(after)["rule"]
+    assert ["a'\"\\b*.py", "interactive-*.ipynb", "thesis.ipynb"] == [r["task"] for r in rules]
+    assert '# never this one\n[[rule]]\ntask = "interactive' in after
+    assert '[[rule]]\ntask = "x"\npause = false\n' == editing.with_rule(
+        "", {"task": "x", "pause": False}
+    )
+
+
+@pytest.mark.parametrize(("number", "left"), [(1, ["thesis.ipynb"]), (2, ["interactive-*.ipynb"])])
+def test_a_rule_goes_with_the_comment_above_it(number, left):
+    """What is said of it would be wrong of the next one."""
+    after = editing.without_rule(MINE, number)
+
+    assert left == [rule["task"] for rule in tomllib.loads(after)["rule"]]
+    assert (number == 1) is ("never this one" not in after)
+    assert after.startswith(MINE[: MINE.index("# never")])
+
+
+def test_rules_in_brackets_can_be_removed_too():
+    """`rule = [{...}, {...}]` is the same to TOML."""
+    text = 'rule = [{task = "a", pause = false}, {task = "b", pause = false}]\n'
+
+    assert {"rule": [{"task": "b", "pause": False}]} == tomllib.loads(editing.without_rule(text, 1))
+    assert {} == tomllib.loads(editing.without_rule(editing.without_rule(text, 1), 1))
+
+
+@pytest.mark.parametrize("number", [0, 3, -1])
+def test_a_rule_that_is_not_there_cannot_be_removed(number):
+    """Not the last one either."""
+    with pytest.raises(ConfigError, match="There is no rule"):
+        editing.without_rule(MINE, number)
+
+
+@pytest.mark.parametrize(
+    ("key", "words", "value"),
+    [
+        ("stages.warn_s", ["5m"], "5m"),
+        ("stages.warn_s", ["90"], 90),
+        ("stages.safety_factor", ["2.5"], 2.5),
+        ("actions.pause", ["false"], False),
+        ("actions.pause", ["FALSE"], False),
+        ("notify.command", ["page", "--me"], ["page", "--me"]),
+        ("notify.command", ["/bin/page"], ["/bin/page"]),
+        ("notify.command", ['["a b", "c"]'], ["a b", "c"]),
+        ("notify.command", ["[]"], []),
+        ("notify.quiet_hours", ["22:00-07:00"], "22:00-07:00"),
+        ("notify.quiet_hours", ["22:00-07:00", "12:00-13:00"], ["22:00-07:00", "12:00-13:00"]),
+        ("journal.max_bytes", ["64", "MiB"], "64 MiB"),
+        ("watch.caution", ["high"], "high"),
+        ("task", ["[ab]*.py"], "[ab]*.py"),
+        ("task", ["5"], "5"),
+        ("task", ["1979-05-27"], "1979-05-27"),
+    ],
+)
+def test_what_is_typed_becomes_what_the_key_accepts(key, words, value):
+    """Nobody has to type TOML's quotes inside the shell's."""
+    found = editing.value_of(key, words)
+
+    assert value == found
+    assert type(value) is type(found)
+
+
+# The command
+
+
+def test_set_get_unset(file, watchdog):
+    """What is set is in force, and the default afterwards."""
+    assert "120.0\n" == watchdog("config", "get", "stages.warn_s").stdout
+
+    done = watchdog("config", "set", "stages.warn_s", "5m")
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert "stages.warn_s is 300.0 now" in done.stdout
+    assert "watchdog start" in done.stdout
+    assert 300.0 == load(str(file))[0].stages.warn_s
+    assert "300.0\n" == watchdog("config", "get", "stages.warn_s").stdout
+    found = json.loads(watchdog("config", "get", "stages.warn_s", "--json").stdout)
+    assert (300.0, str(file)) == (found["value"], found["source"])
+    assert 0o600 == stat.S_IMODE(file.stat().st_mode)
+    assert "by default" in watchdog("config", "unset", "stages.warn_s").stdout
+    assert "120.0\n" == watchdog("config", "get", "stages.warn_s").stdout
+    assert "Nothing to change" in watchdog("config", "unset", "stages.warn_s").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["set", "stages.warn_s", "soon"], "from 1 s to 1 d"),
+        (["set", "stages.warn_s", "1"], "stages.hold_s"),  # accepted, but not beside the other
+        (["set", "warn_s", "5"], "Did you mean stages.warn_s?"),
+        (["set", "notify.quiet_hours", "night"], "22:00-07:00"),
+        (["get", "nothing"], "no setting"),
+        (["unset", "nothing"], "no setting"),
+        (["rule", "add", "--task", "x"], "what the rule changes"),
+        (["rule", "add", "--no-pause", "--ceiling", "rma"], "ram_swap"),
+        (["rule", "remove", "3"], "There is no rule 3"),
+        (["set", "stages.warn_s"], "VALUE"),
+        (["frobnicate"], "invalid choice"),
+        (["--path", "set", "stages.warn_s", "5"], "not both"),
+    ],
+)
+def test_what_would_be_a_mistake_is_not_written(file, watchdog, words, named):
+    """The message says what is accepted; the file is as it was."""
+    file.write_text(MINE)
+
+    done = watchdog("config", *words)
+
+    assert 2 == done.returncode, done.stdout
+    assert named in done.stderr
+    assert MINE == file.read_text()
+    assert [file.name] == [each for each in os.listdir(file.parent) if "toml" in each]
+
+
+def test_a_setting_can_mend_a_file_that_holds_a_mistake(file, watchdog):
+    """The text that comes out is what has to be good."""
+    file.write_text("[stages]\nwarn_s = 'soon'\n")
+    assert 2 == watchdog("config", "set", "stages.hold_s", "1").returncode
+
+    assert 0 == watchdog("config", "set", "stages.warn_s", "5m").returncode
+
+    assert 300.0 == load(str(file))[0].stages.warn_s
+
+
+def test_every_mistake_is_named_with_its_line(file, watchdog):
+    """All at once, in their order, so that they are mended in one go."""
+    file.write_text(
+        "[stages]\nwarn_s = 'soon'\n\n[notify]\nquiet = 1\n\n[[rule]]\npause = true\n"
+        "[[rule]]\ntask = 'x'\npause = 5\n[nosuch]\n"
+    )
+
+    done = watchdog("config", "check")
+
+    assert 2 == done.returncode
+    lines = [line for line in done.stderr.splitlines() if str(file) in line]
+    assert [f"{file}:{number}: " for number in (2, 5, 11, 12)] == [
+        line.removeprefix("watchdog: ").partition(": ")[0] + ": " for line in lines
+    ]
+    for word, line in zip(
+        ("stages.warn_s", "quiet_hours", "number 2", "nosuch"), lines, strict=True
+    ):
+        assert word in line
+
+
+def test_a_link_is_followed_and_the_mode_kept(file, watchdog, tmp_path):
+    """A file that lies in a folder of dotfiles stays there, as readable as it was."""
+    real = tmp_path / "dotfiles.toml"
+    real.write_text(MINE)
+    real.chmod(0o640)
+    file.symlink_to(real)
+
+    assert 0 == watchdog("config", "set", "stages.warn_s", "90").returncode
+
+    assert file.is_symlink()
+    assert "warn_s = 90   # earlier" in real.read_text()
+    assert 0o640 == stat.S_IMODE(real.stat().st_mode)
+
+
+def test_a_change_of_somebody_else_is_not_lost(file):
+    """Between reading and writing."""
+    file.write_text("[stages]\n")
+
+    with pytest.raises(ConfigError, match="meanwhile"):
+        editing.write(str(file), "", "something else")
+
+    assert "[stages]\n" == file.read_text()
+
+
+@pytest.mark.parametrize("name", ["", "plain/config.toml"], ids=["a folder", "below a file"])
+def test_a_place_that_cannot_be_used_is_named(tmp_path, watchdog, name):
+    """Not a traceback."""
+    (tmp_path / "plain").touch()
+
+    where = str(tmp_path / name)
+    done = watchdog("config", "set", "stages.warn_s", "90", env={"WATCHDOG_CONFIG": where})
+
+    assert 1 <= done.returncode <= 2
+    assert where in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_rules_are_added_listed_and_removed(file, watchdog):
+    """ "Never pause this", "protect this first"."""
+    never = ("config", "rule", "add", "--task", "interactive-*.ipynb", "--no-pause")
+    assert "no rules" in watchdog("config", "rule", "list").stdout
+    assert 0 == watchdog(*never).returncode
+    first = watchdog("config", "rule", "add", "--task", "thesis.ipynb", "--protect", "first")
+    assert 0 == first.returncode
+
+    listed = watchdog("config", "rule", "list").stdout.splitlines()
+
+    assert listed[0].startswith("1  ")
+    assert 'task = "thesis.ipynb"' in listed[0]
+    assert 'protect = "first"' in listed[0]
+    assert "pause = false" in listed[1]
+    assert 0 == watchdog("config", "rule", "remove", "1").returncode
+    (rule,) = load(str(file))[0].rules
+    assert ("interactive-*.ipynb", False) == (rule.task, rule.pause)
+
+
+# The editor
+
+
+def editor(program: str) -> str:
+    return f"{sys.executable} -c '{program}'"
+
+
+def test_the_editor_gets_a_copy_and_a_good_one_is_taken(file, watchdog):
+    """Comments and all."""
+    file.write_text(MINE)
+    swap = (
+        'import sys; p = sys.argv[1]; t = open(p).read(); open(p, "w").write(t.replace("5m", "9m"))'
+    )
+
+    done = watchdog("config", "edit", env={"EDITOR": editor(swap), "VISUAL": ""})
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert MINE.replace("5m", "9m") == file.read_text()
+
+
+def test_without_a_file_the_editor_gets_one_that_explains(file, watchdog):
+    """VISUAL goes before EDITOR."""
+    add = (
+        "import sys; p = sys.argv[1]; t = open(p).read(); "
+        'open(p, "w").write(t.replace("# warn_s =", "warn_s ="))'
+    )
+
+    done = watchdog("config", "edit", env={"VISUAL": editor(add), "EDITOR": "false"})
+
+    assert 0 == done.returncode, done.stderr
+    assert "every setting with its default" in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("env", "code", "said"),
+    [
+        ({"EDITOR": "true"}, 0, "Nothing was changed."),
+        ({"EDITOR": "false"}, 1, "ended with status 1"),
+        ({"EDITOR": "/nonexistent --wait"}, 1, "could not be started"),
+        ({"EDITOR": "'"}, 1, "cannot be read as a command"),
+        ({"EDITOR": "rm"}, 1, "removed the file"),
+    ],
+)
+def test_an_editor_that_does_nothing_changes_nothing(file, watchdog, env, code, said):
+    """Or that fails, or is not there."""
+    file.write_text(MINE)
+
+    done = watchdog("config", "edit", env={"VISUAL": "", **env})
+
+    assert code == done.returncode
+    assert said in done.stdout + done.stderr
+    assert MINE == file.read_text()
+
+
+def test_what_holds_mistakes_is_kept_beside_the_file(file, watchdog):
+    """The old settings stay in force, and nobody's work is lost."""
+    file.write_text(MINE)
+    spoil = 'import sys; open(sys.argv[1], "w").write("[stages]\\nwarn_s = 0\\n")'
+
+    done = watchdog("config", "edit", env={"EDITOR": editor(spoil), "VISUAL": ""},
+                    stdin=subprocess.DEVNULL)  # fmt: skip
+
+    assert 2 == done.returncode
+    assert ":2: stages.warn_s = 0 is not accepted" in done.stderr
+    assert MINE == file.read_text()
+    assert "warn_s = 0" in (file.parent / "config.toml.rejected").read_text()
+
+
+# A running daemon
+
+
+def test_a_running_daemon_takes_it_over_unless_told_not_to(daemon, file, watchdog):
+    """The answer says whether it did."""
+    state = {"value": 120.0}
+    daemon.answers["config"] = lambda _: {
+        "settings": [
+            {"key": key, "value": state["value"] if key == "stages.warn_s" else value}
+            for key, value in current(file).items()
+        ]
+    }
+
+    def reload(_):
+        state["value"] = 300.0
+        return {}
+
+    daemon.answers["reload"] = reload
+
+    quiet = watchdog("config", "set", "stages.warn_s", "5m", "--no-reload")
+    assert [] == daemon.called("reload")
+    assert "watchdog reload" in quiet.stdout
+
+    done = watchdog("config", "set", "stages.hold_s", "1")
+    assert 1 == len(daemon.called("reload"))
+    assert "The running daemon uses it." in done.stdout
+
+    other = watchdog("config", "set", "stages.warn_s", "7m")
+    assert "instead of 420.0" in other.stdout
+    assert "another file" in other.stdout
+
+
+def current(file) -> dict:
+    from watchdog_app.config import describe
+
+    return {one["key"]: one["value"] for one in describe(*load(str(file)))}
