@@ -227,3 +227,11 @@ def test_machine_is_chosen_by_platform():
     assert isinstance(other, PortableMachine)
     linux.close()
     other.close()
+
+
+def test_hardware_is_in_the_snapshot(machine):
+    """What this machine does not have is empty, and no fault."""
+    snapshot = look(machine, ticks=2)
+
+    assert all(0.0 < each.celsius < 127.0 for each in snapshot.hardware.temperatures)
+    assert "hardware" not in [fault.source for fault in snapshot.faults]

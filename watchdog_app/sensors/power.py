@@ -39,7 +39,9 @@ class _Package:
         self.energy_uj = energy = number(f"{self.path}/energy_uj")
         self.read_mono_s = now_mono_s
         passed = now_mono_s - then
-        if energy is None or before is None or not 0.0 < passed <= _LONGEST_S:
+        if energy is None or before is None or min(energy, before) < 0:
+            return None
+        if not 0.0 < passed <= _LONGEST_S:
             return None
         used = energy - before
         if used < 0:

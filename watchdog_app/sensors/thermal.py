@@ -30,7 +30,7 @@ _MOST_COUNTERS = 64
 _INPUT = re.compile(r"(temp|fan)(\d+)_input")
 _TRIP = re.compile(r"trip_point_(\d+)_type")
 # A sensor that is not connected shows -128, -62, 0, 127 or 255; a disk without a threshold 65261.
-_COLDEST_C, _HOTTEST_C = 0.0, 126.0
+_COLDEST_C, _HOTTEST_C = 1.0, 126.0
 _LOWEST_LIMIT_C, _HIGHEST_LIMIT_C = 40.0, 130.0
 _FASTEST_RPM = 30_000
 _CPU_LABEL = re.compile(r"CPU|PECI|TSI0|SMBUSMASTER 0", re.IGNORECASE)
