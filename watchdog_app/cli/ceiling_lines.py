@@ -32,7 +32,7 @@ def ceiling_lines(status: Json, columns: int | None, look: Look, everything: boo
     A line a ceiling: label, bar, use, trend, time to exhaustion. What goes first for want of
     room is the trend, then the bar.
     """
-    shown, left_out = _chosen(status, everything)
+    shown, left_out = chosen(status, everything)
     if not shown:
         return []
     rows = [_ceiling_cells(one, look) for one in shown]
@@ -68,7 +68,7 @@ def _ceiling_cells(ceiling: Json, look: Look) -> list[str]:
     return [
         stage_mark(ceiling.get("stage")),
         plain(ceiling.get("label") or ceiling.get("kind") or "?"),
-        look.bar(figures.number(ceiling.get("ratio")), _BAR_COLUMNS),
+        look.bar(_filled(ceiling), _BAR_COLUMNS),
         figures.of_limit(ceiling.get("used"), ceiling.get("limit"), unit),
         "" if unit == "ratio" else figures.ratio(ceiling.get("ratio")),
         {"0": "steady", figures.UNKNOWN: ""}.get(slope, slope),
@@ -76,7 +76,15 @@ def _ceiling_cells(ceiling: Json, look: Look) -> list[str]:
     ]
 
 
-def _chosen(status: Json, everything: bool) -> tuple[list[Json], int]:
+def _filled(ceiling: Json) -> float | None:
+    """What the bar shows: of a battery what is left, of all others what is used."""
+    used = figures.number(ceiling.get("used"))
+    if ceiling.get("kind") == "battery" and used is not None:
+        return max(0.0, 1.0 - used)
+    return figures.number(ceiling.get("ratio"))
+
+
+def chosen(status: Json, everything: bool) -> tuple[list[Json], int]:
     """The ceilings worth a line, and how many are left out."""
     host = status.get("host") or {}
     ceilings = objects(status, "ceilings")

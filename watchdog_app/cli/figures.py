@@ -110,13 +110,14 @@ def eta(process: dict[str, Any], *, compact: bool = False) -> str:
 def movement(slope_per_s: Any, unit: str) -> str:
     """
     How a ceiling moves, in what people count by: `+21.0 MiB/s`, `+2.1 °C/min`; `0` when it rests.
+    A battery's use is what is gone: people count what is left, `-0.6 %/min`.
     """
     if unit == "bytes":
         return rate(slope_per_s)
     known = number(slope_per_s)
     if known is None:
         return UNKNOWN
-    a_minute = 60 * known * (100 if unit == "ratio" else 1)
+    a_minute = 60 * known * (-100 if unit == "ratio" else 1)
     sign = "%" if unit == "ratio" else _UNITS.get(unit, unit)
     return "0" if abs(a_minute) < 0.05 else f"{a_minute:+.1f} {sign}/min"
 

@@ -35,6 +35,7 @@ _BRAKES = {
     "hardware_thermal": "clocked down for heat",
     "power_brake": "power brake",
 }
+_LONG = 10_000  # columns where nobody said how wide a line may be
 _OTHERS_SHARE = 0.05  # of a card's memory, held by programs that are not watched
 
 
@@ -42,30 +43,47 @@ def gpu_lines(status: Json, columns: int | None, look: Look, everything: bool) -
     """
     A line a card: number, name, memory, load, heat, power, and what is wrong or foreseen.
 
-    What goes first for want of room is the power, then the ratio, then the bar; the name is cut.
+    For want of room the last goes to a line of its own; then power, ratio, bar and name go.
     """
     gpus = objects(status, "gpus")
     if not gpus:
         return []
     stages = [_stage(gpu, status) for gpu in gpus]
-    rows = [_cells(gpu, stage, status, look) for gpu, stage in zip(gpus, stages, strict=True)]
+    news = [_news(gpu, status) for gpu in gpus]
+    rows = [_cells(gpu, stage, look) for gpu, stage in zip(gpus, stages, strict=True)]
+    wide = [[*row, "; ".join(words)] for row, words in zip(rows, news, strict=True)]
+    grid = Grid(wide, _RIGHT, gives_way=_NAME, gap=2)
+    inline = columns is None or grid.room(columns) >= min(grid.wanted(), 16)
+    if not inline:
+        grid = _narrowed(rows, columns or 0)
+    found = []
+    for index, line in enumerate(grid.lines(columns, look.ellipsis)):
+        found.append(look.stage(line, stages[index]))
+        remarks = _remarks(gpus[index], everything)
+        if not inline and news[index]:
+            found += [
+                look.stage(one, stages[index])
+                for one in wrap("; ".join(news[index]), columns or _LONG, first="      ")
+            ]
+        for remark in remarks:
+            found += [
+                look.paint(one, "dim") for one in wrap(remark, columns or _LONG, first="      ")
+            ]
+    return found
+
+
+def _narrowed(rows: list[list[str]], columns: int) -> Grid:
     grid = Grid(rows, _RIGHT, gives_way=_NAME, gap=2)
-    for column, least in ((None, 16), (_POWER, 14), (_RATIO, 10), (_BAR, 8)):
-        if columns is None or grid.room(columns) >= min(grid.wanted(), least):
+    for column, least in ((None, 16), (_POWER, 12), (_RATIO, 10), (_BAR, 6), (_NAME, 0)):
+        if grid.room(columns) >= min(grid.wanted(), least):
             break
         for row in rows if column is not None else []:
             row[column or 0] = ""
         grid = Grid(rows, _RIGHT, gives_way=_NAME, gap=1)
-    lines = []
-    for gpu, stage, line in zip(gpus, stages, grid.lines(columns, look.ellipsis), strict=True):
-        lines.append(look.stage(line, stage))
-        for remark in _remarks(gpu, everything):
-            limit = columns if columns is not None else 10_000
-            lines += [look.paint(one, "dim") for one in wrap(remark, limit, first="      ")]
-    return lines
+    return grid
 
 
-def _cells(gpu: Json, stage: str, status: Json, look: Look) -> list[str]:
+def _cells(gpu: Json, stage: str, look: Look) -> list[str]:
     used, total = _used(gpu), figures.number(gpu.get("memory_total_bytes"))
     known = used is not None and bool(total)
     ratio = used / total if used is not None and total else None
@@ -73,7 +91,7 @@ def _cells(gpu: Json, stage: str, status: Json, look: Look) -> list[str]:
     if gpu.get("unified_memory"):
         memory, known = "shares RAM", False
     if gpu.get("state") in _STATES:
-        memory, known = "", False
+        memory, known = _STATES[str(gpu["state"])], False
     busy = figures.number(gpu.get("utilization_percent"))
     celsius = figures.number(gpu.get("temperature_c"))
     watts = figures.number(gpu.get("power_w"))
@@ -92,7 +110,6 @@ def _cells(gpu: Json, stage: str, status: Json, look: Look) -> list[str]:
         "" if busy is None else f"{busy:.0f} % busy",
         "" if celsius is None else f"{celsius:.0f} °C",
         power,
-        "; ".join(_news(gpu, status)),
     ]
 
 
@@ -100,7 +117,7 @@ def _news(gpu: Json, status: Json) -> list[str]:
     """What is wrong with a card, or foreseen, the worst first."""
     state = str(gpu.get("state") or "ok")
     if state != "ok":
-        return [_STATES.get(state, plain(state))]
+        return [] if state in _STATES else [plain(state)]
     found = [
         figures.end(ceiling)
         for ceiling in _ceilings(gpu, status)

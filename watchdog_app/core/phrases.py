@@ -84,12 +84,12 @@ def level(used: float, limit: float, unit: str) -> str:
 
 
 def movement(slope_per_s: float | None, unit: str) -> str:
-    """How fast it moves, in what people count by: `+21.0 MiB/s`, `+2.1 °C/min`; `` where level."""
+    """How fast it moves, as people count: `+21.0 MiB/s`, `+2.1 °C/min`; nothing where level."""
     if slope_per_s is None or not math.isfinite(slope_per_s) or slope_per_s == 0.0:
         return ""
     if unit == "bytes":
         return format_rate(slope_per_s)
-    a_minute = 60.0 * slope_per_s * (100.0 if unit == "ratio" else 1.0)
+    a_minute = 60.0 * slope_per_s * (-100.0 if unit == "ratio" else 1.0)
     if abs(a_minute) < 0.05:
         return ""
     return f"{a_minute:+.1f} {'%' if unit == 'ratio' else _SIGNS.get(unit, unit)}/min"
