@@ -22,6 +22,7 @@ from watchdog_app.sensors.cgroup_paths import GroupLocator, discover
 from watchdog_app.sensors.cgroups import GroupReader
 from watchdog_app.sensors.disks import Disks
 from watchdog_app.sensors.files import read_bytes
+from watchdog_app.sensors.gpu.watch import GpuWatch
 from watchdog_app.sensors.hardware import HardwareWatch
 from watchdog_app.sensors.host import HostReader
 from watchdog_app.sensors.jupyter_servers import JupyterServers
@@ -180,9 +181,10 @@ def open_machine(
     runtime_dirs: Sequence[str] | None = None,
     platform: str = sys.platform,
 ) -> MachineFace:
-    """The machine that we run on: /proc where it is Linux, psutil elsewhere."""
+    """The machine that we run on: /proc, /sys and its cards on Linux, psutil elsewhere."""
     if platform == "linux":
-        return Machine(own_uid=own_uid, runtime_dirs=runtime_dirs)
+        hardware = HardwareWatch(gpu=GpuWatch())
+        return Machine(own_uid=own_uid, runtime_dirs=runtime_dirs, hardware=hardware)
     from watchdog_app.sensors.portable import PortableMachine
 
     return PortableMachine(own_uid=own_uid, runtime_dirs=runtime_dirs)
