@@ -1,0 +1,148 @@
+"""Who is saved and paused first where several could be: `protect` of a rule."""
+
+from __future__ import annotations
+
+import pytest
+from simulation import MB, Machine, Program, flat, leak
+
+from watchdog_app.core import explain
+from watchdog_app.core.outlook import CeilingKind, DecisionKind
+from watchdog_app.core.rules import turn
+from watchdog_app.core.settings import ActionSettings, RuleSettings, Settings, Turn
+
+CHECKPOINT, PAUSE = DecisionKind.CHECKPOINT, DecisionKind.PAUSE
+
+
+def two(*rules: RuleSettings, slower: float = 20.0, seconds: float = 120) -> Machine:
+    """Two that leak under one limit, the first one faster."""
+    first = Program(10, "fast.py", leak(30.0, 50.0), save_s=0.02, group="g")
+    second = Program(20, "slow.py", leak(slower, 50.0), save_s=0.02, group="g")
+    return Machine(first, second, groups={"g": 1200}, settings=Settings(rules=rules)).run(seconds)
+
+
+FIRST = RuleSettings(task="fast.py", protect=Turn.FIRST)
+LAST = RuleSettings(task="slow.py", protect=Turn.LAST)
+
+
+def test_without_a_rule_the_guiltiest_goes_first():
+    """What the rules below change."""
+    machine = two()
+
+    assert "pause:fast.py" == machine.kinds(PAUSE)[0]
+    assert "checkpoint:fast.py" == machine.kinds(CHECKPOINT)[0]
+
+
+@pytest.mark.parametrize("rule", [FIRST, LAST], ids=["the one first", "the other last"])
+def test_what_is_protected_is_paused_after_others_and_when_need_be(rule):
+    """The other's pause was not enough: a paused training is better than a killed one."""
+    machine = two(rule)
+
+    assert ["pause:slow.py", "pause:fast.py"] == machine.kinds(PAUSE)
+    assert not any(program.dead for program in machine.programs)
+
+
+def test_what_is_to_be_saved_last_is_saved_after_the_others():
+    """In one look, in this order."""
+    machine = two(RuleSettings(task="fast.py", protect=Turn.LAST))
+    first = next(each for each in machine.log if each.kind is CHECKPOINT)
+    together = [
+        each.evidence["name"]
+        for each in machine.log
+        if each.kind is CHECKPOINT and each.at_mono_s == first.at_mono_s
+    ]
+
+    assert sorted(together, reverse=True) == together
+    assert "slow.py" in machine.kinds(CHECKPOINT)[0]
+
+
+def test_nobody_who_grows_little_is_paused_in_its_stead():
+    """Protecting one is no reason to stop an innocent."""
+    leaking = Program(10, "fast.py", leak(30.0, 50.0), save_s=0.02, group="g")
+    calm = Program(20, "calm.py", flat(200.0), save_s=0.02, group="g")
+    machine = Machine(leaking, calm, groups={"g": 1200}, settings=Settings(rules=(FIRST,))).run(120)
+
+    assert ["pause:fast.py"] == machine.kinds(PAUSE)
+
+
+def test_where_the_guiltiest_may_not_be_paused_its_turn_changes_nothing():
+    """`pause = false` and `protect` do not add up to somebody else's pause."""
+    never = RuleSettings(task="fast.py", pause=False, protect=Turn.FIRST)
+
+    machine = two(never, slower=10.0, seconds=20)
+    while not machine.programs[0].dead:
+        assert [] == machine.kinds(PAUSE)
+        machine.run(0.5)
+
+
+def test_the_first_rule_that_matches_says_the_turn():
+    """As with the switches; what it leaves open is normal."""
+    task = Machine()._task(Program(10, "a.py", flat(1)))
+    rules = [
+        RuleSettings(task="b*", protect=Turn.LAST),
+        RuleSettings(ceiling="disk", protect=Turn.LAST),
+        RuleSettings(task="a*", pause=False),
+        RuleSettings(protect=Turn.FIRST),
+    ]
+
+    assert Turn.NORMAL is turn(rules, task, CeilingKind.RAM)
+    assert Turn.LAST is turn(rules, task, CeilingKind.DISK)
+    assert Turn.FIRST is turn(rules[3:], task, CeilingKind.RAM)
+    assert Turn.NORMAL is turn([], task, CeilingKind.RAM)
+
+
+# A save that takes a while, and protection that is off
+
+
+def told(save_s: float) -> list[str]:
+    """What people hear of a slow leak whose saves take so long."""
+    program = Program(10, "train.ipynb", leak(3.0), save_s=save_s, group="g")
+    machine = Machine(program, groups={"g": 1200}).run(290)
+    return machine.kinds(DecisionKind.NOTIFY)
+
+
+def test_a_save_that_takes_a_while_is_told_before_it_is_over():
+    """Once: the saves after it are of the same danger."""
+    assert ["notify:warning", "notify:saving", "notify:rescued"] == told(8.0)
+
+
+def test_a_save_that_is_over_in_a_moment_is_told_when_it_is_over():
+    """Nobody could read more."""
+    assert "notify:saving" not in told(0.1)
+
+
+def test_while_protection_is_off_nothing_is_decided_and_it_is_when_it_is_on_again():
+    """The incident is open all the same, and the warning comes at once."""
+    program = Program(10, "train.ipynb", leak(6.0), save_s=0.1, group="g")
+    machine = Machine(program, groups={"g": 1200})
+    machine.engine.protecting = False
+    machine.run(140)
+    assert [] == machine.log
+    assert machine.result.incidents
+
+    machine.engine.protecting = True
+    machine.run(3)
+
+    assert "notify:warning" in machine.kinds()
+    assert machine.kinds(CHECKPOINT)
+
+
+def test_a_danger_that_was_held_back_is_told_anew():
+    """In fresh words, once, and only where it is still there."""
+    program = Program(10, "train.ipynb", leak(4.0), save_s=0.1, group="g")
+    machine = Machine(
+        program,
+        groups={"g": 1200},
+        settings=Settings(actions=ActionSettings(pause=False)),
+    )
+    while "notify:warning" not in machine.kinds() and machine.now < 300:
+        machine.run(1)
+    (warned,) = [each for each in machine.log if each.evidence.get("topic") == "warning"]
+    machine.run(3)
+
+    machine.engine.remind({warned.incident, "another"})
+    machine.run(3)
+
+    again = [each for each in machine.log if each.evidence.get("topic") == "warning"]
+    assert 2 == len(again)
+    assert again[1].evidence["used"] > warned.evidence["used"] + MB
+    assert "train.ipynb" in explain.notice(again[1], machine._task(program)).title
