@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from watchdog_app.doctor import versions
 from watchdog_app.doctor.environments import FRAMEWORKS, Environment
 from watchdog_app.doctor.finding import Finding, Severity
-from watchdog_app.doctor.versions import Version, show
+from watchdog_app.doctor.versions import Version, show, show_driver
 
 _RUNTIME = re.compile(r"nvidia-cuda-runtime(?:-cu(\d\d))?$")
 _CUDNN = re.compile(r"nvidia-cudnn(?:-cu(\d\d))?$")
@@ -92,7 +92,8 @@ def driver_too_old(
         "framework.driver-too-old",
         Severity.ERROR,
         f"{title} {environment.version(framework)} was built with CUDA {show(cuda[:2])}, which "
-        f"needs driver {show(minimum)} or newer; this machine has {show(target.driver)}.",
+        f"needs driver {show_driver(minimum)} or newer; this machine has "
+        f"{show_driver(target.driver)}.",
         f"{title} finds no GPU ('CUDA driver version is insufficient for CUDA runtime version').",
         f"Update the driver to {minimum[0]} or newer, or install a {title} built with an older "
         "CUDA.",

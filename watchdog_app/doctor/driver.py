@@ -45,7 +45,7 @@ def check(facts: Facts) -> Iterator[Finding]:
         yield from _wsl(machine)
         return
     if loaded:
-        version = versions.show(driver_files.module_version(machine)) or "of unknown version"
+        version = versions.show_driver(driver_files.module_version(machine)) or "of unknown version"
         yield fine("driver.module", f"The kernel module nvidia {version} is loaded.")
     elif not facts.is_tegra:
         yield from _not_loaded(facts)

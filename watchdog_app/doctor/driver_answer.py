@@ -63,11 +63,8 @@ def check(facts: Facts) -> Iterator[Finding]:
 def _answering(facts: Facts, driver: Driver) -> Iterator[Finding]:
     cuda = versions.show(driver.cuda) or "unknown"
     shown = ", ".join(gpu.label(card) for card in driver.usable) or "no card"
-    yield fine(
-        _ID,
-        f"Driver {versions.show(driver.version) or 'of unknown version'} answers, CUDA up to "
-        f"{cuda}: {shown}.",
-    )
+    version = versions.show_driver(driver.version) or "of unknown version"
+    yield fine(_ID, f"Driver {version} answers, CUDA up to {cuda}: {shown}.")
     if not driver.cards:
         yield Finding(
             "driver.no-cards",
@@ -82,12 +79,9 @@ def _answering(facts: Facts, driver: Driver) -> Iterator[Finding]:
         code = card.get("code")
         if code:
             yield _lost(card, code)
-    if facts.machine.command("nvidia-smi") is None and not facts.is_tegra:
-        yield Finding(
-            "driver.nvidia-smi",
-            Severity.INFO,
-            "The command nvidia-smi is not on the PATH; nothing depends on it.",
-        )
+    program = facts.machine.command("nvidia-smi")
+    where = f"is {program}" if program else "is not on the PATH; nothing depends on it"
+    yield fine("driver.nvidia-smi", f"The command nvidia-smi {where}.")
 
 
 def _lost(card: dict[str, object], code: object) -> Finding:
@@ -159,7 +153,14 @@ def _failed(facts: Facts, driver: Driver) -> Finding:
             remedy="See the findings on the driver above.",
         )
     if driver.code is None:
-        return unchecked(_ID, "The state of the GPUs", driver.error, severity=Severity.WARNING)
+        return unchecked(
+            _ID,
+            "The state of the GPUs",
+            driver.error,
+            severity=Severity.WARNING,
+            remedy="See whether the driver's own program does better.",
+            commands=("nvidia-smi",),
+        )
     return Finding(
         "driver.init-failed",
         Severity.ERROR,

@@ -11,7 +11,7 @@ from watchdog_app.doctor.finding import Finding, Severity, fine
 from watchdog_app.doctor.machine import Machine
 
 _WITHOUT_STUBS = (
-    "export LD_LIBRARY_PATH=$(echo $LD_LIBRARY_PATH | tr : '\n' | grep -v stubs | paste -sd:)"
+    "export LD_LIBRARY_PATH=$(echo $LD_LIBRARY_PATH | tr : '\\n' | grep -v stubs | paste -sd:)"
 )
 RUN_WITH_GPUS = "docker run --rm --gpus all IMAGE nvidia-smi"
 _RELOAD = (
@@ -61,7 +61,7 @@ def _libraries(machine: Machine) -> Iterator[Finding]:
                 (_WITHOUT_STUBS,),
             )
         else:
-            shown = versions.show(found[0].version)
+            shown = versions.show_driver(found[0].version)
             yield fine(
                 id_,
                 f"{name} is there{f', version {shown}' if shown else ''}.",
@@ -109,17 +109,17 @@ def _versions(machine: Machine) -> Iterator[Finding]:
             yield fine("driver.version-mismatch", "Library and kernel module are of one version.")
         return
     newer = differing[0].version > module
-    library = versions.show(differing[0].version)
+    library = versions.show_driver(differing[0].version)
     container = machine.container
     what = (
         f"The driver's library is {library}, and the loaded kernel module is "
-        f"{versions.show(module)}: they do not match."
+        f"{versions.show_driver(module)}: they do not match."
     )
     why = (
         "CUDA and nvidia-smi fail for every program that starts now (driver/library version "
         "mismatch); trainings that run already go on."
     )
-    details = tuple(f"{one.path}: {versions.show(one.version)}" for one in differing)
+    details = tuple(f"{one.path}: {versions.show_driver(one.version)}" for one in differing)
     if container:
         yield Finding(
             "driver.version-mismatch",

@@ -155,8 +155,10 @@ def _probe(machine: Machine, python: str, words: list[str], timeout_s: float) ->
     }
     env.pop("TF_GPU_ALLOCATOR", None)
     env.pop("__PYVENV_LAUNCHER__", None)
+    # A notebook imports from its own folder, so the probe does; a folder can be gone.
+    folder = machine.cwd if os.path.isdir(machine.cwd) else "/"
     try:
-        ended = children.run([python, _PROBE, *words], timeout_s, env, cwd=machine.cwd)
+        ended = children.run([python, _PROBE, *words], timeout_s, env, cwd=folder)
     except OSError as error:
         return Answer(error=f"{python} could not be started: {error.strerror or error}")
     return read(ended)

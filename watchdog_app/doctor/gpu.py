@@ -88,7 +88,7 @@ def read(ended: children.Ended) -> Driver:
     hung = calling if ended.timed_out else None
     crashed = calling if ended.code is not None and ended.code < 0 else None
     error = str(system.get("error", ""))
-    if not error and (hung or crashed or ended.code):
+    if not error and (not system or hung or crashed or ended.code):
         lines = ended.stderr.strip().splitlines()
         error = ended.ending + (f": {lines[-1]}" if lines and not hung else "")
     return Driver(

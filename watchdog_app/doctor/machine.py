@@ -61,13 +61,21 @@ def process_limits() -> dict[str, int | None]:
     return found
 
 
+def current_folder() -> str:
+    """Where the shell stands; its home when that folder was removed underneath."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return os.path.expanduser("~")
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """Where to look and as whom."""
 
     root: str = ""  # "" is this machine; else a folder with proc, sys, dev, etc below it
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    cwd: str = field(default_factory=os.getcwd)
+    cwd: str = field(default_factory=current_folder)
     uid: int = field(default_factory=os.getuid)
     python: str | None = None  # as given with --python
     fast: bool = False  # import no framework

@@ -143,7 +143,7 @@ def _facts(
         )
         if told is not None:
             found["driver"] = {
-                "version": versions.show(told.version) or None,
+                "version": versions.show_driver(told.version) or None,
                 "cuda": versions.show(told.cuda) or None,
                 "gpus": [
                     {key: card.get(key) for key in ("index", "name", "uuid", "bus_id")}

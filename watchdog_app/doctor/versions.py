@@ -27,6 +27,11 @@ def show(version: Version) -> str:
     return ".".join(map(str, version))
 
 
+def show_driver(version: Version) -> str:
+    """`550.90.07` of (550, 90, 7): NVIDIA writes two digits from the third number on."""
+    return ".".join(str(part) if at < 2 else f"{part:02d}" for at, part in enumerate(version))
+
+
 @functools.cache
 def table() -> dict[str, Any]:
     """The whole file."""

@@ -1,0 +1,10 @@
+"""The stub driver lies beside this folder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+_TESTS = str(Path(__file__).parents[1])
+if _TESTS not in sys.path:
+    sys.path.append(_TESTS)

@@ -1,0 +1,237 @@
+"""What the driver answers: a real child process, the real binding, a stub library behind it."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import pytest
+from doctor_tree import GIB, Tree, answers, card, found, troubles
+from gpu_stub import driver_stub
+from gpu_stub.driver_stub import DriverStub
+
+from watchdog_app.doctor import cards, driver_answer, gpu, power
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return Tree(tmp_path / "machine").gpu()
+
+
+@pytest.fixture
+def stub(tmp_path):
+    return DriverStub(tmp_path / "stub", cards=2)
+
+
+def asked(tree, stub, timeout_s=10.0):
+    return gpu.ask(tree.machine(env=stub.env(), timeout_s=timeout_s))
+
+
+def test_a_healthy_driver_is_read_in_full(tree, stub):
+    """Version, what CUDA it offers, and every card."""
+    driver = asked(tree, stub)
+
+    assert driver.answers
+    assert (570, 124, 6) == driver.version
+    assert (12, 8) == driver.cuda
+    assert [0, 1] == [one["index"] for one in driver.usable]
+    assert [24 * GIB] * 2 == [one["memory_total_bytes"] for one in driver.usable]
+    assert driver.hung_in is None
+
+
+def test_what_the_driver_never_says_is_none(tree, stub):
+    """The stub has no such functions, as old drivers have not."""
+    (first, _) = asked(tree, stub).usable
+
+    assert first["compute_mode"] is None
+    assert first["power_default_mw"] is None
+
+
+@pytest.mark.parametrize(
+    ("expected", "code"),
+    [
+        ("driver.api-mismatch", driver_stub.VERSION_MISMATCH),
+        ("driver.init-failed", driver_stub.DRIVER_NOT_LOADED),
+        ("driver.init-failed", driver_stub.UNKNOWN),
+        ("driver.crashed", driver_stub.CRASH),
+        ("driver.crashed", driver_stub.ABORT),
+    ],
+)
+def test_a_driver_that_cannot_begin_is_one_error(tree, stub, expected, code):
+    """Each with its own meaning."""
+    stub.fail("nvmlInitWithFlags", code)
+
+    facts = tree.facts(gpu.PROBE, env=stub.env())
+
+    assert {expected: "error"} == troubles(driver_answer.check(facts))
+
+
+def test_a_call_that_never_returns_costs_its_deadline_and_is_named(tree, stub):
+    """nvidia-smi hangs there for ever."""
+    stub.fail("nvmlDeviceGetTemperature", driver_stub.HANG, card=1)
+    facts = tree.facts(gpu.PROBE, env=stub.env(), timeout_s=3.0)
+    begun = time.monotonic()
+
+    finding = found(driver_answer.check(facts))["driver.hung"]
+
+    assert "nvmlDeviceGetTemperature" in finding.what
+    assert time.monotonic() - begun < 60
+    assert [0] == [one["index"] for one in facts.driver().usable]
+    stub.heal()
+
+
+def test_one_lost_card_hides_no_other(tree, stub):
+    """The other card's answers are all there."""
+    stub.lose(0)
+
+    facts = tree.facts(gpu.PROBE, env=stub.env())
+
+    assert {"driver.gpu-lost": "error"} == troubles(driver_answer.check(facts))
+    assert [1] == [one["index"] for one in facts.driver().usable]
+
+
+def test_a_card_that_asks_for_a_reset_is_named(tree, stub):
+    """With the command that resets it."""
+    stub.fail_all(driver_stub.RESET_REQUIRED, card=1)
+
+    findings = found(driver_answer.check(tree.facts(gpu.PROBE, env=stub.env())))
+
+    assert "sudo nvidia-smi --gpu-reset -i 1" == findings["driver.reset-required"].commands[0]
+
+
+def test_the_real_binding_reports_ill_cards(tree, stub):
+    """Recovery action, memory rows, ECC: through the library's own structures."""
+    stub.set(0, recovery=2, remap_failed=1, ecc=3)
+
+    told = troubles(cards.check(tree.facts(gpu.PROBE, env=stub.env())))
+
+    assert (
+        told.items()
+        >= {
+            "driver.recovery": "error",
+            "driver.remap-failed": "error",
+            "driver.ecc": "warning",
+        }.items()
+    )
+
+
+def test_mig_without_an_instance_is_an_error_and_with_one_is_not(tree, stub):
+    """Such a card cannot be used as a whole."""
+    stub.set(1, mig=1)
+    empty = troubles(cards.check(tree.facts(gpu.PROBE, env=stub.env())))
+    stub.partition(1, 2)
+    parted = troubles(cards.check(tree.facts(gpu.PROBE, env=stub.env())))
+
+    assert "error" == empty.get("driver.mig-empty")
+    assert "driver.mig-empty" not in parted
+
+
+def test_a_sleeping_card_is_left_asleep(tree, stub):
+    """Asking would wake a laptop's card."""
+    tree.write("sys/bus/pci/devices/0000:01:00.0/power/runtime_status", "suspended\n")
+    facts = tree.facts(gpu.PROBE, env=stub.env())
+
+    findings = found([*driver_answer.check(facts), *power.check(facts)])
+
+    assert not findings["driver.answer"].checked
+    assert {} == stub.calls()
+
+
+def test_a_container_that_lost_its_right_is_told_apart(tree):
+    """After a daemon-reload on the host."""
+    tree.write(".dockerenv", "")
+    facts = tree.facts([{"system": {"code": gpu.UNKNOWN, "error": "Unknown Error"}}])
+
+    assert {"driver.container-lost": "error"} == troubles(driver_answer.check(facts))
+
+
+@pytest.mark.parametrize(
+    ("expected", "values"),
+    [
+        ({}, {}),
+        ({"driver.compute-mode": "error"}, {"compute_mode": 2}),
+        ({"driver.compute-mode": "warning"}, {"compute_mode": 3}),
+        ({"driver.persistence": "info"}, {"persistence": 0}),
+        ({"driver.remap-pending": "warning"}, {"remap": [0, 1, 1, 0]}),
+        ({"driver.remap-pending": "warning"}, {"retired_pending": 1}),
+        ({"driver.pcie-width": "info"}, {"pcie_width": 4, "pcie_width_max": 16}),
+        ({"driver.memory-taken": "warning"}, {"memory_free_bytes": GIB}),
+        ({}, {"memory_total_bytes": None, "memory_free_bytes": None}),
+    ],
+)
+def test_each_state_of_a_card_has_its_finding(tree, expected, values):
+    """And a healthy one has none."""
+    assert expected == troubles(cards.check(tree.facts(answers(card(**values)))))
+
+
+@pytest.mark.parametrize(
+    ("expected", "values"),
+    [
+        ({}, {}),
+        ({}, {"throttle": 0x4}),  # software power cap: normal at full load
+        ({"power.gpu-heat": "warning"}, {"throttle": 0x20, "temperature_c": 86}),
+        ({"power.gpu-heat": "error"}, {"throttle": 0x48, "temperature_c": 96}),
+        ({"power.gpu-heat": "warning"}, {"temperature_c": 91}),
+        ({"power.brake": "error"}, {"throttle": 0x88}),
+        ({"power.hardware-slowdown": "warning"}, {"throttle": 0x8}),
+        ({"power.gpu-limit": "info"}, {"power_limit_mw": 200_000, "power_default_mw": 350_000}),
+        ({"power.fan": "warning"}, {"fan_percent": 0, "temperature_c": 80}),
+        ({}, {"fan_percent": 0, "temperature_c": 45}),
+        ({}, {"temperature_c": None, "slowdown_c": None, "throttle": None}),
+    ],
+)
+def test_heat_and_power_of_a_card(tree, expected, values):
+    """What holds it back, and what is normal."""
+    assert expected == troubles(power.check(tree.facts(answers(card(**values)))))
+
+
+def test_who_holds_the_memory_is_named(tree):
+    """Also a pid that is not in our /proc."""
+    tree.process(4711, "/venv/bin/python", name="python")
+    full = card(memory_free_bytes=GIB, processes=[[4711, 20 * GIB], [99, None]])
+
+    finding = found(cards.check(tree.facts(answers(full))))["driver.memory-taken"]
+
+    assert "pid 4711 (python): 20.0 GiB" == finding.details[0]
+    assert "N/A" in finding.details[1]
+
+
+@pytest.mark.parametrize(
+    ("severity", "line"),
+    [
+        ("warning", "4,1,1,-;NVRM: Xid (PCI:0000:05:00): 79, pid=7, GPU has fallen off the bus."),
+        ("warning", "4,1,1,-;NVRM: GPU 0000:05:00.0: GPU has fallen off the bus."),
+        ("info", "4,1,1,-;NVRM: Xid (PCI:0000:05:00): 31, pid=7, name=python"),
+        (None, "4,1,1,-;usb 1-1: Xid nothing"),
+        (None, "4,1,1,-;NVRM: Xid (PCI:0000:05:00): what"),
+    ],
+)
+def test_faults_in_the_kernel_log_are_counted(tree, severity, line):
+    """A program's own error is no fault of the card."""
+    tree.write("dev/kmsg", f"6,0,0,-;Linux version\n{line}\n SUBSYSTEM=pci\n")
+
+    assert severity == troubles(cards.check(tree.facts())).get("driver.xid")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "",
+        "print('no json'); print('[1, 2]'); print('{\"calling\": 5}')",
+        "import os; print('{\"system\"', flush=True); os.abort()",
+        "raise SystemExit(3)",
+    ],
+)
+def test_whatever_the_child_prints_is_no_trouble_of_ours(tree, code):
+    """The answer is then that there is none."""
+    facts = tree.facts((sys.executable, "-c", code))
+
+    assert not facts.driver().answers
+    assert set(troubles(driver_answer.check(facts)).values()) <= {"warning", "error"}
+
+
+def test_a_child_that_cannot_be_started_is_said(tree):
+    """Instead of an exception."""
+    facts = tree.facts(("/no/such/program",))
+
+    assert {"driver.answer": "warning"} == troubles(driver_answer.check(facts))

@@ -1,0 +1,81 @@
+"""Programs with a deadline: whatever they do, the caller goes on in time."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from watchdog_app.doctor import children
+
+
+def run(code, timeout_s=30.0):
+    return children.run([sys.executable, "-c", code], timeout_s, os.environ)
+
+
+def test_output_and_status_come_back():
+    """Both streams, as text."""
+    ended = run("import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)")
+
+    assert ("out\n", "err\n", 3) == (ended.stdout, ended.stderr, ended.code)
+    assert "it ended with status 3" == ended.ending
+
+
+def test_what_was_said_before_the_deadline_is_kept():
+    """That is how a hung call gets its name."""
+    ended = run("import time; print('calling', flush=True); time.sleep(600)", timeout_s=2.0)
+
+    assert ended.timed_out
+    assert "calling\n" == ended.stdout
+    assert ended.seconds < 60
+
+
+def test_a_signal_has_its_name():
+    """A segmentation fault is the library's, not ours."""
+    ended = run("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+
+    assert "it was ended by SIGSEGV" == ended.ending
+
+
+def test_more_output_than_is_wanted_neither_blocks_nor_fills_memory():
+    """TensorFlow can log for ever."""
+    ended = run("import sys\nfor _ in range(3000): sys.stdout.write('x' * 1000 + '\\n')")
+
+    assert 0 == ended.code
+    assert 1 << 18 <= len(ended.stdout) < 1 << 20
+
+
+def test_children_of_the_child_are_ended_with_it(tmp_path):
+    """They hold its pipes open, and would be left behind."""
+    pid_file = tmp_path / "pid"
+    code = (
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"open({str(pid_file)!r}, 'w').write(str(child.pid))"
+    )
+    begun = time.monotonic()
+
+    ended = run(code)
+
+    assert 0 == ended.code
+    assert time.monotonic() - begun < 25
+    pid = int(pid_file.read_text())
+    for _ in range(200):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+        except OSError:
+            break
+        if state == "Z":
+            break
+        time.sleep(0.05)
+    else:
+        raise AssertionError(f"{pid} is still there")
+
+
+def test_a_program_that_is_not_there_is_an_os_error():
+    """The caller says which."""
+    with pytest.raises(FileNotFoundError):
+        children.run(["/no/such/program"], 1.0, os.environ)

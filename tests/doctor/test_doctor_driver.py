@@ -1,0 +1,326 @@
+"""The way from a program to the GPU, on machines of every odd kind."""
+
+from __future__ import annotations
+
+import pytest
+from doctor_tree import KERNEL, LIBRARIES, Tree, answers, card, found, troubles
+
+from watchdog_app.doctor import driver, visible
+from watchdog_app.doctor.driver_files import Library, libraries, module_version, secure_boot
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return Tree(tmp_path)
+
+
+def nouveau(tree):
+    (tree.root / "sys/module/nouveau").mkdir(parents=True)
+    tree.card(driver="nouveau").library()
+
+
+def module_file(tree, kernel):
+    tree.write(f"lib/modules/{kernel}/updates/dkms/nvidia.ko.zst", "")
+
+
+def with_secure_boot(tree):
+    tree.card().library()
+    module_file(tree, KERNEL)
+    tree.write("sys/firmware/efi/efivars/SecureBoot-8be4df61", b"\x06\0\0\0\x01")
+
+
+def other_kernel(tree):
+    tree.card().library()
+    module_file(tree, "6.8.0-40-generic")
+
+
+def installed_not_loaded(tree):
+    tree.card().library()
+    module_file(tree, KERNEL)
+
+
+def container_without_gpus(tree):
+    tree.write(".dockerenv", "")
+    tree.card().module()
+
+
+def stub_first(tree):
+    tree.gpu()
+    tree.write("opt/cuda/lib64/stubs/libcuda.so.1", "")
+
+
+def wsl_with_linux_driver(tree):
+    tree.write("dev/dxg", "")
+    tree.write("usr/lib/wsl/lib/libcuda.so.1", "")
+    tree.library()
+
+
+def switches(tree):
+    tree.gpu().card(9, class_="0x068000")
+
+
+CASES = {
+    "all is well": (Tree.gpu, {}),
+    "no card": (lambda tree: None, {"driver.device": "info"}),
+    "an AMD card": (lambda tree: tree.card(vendor="0x1002"), {"driver.device": "info"}),
+    "a sound device of NVIDIA's": (
+        lambda tree: tree.card(class_="0x040300"),
+        {"driver.device": "info"},
+    ),
+    "a card for computing only": (
+        lambda tree: tree.card(class_="0x030200").module().library().nodes(),
+        {},
+    ),
+    "nouveau": (nouveau, {"driver.nouveau": "error"}),
+    "nothing installed": (
+        Tree.card,
+        {
+            "driver.module": "error",
+            "driver.library": "error",
+            "driver.nvml-library": "warning",
+        },
+    ),
+    "installed, not loaded": (installed_not_loaded, {"driver.module": "error"}),
+    "built for another kernel": (other_kernel, {"driver.module": "error"}),
+    "secure boot": (with_secure_boot, {"driver.secure-boot": "error"}),
+    "set aside for virtual machines": (
+        lambda tree: tree.card(driver="vfio-pci").library(),
+        {"driver.module": "error"},
+    ),
+    "driver updated underneath": (
+        lambda tree: tree.card().module("550.54.14").library("550.90.07").nodes(),
+        {"driver.version-mismatch": "error"},
+    ),
+    "an older library first": (
+        lambda tree: tree.card().module("550.54.14").library("535.10.01").nodes(),
+        {"driver.version-mismatch": "error"},
+    ),
+    "no device nodes": (
+        lambda tree: tree.card().module().library(),
+        {"driver.nodes": "error"},
+    ),
+    "container without --gpus": (
+        container_without_gpus,
+        {
+            "driver.library": "error",
+            "driver.nvml-library": "warning",
+            "driver.nodes": "error",
+        },
+    ),
+    "no unified memory": (
+        lambda tree: tree.card().module().library().nodes("nvidia0", "nvidiactl"),
+        {"driver.uvm": "warning"},
+    ),
+    "two cards, one in the container": (
+        lambda tree: tree.gpu().card(2),
+        {"driver.some-nodes": "info"},
+    ),
+    "WSL": (
+        lambda tree: (tree.write("dev/dxg", ""), tree.write("usr/lib/wsl/lib/libcuda.so.1", "")),
+        {},
+    ),
+    "WSL without Windows' driver": (
+        lambda tree: tree.write("dev/dxg", ""),
+        {"driver.library": "error"},
+    ),
+    "WSL with a Linux driver": (wsl_with_linux_driver, {"driver.wsl-library": "error"}),
+    "switches without their manager": (switches, {"driver.fabric-manager": "error"}),
+    "a Jetson": (
+        lambda tree: (tree.write("etc/nv_tegra_release", ""), tree.library()),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_odd_machine_gets_its_finding_and_no_other(tree, name):
+    """A wrong alarm costs as much trust as a missing one."""
+    lay_out, expected = CASES[name]
+    lay_out(tree)
+
+    assert expected == troubles(driver.check(tree.facts()))
+
+
+def test_a_stub_library_on_the_path_is_told(tree):
+    """The toolkit's placeholder hides the real driver."""
+    stub_first(tree)
+
+    facts = tree.facts(env={"LD_LIBRARY_PATH": "/opt/cuda/lib64/stubs"})
+
+    assert "error" == troubles(driver.check(facts))["driver.stub-library"]
+
+
+def test_a_mismatch_names_both_versions_and_the_restart(tree):
+    """What a person needs is the reason and the command."""
+    tree.card().module("550.54.14").library("550.90.07").nodes()
+
+    finding = found(driver.check(tree.facts()))["driver.version-mismatch"]
+
+    assert "550.54.14" in finding.what
+    assert "550.90.07" in finding.what
+    assert "sudo reboot" == finding.commands[0]
+    assert "sudo modprobe nvidia nvidia_uvm" == finding.commands[-1]
+
+
+def test_in_a_container_the_advice_is_the_containers(tree):
+    """Nobody can load a module from in there."""
+    tree.write(".dockerenv", "")
+    tree.card().library()
+
+    finding = found(driver.check(tree.facts()))["driver.module"]
+
+    assert "Docker" in finding.what
+    assert "--gpus all" in finding.commands[0]
+
+
+def test_nodes_that_the_user_may_not_open_are_named(tree):
+    """Root sees nothing of this, its users do."""
+    tree.gpu()
+    tree.shut.add("/dev/nvidia0")
+
+    finding = found(driver.check(tree.facts()))["driver.permissions"]
+
+    assert "/dev/nvidia0" in finding.what
+
+
+def test_a_fabric_manager_that_runs_is_enough(tree):
+    """Names in /proc end after 15 characters."""
+    switches(tree)
+    tree.process(77, "/usr/bin/nv-fabricmanager", name="nv-fabricmanage")
+
+    assert {} == troubles(driver.check(tree.facts()))
+
+
+def test_the_first_library_is_the_one_that_the_loader_takes(tree):
+    """LD_LIBRARY_PATH goes before the cache, the cache before the usual folders."""
+    tree.library("550.90.07").library("535.10.01", "opt/old").library("560.1.2", "opt/cached")
+    tree.write("etc/ld.so.cache", b"glibc-ld.so.cache1.1\0\0\0/opt/cached/libcuda.so.1\0other\0")
+
+    versions = [
+        one.version
+        for one in libraries(tree.machine(env={"LD_LIBRARY_PATH": ":/opt/old"}), "libcuda.so.1")
+    ]
+
+    assert [(535, 10, 1), (560, 1, 2), (550, 90, 7)] == versions
+
+
+def test_a_dangling_link_is_no_library(tree):
+    """What a package left behind."""
+    (tree.root / LIBRARIES).mkdir(parents=True)
+    (tree.root / LIBRARIES / "libcuda.so.1").symlink_to("libcuda.so.550.1.1")
+
+    assert [] == libraries(tree.machine(), "libcuda.so.1")
+
+
+def test_a_library_without_a_version_in_its_name_is_taken(tree):
+    """WSL's and Jetson's."""
+    tree.write("usr/lib/wsl/lib/libcuda.so.1", "")
+
+    assert [Library("/usr/lib/wsl/lib/libcuda.so.1", (), False)] == libraries(
+        tree.machine(), "libcuda.so.1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "text"),
+    [
+        ((550, 54, 14), "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22\n"),
+        (
+            (570, 86),
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86  Release Build\n",
+        ),
+        ((), "nonsense \xff"),
+        ((), ""),
+    ],
+)
+def test_the_modules_version_is_read_from_either_form(tree, version, text):
+    """The closed module's line and the open one's."""
+    tree.write("proc/driver/nvidia/version", text)
+
+    assert version == module_version(tree.machine())
+
+
+@pytest.mark.parametrize(
+    ("state", "data"),
+    [(True, b"\x06\0\0\0\x01"), (False, b"\x06\0\0\0\x00"), (None, b"\x06"), (None, None)],
+)
+def test_secure_boot_is_read_from_the_firmware(tree, state, data):
+    """Four bytes of attributes, then the value."""
+    if data is not None:
+        tree.write("sys/firmware/efi/efivars/SecureBoot-8be4df61", data)
+
+    assert state is secure_boot(tree.machine())
+
+
+@pytest.mark.parametrize(
+    ("expected", "value"),
+    [
+        ({"driver.visible-devices": "error"}, ""),
+        ({"driver.visible-devices": "error"}, " "),
+        ({"driver.visible-devices": "error"}, "-1"),
+        ({"driver.visible-devices": "error"}, "7"),
+        ({"driver.visible-devices": "error"}, "none"),
+        ({"driver.visible-devices": "error"}, "GPU-nobody"),
+        ({"driver.visible-devices": "error"}, "0,0"),
+        ({"driver.visible-devices": "warning"}, "0,5,1"),
+        ({"driver.visible-devices": "warning"}, "1,-1"),
+        ({}, "0"),
+        ({}, "1, 0"),
+        ({}, "GPU-1ab"),
+        ({}, "MIG-7"),
+    ],
+)
+def test_what_hides_gpus_is_told(tree, expected, value):
+    """CUDA says nothing of it, and trains on the CPU."""
+    tree.gpu()
+    told = answers(card(0), card(1, mig=[1, 1], mig_uuids=["MIG-77"]))
+
+    facts = tree.facts(told, env={"CUDA_VISIBLE_DEVICES": value})
+
+    assert expected == troubles(visible.check(facts))
+
+
+@pytest.mark.parametrize(
+    ("problem", "value"),
+    [
+        (None, "expandable_segments:True"),
+        (None, "max_split_size_mb:128,garbage_collection_threshold:0.8"),
+        (None, "roundup_power2_divisions:[256:1,512:2,>:8]"),
+        (None, "backend:cudaMallocAsync,"),
+        ("True or False", "expandable_segments:yes"),
+        ("no option", "expandable_segment:True"),
+        ("no value", "max_split_size_mb"),
+        ("above 20", "max_split_size_mb:8"),
+        ("between 0 and 1", "garbage_collection_threshold:80"),
+        ("between 0 and 1", "garbage_collection_threshold:high"),
+        ("native or", "backend:jemalloc"),
+        ("no option", "=,:"),
+    ],
+)
+def test_torch_allocator_settings_are_read_as_torch_does(problem, value):
+    """A slip there ends the first tensor on the GPU."""
+    said = visible.torch_allocator_problem(value)
+
+    assert (said is None) if problem is None else (problem in said)
+
+
+@pytest.mark.parametrize(
+    ("id_", "env"),
+    [
+        ("framework.memory-growth", {"TF_FORCE_GPU_ALLOW_GROWTH": "yes"}),
+        ("framework.allocator", {"TF_GPU_ALLOCATOR": "jemalloc"}),
+        ("framework.torch-allocator", {"PYTORCH_ALLOC_CONF": "expandable_segments"}),
+        ("driver.launch-blocking", {"CUDA_LAUNCH_BLOCKING": "1"}),
+    ],
+)
+def test_variables_with_a_slip_are_told(tree, id_, env):
+    """Each by itself; the right values are told by nobody."""
+    right = {
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+        "TF_GPU_ALLOCATOR": "cuda_malloc_async",
+        "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+        "CUDA_LAUNCH_BLOCKING": "0",
+    }
+
+    assert [id_] == list(troubles(visible.check(tree.facts(env=env))))
+    assert {} == troubles(visible.check(tree.facts(env=right)))

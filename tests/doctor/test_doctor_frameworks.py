@@ -1,0 +1,487 @@
+"""Frameworks of the user's environments: do they fit driver and card, do they start."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from doctor_tree import GIB, Tree, answers, card, fake_python, found, troubles
+
+from watchdog_app.doctor import builds, environments, frameworks, versions
+from watchdog_app.doctor.builds import Target
+from watchdog_app.doctor.environments import Answer, Environment
+from watchdog_app.errors import UsageError
+
+RTX = Target(True, (550, 54, 14), (("GPU 0", (8, 6)),))
+CUDA12 = {"cuda_version": "12.5.1", "cudnn_version": "9", "is_cuda_build": True}
+NO_CUDA = {"is_cuda_build": False, "cuda_version": None}
+WHEELS = {"nvidia-cuda-runtime-cu12": "12.5.82", "nvidia-cudnn-cu12": "9.3.0.75"}
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return Tree(tmp_path / "machine").gpu()
+
+
+def environment(dists, python="3.11.7", imported=None, **installed):
+    values = {"python": python, "dists": dists} | installed
+    return Environment("/venv/bin/python", "VIRTUAL_ENV", Answer(values), imported or {})
+
+
+TF = {"tensorflow": "2.18.0", **WHEELS}
+
+
+@pytest.mark.parametrize(
+    ("expected", "dists", "installed", "target"),
+    [
+        ({}, TF, {"tensorflow_build": CUDA12}, RTX),
+        ({}, {"tensorflow": "2.18.0"}, {"tensorflow_build": CUDA12}, Target(gpu=False)),
+        (
+            {"framework.cpu-only": "error"},
+            {"tensorflow": "2.18.0"},
+            {"tensorflow_build": NO_CUDA},
+            RTX,
+        ),
+        ({"framework.cpu-only": "error"}, {"tensorflow-cpu": "2.18.0"}, {}, RTX),
+        (
+            {"framework.no-cuda-wheels": "warning"},
+            {"tensorflow": "2.18.0"},
+            {"tensorflow_build": CUDA12},
+            RTX,
+        ),
+        (
+            {"framework.driver-too-old": "error"},
+            TF,
+            {"tensorflow_build": CUDA12},
+            Target(True, (470, 256, 2), (("GPU 0", (8, 6)),)),
+        ),
+        ({}, TF, {"tensorflow_build": CUDA12}, Target(True, (525, 60, 13))),
+        ({}, TF, {"tensorflow_build": CUDA12}, Target(True, (), ())),
+        (
+            {"framework.card-too-new": "warning"},
+            TF,
+            {"tensorflow_build": CUDA12},
+            Target(True, (580, 65, 6), (("GPU 0", (12, 0)),)),
+        ),
+        (
+            {"framework.card-too-old": "error"},
+            TF,
+            {"tensorflow_build": CUDA12},
+            Target(True, (550, 1), (("GPU 0", (3, 7)),)),
+        ),
+        (
+            {"framework.cudnn-version": "error"},
+            {**TF, "nvidia-cudnn-cu12": "8.9.7.29"},
+            {"tensorflow_build": CUDA12},
+            RTX,
+        ),
+        ({"framework.python-version": "warning"}, TF, {"python": "3.13.1"}, RTX),
+        (
+            {"framework.several-tensorflows": "error", "framework.cpu-only": "error"},
+            {**TF, "tensorflow-cpu": "2.18.0"},
+            {},
+            RTX,
+        ),
+        (
+            {"framework.numpy": "error"},
+            {"tensorflow": "2.16.1", **WHEELS, "numpy": "2.1.0", "nvidia-cudnn-cu12": "8.9.7"},
+            {},
+            RTX,
+        ),
+        ({}, {**TF, "numpy": "2.0.2"}, {}, RTX),
+        ({"framework.numpy": "error"}, {"torch": "2.1.0+cu121", "numpy": "2.0.0"}, {}, RTX),
+        ({}, {"torch": "2.4.0+cu121", "numpy": "2.0.0"}, {}, RTX),
+        ({"framework.cpu-only": "error"}, {"torch": "2.4.0+cpu"}, {}, RTX),
+        (
+            {"framework.cpu-only": "error"},
+            {"torch": "2.4.0"},
+            {"torch_cuda": {"cuda": None, "hip": None}},
+            RTX,
+        ),
+        ({}, {"torch": "2.4.0"}, {"torch_cuda": {"cuda": None, "hip": "6.1"}}, RTX),
+        (
+            {"framework.driver-too-old": "error"},
+            {"torch": "2.9.0"},
+            {"torch_cuda": {"cuda": "13.0"}},
+            RTX,
+        ),
+        (
+            {"framework.card-too-new": "error"},
+            {"torch": "2.5.0+cu124"},
+            {},
+            Target(True, (570, 1), (("GPU 0", (12, 0)),)),
+        ),
+        ({"framework.cpu-only": "warning"}, {"jax": "0.5.0", "jaxlib": "0.5.0"}, {}, RTX),
+        ({}, {"jax": "0.5.0", "jaxlib": "0.5.0", "jax-cuda12-plugin": "0.5.0"}, {}, RTX),
+        (
+            {"framework.several-cudas": "warning"},
+            {"torch": "2.4.0+cu121", **WHEELS, "nvidia-cuda-runtime-cu11": "11.8.89"},
+            {},
+            RTX,
+        ),
+        (
+            {"framework.several-cudas": "warning"},
+            {"torch": "2.9.0+cu126", **WHEELS, "nvidia-cuda-runtime": "13.0.48"},
+            {},
+            RTX,
+        ),
+        ({"framework.shadowed": "warning"}, TF, {"shadows": ["tensorflow.py"]}, RTX),
+    ],
+)
+def test_packages_are_held_against_driver_and_card(expected, dists, installed, target):
+    """Nothing is run: this is what a table and the versions say."""
+    assert expected == troubles(builds.check(environment(dists, **installed), target))
+
+
+@pytest.mark.parametrize(
+    ("expected", "capability", "archs"),
+    [
+        (True, (8, 6), ["sm_80"]),
+        (True, (9, 0), ["sm_70", "compute_80"]),
+        (False, (9, 0), ["sm_70", "sm_80", "sm_89"]),
+        (False, (12, 0), ["sm_80", "sm_90"]),
+        (False, (5, 2), ["sm_60"]),
+        (True, (9, 0), ["sm_90a"]),
+        (False, (10, 0), ["sm_90a"]),
+        (True, (12, 0), ["sm_120"]),
+        (False, (8, 6), ["gfx1100", ""]),
+    ],
+)
+def test_code_runs_on_later_cards_of_its_generation(expected, capability, archs):
+    """CUDA's rule of binary compatibility, and code that is compiled at the start."""
+    assert expected is builds.runs_on(capability, archs)
+
+
+def test_an_old_driver_is_told_with_the_one_that_is_needed():
+    """Both numbers, and a build that would do."""
+    target = Target(True, (470, 256, 2))
+
+    finding = found(builds.check(environment({"torch": "2.4.0+cu121"}), target))[
+        "framework.driver-too-old"
+    ]
+
+    assert "525.60.13" in finding.what
+    assert "470.256.02" in finding.what
+    assert any("cu118" in command for command in finding.commands)
+
+
+# Interpreters
+
+
+def look(tree, python, **changes):
+    return frameworks.check(tree.facts(answers(card()), python=str(python), **changes))
+
+
+def test_a_framework_that_computes_on_the_gpu_is_fine(tree, tmp_path):
+    """Noise on its standard output is nobody's trouble."""
+    said = {"version": "2.18.0", "built_with_cuda": True, "gpus": ["gpu"], "product": 64.0}
+    python = fake_python(
+        tmp_path / "venv/bin/python", {"dists": TF, "tensorflow_build": CUDA12}, tensorflow=said
+    )
+
+    findings = found(look(tree, python))
+
+    assert {} == troubles(findings.values())
+    assert "computes on the GPU" in findings["framework.gpu"].what
+
+
+def test_a_framework_that_finds_no_gpu_says_why_in_its_own_words(tree, tmp_path):
+    """The lines that tell, without their times."""
+    said = {"version": "2.18.0", "built_with_cuda": True, "gpus": []}
+    noise = "2026-11-21 10:00:00.1: W external/gpu_device.cc:2344] Cannot dlopen some GPU libraries"
+    script = f'echo "{noise}" >&2; ' + f"echo '@watchdog-doctor {{\"result\": {_json(said)}}}'"
+    python = fake_python(
+        tmp_path / "venv/bin/python", {"dists": TF, "tensorflow_build": CUDA12}, tensorflow=script
+    )
+
+    finding = found(look(tree, python))["framework.no-gpu"]
+
+    assert ("W external/gpu_device.cc:2344] Cannot dlopen some GPU libraries",) == finding.details
+
+
+@pytest.mark.parametrize(
+    ("expected", "script"),
+    [
+        ({"framework.slow": "warning"}, "sleep 600"),
+        ({"framework.cpu-instructions": "error"}, "kill -ILL $$"),
+        ({"framework.killed": "error"}, "kill -KILL $$"),
+        ({"framework.broken": "error"}, "kill -SEGV $$"),
+        (
+            {"framework.broken": "error"},
+            'echo \'@watchdog-doctor {"error": "ImportError: libcudart.so.12"}\'; exit 1',
+        ),
+        ({"framework.broken": "error"}, "exit 0"),
+        ({"framework.broken": "error"}, "echo '@watchdog-doctor {broken'; exit 5"),
+    ],
+)
+def test_an_import_that_goes_wrong_is_one_finding(tree, tmp_path, expected, script):
+    """However it ends, or does not."""
+    dists = {"torch": "2.4.0+cu121"}
+    python = fake_python(tmp_path / "venv/bin/python", {"dists": dists}, torch=script)
+    begun = time.monotonic()
+
+    assert expected == troubles(look(tree, python, timeout_s=3.0))
+    assert time.monotonic() - begun < 60
+
+
+def test_one_broken_framework_hides_no_other(tree, tmp_path):
+    """Each is imported in a process of its own."""
+    dists = {"torch": "2.4.0+cu121", **TF}
+    said = {"version": "2.18.0", "built_with_cuda": True, "gpus": ["gpu"], "product": 64.0}
+    python = fake_python(
+        tmp_path / "venv/bin/python", {"dists": dists}, torch="kill -SEGV $$", tensorflow=said
+    )
+
+    findings = found(look(tree, python))
+
+    assert "framework.gpu" in findings
+    assert "framework.broken" in findings
+
+
+def test_an_error_of_the_computation_is_an_error(tree, tmp_path):
+    """The GPU is found and cannot be used: cuDNN, mostly."""
+    said = {"version": "2.18.0", "built_with_cuda": True, "gpus": ["gpu"],
+            "use_error": "UnimplementedError: DNN library is not found."}  # fmt: skip
+    python = fake_python(
+        tmp_path / "venv/bin/python", {"dists": TF, "tensorflow_build": CUDA12}, tensorflow=said
+    )
+
+    assert {"framework.gpu-fails": "error"} == troubles(look(tree, python))
+
+
+def test_a_full_gpu_is_not_computed_on(tree, tmp_path):
+    """The look must not take the last memory from a training."""
+    trace = tmp_path / "words"
+    python = fake_python(
+        tmp_path / "venv/bin/python",
+        {"dists": TF, "tensorflow_build": CUDA12},
+        tensorflow=f'echo "$@" > {trace}; echo \'@watchdog-doctor {{"result": {{}}}}\'',
+    )
+
+    full = tree.facts(answers(card(memory_free_bytes=GIB)), python=str(python))
+    list(frameworks.check(full))
+    assert "use" not in trace.read_text().split()
+    list(look(tree, python))
+    assert "use" in trace.read_text().split()
+
+
+def test_without_ram_nothing_is_imported(tree, tmp_path):
+    """It would be what kills the training that runs."""
+    tree.meminfo(MemAvailable=1 << 20)
+    marker = tmp_path / "imported"
+    python = fake_python(
+        tmp_path / "venv/bin/python",
+        {"dists": TF, "tensorflow_build": CUDA12},
+        tensorflow=f"touch {marker}",
+    )
+
+    told = troubles(look(tree, python))
+
+    assert {"framework.use": "warning"} == told
+    assert not marker.exists()
+
+
+def test_fast_imports_nothing(tree, tmp_path):
+    """And still holds versions against the driver."""
+    marker = tmp_path / "imported"
+    python = fake_python(
+        tmp_path / "venv/bin/python",
+        {"dists": {"torch": "2.9.0", "numpy": "2.0.0"}, "torch_cuda": {"cuda": "13.0"}},
+        torch=f"touch {marker}",
+    )
+
+    told = troubles(look(tree, python, fast=True))
+
+    assert {"framework.driver-too-old": "error", "framework.use": "info"} == told
+    assert not marker.exists()
+
+
+def test_an_interpreter_that_does_not_start_is_said(tree, tmp_path):
+    """Named by hand it is an error: that is what the person asked about."""
+    python = tmp_path / "python"
+    python.write_text("#!/no/such/interpreter\n")
+    python.chmod(0o755)
+
+    assert {"framework.environment": "error"} == troubles(look(tree, python))
+
+
+# Which interpreters
+
+
+@pytest.mark.parametrize("word", ["venv", "venv/bin/python", "./venv/", "gpu-env"])
+def test_python_can_be_named_in_many_ways(tree, tmp_path, word):
+    """An interpreter, a folder, a conda environment by its name."""
+    python = fake_python(tmp_path / "venv/bin/python")
+    fake_python(tmp_path / "envs/gpu-env/bin/python")
+    tree.write("home/ada/.conda/environments.txt", f"/gone\n{tmp_path}/envs/gpu-env\n")
+
+    ((found_python, source),) = environments.find(tree.machine(python=word, cwd=str(tmp_path)), ())
+
+    assert "--python" == source
+    expected = tmp_path / "envs/gpu-env/bin/python" if word == "gpu-env" else python
+    assert str(expected) == os.path.normpath(found_python)
+
+
+@pytest.mark.parametrize("word", ["nothing-here", "empty", "file.txt", "", "/no/such/python"])
+def test_a_python_that_is_not_there_is_a_usage_error(tree, tmp_path, word):
+    """Not a finding: the question was wrong."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file.txt").write_text("")
+
+    with pytest.raises(UsageError):
+        environments.find(tree.machine(python=word, cwd=str(tmp_path)), ())
+
+
+def test_environments_are_found_where_trainings_come_from(tree, tmp_path):
+    """The activated one, those of running kernels, the shell's, Jupyter's; each once."""
+    activated = fake_python(tmp_path / "a/bin/python")
+    kernel = fake_python(tmp_path / "b/bin/python3.11")
+    script = fake_python(tmp_path / "c/bin/python")
+    shell = fake_python(tree.root / "usr/bin/python3")
+    jupyter = fake_python(tmp_path / "d/bin/python")
+    tree.process(50, str(kernel), "-m", "ipykernel_launcher", "-f", "kernel-1.json")
+    tree.process(51, str(script), "train.py", maps="7f00-7f01 r-xp /c/libtensorflow_cc.so.2\n")
+    tree.process(52, str(fake_python(tmp_path / "e/bin/python")), "server.py")
+    tree.write(
+        "home/ada/.local/share/jupyter/kernels/tf/kernel.json",
+        f'{{"argv": ["{jupyter}", "-m", "ipykernel_launcher"]}}',
+    )
+    tree.write("home/ada/.local/share/jupyter/kernels/broken/kernel.json", '{"argv": []}')
+    facts = tree.facts(env={"VIRTUAL_ENV": str(tmp_path / "a")})
+
+    pythons = [python for python, _ in environments.find(facts.machine, facts.processes())]
+
+    assert [str(activated), str(kernel), str(script), str(shell)] == pythons
+    assert jupyter.exists()  # the fifth: more than four would take minutes
+
+
+def test_no_framework_anywhere_is_said_once(tree, tmp_path):
+    """With the way to name another environment."""
+    fake_python(tree.root / "usr/bin/python3")
+
+    facts = tree.facts(env={"VIRTUAL_ENV": str(fake_python(tmp_path / "a/bin/python").parents[1])})
+
+    assert {"framework.environment": "info"} == troubles(frameworks.check(facts))
+
+
+def test_libraries_of_two_cudas_on_the_path_are_told(tree, tmp_path):
+    """The loader takes the first of each name."""
+    for folder, name in (
+        ("cuda-11/lib64", "libcudart.so.11.0"),
+        ("cuda-12/lib64", "libcudart.so.12"),
+    ):
+        tree.write(f"usr/local/{folder}/{name}", "")
+    path = "/usr/local/cuda-12/lib64:/usr/local/cuda-11/lib64"
+
+    both = tree.facts(env={"LD_LIBRARY_PATH": path})
+    one = tree.facts(env={"LD_LIBRARY_PATH": "/usr/local/cuda-12/lib64"})
+
+    assert "warning" == troubles(frameworks.check(both))["framework.several-runtimes"]
+    assert "info" == troubles(frameworks.check(one))["framework.runtime-on-path"]
+
+
+# The probe itself
+
+
+def test_the_probe_reads_this_environment_without_importing_it():
+    """By the real interpreter; TensorFlow's build is read from its own file."""
+    from watchdog_app.doctor.machine import Machine
+
+    seen = environments.look(Machine(), sys.executable, "--python")
+
+    assert seen.installed.error is None
+    assert sys.prefix == seen.installed.values["prefix"]
+    assert ".".join(map(str, sys.version_info[:3])) == seen.installed.values["python"]
+    assert "numpy" in seen.dists
+
+
+def test_the_probe_does_not_hide_modules_of_the_users(tmp_path):
+    """Its own folder is taken off the path: it holds a versions.py and a memory.py."""
+    from watchdog_app.doctor import children
+
+    (tmp_path / "torch.py").write_text(
+        "import sys\nprint('PATH', *sys.path, sep='|')\nraise ImportError('told')\n"
+    )
+    probe = Path(environments.__file__).with_name("probe.py")
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+
+    ended = children.run([sys.executable, str(probe), "torch"], 60.0, env)
+
+    (path,) = [line for line in ended.stdout.splitlines() if line.startswith("PATH")]
+    assert str(probe.parent) not in path.split("|")
+    assert "ImportError: told" == environments.read(ended).error
+
+
+@pytest.mark.tensorflow
+def test_the_real_tensorflow_is_imported_and_heard():
+    """Its version and what it was built with, from its own mouth."""
+    from watchdog_app.doctor.machine import Machine
+
+    machine = Machine(timeout_s=200.0)
+    seen = environments.look(machine, sys.executable, "--python")
+
+    answer = environments.import_frameworks(machine, seen, None, True, lambda _: None)
+    said = answer.frameworks["tensorflow"]
+
+    assert said.error is None
+    assert seen.version("tensorflow") == said.values["version"]
+    build = seen.installed.values["tensorflow_build"]
+    assert build["is_cuda_build"] is said.values["built_with_cuda"]
+    assert build["cuda_version"] == said.values["cuda"]
+
+
+# The table
+
+
+def test_every_entry_of_the_table_can_be_read():
+    """With source and date, and rising versions."""
+    table = versions.table()
+
+    assert all(part["source"].startswith("https://") and part["date"] for part in table.values())
+    builds_ = [versions.parse(one["version"]) for one in table["tensorflow"]["build"]]
+    assert sorted(builds_) == builds_
+    for one in table["tensorflow"]["build"]:
+        low, high = (versions.parse(text) for text in one["python"])
+        assert low < high
+        assert versions.minimum_driver(versions.parse(one["cuda"]))
+
+
+@pytest.mark.parametrize(
+    ("minimum", "cuda"),
+    [
+        ((525, 60, 13), (12, 5)),
+        ((580, 65, 6), (13, 0)),
+        ((410, 48), (10, 0)),
+        ((), (9, 0)),
+        ((), ()),
+        ((), (14, 0)),
+    ],
+)
+def test_the_driver_that_a_cuda_needs(minimum, cuda):
+    """By its major number, before 11 by both; empty where the table does not know."""
+    assert minimum == versions.minimum_driver(cuda)
+
+
+@pytest.mark.parametrize(
+    ("expected", "text"),
+    [
+        ((2, 3, 0), "2.3.0+cu121"),
+        ((550, 54, 14), "550.54.14"),
+        ((2, 18, 0), "v2.18.0rc1"),
+        ((), "nightly"),
+        ((), None),
+        ((), b"2.1"),
+    ],
+)
+def test_versions_are_read_as_far_as_they_are_numbers(expected, text):
+    """Never an exception: they come from strangers."""
+    assert expected == versions.parse(text)
+
+
+def _json(value):
+    import json
+
+    return json.dumps(value)
