@@ -6,6 +6,7 @@ from watchdog_app.core.forecast import Forecaster, TrendForecaster
 from watchdog_app.core.forecast.device_memory import DeviceMemoryForecaster
 from watchdog_app.core.forecast.discharge import DischargeForecaster
 from watchdog_app.core.forecast.heat import HeatForecaster
+from watchdog_app.core.forecast.level import LevelForecaster
 from watchdog_app.core.outlook import CeilingKind, CeilingReading
 
 
@@ -18,4 +19,6 @@ def forecaster_for(reading: CeilingReading) -> Forecaster:
         return DischargeForecaster()
     if kind in (CeilingKind.GPU_MEMORY, CeilingKind.GPU_ALLOCATOR):
         return DeviceMemoryForecaster()
+    if kind is CeilingKind.POWER:
+        return LevelForecaster()  # a card at full load draws what it may
     return TrendForecaster()

@@ -22,7 +22,7 @@ def hardware_readings(
     hardware: Hardware, tasks: Sequence[Task], agents: Iterable[AgentView] = ()
 ) -> tuple[CeilingReading, ...]:
     """
-    Device memory, framework allocators, temperatures and battery, as far as they are known.
+    Device memory, framework allocators, temperatures, power and battery, where they are known.
 
     Args:
         hardware: of one snapshot.
@@ -35,7 +35,13 @@ def hardware_readings(
         for agent in agents
         if agent.allocators and agent.key.pid in owners
     ]
-    if not (hardware.gpus or hardware.temperatures or hardware.batteries or allocating):
+    if not (
+        hardware.gpus
+        or hardware.temperatures
+        or hardware.batteries
+        or hardware.cpu_power
+        or allocating
+    ):
         return ()
     everyone = tuple(task.key for task in tasks)
     return (
@@ -43,6 +49,7 @@ def hardware_readings(
         *_allocators(hardware, allocating),
         *_heat_of_cards(hardware, owners, everyone),
         *_heat(hardware.temperatures, everyone),
+        *_power(hardware, owners, everyone),
         *_battery(hardware, everyone),
     )
 
@@ -142,13 +149,7 @@ def _heat_of_cards(
         # The parts of a card have its temperature.
         if gpu.temperature_c is None or gpu.parent_uuid is not None:
             continue
-        on_parts = (
-            process
-            for part in hardware.gpus
-            if part.parent_uuid == gpu.uuid
-            for process in part.processes
-        )
-        people, _ = _people(gpu, owners, everyone, on_parts)
+        people, _ = _people(gpu, owners, everyone, _on_parts(gpu, hardware))
         yield from _thresholds(
             gpu.uuid,
             f"heat of {_name(gpu)}",
@@ -199,6 +200,36 @@ def _thresholds(
             )
 
 
+def _power(
+    hardware: Hardware, owners: dict[int, Task], everyone: tuple[ProcessKey, ...]
+) -> Iterator[CeilingReading]:
+    """Drawn against the limit in force: a level without an end, as full load is what it is for."""
+    for gpu in hardware.gpus:
+        if gpu.power_w is None or not gpu.power_limit_w or gpu.parent_uuid is not None:
+            continue
+        people, _ = _people(gpu, owners, everyone, _on_parts(gpu, hardware))
+        if people:
+            yield _draw(gpu.uuid, f"power of {_name(gpu)}", gpu.power_w, gpu.power_limit_w, people)
+    cpu = hardware.cpu_power
+    if cpu is not None and cpu.watts is not None and cpu.limit_w:
+        yield _draw("cpu", "CPU power", cpu.watts, cpu.limit_w, everyone)
+
+
+def _draw(
+    subject: str, label: str, watts: float, limit: float, people: tuple[ProcessKey, ...]
+) -> CeilingReading:
+    return CeilingReading(
+        key=CeilingKey(CeilingKind.POWER, subject),
+        label=label,
+        used=watts,
+        limit=limit,
+        unit="watts",
+        lethal=False,
+        tasks=people,
+        note="at its limit it clocks down",
+    )
+
+
 def _battery(hardware: Hardware, everyone: tuple[ProcessKey, ...]) -> Iterator[CeilingReading]:
     """
     All batteries together, while one of them is drained.
@@ -225,6 +256,12 @@ def _battery(hardware: Hardware, everyone: tuple[ProcessKey, ...]) -> Iterator[C
         tasks=everyone,
         note=_joined(f"systems switch off with the last {BATTERY_RESERVE:.0%}", weak),
     )
+
+
+def _on_parts(gpu: Gpu, hardware: Hardware) -> Iterator[GpuProcess]:
+    for part in hardware.gpus:
+        if part.parent_uuid == gpu.uuid:
+            yield from part.processes
 
 
 def _people(
