@@ -88,6 +88,7 @@ class _Card:
 
     gpu: Gpu  # as it was read last
     state_since_mono_s: float
+    well_mono_s: float  # when it was last read without a fault
     holders: dict[int, tuple[Holder, float]] = field(default_factory=dict)  # by pid; seen when
     missing: int = 0  # readings without it
     hit: tuple[Holder, ...] = ()  # who was on it when it failed
@@ -139,22 +140,24 @@ class CardConditions:
                 self._missing(uuid, card, now)
         for gpu in hardware.gpus:
             known = self._cards.get(gpu.uuid)
-            card = known or _Card(gpu, now, news_unix_s=snapshot.unix_s - _XID_NEWS_S)
+            card = known or _Card(gpu, now, now, news_unix_s=snapshot.unix_s - _XID_NEWS_S)
             self._cards[gpu.uuid] = card
             if card.gpu.state is not gpu.state or card.missing:
                 card.state_since_mono_s = now
             card.missing = 0
+            if gpu.state is GpuState.OK:
+                card.well_mono_s = now
             listed = (gpu, *(part for part in hardware.gpus if part.parent_uuid == gpu.uuid))
             self._remember(card, listed, owners, now)
             self._count_errors(card, gpu, now)
             self._note_xids(card, gpu, now)
-            card.hit = (card.hit or _lately(card, now)) if gpu.state in _BROKEN else ()
+            card.hit = (card.hit or _lately(card)) if gpu.state in _BROKEN else ()
             card.gpu = gpu
 
     def _missing(self, uuid: str, card: _Card, now: float) -> None:
         if card.missing == 0:
             card.state_since_mono_s = now
-            card.hit = card.hit or _lately(card, now)
+            card.hit = card.hit or _lately(card)
         card.missing += 1
         # Parts of a card come and go as it is divided anew; a card on which nobody was may have
         # been unplugged or handed to a virtual machine.
@@ -170,7 +173,7 @@ class CardConditions:
             if task is not None:
                 card.holders[process.pid] = Holder(task.key, task.name), now
         for pid, (_, at) in list(card.holders.items()):
-            if now - at > _REMEMBERED_S and listed[0].state not in _BROKEN:
+            if card.well_mono_s - at > _REMEMBERED_S:
                 del card.holders[pid]
 
     def _count_errors(self, card: _Card, gpu: Gpu, now: float) -> None:
@@ -193,7 +196,7 @@ class CardConditions:
             found = xid.meaning(event.code)
             if found is not None and not found.fatal:
                 continue  # what it is about shows in other figures, or needs nobody
-            card.xids.append((now, event, _hit_by(event, card, now)))
+            card.xids.append((now, event, _hit_by(event, card)))
         card.noted = frozenset(gpu.xids)
         card.xids = [each for each in card.xids[-16:] if now - each[0] <= _XID_S]
 
@@ -228,7 +231,7 @@ class CardConditions:
             yield _condition(
                 Trouble.SILENT, gpu, Severity.WARNING, "its driver does not answer; what is on it "
                 "may stand still", fault or "Look at `sudo dmesg | grep -i nvrm`. If the trainings "
-                "on it stand still, end them and start the machine again.", _lately(card, now),
+                "on it stand still, end them and start the machine again.", _lately(card),
             )  # fmt: skip
         elif gpu.state is GpuState.UNREADABLE and since >= _UNREADABLE_S:
             yield _condition(
@@ -237,13 +240,13 @@ class CardConditions:
                 "See whether nvidia-smi can read it; else start the machine again.", (),
             )  # fmt: skip
         yield from self._of_xids(card)
-        yield from self._of_memory(card, now)
+        yield from self._of_memory(card)
         if gpu.recovery_action is not None:
             cure = xid.recovery(gpu.recovery_action, gpu.index)
             yield _condition(
                 Trouble.RECOVERY, gpu, Severity.WARNING,
                 f"the driver asks for a recovery: {plain(gpu.recovery_action).replace('_', ' ')}",
-                cure, _lately(card, now),
+                cure, _lately(card),
             )  # fmt: skip
 
     def _of_xids(self, card: _Card) -> Iterator[Condition]:
@@ -272,8 +275,8 @@ class CardConditions:
             fatal=True,
         )
 
-    def _of_memory(self, card: _Card, now: float) -> Iterator[Condition]:
-        gpu, here = card.gpu, _lately(card, now)
+    def _of_memory(self, card: _Card) -> Iterator[Condition]:
+        gpu, here = card.gpu, _lately(card)
         if gpu.remap_failed:
             yield _condition(
                 Trouble.REMAP_FAILED, gpu, Severity.WARNING, "a faulty row of its memory could "
@@ -342,15 +345,18 @@ def _condition(  # noqa: PLR0917 - the fields of a record, in its order
     return Condition(trouble, key, gpu_label(gpu), severity, text, cure, hit, fatal)
 
 
-def _hit_by(event: XidEvent, card: _Card, now: float) -> tuple[Holder, ...]:
+def _hit_by(event: XidEvent, card: _Card) -> tuple[Holder, ...]:
     """The program that the driver names; else everyone on the card, as nobody can tell."""
     if event.pid is not None and event.pid in card.holders:
         return (card.holders[event.pid][0],)
-    return _lately(card, now)
+    return _lately(card)
 
 
-def _lately(card: _Card, now: float) -> tuple[Holder, ...]:
-    return _unique(holder for holder, at in card.holders.values() if now - at <= _REMEMBERED_S)
+def _lately(card: _Card) -> tuple[Holder, ...]:
+    """Who is on it, or was when it was last well."""
+    return _unique(
+        holder for holder, at in card.holders.values() if card.well_mono_s - at <= _REMEMBERED_S
+    )
 
 
 def _unique(holders: Iterable[Holder]) -> tuple[Holder, ...]:

@@ -126,7 +126,7 @@ class Health:
             *self._slowdowns.observe(snapshot, tasks, cpu, training),
         ):
             found.setdefault(condition.key, []).append(condition)
-        if found or self._open or self._views or any(map(is_condition, policy.incidents)):
+        if found or self._faults or self._views or snapshot.hardware.gpus:
             self._remember(snapshot, agents, found)
         decisions: list[Decision] = []
         closed: list[Incident] = []

@@ -1,0 +1,180 @@
+"""
+A machine with graphics cards made of records, to drive the engine reading by reading.
+
+    world = CardWorld(cards=2)
+    world.on(0, world.program(100, "train.ipynb"))
+    world.run(10)                      # ten readings, a second each
+    world.gpus[1] = replace(world.gpus[1], state=GpuState.LOST)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from watchdog_app.core import ceilings, notices
+from watchdog_app.core.engine import Engine, TickResult
+from watchdog_app.core.hardware import Gpu, GpuProcess, Hardware
+from watchdog_app.core.notices import Notice
+from watchdog_app.core.outlook import Decision, DecisionKind, Outcome, OutcomeStatus
+from watchdog_app.core.records import (
+    AgentView,
+    Fault,
+    HostMemory,
+    ProcessInfo,
+    ProcessKey,
+    ProcessSample,
+    RescueRecord,
+    Snapshot,
+    Task,
+    TaskKind,
+)
+from watchdog_app.core.settings import Settings
+
+GIB = 1024**3
+UID = 1000
+WALL_S = 1.7e9  # wall time when the monotonic clock stood at 0
+
+
+def task(pid: int, name: str, cpu_s: float = 0.0, state: str = "R", workers: int = 0) -> Task:
+    """A task with its workers' pids right after its own."""
+    members = tuple(
+        ProcessSample(ProcessKey(pid + extra, 7), 1, state, GIB, 0, 0, None, cpu_s)
+        for extra in range(workers + 1)
+    )
+    info = ProcessInfo(
+        members[0].key, 1, UID, "ann", "/usr/bin/python3", ("python3",), "/home/ann",
+        TaskKind.NOTEBOOK, name, notebook=f"/home/ann/{name}",
+    )  # fmt: skip
+    return Task(members[0].key, name, info.kind, UID, members, GIB, 0, cpu_s, info)
+
+
+def card(index: int, **more: object) -> Gpu:
+    """A card of 24 GiB at work."""
+    known = Gpu(
+        uuid=f"GPU-{index}",
+        index=index,
+        name="NVIDIA RTX 4090",
+        memory_used_bytes=4 * GIB,
+        memory_reserved_bytes=0,
+        memory_total_bytes=24 * GIB,
+        utilization_percent=95.0,
+        temperature_c=70.0,
+        power_w=300.0,
+        power_limit_w=450.0,
+        throttle_reasons=0,
+    )
+    return replace(known, **more)  # type: ignore[arg-type]
+
+
+class CardWorld:
+    """Tasks, cards, agents, a clock, and an engine that watches them."""
+
+    def __init__(self, cards: int = 1, settings: Settings | None = None) -> None:
+        self.gpus = [card(index) for index in range(cards)]
+        self.hardware = Hardware(driver_version="570.1")
+        self.faults: tuple[Fault, ...] = ()
+        self.engine = Engine(settings or Settings(), UID)
+        self.now = 1000.0
+        self.read = True  # whether the cards are read anew
+        self.log: list[Decision] = []
+        self.notices: list[Notice] = []
+        self.closed: list[str] = []
+        self.result: TickResult | None = None
+        self._read_mono_s = self.now
+        self._tasks: dict[int, Task] = {}
+        self._agents: dict[int, AgentView] = {}
+        self._busy: dict[int, float] = {}
+
+    def program(
+        self, pid: int, name: str, *, agent: bool = False, cores: float = 1.0, workers: int = 0
+    ) -> int:
+        """A task that begins now."""
+        self._tasks[pid] = task(pid, name, workers=workers)
+        self._busy[pid] = cores
+        if agent:
+            self._agents[pid] = AgentView(
+                ProcessKey(pid, 7), "keras", "/rescues", training=True, state_bytes=GIB,
+                step_s=0.1, save_s=0.5, step=500, reported_mono_s=self.now,
+            )  # fmt: skip
+        return pid
+
+    def rescued(self, pid: int) -> None:
+        """The agent has saved just now."""
+        rescue = RescueRecord("/rescues/490", 490, GIB, 0.5, WALL_S + self.now)
+        self._agents[pid] = replace(self._agents[pid], rescue=rescue, rescue_mono_s=self.now)
+
+    def agent(self, pid: int, **changes: object) -> None:
+        """What the agent reports from now on."""
+        self._agents[pid] = replace(self._agents[pid], **changes)  # type: ignore[arg-type]
+
+    def ends(self, pid: int) -> None:
+        """The task is gone."""
+        del self._tasks[pid]
+        self._agents.pop(pid, None)
+
+    def on(self, index: int, *pids: int, memory: int | None = GIB) -> None:
+        """Who is on a card, each with so much of its memory."""
+        self.set(index, processes=tuple(GpuProcess(pid, memory) for pid in pids))
+
+    def set(self, index: int, **changes: object) -> None:
+        """Change what a card answers."""
+        self.gpus[index] = replace(self.gpus[index], **changes)  # type: ignore[arg-type]
+
+    def tick(self) -> TickResult:
+        """One look, and what it decides."""
+        if self.read:
+            self._read_mono_s = self.now
+        tasks = [
+            replace(each, cpu_s=self._busy[pid] * self.now) for pid, each in self._tasks.items()
+        ]
+        agents = {
+            each.key: replace(each, reported_mono_s=self.now, step=500 + int(10 * self.now))
+            for each in self._agents.values()
+        }
+        hardware = replace(self.hardware, gpus=tuple(self.gpus), gpus_mono_s=self._read_mono_s)
+        host = HostMemory(64 * GIB, 32 * GIB, 0, 0, 0, 0, None, None, None)
+        snapshot = Snapshot(
+            self.now, WALL_S + self.now, host, (), faults=self.faults, hardware=hardware
+        )
+        readings = ceilings.readings(snapshot, tasks, agents.values())
+        result = self.result = self.engine.tick(snapshot, tasks, readings, agents)
+        self.closed += [each.label for each in result.closed]
+        by_key = {each.key: each for each in tasks}
+        incidents = {each.id: each for each in result.incidents}
+        for decision in result.decisions:
+            self.log.append(decision)
+            if decision.kind is DecisionKind.NOTIFY:
+                about = by_key.get(decision.task) if decision.task else None
+                agent = agents.get(decision.task) if decision.task else None
+                self.notices.append(
+                    notices.notice(decision, about, agent, incidents.get(decision.incident))
+                )
+            elif decision.kind is DecisionKind.CHECKPOINT and decision.task is not None:
+                self.rescued(decision.task.pid)
+            elif decision.task is not None:
+                state = "T" if decision.kind is DecisionKind.PAUSE else "R"
+                pid = decision.task.pid
+                self._tasks[pid] = task(pid, self._tasks[pid].name, state=state)
+            self.engine.record(
+                Outcome(decision.id, OutcomeStatus.DONE, WALL_S, 0.0, "done", at_mono_s=self.now)
+            )
+        return result
+
+    def run(self, seconds: float, each: Callable[[float], None] | None = None) -> CardWorld:
+        """A look a second; `each` is called before it with the seconds since the beginning."""
+        for second in range(int(seconds)):
+            if each is not None:
+                each(float(second))
+            self.tick()
+            self.now += 1.0
+        return self
+
+    def kinds(self) -> list[str]:
+        """What was decided: "notify:warning", "checkpoint:train.ipynb", ..."""
+        return [
+            f"notify:{each.evidence['topic']}"
+            if each.kind is DecisionKind.NOTIFY
+            else f"{each.kind.value}:{each.evidence.get('name')}"
+            for each in self.log
+        ]

@@ -1,0 +1,492 @@
+"""Cards that are lost, broken or braked: named, told seldom; nobody else is asked for anything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from card_world import GIB, WALL_S, CardWorld, card
+
+from watchdog_app.core import clock_events, explain
+from watchdog_app.core.hardware import Battery, GpuState, Hardware, Throttling, XidEvent
+from watchdog_app.core.outlook import CeilingKind, Stage
+from watchdog_app.core.records import Fault
+from watchdog_app.core.settings import ActionSettings, RuleSettings, Settings
+
+
+def two_trainings() -> CardWorld:
+    """One training a card, both with an agent."""
+    world = CardWorld(cards=2)
+    world.on(0, world.program(100, "left.ipynb", agent=True))
+    world.on(1, world.program(200, "right.ipynb", agent=True))
+    return world.run(5)
+
+
+def incident(world: CardWorld):
+    assert world.result is not None
+    (found,) = world.result.incidents
+    return found
+
+
+# Lost cards
+
+
+def test_a_lost_card_names_the_notebook_that_was_on_it_and_the_cure():
+    """Critical, once, with the meaning; the training on the other card is asked for nothing."""
+    world = two_trainings()
+    world.rescued(200)
+
+    world.set(1, state=GpuState.LOST, processes=(), xids=(XidEvent(79, WALL_S + world.now),))
+    world.run(30)
+
+    (notice,) = world.notices
+    assert "GPU 1 is lost: right.ipynb" == notice.title
+    assert ("critical", "gpu_lost", 200) == (notice.urgency, notice.topic, notice.task)
+    for words in (
+        "Xid 79, the card has fallen off the bus",
+        "what it held there is lost, and cannot be saved",
+        "A rescue of step 490 is in /rescues/490",
+        "Start the machine again",
+        "power",
+    ):
+        assert words in notice.body
+    assert "left.ipynb" not in notice.body
+    assert ["notify:gpu_lost"] == world.kinds()
+    assert ["right.ipynb"] == [each.name for each in incident(world).culprits]
+    assert (CeilingKind.GPU_HEALTH, "GPU-1") == (
+        incident(world).ceiling.kind,
+        incident(world).ceiling.subject,
+    )
+
+
+def test_who_died_with_its_card_is_still_named():
+    """The program often ends before the loss is read."""
+    world = two_trainings()
+
+    world.ends(200)
+    world.run(2)
+    world.set(1, state=GpuState.LOST, processes=())
+    world.run(5)
+
+    assert "GPU 1 is lost: right.ipynb" == world.notices[0].title
+    assert "holds no watchdog agent" not in world.notices[0].body  # it held one
+    assert world.result is not None
+    assert ["GPU 1 (NVIDIA RTX 4090)"] == [
+        text.partition(":")[0] for text in world.result.card_faults.values()
+    ]
+
+
+def test_a_card_that_comes_back_closes_its_incident_and_says_so():
+    """After a reset everything is as before."""
+    world = two_trainings()
+    world.set(1, state=GpuState.NEEDS_RESET)
+    world.run(5)
+
+    world.set(1, state=GpuState.OK)
+    world.run(30)
+
+    assert ["GPU 1 (NVIDIA RTX 4090)"] == world.closed
+    assert ["GPU 1 needs a reset: right.ipynb", "GPU 1 (NVIDIA RTX 4090) is well again"] == [
+        each.title for each in world.notices
+    ]
+    assert "low" == world.notices[1].urgency
+
+
+def test_a_card_that_is_no_longer_listed_is_lost_only_where_somebody_was_on_it():
+    """Cards are unplugged and handed to virtual machines; a reader that begins anew is silent."""
+    world = two_trainings()
+    world.on(0)
+    world.run(70)  # nobody has been on the first for a while
+    kept = list(world.gpus)
+
+    world.gpus = kept[1:]
+    world.run(40)
+    assert [] == world.notices
+
+    world.gpus = kept[:1]
+    world.run(3)
+    world.gpus = kept
+    world.run(20)
+    assert [] == world.notices
+
+    world.gpus = kept[:1]
+    world.run(20)
+    assert ["GPU 1 is lost: right.ipynb"] == [each.title for each in world.notices]
+
+
+def test_a_driver_that_is_gone_is_told_once_with_its_cure():
+    """All cards at once, and the sensor knows why."""
+    world = two_trainings()
+
+    world.gpus = []
+    world.faults = (
+        Fault(
+            "gpu", "The driver was updated under the running system.", "Start the machine again."
+        ),
+    )
+    world.run(30)
+
+    (notice,) = world.notices
+    assert "The graphics driver has failed: left.ipynb" == notice.title
+    assert "updated under the running system" in notice.body
+    assert "right.ipynb" in notice.body
+    assert "Start the machine again." in notice.body
+
+
+def test_a_hung_driver_is_told_after_a_while_and_not_for_a_late_answer():
+    """A busy driver answers late; one that hangs needs somebody."""
+    world = two_trainings()
+
+    world.set(0, state=GpuState.SILENT)
+    world.run(10)
+    world.set(0, state=GpuState.OK)
+    world.run(20)
+    assert [] == world.notices
+
+    world.set(0, state=GpuState.SILENT)
+    world.run(40)
+    assert ["GPU 0 does not answer: left.ipynb"] == [each.title for each in world.notices]
+    assert "normal" == world.notices[0].urgency
+
+
+def test_cards_that_nobody_reads_any_more_count_as_silent():
+    """The reader itself may hang; a sleeping card is left alone and is none."""
+    world = two_trainings()
+    world.set(1, state=GpuState.ASLEEP, processes=())
+    world.run(1)
+
+    world.read = False
+    world.run(90)
+
+    assert ["GPU 0 does not answer: left.ipynb"] == [each.title for each in world.notices]
+
+
+# Xids
+
+
+@pytest.mark.parametrize(
+    ("code", "title", "urgency", "cure"),
+    [
+        (31, "GPU 0 reports a fault: left.ipynb", "normal", "Start the program again"),
+        (94, "GPU 0 reports a fault: left.ipynb", "normal", "Start the program again"),
+        (48, "GPU 0 reports a fault: left.ipynb", "critical", "nvidia-smi --gpu-reset -i 0"),
+        (119, "GPU 0 reports a fault: left.ipynb", "critical", "nvidia-smi --gpu-reset -i 0"),
+        (999, "GPU 0 reports a fault: left.ipynb", "low", "NVIDIA's catalogue"),
+    ],
+)
+def test_a_fatal_xid_is_told_with_its_meaning_and_cure(code, title, urgency, cure):
+    """By NVIDIA's catalogue; a code that is not in it is not guessed at."""
+    world = two_trainings()
+
+    world.set(0, xids=(XidEvent(code, WALL_S + world.now),))
+    world.run(3)
+
+    (notice,) = world.notices
+    assert (title, urgency) == (notice.title, notice.urgency)
+    assert f"Xid {code}" in notice.body
+    assert cure in notice.body
+
+
+@pytest.mark.parametrize("code", [45, 63, 92, 154])
+def test_an_xid_that_needs_nobody_is_no_news(code):
+    """They follow from another fault, or show in other figures."""
+    world = two_trainings()
+
+    world.set(0, xids=(XidEvent(code, WALL_S + world.now),))
+    world.run(3)
+
+    assert [] == world.notices
+
+
+def test_only_the_program_that_the_driver_names_is_hit():
+    """Two notebooks share a card, one has a faulty kernel."""
+    world = CardWorld()
+    world.on(0, world.program(100, "left.ipynb"), world.program(200, "right.ipynb", workers=2))
+    world.run(3)
+
+    world.on(0, 100, 202)
+    world.run(2)
+    world.set(0, xids=(XidEvent(13, WALL_S + world.now, pid=202),))
+    world.run(3)
+
+    assert ["right.ipynb"] == [each.name for each in incident(world).culprits]
+
+
+def test_an_old_xid_is_not_told_again_by_a_new_daemon():
+    """The driver lists those of the last hour."""
+    world = CardWorld()
+    world.on(0, world.program(100, "left.ipynb"))
+
+    world.set(0, xids=(XidEvent(48, WALL_S + world.now - 1800),))
+    world.run(5)
+
+    assert [] == world.notices
+
+
+def test_the_same_fault_again_and_again_is_one_notice():
+    """A program in a loop of faults fills the log, not the screen."""
+    world = two_trainings()
+
+    def fault(second):
+        world.set(0, xids=(*world.gpus[0].xids[-3:], XidEvent(31, WALL_S + world.now)))
+
+    world.run(300, fault)
+
+    assert 1 == len(world.notices)
+    assert 1 == len(world.result.incidents)
+
+
+def test_a_fault_that_gets_worse_is_told_again_at_once():
+    """A fault of a program that takes the whole card with it."""
+    world = two_trainings()
+    world.set(1, xids=(XidEvent(31, WALL_S + world.now),))
+    world.run(3)
+
+    world.set(1, state=GpuState.LOST)
+    world.run(3)
+
+    assert ["normal", "critical"] == [each.urgency for each in world.notices]
+    assert 1 == len({each.incident for each in world.notices})
+
+
+# Memory of the card, and what the driver asks for
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "urgency"),
+    [
+        ({"remap_failed": True}, "could not be replaced", "normal"),
+        ({"remap_pending": True}, "at the next reset", "low"),
+        ({"recovery_action": "reboot"}, "start the machine again", "normal"),
+        ({"recovery_action": "drain_and_reset"}, "--gpu-reset -i 0", "normal"),
+        ({"ecc_uncorrected": 5}, "2 memory errors that could not be corrected", "normal"),
+    ],
+)
+def test_worn_memory_and_recovery_actions_are_told(change, words, urgency):
+    """Each with what to do."""
+    world = two_trainings()
+    world.set(0, ecc_uncorrected=3)
+    world.run(3)
+
+    world.set(0, **change)
+    world.run(3)
+
+    (notice,) = world.notices
+    assert words in notice.body
+    assert urgency == notice.urgency
+
+
+def test_damaged_values_are_not_saved():
+    """After memory errors a save would be the newest rescue, and a wrong one."""
+    world = two_trainings()
+    world.set(0, ecc_uncorrected=0)
+    world.run(2)
+
+    world.set(0, ecc_uncorrected=9, recovery_action="drain_and_reset")
+    world.run(10)
+
+    assert not [kind for kind in world.kinds() if kind.startswith("checkpoint")]
+
+
+# What brakes
+
+
+def brake(world: CardWorld, mask: int, seconds: int, share: float = 1.0) -> CardWorld:
+    """So much of the time with these reasons."""
+
+    def each(second):
+        world.set(0, throttle_reasons=mask if (second * share) % 1.0 < share else 0)
+
+    return world.run(seconds, each)
+
+
+@pytest.mark.parametrize(
+    ("mask", "seconds", "trouble", "words"),
+    [
+        (clock_events.HARDWARE_THERMAL, 140, "heat", "fans"),
+        (clock_events.SOFTWARE_THERMAL, 140, "heat", "fans"),
+        (clock_events.POWER_BRAKE, 10, "power_brake", "power supply"),
+    ],
+)
+def test_a_brake_that_lasts_is_told_with_its_own_advice(mask, seconds, trouble, words):
+    """Cooling for heat, the power supply for power."""
+    world = brake(two_trainings(), mask, seconds)
+
+    (notice,) = world.notices
+    assert ("slowed", "normal") == (notice.topic, notice.urgency)
+    assert trouble == world.log[0].evidence["trouble"]
+    assert words in notice.body
+    assert "left.ipynb" in notice.title
+
+
+@pytest.mark.parametrize(
+    ("mask", "seconds", "share"),
+    [
+        (clock_events.HARDWARE_THERMAL, 100, 1.0),  # a hot minute
+        (clock_events.SOFTWARE_THERMAL, 600, 0.1),
+        (clock_events.SOFTWARE_POWER_CAP, 500, 1.0),
+        (clock_events.IDLE | clock_events.APPLICATION_CLOCKS, 1000, 1.0),
+        (clock_events.HARDWARE_SLOWDOWN, 1000, 1.0),  # one slowdown, however long
+    ],
+)
+def test_brakes_that_flash_or_are_normal_are_no_news(mask, seconds, share):
+    """A card at full load must not cry wolf."""
+    world = brake(two_trainings(), mask, seconds, share)
+
+    assert [] == world.notices
+
+
+def test_hardware_slowdowns_are_told_by_their_rate():
+    """0.6 a minute over ten minutes is the field's rule."""
+    world = two_trainings()
+    flash = clock_events.HARDWARE_SLOWDOWN
+
+    world.run(400, lambda second: world.set(0, throttle_reasons=flash if second % 120 == 0 else 0))
+    assert [] == world.notices
+
+    world.run(400, lambda second: world.set(0, throttle_reasons=flash if second % 60 == 0 else 0))
+    assert ["GPU 0 is slowed down by its power supply: left.ipynb"] == [
+        each.title for each in world.notices
+    ]
+
+
+def test_a_power_cap_at_full_load_is_a_note_and_says_that_it_is_normal():
+    """Low urgency, once; never while the card is not even busy."""
+    world = two_trainings()
+    world.set(1, utilization_percent=30.0, throttle_reasons=clock_events.SOFTWARE_POWER_CAP)
+
+    brake(world, clock_events.SOFTWARE_POWER_CAP, 1500)
+
+    (notice,) = world.notices
+    assert ("low", "slowed") == (notice.urgency, notice.topic)
+    assert "normal at full load" in notice.body
+    assert Stage.WATCH is incident(world).stage
+
+
+def test_a_processor_that_is_clocked_down_for_heat_is_a_note_while_something_works():
+    """The counter rises in most of five minutes."""
+    world = CardWorld(cards=0)
+    world.program(100, "fit.py", cores=8.0)
+
+    def hot(second):
+        world.hardware = replace(world.hardware, cpu_throttling=Throttling(int(second) * 3))
+
+    world.run(400, hot)
+
+    assert ["The processor is clocked down for heat: fit.py"] == [
+        each.title for each in world.notices
+    ]
+
+
+def test_a_training_on_battery_is_told_to_be_plugged_in():
+    """After some seconds, once, with what is left; a plug that is moved is no news."""
+    world = CardWorld(cards=0)
+    world.program(100, "fit.py", agent=True)
+    battery = Battery("BAT0", 62.0, True, energy_j=124_000.0, full_j=200_000.0, power_w=40.0)
+
+    world.hardware = Hardware(batteries=(battery,), on_mains=False)
+    world.run(10)
+    world.hardware = Hardware(batteries=(replace(battery, discharging=False),), on_mains=True)
+    world.run(30)
+    assert [] == world.notices
+
+    world.hardware = Hardware(batteries=(battery,), on_mains=False)
+    world.run(120)
+    assert ["Training on battery: fit.py"] == [each.title for each in world.notices]
+    assert "62 % left, about 52 min at this rate" in world.notices[0].body
+    assert "Plug the machine in." in world.notices[0].body
+
+
+def test_an_idle_laptop_on_battery_is_left_alone():
+    """Only a training makes it news."""
+    world = CardWorld(cards=0)
+    world.program(100, "idle.ipynb", cores=0.0)
+
+    world.hardware = Hardware(batteries=(Battery("BAT0", 62.0, True),), on_mains=False)
+    world.run(120)
+
+    assert [] == world.notices
+
+
+# Switches, restarts, words
+
+
+def test_rules_and_switches_hold_for_faults_as_well():
+    """Who wants no notices gets none; the incident is there all the same."""
+    quiet = Settings(rules=(RuleSettings(ceiling="gpu_health", notify=False),))
+    for settings, expected in ((quiet, 0), (Settings(actions=ActionSettings(pause=False)), 1)):
+        world = CardWorld(settings=settings)
+        world.on(0, world.program(100, "left.ipynb"))
+        world.run(3)
+        world.set(0, state=GpuState.LOST)
+        world.run(3)
+        assert expected == len(world.notices)
+        assert 1 == len(world.result.incidents)
+
+
+def test_a_lost_card_is_told_also_while_protection_is_off():
+    """That has happened; what only may happen is not told."""
+    world = two_trainings()
+    world.engine.protecting = False
+
+    world.set(0, recovery_action="reset")
+    world.run(3)
+    assert [] == world.notices
+
+    world.set(1, state=GpuState.LOST)
+    world.run(3)
+    assert ["gpu_lost"] == [each.topic for each in world.notices]
+
+
+def test_another_daemon_does_not_tell_again_what_was_told():
+    """Incidents outlive the daemon, with who was on the card."""
+    world = two_trainings()
+    world.set(1, state=GpuState.LOST, processes=())
+    world.run(5)
+    after = CardWorld(cards=2)
+    after.gpus, after.now = world.gpus, world.now + 2
+
+    after.engine.load(world.engine.dump(), after.now, WALL_S + after.now)
+    after.run(10)
+
+    assert [] == after.notices
+    assert ["right.ipynb"] == [each.name for each in incident(after).culprits]
+
+
+def test_a_fault_is_explained_without_a_word_of_growth():
+    """What is broken has no trend."""
+    world = two_trainings()
+    world.set(1, state=GpuState.LOST)
+    world.run(5)
+
+    text = explain.about_incident(incident(world), WALL_S + world.now)
+
+    assert "It was on it: right.ipynb (pid 200)" in text
+    assert "critical" in text
+    assert "growth" not in text
+
+
+def test_a_card_with_a_hostile_name_is_shown_safely():
+    """Names come from the driver, and from whoever passes for one."""
+    world = CardWorld()
+    world.gpus = [card(0, name="evil\x1b[31m\nGPU")]
+    world.on(0, world.program(100, "left.ipynb"))
+    world.run(3)
+
+    world.set(0, state=GpuState.LOST)
+    world.run(3)
+
+    assert "\x1b" not in world.notices[0].body + world.notices[0].title
+    assert "\x1b" not in explain.about_incident(incident(world), WALL_S)
+
+
+def test_machines_without_cards_and_batteries_are_not_concerned():
+    """No incident, no notice, nothing remembered."""
+    world = CardWorld(cards=0)
+    world.program(100, "fit.py", agent=True)
+
+    world.run(30)
+
+    assert () == world.result.incidents
+    assert [] == world.log
+    assert 24 * GIB == card(0).memory_total_bytes
