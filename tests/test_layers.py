@@ -29,6 +29,7 @@ MAY_IMPORT = {
     "cli": {"protocol", "config", "paths", *BASE},
     "tray": {"protocol", "desktop", "paths", *BASE},
     "desktop": {"paths", *BASE},
+    "top": {"cli", "protocol", *BASE},
     "agent": {"protocol", "paths", *BASE},
     "traces": {"core", *BASE},
     "demo": {"protocol", "actions.memory_group", "paths", *BASE},
@@ -42,6 +43,7 @@ EXCEPTIONS = {
     "watchdog_app.cli.resume": {"daemon.offline"},  # a pause can be undone without one
     "watchdog_app.cli.config": {"core.settings"},
     "watchdog_app.cli.demo": {"demo"},
+    "watchdog_app.cli.top": {"top"},
     "watchdog_app.cli.doctor": {"doctor"},
     "watchdog_app.cli.doctor_text": {"doctor.finding"},
     "watchdog_app.cli.install_desktop": {"desktop"},
@@ -58,6 +60,7 @@ EXCEPTIONS = {
 HEAVY = {
     "numpy", "asyncio", "logging", "multiprocessing", "unittest", "xml", "http", "email",
     "psutil", "PIL", "dbus_fast", "pystray", "plyer", "pynvml", "tensorflow", "keras",
+    "textual", "tomlkit",
     "torch", "matplotlib", "rich", "click", "pydantic", "concurrent", "urllib.request",
 }  # fmt: skip
 
@@ -157,7 +160,7 @@ def python(code: str, **env: str) -> str:
 # Modules that cannot be imported without something that this machine may lack.
 NEEDS = {
     "keras", "tensorflow", "torch", "pystray", "PIL", "dbus_fast", "plyer", "psutil",
-    "matplotlib", "pynvml",
+    "matplotlib", "pynvml", "textual", "rich", "tomlkit",
 }  # fmt: skip
 
 FRAMEWORKS = {"keras", "tensorflow", "torch", "pystray", "matplotlib"}

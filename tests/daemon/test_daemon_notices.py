@@ -102,6 +102,53 @@ def test_a_command_is_run_also_when_a_companion_shows_it(world, death):
     world.until(said.exists, "the command has run")
 
 
+def test_a_command_that_fails_is_named_although_the_companion_showed_the_notice(world, death):
+    """In the outcome and among the faults: who relies on the page has to know."""
+    configure(
+        world, f'desktop = false\ncommand = ["{sys.executable}", "-c", "raise SystemExit(7)"]\n'
+    )
+    client = world.start()
+    tray = world.connect("tray")
+    tray.call("subscribe", topics=["notices"])
+
+    death()
+
+    note = next(tray.notifications(20))
+    tray.call("notice.shown", id=note["params"]["id"], delivered=True, detail="seen")
+    found = outcome(world, client)
+    assert "done" == found["status"]
+    assert found["detail"].startswith("seen; command: ")
+    assert "it ended with status 7" in found["detail"]
+    status = client.call("status")
+    assert (1, 0) == (
+        status["daemon"]["notices"]["shown"],
+        status["daemon"]["notices"]["undelivered"],
+    )
+    (fault,) = [each for each in status["errors"] if each["source"] == "notices"]
+    assert "it ended with status 7" in fault["message"]
+
+
+@pytest.mark.parametrize("desktop", ["nothing", "command"])
+def test_lines_in_a_terminal_count_where_nothing_else_shows_it(world, death, desktop):
+    """And keep no other way from being tried: nobody may be looking at them."""
+    said = world.folder / "said"
+    more = f"command = {command(world, said)}\n" if desktop == "command" else ""
+    configure(world, f"desktop = false\n{more}")
+    client = world.start()
+    follower = world.connect("cli")
+    follower.call("subscribe", topics=["notices"])
+    assert not client.call("status")["daemon"]["notices"]["companion"]
+
+    death()
+
+    note = next(follower.notifications(20))
+    follower.notify("notice.shown", id=note["params"]["id"], delivered=True, detail="written")
+    found = outcome(world, client)
+    assert "done" == found["status"]
+    assert found["detail"].startswith("written")
+    assert ("shown by command" in found["detail"]) is (desktop == "command")
+
+
 def test_a_notice_that_nobody_can_be_shown_is_written_down_as_such(world, death):
     """Undelivered, with the reason; the status has it too."""
     configure(world, "desktop = false\n")

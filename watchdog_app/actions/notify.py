@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from watchdog_app.core.notices import Notice, NoticeAction
@@ -30,6 +30,7 @@ class Delivery:
     delivered: bool
     via: str  # "desktop", "terminal", "command"; several joined by "+"; "" when by none
     detail: str  # where it was not delivered: why, and what to do
+    failed: tuple[str, ...] = field(default=(), compare=False)  # the ways that did not work
 
 
 class Notifier(Protocol):
@@ -83,8 +84,13 @@ class Fanout:
             )
         deliveries = [notifier.notify(notice) for notifier in self._notifiers]
         worked = [each for each in deliveries if each.delivered]
-        failed = [f"{each.via}: {each.detail}" for each in deliveries if not each.delivered]
-        return Delivery(bool(worked), "+".join(each.via for each in worked), "; ".join(failed))
+        broken = [each for each in deliveries if not each.delivered]
+        return Delivery(
+            bool(worked),
+            "+".join(each.via for each in worked),
+            "; ".join(f"{each.via}: {each.detail}" for each in broken),
+            tuple(each.via for each in broken),
+        )
 
     def _flooding(self, notice: Notice) -> bool:
         now = self._clock()

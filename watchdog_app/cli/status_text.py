@@ -167,7 +167,7 @@ def _tasks(
 
 def _errors(status: Json, columns: int | None, look: Look) -> list[str]:
     lines = []
-    texts = [_off(status.get("daemon")), _unshown(status.get("daemon"))]
+    texts = [_off(status.get("daemon")), *_snoozed(status), _unshown(status.get("daemon"))]
     for error in objects(status, "errors"):
         remedy = f" {plain(error['remedy'])}" if error.get("remedy") else ""
         texts.append(plain(error.get("message") or "?") + remedy)
@@ -188,6 +188,19 @@ def _off(daemon: object) -> str:
         f"Protection is off {when}: nothing is warned of, saved or paused. "
         "Switch it on: watchdog protect on"
     )
+
+
+def _snoozed(status: Json) -> list[str]:
+    """Which notices are held back, and until when."""
+    found = []
+    for one in objects(status.get("daemon") or {}, "snoozed"):
+        if one.get("incident") is not None:
+            whose = f"of incident {plain(one['incident'])}"
+        else:
+            whose = f"about {plain(one['name'])}" if one.get("name") else "of every kind"
+        until = figures.moment(one.get("until_unix_s"))
+        found.append(f"Notices {whose} are held back until {until}: watchdog snooze --help")
+    return found
 
 
 def _unshown(daemon: object) -> str:

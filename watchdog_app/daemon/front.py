@@ -80,8 +80,7 @@ class Front:
     def status(self) -> dict[str, Any]:
         """The status object of docs/protocol.md."""
         faults = [*self._faults.all()]
-        if self._journal.fault is not None:
-            faults.append(self._journal.fault)
+        faults += [one for one in (self._journal.fault, self._notices.fault) if one is not None]
         return status(
             self._watching.look,
             daemon={
@@ -99,7 +98,7 @@ class Front:
                     "undelivered": self._notices.undelivered,
                     "held_back": self._quiet.held_back,
                     "last_failure": self._notices.last_failure,
-                    "companion": self._server.has_subscribers("notices"),
+                    "companion": self._server.has_subscribers("notices", "tray"),
                     "quiet_hours": self._quiet.hours(),
                 },
                 "protection": self._quiet.protection,

@@ -16,6 +16,7 @@ from typing import Any
 
 from watchdog_app.actions.notify import Delivery, Fanout, Notifier
 from watchdog_app.core.notices import Notice
+from watchdog_app.core.records import Fault
 from watchdog_app.core.settings import NotifySettings
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.server import Server
@@ -51,6 +52,7 @@ class Notices:
         self.shown = 0
         self.undelivered = 0
         self.last_failure: str | None = None
+        self.fault: Fault | None = None  # one of several ways does not work
         self._server = server
         self._log = log
         self._worker = Worker(wake, "notices")
@@ -94,9 +96,11 @@ class Notices:
                 self._give_up(id_)
             return
         del self._waiting[id_]
-        self._end(waiting.told, True, detail or "shown by the companion")
-        if self._others is not None:  # a page to a phone is sent all the same
-            self._fan_out(self._others, waiting.notice, self._other_way_told)
+        detail = detail or "shown by the companion"
+        if self._others is None:
+            self._end(waiting.told, True, detail)
+        else:  # a page to a phone is sent all the same, and it is written down if that fails
+            self._fan_out(self._others, waiting.notice, waiting.told, detail)
 
     def look(self, now_mono_s: float) -> None:
         """Call back what has finished; give up waiting where that has been long enough."""
@@ -126,12 +130,25 @@ class Notices:
                 found = Delivery(False, "", f"It could not be shown: {error!r}")
             via = f"shown by {found.via}" if found.delivered else ""
             detail = "; ".join(part for part in (written, via, found.detail) if part)
-            self._end(told, found.delivered or bool(written), detail)
+            shown = found.delivered or bool(written)
+            # A machine without a desktop lacks nothing; a command was asked for.
+            missed = shown and any(via != "desktop" for via in found.failed)
+            self._note_failure(found.detail if missed else "")
+            self._end(told, shown, detail)
 
         self._worker.submit(partial(fanout.notify, notice), done)
 
-    def _other_way_told(self, delivered: bool, detail: str) -> None:
-        """The companion has shown it already: this changes nothing of the outcome."""
+    def _note_failure(self, detail: str) -> None:
+        """Shown, and not in every way that was asked for: who relies on that one has to know."""
+        if not detail:
+            self.fault = None
+            return
+        self._log.warning("a notice was not shown in every way", detail=detail)
+        self.fault = Fault(
+            "notices",
+            f"A notice could not be shown in every way: {detail}",
+            "Mend it, or take it out of [notify]: watchdog config edit",
+        )
 
     def _end(self, told: Told, delivered: bool, detail: str) -> None:
         if delivered:

@@ -155,9 +155,9 @@ class Server:
                 count += not connection.closed
         return count
 
-    def has_subscribers(self, topic: str) -> bool:
-        """Somebody wants notifications of this topic."""
-        return any(topic in c.topics for c in self._connections.values())
+    def has_subscribers(self, topic: str, role: str | None = None) -> bool:
+        """Somebody wants notifications of this topic; with a role, somebody of that role."""
+        return any(topic in c.topics and role in (None, c.role) for c in self._connections.values())
 
     def drop(self, connection: Connection) -> None:
         """End a connection."""
