@@ -74,6 +74,14 @@ if [ "$what" = test ]; then
     command -v lintian >/dev/null 2>&1 || missing="$missing lintian"
     command -v pybuild >/dev/null 2>&1 || missing="$missing debhelper dh-python pybuild-plugin-pyproject python3-all python3-hatchling python3-pip fakeroot"
     command -v debootstrap >/dev/null 2>&1 || missing="$missing debootstrap"
+    # A desktop without a screen, for the tray: 30 s to install, and its tests click the real icon.
+    command -v Xvfb >/dev/null 2>&1 || missing="$missing xvfb"
+    command -v xfce4-panel >/dev/null 2>&1 || missing="$missing xfce4-panel xfce4-notifyd openbox adwaita-icon-theme fonts-dejavu-core"
+    command -v xdotool >/dev/null 2>&1 || missing="$missing xdotool x11-utils"
+    command -v import >/dev/null 2>&1 || missing="$missing imagemagick"
+    command -v dunst >/dev/null 2>&1 || missing="$missing dunst"
+    command -v trayer >/dev/null 2>&1 || missing="$missing trayer"
+    command -v xterm >/dev/null 2>&1 || missing="$missing xterm"
     if [ -n "$missing" ]; then
         # shellcheck disable=SC2086 - a list of package names
         apt_install $missing || say "not installed:$missing. The tests that need them will say so and be skipped. Run: sudo apt-get install$missing"

@@ -102,7 +102,10 @@ def menu(
         at_login: whether the companion starts at login; None: that cannot be set here.
         now_unix_s: what ages are counted to.
     """
-    entries = [Entry("headline", outlook.headline, enabled=False)]
+    # In danger it is the one line to read: not greyed, and a click on it says why.
+    danger = status is not None and stage_rank(outlook.picture.stage) >= 2
+    headline = Wish(Do.EXPLAIN) if danger else None
+    entries = [Entry("headline", outlook.headline, headline, enabled=danger)]
     if outlook.detail:
         entries.append(Entry("detail", outlook.detail, enabled=False))
     if status is None:

@@ -156,7 +156,8 @@ def buttons(notice: Json) -> list[str]:
 
     Keys that this version does not know are left out: a button that does nothing is a lie.
     """
-    found = ["default", "Show"]
+    # Without a label: some services draw a button for it, beside the one that says "Show".
+    found = ["default", ""]
     actions = notice.get("actions")
     for action in actions if isinstance(actions, list) else ():
         if isinstance(action, dict) and action.get("key") in KEYS:

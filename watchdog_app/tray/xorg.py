@@ -21,6 +21,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+_GROUND = (45, 45, 48)
+
 
 class Icon(_xorg.Icon):  # type: ignore[misc]
     """An icon in an XEmbed tray."""
@@ -28,7 +30,7 @@ class Icon(_xorg.Icon):  # type: ignore[misc]
     LIVE_LABELS = False
     TAKES_RENDITIONS = True
     _icon_data: Any
-    ground: tuple[int, int, int] = (45, 45, 48)  # what transparency is drawn on
+    _ground: tuple[int, int, int] | None = None  # what transparency is drawn on
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # Messages from other threads are compared with this one before the loop has begun.
@@ -57,9 +59,21 @@ class Icon(_xorg.Icon):  # type: ignore[misc]
         size = max(1, min(width, height))
         icon = self._icon
         image = icon.at(size) if hasattr(icon, "at") else icon.convert("RGBA").resize((size, size))
-        data = Image.new("RGB", (width, height), self.ground)
+        if self._ground is None:
+            self._ground = self._color_of_tray()
+        data = Image.new("RGB", (width, height), self._ground)
         data.paste(image, ((width - size) // 2, (height - size) // 2), image)
         self._icon_data = data
+
+    def _color_of_tray(self) -> tuple[int, int, int]:
+        """What the tray shows where we have not drawn yet."""
+        try:
+            tray = self._window.query_tree().parent
+            image = tray.get_image(0, 0, 1, 1, Xlib.X.ZPixmap, 0xFFFFFFFF)
+            blue, green, red = bytes(image.data)[:3]
+        except Exception:  # not embedded yet, or a display of another depth
+            return _GROUND
+        return red, green, blue
 
 
 def tray_there() -> bool:

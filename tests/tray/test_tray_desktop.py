@@ -1,0 +1,154 @@
+"""
+The companion on real desktops without a screen: the real icon is clicked, and looked at.
+
+With WATCHDOG_SCREENSHOTS=FOLDER the pictures are kept; those in docs/images were made so.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from real_desktop import RealDesktop, missing, settle
+from tray_desk import Daemon, wait_for
+from tray_readings import leaking, notice
+
+pytestmark = pytest.mark.desktop
+
+YELLOW = (240, 200, 40)  # the inside of the icon at stage warn
+TERMINAL = r"[Xx][Tt]erm"
+NEEDED = {"xfce": ("xfce4-panel", "dunst", "dunstctl"), "trayer": ("trayer",)}
+
+
+@pytest.fixture
+def desktop(tmp_path, request):
+    """X server, bus and window manager, and a daemon whose training fills the machine."""
+    lacking = missing(*NEEDED[request.node.get_closest_marker("panel").args[0]])
+    if lacking:
+        pytest.skip(f"not installed: {', '.join(lacking)}; see packaging/setup.sh")
+    made = RealDesktop(tmp_path, dark="buttons" not in request.node.name)
+    made.daemon = Daemon(tmp_path / "run" / "daemon.sock", leaking())
+    made.daemon.start()
+    yield made
+    made.close()
+    made.daemon.stop()
+
+
+def companion(desktop: RealDesktop, *words: str):
+    # xterm's own resources are left out: any terminal will do, and this one is small.
+    return desktop.start(sys.executable, "-m", "watchdog_app", "tray", *words, TERMINAL="xterm")
+
+
+def icon(desktop: RealDesktop) -> tuple[int, int] | None:
+    """Where the inside of the icon is on the panel."""
+    with Image.open(desktop.screenshot("panel")) as file:
+        picture = file.convert("RGB")
+    width, _ = picture.size
+    pixels = [
+        (x, y)
+        for x in range(width)
+        for y in range(60)
+        if all(abs(a - b) < 12 for a, b in zip(picture.getpixel((x, y)), YELLOW, strict=True))
+    ]
+    if len(pixels) < 12:
+        return None
+    return sum(x for x, _ in pixels) // len(pixels), sum(y for _, y in pixels) // len(pixels)
+
+
+def keep(path: Path, name: str) -> None:
+    folder = os.environ.get("WATCHDOG_SCREENSHOTS")
+    if folder:
+        shutil.copy(path, Path(folder) / f"{name}.png")
+
+
+def different(one: Path, other: Path) -> int:
+    """Pixels that two pictures differ in."""
+    from PIL import ImageChops
+
+    with Image.open(one) as first, Image.open(other) as second:
+        changed = ImageChops.difference(first.convert("RGB"), second.convert("RGB"))
+    same, *_ = changed.convert("L").histogram()
+    return changed.width * changed.height - same
+
+
+@pytest.mark.panel("xfce")
+def test_icon_menu_and_notice_on_xfce_with_dunst(desktop):
+    """The right button opens the menu, the left one the live view; so does a notice."""
+    desktop.start("xfce4-panel", "--disable-wm-check")
+    desktop.start("dunst")
+    companion(desktop, "--theme", "dark")
+    x, y = wait_for(lambda: icon(desktop), "the icon is on the panel", 40)
+    open_menu(desktop, x, y, "menu-dark")
+
+    before = desktop.screenshot("before")
+    desktop.daemon.tell(notice())
+    assert desktop.daemon.acknowledged("n1")["delivered"]
+    settle(1)
+    seen = desktop.screenshot("notice")
+    keep(seen, "notice-dunst")
+    assert different(before, seen) > 5_000, "no notice on the screen"
+    desktop.run("dunstctl", "action")  # the notice itself
+
+    wait_for(lambda: desktop.place(TERMINAL), "the notice opens a terminal")
+    settle(3)  # one that ends at once would count as one that does not start
+    desktop.run("xdotool", "search", "--class", "xterm", "windowkill")
+    wait_for(lambda: not desktop.place(TERMINAL), "the terminal is gone")
+    desktop.click(x, y, 1)
+    wait_for(lambda: desktop.place(TERMINAL), "a left click opens a terminal")
+    settle(2)
+    keep(desktop.screenshot("live"), "live")
+
+
+@pytest.mark.panel("xfce")
+def test_buttons_of_a_notice_on_xfce(desktop):
+    """The real button is pressed, and the daemon asked; a light theme."""
+    services = glob.glob("/usr/lib/*/xfce4/notifyd/xfce4-notifyd")
+    if not services:
+        pytest.skip("not installed: xfce4-notifyd; see packaging/setup.sh")
+    desktop.start("xfce4-panel", "--disable-wm-check")
+    desktop.start(services[0])
+    companion(desktop, "--theme", "light")
+    x, y = wait_for(lambda: icon(desktop), "the icon is on the panel", 40)
+    open_menu(desktop, x, y, "menu-light")
+    desktop.daemon.tell(notice())
+    assert desktop.daemon.acknowledged("n1")["delivered"]
+    settle(1.5)
+    keep(desktop.screenshot("notice"), "notice-buttons")
+
+    left, top, _, height = wait_for(lambda: desktop.place("xfce4-notifyd"), "the notice")
+    desktop.click(left + 70, top + height - 30)
+
+    assert "4711" == desktop.daemon.wait_call("task.checkpoint")["task"]
+
+
+def open_menu(desktop: RealDesktop, x: int, y: int, name: str) -> None:
+    """Open menu and first submenu, keep the picture, close them."""
+    settle(0.5)
+    before = desktop.screenshot("before")
+    desktop.click(x, y, 3)
+    settle(1)
+    assert different(before, desktop.screenshot("menu")) > 20_000, "no menu has opened"
+    desktop.move(x - 40, 90)
+    desktop.move(x - 42, 92)
+    settle(1)
+    keep(desktop.screenshot("submenu"), name)
+    desktop.run("xdotool", "key", "Escape", "key", "Escape", "key", "Escape")
+    settle(0.5)
+
+
+@pytest.mark.panel("trayer")
+def test_an_old_tray_without_a_bus_menu_gets_clicks(desktop):
+    """XEmbed alone: pystray's xorg backend, mended, as a plain virtual environment has it."""
+    desktop.start("trayer", "--edge", "top", "--align", "right", "--height", "30", "--tint", "0")
+    companion(desktop, "--backend", "xorg")
+    x, y = wait_for(lambda: icon(desktop), "the icon is in the tray", 40)
+    keep(desktop.screenshot("trayer"), "trayer")
+
+    desktop.click(x, y, 1)
+
+    wait_for(lambda: desktop.place(TERMINAL), "a click opens a terminal")
