@@ -263,11 +263,45 @@ def test_a_sensor_that_fails_for_a_while_is_left_out_for_a_while(tree, reader):
     disk = tree.hwmon(1, "nvme", temp1_input=40000)
     first = len(heat(reader, 0.0))
     (disk / "temp1_input").write_bytes(b"")
-    second = len(heat(reader, 2.0))
+    second = len(heat(reader, 10.0))
     (disk / "temp1_input").write_text("42000\n")
 
     assert [2, 1] == [first, second]
-    assert 42.0 == heat(reader, 4.0)[1].celsius
+    assert 42.0 == heat(reader, 20.0)[1].celsius
+
+
+def test_a_disk_is_asked_every_ten_seconds(tree, reader):
+    """Each question keeps it from its saving states."""
+    tree.hwmon(1, "nvme", temp1_input=40000)
+    first = heat(reader, 0.0)
+    tree.hwmon(1, "nvme", temp1_input=50000)
+
+    assert [40.0, 40.0, 50.0] == [
+        first[0].celsius,
+        heat(reader, 8.0)[0].celsius,
+        heat(reader, 10.0)[0].celsius,
+    ]
+
+
+def test_a_card_that_sleeps_is_left_asleep(tree, reader):
+    """Reading its sensor would wake it."""
+    chip = tree.hwmon(2, "amdgpu", temp1_input=50000, temp1_label="edge")
+    status = tree.write("class/hwmon/hwmon2/device/power", runtime_status="active")
+    awake = heat(reader, 0.0)
+    (status / "runtime_status").write_text("suspended\n")
+    asleep = heat(reader, 2.0)
+    (status / "runtime_status").write_text("active\n")
+    (chip / "temp1_input").write_text("45000\n")
+
+    assert (1, 0) == (len(awake), len(asleep))
+    assert 45.0 == heat(reader, 4.0)[0].celsius
+
+
+def test_a_disk_that_would_spin_up_is_not_asked(tree, reader):
+    """Some SATA disks do."""
+    tree.hwmon(1, "drivetemp", temp1_input=40000)
+
+    assert [] == told(reader)
 
 
 def test_fans_have_names_and_may_stand_still(tree, reader):

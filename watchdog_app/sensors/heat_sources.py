@@ -1,0 +1,259 @@
+"""
+Where heat is read: chips and zones, and what is known to happen at their limits.
+
+What a chip calls "max" or "crit" means something else for each: on Intel and AMD
+processors "crit" is where they begin to slow themselves down, and laptops work there
+all day; on mainboards both are whatever the firmware was shipped with. So thresholds
+are believed only where it is known what happens at them.
+
+Sources: kernel, Documentation/hwmon/{sysfs-interface,coretemp,k10temp}.rst,
+Documentation/driver-api/thermal/sysfs-api.rst, Documentation/gpu/amdgpu/thermal.rst;
+drivers/thermal/intel/therm_throt.c for the counters.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from watchdog_app.core.hardware import Temperature
+from watchdog_app.sensors.sysfs import folders, number, words
+
+_MOST_SENSORS = 32
+_MOST_COUNTERS = 64
+_INPUT = re.compile(r"(temp|fan)(\d+)_input")
+_TRIP = re.compile(r"trip_point_(\d+)_type")
+# A sensor that is not connected shows -128, -62, 0, 127 or 255; a disk without a threshold 65261.
+_COLDEST_C, _HOTTEST_C = 1.0, 126.0
+_LOWEST_LIMIT_C, _HIGHEST_LIMIT_C = 40.0, 130.0
+_CPU_LABEL = re.compile(r"CPU|PECI|TSI0|SMBUSMASTER 0", re.IGNORECASE)
+_CPU_ZONE = re.compile(r"x86_pkg_temp|(cpu|soc|bigcore|cluster|tcpu)[-_0-9a-z]*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chip:
+    """What is known of the sensors of one driver."""
+
+    label: str
+    is_cpu: bool = False
+    main: tuple[str, ...] = ()  # prefixes of the labels that stand for the whole, best first
+    slowdown: str | None = None  # the attribute at which it slows itself down
+    shutdown: str | None = None  # ... and switches itself off
+    every_s: float = 0.0  # asking more often than that would disturb it
+
+
+_PROCESSOR = ("Package id", "Physical id", "Tdie", "Tctl")
+_CHIPS = {
+    "coretemp": _Chip("CPU", True, _PROCESSOR, slowdown="crit"),
+    "k10temp": _Chip("CPU", True, _PROCESSOR, slowdown="crit"),
+    "zenpower": _Chip("CPU", True, _PROCESSOR, slowdown="crit"),
+    "k8temp": _Chip("CPU", True, _PROCESSOR),
+    "via_cputemp": _Chip("CPU", True, slowdown="crit"),
+    # Each question keeps a disk from its saving states.
+    "nvme": _Chip("NVMe disk", False, ("Composite",), "max", "crit", every_s=10.0),
+    "amdgpu": _Chip("AMD GPU", False, ("junction", "edge"), slowdown="crit", shutdown="emergency"),
+    # SATA disks (drivetemp) are left out: some spin up to answer, and none of them slows down.
+    "jc42": _Chip("memory module"),
+    "spd5118": _Chip("memory module"),
+}
+
+
+def every_s(record: Temperature) -> float:
+    """How seldom a sensor is to be asked; 0 where that does not matter."""
+    name, _, _ = record.key.partition("/")
+    chip = _CHIPS.get(name.split(" ")[0])
+    return 0.0 if chip is None else chip.every_s
+
+
+def find(root: str) -> tuple[dict[str, Temperature], list[tuple[str, str]]]:
+    """Every temperature worth watching by its file, and every fan as (file, label)."""
+    found: dict[str, Temperature] = {}
+    spare: dict[str, Temperature] = {}
+    fans: list[tuple[str, str]] = []
+    base = f"{root}/class/hwmon"
+    zones = {_zone_name(kind) for _, kind in _zones(root)}
+    seen: dict[str, int] = {}
+    for folder in folders(base):
+        path = f"{base}/{folder}"
+        # Until Linux 3.x a driver's attributes lay in its device.
+        if not os.path.exists(f"{path}/name") and os.path.exists(f"{path}/device/name"):
+            path = f"{path}/device"
+        name = words(f"{path}/name")
+        if name is None:
+            continue
+        inputs = [match for entry in folders(path) if (match := _INPUT.fullmatch(entry))]
+        for match in inputs:
+            if match[1] == "fan":
+                label = words(f"{path}/fan{match[2]}_label") or f"{name} fan {match[2]}"
+                fans.append((f"{path}/{match[0]}", label))
+        if _zone_name(name) in zones or "/thermal_zone" in os.path.realpath(path):
+            continue  # the same sensor as a zone, which says more of what happens at its limits
+        channels = [match[2] for match in inputs if match[1] == "temp"]
+        chip = _CHIPS.get(name)
+        if chip is None:
+            spare.update(_of_unknown(path, name, channels))
+        elif channels:
+            number_of = seen[name] = seen.get(name, 0) + 1
+            key = name if number_of == 1 else f"{name} {number_of}"
+            found.update(_of_chip(path, key, chip, channels))
+    found.update(_of_zones(root, any(each.is_cpu for each in found.values())))
+    if not any(each.is_cpu for each in found.values()):
+        found.update(spare)
+    _number_labels(found)
+    return dict(list(found.items())[:_MOST_SENSORS]), fans[:_MOST_SENSORS]
+
+
+def _of_chip(path: str, key: str, chip: _Chip, channels: list[str]) -> dict[str, Temperature]:
+    """The channels that stand for the whole chip; all where none does."""
+    labels = {channel: words(f"{path}/temp{channel}_label") for channel in channels}
+    chosen: list[str] = []
+    for prefix in chip.main:
+        chosen = [c for c in channels if (labels[c] or "").startswith(prefix)]
+        if chosen:
+            break
+    found = {}
+    for channel in chosen or channels:
+        slowdown = _limit(path, channel, chip.slowdown)
+        shutdown = _limit(path, channel, chip.shutdown)
+        if slowdown is not None and shutdown is not None and slowdown >= shutdown:
+            slowdown = None
+        found[f"{path}/temp{channel}_input"] = Temperature(
+            key=f"{key}/{labels[channel] or f'temp{channel}'}",
+            label=chip.label,
+            celsius=0.0,
+            slowdown_c=slowdown,
+            shutdown_c=shutdown,
+            is_cpu=chip.is_cpu,
+        )
+    return found
+
+
+def _of_unknown(path: str, name: str, channels: list[str]) -> dict[str, Temperature]:
+    """What a mainboard calls the CPU, for machines whose CPU has no driver: without limits."""
+    for channel in channels:
+        label = words(f"{path}/temp{channel}_label")
+        if label is not None and _CPU_LABEL.match(label):
+            key = f"{name}/{label}"
+            return {f"{path}/temp{channel}_input": Temperature(key, "CPU", 0.0, is_cpu=True)}
+    return {}
+
+
+def _zones(root: str) -> Iterator[tuple[str, str]]:
+    base = f"{root}/class/thermal"
+    for folder in folders(base):
+        if folder.startswith("thermal_zone"):
+            kind = words(f"{base}/{folder}/type")
+            if kind is not None:
+                yield folder, kind
+
+
+def _zone_name(kind: str) -> str:
+    return kind.replace("-", "_").lower()
+
+
+def _of_zones(root: str, cpu_known: bool) -> dict[str, Temperature]:
+    """Zones at whose trip points the kernel itself acts, and those of the CPU."""
+    found = {}
+    for folder, kind in _zones(root):
+        path = f"{root}/class/thermal/{folder}"
+        is_cpu = _CPU_ZONE.fullmatch(kind) is not None
+        slowdown, shutdown = _trips(path)
+        if is_cpu and cpu_known and shutdown is None:
+            continue  # its own driver has told
+        if not is_cpu and slowdown is None and shutdown is None:
+            continue
+        found[f"{path}/temp"] = Temperature(
+            key=folder,
+            label="CPU" if is_cpu else "mainboard" if kind == "acpitz" else kind,
+            celsius=0.0,
+            slowdown_c=slowdown,
+            shutdown_c=shutdown,
+            is_cpu=is_cpu,
+        )
+    return found
+
+
+def _trips(path: str) -> tuple[float | None, float | None]:
+    """Where the kernel slows down and where it powers off; None each where it does not."""
+    if words(f"{path}/mode") == "disabled":
+        return None, None
+    passive: list[float] = []
+    hot: list[float] = []
+    critical: list[float] = []
+    for entry in folders(path):
+        match = _TRIP.fullmatch(entry)
+        if match is None:
+            continue
+        degrees = _celsius(
+            number(f"{path}/trip_point_{match[1]}_temp"), _LOWEST_LIMIT_C, _HIGHEST_LIMIT_C
+        )
+        by_type = {"passive": passive, "hot": hot, "critical": critical}
+        found = by_type.get(words(f"{path}/{entry}") or "")
+        if found is not None and degrees is not None:
+            found.append(degrees)
+    shutdown = min(critical, default=None)
+    # Where two are passive, the lower one only switches the regulation on.
+    slowdown = max(passive, default=min(hot, default=None))
+    if slowdown is not None and shutdown is not None and slowdown >= shutdown:
+        slowdown = None
+    return slowdown, shutdown
+
+
+def _number_labels(found: dict[str, Temperature]) -> None:
+    """Tell apart what is called the same: "CPU 0", "CPU 1"."""
+    labels = [each.label for each in found.values()]
+    counts: dict[str, int] = {}
+    for path, each in list(found.items()):
+        if labels.count(each.label) > 1:
+            index = counts.get(each.label, 0)
+            counts[each.label] = index + 1
+            found[path] = Temperature(
+                each.key,
+                f"{each.label} {index}",
+                0.0,
+                each.slowdown_c,
+                each.shutdown_c,
+                each.is_cpu,
+            )
+
+
+def counters(root: str) -> list[str]:
+    """Files that count, each package and each core once, however many threads show them."""
+    base = f"{root}/devices/system/cpu"
+    found: dict[tuple[str, int | None, int | None], str] = {}
+    for folder in folders(base):
+        if not (folder.startswith("cpu") and folder[3:].isdigit()):
+            continue
+        path = f"{base}/{folder}"
+        if not os.path.isdir(f"{path}/thermal_throttle"):
+            continue
+        package = number(f"{path}/topology/physical_package_id")
+        core = number(f"{path}/topology/core_id")
+        core = int(folder[3:]) if core is None else core
+        for which, identity in (("package", None), ("core", core)):
+            file = f"{path}/thermal_throttle/{which}_throttle_count"
+            if (which, package, identity) not in found and os.path.exists(file):
+                found[which, package, identity] = file
+    # Packages first: theirs say most, and a machine of two hundred cores costs no more.
+    return sorted(found.values(), key=lambda file: "package" not in file)[:_MOST_COUNTERS]
+
+
+def _limit(path: str, channel: str, attribute: str | None) -> float | None:
+    if attribute is None:
+        return None
+    return _celsius(number(f"{path}/temp{channel}_{attribute}"), _LOWEST_LIMIT_C, _HIGHEST_LIMIT_C)
+
+
+def shown(milli: int | None) -> float | None:
+    """Degrees that a sensor shows in thousandths; None for what no working one does."""
+    return _celsius(milli, _COLDEST_C, _HOTTEST_C)
+
+
+def _celsius(milli: int | None, lowest: float, highest: float) -> float | None:
+    """Degrees from thousandths; None outside what a working sensor can show."""
+    if milli is None:
+        return None
+    degrees = milli / 1000.0
+    return degrees if lowest < degrees <= highest else None
