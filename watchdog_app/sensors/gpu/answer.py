@@ -5,7 +5,7 @@ fit is an error, never a wrong figure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from watchdog_app.core.hardware import Gpu, GpuProcess, GpuState
@@ -27,13 +27,32 @@ _MOST_TEXT = 200
 _MOST_NOTES = 20
 
 
-def card(row: Mapping[str, Any], foreign: Callable[[int], bool]) -> Gpu:
+def processes(
+    rows: Sequence[Sequence[Any]], foreign: Callable[[int], bool]
+) -> tuple[GpuProcess, ...]:
+    """
+    Who is on a card.
+
+    Args:
+        rows: pid and bytes, as the reader tells them.
+        foreign: whether a pid is none that we can see.
+
+    Raises:
+        ValueError, TypeError: those are none.
+    """
+    return tuple(
+        GpuProcess(int(pid), None if memory is None else int(memory), foreign(int(pid)))
+        for pid, memory in rows
+    )
+
+
+def card(row: Mapping[str, Any], running: tuple[GpuProcess, ...]) -> Gpu:
     """
     One card's figures.
 
     Args:
         row: as the reader tells them.
-        foreign: whether a pid is none that we can see.
+        running: who is on it.
 
     Raises:
         ValueError, TypeError, KeyError: that is no card.
@@ -49,10 +68,7 @@ def card(row: Mapping[str, Any], foreign: Callable[[int], bool]) -> Gpu:
         name=_text(row.get("name", "NVIDIA GPU")),
         state=GpuState(row.get("state", GpuState.OK)),
         unified_memory=bool(row.get("unified_memory", False)),
-        processes=tuple(
-            GpuProcess(int(pid), None if memory is None else int(memory), foreign(int(pid)))
-            for pid, memory in row.get("processes", ())
-        ),
+        processes=running,
         notes=tuple(_text(note) for note in row.get("notes", ())[:_MOST_NOTES]),
         **fields,
     )
@@ -61,4 +77,6 @@ def card(row: Mapping[str, Any], foreign: Callable[[int], bool]) -> Gpu:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError("no text")
+    if value.isprintable():
+        return value[:_MOST_TEXT]
     return "".join(c if c.isprintable() else "?" for c in value[:_MOST_TEXT])

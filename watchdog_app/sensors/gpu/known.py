@@ -5,21 +5,32 @@ The cards that have been seen, and their last figures as long as those may be sh
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from watchdog_app.core.hardware import Gpu, GpuState
+from watchdog_app.core.hardware import Gpu, GpuProcess, GpuState
 from watchdog_app.sensors.gpu import answer
 from watchdog_app.sensors.gpu.pci import PciCard, short_address
 
 # A card that the driver no longer lists is shown as lost for so long.
 _MISSED_S = 3600.0
+_LOOK_UP_S = 5.0  # whether the pids of a list are still processes of ours
 _ASLEEP = "It sleeps, powered down by the system, and is left alone."
 _SILENT = "The driver has not answered in time: its figures are not known."
 _AVOIDED = "The driver hung or crashed when asked about this GPU; it is asked again later."
 _MISSING = "The driver no longer lists this GPU."
 _LEFT_ALONE = "It was not read for a while: nobody uses it, and so it may sleep."
+_UNKNOWN = "GPU-unknown-"
 _BROKEN = (GpuState.LOST, GpuState.NEEDS_RESET)
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A list of processes as it came, and what was made of it."""
+
+    rows: Sequence[Sequence[Any]]
+    processes: tuple[GpuProcess, ...]
+    mono_s: float
 
 
 class KnownCards:
@@ -30,6 +41,7 @@ class KnownCards:
         self._gpus: dict[str, Gpu] = {}
         self._coming: dict[str, Gpu] = {}
         self._missing_since: dict[str, float] = {}
+        self._lists: dict[str, _Listed] = {}
         self.read_mono_s: float | None = None
         self.computing = 0
 
@@ -68,15 +80,13 @@ class KnownCards:
         Raises:
             ValueError, TypeError, KeyError: that is no card.
         """
-        gpu = answer.card(row, self._foreign)
+        gpu = answer.card(row, self._running(row, now_mono_s))
         if not gpu.uuid:
             gpu = self._identified(gpu)
         self._coming[gpu.uuid] = gpu
         # Shown at once: the cards behind it may take the driver down.
         self._gpus[gpu.uuid] = gpu
         self._missing_since.pop(gpu.uuid, None)
-        if self.read_mono_s is None:
-            self.read_mono_s = now_mono_s
 
     def end(self, asked_mono_s: float, computing: int) -> None:
         """The reading is complete; its figures were true after `asked_mono_s`."""
@@ -117,6 +127,7 @@ class KnownCards:
             elif since is not None:
                 if self._gone(gpu, place, now_mono_s - since):
                     del self._gpus[uuid]
+                    self._lists.pop(uuid, None)
                     self._missing_since.pop(uuid)
                     continue
                 shown.append(_without_figures(gpu, GpuState.LOST, _MISSING))
@@ -141,10 +152,21 @@ class KnownCards:
         shown.sort(key=lambda gpu: (gpu.index, gpu.parent_uuid is not None))
         return tuple(shown)
 
+    def _running(self, row: Mapping[str, Any], now_mono_s: float) -> tuple[GpuProcess, ...]:
+        """Its processes; the reader repeats a list until it has a new one."""
+        rows, uuid = row.get("processes", ()), str(row.get("uuid"))
+        last = self._lists.get(uuid)
+        if last is None or last.rows != rows or now_mono_s - last.mono_s >= _LOOK_UP_S:
+            last = _Listed(rows, answer.processes(rows, self._foreign), now_mono_s)
+            self._lists[uuid] = last
+        return last.processes
+
     def _gone(self, gpu: Gpu, place: PciCard | None, missing_s: float) -> bool:
         """Whether a card that is not listed any more is simply not there: no fault."""
         if gpu.parent_uuid is not None:
             return True  # a MIG instance was taken down
+        if gpu.uuid.startswith(_UNKNOWN):
+            return True  # it has said who it is since
         if place is not None and place.driver not in (None, "nvidia"):
             return True  # given to another driver, a virtual machine's say
         return missing_s > _MISSED_S
@@ -156,7 +178,7 @@ class KnownCards:
                 return replace(
                     gpu, uuid=known.uuid, name=known.name, bus_id=gpu.bus_id or known.bus_id
                 )
-        return replace(gpu, uuid=f"GPU-unknown-{gpu.index}")
+        return replace(gpu, uuid=f"{_UNKNOWN}{gpu.index}")
 
 
 def _without_figures(gpu: Gpu, state: GpuState, note: str) -> Gpu:

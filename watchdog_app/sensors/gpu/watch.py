@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from watchdog_app.core.hardware import Gpu, XidEvent
+from watchdog_app.core.hardware import Gpu, GpuState, XidEvent
 from watchdog_app.core.records import Fault
 from watchdog_app.sensors.gpu import faults, library
 from watchdog_app.sensors.gpu.known import KnownCards
@@ -234,7 +234,9 @@ class GpuWatch:
         )
         said = list(self._faults(now_unix_s))
         said += [fault for fault in map(faults.card, gpus) if fault is not None]
-        current = self._known.current(now_mono_s, fresh_s)
+        current = self._known.current(now_mono_s, fresh_s) and (
+            not gpus or any(gpu.state is not GpuState.ASLEEP for gpu in gpus)
+        )
         return GpuLook(
             gpus=gpus,
             read_mono_s=self._known.read_mono_s if current else None,

@@ -1,0 +1,504 @@
+"""Each way in which a driver fails: what is seen, what is said, and that the rest goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from gpu_stub.driver_stub import (
+    ABORT,
+    CRASH,
+    DRIVER_NOT_LOADED,
+    GIB,
+    GPU_IS_LOST,
+    HANG,
+    MISSING,
+    NO_PERMISSION,
+    NOT_SUPPORTED,
+    RESET_REQUIRED,
+    UNKNOWN,
+    VERSION_MISMATCH,
+    DriverStub,
+)
+
+from watchdog_app.core.hardware import GpuState
+from watchdog_app.sensors.gpu.library import Library
+
+MEMORY = "nvmlDeviceGetMemoryInfo_v2"
+
+
+def states(look):
+    return [gpu.state for gpu in look.gpus]
+
+
+def sources(look):
+    return [fault.source for fault in look.faults]
+
+
+def test_a_machine_without_a_driver_is_no_error(tmp_path, ticker):
+    """No card, no reader, no fault: a word why, and nothing more."""
+    watch = ticker(DriverStub(tmp_path, installed=False), find_library=lambda env, root: None)
+
+    look = watch.tick()
+
+    assert ((), (), None) == (look.gpus, look.faults, look.read_mono_s)
+    assert "No NVIDIA driver is installed" in look.absent
+    assert watch.watch.reader_pid is None
+
+
+def test_a_driver_that_appears_is_found(stub, ticker):
+    """The library is looked for once a minute."""
+    stub.uninstall()
+    watch = ticker(stub, find_library=lambda env, root: _if_there(stub))
+    assert watch.tick().absent is not None
+    stub.install()
+    assert watch.tick(30).absent is not None
+
+    watch.tick(31)
+
+    look = watch.reading()
+    assert (2, None) == (len(look.gpus), look.absent)
+
+
+def test_a_loaded_module_is_a_reason_to_look_at_once(stub, ticker, root):
+    """Without waiting for the minute to end."""
+    stub.uninstall()
+    watch = ticker(stub, find_library=lambda env, root: _if_there(stub))
+    watch.tick()
+    stub.install()
+    root.module("570.124.06")
+
+    assert watch.tick(1).absent is None
+
+
+def _if_there(stub):
+    return Library(str(stub.library)) if stub.library.exists() else None
+
+
+def test_a_library_without_a_driver_is_no_fault(stub, ticker):
+    """Images made for any machine have one."""
+    stub.fail("nvmlInitWithFlags", DRIVER_NOT_LOADED)
+
+    look = ticker(stub).until(lambda look: look.absent is not None)
+
+    assert "no NVIDIA driver is loaded" in look.absent
+    assert () == look.faults
+
+
+def test_a_card_whose_driver_is_not_loaded_is_a_fault(stub, ticker, root):
+    """With the command that loads it; once it is loaded the fault is gone."""
+    root.card("0000:05:00.0")
+    stub.fail("nvmlInitWithFlags", DRIVER_NOT_LOADED)
+    watch = ticker(stub)
+
+    look = watch.until(lambda look: look.faults)
+
+    assert ["gpu.driver"] == sources(look)
+    assert "modprobe nvidia" in look.faults[0].remedy
+    stub.heal()
+    look = watch.until(lambda look: len(look.gpus) == 2, step_s=0.2)
+    assert () == look.faults
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (VERSION_MISMATCH, "was updated under the running system"),
+        (NO_PERMISSION, "refuses this user"),
+        (UNKNOWN, "does not answer: Unknown Error (999)"),
+        (777, "(777)"),
+    ],
+)
+def test_a_driver_that_refuses_to_begin_is_a_fault(stub, ticker, code, words):
+    """Each with what to do; it is tried again, and forgotten when it is well."""
+    stub.fail("nvmlInitWithFlags", code)
+    watch = ticker(stub)
+
+    look = watch.until(lambda look: look.faults)
+
+    assert words in look.faults[0].message
+    assert look.faults[0].remedy
+    assert () == look.gpus
+    stub.heal()
+    look = watch.until(lambda look: len(look.gpus) == 2, step_s=0.5)
+    assert () == look.faults
+
+
+def test_the_fault_stays_between_two_tries(stub, ticker):
+    """It does not come and go with each new reader."""
+    stub.fail("nvmlInitWithFlags", VERSION_MISMATCH)
+    watch = ticker(stub)
+    watch.until(lambda look: look.faults)
+    stub.reset_calls()
+
+    def tried_again(look):
+        assert ["gpu.driver"] == sources(look)
+        return stub.calls().get("nvmlInitWithFlags", 0) >= 2
+
+    watch.until(tried_again, step_s=0.1)
+
+
+def test_a_driver_updated_underneath_is_said_while_its_jobs_go_on(stub, ticker, root, tmp_path):
+    """The reader that runs still reads; what is new will fail, and the cure is named."""
+    root.module("570.124.06")
+    installed = {"version": "570.124.06"}
+    found = lambda env, root: Library(str(stub.library), None, installed["version"])  # noqa: E731
+    watch = ticker(stub, find_library=found)
+    assert () == watch.reading().faults
+    installed["version"] = "575.51.02"
+    stub.fail("nvmlInitWithFlags", VERSION_MISMATCH)
+    stub.set(0, used=3 * GIB)
+
+    watch.now += 61
+    look = watch.reading()
+
+    assert ["gpu.driver"] == sources(look)
+    assert "library 575.51.02, loaded module 570.124.06" in look.faults[0].message
+    assert "still watched" in look.faults[0].message
+    assert "modprobe -r" in look.faults[0].remedy
+    assert 3 * GIB == look.gpus[0].memory_used_bytes
+
+
+def test_a_card_that_falls_off_the_bus_hides_no_other(stub, ticker):
+    """Its identity stays, its figures go, and it is back when it is back."""
+    watch = ticker(stub)
+    watch.reading()
+    stub.set(1, used=GIB)
+    stub.lose(0)
+
+    look = watch.reading()
+
+    assert [GpuState.LOST, GpuState.OK] == states(look)
+    lost = look.gpus[0]
+    assert "GPU-00000000-1111-2222-3333-444444444444" == lost.uuid
+    assert "NVIDIA GeForce RTX 3090" == lost.name
+    assert (None, None) == (lost.memory_used_bytes, lost.temperature_c)
+    assert GIB == look.gpus[1].memory_used_bytes
+    assert ["gpu.0"] == sources(look)
+    assert "Restart the machine" in look.faults[0].remedy
+    stub.find(0)
+    look = watch.until(lambda look: states(look) == [GpuState.OK] * 2, step_s=0.3)
+    assert () == look.faults
+
+
+@pytest.mark.parametrize(
+    ("code", "state"),
+    [
+        (RESET_REQUIRED, GpuState.NEEDS_RESET),
+        (GPU_IS_LOST, GpuState.LOST),
+        (UNKNOWN, GpuState.UNREADABLE),
+        (31337, GpuState.UNREADABLE),
+    ],
+)
+@pytest.mark.parametrize("from_the_start", [True, False])
+def test_a_card_that_answers_with_errors_hides_no_other(stub, ticker, code, state, from_the_start):
+    """Whether its handle is refused or each question; others lose all cards by that."""
+    watch = ticker(stub)
+    if not from_the_start:
+        watch.reading()
+    stub.fail_all(code, card=0)
+
+    look = watch.reading()
+
+    assert [state, GpuState.OK] == states(look)
+    assert 0 == look.gpus[0].index
+    assert look.gpus[0].uuid
+    assert look.gpus[0].notes
+    assert ["gpu.0"] == sources(look)
+    assert look.faults[0].remedy
+
+
+def test_all_cards_broken_lets_the_reader_go_between_two_looks(stub, ticker):
+    """A reset is refused while anybody holds the card open."""
+    for card in (0, 1):
+        stub.fail_all(RESET_REQUIRED, card)
+    watch = ticker(stub)
+
+    look = watch.until(lambda look: look.gpus and watch.watch.reader_pid is None)
+
+    assert [GpuState.NEEDS_RESET] * 2 == states(look)
+    stub.heal()
+    look = watch.until(lambda look: GpuState.OK in states(look), step_s=1.0)
+    assert () == look.faults
+
+
+@pytest.mark.parametrize("how", [HANG, CRASH, ABORT])
+def test_a_call_that_hangs_or_crashes_hides_no_other_card(stub, ticker, how):
+    """The reader is ended, the card left out for a while, and the others are read again."""
+    watch = ticker(stub)
+    watch.reading()
+    stub.reset_calls()
+    stub.fail("nvmlDeviceGetUtilizationRates", how, card=0)
+    watch.tick(1)
+    watch.wait_for_call("nvmlDeviceGetUtilizationRates")
+
+    look = watch.until(lambda look: GpuState.SILENT in states(look), step_s=0.1)
+
+    assert look.gpus[0].memory_used_bytes is None
+    assert "gpu.reader" in sources(look)
+    stub.set(1, used=2 * GIB)
+    look = watch.until(lambda look: look.gpus[1].memory_used_bytes == 2 * GIB, step_s=0.1)
+    assert [GpuState.SILENT, GpuState.OK] == states(look)
+    assert ["gpu.0"] == sources(look)
+    assert "nvmlShutdown" not in stub.calls()
+    stub.heal()
+    look = watch.until(lambda look: states(look) == [GpuState.OK] * 2, step_s=1.0)
+    assert () == look.faults
+
+
+@pytest.mark.parametrize("function", ["nvmlInitWithFlags", "nvmlDeviceGetCount_v2"])
+@pytest.mark.parametrize("how", [HANG, CRASH])
+def test_a_driver_that_hangs_or_crashes_as_a_whole_costs_the_figures(stub, ticker, function, how):
+    """Nothing waits for it; it is tried again later and later, and found well again."""
+    stub.fail(function, how)
+    watch = ticker(stub, start_deadline_s=30.0)
+    watch.wait_for_call(function)
+
+    look = watch.until(lambda look: look.faults, step_s=0.5)
+
+    assert ["gpu.reader"] == sources(look)
+    assert () == look.gpus
+    stub.heal()
+    look = watch.until(lambda look: len(look.gpus) == 2, step_s=0.2)
+    assert () == look.faults
+
+
+def test_old_figures_are_never_shown_as_new(stub, ticker):
+    """A driver that goes silent: its cards are there, without a figure."""
+    stub.set(0, used=9 * GIB)
+    watch = ticker(stub)
+    read_mono_s = watch.reading().read_mono_s
+    stub.fail("nvmlEventSetWait_v2", HANG)
+    stub.reset_calls()
+    watch.tick(1)
+    watch.wait_for_call("nvmlEventSetWait_v2")
+
+    for _ in range(9):
+        look = watch.tick(1)
+        assert look.read_mono_s in (None, read_mono_s)
+    look = watch.tick(2)
+
+    assert [GpuState.SILENT] * 2 == states(look)
+    assert (None, None) == (look.gpus[0].memory_used_bytes, look.read_mono_s)
+
+
+def test_tries_come_later_and_later(stub, ticker):
+    """A driver that crashes each time is not asked each second for ever."""
+    stub.fail("nvmlInitWithFlags", CRASH)
+    watch = ticker(stub)
+
+    watch.until(lambda look: watch.now > 2000, step_s=15.0)
+
+    # 1, 2, 4 ... 256, 300, 300: ten tries in a thousand seconds, and the first.
+    assert 5 <= stub.calls()["nvmlInitWithFlags"] <= 12
+
+
+def test_cards_that_appear_vanish_and_come_back_are_followed(stub, ticker):
+    """Indices move as nvidia-smi's do; who is missed is said to be lost."""
+    watch = ticker(stub)
+    watch.reading()
+    third = stub.add_card()
+    watch.until(lambda look: len(look.gpus) == 3, step_s=0.3)
+    stub.remove_card(0)
+
+    def moved(look):
+        ready = {gpu.uuid: gpu.index for gpu in look.gpus if gpu.state is GpuState.OK}
+        return [0, 1] == list(ready.values())
+
+    look = watch.until(moved, step_s=0.3)
+
+    by_uuid = {gpu.uuid[4:12]: gpu for gpu in look.gpus}
+    assert GpuState.LOST is by_uuid["00000000"].state
+    assert (0, 1) == (by_uuid["00000001"].index, by_uuid[f"{third:08x}"].index)
+    stub.set(0, uuid="GPU-00000000-1111-2222-3333-444444444444", present=1)
+    look = watch.until(lambda look: states(look) == [GpuState.OK] * 3, step_s=0.3)
+    assert [0, 1, 2] == [gpu.index for gpu in look.gpus]
+    assert () == look.faults
+
+
+def test_a_card_given_to_another_driver_is_no_loss(stub, ticker, root):
+    """A virtual machine has it now."""
+    root.card("0000:05:00.0", driver="nvidia")
+    root.card("0000:06:00.0", driver="nvidia")
+    watch = ticker(stub)
+    watch.reading()
+    stub.remove_card(0)
+    root.card("0000:05:00.0", driver="vfio-pci")
+
+    look = watch.until(lambda look: len(look.gpus) == 1, step_s=0.3)
+
+    assert () == look.faults
+
+
+def test_a_library_that_is_removed_is_an_absence_once_its_reader_is_gone(stub, ticker):
+    """Who has it loaded goes on with it."""
+    watch = ticker(stub, find_library=lambda env, root: _if_there(stub))
+    watch.reading()
+    stub.uninstall()
+    watch.now += 61
+    assert 2 == len(watch.reading().gpus)
+
+    os.kill(watch.watch.reader_pid, signal.SIGKILL)
+
+    look = watch.until(lambda look: look.absent is not None, step_s=0.1)
+    assert ((), ()) == (look.gpus, look.faults)
+
+
+@pytest.mark.parametrize("what", ["raise ImportError('no pynvml here')", "1/0"])
+def test_a_broken_binding_is_a_fault(stub, ticker, tmp_path, what):
+    """It names the package; nothing else of the watch fails."""
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    (folder / "pynvml.py").write_text(what + "\n")
+
+    watch = ticker(stub, env={**stub.env(), "PYTHONPATH": str(folder)})
+    look = watch.until(lambda look: look.faults)
+
+    assert ["gpu.reader"] == sources(look)
+    assert "pip install nvidia-ml-py" in look.faults[0].remedy
+
+
+@pytest.mark.parametrize(
+    "says", ["no json", "[1]", "{}", '{"ready": 5}', '{"ready": {}}\n{"id": 1, "card": 7}']
+)
+def test_a_reader_that_talks_nonsense_is_started_anew(stub, ticker, tmp_path, says):
+    """A damaged process is no source of figures."""
+    script = tmp_path / "reader.py"
+    script.write_text(f"import sys\nprint({says!r}, flush=True)\nsys.stdin.read()\n")
+    watch = ticker(stub, reader_argv=(sys.executable, str(script)))
+
+    look = watch.until(lambda look: look.faults, step_s=0.05)
+
+    assert ["gpu.reader"] == sources(look)
+    assert () == look.gpus
+
+
+def test_a_reader_that_cannot_be_started_is_a_fault(stub, ticker):
+    """The interpreter was removed by an update, say."""
+    look = ticker(stub, reader_argv=("/nonexistent/python",)).tick()
+
+    assert ["gpu.reader"] == sources(look)
+    assert "cannot be started" in look.faults[0].message
+
+
+def test_the_reader_goes_with_the_daemon_even_in_a_hung_call(stub, tmp_path):
+    """Killed without a word: no reader stays behind."""
+    stub.fail("nvmlDeviceGetTemperature", HANG)
+    program = textwrap.dedent(
+        """
+        import time
+        from watchdog_app.sensors.gpu.watch import GpuWatch
+        watch = GpuWatch(kernel_log=None)
+        while True:
+            watch.read(time.monotonic(), True)
+            print(watch.reader_pid, flush=True)
+            time.sleep(0.05)
+        """
+    )
+    daemon = subprocess.Popen(
+        [sys.executable, "-c", program], env=stub.env(), stdout=subprocess.PIPE, text=True
+    )
+    reader = int(daemon.stdout.readline())
+    give_up = time.monotonic() + 60
+    while not stub.calls().get("nvmlDeviceGetTemperature"):
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+
+    daemon.kill()
+    daemon.wait()
+    daemon.stdout.close()
+
+    while Path(f"/proc/{reader}/stat").exists() and time.monotonic() < give_up:
+        if Path(f"/proc/{reader}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            break
+        time.sleep(0.02)
+    assert time.monotonic() < give_up
+
+
+def test_the_reader_is_a_modest_process_of_its_own(stub, ticker):
+    """Lower in priority, in its own session, without the user's CUDA settings and preloads."""
+    env = {**stub.env(), "CUDA_VISIBLE_DEVICES": "", "LD_PRELOAD": "", "SECRET_TOKEN": "x"}
+    watch = ticker(stub, env=env)
+    watch.reading()
+    pid = watch.watch.reader_pid
+
+    environ = Path(f"/proc/{pid}/environ").read_bytes()
+    argv = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+
+    assert os.getpriority(os.PRIO_PROCESS, pid) > os.getpriority(os.PRIO_PROCESS, 0)
+    assert os.getsid(pid) == pid
+    assert b"SECRET_TOKEN" not in environ
+    assert b"CUDA_VISIBLE_DEVICES" not in environ
+    assert b"watchdog_app.sensors.gpu.reader" in argv
+    descriptors = {os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+    assert 2 == sum(name.startswith("pipe:") for name in descriptors), descriptors
+
+
+def test_the_reader_ends_when_the_watch_is_closed(stub, ticker):
+    """And leaves no zombie."""
+    watch = ticker(stub)
+    watch.reading()
+    pid = watch.watch.reader_pid
+
+    watch.watch.close()
+
+    assert not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.cgroup
+@pytest.mark.skipif(
+    os.getuid() != 0 or not os.access("/sys/fs/cgroup/freezer", os.W_OK),
+    reason="needs root and a freezer control group (cgroup v1)",
+)
+def test_readers_that_cannot_be_ended_do_not_pile_up(stub, ticker):
+    """A frozen process dies of SIGKILL as little as one in a hung system call."""
+    group = Path(f"/sys/fs/cgroup/freezer/watchdog-gpu-{os.getpid()}")
+    group.mkdir()
+    frozen = []
+    stub.fail("nvmlDeviceGetTemperature", HANG)
+    watch = ticker(stub)
+    try:
+        for _ in range(2):
+            watch.until(lambda look: watch.watch.reader_pid, step_s=1.0)
+            frozen.append(watch.watch.reader_pid)
+            (group / "cgroup.procs").write_text(str(frozen[-1]))
+            (group / "freezer.state").write_text("FROZEN")
+            while watch.watch.reader_pid == frozen[-1]:
+                watch.tick(1000.0 * 101)
+        look = watch.until(
+            lambda look: any("cannot be ended" in fault.message for fault in look.faults),
+            step_s=50.0,
+        )
+        assert watch.watch.reader_pid is None
+        assert any("Restart the machine" in (fault.remedy or "") for fault in look.faults)
+    finally:
+        (group / "freezer.state").write_text("THAWED")
+        stub.heal()
+        give_up = time.monotonic() + 30
+        while (group / "cgroup.procs").read_text().strip() and time.monotonic() < give_up:
+            watch.tick()
+            time.sleep(0.02)
+        group.rmdir()
+    look = watch.until(lambda look: states(look) == [GpuState.OK] * 2, step_s=10.0)
+    assert () == look.faults
+
+
+def test_an_unsupported_question_is_not_asked_again_each_second(stub, ticker):
+    """A card that cannot tell costs no calls."""
+    stub.fail("nvmlDeviceGetPowerUsage", NOT_SUPPORTED)
+    stub.fail("nvmlDeviceGetTotalEccErrors", MISSING)
+    watch = ticker(stub)
+    watch.reading()
+    stub.reset_calls()
+
+    for _ in range(15):
+        watch.reading()
+
+    assert "nvmlDeviceGetPowerUsage" not in stub.calls()
+    assert "nvmlDeviceGetTotalEccErrors" not in stub.calls()

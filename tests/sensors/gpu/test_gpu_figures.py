@@ -1,0 +1,387 @@
+"""What is read of a card, through the real binding and a driver of our own."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import time
+
+import pytest
+from gpu_stub.driver_stub import (
+    GIB,
+    MISSING,
+    NO_PERMISSION,
+    NOT_AVAILABLE,
+    NOT_SUPPORTED,
+    UNKNOWN,
+    DriverStub,
+)
+
+from watchdog_app.core.hardware import GpuProcess, GpuState
+from watchdog_app.sensors.gpu.driver import host_memory
+
+
+def test_every_figure_of_a_card_is_read(stub, ticker):
+    """All that the record holds, each from its own question."""
+    stub.set(
+        1, used=5 * GIB, reserved=GIB, utilization=87, temperature=71, fan=55, power_mw=301_500
+    )
+    stub.set(1, limit_mw=320_000, reasons=0x4, ecc=3, remap_pending=1, recovery=1)
+    stub.processes(1, [(os.getpid(), 4 * GIB)])
+
+    look = ticker(stub).reading()
+
+    gpu = look.gpus[1]
+    assert gpu.uuid == "GPU-00000001-1111-2222-3333-444444444444"
+    assert (1, "NVIDIA GeForce RTX 3090", "00000000:06:00.0") == (gpu.index, gpu.name, gpu.bus_id)
+    assert GpuState.OK is gpu.state
+    assert (5 * GIB, GIB, 24 * GIB) == (
+        gpu.memory_used_bytes,
+        gpu.memory_reserved_bytes,
+        gpu.memory_total_bytes,
+    )
+    assert (87, 71, 95, 98) == (
+        gpu.utilization_percent,
+        gpu.temperature_c,
+        gpu.slowdown_c,
+        gpu.shutdown_c,
+    )
+    assert (55, 301.5, 320, 0x4) == (
+        gpu.fan_percent,
+        gpu.power_w,
+        gpu.power_limit_w,
+        gpu.throttle_reasons,
+    )
+    assert (3, True, False, "reset") == (
+        gpu.ecc_uncorrected,
+        gpu.remap_pending,
+        gpu.remap_failed,
+        gpu.recovery_action,
+    )
+    assert (GpuProcess(os.getpid(), 4 * GIB),) == gpu.processes
+    assert () == gpu.notes
+    assert ("570.124.06", 12080) == (look.driver_version, look.cuda_version)
+    assert () == look.faults
+
+
+@pytest.mark.parametrize("cards", [0, 1, 8, 16])
+def test_any_number_of_cards_is_read(tmp_path, ticker, cards):
+    """In the order in which nvidia-smi counts; none is none, and no fault."""
+    look = ticker(DriverStub(tmp_path, cards=cards)).reading()
+
+    assert list(range(cards)) == [gpu.index for gpu in look.gpus]
+    assert () == look.faults
+
+
+def test_figures_follow_the_driver(stub, ticker):
+    """The next reading has the next figures, and says when they were true."""
+    watch = ticker(stub)
+    first = watch.reading()
+    stub.set(0, used=7 * GIB)
+
+    second = watch.reading()
+
+    assert (0, 7 * GIB) == (first.gpus[0].memory_used_bytes, second.gpus[0].memory_used_bytes)
+    assert first.read_mono_s < second.read_mono_s <= watch.now
+
+
+def test_reserved_memory_is_not_taken_for_used(stub, ticker):
+    """The old question counts what the driver reserves: asked only where there is no other."""
+    stub.set(0, used=2 * GIB, reserved=GIB)
+    stub.set(1, used=2 * GIB, reserved=GIB)
+    stub.fail("nvmlDeviceGetMemoryInfo_v2", MISSING, card=1)
+
+    new, old = ticker(stub).reading().gpus
+
+    assert (2 * GIB, GIB) == (new.memory_used_bytes, new.memory_reserved_bytes)
+    assert (3 * GIB, None) == (old.memory_used_bytes, old.memory_reserved_bytes)
+
+
+@pytest.mark.parametrize("how", ["not supported", "nothing"])
+def test_a_board_without_memory_of_its_own_has_the_hosts(stub, ticker, how):
+    """GB10 and Jetson: the host's RAM is the limit, and that is said."""
+    if how == "nothing":
+        stub.set(0, total=0, reserved=0)
+    else:
+        stub.fail("nvmlDeviceGetMemoryInfo", NOT_SUPPORTED, card=0)
+        stub.fail("nvmlDeviceGetMemoryInfo_v2", NOT_SUPPORTED, card=0)
+
+    watch = ticker(stub)
+    gpu, other = watch.reading().gpus
+
+    assert gpu.unified_memory
+    assert host_memory()[1] == gpu.memory_total_bytes
+    assert 0 < gpu.memory_used_bytes < gpu.memory_total_bytes
+    assert any("shares the host's RAM" in note for note in gpu.notes)
+    assert not other.unified_memory
+    assert watch.reading().gpus[0].unified_memory
+
+
+def test_a_driver_without_answers_leaves_every_figure_unknown(stub, ticker):
+    """N/A everywhere: the card is there, nothing is 0, and why is said."""
+    stub.fail_all(NOT_SUPPORTED, card=0)
+    for name in ("HandleByIndex_v2", "UUID", "Name", "PciInfo_v3", "MemoryInfo_v2", "MemoryInfo"):
+        stub.fail(f"nvmlDeviceGet{name}", 0, card=0)
+
+    gpu = ticker(stub).reading().gpus[0]
+
+    assert GpuState.OK is gpu.state
+    assert [None] * 8 == [
+        gpu.utilization_percent,
+        gpu.temperature_c,
+        gpu.fan_percent,
+        gpu.power_w,
+        gpu.power_limit_w,
+        gpu.throttle_reasons,
+        gpu.ecc_uncorrected,
+        gpu.remap_failed,
+    ]
+    assert "Power: this card does not tell." in gpu.notes
+
+
+@pytest.mark.parametrize(
+    ("fields", "missing", "note"),
+    [
+        ({"power_mw": 593_000, "limit_mw": 115_000}, "power_w", "593 W with a limit of 115 W"),
+        ({"temperature": 0}, "temperature_c", "0 °C: not believed"),
+        ({"temperature": 4_000_000_000}, "temperature_c", "not believed"),
+        ({"utilization": 250}, "utilization_percent", "250 %: not believed"),
+        ({"limit_mw": 0}, "power_limit_w", "Power limit: the driver says 0 W"),
+        ({"fan": 60_000}, "fan_percent", "Fan: the driver says 60000 %"),
+        ({"used": 25 * GIB, "reserved": 0}, "memory_used_bytes", "more is used than there is"),
+    ],
+)
+def test_figures_that_cannot_be_are_not_shown(stub, ticker, fields, missing, note):
+    """None and a note in place of nonsense; the card's other figures stay."""
+    stub.set(0, **fields)
+
+    gpu = ticker(stub).reading().gpus[0]
+
+    assert getattr(gpu, missing) is None
+    assert any(note in each for each in gpu.notes), gpu.notes
+    assert GpuState.OK is gpu.state
+
+
+def test_power_without_a_limit_is_believed_unless_the_card_is_idle(stub, ticker):
+    """593 W at idle, as some laptop cards say that tell no limit."""
+    stub.fail("nvmlDeviceGetEnforcedPowerLimit", NOT_SUPPORTED)
+    stub.set(0, power_mw=593_000, utilization=0)
+    stub.set(1, power_mw=593_000, utilization=99)
+
+    idle, busy = ticker(stub).reading().gpus
+
+    assert (None, 593) == (idle.power_w, busy.power_w)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected", "note"),
+    [
+        ({"slowdown": 0, "shutdown": 98, "margin": 20, "temperature": 70}, (90, 98), "left"),
+        ({"slowdown": 0, "shutdown": 97}, (92, 97), "from the shutdown"),
+        ({"slowdown": 0, "shutdown": 0}, (90, 95), "is assumed"),
+        ({"slowdown": 88, "shutdown": 0}, (88, 93), "above the slowdown"),
+        ({"slowdown": 255, "shutdown": 0}, (90, 95), "is assumed"),
+    ],
+)
+def test_temperature_limits_are_found_otherwise(stub, ticker, fields, expected, note):
+    """They are being withdrawn on newer cards: the margin, or what is usual, and that is said."""
+    stub.set(0, **fields)
+    if "margin" not in fields:
+        stub.fail("nvmlDeviceGetMarginTemperature", MISSING, card=0)
+
+    gpu = ticker(stub).reading().gpus[0]
+
+    assert expected == (gpu.slowdown_c, gpu.shutdown_c)
+    assert any(note in each for each in gpu.notes), gpu.notes
+
+
+def test_older_drivers_are_asked_older_questions(stub, ticker):
+    """Throttle reasons, temperature and processes by the names that this driver knows."""
+    stub.fail("nvmlDeviceGetCurrentClocksEventReasons", MISSING)
+    stub.fail("nvmlDeviceGetTemperature", MISSING)
+    stub.fail("nvmlDeviceGetComputeRunningProcesses_v3", MISSING)
+    stub.fail("nvmlDeviceGetGraphicsRunningProcesses_v3", MISSING)
+    stub.set(0, reasons=0x40, temperature=66)
+    stub.processes(0, [(os.getpid(), GIB)])
+
+    gpu = ticker(stub).reading().gpus[0]
+
+    assert (0x40, 66) == (gpu.throttle_reasons, gpu.temperature_c)
+    assert (GpuProcess(os.getpid(), GIB),) == gpu.processes
+
+
+def test_a_name_that_is_no_text_is_shown_as_far_as_it_is(stub, ticker):
+    """The binding raises UnicodeDecodeError for it."""
+    stub.set(0, name=b"GeForce \xff\xfe 3090\n")
+
+    gpu = ticker(stub).reading().gpus[0]
+
+    assert "GeForce \ufffd\ufffd 3090?" == gpu.name
+    assert GpuState.OK is gpu.state
+
+
+def test_what_the_driver_refuses_is_said(stub, ticker):
+    """No permission for one figure, an unknown error for another; the rest is read."""
+    stub.fail("nvmlDeviceGetPowerUsage", NO_PERMISSION, card=0)
+    stub.fail("nvmlDeviceGetUtilizationRates", 4242, card=0)
+
+    gpu = ticker(stub).reading().gpus[0]
+
+    assert (None, None, 40) == (gpu.power_w, gpu.utilization_percent, gpu.temperature_c)
+    assert "Power: the driver tells it to root alone." in gpu.notes
+    assert any(note.startswith("Utilisation: the driver answers with") for note in gpu.notes)
+
+
+def test_a_figure_comes_back_when_the_driver_has_it_again(stub, ticker):
+    """An error that passes leaves no note behind."""
+    watch = ticker(stub)
+    stub.fail("nvmlDeviceGetPowerUsage", UNKNOWN, card=0)
+    assert watch.reading().gpus[0].power_w is None
+    stub.heal()
+
+    gpu = watch.reading().gpus[0]
+
+    assert (25, ()) == (gpu.power_w, gpu.notes)
+
+
+def test_memory_by_process_that_is_not_known_is_none(stub, ticker):
+    """2**64-1 is the driver's N/A, and 0 bytes is what some containers say."""
+    done = subprocess.Popen(["sleep", "100"])
+    try:
+        stub.processes(0, [(os.getpid(), NOT_AVAILABLE)])
+        stub.processes(1, [(done.pid, 0)])
+
+        unknown, nothing = ticker(stub).reading().gpus
+    finally:
+        done.kill()
+        done.wait()
+
+    assert (GpuProcess(os.getpid(), None),) == unknown.processes
+    assert (GpuProcess(done.pid, None),) == nothing.processes
+    assert any("does not tell" in note for note in unknown.notes)
+    assert any("0 bytes" in note for note in nothing.notes)
+
+
+def test_pids_that_are_not_ours_are_foreign(stub, ticker, tmp_path):
+    """Another container's processes hold memory as well: they are listed."""
+    (tmp_path / "proc" / "77").mkdir(parents=True)
+    stub.processes(0, [(77, GIB), (78, 2 * GIB)])
+
+    gpu = ticker(stub, proc=str(tmp_path / "proc")).reading().gpus[0]
+
+    assert (GpuProcess(77, GIB), GpuProcess(78, 2 * GIB, foreign=True)) == gpu.processes
+
+
+def test_a_process_that_computes_and_draws_is_listed_once(stub, ticker):
+    """Both lists hold it, with the same memory."""
+    stub.processes(0, [(os.getpid(), GIB)], graphics=[(os.getpid(), GIB), (1, GIB // 2)])
+
+    gpu = ticker(stub).reading().gpus[0]
+
+    assert {1: GIB // 2, os.getpid(): GIB} == {p.pid: p.memory_bytes for p in gpu.processes}
+
+
+def test_garbled_process_records_are_read_by_the_older_question(stub, ticker):
+    """Some 535 drivers wrote 32 bytes where 24 belong: pids made of other fields."""
+    stub.set_record_bytes(32)
+    running = [(1, GIB), (os.getpid(), 2 * GIB), (os.getppid(), 3 * GIB)]
+    stub.processes(0, running)
+
+    gpu = ticker(stub).reading().gpus[0]
+
+    assert dict(running) == {p.pid: p.memory_bytes for p in gpu.processes}
+    assert not any(p.foreign for p in gpu.processes)
+
+
+def test_garbled_records_without_an_older_question_are_said(stub, ticker):
+    """What can be no process is left out, and a note says why the list is short."""
+    stub.set_record_bytes(32)
+    stub.fail("nvmlDeviceGetComputeRunningProcesses_v2", MISSING)
+    stub.processes(0, [(os.getpid(), GIB), (1, GIB), (2, GIB)])
+
+    gpu = ticker(stub).reading().gpus[0]
+
+    assert GpuProcess(os.getpid(), GIB) in gpu.processes
+    assert all(0 < p.pid < 2**22 for p in gpu.processes)
+    assert any("garbled" in note for note in gpu.notes)
+
+
+def test_mig_instances_are_devices_of_their_own(stub, ticker):
+    """Behind their card, whose memory is counted once."""
+    first, second = stub.partition(1, 2)
+    stub.set(first, used=3 * GIB)
+    stub.processes(second, [(os.getpid(), 2 * GIB)])
+
+    look = ticker(stub).reading()
+
+    _, card, one, two = look.gpus
+    assert [0, 1, 1, 1] == [gpu.index for gpu in look.gpus]
+    assert (None, None, ()) == (card.memory_used_bytes, card.memory_total_bytes, card.processes)
+    assert 40 == card.temperature_c
+    assert (card.uuid, card.uuid) == (one.parent_uuid, two.parent_uuid)
+    assert (3 * GIB, 5 * GIB) == (one.memory_used_bytes, one.memory_total_bytes)
+    assert (GpuProcess(os.getpid(), 2 * GIB),) == two.processes
+    assert (None, None) == (one.temperature_c, one.power_w)
+    assert () == look.faults
+
+
+def test_a_mig_instance_that_is_taken_down_is_no_loss(stub, ticker):
+    """It is gone from the list, and nothing is said."""
+    _, second = stub.partition(1, 2)
+    watch = ticker(stub)
+    assert 4 == len(watch.reading().gpus)
+    stub.remove_card(second)
+    watch.now += 20
+
+    look = watch.until(lambda look: len(look.gpus) == 3, step_s=0.2)
+
+    assert () == look.faults
+
+
+def test_dear_questions_are_asked_less_often(stub, ticker):
+    """Memory each second, process lists every five, fans every ten."""
+    stub.processes(0, [(os.getpid(), GIB)])
+    watch = ticker(stub)
+    watch.reading()
+    stub.reset_calls()
+
+    for _ in range(20):
+        watch.reading()
+
+    calls = stub.calls()
+    assert 40 == calls["nvmlDeviceGetMemoryInfo_v2"]
+    assert 2 * 4 * 2 >= calls["nvmlDeviceGetComputeRunningProcesses_v3"]
+    assert 2 * 2 >= calls["nvmlDeviceGetFanSpeed"]
+    assert "nvmlInitWithFlags" not in calls
+    assert "nvmlDeviceGetName" not in calls
+
+
+def test_processes_are_listed_at_once_when_memory_moves(stub, ticker):
+    """Somebody came: who, is not a matter of seconds."""
+    watch = ticker(stub)
+    watch.reading()
+    stub.set(0, used=4 * GIB)
+    stub.processes(0, [(os.getpid(), 4 * GIB)])
+
+    gpu = watch.reading().gpus[0]
+
+    assert (GpuProcess(os.getpid(), 4 * GIB),) == gpu.processes
+
+
+@pytest.mark.parametrize(("computing", "most"), [(False, 6), (True, 25)])
+def test_an_idle_machine_is_asked_less_often(stub, ticker, computing, most):
+    """Each second while somebody computes, every five seconds otherwise."""
+    stub.processes(0, [(os.getpid(), GIB)] if computing else [])
+    watch = ticker(stub)
+    watch.reading()
+    stub.reset_calls()
+
+    for _ in range(20):
+        watch.tick(1.0, busy=False)
+        select.select(watch.watch.fds(), [], [], 0.1)
+        time.sleep(0.01)
+        watch.watch.collect(watch.now)
+
+    asked = stub.calls()["nvmlEventSetWait_v2"]
+    assert most - 5 <= asked <= most

@@ -1,0 +1,109 @@
+"""Where the driver library is found, on trees of files."""
+
+from __future__ import annotations
+
+import pytest
+
+from watchdog_app.sensors.gpu.library import find, module_version
+from watchdog_app.sensors.gpu.pci import short_address
+
+NAME = "libnvidia-ml.so.1"
+
+
+def _put(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"")
+    return str(path)
+
+
+def test_no_library_is_none(tmp_path):
+    """On a machine without a driver, and for another operating system."""
+    assert find({}, str(tmp_path), "linux") is None
+    assert find({}, str(tmp_path), "darwin") is None
+    assert find({"WINDIR": str(tmp_path)}, "", "win32") is None
+
+
+def test_the_loaders_own_path_goes_first(tmp_path):
+    """As it does for the loader."""
+    mine = _put(tmp_path / "mine" / NAME)
+    _put(tmp_path / "usr/lib/x86_64-linux-gnu" / NAME)
+
+    found = find({"LD_LIBRARY_PATH": f":/none:{tmp_path}/mine"}, str(tmp_path), "linux")
+
+    assert (mine, None) == (found.path, found.folder)
+
+
+def test_the_loaders_cache_is_read(tmp_path):
+    """A library for 32 bits, or one that is gone, is none."""
+    _put(tmp_path / "opt/nv" / NAME)
+    _put(tmp_path / "usr/lib/i386-linux-gnu" / NAME)
+    cache = tmp_path / "etc/ld.so.cache"
+    cache.parent.mkdir()
+    names = ["/gone", "/usr/lib/i386-linux-gnu", "/opt/nv"]
+    entries = b"".join(f"{name}/{NAME}\0".encode() for name in names)
+    cache.write_bytes(b"glibc-ld.so.cache1.1\x03\0\0\0" + NAME.encode() + b"\0" + entries)
+
+    found = find({}, str(tmp_path), "linux", 2**63 - 1)
+
+    assert (f"/opt/nv/{NAME}", None) == (found.path, found.folder)
+
+
+@pytest.mark.parametrize(
+    "folder", ["usr/lib/wsl/lib", "run/opengl-driver/lib", "usr/local/nvidia/lib64"]
+)
+def test_folders_that_the_loader_does_not_know_are_named(tmp_path, folder):
+    """WSL, NixOS, containers: the reader is told where it is."""
+    path = _put(tmp_path / folder / NAME)
+
+    found = find({}, str(tmp_path), "linux")
+
+    assert (path, str(tmp_path / folder)) == (found.path, found.folder)
+
+
+def test_the_version_is_that_of_the_file_behind_the_link(tmp_path):
+    """libnvidia-ml.so.1 is a link to libnvidia-ml.so.570.124.06."""
+    folder = tmp_path / "usr/lib64"
+    _put(folder / "libnvidia-ml.so.570.124.06")
+    (folder / NAME).symlink_to("libnvidia-ml.so.570.124.06")
+
+    assert "570.124.06" == find({}, str(tmp_path), "linux").version
+
+
+def test_windows_keeps_it_elsewhere(tmp_path):
+    """In System32, or with older drivers under Program Files."""
+    old = _put(tmp_path / "Programs" / "NVIDIA Corporation" / "NVSMI" / "nvml.dll")
+    env = {"windir": str(tmp_path), "ProgramFiles": str(tmp_path / "Programs")}
+    assert old == find(env, "", "win32").path
+
+    new = _put(tmp_path / "System32" / "nvml.dll")
+
+    assert new == find(env, "", "win32").path
+
+
+def test_the_modules_version_is_read(tmp_path):
+    """None where no module is loaded."""
+    assert module_version(str(tmp_path)) is None
+    file = tmp_path / "sys/module/nvidia/version"
+    file.parent.mkdir(parents=True)
+    file.write_text("570.124.06\n")
+
+    assert "570.124.06" == module_version(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("bus_id", "address"),
+    [
+        ("00000000:65:00.0", "0000:65:00.0"),
+        ("0000:65:00", "0000:65:00.0"),
+        ("00000001:0A:1F.7", "0001:0a:1f.7"),
+        ("10000000:65:00.0", "10000000:65:00.0"),
+        ("65:00.0", None),
+        ("", None),
+        (None, None),
+        ("a:b:zz", None),
+        ("::", None),
+    ],
+)
+def test_one_address_is_written_in_one_way(bus_id, address):
+    """The driver, the kernel log and sysfs each write it differently."""
+    assert address == short_address(bus_id)

@@ -1,0 +1,200 @@
+"""Xid events from the driver and from the kernel log, each once, for an hour."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from watchdog_app.core.hardware import XidEvent
+from watchdog_app.sensors.gpu.xids import Xids
+from watchdog_app.sensors.kernel_log import KernelLog, LogKind, parse_line, parse_record
+
+FELL = "NVRM: Xid (PCI:0000:05:00): 79, pid=4321, name=python, GPU has fallen off the bus."
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (FELL, ("0000:05:00", 79, 4321, "GPU has fallen off the bus.")),
+        (
+            "NVRM: Xid (PCI:0000:65:00): 31, pid=99, name=kernel, Ch 00000008, intr 10000000. MMU",
+            ("0000:65:00", 31, 99, "Ch 00000008, intr 10000000. MMU"),
+        ),
+        (
+            "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen",
+            ("0000:05:00", 79, None, "GPU has fallen"),
+        ),
+        ("NVRM: Xid (PCI:0001:05:00): 119", ("0001:05:00", 119, None, None)),
+        (
+            "NVRM: Xid (0000:05:00): 13, Graphics Exception",
+            ("0000:05:00", 13, None, "Graphics Exception"),
+        ),
+        (
+            "NVRM: GPU 0000:05:00.0: GPU has fallen off the bus.",
+            ("0000:05:00.0", 79, None, "GPU 0000:05:00.0: GPU has fallen off the bus."),
+        ),
+        (
+            "NVRM: The NVIDIA GPU 0000:05:00.0 (PCI ID: 10de:2204) has fallen off the bus and",
+            (
+                "0000:05:00.0",
+                79,
+                None,
+                "The NVIDIA GPU 0000:05:00.0 (PCI ID: 10de:2204) has fallen off the bus and",
+            ),
+        ),
+    ],
+)
+def test_lines_about_a_card_are_understood(message, expected):
+    """In every form in which drivers have written them."""
+    line = parse_line(message, 5.0)
+
+    assert expected == (line.address, line.code, line.pid, line.text)
+    assert (LogKind.XID, 5.0) == (line.kind, line.mono_s)
+
+
+def test_a_mismatch_is_understood():
+    """It is told whenever a program with the new library meets the old module."""
+    line = parse_line(
+        "NVRM: API mismatch: the client 'python' (pid 7) has the version 575.51, but", 1.0
+    )
+
+    assert LogKind.MISMATCH is line.kind
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["", "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.124.06", "Xid (PCI:0000:05:00): 79",
+     "NVRM: Xid (PCI:): 79", "NVRM: Xid (PCI:0000:05:00): ", "python: fallen off the bus"],
+)  # fmt: skip
+def test_other_lines_are_none(message):
+    """Nothing is read into them."""
+    assert parse_line(message, 0.0) is None
+
+
+def test_words_of_the_driver_are_made_plain():
+    """They are untrusted: no control characters, no endless line."""
+    line = parse_line(f"NVRM: Xid (PCI:0000:05:00): 13, \x1b[31mred\n{'x' * 5000}", 0.0)
+
+    assert line is None or (line.text.isprintable() and len(line.text) <= 200)
+    line = parse_line(f"NVRM: Xid (PCI:0000:05:00): 13, \x1b[31m{'x' * 5000}", 0.0)
+    assert line.text.isprintable()
+    assert 200 == len(line.text)
+
+
+@pytest.mark.parametrize(
+    ("record", "code"),
+    [
+        (f"4,1234,5000000,-;{FELL}\n SUBSYSTEM=pci\n DEVICE=+pci:0000:05:00.0\n".encode(), 79),
+        (f"12,1234,5000000,-;{FELL}\n".encode(), None),  # a person wrote it
+        (f"4,1234;{FELL}".encode(), None),
+        (f"x,1,y,-;{FELL}".encode(), None),
+        (b"NVRM", None),
+        (b"4,1,2,-;NVRM: \xff\xfe Xid", None),
+    ],
+)
+def test_records_of_the_kernels_own_are_understood(record, code):
+    """What a program writes into the log is not the driver's word."""
+    line = parse_record(record)
+
+    assert code == (line.code if line else None)
+    if line:
+        assert 5.0 == line.mono_s
+
+
+def test_a_log_that_may_not_be_read_is_no_error(tmp_path):
+    """Most users may not."""
+    log = KernelLog(str(tmp_path / "none"))
+
+    assert [] == log.read()
+    assert not log.readable
+    log.close()
+
+
+def test_the_kernels_own_log_can_be_read():
+    """Where we may: it ends, and says nothing of cards that there are not."""
+    log = KernelLog()
+    try:
+        for _ in range(50):
+            log.read()
+        assert [] == log.read()
+    finally:
+        log.close()
+
+
+def _log(tmp_path) -> tuple[str, int]:
+    """A log that gives a record a read, as /dev/kmsg does: a pipe in packet mode."""
+    reader, writer = os.pipe2(os.O_DIRECT | os.O_NONBLOCK)
+    return f"/proc/self/fd/{reader}", writer
+
+
+def test_one_event_told_by_both_is_one(stub, ticker, tmp_path):
+    """The driver gives the moment, the log pid and words."""
+    path, writer = _log(tmp_path)
+    watch = ticker(stub, kernel_log=path)
+    watch.reading()
+    stub.xid(0, 79)
+    os.write(writer, f"4,1,{int(watch.now * 1e6)},-;{FELL}".encode())
+    stub.xid(1, 13)
+
+    look = watch.reading()
+
+    first, second = look.gpus
+    assert [(79, 4321, "GPU has fallen off the bus.")] == [
+        (xid.code, xid.pid, xid.text) for xid in first.xids
+    ]
+    assert [13] == [xid.code for xid in second.xids]
+    assert abs(first.xids[0].at_unix_s - (watch.unix + watch.now)) < 5
+    os.close(writer)
+
+
+def test_an_event_stays_for_an_hour_and_outlives_its_card(stub, ticker, tmp_path):
+    """When the card is lost its last word is what tells why."""
+    watch = ticker(stub)
+    watch.reading()
+    stub.xid(0, 79)
+    watch.reading()
+    stub.lose(0)
+
+    assert [79] == [xid.code for xid in watch.reading().gpus[0].xids]
+    watch.now += 3500
+    assert [79] == [xid.code for xid in watch.reading().gpus[0].xids]
+    watch.now += 120
+    assert () == watch.reading().gpus[0].xids
+
+
+def test_events_of_before_the_daemon_are_found_in_the_log(stub, ticker, tmp_path):
+    """Those of the last hour; what is older is history."""
+    path, writer = _log(tmp_path)
+    watch = ticker(stub, kernel_log=path)
+    watch.now = 10_000.0
+    os.write(writer, f"4,1,{int(2000e6)},-;{FELL}".encode())
+    os.write(writer, f"4,2,{int(9000e6)},-;{FELL.replace('79', '48')}".encode())
+
+    look = watch.reading()
+
+    assert [48] == [xid.code for xid in look.gpus[0].xids]
+    assert watch.unix + 9000 == pytest.approx(look.gpus[0].xids[0].at_unix_s, abs=2)
+    os.close(writer)
+
+
+def test_a_flood_of_events_stays_bounded():
+    """A broken card says hundreds a minute; the newest are kept."""
+    xids = Xids()
+    for second in range(1000):
+        xids.add("card", XidEvent(31, float(second)), "driver")
+
+    found = xids.of(("card",), 1000.0)
+
+    assert 64 == len(found)
+    assert 999.0 == found[-1].at_unix_s
+
+
+def test_two_events_of_one_source_are_two():
+    """However close they are."""
+    xids = Xids()
+    xids.add("card", XidEvent(31, 1.0), "log")
+    xids.add("card", XidEvent(31, 1.5), "log")
+    xids.add("card", XidEvent(31, 2.0), "driver")
+
+    assert 2 == len(xids.of(("card",), 3.0))
