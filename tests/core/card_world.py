@@ -9,6 +9,7 @@ A machine with graphics cards made of records, to drive the engine reading by re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -167,7 +168,10 @@ class CardWorld:
             if each is not None:
                 each(float(second))
             self.tick()
-            self.now += 1.0
+            while self.engine.wants_tick:
+                self.now += 0.005
+                self.tick()
+            self.now = math.floor(self.now) + 1.0
         return self
 
     def kinds(self) -> list[str]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from watchdog_app.core import phrases
 from watchdog_app.core.incidents import Hold, IncidentState
 from watchdog_app.core.outlook import CeilingKind, Decision, DecisionKind, Stage
 from watchdog_app.core.records import AgentView, ProcessKey, Task, TaskKind
@@ -141,10 +142,12 @@ def pause(scene: Scene, task: Task) -> Decision:
         work = "it could not be saved, and would otherwise die"
     else:
         work = "it holds no agent, and would otherwise die"
+    kind = scene.reading.key.kind
+    near, hot = phrases.nearing(kind, scene.reading.label), kind is CeilingKind.TEMPERATURE
     decision = scene.decide(
         DecisionKind.PAUSE,
         task,
-        f"{scene.reading.label} is about to run out, {task.name} makes it grow, {work}",
+        f"{near}, {task.name} makes it {'hot' if hot else 'grow'}, {work}",
         deadline_s=max(1.0, min(scene.settings.stages.settle_s, 10 * scene.left_s)),
     )
     incident.pausing[decision.id] = task.key
@@ -171,7 +174,7 @@ def watch_holds(scene: Scene) -> list[Decision]:
             decision = scene.decide(
                 DecisionKind.RESUME,
                 task,
-                f"{scene.reading.label} has room again: {task.name} may run",
+                f"{scene.reading.label}: there is room again, {task.name} may run",
                 {"paused_s": scene.mono_s - hold.since_mono_s},
             )
             hold.resuming = decision.id

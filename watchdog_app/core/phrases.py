@@ -95,6 +95,13 @@ def movement(slope_per_s: float | None, unit: str) -> str:
     return f"{a_minute:+.1f} {'%' if unit == 'ratio' else _SIGNS.get(unit, unit)}/min"
 
 
+def nearing(kind: CeilingKind, label: str) -> str:
+    """`RAM is about to run out`, `GPU 0 is about to switch off from heat`."""
+    if kind is CeilingKind.TEMPERATURE:
+        return f"{heated(label)} is about to switch off from heat"
+    return f"{label} is about to run out"
+
+
 def heated(label: str) -> str:
     """What gets hot, of a ceiling's label: `GPU 0` of `heat of GPU 0 (slows down at 83 °C)`."""
     thing = label.partition(" (")[0]

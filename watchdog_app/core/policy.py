@@ -35,6 +35,9 @@ from watchdog_app.units import format_duration
 _COULD_BE_CHOSEN = 0.75
 # Machines and cards that switch off take everything with them, whoever is to blame.
 _ENDS_ALL = frozenset((CeilingKind.TEMPERATURE, CeilingKind.BATTERY))
+# One that goes on beyond its limit was no exact one: saving every step until the true end would
+# hold the training up for minutes.
+_OVERDUE_S = 20.0
 _MOST_OPEN = 512
 _PAUSE_ANSWER_S = 30.0
 
@@ -153,8 +156,7 @@ class Policy:
                     agent,
                     scene.mono_s,
                     since_mono_s=since,
-                    # Beyond one that does not kill there is time: nothing dies at its edge.
-                    left_s=scene.left_s if scene.reading.lethal else float("inf"),
+                    left_s=_left_s(scene),
                     last=last,
                     reach_s=scene.reach_s,
                 ):
@@ -297,6 +299,16 @@ class Policy:
         if decision_id is not None:
             self._open.pop(decision_id, None)
             self._agents.pop(decision_id, None)
+
+
+def _left_s(scene: Scene) -> float:
+    """Time to the end, for those who save."""
+    reading = scene.reading
+    if not reading.lethal:
+        return float("inf")  # beyond it there is time: nothing dies at its edge
+    if reading.key.kind in _ENDS_ALL and reading.used >= reading.limit:
+        return _OVERDUE_S
+    return scene.left_s
 
 
 def _told(scene: Scene, waiting: Waiting) -> Iterator[Decision]:

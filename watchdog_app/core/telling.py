@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from watchdog_app.core import phrases
 from watchdog_app.core.holding import may_pause
 from watchdog_app.core.incidents import IncidentState, Told
 from watchdog_app.core.outlook import CeilingKind, Decision, DecisionKind, Evidence, Stage
@@ -165,7 +166,9 @@ class Telling:
         return scene.decide(
             DecisionKind.NOTIFY,
             task,
-            f"{scene.reading.label} is no longer about to run out",
+            phrases.nearing(scene.reading.key.kind, scene.reading.label).replace(
+                " is about", " is no longer about", 1
+            ),
             {"topic": Topic.OVER.value},
         )
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+from watchdog_app.core import phrases
 from watchdog_app.core.forecast import Forecaster, Outlook, TrendForecaster
 from watchdog_app.core.outlook import Assessment, Caution, Costs, Regime, Stage
 from watchdog_app.core.settings import StageSettings, WatchSettings
-from watchdog_app.units import format_bytes, format_duration
+from watchdog_app.units import format_duration
 
 _UNKNOWN_SAVE_S = 5.0  # half a gigabyte to a slow disk
 _UNKNOWN_STEP_S = 1.0
@@ -35,7 +36,6 @@ _WORDS = {
     Regime.SAWTOOTH: "up and down",
     Regime.BURST: "in bursts",
 }
-_UNITS = {"celsius": "°C", "watts": "W"}
 
 
 class CeilingWatch:
@@ -165,21 +165,15 @@ class CeilingWatch:
         return self._words
 
     def _word(self, used: float, limit: float, outlook: Outlook) -> str:
-        level = f"{self._figure(used)} of {self._figure(limit)}"
+        level = phrases.level(used, limit, self._unit)
         forecast = outlook.forecast
         if forecast is None:
             return f"{_WORDS[outlook.regime]}; {level}"
-        rising = f"rising {self._figure(outlook.slope_per_s)}/s"
+        moving = phrases.movement(outlook.slope_per_s, self._unit).lstrip("+-")
+        rising = f"{'draining' if self._unit == 'ratio' else 'rising'} {moving}".rstrip()
         if outlook.span_s >= 1.0:
             rising += f" for {format_duration(outlook.span_s)}"
         return f"{rising}, {_WORDS[outlook.regime]}; {level}"
-
-    def _figure(self, value: float) -> str:
-        if self._unit == "bytes":
-            return format_bytes(value)
-        if self._unit == "ratio":
-            return f"{100.0 * value:.3g} %"
-        return f"{value:.4g} {_UNITS.get(self._unit, self._unit)}"
 
 
 def _low(eta_s: float | None) -> float | None:
