@@ -187,6 +187,13 @@ def test_the_kernel_powers_off_at_a_critical_trip_point(tree, reader):
     assert [("mainboard", 41.0, 90.0, 103.0)] == told(reader)
 
 
+def test_a_passive_trip_point_that_is_passed_all_day_is_not_believed(tree, reader):
+    """Firmware that names 50 degrees."""
+    tree.zone(0, "acpitz", 41000, ("critical", 103000), ("passive", 50000))
+
+    assert [("mainboard", 41.0, None, 103.0)] == told(reader)
+
+
 def test_hot_stands_for_slowing_down_where_there_is_no_passive_one(tree, reader):
     """It is the last word before critical."""
     tree.zone(0, "acpitz", 41000, ("critical", 103000), ("hot", 98000))

@@ -27,6 +27,7 @@ _INPUT = re.compile(r"(temp|fan)(\d+)_input")
 _TRIP = re.compile(r"trip_point_(\d+)_type")
 # A sensor that is not connected shows -128, -62, 0, 127 or 255; a disk without a threshold 65261.
 _COLDEST_C, _HOTTEST_C = 1.0, 126.0
+_LOWEST_PASSIVE_C = 70.0
 _LOWEST_LIMIT_C, _HIGHEST_LIMIT_C = 40.0, 130.0
 _CPU_LABEL = re.compile(r"CPU|PECI|TSI0|SMBUSMASTER 0", re.IGNORECASE)
 _CPU_ZONE = re.compile(r"x86_pkg_temp|(cpu|soc|bigcore|cluster|tcpu)[-_0-9a-z]*", re.IGNORECASE)
@@ -194,8 +195,10 @@ def _trips(path: str) -> tuple[float | None, float | None]:
         if found is not None and degrees is not None:
             found.append(degrees)
     shutdown = min(critical, default=None)
-    # Where two are passive, the lower one only switches the regulation on.
-    slowdown = max(passive, default=min(hot, default=None))
+    # Where two are passive, the lower one only switches the regulation on. Some firmware names 50
+    # degrees, and a machine that computes is above that all day.
+    believed = [each for each in passive if each >= _LOWEST_PASSIVE_C]
+    slowdown = max(believed, default=min(hot, default=None))
     if slowdown is not None and shutdown is not None and slowdown >= shutdown:
         slowdown = None
     return slowdown, shutdown

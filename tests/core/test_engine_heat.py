@@ -1,0 +1,179 @@
+"""Heat and an empty battery through the whole engine: who is saved, told, paused, left alone."""
+
+from __future__ import annotations
+
+import math
+
+from watchdog_app.core.ceilings import readings
+from watchdog_app.core.engine import Engine
+from watchdog_app.core.hardware import Battery, Gpu, GpuProcess, Hardware, Temperature
+from watchdog_app.core.outlook import CeilingKind, DecisionKind, Outcome, OutcomeStatus
+from watchdog_app.core.records import (
+    AgentView,
+    HostMemory,
+    ProcessInfo,
+    ProcessKey,
+    ProcessSample,
+    Snapshot,
+    TaskKind,
+)
+from watchdog_app.core.settings import Settings
+from watchdog_app.core.tasks import group
+
+GIB = 1 << 30
+UNIX_S = 1_800_000_000.0
+FAILS_S = 100.0
+
+
+def played(hardware, seconds, pids=(7,)):
+    """
+    Every decision as (time, decision), of a machine whose tasks all train with an agent.
+
+    Saves and notices are done at once; nobody is really paused.
+    """
+    engine = Engine(Settings(), own_uid=0)
+    host = HostMemory(64 * GIB, 60 * GIB, 0, 0, None, None, None, None, None)
+    keys = [ProcessKey(pid, pid) for pid in pids]
+    infos = {
+        key: ProcessInfo(
+            key, 0, 0, None, None, (), None, kind=TaskKind.SCRIPT, name=f"p{key.pid}.py"
+        )
+        for key in keys
+    }
+    t, made = 0.0, []
+    while t < seconds:
+        samples = tuple(ProcessSample(key, 0, "R", GIB, 0, 0, None, t) for key in keys)
+        snapshot = Snapshot(t, UNIX_S + t, host, samples, infos=infos, hardware=hardware(t))
+        agents = {
+            key: AgentView(
+                key,
+                "tensorflow",
+                "/x",
+                training=True,
+                save_s=1.0,
+                step_s=0.2,
+                step=100 + int(t / 0.2),
+                reported_mono_s=t,
+            )
+            for key in keys
+        }
+        tasks = group(samples, infos)
+        found = engine.tick(snapshot, tasks, readings(snapshot, tasks, agents.values()), agents)
+        for decision in found.decisions:
+            made.append((t, decision))
+            engine.record(
+                Outcome(decision.id, OutcomeStatus.DONE, UNIX_S + t, 1.0, "done", at_mono_s=t)
+            )
+        t += max(0.1, found.next_look_s)
+    return made
+
+
+def of_kind(made, kind, ceiling):
+    """Times and tasks of the decisions of one kind for one kind of ceiling."""
+    return [
+        (t, None if each.task is None else each.task.pid)
+        for t, each in made
+        if each.kind is kind and each.ceiling.kind is ceiling
+    ]
+
+
+def machine(celsius):
+    """A laptop: the processor slows down at 100, the kernel switches off at 105."""
+    shown = float(round(celsius))
+    return Hardware(
+        temperatures=(
+            Temperature("coretemp/Package id 0", "CPU", shown, 100.0, None, True),
+            Temperature("thermal_zone0", "mainboard", shown, None, 105.0),
+        )
+    )
+
+
+def card(index, celsius, pid):
+    """A card with one program on it."""
+    return Gpu(
+        f"GPU-{index}",
+        index,
+        "RTX",
+        memory_used_bytes=5 * GIB,
+        memory_total_bytes=24 * GIB,
+        temperature_c=float(round(celsius)),
+        slowdown_c=93.0,
+        shutdown_c=98.0,
+        processes=(GpuProcess(pid, 4 * GIB),),
+    )
+
+
+def failing(t):
+    """Cooling fails under load."""
+    return 75.0 if t < FAILS_S else 75.0 + 0.4 * (t - FAILS_S)
+
+
+def test_a_training_that_warms_the_machine_up_is_let_alone():
+    """To 95 of 100 degrees."""
+    assert [] == played(lambda t: machine(95.0 - 50.0 * math.exp(-t / 40.0)), 400.0)
+
+
+def test_failing_cooling_is_told_of_and_the_training_saved_before_the_machine_is_off():
+    """Off at 175 s: the last save is seconds old then."""
+    made = played(lambda t: machine(failing(t)), FAILS_S + 73.0)
+
+    saves = of_kind(made, DecisionKind.CHECKPOINT, CeilingKind.TEMPERATURE)
+
+    assert of_kind(made, DecisionKind.NOTIFY, CeilingKind.TEMPERATURE)
+    assert {7} == {pid for _, pid in saves}
+    assert saves[0][0] <= FAILS_S + 65.0
+    assert saves[-1][0] >= FAILS_S + 65.0
+
+
+def test_a_hot_card_concerns_those_who_are_on_it():
+    """The training on the other card is asked for nothing."""
+
+    def hardware(t):
+        return Hardware(gpus=(card(0, failing(t), 7), card(1, 60.0, 8)), gpus_mono_s=t)
+
+    made = played(hardware, FAILS_S + 56.0, pids=(7, 8))
+
+    assert {7} == {
+        pid for _, pid in of_kind(made, DecisionKind.CHECKPOINT, CeilingKind.TEMPERATURE)
+    }
+    assert 8 not in {each.task.pid for _, each in made if each.task is not None}
+
+
+def test_a_card_that_slows_down_is_told_of_and_nothing_is_done():
+    """93 degrees for good: slower, and nothing is lost."""
+
+    def hardware(t):
+        celsius = 93.6 - 40.0 * math.exp(-t / 40.0)
+        return Hardware(gpus=(card(0, celsius, 7),), gpus_mono_s=t)
+
+    made = played(hardware, 400.0)
+
+    assert {("notify", "GPU-0/slowdown")} == {(d.kind.value, d.ceiling.subject) for _, d in made}
+
+
+def test_a_battery_that_runs_empty_saves_the_training():
+    """At one percent a minute from sixty: empty, by its reserve, after 55 minutes."""
+
+    def hardware(t):
+        left = 60.0 - t / 60.0
+        return Hardware(
+            batteries=(Battery("BAT0", left, True, left * 1800.0, 180_000.0),), on_mains=False
+        )
+
+    made = played(hardware, 3290.0)
+    saves = of_kind(made, DecisionKind.CHECKPOINT, CeilingKind.BATTERY)
+
+    assert of_kind(made, DecisionKind.NOTIFY, CeilingKind.BATTERY)
+    assert {7} == {pid for _, pid in saves}
+    assert 1500.0 <= saves[0][0]
+    assert saves[-1][0] >= 3000.0
+
+
+def test_a_battery_that_is_charged_concerns_nobody():
+    """Plugged in."""
+    made = played(
+        lambda t: Hardware(batteries=(Battery("BAT0", 30.0 + t / 60.0, False),), on_mains=True),
+        600.0,
+    )
+
+    assert [] == made
