@@ -1,0 +1,321 @@
+"""What is done about a full card, heat and an empty battery, and for whom."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from card_world import GIB, UID, CardWorld, task
+
+from watchdog_app.core import explain
+from watchdog_app.core.deaths import CauseKind, DeathFacts, device_full, diagnose, worth_telling
+from watchdog_app.core.devices import by_task
+from watchdog_app.core.hardware import Battery, GpuProcess, Hardware
+from watchdog_app.core.outlook import CeilingKey, CeilingKind, CeilingReading, DecisionKind
+from watchdog_app.core.records import AllocatorMemory
+from watchdog_app.core.rules import allowed
+from watchdog_app.core.settings import ActionSettings, RuleSettings, Settings
+
+CHECKPOINT, PAUSE = DecisionKind.CHECKPOINT, DecisionKind.PAUSE
+
+
+def of(world: CardWorld, *kinds: DecisionKind) -> list[str]:
+    """Names of those for whom such things were decided."""
+    return [str(each.evidence.get("name")) for each in world.log if each.kind in kinds]
+
+
+def texts(world: CardWorld, topic: str) -> list[str]:
+    return [f"{each.title}\n{each.body}" for each in world.notices if each.topic == topic]
+
+
+# Memory of a card
+
+
+def filling(settings: Settings | None = None) -> CardWorld:
+    """One notebook grows on a card that it shares with an idle one; a script has another card."""
+    world = CardWorld(cards=2, settings=settings)
+    world.on(
+        0, world.program(100, "grow.ipynb", agent=True), world.program(300, "idle.ipynb", cores=0)
+    )
+    world.on(1, world.program(200, "other.py", agent=True))
+    world.run(20)
+
+    def grow(second):
+        used = int((4 + 0.15 * second) * GIB)
+        on_it = (GpuProcess(100, used - GIB), GpuProcess(300, GIB))
+        world.set(0, memory_used_bytes=used, processes=on_it)
+
+    return world.run(132, grow)
+
+
+def test_a_card_that_fills_up_names_who_grows_on_it_and_saves_that_one_alone():
+    """By the memory of each process on the card; trainings on other cards are left alone."""
+    world = filling()
+
+    first = texts(world, "warning")[0]
+    assert first.startswith("GPU memory full in about ")
+    assert "grow.ipynb\n" in first
+    for words in (
+        "GPU 0 memory (NVIDIA RTX 4090): ",
+        " of 24.0 GiB",
+        "grow.ipynb grows by 154 MiB/s, 100%",
+        "ends with an error: out of GPU memory",
+    ):
+        assert words in first
+    assert {"grow.ipynb"} == set(of(world, CHECKPOINT))
+    assert 3 <= len(of(world, CHECKPOINT))
+
+
+def test_nobody_is_paused_for_a_full_card_unless_a_rule_names_it():
+    """Its end is an error and no kill: a pause would only keep the card's memory taken."""
+    assert [] == of(filling(), PAUSE)
+
+    wanted = Settings(rules=(RuleSettings(ceiling="gpu_*", pause=True),))
+    assert {"grow.ipynb"} == set(of(filling(wanted), PAUSE))
+
+
+@pytest.mark.parametrize(
+    ("rule", "paused"),
+    [
+        (RuleSettings(ceiling="gpu_memory", pause=True), True),
+        (RuleSettings(ceiling="gpu_*", task="*.ipynb", pause=True), True),
+        (RuleSettings(ceiling="*", pause=True), False),  # says nothing about cards
+        (RuleSettings(ceiling="ram", pause=True), False),
+        (RuleSettings(ceiling="gpu_memory"), False),
+    ],
+)
+def test_a_rule_that_names_the_ceiling_allows_the_pause(rule, paused):
+    """A switch for all tasks and ceilings is not meant for cards."""
+    about = task(100, "a.ipynb")
+
+    found = allowed(ActionSettings(), (rule,), about, CeilingKind.GPU_MEMORY)
+
+    assert paused is found.pause
+    assert found.checkpoint
+
+
+def test_who_grows_is_asked_where_the_driver_does_not_say_who_holds_what():
+    """All who are on the card may be the one; saving them costs little."""
+    world = CardWorld()
+    world.program(100, "a.ipynb", agent=True)
+    world.program(200, "b.ipynb", agent=True)
+    world.on(0, 100, 200, memory=None)
+    world.run(20)
+
+    world.run(125, lambda s: world.set(0, memory_used_bytes=int((4 + 0.15 * s) * GIB)))
+
+    assert {"a.ipynb", "b.ipynb"} == set(of(world, CHECKPOINT))
+
+
+def test_an_allocator_that_fills_up_warns_its_own_task():
+    """TensorFlow has all the card from its start: only the agent knows."""
+    world = CardWorld()
+    world.on(0, world.program(100, "tf.ipynb", agent=True), world.program(200, "b.py", agent=True))
+    world.set(0, memory_used_bytes=23 * GIB)
+    world.run(20)
+
+    def report(second):
+        live = int((5 + 0.1 * second) * GIB)
+        world.agent(100, allocators=(AllocatorMemory("GPU:0", live, 20 * GIB, "GPU-0", retries=3),))
+
+    world.run(148, report)
+
+    assert "Keras's memory on GPU 0" in texts(world, "warning")[0]
+    assert {"tf.ipynb"} == set(of(world, CHECKPOINT))
+    assert "tried again" in texts(world, "warning")[0]
+    assert [] == of(world, PAUSE)
+
+
+# Heat
+
+
+def heating(per_s: float, seconds: int, *, cools: bool = True) -> CardWorld:
+    """A card that gets hotter as long as its training runs; slow-down at 83, shutdown at 95 °C."""
+    world = CardWorld(cards=2)
+    world.set(0, slowdown_c=83.0, shutdown_c=95.0)
+    world.on(0, world.program(100, "hot.ipynb", agent=True))
+    world.on(1, world.program(200, "cool.ipynb", agent=True))
+    world.run(30)
+    celsius = [70.0]
+
+    def heat(_):
+        paused = world._tasks[100].members[0].state == "T"
+        celsius[0] = max(45.0, celsius[0] + (-0.5 if paused and cools else per_s))
+        world.set(0, temperature_c=float(round(celsius[0])))
+
+    return world.run(seconds, heat)
+
+
+def test_heat_that_only_slows_down_is_told_and_nothing_is_saved():
+    """With degrees a minute; nothing is lost beyond it."""
+    world = heating(1 / 30, 300)
+
+    first = texts(world, "warning")[0]
+    assert first.startswith("GPU 0 will slow down from heat in about ")
+    assert "hot.ipynb\n" in first
+    assert "°C, +2.1 °C/min, limit 83 °C" in first
+    assert "nothing is lost" in first
+    assert "power limit" in first
+    assert [] == of(world, CHECKPOINT, PAUSE)
+
+
+def test_a_shutdown_ahead_saves_and_then_pauses_so_that_the_card_cools():
+    """The training on the other card is asked for nothing; the pause ends when it is cool."""
+    world = heating(0.15, 320)
+
+    kinds = world.kinds()
+    assert "checkpoint:hot.ipynb" in kinds
+    assert kinds.index("checkpoint:hot.ipynb") < kinds.index("pause:hot.ipynb")
+    assert {"hot.ipynb"} == set(of(world, CHECKPOINT, PAUSE))
+    assert ["hot.ipynb"] == of(world, DecisionKind.RESUME)
+    paused = texts(world, "paused")[0]
+    assert "GPU 0 was about to switch off from heat" in paused
+    assert "Let it cool down" in paused
+    assert "has cooled down" in texts(world, "resumed")[0]
+
+
+def test_heat_that_nobody_watched_makes_is_nobodys_warning():
+    """An idle notebook under a processor that a game heats is not told of a slow-down."""
+    world = CardWorld()
+    world.set(0, slowdown_c=83.0)
+    world.on(0, world.program(100, "idle.ipynb", cores=0.0))
+    world.run(30)
+
+    world.run(400, lambda s: world.set(0, temperature_c=float(round(70 + s / 30))))
+
+    assert [] == texts(world, "warning")
+
+
+# Battery
+
+
+def test_an_empty_battery_ahead_saves_every_training_and_pauses_none():
+    """A pause saves little: the work is what can be saved."""
+    world = CardWorld(cards=0)
+    world.program(100, "a.ipynb", agent=True)
+    world.program(200, "b.ipynb", agent=True)
+    world.program(300, "plain.py")
+
+    def drain(second):
+        left = max(0.0, 30.0 - second / 30)
+        battery = Battery("BAT0", left, True, left * 2000, 200_000.0, 66.0)
+        world.hardware = Hardware(batteries=(battery,), on_mains=False)
+
+    world.run(780, drain)
+
+    assert {"a.ipynb", "b.ipynb"} == set(of(world, CHECKPOINT))
+    assert [] == of(world, PAUSE)
+    warned = texts(world, "warning")[0]
+    assert warned.startswith("Battery empty in about ")
+    assert "% left" in warned
+    assert "Plug the machine in" in warned
+    # Long before it is empty: who is told two minutes before cannot fetch the charger.
+    first = next(each for each in world.log if each.evidence.get("topic") == "warning")
+    assert 400 < float(first.evidence["eta_s"] or 0)
+
+
+# Who is on which card
+
+
+def test_memory_of_a_card_belongs_to_the_task_that_has_the_process():
+    """Workers' memory is their task's; parts of a card count once; strangers are nobody's."""
+    world = CardWorld(cards=2)
+    trainer = task(100, "a.py", workers=2)
+    part = replace(
+        world.gpus[0], uuid="MIG-1", parent_uuid="GPU-0", processes=(GpuProcess(101, 2 * GIB),)
+    )
+    world.on(0, 100, 101, 101, memory=2 * GIB)
+    world.set(1, processes=(GpuProcess(102, None), GpuProcess(999, GIB, foreign=True)))
+
+    found = by_task(Hardware(gpus=(*world.gpus, part)), (trainer, task(999, "b.py")))
+
+    uses = {use.uuid: use.memory_bytes for use in found[trainer.key].uses}
+    assert {"GPU-0": 2 * GIB, "MIG-1": 2 * GIB, "GPU-1": None} == uses
+    assert found[trainer.key].memory_bytes is None  # one part of it is not known
+    assert {trainer.key} == set(found)
+
+
+# Deaths
+
+
+@pytest.mark.parametrize(
+    ("facts", "kind", "words"),
+    [
+        (
+            DeathFacts(wait_status=1 << 8, card_fault="GPU 0: Xid 79, off the bus"),
+            CauseKind.GPU_LOST,
+            "Xid 79",
+        ),
+        (DeathFacts(wait_status=6, card_fault="GPU 0: Xid 31"), CauseKind.GPU_LOST, "Xid 31"),
+        (DeathFacts(card_fault="GPU 0: Xid 31"), CauseKind.GPU_LOST, "Xid 31"),
+        (DeathFacts(wait_status=15, card_fault="GPU 0: Xid 31"), CauseKind.SIGNAL, "SIGTERM"),
+        (DeathFacts(wait_status=0, card_fault="GPU 0: Xid 31"), CauseKind.ENDED, "by itself"),
+        (
+            DeathFacts(wait_status=9, card_fault="x", host_kills_before=1, host_kills_after=2),
+            CauseKind.HOST_MEMORY,
+            "out of memory",
+        ),
+        (
+            DeathFacts(wait_status=1 << 8, device_full="GPU 0 memory: 23.9 GiB of 24.0 GiB"),
+            CauseKind.GPU_MEMORY,
+            "probably out of GPU memory",
+        ),
+        (DeathFacts(wait_status=1 << 8, device_ooms=2), CauseKind.GPU_MEMORY, "2 times"),
+        (DeathFacts(wait_status=0, device_ooms=2), CauseKind.ENDED, "by itself"),
+        (DeathFacts(wait_status=9, device_full="x"), CauseKind.KILLED, "SIGKILL"),
+        (DeathFacts(wait_status=1 << 8), CauseKind.FAILED, "status 1"),
+    ],
+)
+def test_a_death_of_the_card_is_told_from_others(facts, kind, words):
+    """Evidence first: a kill that the kernel counted is no fault of the card."""
+    found = diagnose(facts)
+
+    assert kind is found.kind
+    assert words in found.text
+
+
+def test_a_death_by_a_cards_fault_is_news_even_without_an_agent():
+    """Nobody ended that program on purpose."""
+    lost = diagnose(DeathFacts(wait_status=1 << 8, card_fault="GPU 0: Xid 79"))
+    failed = diagnose(DeathFacts(wait_status=1 << 8, device_full="full"))
+
+    assert worth_telling(lost, None)
+    assert not worth_telling(failed, None)
+
+
+def test_the_notice_of_a_death_by_a_fault_names_the_fault():
+    """With the incident that stands for it."""
+    world = CardWorld()
+    world.on(0, world.program(100, "a.ipynb", agent=True))
+    world.run(3)
+    cause = diagnose(DeathFacts(wait_status=1 << 8, card_fault="GPU 0: Xid 79, off the bus"))
+    about = task(100, "a.ipynb")
+    snapshot = type("S", (), {"mono_s": world.now, "unix_s": 1.7e9})
+
+    (decision,) = world.engine.death(about, None, cause, snapshot)
+    notice = explain.notice(decision, about)
+
+    assert "Ended by a GPU fault: a.ipynb" == notice.title
+    assert "Xid 79" in notice.body
+
+
+@pytest.mark.parametrize(
+    ("kind", "used", "mine", "full"),
+    [
+        (CeilingKind.GPU_MEMORY, 23.0, True, True),
+        (CeilingKind.GPU_ALLOCATOR, 23.5, True, True),
+        (CeilingKind.GPU_MEMORY, 12.0, True, False),
+        (CeilingKind.GPU_MEMORY, 23.9, False, False),
+        (CeilingKind.RAM, 23.9, True, False),
+    ],
+)
+def test_a_card_was_full_when_what_was_left_is_less_than_a_large_tensor(kind, used, mine, full):
+    """Only of cards that the task was on."""
+    about = task(100, "a.py")
+    hit = (about.key,) if mine else ()
+    reading = CeilingReading(
+        CeilingKey(kind, "GPU-0"), "GPU 0 memory", used * GIB, 24 * GIB, "bytes", True, hit
+    )
+
+    assert full is (device_full(about, (reading,)) is not None)
+    assert UID == about.uid
