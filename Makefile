@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHON
 
-.PHONY: help run test demo bench lint format check clean setup setup-test
+.PHONY: help run test test-gpu demo bench lint format check clean setup setup-test
 
 help: ## Show this help
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -26,6 +26,9 @@ demo: setup-test ## A real training runs out of memory and nothing is lost (unde
 test: setup-test ## Run all tests
 	@$(BIN)/python -m pytest $(TESTS)
 
+test-gpu: setup-test ## Tests on a real NVIDIA card, with a real PyTorch training; skipped without
+	@$(BIN)/python -m pytest -m gpu -rs -s
+
 lint: setup-test ## Format check, lint and types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -42,6 +45,7 @@ bench: setup-test ## Measure: cost of the daemon, of the agent, of a save, and t
 	@$(BIN)/python bench/agent.py
 	@$(BIN)/python bench/save.py
 	@$(BIN)/python bench/rescue.py
+	@$(BIN)/python bench/gpu.py
 
 clean: ## Remove what was built
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -86,6 +86,7 @@ FUNCTIONS = (
     "nvmlDeviceGetGraphicsRunningProcesses_v3",
     "nvmlDeviceGetGraphicsRunningProcesses_v2",
     "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+    "nvmlDeviceGetProcessUtilization",
     "nvmlEventSetCreate",
     "nvmlEventSetFree",
     "nvmlDeviceRegisterEvents",

@@ -505,6 +505,13 @@ LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, 1)
 LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, 1)
 LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, 2)
 
+int nvmlDeviceGetProcessUtilization(struct device *d, void *samples, unsigned *count, uint64_t since)
+{
+    (void)samples, (void)count, (void)since;
+    ENTER_DEVICE(nvmlDeviceGetProcessUtilization, d);
+    return NOT_FOUND; /* nothing was sampled lately */
+}
+
 int nvmlEventSetCreate(void **out)
 {
     ENTER_INIT(nvmlEventSetCreate);

@@ -81,7 +81,7 @@ class GpuWatch:
         self._root = root
         self._env = os.environ if env is None else env
         self._find = find_library
-        self._proc = proc
+        self._proc = proc if os.path.isdir(proc) else None  # none but Linux has one
         self._wall_clock = wall_clock
         self._deadline_s = deadline_s
         self._library: library.Library | None = None
@@ -266,4 +266,4 @@ class GpuWatch:
         return said is not None and now_unix_s - said <= KEEP_S
 
     def _foreign(self, pid: int) -> bool:
-        return not os.path.exists(f"{self._proc}/{pid}")
+        return self._proc is not None and not os.path.exists(f"{self._proc}/{pid}")

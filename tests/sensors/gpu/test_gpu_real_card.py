@@ -1,0 +1,190 @@
+"""On a real card: our figures beside nvidia-smi's, and a training that grows to its limit.
+
+`make test-gpu` runs these; without a card each says why it is skipped.
+"""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from watchdog_app.core.hardware import Gpu, GpuState
+from watchdog_app.sensors.gpu.watch import GpuLook, GpuWatch
+
+MIB = 1024**2
+FIELDS = {
+    "uuid": "uuid",
+    "name": "name",
+    "memory.total": "total_mib",
+    "memory.used": "used_mib",
+    "memory.reserved": "reserved_mib",
+    "temperature.gpu": "temperature_c",
+    "power.draw": "power_w",
+    "enforced.power.limit": "limit_w",
+    "driver_version": "driver",
+}
+GROW = """
+import sys, time, torch
+held, model = [], torch.nn.Linear(1024, 1024, device="cuda")
+step = torch.cuda.get_device_properties(0).total_memory // 40
+try:
+    while True:
+        model(torch.randn(256, 1024, device="cuda")).sum().backward()
+        held.append(torch.empty(step, dtype=torch.uint8, device="cuda"))
+        torch.cuda.synchronize()
+        print(torch.cuda.memory_reserved(), flush=True)
+        time.sleep(0.5)
+except torch.cuda.OutOfMemoryError:
+    print("full", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def _why_not() -> str | None:
+    if shutil.which("nvidia-smi") is None:
+        return "no nvidia-smi: there is no NVIDIA driver here"
+    done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+    if done.returncode or "GPU" not in done.stdout:
+        return f"nvidia-smi finds no card: {(done.stdout + done.stderr).strip()[:100]}"
+    return None
+
+
+WHY_NOT = _why_not()
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "there is a card"),
+]
+
+
+def nvidia_smi() -> list[dict[str, str]]:
+    """What nvidia-smi says of each card."""
+    query = f"--query-gpu={','.join(FIELDS)}"
+    command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    rows = csv.reader(done.stdout.splitlines(), skipinitialspace=True)
+    return [dict(zip(FIELDS.values(), row, strict=True)) for row in rows]
+
+
+def looks(watch: GpuWatch, seconds: float):
+    """A look each quarter of a second."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        yield watch.read(time.monotonic(), busy=True)
+        time.sleep(0.25)
+
+
+def first(watch: GpuWatch) -> GpuLook:
+    for look in looks(watch, 90):
+        if look.read_mono_s is not None:
+            return look
+    pytest.fail("the card was not read within 90 s")
+
+
+@pytest.fixture
+def watch():
+    found = GpuWatch()
+    yield found
+    found.close()
+
+
+def cards(look: GpuLook) -> list[Gpu]:
+    return [gpu for gpu in look.gpus if gpu.parent_uuid is None]
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None  # [N/A], [Not Supported]
+
+
+def test_figures_are_those_of_nvidia_smi(watch):
+    """Identity, memory, limits exactly; what moves, within what moves in a second."""
+    look = first(watch)
+    said = nvidia_smi()
+
+    assert [row["uuid"] for row in said] == [gpu.uuid for gpu in cards(look)]
+    assert said[0]["driver"] == look.driver_version
+    for row, gpu in zip(said, cards(look), strict=True):
+        print(gpu)
+        assert GpuState.OK is gpu.state
+        assert row["name"] == gpu.name
+        near = (
+            ("total_mib", gpu.memory_total_bytes, MIB, 1),
+            ("used_mib", gpu.memory_used_bytes, MIB, 64),
+            ("reserved_mib", gpu.memory_reserved_bytes, MIB, 8),
+            ("temperature_c", gpu.temperature_c, 1, 5),
+            ("power_w", gpu.power_w, 1, 60),
+            ("limit_w", gpu.power_limit_w, 1, 1),
+        )
+        for field, ours, unit, tolerance in near:
+            theirs = _number(row[field])
+            if theirs is not None and ours is not None:
+                assert theirs == pytest.approx(ours / unit, abs=tolerance), field
+
+
+def test_a_training_that_grows_to_its_limit_is_seen(watch):
+    """Its memory by process and on the card rises to the end, and falls when it is gone."""
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install .[torch]")
+    if not torch.cuda.is_available():
+        pytest.skip("this torch does not reach the card")
+    before = cards(first(watch))[0].memory_used_bytes
+    training = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(GROW)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    on_card: list[int] = []
+    by_process: list[int] = []
+    try:
+        for look in looks(watch, 120):
+            gpu = cards(look)[0]
+            if gpu.memory_used_bytes is not None:
+                on_card.append(gpu.memory_used_bytes)
+                by_process += [
+                    process.memory_bytes
+                    for process in gpu.processes
+                    if process.pid == training.pid and process.memory_bytes is not None
+                ]
+                if gpu.memory_used_bytes > 0.93 * gpu.memory_total_bytes:
+                    break
+        total = gpu.memory_total_bytes
+    finally:
+        training.kill()
+        training.wait()
+        training.stdin.close()
+        training.stdout.close()
+
+    assert max(on_card) > 0.9 * total
+    assert sorted(on_card) == pytest.approx(on_card, abs=256 * MIB)
+    if by_process:  # in a container the driver may tell other pids
+        assert max(by_process) > 0.8 * total
+    for look in looks(watch, 20):
+        after = cards(look)[0].memory_used_bytes
+        if after is not None and after < before + 1024 * MIB:
+            return
+    pytest.fail("its memory was not given back")
+
+
+def test_one_reading_is_cheap(watch):
+    """The time of a reading, printed for docs/measurements.md."""
+    first(watch)
+    taken = []
+    for _ in range(10):
+        time.sleep(1.0)
+        begin = time.monotonic()
+        look = watch.read(begin, busy=True)
+        while (look.read_mono_s or 0) < begin and time.monotonic() < begin + 5:
+            time.sleep(0.001)
+            watch.collect(time.monotonic())
+            look = watch.read(begin, busy=True)
+        taken.append(time.monotonic() - begin)
+    print(f"one reading: {sorted(taken)[5] * 1e3:.1f} ms (median of 10)")
+    assert max(taken) < 5
