@@ -116,7 +116,9 @@ class CardConditions:
             self._read_mono_s = read
             self._take(snapshot, tasks)
         unread = read is not None and now - read > _UNREAD_S
-        faults = tuple(fault for fault in snapshot.faults if fault.source.startswith("gpu"))
+        faults = {
+            fault.source: fault for fault in snapshot.faults if fault.source.startswith("gpu")
+        }
         found: list[Condition] = []
         gone: list[_Card] = []
         for card in self._cards.values():
@@ -126,7 +128,7 @@ class CardConditions:
                     gone.append(card)
             else:
                 found += self._of_card(card, now, unread, faults)
-        found += _of_gone(gone, bool(hardware.gpus), faults)
+        found += _of_gone(gone, bool(hardware.gpus), next(iter(faults.values()), None))
         return tuple(found)
 
     # Taking a reading
@@ -203,7 +205,7 @@ class CardConditions:
     # What it means
 
     def _of_card(
-        self, card: _Card, now: float, unread: bool, faults: Sequence[Fault]
+        self, card: _Card, now: float, unread: bool, faults: Mapping[str, Fault]
     ) -> Iterator[Condition]:
         gpu = card.gpu
         since = now - card.state_since_mono_s
@@ -227,7 +229,8 @@ class CardConditions:
         if (gpu.state is GpuState.SILENT and since >= _SILENT_S) or (
             unread and gpu.state is not GpuState.ASLEEP
         ):
-            fault = faults[0].remedy if faults and faults[0].remedy else None
+            known = faults.get(f"gpu.{gpu.index}")
+            fault = None if known is None else known.remedy
             yield _condition(
                 Trouble.SILENT, gpu, Severity.WARNING, "its driver does not answer; what is on it "
                 "may stand still", fault or "Look at `sudo dmesg | grep -i nvrm`. If the trainings "
@@ -301,21 +304,17 @@ class CardConditions:
 _BROKEN = frozenset((GpuState.LOST, GpuState.NEEDS_RESET))
 
 
-def _of_gone(
-    gone: Sequence[_Card], others_there: bool, faults: Sequence[Fault]
-) -> Iterator[Condition]:
+def _of_gone(gone: Sequence[_Card], others_there: bool, fault: Fault | None) -> Iterator[Condition]:
     """Cards that are not listed any more: one of several, or all because the driver is gone."""
-    if gone and faults and not others_there:
-        fault = faults[0]
-        yield Condition(
-            Trouble.DRIVER,
-            CeilingKey(CeilingKind.GPU_HEALTH, "driver"),
-            "the graphics driver",
-            Severity.WARNING,
-            plain(fault.message, 200).rstrip("."),
-            plain(fault.remedy, 300) if fault.remedy else "See what nvidia-smi says.",
-            _unique(holder for card in gone for holder in card.hit),
-        )
+    if gone and not others_there and (fault is not None or len(gone) > 1):
+        text, cure = "no card is listed any more", "See what nvidia-smi says."
+        if fault is not None:
+            text = plain(fault.message, 200).rstrip(".")
+            cure = plain(fault.remedy, 300) if fault.remedy else cure
+        hit = _unique(holder for card in gone for holder in card.hit)
+        key = CeilingKey(CeilingKind.GPU_HEALTH, "driver")
+        label = "the graphics driver"
+        yield Condition(Trouble.DRIVER, key, label, Severity.WARNING, text, cure, hit)
         return
     for card in gone:
         gpu = card.gpu
