@@ -229,7 +229,7 @@ class Process:
 def processes(machine: Machine) -> list[Process]:
     """All processes that /proc shows; those that end meanwhile are left out."""
     found = []
-    for entry in machine.names("/proc"):
+    for entry in sorted(machine.names("/proc"), key=lambda name: (len(name), name)):
         if not entry.isdigit():
             continue
         name = machine.read("/proc", entry, "comm")

@@ -1,0 +1,287 @@
+"""The command as a person runs it, and the runner behind it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from doctor_tree import Tree, fake_python, found
+from jsonschema import Draft202012Validator
+
+from watchdog_app.cli import doctor as command
+from watchdog_app.cli.color import Look
+from watchdog_app.cli.doctor_text import render
+from watchdog_app.cli.text import width
+from watchdog_app.doctor import run as runner
+from watchdog_app.doctor.facts import Facts
+from watchdog_app.doctor.finding import Finding, Report, Severity, fine
+from watchdog_app.errors import UsageError
+
+ROOT = Path(__file__).parents[2]
+HOSTILE = "a\x1b[31mb\nc\udcff"
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return Tree(tmp_path / "machine")
+
+
+@pytest.fixture
+def watchdog(tmp_path):
+    """The real command, in folders of its own."""
+
+    def run(*words: str, **env: str):
+        folders = {
+            "WATCHDOG_RUNTIME_DIR": str(tmp_path / "run"),
+            "WATCHDOG_STATE_DIR": str(tmp_path / "state"),
+            "WATCHDOG_CONFIG": str(tmp_path / "config.toml"),
+        }
+        inherited = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
+        return subprocess.run(
+            [sys.executable, "-m", "watchdog_app", "doctor", *words],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env={**inherited, **folders, **env},
+        )
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def validator():
+    schema = json.loads((ROOT / "docs/doctor.schema.json").read_text())
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema)
+
+
+def report(*findings: Finding) -> Report:
+    return Report(findings, tuple(runner.GROUPS), 0.5, {"driver": None, "environments": []})
+
+
+ERROR = Finding(
+    "driver.nouveau", Severity.ERROR, f"It holds {HOSTILE} the card.", "It ends it.",
+    "Do this.", ("sudo " + "x" * 120, HOSTILE), (HOSTILE,),
+)  # fmt: skip
+
+
+def test_on_this_machine_the_json_is_as_documented(watchdog, validator):
+    """Nothing on standard error; the exit code says whether there are errors."""
+    done = watchdog("--json", "--fast")
+
+    told = json.loads(done.stdout)
+    validator.validate(told)
+    assert "" == done.stderr
+    assert list(runner.GROUPS) == told["groups"]
+    assert (1 if told["counts"]["error"] else 0) == done.returncode
+    assert len(told["findings"]) == sum(told["counts"].values())
+
+
+def test_the_text_is_for_a_terminal_of_80_columns(watchdog):
+    """Commands alone are never folded."""
+    done = watchdog("--fast", "--verbose", COLUMNS="80")
+
+    assert done.stdout.startswith("watchdog doctor: ")
+    assert "\x1b" not in done.stdout
+    long = [line for line in done.stdout.splitlines() if len(line) > 80]
+    assert all(line.startswith(" " * 19) for line in long)
+
+
+def test_a_broken_configuration_is_an_error_and_exit_code_1(watchdog, tmp_path):
+    """The daemon would not start with it."""
+    (tmp_path / "config.toml").write_text("[stages]\nwarn_s = -5\n")
+
+    done = watchdog("--only", "watchdog", "--json")
+
+    assert 1 == done.returncode
+    errors = [one for one in json.loads(done.stdout)["findings"] if one["severity"] == "error"]
+    assert ["watchdog.configuration"] == [one["id"] for one in errors]
+    assert "warn_s" in errors[0]["what"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--python", "/no/such/python"),
+        ("--only", "gpu"),
+        ("--timeout", "0"),
+        tuple(word for name in runner.GROUPS for word in ("--skip", name)),
+    ],
+)
+def test_a_question_without_sense_is_a_usage_error(watchdog, words):
+    """Said on standard error, nothing on standard output."""
+    done = watchdog(*words)
+
+    assert 2 == done.returncode
+    assert "" == done.stdout
+    assert done.stderr
+
+
+def test_only_and_skip_choose_the_groups(watchdog):
+    """What is left out costs nothing."""
+    done = watchdog("--json", "--only", "memory", "--only", "storage", "--skip", "storage")
+
+    told = json.loads(done.stdout)
+    assert ["memory"] == told["groups"]
+    assert {"memory"} == {one["group"] for one in told["findings"]}
+
+
+def test_an_environment_can_be_named(watchdog, tmp_path):
+    """And is the only one that is looked into."""
+    python = fake_python(tmp_path / "venv/bin/python", {"dists": {"torch": "2.4.0"}})
+
+    done = watchdog("--json", "--fast", "--only", "framework", "--python", str(tmp_path / "venv"))
+
+    (one,) = json.loads(done.stdout)["environments"]
+    assert (str(python), "--python", {"torch": "2.4.0"}) == (
+        one["python"], one["source"], one["frameworks"],
+    )  # fmt: skip
+
+
+def test_the_commands_groups_are_the_runners():
+    """Written twice, so that help costs no import."""
+    assert tuple(runner.GROUPS) == command.GROUPS
+
+
+def test_names_of_strangers_are_shown_and_not_obeyed():
+    """Escapes, line ends, bytes that are no text."""
+    lines = render(report(ERROR), 80, Look(), verbose=True)
+
+    assert all(line.isprintable() for line in lines)
+    assert any("\\x1b[31mb\\nc\\xff" in line for line in lines)
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200, None])
+def test_lines_keep_within_the_terminal(columns):
+    """All but commands, which are copied whole."""
+    lines = render(report(ERROR, fine("memory.ram", "word " * 60)), columns, Look(), verbose=True)
+
+    prose = [line for line in lines if not line.startswith(" " * 19)]
+    assert all(width(line) <= (columns or 100) for line in prose)
+    assert " " * 19 + "sudo " + "x" * 120 in lines
+
+
+def test_what_is_fine_is_counted_and_shown_on_request():
+    """Silence is not the same as not having looked."""
+    told = report(fine("memory.ram", "Enough."), fine("memory.swap", "There."))
+
+    short = render(told, 80, Look(), verbose=False)
+    long = render(told, 80, Look(), verbose=True)
+
+    assert "2 answers without anything to do; --verbose shows them." == short[-1]
+    assert any("Enough." in line for line in long)
+    assert not any("Enough." in line for line in short)
+
+
+def test_a_colour_never_stands_alone():
+    """The same words with and without."""
+    told = report(ERROR)
+    plain = render(told, 80, Look(), verbose=False)
+    colored = render(told, 80, Look(color=True), verbose=False)
+
+    assert any("\x1b[" in line for line in colored)
+    assert any("!! error" in line for line in plain)
+
+
+def test_the_json_of_a_hostile_finding_is_valid(validator):
+    """Strict readers refuse halves of characters."""
+    from watchdog_app.cli.json_output import dumps
+
+    told = json.loads(dumps(command.as_json(report(ERROR), 1.7e9)))
+
+    validator.validate(told)
+    assert "driver.nouveau" == told["findings"][0]["id"]
+
+
+# The runner
+
+
+def test_every_group_of_a_machine_of_nothing_is_answered(tmp_path):
+    """An empty root: no file is there, and nothing raises."""
+    tree = Tree.__new__(Tree)
+    tree.root, tree.spaces, tree.shut = tmp_path / "empty", {}, set()
+    tree.root.mkdir()
+
+    told = runner.run(tree.facts(fast=True))
+
+    assert not [one for one in told.findings if one.id.endswith(".unchecked")]
+    assert found(told.findings)
+
+
+def test_the_worst_comes_first_within_each_group(tree):
+    """In the order of the groups."""
+    tree.meminfo(SwapTotal=0, SwapFree=0).write("proc/sys/vm/overcommit_memory", "2")
+    tree.gpu()
+
+    findings = runner.run(tree.facts(fast=True)).findings
+
+    groups = [one.group for one in findings]
+    assert sorted(groups, key=list(runner.GROUPS).index) == groups
+    memory = [one.severity for one in findings if one.group == "memory"]
+    assert sorted(memory, key=list(Severity).index) == memory
+    assert Severity.ERROR is memory[0]
+
+
+def test_a_disk_that_never_answers_costs_one_finding(tree):
+    """A network home whose server is gone."""
+    gate = threading.Event()
+
+    def space(path):
+        gate.wait(100)
+        raise OSError("late")
+
+    begun = time.monotonic()
+    facts = tree.facts(fast=True, timeout_s=0.5, space=space)
+    short = runner._GRACE_S
+    runner._GRACE_S = 1.0
+    try:
+        told = found(runner.run(facts).findings)
+    finally:
+        runner._GRACE_S = short
+        gate.set()
+
+    assert not told["storage.unchecked"].checked
+    assert "memory.ram" in told
+    assert time.monotonic() - begun < 60
+
+
+def test_a_fault_of_our_own_is_one_finding(tree):
+    """What the same check had found before is kept."""
+
+    def limits():
+        raise RuntimeError("broken")
+
+    told = found(runner.run(tree.facts(fast=True, limits=limits)).findings)
+
+    assert "RuntimeError: broken" in told["memory.unchecked"].what
+    assert "memory.ram" in told
+
+
+def test_a_group_that_is_not_there_is_a_usage_error(tree):
+    """It names those that are."""
+    with pytest.raises(UsageError, match="driver, framework"):
+        runner.run(tree.facts(), ["gpus"])
+
+
+def test_a_wrong_python_is_a_usage_error_and_no_finding(tree):
+    """Raised in a thread, told by the command."""
+    with pytest.raises(UsageError):
+        runner.run(tree.facts(python="/no/such/python"), ["framework"])
+
+
+def test_the_driver_is_asked_once_for_all_who_want_to_know(tree, tmp_path):
+    """Several checks need its answer, side by side."""
+    tree.gpu()
+    log = tmp_path / "asked"
+    code = f"open({str(log)!r}, 'a').write('x')"
+
+    runner.run(Facts(tree.machine(fast=True), (sys.executable, "-c", code)))
+
+    assert "x" == log.read_text()

@@ -1,0 +1,191 @@
+"""Whether a notice would be seen: a real message bus of our own, and odd services on it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from doctor_tree import Tree, found, troubles
+
+from watchdog_app.doctor import desktop, session_bus
+
+SERVICE = """
+import asyncio, sys
+from dbus_fast import Message, MessageType, Variant
+from dbus_fast.aio import MessageBus
+NAME, MODE = sys.argv[1], sys.argv[2]
+def answer(message):
+    if message.message_type is not MessageType.METHOD_CALL:
+        return False
+    if message.member in ("Notify", "CloseNotification"):
+        print("TOUCHED", flush=True)
+    if message.interface != NAME and message.interface != "org.freedesktop.DBus.Properties":
+        return False
+    if MODE == "hang":
+        return True
+    if message.member == "GetServerInformation":
+        return Message.new_method_return(message, "ssss", ["dunst", "knopwob", "1.9", "1.2"])
+    if message.member == "Get":
+        return Message.new_method_return(message, "v", [Variant("b", MODE == "yes")])
+    return False
+async def main():
+    bus = await MessageBus().connect()
+    bus.add_message_handler(answer)
+    await bus.request_name(NAME)
+    print("ready", flush=True)
+    await asyncio.get_running_loop().create_future()
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return Tree(tmp_path / "machine")
+
+
+@pytest.fixture
+def bus(tmp_path):
+    """A message bus without any service file; its address."""
+    if shutil.which("dbus-daemon") is None:
+        assert not os.environ.get("CI"), "dbus-daemon is missing"
+        pytest.skip("dbus-daemon is not installed: apt-get install dbus")
+    config = tmp_path / "bus.conf"
+    config.write_text(
+        "<busconfig><type>session</type>"
+        f"<listen>unix:path={tmp_path}/bus</listen><auth>EXTERNAL</auth>"
+        '<policy context="default"><allow send_destination="*" eavesdrop="true"/>'
+        '<allow eavesdrop="true"/><allow own="*"/></policy></busconfig>'
+    )
+    daemon = subprocess.Popen(
+        ["dbus-daemon", f"--config-file={config}", "--nofork", "--print-address=1"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    address = daemon.stdout.readline().strip()
+    yield address
+    daemon.kill()
+    daemon.wait()
+    daemon.stdout.close()
+
+
+@pytest.fixture
+def service(bus):
+    """Start a service on the bus: its name and how it answers."""
+    started = []
+
+    def start(name, mode="no"):
+        process = subprocess.Popen(
+            [sys.executable, "-c", SERVICE, name, mode],
+            env={**os.environ, "DBUS_SESSION_BUS_ADDRESS": bus},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        assert "ready\n" == process.stdout.readline()
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def check(tree, bus, **env):
+    return desktop.check(tree.facts(env={"DBUS_SESSION_BUS_ADDRESS": bus, **env}))
+
+
+def test_a_desktop_with_everything_is_fine_and_undisturbed(tree, bus, service):
+    """The service has a name; no notice is shown by looking."""
+    notifications = service(session_bus.NOTIFICATIONS)
+    service(session_bus.TRAY, "yes")
+
+    findings = found(check(tree, bus))
+
+    assert {} == troubles(findings.values())
+    assert "dunst 1.9" in findings["desktop.notifications"].what
+    notifications.kill()
+    assert "TOUCHED" not in notifications.stdout.read()
+
+
+def test_a_bus_without_services_is_told_with_what_to_install(tree, bus):
+    """Neither notices nor icons are shown."""
+    findings = found(check(tree, bus))
+
+    assert {"desktop.notifications": "warning", "desktop.tray": "info"} == troubles(
+        findings.values()
+    )
+    assert ("sudo apt install dunst",) == findings["desktop.notifications"].commands
+
+
+def test_gnome_is_told_of_its_extension(tree, bus, service):
+    """It has no tray of its own."""
+    service(session_bus.NOTIFICATIONS)
+
+    findings = found(check(tree, bus, XDG_CURRENT_DESKTOP="ubuntu:GNOME"))
+
+    assert "AppIndicator" in findings["desktop.tray"].what
+
+
+def test_do_not_disturb_is_told(tree, bus, service):
+    """Where the service says so, as Plasma's does."""
+    service(session_bus.NOTIFICATIONS, "yes")
+    service(session_bus.TRAY, "yes")
+
+    assert {"desktop.do-not-disturb": "warning"} == troubles(check(tree, bus))
+
+
+def test_a_watcher_without_a_host_shows_nothing(tree, bus, service):
+    """Somebody listens and nobody draws."""
+    service(session_bus.NOTIFICATIONS)
+    service(session_bus.TRAY, "no")
+
+    assert {"desktop.tray": "info"} == troubles(check(tree, bus))
+
+
+def test_a_service_that_hangs_costs_its_deadline(tree, bus, service):
+    """Not more, and one finding."""
+    service(session_bus.NOTIFICATIONS, "hang")
+    service(session_bus.TRAY, "yes")
+    begun = time.monotonic()
+
+    assert {"desktop.notifications": "warning"} == troubles(check(tree, bus))
+    assert time.monotonic() - begun < 60
+
+
+@pytest.mark.parametrize(
+    "address", ["unix:path=/no/such/bus", "nonsense", "unix:", "tcp:host=127.0.0.1,port=1"]
+)
+def test_a_bus_that_is_not_there_is_one_warning(tree, address):
+    """Whatever the variable holds."""
+    assert {"desktop.session-bus": "warning"} == troubles(check(tree, address))
+
+
+def test_a_server_without_a_desktop_is_no_trouble(tree):
+    """A remark with another way to be told."""
+    findings = found(desktop.check(tree.facts(uid=4242)))
+
+    assert {"desktop.session-bus": "info"} == troubles(findings.values())
+    assert "[notify] command" in findings["desktop.session-bus"].commands[0]
+
+
+def test_a_screen_without_a_bus_is_a_warning(tree):
+    """Somebody sits there and will not be told."""
+    told = troubles(desktop.check(tree.facts(uid=4242, env={"DISPLAY": ":0"})))
+
+    assert {"desktop.session-bus": "warning"} == told
+
+
+def test_the_bus_is_found_without_its_variable(tmp_path):
+    """In the runtime folder, where systemd puts it."""
+    Path(tmp_path / "bus").touch()
+
+    assert f"unix:path={tmp_path}/bus" == session_bus.address(
+        {"XDG_RUNTIME_DIR": str(tmp_path)}, 1000
+    )
+    assert session_bus.address({}, 4242, str(tmp_path)) is None
