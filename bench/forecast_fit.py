@@ -209,7 +209,9 @@ def main():
             continue
         for m in held:
             if m["fail"] and (m["lead"] is None or m["lead"] < 10 or m["premature"]):
-                print("   late or early", m["id"], m["lead"] and round(m["lead"], 1), m["premature"])
+                print(
+                    "   late or early", m["id"], m["lead"] and round(m["lead"], 1), m["premature"]
+                )
             if not m["fail"] and m["alarm"]:
                 print("   false", m["id"], round(m["first"], 1), m["episodes"])
 

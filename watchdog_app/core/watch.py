@@ -15,7 +15,8 @@ _UNKNOWN_STEP_S = 1.0
 _NO_COSTS = Costs()
 _LAST_S = 2.6  # a look, a step and a small save
 _LAST_FACTOR = 1.5
-_REWORD_S = 0.5
+_REWORD_S, _REWORD_AT_REST_S = 0.5, 3.0
+_MOVED = 0.02  # of the limit
 _HOLD_OPEN_S = 4.0  # an alarm outlives its evidence this long, so that it does not flap
 _HOLD_PAUSE_S = 1.0  # the last resort ends as soon as it may
 _CLEAR = 1.5  # a stage is left at this multiple of the time at which it was entered
@@ -53,6 +54,7 @@ class CeilingWatch:
         "_notify",
         "_rescue",
         "_said",
+        "_said_ratio",
         "_said_until",
         "_stages",
         "_t",
@@ -78,7 +80,8 @@ class CeilingWatch:
         self._notify = _Tier()
         self._rescue = _Tier()
         self._hold = _Tier(_HOLD_PAUSE_S)
-        self._said: tuple[Regime, bool, float, float] | None = None
+        self._said: tuple[Regime, bool, float] | None = None
+        self._said_ratio = 0.0
         self._said_until = -math.inf
         self._words = "no readings yet"
         self._assessment = Assessment(Stage.OK, Regime.UNKNOWN, 0.0, 0.0, None, self._words)
@@ -109,7 +112,8 @@ class CeilingWatch:
         last = outlook.last_chance_s
         if last is not None and last < self._last_s(costs) * stretch:
             due = 0.0
-        rescue = self._rescue.step(now_mono_s, due, self._cost_s(costs) * stretch)
+        within = 0.0 if due is None else self._cost_s(costs) * stretch
+        rescue = self._rescue.step(now_mono_s, due, within)
         rescue = rescue or notify
         hold = self._hold.step(
             now_mono_s,
@@ -156,11 +160,13 @@ class CeilingWatch:
         return max(fast, min(slow, fill_s / _LOOKS))
 
     def _why(self, now: float, used: float, limit: float, outlook: Outlook) -> str:
-        """The reason in words, written anew when it reads differently or a second has passed."""
+        """The reason in words, written anew when it reads differently or has grown old."""
         rising = outlook.forecast is not None
-        said = (outlook.regime, rising, limit, 0.0 if rising else round(used / limit, 3))
-        if said != self._said or (rising and now >= self._said_until):
-            self._said, self._said_until = said, now + _REWORD_S
+        said, ratio = (outlook.regime, rising, limit), used / limit
+        stale = now >= self._said_until and (rising or ratio != self._said_ratio)
+        if stale or said != self._said or abs(ratio - self._said_ratio) > _MOVED:
+            self._said, self._said_ratio = said, ratio
+            self._said_until = now + (_REWORD_S if rising else _REWORD_AT_REST_S)
             self._words = self._word(used, limit, outlook)
         return self._words
 

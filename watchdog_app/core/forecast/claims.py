@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from watchdog_app.core.forecast.pyramid import BASE_S, Block, sen_slope
+from watchdog_app.core.forecast.pyramid import BASE_S, Block, concordance, sen_slope
 
-_LEAST, _LEAST_PEAKS = 0.3, 0.6  # concordance of a claim
+_LEAST, _LEAST_PEAKS = 0.5, 0.6  # concordance of a claim
 _BENDS = 0.9  # concordance from which a bend is more than noise
 
 
@@ -59,7 +59,9 @@ def rises(blocks: Sequence[Block], index: int) -> bool:
     return blocks[-1][index] > blocks[0][index] and blocks[-2][index] > blocks[1][index]
 
 
-def read_scale(blocks: list[Block], whole: list[Block], scale: int, ignore: float) -> list[Claim]:
+def read_scale(
+    blocks: list[Block], whole: Sequence[Block], scale: int, ignore: float
+) -> list[Claim]:
     """
     The claims of one scale, none when it does not rise.
 
@@ -78,11 +80,16 @@ def read_scale(blocks: list[Block], whole: list[Block], scale: int, ignore: floa
             found.append(peaks)
     if not (rises(blocks, 1) and blocks[-1][3] > blocks[0][3]):
         return found
-    high, agree_high = sen_slope([b[2] for b in blocks], [b[3] for b in blocks], ignore, _LEAST)
-    if high <= 0.0 or agree_high < _LEAST:
+    floors, tops = [b[1] for b in blocks], [b[3] for b in blocks]
+    agree_low = concordance(floors, ignore, _LEAST)
+    if agree_low < _LEAST:
         return found
-    low, agree_low = sen_slope([b[0] for b in blocks], [b[1] for b in blocks], ignore, _LEAST)
-    if low <= 0.0 or agree_low < _LEAST:
+    agree_high = concordance(tops, ignore, _LEAST)
+    if agree_high < _LEAST:
+        return found
+    low = sen_slope([b[0] for b in blocks], floors)
+    high = sen_slope([b[2] for b in blocks], tops)
+    if low <= 0.0 or high <= 0.0:
         return found
     # An envelope that runs away from its floor is a burst on top of the growth.
     slope = low if high > 2.0 * low else 0.5 * (high + low)
@@ -120,17 +127,22 @@ def _read_bend(blocks: list[Block]) -> tuple[float, float] | None:
     return slopes[2] + acceleration * span / 6.0, acceleration
 
 
-def _read_peaks(blocks: list[Block], whole: list[Block], scale: int, ignore: float) -> Claim | None:
+def _read_peaks(
+    blocks: list[Block], whole: Sequence[Block], scale: int, ignore: float
+) -> Claim | None:
     # The unfinished block has not had its peak yet, unless it is already the highest.
-    used = blocks if blocks[-1][3] > whole[-1][3] else whole
+    used: Sequence[Block] = blocks if blocks[-1][3] > whole[-1][3] else whole
     if not rises(used, 3):
         return None
     times, values = [b[2] for b in used], [b[3] for b in used]
     gain = values[-1] - values[0]
     if gain <= ignore:
         return None
-    slope, agreement = sen_slope(times, values, ignore, _LEAST_PEAKS)
-    if slope <= 0.0 or agreement < _LEAST_PEAKS:
+    agreement = concordance(values, ignore, _LEAST_PEAKS)
+    if agreement < _LEAST_PEAKS:
+        return None
+    slope = sen_slope(times, values)
+    if slope <= 0.0:
         return None
     origin = times[0]
     offsets = sorted(v - slope * (t - origin) for t, v in zip(times, values, strict=True))
@@ -156,6 +168,6 @@ def _read_peaks(blocks: list[Block], whole: list[Block], scale: int, ignore: flo
     )
 
 
-def _amplitude(blocks: list[Block], growth: float) -> float:
+def _amplitude(blocks: Sequence[Block], growth: float) -> float:
     """Mean height of the blocks beyond what a steady growth by `growth` a block gives them."""
     return max(0.0, sum(b[3] - b[1] for b in blocks) / len(blocks) - growth)

@@ -9,7 +9,9 @@ all of them. The thresholds were fitted by `bench/forecast_fit.py`.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import NamedTuple
 
 from watchdog_app.core.forecast.claims import Claim, Reading
@@ -18,11 +20,12 @@ from watchdog_app.core.forecast.swings import Swings
 _LATELY_S = 60.0
 _SLACK = 0.005  # of the limit: the same level
 _JUMP = 0.25  # of the gain: a rise above the claimed growth is not part of it
-_NOW_S = 2.0
-_SWINGS = 0.25
-_TALL = 3.0
-_OFF_LINE = 0.05
-_PAUSE_S, _PAUSES = 1.0, 1.5
+_NOW_S = 2.0  # the last moments
+_SWINGS = 0.25  # height of the swings as a share of the growth, from which on they are a habit
+_TALL = 3.0  # ... and from which on the growth is lost in them
+_OFF_LINE = 0.05  # of the gain: a line that lies so far above the value has ended
+_PAUSE_S, _PAUSES = 1.0, 1.5  # a pause may be longer than all before by so much, and so many times
+_GLIMPSE_S = 3.0
 _FULL_SLACK = 0.005  # of the limit: keeps the evidence finite when there is no room left
 
 
@@ -36,7 +39,7 @@ class Thresholds:
     """
 
     span_s: float = 25.0  # growth that began with the process: loading is over sooner
-    late_span_s: float = 16.0  # growth that began later: bursts are over sooner
+    late_span_s: float = 14.0  # growth that began later: bursts are over sooner
     late_evidence: float = 1.3
     young_s: float = 10.0  # what begins within this time began with the process
     evidence: float = 2.6
@@ -45,6 +48,7 @@ class Thresholds:
     recent_low: float = 0.7  # slower at the end: saturating
     recent_high: float = 2.2  # faster at the end: a jump, to be read on its own
     latest: float = 0.35  # and still growing right now
+    novelty: float = 0.06  # of the limit: higher than any peak before the growth
     peaks_agreement: float = 0.8
     peaks_misfit: float = 0.18
     # Growth too fast for that long a look: it must begin late and lead to new heights.
@@ -58,7 +62,7 @@ class Thresholds:
     long_evidence: float = 3.7
     long_share: float = 0.25  # of the span, how far ahead
     overwhelming: float = 13.0  # evidence that needs no span
-    rising: float = 0.6  # growth of the last moments that opens a case, as a share of the claimed
+    rising: float = 0.4  # growth of the last moments that opens a case, as a share of the claimed
 
     def times(self, factor: float) -> Thresholds:
         """The same with so much more evidence asked for, and told of so much later."""
@@ -89,7 +93,7 @@ class View:
     low_t: float = 0.0
     low: float = 0.0
     still_s: float = 0.0  # since the series was last higher than ever
-    pauses: tuple[tuple[float, float], ...] = ()  # (end, length) of earlier ones, oldest first
+    pauses: Collection[tuple[float, float]] = ()  # (end, length) of earlier ones, oldest first
 
 
 def room_left(claim: Claim, view: View) -> float:
@@ -129,55 +133,95 @@ def convincing(claim: Claim, view: View, ask: Thresholds, convinced: bool = Fals
 
     Only what rises at this moment convinces; once it has, it may pause for as
     long as it has paused before.
+
+    Args:
+        claim: growth that the series shows.
+        view: the moment.
+        ask: what the tier asks for.
+        convinced: whether the tier was convinced a moment ago.
     """
+    if not _is_well_formed(claim, ask):
+        return None
+    weight = weigh(claim, view)
+    if not _goes_on(claim, view, ask, weight, convinced):
+        return None
+    enough = _is_enough(claim, view, ask, weight)
+    if enough is None or not _is_news(claim, view, ask, enough):
+        return None
+    return weight.eta_s
+
+
+def _is_well_formed(claim: Claim, ask: Thresholds) -> bool:
+    """Rules out noise, saturation, a jump, and tall swings that hardly grow."""
     if not ask.recent_low <= claim.recent <= ask.recent_high:
-        return None
-    peaks = claim.reading is Reading.PEAKS
-    if claim.agreement < (ask.peaks_agreement if peaks else ask.agreement):
-        return None
-    if peaks and (claim.misfit > ask.peaks_misfit or claim.amplitude > _TALL):
-        return None
-    span, evidence, eta, latest = weigh(claim, view)
-    if latest < ask.latest or view.used > claim.level + _JUMP * claim.gain:
-        return None
-    swings = peaks and claim.amplitude >= _SWINGS
-    if claim.reading is Reading.LINE and claim.level - view.used > _OFF_LINE * claim.gain:
-        return None
-    if not swings and not (_rises_now(claim, view, ask) or _may_pause(claim, view, convinced)):
-        return None
+        return False
+    if claim.reading is not Reading.PEAKS:
+        return claim.agreement >= ask.agreement
+    return (
+        claim.agreement >= ask.peaks_agreement
+        and claim.misfit <= ask.peaks_misfit
+        and claim.amplitude <= _TALL
+    )
+
+
+def _goes_on(claim: Claim, view: View, ask: Thresholds, weight: Weight, convinced: bool) -> bool:
+    """Rules out a ramp that has ended, and a rise that is no part of what is claimed."""
+    if weight.latest < ask.latest or view.used > claim.level + _JUMP * claim.gain:
+        return False
+    if claim.reading is Reading.PEAKS and claim.amplitude >= _SWINGS:
+        return True  # what swings is below its peaks most of the time
+    below = _OFF_LINE if claim.reading is Reading.LINE else _JUMP
+    if claim.level - view.used > below * claim.gain:
+        return False
+    return _rises_now(claim, view, ask) or _may_pause(claim, view, convinced)
+
+
+class _Enough(Enum):
+    SLOW = "seen for long enough"
+    FAST = "too fast for that"
+
+
+def _is_enough(claim: Claim, view: View, ask: Thresholds, weight: Weight) -> _Enough | None:
+    span, evidence, eta, _ = weight
     age = claim.start_t - view.start_t
     young = age < ask.young_s
     # Loading does not steepen all the way.
-    sustained = (
+    loading = young and claim.bend is None
+    if (
         span >= (ask.span_s if young else ask.late_span_s)
-        and evidence >= (ask.evidence if young and claim.bend is None else ask.late_evidence)
+        and evidence >= (ask.evidence if loading else ask.late_evidence)
         and eta <= ask.horizon_s
-    )
-    long = (
-        span >= ask.long_span_s and evidence >= ask.long_evidence and eta <= ask.long_share * span
-    )
+    ):
+        return _Enough.SLOW
+    if span >= ask.long_span_s and evidence >= ask.long_evidence and eta <= ask.long_share * span:
+        return _Enough.SLOW
+    if claim.reading is Reading.PEAKS:
+        return None
+    if span >= _GLIMPSE_S and evidence >= ask.overwhelming:
+        return _Enough.SLOW
     fast = (
-        not peaks
-        and span >= ask.fast_span_s
+        span >= ask.fast_span_s
         and evidence >= ask.fast_evidence
         and eta <= ask.fast_horizon_s
         and age >= ask.fast_age_s
     )
-    overwhelming = not peaks and span >= 3.0 and evidence >= ask.overwhelming
-    if not (sustained or long or fast or overwhelming):
-        return None
+    return _Enough.FAST if fast else None
+
+
+def _is_news(claim: Claim, view: View, ask: Thresholds, enough: _Enough) -> bool:
+    """Rules out what comes back: a level that was reached and left again before."""
     level = view.limit - room_left(claim, view)
     visits = view.swings.visits(level - _SLACK * view.limit, claim.start_t)
     if visits.times >= 2 or (visits.latest_t is not None and view.t - visits.latest_t < _LATELY_S):
-        return None
-    if not (sustained or long or overwhelming):
-        known = visits.highest
-        if known is not None and level < known + ask.fast_novelty * view.limit:
-            return None
-    return eta
+        return False
+    if claim.reading is Reading.PEAKS or visits.highest is None:
+        return True
+    news = ask.novelty if enough is _Enough.SLOW else ask.fast_novelty
+    return level >= visits.highest + news * view.limit
 
 
 def _rises_now(claim: Claim, view: View, ask: Thresholds) -> bool:
+    """Whether the last moments rose by a fair share of what is claimed."""
     passed = view.t - view.low_t
     return view.used - view.low > ask.rising * claim.slope * max(passed, _NOW_S)
 

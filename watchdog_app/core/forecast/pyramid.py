@@ -16,6 +16,8 @@ Block = tuple[float, float, float, float]  # (time of lowest, lowest, time of hi
 BASE_S = 0.25  # shortest block; 2 to 3 samples at 10 Hz
 LEVELS = 8  # blocks of 0.25 s to 32 s
 BLOCKS = 8  # windows of 2 s to 256 s
+# Half a base block of slack: uneven sampling must not stretch every block by one.
+_ENOUGH_S = tuple(BASE_S * (1 << level) - 0.5 * BASE_S for level in range(LEVELS))
 _PARTIAL = 0.4  # an unfinished block counts from this share of its length on
 
 
@@ -54,19 +56,20 @@ class Pyramid:
     def _merge_up(self, block: Block, t: float) -> None:
         start = self._base_start
         self._acc_end = t
+        low, high = block[1], block[3]
+        accs, starts = self._acc, self._acc_start
         for level in range(1, LEVELS):
-            acc = self._acc[level]
+            acc = accs[level]
             if acc is None:
                 acc = block
-                self._acc_start[level] = start
-            elif block[1] < acc[1] or block[3] >= acc[3]:
+                starts[level] = start
+            elif low < acc[1] or high >= acc[3]:
                 acc = join(acc, block)
-            # Half a base block of slack: uneven sampling must not stretch every block by one.
-            if t - self._acc_start[level] >= BASE_S * (1 << level) - 0.5 * BASE_S:
+            if t - starts[level] >= _ENOUGH_S[level]:
                 self.levels[level].append(acc)
-                self._acc[level] = None
+                accs[level] = None
             else:
-                self._acc[level] = acc
+                accs[level] = acc
 
     def window(self, level: int) -> list[Block]:
         """The blocks of one scale, oldest first, with the unfinished one if long enough."""
@@ -88,24 +91,22 @@ def join(a: Block, b: Block) -> Block:
     return (*low, *high)
 
 
-def sen_slope(
-    times: Sequence[float], values: Sequence[float], ignore: float, least: float = -1.0
-) -> tuple[float, float]:
+def concordance(values: Sequence[float], ignore: float, least: float = -1.0) -> float:
     """
-    Sen's slope of a few points and how far they agree on its sign.
+    Kendall's concordance of a few points in order: do they rise?
 
     Args:
-        times: increasing, or equal.
-        values: as many.
+        values: oldest first.
         ignore: differences up to this much are neither up nor down.
-        least: concordance under which the slope does not matter.
+        least: what the caller asks for; a bound under it may be returned instead of the figure.
 
     Returns:
-        Median of the slopes between all pairs, 0.0 when the concordance is under `least`;
-        Kendall's concordance, -1 to 1, or a bound on it that is under `least`.
+        -1 (every pair falls) to 1 (every pair rises).
     """
     n = len(values)
     pairs = n * (n - 1) // 2
+    if not pairs:
+        return 0.0
     most_downs = 0.5 * (1.0 - least) * pairs
     ups = downs = 0
     for i in range(n - 1):
@@ -116,13 +117,14 @@ def sen_slope(
             elif v < below:
                 downs += 1
         if downs > most_downs:
-            # Noise is told here, before any slope is worked out: rest has to be cheap.
-            return 0.0, (pairs - 2 * downs) / pairs
-    if not pairs:
-        return 0.0, 0.0
-    agreement = (ups - downs) / pairs
-    if agreement < least:
-        return 0.0, agreement
+            # Noise is told from growth here, and no slope worked out: rest has to be cheap.
+            return (pairs - 2 * downs) / pairs
+    return (ups - downs) / pairs
+
+
+def sen_slope(times: Sequence[float], values: Sequence[float]) -> float:
+    """Sen's slope of a few points: the median over all pairs. Times increase, or are equal."""
+    n = len(values)
     slopes = [
         (values[j] - values[i]) / (times[j] - times[i])
         for i in range(n - 1)
@@ -131,8 +133,7 @@ def sen_slope(
     ]
     count = len(slopes)
     if not count:
-        return 0.0, 0.0
+        return 0.0
     slopes.sort()
     half = count >> 1
-    median = slopes[half] if count & 1 else 0.5 * (slopes[half - 1] + slopes[half])
-    return median, agreement
+    return slopes[half] if count & 1 else 0.5 * (slopes[half - 1] + slopes[half])

@@ -92,12 +92,14 @@ class Segment:
         self._take(t, v)
 
     def line(self) -> tuple[float, float, float] | None:
-        """(slope, value at the origin, slope in standard errors), or None when too short."""
+        """(slope, value at the origin, slope in standard errors); None: too short, or no rise."""
         n = self._n
         d = n * self._xx - self._x * self._x
         if n < 6 or d <= 1e-9:
             return None
         slope = (n * self._xy - self._x * self._y) / d
+        if slope <= 0.0:
+            return None
         intercept = (self._y - slope * self._x) / n
         sse = self._yy - intercept * self._y - slope * self._xy
         error = math.sqrt(max(sse, 0.0) / max(1, n - 2) / (d / n))

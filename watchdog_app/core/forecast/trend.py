@@ -14,6 +14,7 @@ from watchdog_app.core.forecast.evidence import (
     room_left,
     weigh,
 )
+from watchdog_app.core.forecast.interval import interval
 from watchdog_app.core.forecast.outlook import Outlook
 from watchdog_app.core.forecast.pyramid import BASE_S, LEVELS, Pyramid
 from watchdog_app.core.forecast.regimes import regime_of
@@ -36,26 +37,23 @@ _BURST_RATE = 0.13  # of the limit a second: faster growth is a burst ...
 _TOP = 0.93  # ... until it is as high as this
 _STARTING_S, _STARTING = 12.0, 2.0
 _CRITICAL, _CRITICAL_GAIN, _CRITICAL_S = 0.98, 0.002, 3.0
-_REREAD, _REREAD_AT_REST = 0.125, 0.5  # of a block's length
-_OFTEN = 3
-_NOW_S = 2.0
-_PAUSE_S, _PAUSES = 0.5, 16
-_HIGHER = 1e-3  # of the largest value seen
+# An eighth of a block's length, and a whole one.
+_REREAD_S, _REREAD_AT_REST_S = (
+    tuple(share * BASE_S * (1 << scale) - 0.01 for scale in range(LEVELS)) for share in (0.125, 1.0)
+)
+_OFTEN = 3  # times at its limit and away again: it lives there
+_NOW_S = 2.0  # the last moments
+_PAUSE_S, _PAUSES = 0.5, 16  # shortest pause in the growth, and how many are kept
+_HIGHER = 1e-3  # of the largest value seen: less than that is no growth
 _NONE: list[Claim] = []
 _SWINGS = 0.25  # height of the swings as a share of the growth
 _AGREES = 0.6  # concordance
 _STILL, _JUMPS = 0.5, 1.7  # slope of the last third as a share of the whole
 _YOUNG_LINE_S = 3.0
-_LOW = (0.05, 1.65, 0.3)  # see _interval: always, by scales that say sooner, by youth
-_HIGH = (0.06, 0.75, 0.2)
-_WIDEST = 2.0
-_YOUTH_S = 8.0
-_SHORT_S = 0.3
-_JITTER_S = 0.3  # a look and what the sample missed
 STRICT = Thresholds()
 EAGER = Thresholds(
     span_s=22.0,
-    late_span_s=12.0,
+    late_span_s=10.0,
     evidence=1.7,
     late_evidence=1.3,
     horizon_s=math.inf,  # the cost of acting sets it
@@ -169,7 +167,7 @@ class TrendForecaster:
             low_t,
             low,
             self._t - self._high_t,
-            tuple(self._pauses),
+            self._pauses,
         )
 
     def weigh(self, claim: Claim) -> Weight:
@@ -191,23 +189,22 @@ class TrendForecaster:
     def _read(self) -> None:
         """Read the claims anew, each scale as often as its blocks are long."""
         t, matters, ignore = self._t, _MATTERS * self._top, _IGNORE * self._top
+        due, claims, levels, used = self._due, self._claims, self._pyramid.levels, self._used
         for scale in range(_SHORTEST, LEVELS):
-            if t < self._due[scale]:
+            if t < due[scale]:
                 continue
-            whole = self._pyramid.levels[scale]
+            whole = levels[scale]
             if len(whole) < 4:
                 continue
             # A scale that shows no growth is looked at more rarely: rest has to be cheap.
-            share = _REREAD if self._claims[scale] else _REREAD_AT_REST
-            self._due[scale] = t + share * BASE_S * (1 << scale) - 0.01
-            if self._used - whole[0][3] <= matters and whole[-1][3] - whole[0][3] <= matters:
-                self._claims[scale] = _NONE
+            due[scale] = t + (_REREAD_S if claims[scale] else _REREAD_AT_REST_S)[scale]
+            claims[scale] = _NONE
+            oldest = whole[0][3]
+            if used - oldest <= matters and whole[-1][3] - oldest <= matters:
                 continue
             blocks = self._pyramid.window(scale)
-            if len(blocks) < 5 or blocks[-1][3] - blocks[0][3] <= matters:
-                self._claims[scale] = _NONE
-            else:
-                self._claims[scale] = read_scale(blocks, list(whole), scale, ignore)
+            if len(blocks) >= 5 and blocks[-1][3] - blocks[0][3] > matters:
+                claims[scale] = read_scale(blocks, whole, scale, ignore)
         self._line = self._read_line(matters)
 
     def _read_line(self, matters: float) -> Claim | None:
@@ -216,7 +213,7 @@ class TrendForecaster:
         if line is None or span <= 2.0:
             return None
         slope, origin_value, certainty = line
-        if slope <= 0.0 or certainty <= 4.0:
+        if certainty <= 4.0:
             return None
         level = max(self._used, origin_value + slope * span)
         gain = level - self._segment.first
@@ -245,7 +242,7 @@ class TrendForecaster:
         if chosen is not None:
             room = room_left(chosen, view)
             if chosen.gain >= _LEAST_EVIDENCE * room:
-                forecast = self._interval(chosen, claims, view)
+                forecast = interval(chosen, claims, view)
         regime = regime_of(
             view.t, self._pyramid, self._swings, None if forecast is None else chosen, claims
         )
@@ -270,6 +267,7 @@ class TrendForecaster:
 
     @staticmethod
     def soonest(claims: list[Claim], view: View, ask: Thresholds, convinced: bool) -> float | None:
+        """Time to exhaustion by the most urgent claim that convinces, None when none does."""
         soonest = math.inf
         for claim in claims:
             eta = convincing(claim, view, ask, convinced)
@@ -304,27 +302,6 @@ class TrendForecaster:
         if line is not None and self._t - line.start_t > _YOUNG_LINE_S:
             return line
         return longest or shortest
-
-    def _interval(self, chosen: Claim, claims: list[Claim], view: View) -> Forecast:
-        """
-        Median and 80 % interval.
-
-        Scales that disagree widen it: fitted as quantiles of (true / foretold)
-        on the recorded failures, `bench/forecast_interval.py`.
-        """
-        eta = chosen.time_to(room_left(chosen, view))
-        soonest = latest = eta
-        for claim in claims:
-            if claim.agreement >= _AGREES and claim.recent >= 0.3:
-                other = claim.time_to(room_left(claim, view))
-                soonest, latest = min(soonest, other), max(latest, other)
-        base = max(eta, _SHORT_S)
-        youth = 1.0 / (1.0 + (view.t - chosen.start_t) / _YOUTH_S)
-        sooner = min(_WIDEST, math.log(base / max(soonest, _SHORT_S)))
-        later = min(_WIDEST, math.log(max(latest, _SHORT_S) / base))
-        low = eta * math.exp(-(_LOW[0] + _LOW[1] * sooner + _LOW[2] * youth)) - _JITTER_S
-        high = eta * math.exp(_HIGH[0] + _HIGH[1] * later + _HIGH[2] * youth) + _JITTER_S
-        return Forecast(eta, max(0.0, low), high)
 
     def _is_filling(self, view: View) -> bool:
         """At the limit and still rising: what sits there quietly may do so for days."""

@@ -1,0 +1,45 @@
+"""How sure a forecast is: an interval that widens where scales disagree and growth is young."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from watchdog_app.core.forecast.claims import Claim
+from watchdog_app.core.forecast.evidence import View, room_left
+from watchdog_app.core.outlook import Forecast
+
+# Coefficients: always, by scales that say sooner (or later), by youth. Quantiles of
+# (true / foretold) on the recorded failures, `bench/forecast_interval.py`.
+_LOW = (0.05, 1.8, 0.45)
+_HIGH = (0.15, 0.2, 0.1)
+_WIDEST = 2.0
+_YOUTH_S = 8.0
+_SHORT_S = 0.3
+_JITTER_S = 0.5  # a look and what the sample missed
+_AGREES = 0.6  # concordance of what has a say
+_GROWS = 0.3  # slope of the last third as a share of the whole
+
+
+def interval(chosen: Claim, claims: Sequence[Claim], view: View) -> Forecast:
+    """
+    Median and 80 % interval of the time to exhaustion.
+
+    Args:
+        chosen: the claim that the median is read from.
+        claims: all of them; where they disagree the interval is wider.
+        view: the moment.
+    """
+    eta = chosen.time_to(room_left(chosen, view))
+    soonest = latest = eta
+    for claim in claims:
+        if claim.agreement >= _AGREES and claim.recent >= _GROWS:
+            other = claim.time_to(room_left(claim, view))
+            soonest, latest = min(soonest, other), max(latest, other)
+    base = max(eta, _SHORT_S)
+    youth = 1.0 / (1.0 + (view.t - chosen.start_t) / _YOUTH_S)
+    sooner = min(_WIDEST, math.log(base / max(soonest, _SHORT_S)))
+    later = min(_WIDEST, math.log(max(latest, _SHORT_S) / base))
+    low = eta * math.exp(-(_LOW[0] + _LOW[1] * sooner + _LOW[2] * youth)) - _JITTER_S
+    high = eta * math.exp(_HIGH[0] + _HIGH[1] * later + _HIGH[2] * youth) + _JITTER_S
+    return Forecast(eta, max(0.0, low), high)
