@@ -77,6 +77,24 @@ def test_a_load_that_warms_up_to_below_the_limit_alarms_nobody(end, tau_s, jump,
         assert [] == [(t, a) for t, a in seen if a.notify or a.rescue or a.stage > Stage.OK]
 
 
+@pytest.mark.parametrize("tau_s", [15.0, 30.0, 60.0])
+@pytest.mark.parametrize("end", [90.0, 93.0])
+def test_a_noisy_sensor_alarms_nobody_either(end, tau_s):
+    """Of silicon under a load that comes and goes: three degrees up and down."""
+    for seed in range(8):
+        seen, _ = played(warming(45.0, end, tau_s), 100.0, seconds=300.0, noise=1.2, seed=seed)
+
+        assert [] == [(t, a) for t, a in seen if a.notify or a.rescue]
+
+
+def test_a_rise_to_where_it_has_been_before_is_no_news():
+    """Along a straight line, again and again: the first time may be a failure, the third is not."""
+    seen, _ = played(lambda t: 70.0 + 0.52 * (t % 60.0 if t % 60.0 < 50.0 else 0.0), 100.0)
+
+    assert any(a.rescue for t, a in seen if t < 120.0)
+    assert not any(a.notify or a.rescue for t, a in seen if t > 150.0)
+
+
 @pytest.mark.parametrize(
     ("curve", "least_s"),
     [
@@ -84,6 +102,7 @@ def test_a_load_that_warms_up_to_below_the_limit_alarms_nobody(end, tau_s, jump,
         (failing(75.0, rate=0.2), 20.0),
         (failing(75.0, rate=0.5), 8.0),
         (failing(75.0, rate=1.0), 3.0),
+        (failing(75.0, rate=2.0), 1.0),
         (failing(75.0, end=130.0, tau_s=60.0), 5.0),
         (failing(75.0, end=110.0, tau_s=60.0), 8.0),
         (failing(70.0, end=105.0, tau_s=120.0), 30.0),

@@ -213,6 +213,17 @@ def test_a_framework_that_grows_reaches_no_further_than_the_card_does(held, used
     assert (expected < 22.0) is ("others hold" in own.note)
 
 
+def test_another_program_with_our_number_tells_nothing_of_ours():
+    """The host's processes in a container."""
+    stranger = GpuProcess(1, GIB, foreign=True)
+    card = gpu(used=23.0, processes=(stranger,))
+
+    found = look(Hardware(gpus=(card,)), agents=[(1, [allocator(6.0, 22.0)])])
+
+    (own,) = of_kind(found, CeilingKind.GPU_ALLOCATOR)
+    assert 22 * GIB == own.limit
+
+
 def test_an_allocator_is_a_ceiling_without_any_driver():
     """The library may hang or be missing: the framework still knows."""
     (own,) = look(Hardware(), agents=[(1, [allocator(6.0, 22.0, uuid=None)])])

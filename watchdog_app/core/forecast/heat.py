@@ -27,7 +27,8 @@ _FOR_NOTICES = 12  # shorter rises do for a silent save alone
 _FOR_SLOWING = 24  # ... and where nothing is lost at the limit a notice can wait
 _GAIN_C = 3.0  # less is the fan, or the next batch
 _CERTAIN = 3.0  # standard errors
-_STRAIGHT, _BENDS_UP = 0.75, 1.2  # slope of the second half as a share of the first
+_BENDS_UP = 1.2  # slope of the second half as a share of the first
+_UNSPENT = 0.75  # the last step of a rise as a share of its mean step
 _MARGIN = 0.15  # of the gain: the bend must lead so far beyond the limit
 _STRICT_GAIN, _EAGER_GAIN, _SHOWN_GAIN = 1.0, 0.6, 0.4  # seen, as a share of what is to come
 _STRICT_SPAN, _EAGER_SPAN, _SHOWN_SPAN = 0.75, 1.0, 2.0  # ahead, as a share of the time seen
@@ -191,7 +192,7 @@ class HeatForecaster:
         # Noise bends as well. Two halves within their errors are a straight line, and that is the
         # case to be afraid of: but a curve that ends below the limit is never as near to it as
         # half the time that it takes to see the bend.
-        straight = ratio > _STRAIGHT and early - late < 2.0 * math.hypot(early_error, late_error)
+        straight = early - late < 2.0 * math.hypot(early_error, late_error)
         if straight and room / late <= 0.5 * span:
             return _Rise(room / late, late, span, gain, False)
         return None
@@ -216,7 +217,7 @@ class HeatForecaster:
         steps = [after - before for before, after in pairwise(last)]
         mean = (last[-1] - last[0]) / _LAST_BINS
         # A jump that has spent itself rises ever less; so does the start of a load.
-        if min(steps) <= 0.0 or steps[-1] < _STRAIGHT * mean:
+        if min(steps) <= 0.0 or steps[-1] < _UNSPENT * mean:
             return math.inf
         if max(values[: -_LAST_BINS - 1], default=0.0) >= last[-1] - _KNOWN_C:
             return math.inf
