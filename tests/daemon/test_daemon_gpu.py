@@ -1,0 +1,143 @@
+"""A real daemon beside a driver of our own: cards that fill up, get lost, hang."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from gpu_stub.driver_stub import GIB, HANG, DriverStub
+
+RSS_MOST_BYTES = 27_000_000  # the budget is 25 MB at rest; the tests' machine is not at rest
+WAIT_S = 90
+IDLE = "import time\nwhile True: time.sleep(0.2)\n"
+BUSY = "while True: sum(range(10000))\n"
+
+
+@pytest.fixture
+def stub(tmp_path):
+    """A driver with two cards, both at work."""
+    stub = DriverStub(tmp_path / "driver", cards=2)
+    for card in (0, 1):
+        stub.set(card, used=4 * GIB, utilization=95, temperature=60)
+    return stub
+
+
+@pytest.fixture
+def client(world, stub):
+    """The daemon with that driver; notices are decided, and shown to nobody."""
+    world.config.write_text(world.config.read_text().replace("notify = false", "notify = true", 1))
+    world.env |= stub.env(world.env)
+    return world.start()
+
+
+def incident(client, kind: str) -> dict | None:
+    found = client.call("status")["incidents"]
+    return next((each for each in found if each["ceiling"] == kind), None)
+
+
+def decisions(client, topic: str) -> list[dict]:
+    entries = client.call("history", kinds=["decision"])["entries"]
+    return [each for each in entries if (each.get("evidence") or {}).get("topic") == topic]
+
+
+def cards(world, client, count: int) -> list[dict]:
+    def read():
+        gpus = client.call("status")["gpus"]
+        return len(gpus) == count and gpus
+
+    return world.until(read, f"{count} cards are read", WAIT_S)
+
+
+def test_a_card_that_fills_up_warns_and_names_the_script(world, stub, client):
+    """Memory that the script holds on the card grows; the other script's does not."""
+    grows, still = world.script(BUSY, "grows.py"), world.script(IDLE, "still.py")
+    stub.processes(1, [(still, GIB)])
+    world.seen(grows)
+    cards(world, client, 2)
+    began = time.monotonic()
+
+    def filled():
+        used = int(min(23.5, 4 + 1.0 * (time.monotonic() - began)) * GIB)
+        stub.set(0, used=used)
+        stub.processes(0, [(grows, used)])
+        return incident(client, "gpu_memory")
+
+    found = world.until(filled, "the card fills up", WAIT_S)
+
+    assert ["grows.py"] == [each["name"] for each in found["culprits"]]
+    assert any("batch" in line for line in found["advice"])
+    task = world.task(grows)
+    assert task["gpu_memory_bytes"] > 4 * GIB
+    assert [0] == [each["index"] for each in task["gpus"]]
+    (row,) = client.call("status")["gpus"][0]["processes"]
+    assert (grows, "grows.py", False) == (row["task"], row["name"], row["foreign"])
+
+
+def test_a_lost_card_opens_an_incident_that_names_the_script_on_it(world, stub, client):
+    """The other card goes on, and its script is asked for nothing."""
+    left, right = world.script(IDLE, "left.py"), world.script(IDLE, "right.py")
+    stub.processes(0, [(left, GIB)])
+    stub.processes(1, [(right, GIB)])
+    world.seen(right)
+    world.until(lambda: (world.task(right) or {}).get("gpus"), "right.py is on its card", WAIT_S)
+
+    stub.xid(1, 79)
+    stub.lose(1)
+
+    found = world.until(lambda: incident(client, "gpu_health"), "the loss is seen", WAIT_S)
+    assert ["right.py"] == [each["name"] for each in found["culprits"]]
+    assert [None] == [each["share"] for each in found["culprits"]]
+    assert any("Start the machine again" in line for line in found["advice"])
+    told = world.until(lambda: decisions(client, "gpu_lost"), "the loss is told", WAIT_S)
+    assert [right] == [each["pid"] for each in told]
+    status = client.call("status")
+    assert ["ok", "lost"] == [gpu["state"] for gpu in status["gpus"]]
+    assert "left.py" not in client.call("explain", task=None)["text"].partition("To do:")[2]
+
+
+def test_a_driver_that_hangs_costs_the_cards_and_nothing_else(world, stub, client):
+    """The daemon looks at everything else at its own pace, and says which card is silent."""
+    pid = world.script(IDLE, "job.py")
+    world.seen(pid)
+    cards(world, client, 2)
+
+    stub.fail("nvmlDeviceGetMemoryInfo_v2", HANG)
+    before = client.call("status")["daemon"]["ticks"]
+    began = time.monotonic()
+    world.until(
+        lambda: any(gpu["state"] == "silent" for gpu in client.call("status")["gpus"]),
+        "the hung driver is noticed",
+        WAIT_S,
+    )
+    passed = time.monotonic() - began
+    ticks = client.call("status")["daemon"]["ticks"] - before
+
+    assert ticks >= 0.5 * passed
+    assert world.task(pid) is not None
+    assert any(error["source"].startswith("gpu") for error in client.call("status")["errors"])
+    stub.heal()
+
+
+def test_the_daemon_itself_never_loads_the_driver(world, stub, client):
+    """A crash in there must not be ours, and its five megabytes neither."""
+    world.seen(world.script(IDLE, "job.py"))
+    cards(world, client, 2)
+    assert world.process is not None
+    pid = world.process.pid
+
+    mapped = Path(f"/proc/{pid}/maps").read_text()
+
+    assert "libnvidia-ml" not in mapped
+    assert client.call("status")["daemon"]["rss_bytes"] < RSS_MOST_BYTES
+
+
+def test_no_card_is_no_error(world):
+    """Nothing is said where there is nothing."""
+    client = world.start()
+    world.until(lambda: client.call("status")["processes"] is not None, "a look")
+
+    status = client.call("status")
+
+    assert [] == status["gpus"]
+    assert not [error for error in status["errors"] if error["source"].startswith("gpu")]
