@@ -150,7 +150,8 @@ def _aligned_right(head: str) -> bool:
 
 
 def _cells(process: Json, *, compact: bool, short: bool, cards: bool) -> dict[str, str]:
-    gpus = [one for one in process.get("gpus") or [] if isinstance(one, dict)]
+    gpus = process.get("gpus")
+    gpus = [one for one in gpus if isinstance(one, dict)] if isinstance(gpus, list) else []
     on = [figures.whole(one.get("index")) for one in gpus]
     nothing = figures.NONE if cards and not on else figures.UNKNOWN
     held = process.get("gpu_memory_bytes")

@@ -92,4 +92,5 @@ def is_condition(incident: Json) -> bool:
 
 def objects(holder: Json, key: str) -> list[Json]:
     """The objects in a list of a message; whatever else it holds is left out."""
-    return [one for one in holder.get(key) or [] if isinstance(one, dict)]
+    found = holder.get(key)
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []

@@ -1,0 +1,306 @@
+"""Cards, heat, battery and faults in `watchdog status`, on any terminal, safely."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+from status_objects import GIB, HOSTILE_NAMES, NOW_UNIX_S, agent, ceiling, process, status
+
+from watchdog_app.cli import figures
+from watchdog_app.cli.check import check
+from watchdog_app.cli.json_output import dumps, timed
+from watchdog_app.cli.status_text import render
+from watchdog_app.cli.text import width
+
+SCHEMA = json.loads(
+    (Path(__file__).parents[2] / "docs" / "status.schema.json").read_text(encoding="utf-8")
+)
+
+
+def gpu(index: int, **more):
+    """A card at work."""
+    return {
+        "index": index,
+        "uuid": f"GPU-{index}",
+        "name": "NVIDIA H100 80GB HBM3",
+        "bus_id": f"00000000:{index:02X}:00.0",
+        "parent_uuid": None,
+        "state": "ok",
+        "memory_used_bytes": 23 * GIB,
+        "memory_reserved_bytes": GIB,
+        "memory_total_bytes": 80 * GIB,
+        "unified_memory": False,
+        "utilization_percent": 97.0,
+        "temperature_c": 71.0,
+        "slowdown_c": 87.0,
+        "shutdown_c": 92.0,
+        "fan_percent": None,
+        "power_w": 612.3,
+        "power_limit_w": 700.0,
+        "throttle_reasons": ["software_power_cap"],
+        "ecc_uncorrected": 0,
+        "remap_pending": False,
+        "remap_failed": False,
+        "recovery_action": None,
+        "xids": [],
+        "processes": [],
+        "notes": [],
+        **more,
+    }
+
+
+def dark(index: int, state: str):
+    """A card that answers nothing."""
+    unknown = dict.fromkeys(
+        ("memory_used_bytes", "memory_reserved_bytes", "utilization_percent", "temperature_c",
+         "power_w", "throttle_reasons")
+    )  # fmt: skip
+    return gpu(index, state=state, **unknown)
+
+
+def fault(**more):
+    """The incident of a card that fell off the bus."""
+    return {
+        "id": "1",
+        "ceiling": "gpu_health",
+        "subject": "GPU-1",
+        "label": "GPU 1 (NVIDIA H100 80GB HBM3)",
+        "stage": "rescue",
+        "peak": "rescue",
+        "opened_unix_s": NOW_UNIX_S - 30,
+        "closed_unix_s": None,
+        "why": "Xid 79, the card has fallen off the bus",
+        "advice": ["Start the machine again."],
+        "culprits": [{"pid": 300, "name": "c.py", "slope_bytes_per_s": None, "share": None}],
+        **more,
+    }
+
+
+def lines(columns=140, everything=False, **more):
+    return render(status(**more), NOW_UNIX_S, columns, everything=everything)
+
+
+def line_of(found, start):
+    return next(line for line in found if start in line)
+
+
+def test_a_card_is_one_line_with_memory_load_heat_and_power():
+    """The same figures as in the JSON; what the driver reserves counts as used."""
+    line = line_of(lines(gpus=[gpu(0)]), "GPU 0")
+
+    for words in ("NVIDIA H100 80GB HBM3", "24.0 of 80.0 GiB", "30 %", "97 % busy", "71 °C"):
+        assert words in line
+    assert line.endswith("612/700 W")
+
+
+def test_without_a_card_nothing_changes():
+    """No heading, no empty line, no column that was not there."""
+    assert not [line for line in lines(gpus=[]) if "GPU 0" in line]
+    assert lines(gpus=[]) == lines()
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("lost", "LOST"),
+        ("needs_reset", "NEEDS A RESET"),
+        ("silent", "DOES NOT ANSWER"),
+        ("unreadable", "CANNOT BE READ"),
+        ("asleep", "asleep"),
+        ("state of a later version", "state of a later version"),
+    ],
+)
+def test_a_card_that_does_not_answer_says_so_and_hides_no_other(state, words):
+    """In place of its figures."""
+    found = "\n".join(lines(gpus=[gpu(0), dark(1, state)]))
+
+    assert words in found
+    assert "24.0 of 80.0 GiB" in found
+    assert "N/A" not in line_of(found.split("\n"), "GPU 1") or state.startswith("state")
+
+
+def test_a_card_that_shares_the_machines_memory_says_so():
+    """It has no memory of its own to fill."""
+    board = gpu(0, unified_memory=True, memory_used_bytes=None, memory_total_bytes=None)
+
+    assert "shares RAM" in line_of(lines(gpus=[board]), "GPU 0")
+
+
+def test_a_forecast_stands_on_the_line_of_its_card_and_not_twice():
+    """Memory and heat; the list of other ceilings leaves them out while they are far."""
+    memory = ceiling(
+        "gpu_memory", "GPU 0 memory", 72 * GIB, 80 * GIB, subject="GPU-0",
+        stage="warn", eta_s=240, eta_low_s=180, eta_high_s=400,
+    )  # fmt: skip
+    heat = ceiling("temperature", "heat of GPU 1 (slows down at 83 °C)", 60, 83, unit="celsius",
+                   subject="GPU-1/slowdown")  # fmt: skip
+    found = lines(200, gpus=[gpu(0), gpu(1)], ceilings=[memory, heat])
+
+    assert "full in 4 min (3-7 min)" in line_of(found, "GPU 0  ")
+    assert not [line for line in found if "GPU 0 memory" in line][1:]
+    assert not [line for line in found if "heat of GPU 1" in line or "far away" in line]
+
+
+def test_heat_and_battery_have_units_of_their_own():
+    """Degrees a minute, and what is left of a battery."""
+    heat = ceiling(
+        "temperature", "heat of GPU 1 (slows down at 83 °C)", 80, 83, unit="celsius",
+        subject="GPU-1/slowdown", lethal=False, stage="warn", slope_per_s=2 / 60, eta_s=90,
+        eta_low_s=70, eta_high_s=120,
+    )  # fmt: skip
+    battery = ceiling("battery", "battery", 0.59, 0.95, unit="ratio", slope_per_s=1e-4,
+                      eta_s=3600, eta_low_s=3000, eta_high_s=4000)  # fmt: skip
+    found = "\n".join(lines(200, gpus=[gpu(1)], ceilings=[heat, battery]))
+
+    assert "80 of 83 °C" in found
+    assert "+2.0 °C/min" in found
+    assert "slows down from heat in 90 s" in found
+    assert "41 % left" in found
+    assert "-0.6 %/min" in found
+    assert "empty in 60 min" in found
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 140, 200])
+@pytest.mark.parametrize("everything", [False, True])
+def test_every_line_fits_the_terminal(columns, everything):
+    """Whatever the cards are called and however much there is to say."""
+    warm = ceiling("temperature", "heat of GPU 1 (slows down at 83 °C)", 80, 83, unit="celsius",
+                   subject="GPU-1/slowdown", lethal=False, stage="warn", eta_s=90.0,
+                   eta_low_s=70, eta_high_s=120)  # fmt: skip
+    strangers = [{"pid": 9, "task": None, "name": None, "memory_bytes": 12 * GIB, "foreign": True}]
+    cards = [
+        gpu(0, notes=["the driver does not say who holds what " * 3]),
+        gpu(1, throttle_reasons=["hardware_thermal", "power_brake"], processes=strangers),
+        *(gpu(2 + index, name=name) for index, name in enumerate(HOSTILE_NAMES)),
+        dark(15, "lost"),
+    ]
+    found = lines(columns, everything, gpus=cards, ceilings=[warm], incidents=[fault()])
+
+    assert columns >= max(map(width, found))
+    assert all(line.isprintable() for line in found)
+    assert "clocked down for heat" in " ".join(" ".join(found).split())
+
+
+def test_programs_of_others_on_a_card_are_counted_when_they_hold_much():
+    """Why a card is full though no notebook is on it."""
+    others = [
+        {"pid": pid, "task": None, "name": None, "memory_bytes": GIB * 6, "foreign": True}
+        for pid in (8, 9)
+    ]
+
+    found = lines(gpus=[gpu(0, processes=others)])
+
+    assert "      2 programs that watchdog does not watch, 12.0 GiB" in found
+
+
+def test_a_task_shows_its_cards_and_what_it_holds_there():
+    """A task on none holds nothing, which is known; a figure that is not stays N/A."""
+    uses = [{"uuid": f"GPU-{i}", "index": i, "memory_bytes": 10 * GIB} for i in (0, 1)]
+    unknown = [{"uuid": "GPU-1", "index": 1, "memory_bytes": None}]
+    tasks = [
+        process(100, "two.ipynb", 4 * GIB, gpu_memory_bytes=20 * GIB, gpus=uses, agent=agent()),
+        process(200, "none.ipynb", 3 * GIB),
+        process(300, "unknown.ipynb", 2 * GIB, gpus=unknown),
+    ]
+
+    found = lines(gpus=[gpu(0), gpu(1)], processes=tasks)
+
+    assert ["0,1", "20.0", "GiB"] == line_of(found, "two.ipynb").split()[7:10]
+    assert ["-", "-"] == line_of(found, "none.ipynb").split()[7:9]
+    assert ["1", "N/A"] == line_of(found, "unknown.ipynb").split()[7:9]
+
+
+def test_a_small_task_on_a_card_is_not_folded_away():
+    """Its memory is over there."""
+    on_card = [{"uuid": "GPU-0", "index": 0, "memory_bytes": None}]
+    small = process(100, "small.py", 10_000_000, kind="script", gpus=on_card)
+
+    assert [line for line in lines(gpus=[gpu(0)], processes=[small]) if "small.py" in line]
+
+
+def test_a_fault_names_who_was_hit_and_says_nothing_of_growth():
+    """CRITICAL, though nothing can be rescued."""
+    found = "\n".join(lines(gpus=[gpu(0), dark(1, "lost")], incidents=[fault()]))
+
+    assert "!! CRITICAL GPU 1 (NVIDIA H100 80GB HBM3), opened 30 s ago" in found
+    assert "hit: c.py (pid 300)" in found
+    assert "> Start the machine again." in found
+    assert "growth" not in found
+    assert "RESCUE" not in found
+    assert found.startswith("!! CRITICAL: GPU 1 (NVIDIA H100 80GB HBM3): Xid 79")
+
+
+def test_a_note_is_no_warning():
+    """A card at its power limit: good to know, exit code 0."""
+    note = fault(ceiling="throttling", stage="watch", peak="watch", culprits=[],
+                 why="it has worked at its power limit", advice=["That is normal."])  # fmt: skip
+    found = "\n".join(lines(gpus=[gpu(1)], incidents=[note]))
+
+    assert found.startswith("OK: nothing is about to run out; see the notes.")
+    assert "~ NOTE GPU 1" in found
+    assert "> That is normal." in found
+    assert 0 == check(status(incidents=[note]), NOW_UNIX_S)[1]
+
+
+@pytest.mark.parametrize(("stage", "code"), [("watch", 0), ("warn", 1), ("rescue", 2)])
+def test_check_counts_faults_and_tells_the_figures_of_cards(stage, code):
+    """For monitoring: memory and temperature of each card as performance data."""
+    line, found = check(
+        status(gpus=[gpu(0), dark(1, "lost")], incidents=[fault(stage=stage)]), NOW_UNIX_S
+    )
+
+    assert code == found
+    assert f" gpu0={23 * GIB}B;;;0;{80 * GIB}" in line
+    assert " gpu0_temperature=71" in line
+    assert "gpu1" not in line.partition("|")[2]
+
+
+def test_the_objects_of_these_tests_fit_the_schema():
+    """What is shown here is what a daemon sends."""
+    whole = status(
+        gpus=[gpu(0), dark(1, "lost")],
+        incidents=[fault()],
+        hardware={
+            "driver_version": "570.1",
+            "gpus_age_s": 0.4,
+            "temperatures": [
+                {"key": "k", "label": "CPU", "celsius": 50.0, "slowdown_c": None,
+                 "shutdown_c": 100.0, "is_cpu": True}
+            ],
+            "fans": [{"label": "fan", "rpm": 0}],
+            "batteries": [
+                {"name": "BAT0", "percent": 41.0, "discharging": True, "energy_j": None,
+                 "full_j": None, "power_w": None}
+            ],
+            "on_mains": False,
+            "cpu_power_w": 20.0,
+            "cpu_power_limit_w": None,
+            "cpu_throttle_events": 3,
+        },
+    )  # fmt: skip
+
+    jsonschema.validate(json.loads(dumps(timed(whole, NOW_UNIX_S))), SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("expected", "slope", "unit"),
+    [
+        ("+2.0 °C/min", 2 / 60, "celsius"),
+        ("-0.6 %/min", 1e-4, "ratio"),
+        ("0", 1e-5, "celsius"),
+        ("N/A", None, "celsius"),
+        ("+21.0 MiB/s", 21 * 1024**2, "bytes"),
+    ],
+)
+def test_movements_are_told_in_what_people_count_by(expected, slope, unit):
+    """Degrees a minute, not thirtieths of a degree a second."""
+    assert expected == figures.movement(slope, unit)
+
+
+def test_gpus_that_are_no_objects_break_nothing():
+    """Whatever a daemon of another version sends."""
+    for hostile in (None, "x", [None, 3, {}], [{"uuid": 3, "processes": 5, "notes": "x"}]):
+        assert lines(80, True, gpus=hostile)
