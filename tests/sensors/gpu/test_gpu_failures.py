@@ -502,3 +502,45 @@ def test_an_unsupported_question_is_not_asked_again_each_second(stub, ticker):
 
     assert "nvmlDeviceGetPowerUsage" not in stub.calls()
     assert "nvmlDeviceGetTotalEccErrors" not in stub.calls()
+
+
+def test_a_machine_that_stalls_is_not_taken_for_a_driver_that_hangs(stub, ticker):
+    """We come late ourselves then: ten seconds between two ticks are no deadline passed."""
+    watch = ticker(stub)
+    watch.reading()
+    pid = watch.watch.reader_pid
+    stub.delay("nvmlDeviceGetTemperature", 300_000)
+    watch.tick(1)
+
+    look = watch.tick(10)
+
+    assert pid == watch.watch.reader_pid
+    assert () == look.faults
+
+
+def test_a_silent_driver_is_said_once(stub, ticker):
+    """Not once more for each of its cards."""
+    watch = ticker(stub)
+    watch.reading()
+    stub.fail("nvmlEventSetWait_v2", HANG)
+
+    look = watch.until(lambda look: GpuState.SILENT in states(look), step_s=0.5)
+
+    assert ["gpu.reader"] == sources(look)
+
+
+def test_a_card_lost_before_the_daemon_began_is_found_in_the_kernel_log(stub, ticker, root):
+    """It cannot say who it is: its place in the count tells its address."""
+    root.card("0000:05:00.0", driver="nvidia")
+    root.card("0000:06:00.0", driver="nvidia")
+    stub.fail_all(GPU_IS_LOST, card=0)
+    reader, writer = os.pipe2(os.O_DIRECT | os.O_NONBLOCK)
+    fell = b"4,1,900000000,-;NVRM: GPU 0000:05:00.0: GPU has fallen off the bus."
+    os.write(writer, fell)
+
+    gpu = ticker(stub, kernel_log=f"/proc/self/fd/{reader}").reading().gpus[0]
+
+    assert GpuState.LOST is gpu.state
+    assert [79] == [xid.code for xid in gpu.xids]
+    os.close(writer)
+    os.close(reader)

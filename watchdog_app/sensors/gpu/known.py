@@ -64,10 +64,6 @@ class KnownCards:
         """Whether the last figures may still be shown."""
         return self.read_mono_s is not None and now_mono_s - self.read_mono_s <= fresh_s
 
-    def clear(self) -> None:
-        """There is no driver any more."""
-        self.__init__(self._foreign)  # type: ignore[misc]
-
     def address_of(self, uuid: str | None) -> str | None:
         """Where a card is on the bus."""
         gpu = self._gpus.get(uuid or "")
@@ -117,7 +113,12 @@ class KnownCards:
         places = {card.address: card for card in on_bus}
         old = not self.current(now_mono_s, fresh_s)
         shown: list[Gpu] = []
-        for uuid, gpu in list(self._gpus.items()):
+        mine = [card.address for card in on_bus if card.driver in (None, "nvidia")]
+        for uuid, known in list(self._gpus.items()):
+            gpu = known
+            if gpu.bus_id is None and gpu.parent_uuid is None and gpu.index < len(mine):
+                # Lost before it could say where it is; the driver counts by address.
+                gpu = replace(gpu, bus_id=f"0000{mine[gpu.index]}")
             place = places.get(short_address(gpu.bus_id) or "")
             since = self._missing_since.get(uuid)
             if place is not None and place.asleep:

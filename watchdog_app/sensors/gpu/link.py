@@ -20,6 +20,8 @@ LAST_RETRY_S = 300.0
 _WELL_S = 60.0
 _AVOID_FIRST_S = 60.0
 _AVOID_LAST_S = 1800.0
+# On a machine that stalls we come late ourselves: it is not the driver that hangs.
+_LOOKS_IN_VAIN = 3
 # Readers that SIGKILL does not end, waiting in the kernel: more would help nobody.
 _MOST_STUCK = 2
 _CLOSE_S = 1.0
@@ -51,6 +53,7 @@ class Link:
         self._number = 0
         self._waiting = False  # for an answer, or for the reader to be ready
         self._progress_mono_s = 0.0
+        self._looks = 0  # in vain, since it last said something
         self._index: int | None = None  # the card that is being asked about
         self._retry_mono_s: float | None = None
         self._retries = 0
@@ -140,6 +143,7 @@ class Link:
             return
         self._ready = self._own_word = False
         self._waiting = True
+        self._looks = 0
         self._index = None
         self._started_mono_s = self._progress_mono_s = now_mono_s
         self._well_mono_s = None
@@ -162,6 +166,7 @@ class Link:
             request["awake"] = list(awake)
         self._child.ask(request)
         self._waiting = True
+        self._looks = 0
         self._index = None
         self._progress_mono_s = self.asked_mono_s = now_mono_s
 
@@ -177,6 +182,7 @@ class Link:
             messages = child.answers()
             for message in messages:
                 self._progress_mono_s = now_mono_s
+                self._looks = 0
                 if self._hear(message, now_mono_s):
                     found.append(message)
         except (ValueError, KeyError, TypeError):
@@ -190,7 +196,9 @@ class Link:
             self._give_up(now_mono_s, self._fault)
         elif self._waiting:
             deadline_s = self._deadline_s if self._ready else self._start_s
-            if now_mono_s - self._progress_mono_s > deadline_s:
+            self._looks += 1
+            overdue = now_mono_s - self._progress_mono_s > deadline_s
+            if overdue and self._looks >= _LOOKS_IN_VAIN:
                 self._suspect(now_mono_s)
                 self._give_up(now_mono_s, faults.silent(deadline_s, self._index))
         return found

@@ -99,10 +99,12 @@ def _serve(driver: Driver, answers: _Answers) -> None:
             def tell(row: dict[str, Any], number: int = number) -> None:
                 answers.add({"id": number, "card": row})
 
+            # Before the cards: a call that hangs here is not to be laid at the last one's door.
+            xids = cards.xids.poll()
             computing = cards.read(
                 request["now"], request.get("skip", ()), request.get("awake"), begin, tell
             )
-            end = {"id": number, "end": True, "computing": computing, "xids": cards.xids.poll()}
+            end = {"id": number, "end": True, "computing": computing, "xids": xids}
             answers.add(end)
             answers.flush()
 

@@ -108,7 +108,7 @@ class GpuWatch:
         self._look_around(now_mono_s)
         if self._library is None and not self._link.running:
             self._link.forget()
-            self._known.clear()
+            self._known = KnownCards(self._foreign)
             return GpuLook(absent=self._absence())
         self.collect(now_mono_s)
         self._read_log(now_mono_s)
@@ -222,9 +222,8 @@ class GpuWatch:
 
     def _look(self, now_mono_s: float) -> GpuLook:
         fresh_s = IDLE_EVERY_S + self._deadline_s
-        gpus = self._known.look(
-            now_mono_s, fresh_s, self._link.ill, self._link.avoided(now_mono_s), self._on_bus
-        )
+        avoided = self._link.avoided(now_mono_s)
+        gpus = self._known.look(now_mono_s, fresh_s, self._link.ill, avoided, self._on_bus)
         now_unix_s = self._wall_clock()
         gpus = tuple(
             gpu
@@ -233,7 +232,11 @@ class GpuWatch:
             for gpu in gpus
         )
         said = list(self._faults(now_unix_s))
-        said += [fault for fault in map(faults.card, gpus) if fault is not None]
+        for gpu in gpus:
+            fault = faults.card(gpu)
+            # Of a driver that is silent as a whole one word is enough.
+            if fault is not None and (gpu.state is not GpuState.SILENT or gpu.index in avoided):
+                said.append(fault)
         current = self._known.current(now_mono_s, fresh_s) and (
             not gpus or any(gpu.state is not GpuState.ASLEEP for gpu in gpus)
         )
