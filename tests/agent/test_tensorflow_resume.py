@@ -12,7 +12,7 @@ import pytest
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
 
 PROGRAM = Path(__file__).parent / "programs" / "loop_cases.py"
-CASES = ("tf_data", "tf_data_end_of_epoch", "generators", "zipped", "module")
+CASES = ("tf_data", "tf_data_end_of_epoch", "generators", "zipped", "module", "own_order")
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from watchdog_app.agent import (
     callback_state,
     environment,
     matching,
+    own_random,
     position,
     program,
     randomness,
@@ -37,6 +38,10 @@ class FitState:
         self.course = course
         self.order: shuffling.EpochOrder | None = None  # where Keras's own cannot be repeated
         self.logs: dict[str, Any] = {}  # of the last batch, as Keras gave them to the callbacks
+        self._sources = _sources(course.iterator)
+        self._sketch = own_random.sketch(self._sources)
+        self._own_orders: own_random.Orders = {}
+        self._own_random: own_random.States | None = None  # of the data, as the epoch began
         self._callbacks_before = callback_state.baseline(callbacks)
         self._random_at_epoch: randomness.State | None = None
         self._extra: list[Any] | None = None
@@ -62,6 +67,10 @@ class FitState:
             self.course.python_random = randomness.take_python()
         if position.reads_in_background(iterator):
             self._random_at_epoch = randomness.take()
+        if self._sources is not None:
+            self._own_random = own_random.take(own_random.find(self._sources)) or None
+            if self._own_random:
+                self._own_orders = own_random.changed_orders(self._sources, self._sketch)
         # The first batch of a training makes variables (slots, metrics, lazy layers).
         self._extra = None
 
@@ -108,6 +117,8 @@ class FitState:
             "program": self.program,
             "callbacks": states,
             "random": random_now,
+            "own_random": self._own_random,
+            "own_orders": self._own_orders,
             "restore_python_random": not self._drawn_in_background(random_now),
             "logs": {name: float(value) for name, value in self.logs.items() if _number(value)},
             "environment": environment.record(),
@@ -186,6 +197,14 @@ class SavedFit:
         """Set all variables, one at a time."""
         matching.load(self._variables, current, self.read)
 
+    def load_own_random(self, state: FitState) -> bool:
+        """Set the data's own generators as the epoch began; False: they are others now."""
+        before = self.meta.get("own_random")
+        if not before or state._sources is None:
+            return not before
+        own_random.put_orders(state._sources, self.meta["own_orders"])
+        return own_random.put(own_random.find(state._sources), before)
+
     def load_rest(self, callbacks: Sequence[Any]) -> list[str]:
         """Give callbacks and global random numbers back; returns callbacks that are not there."""
         absent = callback_state.put(callbacks, self.meta["callbacks"], self.read)
@@ -211,6 +230,20 @@ class SavedFit:
     def read(self, name: str) -> np.ndarray[Any, Any]:
         """One tensor of the rescue."""
         return variables.from_bytes(self._rows[name], self._read_raw(name))
+
+
+def _sources(iterator: Any) -> Any:
+    """
+    What is iterated over anew in each epoch, for the generators that it draws from.
+
+    None where one iterator lasts for the whole fit: that one draws its past again.
+    """
+    if iterator is None or iterator.steps_per_epoch:
+        return None
+    name = position.adapter_name(iterator)
+    if name == "PyDatasetAdapter":
+        return iterator.data_adapter.py_dataset
+    return iterator.data_adapter.get_tf_dataset() if name == "TFDatasetAdapter" else None
 
 
 def build(model: Any, saved: SavedFit, iterator: Any) -> None:

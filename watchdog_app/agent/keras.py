@@ -97,9 +97,11 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
         if hook is None or (hook[0].startswith("on_test") and not self._validating):
             self._postponed = reason
             return None
-        name, batch = hook
+        name, batch, logs = hook
         if name == "on_train_batch_end":  # the caller may stand before us in the list
             self._state.course.next_batch = batch + 1
+            if isinstance(logs, dict):
+                self._state.logs = logs
         saved = self._session.save_now(reason, self.step_number)
         self._tell(saved)
         return None if saved is None else saved.path
@@ -136,6 +138,7 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
     def on_train_begin(self, logs: Any = None) -> None:
         with self._guard:
             self._begin(position.siblings())
+            position.join_behind(_Behind(self))
         # Errors of the resume are the user's to see: training anew in silence would be worse.
         if self._session is not None and self._state is not None:
             self._resumption = self._resume(self._session, self._state)
@@ -181,6 +184,11 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
         if isinstance(logs, dict):  # a step of the user's own may return something else
             self._state.logs = logs
             self._loss = logs.get("loss")
+
+    def _batch_ended(self) -> None:
+        """Every callback has seen the batch."""
+        if self._session is None or self._state is None:
+            return
         # After the last batch comes what grows most: validation and other callbacks' checkpoints.
         if self._session.link.wanted is not None and self._state.course.last_batch_trained:
             self._boundary()
@@ -231,6 +239,8 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
             if self._resumption is not None:
                 self._resumption.no_epoch_left()
             elif self._session is not None:
+                if self._postponed is not None:
+                    self._save_at_end(self._session, self._postponed)
                 chapters.finish(self.directory, self._session.store.directory)
         self._close()
 
@@ -274,6 +284,13 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
         self._steps_before = choice.rescue.step - state.course.next_batch
         return resumption
 
+    def _save_at_end(self, session: Session, reason: str) -> None:
+        """A save that was asked for at the end of the last epoch: as if another were to begin."""
+        if self._state is not None:
+            self._state.epoch_begins(self._state.course.epoch + 1)
+            self._state.course.between_epochs = True
+            self._tell(session.save_now(reason, self.step_number))
+
     def _foresee(self, session: Session, iterator: Any) -> None:
         with self._guard:
             if position.adapter_name(iterator) == "TFDatasetAdapter":
@@ -310,3 +327,14 @@ class Rescue(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no ty
         self._state = self._resumption = self._loss = self._postponed = None
         self._steps_before = 0
         self._first_epoch, self._validating = True, False
+
+
+class _Behind(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
+    """Stands behind all others, so that a save after a batch holds what each made of it."""
+
+    def __init__(self, rescue: Rescue) -> None:
+        super().__init__()
+        self._rescue = rescue
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._rescue._batch_ended()

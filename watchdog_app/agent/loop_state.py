@@ -18,8 +18,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from watchdog_app.agent import environment, matching, randomness, state_values, variables
+from watchdog_app.agent import (
+    environment,
+    matching,
+    own_random,
+    randomness,
+    state_values,
+    variables,
+)
 from watchdog_app.agent.callback_state import plain
+from watchdog_app.agent.passes import Passes
 from watchdog_app.agent.session import Capture
 from watchdog_app.agent.variables import Row, StateVariable
 from watchdog_app.errors import RescueError, RescueMismatch
@@ -45,17 +53,24 @@ _ACCEPTED_HINT = (
 class LoopState:
     """The named objects of one loop."""
 
-    def __init__(self, objects: Mapping[str, Any], position: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        objects: Mapping[str, Any],
+        position: Callable[[], dict[str, Any]],
+        passes: Passes,
+    ) -> None:
         """
         Args:
             objects: as the user named them.
             position: where the loop stands, as JSON.
+            passes: over its data; knows what of that cannot come back.
 
         Raises:
             TypeError: an object's state cannot be taken.
             RescueError: a model has no variables yet.
         """
         self._position = position
+        self._passes = passes
         self.lost: list[str] = []  # what the last capture could not take, in words
         self._variables: dict[str, Any] = {}
         self._arrays: dict[str, np.ndarray[Any, Any]] = {}
@@ -86,7 +101,8 @@ class LoopState:
             for item in held
             if item.name not in self._early and item.group != variables.OPTIMIZER
         ]
-        lost = [f"{name}, made after Rescue(...) was" for name in late] + self.not_repeatable
+        lost = [f"{name}, made after Rescue(...) was" for name in late]
+        lost += self.not_repeatable + self._passes.lost
         self.lost = lost
         meta = {
             "kind": KIND,
@@ -135,6 +151,19 @@ class LoopState:
         for name, thing in self._others.items():
             _put(thing, saved.meta["others"][name], saved.read)
         randomness.put(saved.meta["random"])
+
+    def take_random(self) -> dict[str, Any]:
+        """The global random numbers and those of the named generators, as JSON."""
+        return {"random": randomness.take(), "own": own_random.take(self._generators())}
+
+    def put_random(self, state: Mapping[str, Any]) -> None:
+        """Set them to what `take_random` returned."""
+        randomness.put(state["random"])
+        own_random.put(self._generators(), state["own"])
+
+    def _generators(self) -> list[Any]:
+        named = (*self._others.values(), *self._variables.values())
+        return [thing for thing in named if own_random.is_generator(thing)]
 
     def _sort(self, name: str, thing: Any) -> None:
         if isinstance(thing, keras.Model) and not thing.built:

@@ -5,7 +5,8 @@ Every `iter()` of a data set is a pass: a reshuffling tf.data pipeline draws a
 new order with each. A resumed loop begins as many passes as there were, and
 draws the finished batches of the current one again without handing them out.
 A pass is known by its place among the passes of its epoch, since objects have
-no name that another process would know.
+no name that another process would know. What a source draws from random
+generators of its own is taken as a pass begins.
 """
 
 from __future__ import annotations
@@ -13,10 +14,24 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from types import GeneratorType
 from typing import Any
 
+from watchdog_app.agent import own_random
+from watchdog_app.agent.contain import Guard
+
 _SAY_AFTER_S = 2.0  # drawing finished batches again is said when it takes longer
+
+
+COUNTED = (
+    "what the loop counts by itself (a `break` under `enumerate` counts from 0 again: compare "
+    "rescue.step_number)"
+)
+MADE_ANEW = (
+    "the order of an iterator that is made anew in each epoch (give rescue.data() the data set)"
+)
+_INFINITE = -1
 
 
 class _Source:
@@ -24,6 +39,7 @@ class _Source:
 
     def __init__(self, dataset: Any) -> None:
         self.passes = 0
+        self.sketch: dict[str, int] = {}
         self.total = 0  # batches drawn, over all passes
         self._strong: Any = None
         try:
@@ -46,6 +62,8 @@ class _Recorded:
     total: int = 0  # and in all passes over the same data set
     finished: bool = False
     current: bool = False  # begun in the epoch of the rescue
+    random: own_random.States | None = None  # of its own generators as the pass begins
+    orders: own_random.Orders | None = None  # that it keeps
 
     def next_epoch(self) -> _Recorded:
         """The same place one epoch later."""
@@ -58,6 +76,9 @@ class _Pass:
     before: int
     drawn: int = 0
     finished: bool = False
+    generators: list[Any] = field(default_factory=list)  # that the source draws from
+    random: own_random.States | None = None  # their states as the pass began
+    orders: own_random.Orders = field(default_factory=dict)
 
 
 class Passes:
@@ -69,6 +90,18 @@ class Passes:
         self._epoch: list[_Pass] = []  # passes of the current epoch as they began
         self._latest: dict[int, _Pass] = {}  # the last pass at each place, of any epoch
         self._recorded: dict[int, _Recorded] = {}  # of the rescue, until the place is reached
+        self._lost: dict[str, None] = {}
+        self._guard = Guard("the look at what the data draws from")
+
+    @property
+    def lost(self) -> list[str]:
+        """What a resume would not bring back of the order of the data, in words."""
+        return list(self._lost)
+
+    @property
+    def begun(self) -> bool:
+        """A pass was begun in this epoch."""
+        return bool(self._epoch)
 
     @property
     def batch(self) -> int | None:
@@ -77,6 +110,8 @@ class Passes:
 
     def new_epoch(self) -> None:
         """The next pass is the first of its epoch."""
+        if any(each.drawn and not each.finished for each in self._epoch):
+            self._lost[COUNTED] = None
         self._epoch = []
         self._recorded = {place: known.next_epoch() for place, known in self._recorded.items()}
 
@@ -86,12 +121,20 @@ class Passes:
         for place, last in self._latest.items():
             if place < len(self._epoch):
                 places[place] = _Recorded(
-                    last.before, last.drawn, last.source.total, last.finished, current=True
+                    last.before,
+                    last.drawn,
+                    last.source.total,
+                    last.finished,
+                    current=True,
+                    random=last.random,
+                    orders=last.orders,
                 )
-            elif last.source.get() is None:  # made for that pass alone; the next will be new too
-                places[place] = _Recorded(0)
+                continue
+            now = own_random.take(last.generators) if last.generators else None
+            if last.source.get() is None:  # made for that pass alone; the next will be new too
+                places[place] = _Recorded(0, random=now)
             else:
-                places[place] = _Recorded(last.source.passes, total=last.source.total)
+                places[place] = _Recorded(last.source.passes, total=last.source.total, random=now)
         return {str(place): asdict(known) for place, known in places.items()}
 
     def continue_from(self, position: dict[str, dict[str, Any]]) -> None:
@@ -105,10 +148,17 @@ class Passes:
         `arrived` is called when a pass that the rescue was in, or had finished in its
         epoch, stands where it stood.
         """
-        source = self._sources.get(id(dataset))
-        if source is None or source.get() is not dataset:
-            source = self._sources[id(dataset)] = _Source(dataset)
+        anchor: Any = dataset
+        with self._guard:
+            anchor = _anchor(dataset)
+        source = self._sources.get(id(anchor))
+        if source is None or source.get() is not anchor:
+            source = self._sources[id(anchor)] = _Source(anchor)
+            with self._guard:
+                source.sketch = own_random.sketch(dataset)
         place = len(self._epoch)
+        with self._guard:
+            self._look_at(dataset, source, self._latest.get(place))
         known = self._recorded.pop(place, None)
         now = _Pass(source, source.passes if known is None else known.before)
         self._epoch.append(now)
@@ -126,6 +176,8 @@ class Passes:
         while source.passes < now.before:
             iter(dataset)
             source.passes += 1
+        with self._guard:
+            self._set_random(dataset, now, known)
         iterator = iter(dataset)
         source.passes += 1
         if known is not None:
@@ -145,6 +197,30 @@ class Passes:
             yield item
         now.finished = True
 
+    def _set_random(self, dataset: Any, now: _Pass, known: _Recorded | None) -> None:
+        """Set what the source draws from as it was when this pass began, and note it."""
+        now.generators = own_random.find(dataset)
+        # A generator that began in an earlier pass draws its whole past again.
+        begins = not isinstance(dataset, Iterator) or known is None or known.total == known.drawn
+        states = known.random if known is not None and begins else None
+        if states and not own_random.put(now.generators, states):
+            self._say(own_random.CHANGED)
+        if states and known is not None and known.orders:
+            own_random.put_orders(dataset, known.orders)
+        if now.generators:
+            now.random = own_random.take(now.generators)
+            now.orders = own_random.changed_orders(dataset, now.source.sketch)
+
+    def _look_at(self, dataset: Any, source: _Source, before: _Pass | None) -> None:
+        """Note what a resume in this pass could not bring back."""
+        if isinstance(dataset, Iterator):
+            anew = before is not None and before.source is not source
+            # One of Python's gives the same each time, or draws from what is put back.
+            if anew and not isinstance(dataset, GeneratorType) and hasattr(dataset, "_dataset"):
+                self._lost[MADE_ANEW] = None
+        elif hasattr(dataset, "_inputs") and int(dataset.cardinality()) == _INFINITE:
+            self._lost[COUNTED] = None
+
     def _draw(self, iterator: Iterator[Any], count: int) -> None:
         began, said = time.monotonic(), False
         for _ in range(count):
@@ -153,3 +229,20 @@ class Passes:
             if not said and time.monotonic() - began > _SAY_AFTER_S:
                 said = True
                 self._say(f"drawing {count} batches again to find the place in the data")
+
+
+def _anchor(dataset: Any) -> Any:
+    """
+    The object whose passes advance the order: of a tf.data pipeline its last shuffle.
+
+    `dataset.take(8)` is another object each time, and goes on with the shuffle within.
+    """
+    waiting = [dataset]
+    while waiting:
+        part = waiting.pop(0)
+        if type(part).__name__ == "_ShuffleDataset":
+            return part
+        sources = getattr(part, "_inputs", None)
+        if callable(sources):
+            waiting.extend(sources())
+    return dataset

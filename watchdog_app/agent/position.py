@@ -47,6 +47,7 @@ class Course:
     epoch: int = 0
     next_batch: int = 0
     epoch_done: bool = False  # all batches trained; validation may be under way
+    between_epochs: bool = False  # none of the epoch's hooks has been called yet
     # Of each finished epoch: None when its batches were all drawn in the regular way,
     # else the iterator's step count when its data ran out.
     ended: list[int | None] = field(default_factory=list)
@@ -84,6 +85,7 @@ class Course:
             "ran_out": self._ran_out() if self.epoch_done else None,
             "ended": ended,
             "num_batches": self.num_batches,
+            "between_epochs": self.between_epochs,
             "followed": self.iterator is not None,
             "python_random": self.python_random,
         }
@@ -125,16 +127,26 @@ def unsupported(iterator: Any) -> str | None:
 
 def siblings() -> list[Any]:
     """The callbacks of the CallbackList that is calling; empty when nothing of the kind is."""
+    return list(_calling())
+
+
+def join_behind(callback: Any) -> None:
+    """Let `callback` be called after all others of the CallbackList that is calling."""
+    _calling().append(callback)
+
+
+def _calling() -> list[Any]:
     for frame in _frames_of_keras():
         owner = frame.f_locals.get("self")
         if isinstance(owner, keras.callbacks.CallbackList):
-            return list(owner.callbacks)
+            found: list[Any] = owner.callbacks
+            return found
     return []
 
 
-def batch_hook() -> tuple[str, int] | None:
+def batch_hook() -> tuple[str, int, Any] | None:
     """
-    The batch hook that Keras is calling the callbacks with, and its batch; None elsewhere.
+    The batch hook that Keras is calling the callbacks with, its batch and logs; None elsewhere.
 
     The name is "on_train_batch_begin", "on_train_batch_end", "on_test_batch_begin" or
     "on_test_batch_end".
@@ -144,7 +156,7 @@ def batch_hook() -> tuple[str, int] | None:
         if name in _BATCH_HOOKS and isinstance(
             frame.f_locals.get("self"), keras.callbacks.CallbackList
         ):
-            return name, int(frame.f_locals["batch"])
+            return name, int(frame.f_locals["batch"]), frame.f_locals.get("logs")
     return None
 
 

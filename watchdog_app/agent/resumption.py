@@ -12,7 +12,15 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from watchdog_app.agent import chapters, fit_state, matching, position, program, randomness
+from watchdog_app.agent import (
+    chapters,
+    fit_state,
+    matching,
+    own_random,
+    position,
+    program,
+    randomness,
+)
 from watchdog_app.agent.contain import say
 from watchdog_app.agent.fit_state import FitState, SavedFit
 from watchdog_app.agent.loaded import LoadedRescue
@@ -57,6 +65,7 @@ class Resumption:
             raise matching.mismatch(rescue.path, configured)
         _same_length(saved, course)
         changed = saved.changed(model)
+        self._loaded = not found
         if not found:
             saved.load_variables(current)
         if state.order is not None and rescue.meta["order_seed"] is not None:
@@ -114,6 +123,11 @@ class Resumption:
             randomness.put_python(order)
             self._state.course.python_random = order
 
+        with chapters.restoring(self._rescue.path):
+            as_before = self._saved.load_own_random(self._state)
+        if not as_before:
+            say(own_random.CHANGED)
+
     def _arrive(self) -> None:
         with chapters.restoring(self._rescue.path):
             self._put_back()
@@ -124,12 +138,16 @@ class Resumption:
         found = self._saved.differences(current)
         if found:
             raise matching.mismatch(self._rescue.path, found)
-        self._saved.load_variables(current)
+        # Between two epochs: fit and the callbacks have begun the epoch with what was loaded first.
+        if not (self._loaded and self._saved.position.get("between_epochs")):
+            self._saved.load_variables(current)
         absent = self._saved.load_rest(self._state.callbacks)
         if absent:
             say(f"the rescue holds the memory of callbacks that are gone: {', '.join(absent)}.")
         # An epoch whose last batch was trained before the save has no logs of its own any more.
         original = getattr(self._model, _METRICS_HOOK, None)
+        if self._saved.position.get("between_epochs"):
+            return
         if original is not None:
             last = self._saved.meta["logs"]
             vars(self._model)[_METRICS_HOOK] = lambda logs: original(logs or last)
@@ -143,6 +161,9 @@ class Resumption:
             f"{at['epoch'] + 1}, {place}, saved {minutes:.0f} min ago. "
             "To begin anew: Rescue(..., resume=False)."
         )
+        lost = self._saved.meta.get("not_restored")
+        if lost:
+            say(f"what does not come back: {'; '.join(lost)}.")
         if changed:
             say(f"not as it was when the rescue was saved: {'; '.join(changed)}.")
 

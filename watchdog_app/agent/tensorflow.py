@@ -79,13 +79,14 @@ class Rescue:
         self.epoch = 0
         self._guard = Guard()
         self._passes = Passes(say)
-        self._state = LoopState(state, self._position)
+        self._state = LoopState(state, self._position, self._passes)
         self._saved: SavedLoop | None = None
         self._told: set[str] = set()
         self._loss: float | None = None
         self._next_loss = 0.0
         self._foreseen = buffers.Foreseen()
         self._announced = False  # by the program: it knows better
+        self._at_epoch: dict[str, Any] | None = None  # random numbers as it began
         self._placed = False  # epochs() or data() leads the loop to its place, or that was said
         store = RescueStore(chapters.chapter_directory(self.directory), keep)
         link = Link("tensorflow", store.directory, notebook_path())
@@ -117,6 +118,7 @@ class Rescue:
                 self._passes.new_epoch()
                 if self._session is not None:
                     self._session.gap()
+            self._epoch_begins(epoch)
             yield epoch
         self.finish()
 
@@ -230,6 +232,22 @@ class Rescue:
         if error is None:
             self.finish()
 
+    def _epoch_begins(self, epoch: int) -> None:
+        """
+        Keep the random numbers of the epoch's beginning, which it may draw an order from.
+
+        In the epoch of a rescue they are put back, and again to those of the rescue when the
+        data stands at its place.
+        """
+        saved = self._saved
+        if saved is not None and epoch == saved.position["epoch"]:
+            before = saved.position.get("at_epoch")
+            if before is not None:
+                with chapters.restoring(saved.path):
+                    self._state.put_random(before)
+        with self._guard:
+            self._at_epoch = self._state.take_random()
+
     def _end(self) -> None:
         session, self._session = self._session, None
         if session is not None:
@@ -262,6 +280,9 @@ class Rescue:
             f"going on from {rescue.path}: step {rescue.step}, epoch {self.epoch + 1}. "
             "To begin anew: Rescue(..., resume=False)."
         )
+        lost = saved.meta.get("not_restored")
+        if lost:
+            say(f"what does not come back: {'; '.join(lost)}.")
         changed = environment.differences(saved.meta["environment"], environment.record())
         if changed:
             say(f"not as it was when the rescue was saved: {'; '.join(changed)}.")
@@ -300,4 +321,9 @@ class Rescue:
                 self._state.put(self._saved)
 
     def _position(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "passes": self._passes.position()}
+        return {
+            "epoch": self.epoch,
+            "passes": self._passes.position(),
+            # Without a pass nobody would say when the loop is back at its place.
+            "at_epoch": self._at_epoch if self._passes.begun else None,
+        }

@@ -141,6 +141,31 @@ def stream():
         yield images[rows], labels[rows]
 
 
+def own_generator():
+    """A generator function that draws each pass's order from its closure."""
+    own = np.random.default_rng(13)
+
+    def rows():
+        for row in own.permutation(ROWS):
+            yield images[row], labels[row]
+
+    shape = tf.nest.map_structure(tf.type_spec_from_value, (images[0], labels[0]))
+    return tf.data.Dataset.from_generator(rows, output_signature=shape).batch(BATCH)
+
+
+class Noisy(Files):
+    """Draws in `__getitem__` as well."""
+
+    def __getitem__(self, index):
+        pictures, classes = super().__getitem__(index)
+        return pictures + self.random.normal(size=pictures.shape).astype("float32"), classes
+
+
+def noisy_pipeline():
+    noise = keras.layers.GaussianNoise(0.3, seed=5)
+    return pipeline().map(lambda picture, label: (noise(picture, training=True), label))
+
+
 class Pair(keras.Model):
     """Two networks, each with an optimizer and a step of its own, as in a GAN."""
 
@@ -222,6 +247,9 @@ CASES = {
         None,
         (2, 3),
     ),
+    "own_generator": (compiled, lambda: {"x": own_generator()}, None, (2, 6)),
+    "noisy_py_dataset": (compiled, lambda: {"x": Noisy()}, None, (2, 6)),
+    "noisy_pipeline": (compiled, lambda: {"x": noisy_pipeline()}, None, (2, 6)),
     "tf_data": (compiled, lambda: {"x": pipeline()}, None, (2, 6)),
     "tf_data_last_batch": (compiled, lambda: {"x": pipeline()}, None, (1, 9)),
     "tf_data_of_unknown_size": (

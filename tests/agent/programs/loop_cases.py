@@ -200,7 +200,46 @@ def module(run):
     return [line.w, line.b, line.half, group.rate, group.steps]
 
 
+class Loader:
+    """Draws the order of each pass from a generator of its own."""
+
+    def __init__(self):
+        self.draw = np.random.default_rng(11)
+        self.order = np.arange(ROWS)
+
+    def __iter__(self):
+        self.draw.shuffle(self.order)  # on top of the last one
+        order = self.order
+        for first in range(0, ROWS, BATCH):
+            rows = order[first : first + BATCH]
+            yield inputs[rows], targets[rows]
+
+
+def own_order(run):
+    """Orders drawn as an epoch begins, and by what is iterated over; made anew in each epoch."""
+    model, optimizer, mean = network(), keras.optimizers.Adam(1e-2), keras.metrics.Mean()
+    named, unnamed, loader = np.random.default_rng(5), np.random.default_rng(6), Loader()
+    shuffled = pipeline()
+
+    def generated():
+        for row in unnamed.permutation(ROWS // BATCH):
+            yield int(row)
+
+    rescue = run.watch(model=model, optimizer=optimizer, mean=mean, named=named)
+    step = stepper(model, optimizer, mean)
+    for epoch in rescue.epochs(EPOCHS):
+        order, other = named.permutation(ROWS), np.random.permutation(ROWS)
+        sources = (range(0, ROWS, BATCH), shuffled.take(ROWS // BATCH), loader, generated())
+        for first, (x, y), (more, _), row in zip(*map(rescue.data, sources), strict=True):
+            rows = (order[first : first + BATCH] + other[first : first + BATCH] + row) % ROWS
+            run.note(epoch, rescue.step_number, step(x + more + inputs[rows], y + targets[rows]))
+            rescue.step()
+            run.maybe_leave()
+    return model.variables + optimizer.variables
+
+
 CASES = {
+    "own_order": (own_order, 15),
     "tf_data": (tf_data, 23),
     "generators": (generators, 9),
     "zipped": (zipped, 16),

@@ -1,0 +1,38 @@
+"""A save at the end of a fit's last epoch is written, and a longer fit goes on from it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
+
+PROGRAM = Path(__file__).parent / "programs" / "fit_longer.py"
+
+
+def run(role: str, folder: Path) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), role, str(folder)],
+        env={**os.environ, "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon")},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_fit_that_was_saved_at_its_end_can_be_made_longer(tmp_path: Path):
+    """Two epochs, a save in the last on_epoch_end, two more in another process: as four at once."""
+    reference = run("reference", tmp_path)
+
+    saved = run("saved", tmp_path)
+    longer = run("longer", tmp_path)
+
+    assert 1 == len(list((tmp_path / "rescues").glob("rescue-*")))
+    assert reference == saved + longer
