@@ -70,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
         edit(settings_file())
         return EXIT_OK
+    _without_tls()
     from watchdog_app.tray.app import Companion, Options
 
     options = Options(args.notices_only, args.backend, args.theme)
@@ -78,6 +79,18 @@ def run(args: argparse.Namespace) -> int:
     except AlreadyRunning as error:
         print(error)
         return EXIT_OK
+
+
+def _without_tls() -> None:
+    """
+    Keep OpenSSL out of this process: 5 MB of 35, for nothing.
+
+    asyncio and hashlib load it where it is there, and do without it where it is not; a bus on
+    this machine needs neither, and nothing else here speaks to a network.
+    """
+    for module in ("ssl", "_hashlib"):
+        if module not in sys.modules:
+            sys.modules[module] = None  # type: ignore[assignment]
 
 
 def _once() -> int:

@@ -204,6 +204,7 @@ def _badge(canvas: _Canvas, mark: Mark) -> None:
     radius = (max(4, round(0.27 * canvas.size)) + 0.5) * fine
     x = y = unit - radius
     canvas.disc(x, y, radius + max(1.0 * fine, 0.03 * unit), _CLEAR)
+    canvas.box(x, y, unit, unit, _CLEAR)  # nothing of the vessel is left in the corner
     canvas.disc(x, y, radius, edge)
     canvas.disc(x, y, radius - max(0.5 * fine, 0.02 * unit), canvas.line)
     part = radius / 4.5  # a pixel at the smallest size

@@ -262,6 +262,8 @@ def settings_file() -> str:
         WatchdogError: it could not be written.
     """
     path = paths.config_file()
+    if os.path.exists(path):
+        return path
     try:
         os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
         with open(path, "x", encoding="utf-8") as file:
@@ -270,8 +272,6 @@ def settings_file() -> str:
                 "# All keys with their values now: watchdog config\n"
                 "# After a change: watchdog reload\n"
             )
-    except FileExistsError:
-        pass
     except OSError as error:
         raise WatchdogError(f"{path} could not be written: {error}") from error
     return path

@@ -1,0 +1,188 @@
+"""Starting terminals, editors and file managers; the command itself where there is no desktop."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from tray_readings import leaking
+
+from watchdog_app.errors import WatchdogError
+from watchdog_app.tray import launching
+from watchdog_app.tray.wishes import settings_file, wish_of
+
+
+@pytest.fixture
+def programs(desktop, monkeypatch):
+    """A PATH of the test's own."""
+    for name in ("TERMINAL", "VISUAL", "EDITOR", "XDG_CONFIG_HOME", "WATCHDOG_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    tools = desktop.folder / "tools"
+    tools.mkdir()
+    (tools / "sh").symlink_to("/bin/sh")
+    (tools / "basename").symlink_to("/usr/bin/basename")
+    monkeypatch.setenv("PATH", f"{desktop.programs}:{tools}")
+    monkeypatch.setenv("HOME", str(desktop.home))
+    return desktop
+
+
+@pytest.mark.parametrize(
+    ("terminal", "between"),
+    [("xdg-terminal-exec", []), ("gnome-terminal", ["--"]), ("konsole", ["-e"]),
+     ("xfce4-terminal", ["-x"]), ("kitty", []), ("wezterm", ["start", "--"]), ("xterm", ["-e"])],
+)  # fmt: skip
+def test_each_terminal_gets_the_command_in_its_own_way(programs, words_of, terminal, between):
+    """As words: nothing is read by a shell."""
+    log = programs.program(terminal)
+
+    launching.in_terminal(["echo", "a b; rm -rf /", "$HOME"])
+
+    assert [terminal, *between, "echo", "a b; rm -rf /", "$HOME"] == words_of(log)
+
+
+def test_the_persons_own_terminal_comes_first(programs, words_of, monkeypatch):
+    """With the words that it was set with."""
+    programs.program("xterm")
+    log = programs.program("myterm")
+    monkeypatch.setenv("TERMINAL", "myterm --fast")
+
+    launching.in_terminal(["top"])
+
+    assert ["myterm", "--fast", "-e", "top"] == words_of(log)
+
+
+def test_a_terminal_that_does_not_start_is_passed_over(programs, words_of):
+    """Some are there and cannot reach their server."""
+    programs.program("gnome-terminal", code=1)
+    log = programs.program("xterm")
+
+    launching.in_terminal(["top"])
+
+    assert ["xterm", "-e", "top"] == words_of(log)
+
+
+def test_without_any_terminal_it_is_said_what_to_type(programs):
+    """What happened, and what to do."""
+    with pytest.raises(WatchdogError, match="Type it yourself: watchdog explain 5"):
+        launching.in_terminal(launching.own_command(["explain", "5"]))
+
+
+@pytest.mark.parametrize("variable", ["VISUAL", "EDITOR"])
+def test_settings_open_in_the_persons_editor(programs, words_of, monkeypatch, variable):
+    """In a terminal, where nothing on the desktop takes the file."""
+    log = programs.program("xterm")
+    programs.program("myedit")
+    monkeypatch.setenv(variable, "myedit -w")
+
+    launching.edit("/x/config.toml")
+
+    assert ["xterm", "-e", "myedit", "-w", "/x/config.toml"] == words_of(log)
+
+
+def test_settings_without_any_editor_are_told(programs):
+    """And where to set one."""
+    with pytest.raises(WatchdogError, match="Set EDITOR"):
+        launching.edit("/x/config.toml")
+
+
+def test_a_settings_file_that_is_there_is_left_as_it_is(programs):
+    """Not a byte of it is ours."""
+    path = programs.home / ".config" / "watchdog" / "config.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text("[stages]\nwarn_s = 5\n")
+
+    assert str(path) == settings_file()
+    assert "[stages]\nwarn_s = 5\n" == path.read_text()
+
+
+def test_a_settings_file_that_cannot_be_made_is_told(programs, monkeypatch):
+    """With its path."""
+    blocker = programs.folder / "file"
+    blocker.write_text("")
+    monkeypatch.setenv("WATCHDOG_CONFIG", str(blocker / "config.toml"))
+
+    with pytest.raises(WatchdogError, match="could not be written"):
+        settings_file()
+
+
+@pytest.mark.parametrize("task", [None, "x", True, 4.5])
+def test_a_button_without_a_task_does_nothing_to_any(task):
+    """What a daemon of another version sends is no reason to guess."""
+    for key in ("checkpoint", "pause", "resume", "explode"):
+        assert wish_of({"task": task}, key) is None
+
+
+# The command
+
+
+def run(desktop, *words, **env):
+    return subprocess.run(
+        [sys.executable, "-m", "watchdog_app", "tray", *words],
+        env={**desktop.env(), **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_once_prints_what_would_be_shown(desktop):
+    """Without any display: for bug reports, and for who has no tray."""
+    desktop.daemon.status = leaking()
+    desktop.daemon.start()
+
+    done = run(desktop, "--once")
+
+    lines = done.stdout.splitlines()
+    assert (0, "") == (done.returncode, done.stderr)
+    assert ["icon: stage warn, 87 % full"] == lines[:1]
+    assert "tooltip: watchdog: RAM full in about 4 min: train.ipynb" == lines[1]
+    assert any("Save checkpoint now" in line for line in lines)
+
+
+def test_once_without_a_daemon_says_so(desktop):
+    """With the exit code that says it to scripts."""
+    done = run(desktop, "--once")
+
+    assert 3 == done.returncode
+    assert "not running" in done.stderr
+
+
+def test_the_live_view_can_be_opened_from_the_desktops_menu(desktop, words_of):
+    """`Actions` of the desktop entry."""
+    (desktop.folder / "tools").mkdir()
+    for name, path in (("sh", "/bin/sh"), ("basename", "/usr/bin/basename")):
+        (desktop.folder / "tools" / name).symlink_to(path)
+    log = desktop.program("xterm")
+
+    done = run(desktop, "--open-live-view")
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert words_of(log)[-1] in ("top", "--watch")
+
+
+def test_nothing_of_the_companion_needs_openssl(desktop, ended):
+    """Five megabytes that no part of it uses."""
+    desktop.daemon.start()
+    panel = desktop.panel()
+    process = desktop.companion()
+    assert panel.item
+    with open(f"/proc/{process.pid}/maps") as file:
+        loaded = {os.path.basename(line.split()[-1]) for line in file}
+
+    assert not {name for name in loaded if name.startswith(("libssl", "libcrypto", "_ssl"))}
+    assert 0 == ended(process)[0]
+
+
+def test_only_the_companion_imports_what_it_is_made_of():
+    """The command line and the daemon do not pay for it."""
+    code = (
+        "import sys, json, watchdog_app.cli.dispatch, watchdog_app.cli.tray, "
+        "watchdog_app.daemon.app; print(json.dumps(list(sys.modules)))"
+    )
+    loaded = json.loads(subprocess.check_output([sys.executable, "-c", code]))
+
+    assert not {"PIL", "pystray", "dbus_fast", "asyncio", "watchdog_app.tray"} & set(loaded)

@@ -1,0 +1,321 @@
+"""What a status looks like: stage, fill, marks, headline, menu. Pure, with hostile ones."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from tray_readings import GIB, MIB, agent, ceiling, leaking, status, task
+
+from watchdog_app.tray import labels
+from watchdog_app.tray.menu_model import MOST_TASKS, Do, Entry, Wish, chosen_tasks, menu
+from watchdog_app.tray.state import (
+    FILL_STEPS,
+    NO_DAEMON,
+    Mark,
+    Picture,
+    fill_step,
+    nearest,
+    outlook,
+)
+
+HOSTILE = ("\x1b[2J", "two\nlines", "\u202etxt", "-rf", "caf\udce9", "", None, 5, ["x"], "a" * 5000)
+
+
+def seen(reading):
+    return outlook(reading, time.time())
+
+
+def flat(entries) -> list[Entry]:
+    return [each for entry in entries for each in (entry, *flat(entry.children))]
+
+
+def menu_of(reading, **more) -> tuple[Entry, ...]:
+    return menu(reading, seen(reading), now_unix_s=time.time(), **more)
+
+
+def test_at_rest_the_gauge_shows_memory_and_nothing_is_said():
+    """A disk at 95 % and a card that a framework has taken whole are no news."""
+    reading = status(
+        ceilings=[
+            ceiling(),
+            ceiling("disk", "disk of /r", 95.0, 100.0),
+            ceiling("gpu_memory", "GPU 0", 23.5 * GIB, 24 * GIB),
+        ]
+    )
+
+    found = seen(reading)
+
+    assert Picture("ok", 6) == found.picture
+    assert "Nothing is about to run out" == found.headline
+    assert "RAM 6.00 of 16.0 GiB" == found.detail
+    assert not found.hot
+
+
+def test_the_nearest_ceiling_is_the_worst_then_the_soonest_then_the_fullest():
+    """Whatever its kind, once it is in danger."""
+    worst = ceiling("gpu_memory", "GPU 0", 5.0, 10.0, stage="rescue", eta_s=60.0)
+    sooner = ceiling("cgroup", "group", 4.0, 10.0, stage="rescue", eta_s=30.0)
+    fuller = ceiling("cgroup", "other", 9.9, 10.0, stage="warn", eta_s=5.0)
+
+    assert sooner == nearest(status(ceilings=[ceiling(), worst, sooner, fuller]))
+    assert worst == nearest(status(ceilings=[ceiling(), worst, fuller]))
+    unknown = [{**worst, "eta_s": None}, {**worst, "eta_s": None, "ratio": 0.9}]
+    assert 0.9 == nearest(status(ceilings=unknown))["ratio"]
+
+
+@pytest.mark.parametrize(
+    ("reading", "picture", "headline"),
+    [
+        (leaking(), Picture("warn", 14), "RAM full in about 4 min: train.ipynb"),
+        (leaking("hold"), Picture("hold", 14), "RAM full in about 4 min: train.ipynb"),
+        (leaking("watch"), Picture("watch", 14), "Growing, no danger yet: train.ipynb"),
+        (
+            status(processes=[task(1, "a.ipynb", state="paused", paused_by_watchdog=True)]),
+            Picture("ok", 6, Mark.PAUSED),
+            "Paused: a.ipynb",
+        ),
+        (
+            status(
+                processes=[
+                    task(n, f"{n}.ipynb", state="paused", paused_by_watchdog=True) for n in (1, 2)
+                ]
+            ),
+            Picture("ok", 6, Mark.PAUSED),
+            "Paused: 1.ipynb and 1 more",
+        ),
+        (
+            status(processes=[task(1, "a.ipynb", agent=agent(saving=True))]),
+            Picture("ok", 6, Mark.SAVING),
+            "Saving a.ipynb",
+        ),
+        (
+            status(daemon={"protection": {"on": False, "until_unix_s": None}}),
+            Picture("ok", 6, Mark.OFF),
+            "Protection is off",
+        ),
+        (
+            status(
+                ceilings=[ceiling("temperature", "GPU 0 temperature", 88, 90, unit="celsius",
+                                  stage="warn", eta_s=20.0)]
+            ),
+            Picture("warn", 15),
+            "GPU 0 temperature at its limit in about 20 s",
+        ),
+        (
+            status(
+                incidents=[{"stage": "warn", "label": "GPU 1", "why": "lost: Xid 79"}],
+            ),
+            Picture("warn", 6),
+            "GPU 1: lost: Xid 79",
+        ),
+        (status(ceilings=[], processes=[]), Picture("ok"), "The daemon has not measured yet"),
+    ],
+)  # fmt: skip
+def test_each_state_has_its_picture_and_its_sentence(reading, picture, headline):
+    """The one thing to know, first."""
+    found = outlook(reading, reading["time_unix_s"])
+
+    assert (picture, headline) == (found.picture, found.headline)
+
+
+def test_an_old_reading_is_grey():
+    """The daemon is stopped: what it said last is no longer true."""
+    found = outlook(leaking(), time.time() + 60)
+
+    assert Picture(None) == found.picture
+    assert "has measured nothing for" in found.headline
+
+
+@pytest.mark.parametrize(
+    ("ratio", "steps"),
+    [(None, 0), (-1, 0), (0, 0), (1e-9, 1), (0.5, 8), (0.99999, 15), (1, 16), (7.5, 16),
+     (float("nan"), 0), ("x", 0), (True, 0)],
+)  # fmt: skip
+def test_the_gauge_moves_in_steps(ratio, steps):
+    """Used at all shows; full is not said before it is."""
+    assert steps == fill_step(ratio)
+
+
+def test_small_changes_look_the_same():
+    """So the icon is not drawn again for them."""
+    one = seen(status(ceilings=[ceiling(used=6.00 * GIB)])).picture
+    other = seen(status(ceilings=[ceiling(used=6.05 * GIB)])).picture
+
+    assert one == other
+    assert FILL_STEPS == 16
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=repr)
+def test_hostile_names_are_shown_and_never_obeyed(value):
+    """In headline, tooltip and every line of the menu: one line, of bounded length."""
+    reading = leaking()
+    reading["processes"][0]["name"] = value
+    reading["ceilings"][0]["label"] = value
+    reading["incidents"][0]["culprits"][0]["name"] = value
+
+    texts = [seen(reading).title, *(entry.label for entry in flat(menu_of(reading)))]
+
+    assert all(text.isprintable() and len(text) < 220 for text in texts)
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        {},
+        {"ceilings": None, "processes": "x", "incidents": [None], "daemon": []},
+        {"processes": [{}, {"pid": "x"}, {"pid": True}, {"pid": 5}, 7]},
+        {"ceilings": [{}, {"stage": "doom", "ratio": "x", "eta_s": "soon", "tasks": 4}]},
+        {"incidents": [{"stage": "hold", "culprits": 3}], "gpus": [{"memory_used_bytes": "x"}]},
+        {"processes": [{"pid": 5, "kind": "notebook", "agent": "x", "name": None}]},
+        {"time_unix_s": "never", "gpus": [None, {}, {"index": 1, "memory_used_bytes": 5}]},
+    ],
+    ids=repr,
+)
+def test_a_daemon_of_another_version_does_no_harm(reading):
+    """Fields that are missing, null or of another kind: something sensible is shown."""
+    found = outlook(reading, 0.0)
+
+    assert found.headline
+    assert menu(reading, found, now_unix_s=0.0)
+
+
+def test_without_a_daemon_the_menu_offers_to_start_it():
+    """And keeps what works without one."""
+    entries = menu(None, NO_DAEMON, at_login=False, now_unix_s=0.0)
+
+    wishes = [entry.wish.do for entry in entries if entry.wish is not None]
+    assert [Do.START_DAEMON, Do.LIVE_VIEW, Do.START_AT_LOGIN, Do.SETTINGS, Do.QUIT] == wishes
+    assert "The daemon is not running" == entries[0].label
+
+
+def test_exactly_one_entry_is_what_a_left_click_does():
+    """The live view."""
+    defaults = [entry for entry in flat(menu_of(leaking())) if entry.default]
+
+    assert [Wish(Do.LIVE_VIEW)] == [entry.wish for entry in defaults]
+
+
+def test_keys_are_unique_and_stay_when_figures_change():
+    """They are what a label is known again by."""
+    before, after = menu_of(leaking()), menu_of(leaking(used=15 * GIB))
+
+    for entries in (before, *(entry.children for entry in before)):
+        assert len({entry.key for entry in entries}) == len(entries)
+    assert [entry.key for entry in flat(before)] == [entry.key for entry in flat(after)]
+
+
+def test_protection_says_until_when_it_is_off():
+    """And the choice that is in force is the checked one."""
+    until = time.time() + 1800
+    reading = status(daemon={"protection": {"on": False, "until_unix_s": until}})
+
+    (entry,) = (entry for entry in menu_of(reading) if entry.key == "protection")
+
+    assert f"Protection: off until {labels.clock(until)}" == entry.label
+    assert [False, True, False] == [child.checked for child in entry.children]
+    assert all(child.radio for child in entry.children)
+
+
+def test_a_daemon_without_protection_has_no_such_line():
+    """An older one: nothing is offered that it would refuse."""
+    reading = status(daemon={"pid": 1})
+
+    assert "protection" not in [entry.key for entry in menu_of(reading)]
+
+
+def test_too_many_tasks_are_counted_and_the_large_are_shown():
+    """Oldest first; one that is shown keeps its place until another is clearly larger."""
+    tasks = [task(n, f"{n}.ipynb", n * 100 * MIB) for n in range(1, 31)]
+    reading = status(processes=tasks)
+
+    first = [one["pid"] for one in chosen_tasks(reading)]
+    tasks[18 - 1]["ram_bytes"] = 1910 * MIB  # a little more than the smallest that is shown
+    second = [one["pid"] for one in chosen_tasks(reading, first)]
+    tasks[1 - 1]["ram_bytes"] = 90 * GIB
+    third = [one["pid"] for one in chosen_tasks(reading, second)]
+
+    assert list(range(31 - MOST_TASKS, 31)) == first == second
+    assert 1 == third[0]
+    assert "and 18 more Python processes" in [entry.label for entry in menu_of(reading)]
+
+
+def test_what_is_in_danger_or_paused_is_always_shown():
+    """However small it is."""
+    tasks = [task(n, f"{n}.ipynb", 10 * GIB) for n in range(1, 31)]
+    tasks.append(task(99, "small.py", 80 * MIB, kind="script", stage="hold"))
+    tasks.append(task(98, "held.py", 1, kind="script", state="paused", paused_by_watchdog=True))
+
+    shown = [one["pid"] for one in chosen_tasks(status(processes=tasks))]
+
+    assert {98, 99} <= set(shown)
+
+
+def test_small_idle_interpreters_are_no_lines():
+    """Every desktop runs a dozen of them."""
+    tasks = [task(1, "applet", 20 * MIB, kind="script"), task(2, "jupyter", GIB, kind="server")]
+
+    assert [] == chosen_tasks(status(processes=tasks))
+
+
+@pytest.mark.parametrize(
+    ("changes", "enabled"),
+    [
+        ({"agent": agent()}, {"checkpoint", "pause", "explain", "rescues"}),
+        ({}, {"pause", "explain"}),
+        ({"agent": agent(saving=True)}, {"pause", "explain", "rescues"}),
+        ({"agent": agent(training=False)}, {"pause", "explain", "rescues"}),
+        ({"agent": agent(directory="--help")}, {"checkpoint", "pause", "explain"}),
+        ({"state": "paused"}, {"explain"}),
+        (
+            {"state": "paused", "paused_by_watchdog": True, "agent": agent()},
+            {"resume", "explain", "rescues"},
+        ),
+    ],
+)
+def test_what_can_be_done_with_a_task_follows_its_state(changes, enabled):
+    """All five lines are always there; those that make no sense are grey."""
+    (entry,) = (
+        entry
+        for entry in menu_of(status(processes=[task(7, "a.ipynb", **changes)]))
+        if entry.children and entry.key.startswith("task")
+    )
+
+    acts = [child for child in entry.children if child.wish is not None]
+    assert ["checkpoint", "pause", "resume", "explain", "rescues"] == [act.key for act in acts]
+    assert enabled == {act.key for act in acts if act.enabled}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "1 s"), (4.2, "4 s"), (12, "10 s"), (58, "1 min"), (243, "4 min"), (5400, "90 min"),
+     (7300, "2 h"), (200_000, "2 d")],
+)  # fmt: skip
+def test_times_are_said_as_one_says_them(seconds, text):
+    """Nobody plans by 243 s."""
+    assert text == labels.span(seconds)
+
+
+@pytest.mark.parametrize(
+    ("thing", "text"),
+    [
+        ({}, None),
+        ({"eta_s": 240.0}, "in about 4 min"),
+        ({"eta_s": 240.0, "eta_low_s": 180.0, "eta_high_s": 420.0}, "in about 4 min (3 to 7 min)"),
+        ({"eta_s": 50.0, "eta_low_s": 30.0, "eta_high_s": 90.0}, "in about 50 s (30 s to 2 min)"),
+        ({"eta_s": 50.0, "eta_low_s": 30.0, "eta_high_s": None}, "in about 50 s (30 s or more)"),
+        ({"eta_s": 60.0, "eta_low_s": 60.0, "eta_high_s": 60.0}, "in about 1 min"),
+    ],
+)
+def test_a_forecast_is_never_a_bare_number_where_more_is_known(thing, text):
+    """With its range."""
+    assert text == labels.until_full(thing)
+
+
+def test_long_names_keep_their_ending():
+    """Both ends tell them apart."""
+    name = labels.name("train_resnet_with_a_very_long_name_and_more_of_it_v2.ipynb")
+
+    assert 40 == len(name)
+    assert name.startswith("train_resnet")
+    assert name.endswith("_v2.ipynb")
