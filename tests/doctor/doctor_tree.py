@@ -169,11 +169,9 @@ def found(findings) -> dict[str, Finding]:
 
 def troubles(findings) -> dict[str, str]:
     """Id and severity of all that is not fine."""
-    return {
-        one.id: one.severity.value
-        for one in found(findings).values()
-        if one.severity is not Severity.OK
-    }
+    all_ = list(findings)
+    found(all_)
+    return {one.id: one.severity.value for one in all_ if one.severity is not Severity.OK}
 
 
 def complete(one: Finding) -> None:

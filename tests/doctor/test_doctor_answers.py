@@ -66,6 +66,14 @@ def test_a_driver_that_cannot_begin_is_one_error(tree, stub, expected, code):
     assert {expected: "error"} == troubles(driver_answer.check(facts))
 
 
+def test_a_mismatch_that_the_files_show_is_told_once(tree, stub):
+    """With the versions, by the check of the files."""
+    tree.library("550.90.07")
+    stub.fail("nvmlInitWithFlags", driver_stub.VERSION_MISMATCH)
+
+    assert {} == troubles(driver_answer.check(tree.facts(gpu.PROBE, env=stub.env())))
+
+
 def test_a_call_that_never_returns_costs_its_deadline_and_is_named(tree, stub):
     """nvidia-smi hangs there for ever."""
     stub.fail("nvmlDeviceGetTemperature", driver_stub.HANG, card=1)
@@ -131,7 +139,7 @@ def test_a_sleeping_card_is_left_asleep(tree, stub):
     tree.write("sys/bus/pci/devices/0000:01:00.0/power/runtime_status", "suspended\n")
     facts = tree.facts(gpu.PROBE, env=stub.env())
 
-    findings = found([*driver_answer.check(facts), *power.check(facts)])
+    findings = found([*driver_answer.check(facts), *power.check(facts), *cards.check(facts)])
 
     assert not findings["driver.answer"].checked
     assert {} == stub.calls()

@@ -284,6 +284,21 @@ def test_without_ram_nothing_is_imported(tree, tmp_path):
     assert not marker.exists()
 
 
+def test_with_a_driver_that_hangs_nothing_is_imported(tree, tmp_path):
+    """It would hang as well, and perhaps could not be ended."""
+    marker = tmp_path / "imported"
+    python = fake_python(
+        tmp_path / "venv/bin/python",
+        {"dists": TF, "tensorflow_build": CUDA12},
+        tensorflow=f"touch {marker}",
+    )
+    code = 'import time; print(\'{"calling": "nvmlInit"}\', flush=True); time.sleep(600)'
+    facts = tree.facts((sys.executable, "-c", code), python=str(python), timeout_s=2.0)
+
+    assert {"framework.use": "warning"} == troubles(frameworks.check(facts))
+    assert not marker.exists()
+
+
 def test_fast_imports_nothing(tree, tmp_path):
     """And still holds versions against the driver."""
     marker = tmp_path / "imported"

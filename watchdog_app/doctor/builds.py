@@ -7,6 +7,7 @@ Pure: from what was read to findings. Nothing here imports or runs anything.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -28,11 +29,12 @@ class Target:
     driver: Version = ()
     capabilities: tuple[tuple[str, Version], ...] = ()  # name and compute capability of each card
     wsl: bool = False  # Windows' driver versions count otherwise
+    answers: bool = True  # whether the driver could be asked
 
 
-def pip(environment: Environment) -> str:
+def pip(environment: Environment, verb: str = "install") -> str:
     """The command that installs into this very environment."""
-    return f"{environment.python} -m pip install"
+    return f"{shlex.quote(environment.python)} -m pip {verb}"
 
 
 def check(environment: Environment, target: Target) -> Iterator[Finding]:
@@ -86,7 +88,8 @@ def driver_too_old(
         "tensorflow": f"{pip(environment)} 'tensorflow[and-cuda]==2.14.*'",
     }.get(framework)
     commands = ["nvidia-smi --query-gpu=driver_version --format=csv"]
-    if older and target.driver >= versions.minimum_driver((11,)):
+    runs_older = framework == "torch" or _python(environment)[:2] <= (3, 11)
+    if older and runs_older and target.driver >= versions.minimum_driver((11,)):
         commands.append(older)
     yield Finding(
         "framework.driver-too-old",
@@ -160,7 +163,7 @@ def _tensorflow(environment: Environment, target: Target) -> Iterator[Finding]:
             "Which one is imported is chance, and half of it may belong to the other.",
             "Remove all of them, then install one.",
             (
-                f"{environment.python} -m pip uninstall -y {' '.join(several)}",
+                f"{pip(environment, 'uninstall')} -y {' '.join(several)}",
                 f"{pip(environment)} 'tensorflow[and-cuda]'",
             ),
         )
@@ -206,7 +209,7 @@ def _tensorflow(environment: Environment, target: Target) -> Iterator[Finding]:
             "of the GPU's memory.",
             "Install the build with CUDA.",
             (
-                f"{environment.python} -m pip uninstall -y {' '.join(several) or 'tensorflow'}",
+                f"{pip(environment, 'uninstall')} -y {' '.join(several) or 'tensorflow'}",
                 f"{pip(environment)} 'tensorflow[and-cuda]'",
             )
             if not conda
@@ -222,7 +225,7 @@ def _tensorflow(environment: Environment, target: Target) -> Iterator[Finding]:
         yield Finding(
             "framework.no-cuda-wheels",
             # Where the import has shown that no GPU is found, this is why.
-            Severity.ERROR if gpus == [] else Severity.WARNING,
+            Severity.ERROR if gpus == [] and target.answers else Severity.WARNING,
             f"TensorFlow {text} was installed without its CUDA libraries: there is no "
             "nvidia-cuda-runtime beside it.",
             f"Unless the system has {wanted}, TensorFlow says 'Cannot dlopen some GPU libraries' "
@@ -254,12 +257,7 @@ def _cudnn_wheel(environment: Environment, wanted: Version, text: str) -> Iterat
                 "Give each framework an environment of its own."
                 if both
                 else "Install the cuDNN that belongs to it.",
-                (
-                    (
-                        f"{environment.python} -m venv ~/tf && ~/tf/bin/pip install "
-                        f"'tensorflow[and-cuda]=={text}'"
-                    ),
-                )
+                ((f"python3 -m venv ~/tf && ~/tf/bin/pip install 'tensorflow[and-cuda]=={text}'"),)
                 if both
                 else (f"{pip(environment)} 'tensorflow[and-cuda]=={text}'",),
             )
@@ -281,7 +279,7 @@ def _torch(environment: Environment, target: Target) -> Iterator[Finding]:
             f"PyTorch {text} of {environment.python} was built without CUDA, and there is a GPU.",
             "Trainings run on the CPU, ten to a hundred times slower.",
             "Install the build with CUDA.",
-            (f"{environment.python} -m pip uninstall -y torch", f"{pip(environment)} torch"),
+            (f"{pip(environment, 'uninstall')} -y torch", f"{pip(environment)} torch"),
         )
         return
     yield from driver_too_old(environment, "torch", target, cuda)
@@ -359,7 +357,7 @@ def _cuda_wheels(environment: Environment) -> Iterator[Finding]:
             "They share folders and names: which cuDNN or cuBLAS a framework gets depends on "
             "what was imported first.",
             "Give each framework an environment of its own.",
-            (f"{environment.python} -m pip list | grep -i nvidia",),
+            (f"{pip(environment, 'list')} | grep -i nvidia",),
             tuple(one for names in majors.values() for one in names),
         )
 
@@ -385,7 +383,10 @@ def _numpy(environment: Environment) -> Iterator[Finding]:
             Severity.ERROR if below <= (2,) <= numpy else Severity.WARNING,
             f"{clash}; installed is {show(numpy)}.",
             "'A module that was compiled using NumPy 1.x cannot be run in NumPy 2': the import or "
-            "the first conversion of an array crashes.",
+            "the first conversion of an array crashes."
+            if below <= (2,) <= numpy
+            else "Functions that the newer NumPy took away fail when a training first comes to "
+            "them.",
             "Install the older NumPy.",
             (f"{pip(environment)} 'numpy<{show(below)}'",),
         )

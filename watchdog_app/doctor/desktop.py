@@ -17,7 +17,7 @@ _INSTALL = {
     "arch": "sudo pacman -S dunst",
     "suse": "sudo zypper install dunst",
 }
-_COMMAND = '[notify] command = ["/path/to/program"]'
+_COMMAND = ("[notify]", 'command = ["/path/to/program"]')
 
 
 def check(facts: Facts) -> Iterator[Finding]:
@@ -63,7 +63,7 @@ def _no_bus(machine: Machine, has_screen: bool) -> Finding:
         "Name a program that sends them on, by mail or chat, in "
         + (machine.env.get("WATCHDOG_CONFIG") or "~/.config/watchdog/config.toml")
         + ":",
-        (_COMMAND,),
+        _COMMAND,
     )
 
 
@@ -87,7 +87,7 @@ def _notifications(machine: Machine, bus: Bus) -> Iterator[Finding]:
                 "Do Not Disturb is on.",
                 "Warnings stay unseen; some desktops let critical ones through.",
                 "Switch it off while a long training runs, or have a program of yours told.",
-                (_COMMAND,),
+                _COMMAND,
             )
     elif NOTIFICATIONS in bus.activatable:
         yield fine(id_, "A notification service is started when the first notice comes.")

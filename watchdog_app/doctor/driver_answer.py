@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from watchdog_app.doctor import driver_files, gpu, versions
+from watchdog_app.doctor import driver_files, driver_reach, gpu, versions
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine, unchecked
 from watchdog_app.doctor.gpu import Driver
@@ -21,10 +21,7 @@ def check(facts: Facts) -> Iterator[Finding]:
         return
     if not loaded and not machine.exists("/dev/dxg") and not facts.is_tegra:
         return  # said already; asking would repeat it in the driver's words
-    if any(
-        "suspended" == machine.read("/sys/bus/pci/devices", card, "power/runtime_status")
-        for card in facts.cards
-    ):
+    if facts.asleep:
         yield unchecked(
             _ID,
             "The state of the GPU",
@@ -56,8 +53,8 @@ def check(facts: Facts) -> Iterator[Finding]:
         )
     elif driver.answers:
         yield from _answering(facts, driver)
-    else:
-        yield _failed(facts, driver)
+    elif not (driver.code == gpu.VERSION_MISMATCH and driver_reach.differing(machine)):
+        yield _failed(facts, driver)  # a mismatch that the files show is told by them, with numbers
 
 
 def _answering(facts: Facts, driver: Driver) -> Iterator[Finding]:

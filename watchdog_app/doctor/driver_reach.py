@@ -97,19 +97,26 @@ def _no_library(machine: Machine, id_: str, name: str, purpose: str) -> Finding:
     )
 
 
+def differing(machine: Machine) -> list[driver_files.Library]:
+    """Libraries that the loader takes first and that are not of the loaded module's version."""
+    module = driver_files.module_version(machine)
+    return [
+        first
+        for name in ("libcuda.so.1", "libnvidia-ml.so.1")
+        for first in driver_files.libraries(machine, name)[:1]
+        if module and first.version and first.version != module
+    ]
+
+
 def _versions(machine: Machine) -> Iterator[Finding]:
     module = driver_files.module_version(machine)
-    differing = []
-    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
-        for first in driver_files.libraries(machine, name)[:1]:
-            if module and first.version and first.version != module:
-                differing.append(first)
-    if not differing:
+    wrong = differing(machine)
+    if not wrong:
         if module:
             yield fine("driver.version-mismatch", "Library and kernel module are of one version.")
         return
-    newer = differing[0].version > module
-    library = versions.show_driver(differing[0].version)
+    newer = wrong[0].version > module
+    library = versions.show_driver(wrong[0].version)
     container = machine.container
     what = (
         f"The driver's library is {library}, and the loaded kernel module is "
@@ -119,7 +126,7 @@ def _versions(machine: Machine) -> Iterator[Finding]:
         "CUDA and nvidia-smi fail for every program that starts now (driver/library version "
         "mismatch); trainings that run already go on."
     )
-    details = tuple(f"{one.path}: {versions.show_driver(one.version)}" for one in differing)
+    details = tuple(f"{one.path}: {versions.show_driver(one.version)}" for one in wrong)
     if container:
         yield Finding(
             "driver.version-mismatch",
@@ -152,7 +159,7 @@ def _versions(machine: Machine) -> Iterator[Finding]:
             "LD_LIBRARY_PATH. Remove it, or install the driver again as a whole.",
             (
                 "ldconfig -p | grep libcuda",
-                f"ls -l {os.path.dirname(differing[0].path)}/libcuda.so*",
+                f"ls -l {os.path.dirname(wrong[0].path)}/libcuda.so*",
             ),
             details,
         )

@@ -111,6 +111,14 @@ def look(machine: Machine, python: str, source: str) -> Environment:
     return Environment(python, source, _probe(machine, python, ["versions"], _VERSIONS_S))
 
 
+def not_imported(environment: Environment, reason: str) -> Environment:
+    """The environment with a reason in the place of what its frameworks would say."""
+    answers = {
+        name: Answer(error=reason) for name in FRAMEWORKS if environment.version(name) is not None
+    }
+    return Environment(environment.python, environment.source, environment.installed, answers)
+
+
 def import_frameworks(
     machine: Machine,
     environment: Environment,

@@ -98,7 +98,17 @@ class Facts:
         compatible = machine.read("/proc/device-tree/compatible") or ""
         return machine.exists("/etc/nv_tegra_release") or "nvidia,tegra" in compatible
 
+    @property
+    def asleep(self) -> bool:
+        """Whether a card is powered down (a laptop's): asking the driver would wake it."""
+        return any(
+            self.machine.read("/sys/bus/pci/devices", card, "power/runtime_status") == "suspended"
+            for card in self.cards
+        )
+
     def _ask_driver(self) -> Driver:
+        if self.asleep:
+            return Driver(None, "the GPU is asleep to save power")
         self._tell("asking the driver")
         return gpu.ask(self.machine, self._driver_probe)
 
@@ -123,6 +133,9 @@ class Facts:
             found.setdefault(key, environment)
         if machine.fast:
             return list(found.values())
+        if self.expects_gpu and self.driver().hung_in:
+            reason = "the driver does not answer, and an import would hang with it"
+            return [environments.not_imported(one, reason) for one in found.values()]
         memory = self.memory()
         available = memory.available_bytes if memory else None
         use_gpu = self._may_use_gpu()
@@ -136,7 +149,5 @@ class Facts:
         if not self.expects_gpu:
             return True  # nothing of ours is there to be disturbed; another maker's may be
         driver = self.driver()
-        if driver.hung_in:
-            return False
         free = [card.get("memory_free_bytes") for card in driver.usable]
         return all(one is None or one >= _USE_BYTES for one in free)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 
 from watchdog_app.doctor import builds, driver_files, gpu, versions
@@ -50,7 +51,7 @@ def target_of(facts: Facts) -> Target:
         if card.get("capability")
     )
     version = driver.version or driver_files.module_version(facts.machine)
-    return Target(True, version, cards, wsl=facts.machine.is_wsl)
+    return Target(True, version, cards, wsl=facts.machine.is_wsl, answers=driver.answers)
 
 
 def _is_empty(environment: Environment) -> bool:
@@ -96,7 +97,7 @@ def _environment(environment: Environment, target: Target, fast: bool) -> Iterat
             f"The environment of {environment.python} ({environment.source})",
             installed.error,
             remedy="See whether that interpreter starts at all.",
-            commands=(f"{environment.python} -c 'import sys; print(sys.version)'",),
+            commands=(f"{shlex.quote(environment.python)} -c 'import sys; print(sys.version)'",),
             severity=Severity.ERROR if given else Severity.WARNING,
         )
         return
@@ -110,9 +111,13 @@ def _environment(environment: Environment, target: Target, fast: bool) -> Iterat
         "framework.environment",
         f"{environment.python} (Python {python}, {environment.source}): {', '.join(names)}.",
     )
-    yield from builds.check(environment, target)
+    against = list(builds.check(environment, target))
+    yield from against
+    explained = target.gpu and (
+        not target.answers or any(one.severity is Severity.ERROR for one in against)
+    )
     for name, answer in environment.frameworks.items():
-        yield from _answer(environment, name, answer, target)
+        yield from _answer(environment, name, answer, target, explained)
     if fast:
         yield unchecked(
             "framework.use",
@@ -124,7 +129,7 @@ def _environment(environment: Environment, target: Target, fast: bool) -> Iterat
 
 
 def _answer(
-    environment: Environment, name: str, answer: Answer, target: Target
+    environment: Environment, name: str, answer: Answer, target: Target, explained: bool
 ) -> Iterator[Finding]:
     title, values = FRAMEWORKS[name], answer.values
     version = values.get("version") or environment.version(name)
@@ -168,9 +173,12 @@ def _answer(
             Severity.ERROR,
             f"{title} {version} of {environment.python} finds no GPU, though there is one.",
             "Trainings run on the CPU, ten to a hundred times slower, without an error.",
-            "The driver's findings come first; then install the framework with the CUDA libraries "
-            "that belong to it.",
-            _reinstall(environment, name),
+            "Mend the driver and the other errors first, then look again."
+            if explained
+            else "Install it again with the CUDA libraries that belong to it.",
+            (f"watchdog doctor --python {shlex.quote(environment.python)}",)
+            if explained
+            else _reinstall(environment, name),
             tuple(_telling(answer)),
         )
     else:
@@ -194,6 +202,14 @@ def _broken(environment: Environment, name: str, answer: Answer) -> Finding:
     error = answer.error or ""
     at = f" while it was to {answer.step}" if answer.step and "import" not in answer.step else ""
     details = tuple(_telling(answer))
+    if "would hang with it" in error:
+        return unchecked(
+            "framework.use",
+            f"Whether {title} starts",
+            error,
+            remedy="Mend the driver first.",
+            severity=Severity.WARNING,
+        )
     if "of RAM is available" in error:
         return unchecked(
             "framework.use",

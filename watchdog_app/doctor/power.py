@@ -22,11 +22,7 @@ def check(facts: Facts) -> Iterator[Finding]:
     asks = driver_files.module_loaded(machine) and driver_files.libraries(
         machine, "libnvidia-ml.so.1"
     )
-    asleep = any(
-        machine.read("/sys/bus/pci/devices", card, "power/runtime_status") == "suspended"
-        for card in facts.cards
-    )
-    if asks and facts.expects_gpu and not asleep:
+    if asks and facts.expects_gpu and not facts.asleep:
         for card in facts.driver().usable:
             yield from _card(card)
     yield from _cpu_throttling(machine)

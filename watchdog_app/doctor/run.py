@@ -69,9 +69,14 @@ class _Running:
             self.done.set()
 
 
-def run(facts: Facts, groups: Iterable[str] = tuple(GROUPS)) -> Report:
+def run(facts: Facts, groups: Iterable[str] = tuple(GROUPS), grace_s: float = _GRACE_S) -> Report:
     """
     Look at everything in these groups.
+
+    Args:
+        facts: of the machine.
+        groups: names in GROUPS.
+        grace_s: how long a check may take beyond the deadline of what it waits for.
 
     Raises:
         UsageError: no group of that name, or no Python at the place that was named.
@@ -89,8 +94,8 @@ def run(facts: Facts, groups: Iterable[str] = tuple(GROUPS)) -> Report:
         # A thread that a dead disk holds must not keep the command from ending.
         threading.Thread(target=running.run, args=(facts,), daemon=True).start()
     # Three imports an environment, one after the other; everything else is much shorter.
-    deadline = begun + facts.machine.timeout_s * (1 + 4 * len(FRAMEWORKS)) + _GRACE_S
-    short = begun + facts.machine.timeout_s + _GRACE_S
+    deadline = begun + facts.machine.timeout_s * (1 + 4 * len(FRAMEWORKS)) + grace_s
+    short = begun + facts.machine.timeout_s + grace_s
     findings: list[Finding] = []
     for running in checks.values():
         end = deadline if running.check is frameworks.check else short
