@@ -11,6 +11,7 @@ from status_objects import GIB, HOSTILE_NAMES, NOW_UNIX_S, agent, ceiling, proce
 
 from watchdog_app.cli import figures
 from watchdog_app.cli.check import check
+from watchdog_app.cli.history_text import sentence
 from watchdog_app.cli.json_output import dumps, timed
 from watchdog_app.cli.status_text import render
 from watchdog_app.cli.text import width
@@ -283,6 +284,14 @@ def test_the_objects_of_these_tests_fit_the_schema():
     )  # fmt: skip
 
     jsonschema.validate(json.loads(dumps(timed(whole, NOW_UNIX_S))), SCHEMA)
+
+
+def test_the_history_of_a_fault_says_how_bad_it_was():
+    """No stage of a rescue that there never was."""
+    entry = {"kind": "incident", "unix_s": NOW_UNIX_S, **fault()}
+
+    assert "GPU 1 (NVIDIA H100 80GB HBM3), critical: Xid 79" in sentence(entry)
+    assert "is over, was critical" in sentence({**entry, "closed_unix_s": NOW_UNIX_S})
 
 
 @pytest.mark.parametrize(

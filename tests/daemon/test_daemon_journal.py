@@ -375,6 +375,15 @@ def test_near_a_ceiling_moves_are_kept_second_by_second():
     assert 12 == len(keep(((t, 5 * MIB) for t in range(3600)), pace=lambda _: Pace.NEAR))
 
 
+def test_heat_that_follows_the_load_all_day_does_not_fill_the_journal():
+    """One that wavers by a degree is a point in five minutes, one that moves a point a minute."""
+    wavers = ((t, 60.0 + t % 2) for t in range(3600))
+    moves = ((t, 40.0 + 30 * (t // 30 % 2)) for t in range(3600))
+
+    assert 13 >= len(keep(wavers, unit="celsius", pace=lambda _: Pace.CALM))
+    assert 125 >= len(keep(moves, unit="celsius", pace=lambda _: Pace.CALM))
+
+
 def test_in_an_alarm_every_sample_is_kept_with_the_minute_before():
     """What was left out is written when it becomes interesting."""
     kept = keep(

@@ -7,6 +7,7 @@ import time
 from watchdog_app.cli import figures
 from watchdog_app.cli.color import Look
 from watchdog_app.cli.text import pad, plain, shorten, wrap
+from watchdog_app.cli.verdict import SEVERITIES, is_condition
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,6 +68,10 @@ def sentence(entry: Json) -> str:
 
 def _incident(entry: Json) -> str:
     label = plain(entry.get("label") or entry.get("ceiling") or "a limit")
+    if is_condition(entry):
+        peak = SEVERITIES.get(str(entry.get("peak")), "?").lower()
+        over = entry.get("closed_unix_s") is not None
+        return f"{label} is over, was {peak}" if over else f"{label}, {peak}"
     if entry.get("closed_unix_s") is not None:
         return f"{label} is over, reached {plain(entry.get('peak') or '?')}"
     return f"{label} at {plain(entry.get('stage') or '?')}"

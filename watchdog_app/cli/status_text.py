@@ -14,6 +14,7 @@ from watchdog_app.cli.gpu_lines import gpu_lines
 from watchdog_app.cli.task_table import folded, ordered, stage_rank, task_lines
 from watchdog_app.cli.text import counted, plain, width, wrap
 from watchdog_app.cli.verdict import (
+    SEVERITIES,
     is_condition,
     is_stale,
     objects,
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 _BY_WORK = ("temperature", "power", "battery")
-# What is broken, or brakes, has no end that a stage could be told by.
-_SEVERITIES = {"ok": "OVER", "watch": "NOTE", "warn": "WARNING", "rescue": "CRITICAL"}
 _LONG = 10_000  # columns where nobody said how wide a line may be
 
 
@@ -111,7 +110,7 @@ def incident_lines(incident: Json, now_unix_s: float, columns: int | None, look:
     head = "~ CALMER" if calm else f"{stage_mark(stage)} {plain(stage).upper()}"
     condition = is_condition(incident)
     if condition:
-        head = f"{stage_mark(stage) or '~'} {_SEVERITIES.get(str(stage), plain(stage).upper())}"
+        head = f"{stage_mark(stage) or '~'} {SEVERITIES.get(str(stage), plain(stage).upper())}"
     head += f" {plain(incident.get('label') or incident.get('ceiling') or '?')}"
     if since is not None:
         head += f", opened {figures.age(now_unix_s - since)}"

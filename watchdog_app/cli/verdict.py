@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
+# What is broken, or brakes, has no end that a stage could be told by.
+SEVERITIES = {"ok": "OVER", "watch": "NOTE", "warn": "WARNING", "rescue": "CRITICAL"}
+
 
 def worst_stage(status: Json) -> str:
     """The highest stage that any ceiling, task or incident of a status object is in."""

@@ -6,7 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from watchdog_app.core.outlook import Assessment, CeilingReading, Incident, Stage
+from watchdog_app.core.outlook import (
+    Assessment,
+    CeilingKind,
+    CeilingReading,
+    Incident,
+    Stage,
+)
 from watchdog_app.core.records import ProcessKey, Task
 from watchdog_app.daemon import status
 from watchdog_app.daemon.journal import Entry
@@ -41,7 +47,9 @@ class Recorder:
             ident = _ceiling_ident(reading)
             for key in reading.tasks:
                 above.setdefault(key, []).append(ident)
-            if pace is not Pace.REST:
+            if pace is Pace.REST and reading.key.kind is CeilingKind.TEMPERATURE:
+                pace = Pace.CALM
+            elif pace is not Pace.REST:
                 near.update(reading.tasks)
             keys.add(ident)
             point = Point(look.snapshot.unix_s, reading.used, limit=reading.limit)

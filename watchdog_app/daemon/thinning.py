@@ -18,12 +18,14 @@ from enum import Enum
 _RECENT = 60  # samples of each series held in memory
 _MOST_S = 300.0  # between two points of a series that stands still
 _BAND_SHARE = 0.005  # a move is this share of the value ...
-_BAND_LEAST_BYTES = 1024.0 * 1024  # ... and at least this much, where the unit is bytes
+# ... and at least this much by unit: a sensor of heat wavers by a degree from look to look.
+_BAND_LEAST = {"bytes": 1024.0 * 1024, "celsius": 2.0, "watts": 10.0, "ratio": 0.01}
 
 
 class Pace(Enum):
     """How closely a series is kept; the value is the least time between two points of it."""
 
+    CALM = 60.0  # heat far from its limit: it follows the load, all day
     REST = 5.0
     NEAR = 0.95
     ALARM = 0.0  # every sample
@@ -93,8 +95,7 @@ class Thinner:
 
     @staticmethod
     def _moved(kept: Point, point: Point, unit: str) -> bool:
-        least = _BAND_LEAST_BYTES if unit == "bytes" else 0.0
-        band = max(least, _BAND_SHARE * abs(kept.used))
+        band = max(_BAND_LEAST.get(unit, 0.0), _BAND_SHARE * abs(kept.used))
         return (
             abs(point.used - kept.used) > band
             or abs((point.swap or 0) - (kept.swap or 0)) > band
