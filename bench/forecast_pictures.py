@@ -61,34 +61,64 @@ REGIMES = [
 ]
 
 
-def warms(t, draw):
-    return 40 + 38 * (1 - math.exp(-t / 60)) + draw.gauss(0, 0.15)
+def whole(level):
+    """As a sensor of whole degrees shows it."""
+    return lambda t, draw: float(round(level(t, draw)))
 
 
-def overheats(t, draw):
-    return 40 + 75 * (1 - math.exp(-t / 120)) + draw.gauss(0, 0.15)
+def heats(asymptote, tau_s, begin=40.0):
+    """First-order lag to a level."""
+    return whole(
+        lambda t, d: begin + (asymptote - begin) * (1 - math.exp(-t / tau_s)) + d.gauss(0, 0.3)
+    )
 
 
+def failing_fan(t, draw):
+    warm = 74.0 + draw.gauss(0, 0.3)
+    return float(round(warm + (60 * (1 - math.exp(-(t - 200) / 90)) if t > 200 else 0)))
+
+
+def bursts_of_power(t, draw):
+    return 310 + 25 * math.sin(t / 7) + (30 if t % 40 < 12 else 0) + draw.gauss(0, 8)
+
+
+def drained(t, draw):
+    """Percent in whole steps; training begins after 20 minutes."""
+    return round(0.35 + t / 14400 + max(0.0, t - 1200) / 4800 + draw.gauss(0, 5e-4), 2)
+
+
+def checkpoints(t, _):
+    return (60 + 4 * (t // 240) + 0.01 * t) * 1024 * MIB
+
+
+def logs(t, draw):
+    return (30 + 25 * (t % 1800) / 1800 + draw.gauss(0, 0.2)) * 1024 * MIB
+
+
+HEAT, DISK = CeilingKind.TEMPERATURE, CeilingKind.DISK
 CEILINGS = [
-    ("GPU at 78 °C: warm, and stays so", warms, 90.0, "celsius", CeilingKind.TEMPERATURE, 300.0),
-    ("GPU with a dead fan", overheats, 90.0, "celsius", CeilingKind.TEMPERATURE, 300.0),
-    (
-        "battery, share used",
-        lambda t, d: 0.35 + t / 5400 + d.gauss(0, 5e-4),
-        1.0,
-        "ratio",
-        CeilingKind.BATTERY,
-        3600.0,
-    ),
-    (
-        "disk of the checkpoints",
-        lambda t, _: (60 + 4 * (t // 240) + 0.01 * t) * 1024 * MIB,
-        120 * 1024 * MIB,
-        "bytes",
-        CeilingKind.DISK,
-        3600.0,
-    ),
+    ("heats to 87 °C, limit 90 °C, whole degrees", heats(87, 60), 90.0, "celsius", HEAT, 600.0),
+    ("heats to 87 °C more slowly", heats(87, 120), 90.0, "celsius", HEAT, 900.0),
+    ("heats to 102 °C, limit 90 °C", heats(102, 90), 90.0, "celsius", HEAT, 600.0),
+    ("a fan fails at 200 s", failing_fan, 90.0, "celsius", HEAT, 600.0),
+    ("power at work, cap 400 W", bursts_of_power, 400.0, "watts", CeilingKind.POWER, 400.0),
+    ("battery drained by a training", drained, 1.0, "ratio", CeilingKind.BATTERY, 3600.0),
+    ("disk of the checkpoints", checkpoints, 120 * 1024 * MIB, "bytes", DISK, 3600.0),
+    ("logs that are rotated", logs, 60 * 1024 * MIB, "bytes", DISK, 7200.0),
 ]
+
+
+def row(one):
+    """What was told of one ceiling, as a line of a table."""
+    told = [m for m in one.moments if m.assessment.notify]
+    end = one.trace.ended_s
+    shown = [m for m in one.moments if m.assessment.forecast is not None]
+    if not told:
+        return f"| {one.trace.name} | none | {'-' if not shown else len(shown)} | - | - |"
+    found = told[0].assessment.forecast
+    left = "never" if end is None else f"{end - told[0].t:.0f} s"
+    said = "-" if found is None else f"{found.eta_s:.0f} s ({found.low_s:.0f}-{found.high_s:.0f})"
+    return f"| {one.trace.name} | {told[0].t:.0f} s | {len(shown)} | {said} | {left} |"
 
 
 def picture(played: list[Played], path: str) -> None:
@@ -110,11 +140,12 @@ def main():
         f"{folder}/forecast-regimes.png",
     )
     played = []
+    print(
+        "| series | notice | looks with a forecast | foretold then | true |\n|---|---|---|---|---|"
+    )
     for name, level, limit, unit, kind, lasts in CEILINGS:
-        one = play(series(name, level, lasts, limit, unit, kind=kind, dt=1.0), Settings())
-        warned = [m.t for m in one.moments if m.assessment.notify][:1]
-        print(f"{name}: warned at {warned}, end {one.trace.ended_s}")
-        played.append(one)
+        played.append(play(series(name, level, lasts, limit, unit, kind=kind, dt=1.0), Settings()))
+        print(row(played[-1]))
     picture(played, f"{folder}/forecast-ceilings.png")
 
 

@@ -18,6 +18,7 @@ _LAST_FACTOR = 1.5
 _REWORD_S, _REWORD_AT_REST_S = 0.5, 3.0
 _MOVED = 0.02  # of the limit
 _HOLD_OPEN_S = 4.0  # an alarm outlives its evidence this long, so that it does not flap
+_HOLD_OPEN_SLOW_S = 15.0
 _HOLD_PAUSE_S = 1.0  # the last resort ends as soon as it may
 _CLEAR = 1.5  # a stage is left at this multiple of the time at which it was entered
 _MATTERS_S = 300.0  # growth that could fill the room in this time is looked at as fast as allowed
@@ -77,8 +78,10 @@ class CeilingWatch:
         self._forecaster: Forecaster = TrendForecaster() if forecaster is None else forecaster
         self._forecaster.heed(watch.caution)
         self._t: float | None = None
-        self._notify = _Tier()
-        self._rescue = _Tier()
+        # Heat and charge move slowly and are read rarely: their evidence comes and goes in steps.
+        outlives_s = _HOLD_OPEN_S if unit == "bytes" else _HOLD_OPEN_SLOW_S
+        self._notify = _Tier(outlives_s)
+        self._rescue = _Tier(outlives_s)
         self._hold = _Tier(_HOLD_PAUSE_S)
         self._said: tuple[Regime, bool, float] | None = None
         self._said_ratio = 0.0
@@ -192,7 +195,7 @@ class _Tier:
 
     __slots__ = ("_outlives_s", "_until", "open")
 
-    def __init__(self, outlives_s: float = _HOLD_OPEN_S) -> None:
+    def __init__(self, outlives_s: float) -> None:
         self._outlives_s = outlives_s
         self.open = False
         self._until = -math.inf
