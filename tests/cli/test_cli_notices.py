@@ -74,7 +74,6 @@ def test_a_notice_becomes_lines_and_is_acknowledged(daemon, follow):
         "RAM: 6.00 GiB of 7.00 GiB.",
         "If it goes on, it dies.",
         "> watchdog pause train.ipynb",
-        "> watchdog top",
     ] == [line.strip() for line in out.splitlines()]
     assert [{"topics": ["notices"]}] == daemon.called("subscribe")
 

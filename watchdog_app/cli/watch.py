@@ -147,13 +147,14 @@ def lines(notice: dict[str, Any], columns: int | None, appearance: Look) -> list
 
 
 def commands(notice: dict[str, Any]) -> list[str]:
-    """What the buttons of a notice do, as far as its text does not say so already."""
+    """What the buttons of a notice do, without what its text says already and what only shows."""
     actions = notice.get("actions")
     body = str(notice.get("body") or "")
     found = []
     for action in actions if isinstance(actions, list) else []:
         command = action.get("command") if isinstance(action, dict) else None
-        if isinstance(command, str) and command and command not in body:
+        shows = isinstance(action, dict) and action.get("key") == "show"
+        if isinstance(command, str) and command and command not in body and not shows:
             found.append(command)
     return found
 
