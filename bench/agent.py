@@ -9,6 +9,8 @@ steps after the fifth, so that tracing and the start of a fit are left out; what
 the callback adds to the start is shown beside them. `wall` is the whole time.
 `quiet` is the time of the step that a fifth of the steps beat: what else the
 machine does blurs it least. `processor` is the processor time of all threads.
+Finer than that are stretches of 20 steps within one fit, in turns with the
+callback's batch hooks and without: what the machine does meanwhile meets both.
 The callback's own code is also timed by itself, reports to a daemon included.
 No daemon runs unless there is one already.
 """
@@ -80,6 +82,62 @@ def dataset(x: np.ndarray, steps: int) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors((x, x[:, :1])).cache().repeat(steps)
 
 
+class Stretches(keras.callbacks.Callback):
+    """Hands the batch hooks on to a `Rescue` in every other stretch, and times the steps."""
+
+    LENGTH, SETTLE = 20, 2
+
+    def __init__(self, rescue: Rescue) -> None:
+        super().__init__()
+        self.rescue = rescue
+        self.last = 0.0
+        self.times: dict[bool, list[list[float]]] = {False: [], True: []}
+
+    def set_model(self, model):
+        super().set_model(model)
+        self.rescue.set_model(model)
+
+    def on_train_begin(self, logs=None):
+        self.rescue.on_train_begin(logs)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.rescue.on_epoch_begin(epoch, logs)
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch // self.LENGTH % 2:
+            self.rescue.on_train_batch_begin(batch, logs)
+
+    def on_train_batch_end(self, batch, logs=None):
+        stretch, place = divmod(batch, self.LENGTH)
+        if stretch % 2:
+            self.rescue.on_train_batch_end(batch, logs)
+        now = time.perf_counter()
+        if place == self.SETTLE:
+            self.times[bool(stretch % 2)].append([])
+        if place >= self.SETTLE and stretch > 0:
+            self.times[bool(stretch % 2)][-1].append(now - self.last)
+        self.last = now
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.rescue.on_epoch_end(epoch, logs)
+
+    def on_train_end(self, logs=None):
+        self.rescue.on_train_end(logs)
+
+    def ratios(self) -> list[float]:
+        """Of each pair of neighbours: how much slower the median step is with the hooks."""
+        pairs = zip(self.times[False][1:], self.times[True], strict=False)
+        return [statistics.median(on) / statistics.median(off) - 1 for off, on in pairs]
+
+
+def stretches(model: keras.Model, x: np.ndarray, step_s: float, rescues: str) -> list[float]:
+    """Ratios of neighbouring stretches, over about forty seconds."""
+    timed = Stretches(Rescue(rescues, resume=False))
+    steps = min(6000, int(40 / step_s))
+    model.fit(dataset(x, steps), shuffle=False, verbose=0, callbacks=[timed])
+    return timed.ratios()
+
+
 class Hooks(keras.callbacks.Callback):
     """Calls the hooks of a step many times over, within a fit, and takes the time."""
 
@@ -141,6 +199,7 @@ def compare(step_ms: float, turns: int, rescues: str) -> None:
     for arm, rows in ratios.items():
         wall, quiet, cpu = (spread(list(column)) for column in zip(*rows, strict=True))
         print(f"  {arm:15} quiet {quiet}   wall {wall}   processor {cpu}")
+    print(f"  in stretches    steps {spread(stretches(model, x, typical, rescues))}")
     own_s = hooks_s(model, data, rescues)
     print(
         f"  its own code    {1e6 * own_s:.2f} us a step, {100 * own_s / typical:.3f} % of the step"

@@ -106,6 +106,7 @@ def test_what_an_agent_reports_is_shown(world, agent):
         "save_s": 0.2,
         "state_bytes": 1000,
         "saving": False,
+        "allocators": [],
         "rescue": None,
     } == shown
 
@@ -127,6 +128,42 @@ def test_a_checkpoint_is_asked_for_saved_and_told(world, agent):
         e["kind"] for e in client.call("history", task=str(pid))["entries"]
         if e["decision_kind"] == "checkpoint" and e["kind"] == "decision"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("mode", "status", "detail"),
+    [("save", "done", "Step 42 saved"), ("fail", "failed", "The disk is full.")],
+)
+def test_what_became_of_a_checkpoint_that_a_person_asked_for_is_in_the_history(
+    world, agent, mode, status, detail
+):
+    """One outcome of the wish, with its rescue or with the reason."""
+    client, pid = agent(mode)
+
+    client.call("task.checkpoint", task=str(pid), wait=True, timeout_s=20)
+
+    told = world.until(
+        lambda: client.call("history", task=str(pid), kinds=["outcome"])["entries"], "the outcome"
+    )
+    wishes = client.call("history", task=str(pid), kinds=["decision"])["entries"]
+    assert [(wishes[0]["id"], "checkpoint", status)] == [
+        (each["decision"], each["decision_kind"], each["status"]) for each in told
+    ]
+    assert told[0]["detail"].startswith(detail)
+    assert (42 if status == "done" else None) == told[0]["evidence"].get("step")
+
+
+def test_a_program_that_has_just_begun_is_not_said_to_have_no_agent(world):
+    """TensorFlow takes its time to start: what is known is said, and to ask again."""
+    client = world.start()
+    pid = world.script("import time\ntime.sleep(600)", "train.py")
+    world.seen(pid)
+
+    (answer,) = client.call("task.checkpoint", task=str(pid))["requests"]
+
+    assert "refused" == answer["status"]
+    assert answer["detail"].startswith("No agent has reported from it yet; it started")
+    assert "ask again" in answer["detail"]
 
 
 def test_a_checkpoint_without_waiting_is_answered_at_once(world, agent):

@@ -151,16 +151,25 @@ class Acts:
     ) -> list[Rescue]:
         """A person wants a rescue; empty when nobody in the task could save."""
         id_ = f"wish-{next(self._wishes)}-{int(time.time())}"
-        found = self._checkpoints.request(
+        key, (name, path) = task.key, _named(task)
+        ended = self._wish_ender(id_, DecisionKind.CHECKPOINT, key, name, path)
+        found: list[Rescue] = []
+
+        def follow(rescue: Rescue) -> None:
+            done(rescue)
+            result = _result(found)
+            if result is not None:
+                ended(*result)
+
+        asked = self._checkpoints.request(
             task,
             id_,
             f"asked for by {by}",
             time.monotonic(),
             deadline_s=deadline_s,
-            follower=done,
+            follower=follow,
         )
-        if found:
-            key, (name, path) = task.key, _named(task)
+        if asked:
             now = time.time()
             self._journal.add(
                 wish_entry(
@@ -173,7 +182,11 @@ class Acts:
                     unix_s=now,
                 )
             )
-        return found
+            found += asked
+            result = _result(found)  # all may have ended at once
+            if result is not None:
+                ended(*result)
+        return asked
 
     def _begin(self, decision: Decision, task: Task | None, ended: Ended) -> None:
         if decision.kind is DecisionKind.NOTIFY:
@@ -210,23 +223,9 @@ class Acts:
         begun = False
 
         def follow(_: Rescue) -> None:
-            if not begun or any(rescue.status == "requested" for rescue in waiting):
-                return
-            good = [r for r in waiting if r.status == "done"]
-            evidence: dict[str, Any] = {}
-            if good and good[0].rescue is not None:
-                record = good[0].rescue
-                evidence = {
-                    "path": record.path,
-                    "step": record.step,
-                    "bytes": record.bytes,
-                    "seconds": record.seconds,
-                }
-            remedies = [rescue.remedy for rescue in waiting if rescue.remedy]
-            if remedies:
-                evidence["remedy"] = remedies[0]
-            status = OutcomeStatus.DONE if len(good) == len(waiting) else OutcomeStatus.FAILED
-            ended(status, " ".join(rescue.detail for rescue in waiting), evidence)
+            result = _result(waiting) if begun else None
+            if result is not None:
+                ended(*result)
 
         agent_pid = decision.evidence.get("agent_pid")
         waiting += self._checkpoints.request(
@@ -322,6 +321,11 @@ class Acts:
         entry = wish_entry(id_, kind.value, task, name or "", path, by=by, unix_s=time.time())
         self._journal.durable([entry], DURABLE_S)
         self._log.info(f"{kind.value} asked for", task=name, pid=task.pid, by=by)
+        return self._wish_ender(id_, kind, task, name, path)
+
+    def _wish_ender(
+        self, id_: str, kind: DecisionKind, task: ProcessKey, name: str | None, path: str | None
+    ) -> Ended:
         began = time.monotonic()
 
         def ended(status: OutcomeStatus, detail: str, evidence: Mapping[str, Any]) -> None:
@@ -357,3 +361,26 @@ def _named(task: Task | None) -> tuple[str | None, str | None]:
     if task is None:
         return None, None
     return task.name, task.info.notebook or task.info.script
+
+
+def _result(
+    rescues: Sequence[Rescue],
+) -> tuple[OutcomeStatus, str, Mapping[str, Any]] | None:
+    """What became of one request to all agents of a task; None while one is under way."""
+    if not rescues or any(rescue.status == "requested" for rescue in rescues):
+        return None
+    good = [rescue for rescue in rescues if rescue.status == "done"]
+    evidence: dict[str, Any] = {}
+    if good and good[0].rescue is not None:
+        record = good[0].rescue
+        evidence = {
+            "path": record.path,
+            "step": record.step,
+            "bytes": record.bytes,
+            "seconds": record.seconds,
+        }
+    remedies = [rescue.remedy for rescue in rescues if rescue.remedy]
+    if remedies:
+        evidence["remedy"] = remedies[0]
+    status = OutcomeStatus.DONE if len(good) == len(rescues) else OutcomeStatus.FAILED
+    return status, " ".join(rescue.detail for rescue in rescues), evidence

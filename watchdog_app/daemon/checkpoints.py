@@ -15,6 +15,8 @@ from watchdog_app.units import format_bytes, format_duration
 LEAST_DEADLINE_S = 5.0
 MOST_DEADLINE_S = 600.0
 _UNKNOWN_S = 60.0  # for a save that nothing has been measured of
+_STARTING_S = 120.0  # for so long TensorFlow and the data may take to begin
+_ADD_ONE = "Add one to the training: from watchdog_app.agent.keras import Rescue"
 _SPREAD = 10.0  # a machine short of memory may be this much slower than when it was measured
 
 
@@ -168,6 +170,19 @@ class Checkpoints:
         rescue.status, rescue.detail = status, detail
         for follower in rescue.followers:
             follower(rescue)
+
+
+def no_agent(task: Task, now_unix_s: float) -> str:
+    """Why a task cannot be asked for a rescue, with what is known of it, and what to do."""
+    began = task.info.started_unix_s
+    age_s = None if began is None else now_unix_s - began
+    if age_s is not None and 0 <= age_s < _STARTING_S:
+        return (
+            f"No agent has reported from it yet; it started {format_duration(age_s)} ago. An agent "
+            "reports when the training begins, after TensorFlow has started: ask again then. If "
+            f"it has none: {_ADD_ONE}"
+        )
+    return f"No agent has reported from it, so it has none or does not train now. {_ADD_ONE}"
 
 
 def deadline_of(agent: Agent) -> float:

@@ -5,6 +5,7 @@ What clients and agents can ask for: the methods of docs/protocol.md, one functi
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -15,7 +16,7 @@ from watchdog_app.core.records import Task
 from watchdog_app.daemon.acts import Acts
 from watchdog_app.daemon.agent_methods import AgentMethods
 from watchdog_app.daemon.agents import Agents
-from watchdog_app.daemon.checkpoints import MOST_DEADLINE_S, Checkpoints, Rescue
+from watchdog_app.daemon.checkpoints import MOST_DEADLINE_S, Checkpoints, Rescue, no_agent
 from watchdog_app.daemon.connection import Connection
 from watchdog_app.daemon.journal import KINDS
 from watchdog_app.daemon.journal_writer import JournalWriter
@@ -283,13 +284,7 @@ class Methods:
             asked = self._acts.wish_checkpoint(task, _who(connection), timeout_s, done)
             waiting += asked
             if not asked and wanted is not None:
-                answers.append(
-                    _refused(
-                        task,
-                        "There is no agent in it. Add one to the training: "
-                        "from watchdog_app.agent.keras import Rescue",
-                    )
-                )
+                answers.append(_refused(task, no_agent(task, time.time())))
         found += waiting
         if not found or not wait:
             return {"requests": [*answers, *(rescue.to_json() for rescue in found)]}
