@@ -371,6 +371,8 @@ def _compiled() -> Path:
     library = folder / f"{digest}.so"
     if library.exists():
         return library
+    if shutil.which("gcc") is None:
+        raise RuntimeError("the stub driver needs gcc: sudo apt-get install gcc libc6-dev")
     with tempfile.TemporaryDirectory(dir=folder) as build:
         Path(build, "stub_functions.h").write_text(header)
         built = Path(build, "stub.so")

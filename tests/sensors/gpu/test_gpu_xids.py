@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 
 import pytest
+from gpu_stub.driver_stub import CRASH
 
-from watchdog_app.core.hardware import XidEvent
+from watchdog_app.core.hardware import GpuState, XidEvent
 from watchdog_app.sensors.gpu.xids import Xids
 from watchdog_app.sensors.kernel_log import KernelLog, LogKind, parse_line, parse_record
 
@@ -161,6 +162,19 @@ def test_an_event_stays_for_an_hour_and_outlives_its_card(stub, ticker, tmp_path
     assert [79] == [xid.code for xid in watch.reading().gpus[0].xids]
     watch.now += 120
     assert () == watch.reading().gpus[0].xids
+
+
+def test_an_event_outlives_the_reader_that_told_it(stub, ticker):
+    """The card that failed may take the reader down in the same moment."""
+    watch = ticker(stub)
+    watch.reading()
+    stub.xid(1, 79)
+    stub.fail("nvmlDeviceGetUtilizationRates", CRASH, card=0)
+    stub.lose(1)
+
+    look = watch.until(lambda look: GpuState.LOST in [g.state for g in look.gpus], step_s=0.2)
+
+    assert [[], [79]] == [[xid.code for xid in gpu.xids] for gpu in look.gpus]
 
 
 def test_events_of_before_the_daemon_are_found_in_the_log(stub, ticker, tmp_path):

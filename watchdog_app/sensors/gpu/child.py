@@ -74,7 +74,7 @@ class ReaderChild:
             start_new_session=True,  # Ctrl-C in the daemon's terminal is not for it
         )
         self._requests = cast(IO[bytes], self._process.stdin)
-        self._pipe = _open_pipe(cast(IO[bytes], self._process.stdout))
+        self._pipe = open_pipe(cast(IO[bytes], self._process.stdout))
         self._rest = b""
 
     @property
@@ -192,5 +192,6 @@ class _ThreadedPipe:
         self._come.clear()
 
 
-def _open_pipe(stream: IO[bytes], platform: str = sys.platform) -> _Pipe | _ThreadedPipe:
+def open_pipe(stream: IO[bytes], platform: str = sys.platform) -> _Pipe | _ThreadedPipe:
+    """What reads the child's output without waiting on this platform: `read`, `fd`, `close`."""
     return _ThreadedPipe(stream) if platform == "win32" else _Pipe(stream)

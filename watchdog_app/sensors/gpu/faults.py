@@ -16,6 +16,7 @@ from watchdog_app.sensors.gpu.driver import (
 DRIVER = "gpu.driver"
 READER = "gpu.reader"
 
+_BY_SOMEBODY = (-15, -9)  # SIGTERM, SIGKILL
 _MEANS = "Graphics cards are not watched; everything else is."
 RELOAD = (
     "Restart the machine; or end every program that uses a GPU, this daemon included, and reload "
@@ -86,7 +87,14 @@ def silent(deadline_s: float, index: int | None) -> Fault:
 
 
 def ended(status: int, index: int | None) -> Fault:
-    """The reader ended by itself."""
+    """The reader ended by itself, or was ended by somebody."""
+    if status in _BY_SOMEBODY:
+        return Fault(
+            READER,
+            "The GPU reader was killed: by a person, or by the kernel when memory ran out. It is "
+            "started again; GPU figures are missing meanwhile.",
+            None,
+        )
     try:
         how = f"was ended by {signal.Signals(-status).name}" if status < 0 else ""
     except ValueError:

@@ -99,13 +99,16 @@ def _serve(driver: Driver, answers: _Answers) -> None:
             def tell(row: dict[str, Any], number: int = number) -> None:
                 answers.add({"id": number, "card": row})
 
-            # Before the cards: a call that hangs here is not to be laid at the last one's door.
+            # Before the cards: a call that hangs here is not to be laid at the last one's door,
+            # and an event is told once: it must be out before a card takes this process down.
             xids = cards.xids.poll()
+            if xids:
+                answers.add({"id": number, "xids": xids})
+                answers.flush()
             computing = cards.read(
                 request["now"], request.get("skip", ()), request.get("awake"), begin, tell
             )
-            end = {"id": number, "end": True, "computing": computing, "xids": xids}
-            answers.add(end)
+            answers.add({"id": number, "end": True, "computing": computing})
             answers.flush()
 
 

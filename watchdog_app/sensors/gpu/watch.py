@@ -193,13 +193,11 @@ class GpuWatch:
             self._known.take(message["card"], now_mono_s)
         elif "end" in message:
             self._known.end(self._link.asked_mono_s or now_mono_s, int(message["computing"]))
-            for uuid, code in message["xids"]:
-                self._add_xid(
-                    self._known.address_of(uuid) or uuid,
-                    XidEvent(int(code), self._wall_clock()),
-                    "driver",
-                )
             self._repose.seen(now_mono_s, self._known.in_use)
+        elif "xids" in message:
+            for uuid, code in message["xids"]:
+                event = XidEvent(int(code), self._wall_clock())
+                self._add_xid(self._known.address_of(uuid) or uuid, event, "driver")
 
     def _read_log(self, now_mono_s: float) -> None:
         if self._log is None:

@@ -1,0 +1,81 @@
+"""The pipes to the reader never wait, by whatever way they are read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from watchdog_app.sensors.gpu.child import ReaderChild, open_pipe, reader_env
+
+TALKER = "import sys, time; print('x' * 300000, flush=True); time.sleep(60)"
+
+
+@pytest.mark.parametrize("platform", ["linux", "win32"])
+def test_a_pipe_is_read_without_waiting(platform):
+    """Nothing is there: nothing comes. More than a pipe holds comes bit by bit."""
+    child = subprocess.Popen([sys.executable, "-c", TALKER], stdout=subprocess.PIPE)
+    pipe = open_pipe(child.stdout, platform)
+    try:
+        come = pipe.read()
+        give_up = time.monotonic() + 60
+        while not come.endswith(b"\n"):
+            assert time.monotonic() < give_up
+            time.sleep(0.01)
+            come += pipe.read()
+
+        assert 300_001 == len(come)
+        assert b"" == pipe.read()
+    finally:
+        child.kill()
+        child.wait()
+        pipe.close()
+        child.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("program", "status"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", -11),
+        ("raise SystemExit(4)", 4),
+    ],
+)
+def test_the_end_of_a_reader_is_seen_with_its_status(program, status):
+    """Which is how a crash is told from an error."""
+    child = ReaderChild([sys.executable, "-c", program], {})
+    give_up = time.monotonic() + 60
+    while child.status is None:
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+    assert status == child.status
+    child.ask({"id": 1})  # nobody is there to hear: no error
+    assert [] == child.answers()
+    child.kill()
+
+
+def test_an_answer_without_an_end_is_given_up():
+    """Memory of ours is bounded, whatever the other side does."""
+    endless = "import sys\nwhile True: sys.stdout.write('x' * 65536)"
+    child = ReaderChild([sys.executable, "-c", endless], {})
+    try:
+        with pytest.raises(ValueError, match="without an end"):  # noqa: PT012 - until it does
+            give_up = time.monotonic() + 60
+            while time.monotonic() < give_up:
+                child.answers()
+                time.sleep(0.005)
+    finally:
+        child.kill()
+        child.wait(10)
+
+
+def test_the_readers_environment_holds_what_it_needs():
+    """And where the library lies, behind what the user put there."""
+    env = {"PATH": "/bin", "LD_LIBRARY_PATH": "/mine", "LD_PRELOAD": "/x.so", "API_KEY": "k"}
+
+    assert {"PATH": "/bin", "LD_LIBRARY_PATH": "/mine:/usr/lib/wsl/lib"} == reader_env(
+        env, "/usr/lib/wsl/lib"
+    )
+    assert "/mine" == reader_env(env, None)["LD_LIBRARY_PATH"]
