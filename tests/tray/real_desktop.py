@@ -159,6 +159,7 @@ class RealDesktop:
             stderr=subprocess.DEVNULL,
         )
         self._started.append(server)
+        self.server = server
         os.close(write)
         with os.fdopen(read) as pipe:
             number = pipe.readline().strip()

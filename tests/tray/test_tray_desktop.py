@@ -152,3 +152,22 @@ def test_an_old_tray_without_a_bus_menu_gets_clicks(desktop):
     desktop.click(x, y, 1)
 
     wait_for(lambda: desktop.place(TERMINAL), "a click opens a terminal")
+
+
+@pytest.mark.panel("trayer")
+def test_the_display_may_go_and_the_notices_stay(desktop):
+    """A session of X ends under it: no traceback, and the daemon is still listened to."""
+    desktop.start("trayer", "--edge", "top", "--align", "right", "--height", "30", "--tint", "0")
+    process = companion(desktop, "--backend", "xorg")
+    wait_for(lambda: icon(desktop), "the icon is in the tray", 40)
+
+    desktop.server.kill()
+    desktop.server.wait()
+    settle(2)
+    desktop.daemon.tell(notice())
+
+    assert not desktop.daemon.acknowledged("n1")["delivered"]  # nobody shows notices here
+    assert process.poll() is None
+    process.terminate()
+    assert 0 == process.wait(20)
+    assert "Traceback" not in (desktop.folder / f"{Path(sys.executable).name}.log").read_text()

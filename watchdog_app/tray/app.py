@@ -105,7 +105,10 @@ class Companion:
         self._ending.set()
         icon = self._icon
         if icon is not None:
-            icon.stop()
+            try:
+                icon.stop()
+            except Exception:  # its display is gone, and so is the icon
+                return
 
     # What happens
 
@@ -290,7 +293,10 @@ class Companion:
         icon = icon_class("watchdog", image, outlook.title, menu, **more)
 
         def ready(shown: Any) -> None:
-            shown.visible = True
+            try:
+                shown.visible = True
+            except Exception as error:  # it is tried again with the next picture
+                _say(f"the tray has not taken the icon: {error!r}.")
             self._shown.attach(shown, outlook)
             self._link.look_soon()
             if self._ending.is_set():
@@ -299,6 +305,9 @@ class Companion:
         self._icon = icon
         try:
             icon.run(ready)
+        except Exception as error:  # a display that is gone: notices go on, another may come
+            if not self._ending.is_set():
+                _say(f"the icon was lost: {error!r}.")
         finally:
             self._shown.attach(None)
             self._icon = None

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _GROUND = (45, 45, 48)
+_SMALLEST = 8
+_MOST_WAITING = 8  # the link, the end, and some room
 
 
 class Icon(_xorg.Icon):  # type: ignore[misc]
@@ -42,6 +44,20 @@ class Icon(_xorg.Icon):  # type: ignore[misc]
         """A tray holds the icon."""
         return self._systray_manager is not None
 
+    def _run(self) -> None:
+        try:
+            super()._run()
+        finally:
+            # Whoever asked for something while the display went is still waiting for an answer.
+            for _ in range(_MOST_WAITING):
+                self._queue.put(True)
+
+    def __del__(self) -> None:
+        try:
+            super().__del__()
+        except Exception:
+            pass  # the display went before us: there is nothing to close
+
     def _create_window(self) -> Any:
         window = super()._create_window()
         window.change_attributes(
@@ -56,7 +72,8 @@ class Icon(_xorg.Icon):  # type: ignore[misc]
     def _assert_icon_data(self, width: int, height: int) -> None:
         if self._icon_data and self._icon_data.size == (width, height):
             return
-        size = max(1, min(width, height))
+        # Before it is embedded the window has a single pixel: nothing can be drawn for that.
+        size = max(_SMALLEST, min(width, height))
         icon = self._icon
         image = icon.at(size) if hasattr(icon, "at") else icon.convert("RGBA").resize((size, size))
         if self._ground is None:
