@@ -179,7 +179,7 @@ class _ThreadedPipe:
 
     def _pump(self) -> None:
         with suppress(OSError, ValueError):
-            while chunk := self._stream.read(_CHUNK):
+            while chunk := os.read(self._stream.fileno(), _CHUNK):
                 self._come.append(chunk)
                 while len(self._come) >= _MOST_CHUNKS:
                     time.sleep(0.1)  # nobody takes it: the child is to wait, not our memory to grow
