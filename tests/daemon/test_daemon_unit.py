@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-UNIT = Path(__file__).parents[2] / "packaging" / "systemd" / "watchdog.service"
+UNIT = Path(__file__).parents[2] / "packaging/linux/share/systemd/user/watchdog.service"
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")
