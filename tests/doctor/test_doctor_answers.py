@@ -10,7 +10,7 @@ from doctor_tree import GIB, Tree, answers, card, found, troubles
 from gpu_stub import driver_stub
 from gpu_stub.driver_stub import DriverStub
 
-from watchdog_app.doctor import cards, driver_answer, gpu, power
+from watchdog_app.doctor import cards, driver, driver_answer, gpu, power
 
 
 @pytest.fixture
@@ -29,14 +29,14 @@ def asked(tree, stub, timeout_s=10.0):
 
 def test_a_healthy_driver_is_read_in_full(tree, stub):
     """Version, what CUDA it offers, and every card."""
-    driver = asked(tree, stub)
+    told = asked(tree, stub)
 
-    assert driver.answers
-    assert (570, 124, 6) == driver.version
-    assert (12, 8) == driver.cuda
-    assert [0, 1] == [one["index"] for one in driver.usable]
-    assert [24 * GIB] * 2 == [one["memory_total_bytes"] for one in driver.usable]
-    assert driver.hung_in is None
+    assert told.answers
+    assert (570, 124, 6) == told.version
+    assert (12, 8) == told.cuda
+    assert [0, 1] == [one["index"] for one in told.usable]
+    assert [24 * GIB] * 2 == [one["memory_total_bytes"] for one in told.usable]
+    assert told.hung_in is None
 
 
 def test_what_the_driver_never_says_is_none(tree, stub):
@@ -143,6 +143,27 @@ def test_a_sleeping_card_is_left_asleep(tree, stub):
 
     assert not findings["driver.answer"].checked
     assert {} == stub.calls()
+
+
+@pytest.mark.parametrize(
+    ("expected", "code"),
+    [
+        (set(), driver_stub.OK),
+        ({"driver.api-mismatch"}, driver_stub.VERSION_MISMATCH),
+        ({"driver.crashed"}, driver_stub.CRASH),
+        ({"driver.device"}, driver_stub.DRIVER_NOT_LOADED),
+    ],
+)
+def test_a_gpu_that_only_the_library_shows_is_a_gpu(tmp_path, stub, expected, code):
+    """Sandboxes hide the PCI bus and /proc/driver; a library without a driver is no GPU."""
+    tree = Tree(tmp_path / "sandbox").library()
+    stub.fail("nvmlInitWithFlags", code)
+    facts = tree.facts(gpu.PROBE, env=stub.env())
+
+    told = troubles([*driver.check(facts), *driver_answer.check(facts), *cards.check(facts)])
+
+    assert expected == set(told)
+    assert (code != driver_stub.DRIVER_NOT_LOADED) is facts.expects_gpu
 
 
 def test_a_container_that_lost_its_right_is_told_apart(tree):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from watchdog_app.doctor import gpu
+from watchdog_app.doctor import driver_files, gpu
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine
 from watchdog_app.units import format_bytes
@@ -34,7 +34,7 @@ _PROGRAMS_OWN = {13, 31, 43, 45}  # end one program and leave the card well
 def check(facts: Facts) -> Iterator[Finding]:
     """Every card, the worst of each."""
     yield from _xids(facts)
-    if not facts.expects_gpu:
+    if not facts.expects_gpu or not driver_files.libraries(facts.machine, "libnvidia-ml.so.1"):
         return
     for card in facts.driver().usable:
         found = [*_health(card), *_sharing(card, facts)]

@@ -38,7 +38,7 @@ def check(facts: Facts) -> Iterator[Finding]:
         if machine.exists("/dev/dxg")
         else "part of the chip (Jetson)"
         if facts.is_tegra
-        else "its driver is loaded, though no card shows on the PCI bus"
+        else "its driver is there, though no card shows on the PCI bus"
     )
     yield fine("driver.device", f"NVIDIA GPU: {where}.")
     if machine.exists("/dev/dxg"):
@@ -47,7 +47,7 @@ def check(facts: Facts) -> Iterator[Finding]:
     if loaded:
         version = versions.show_driver(driver_files.module_version(machine)) or "of unknown version"
         yield fine("driver.module", f"The kernel module nvidia {version} is loaded.")
-    elif not facts.is_tegra:
+    elif facts.cards:
         yield from _not_loaded(facts)
     yield from driver_reach.check(facts, loaded)
 

@@ -19,7 +19,7 @@ def check(facts: Facts) -> Iterator[Finding]:
     loaded = driver_files.module_loaded(machine)
     if not facts.expects_gpu and not loaded:
         return
-    if not loaded and not machine.exists("/dev/dxg") and not facts.is_tegra:
+    if facts.cards and not loaded:
         return  # said already; asking would repeat it in the driver's words
     if facts.asleep:
         yield unchecked(

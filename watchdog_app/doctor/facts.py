@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from watchdog_app.core.records import HostMemory
-from watchdog_app.doctor import environments, gpu
+from watchdog_app.doctor import driver_files, environments, gpu
 from watchdog_app.doctor.environments import Environment
 from watchdog_app.doctor.gpu import Driver
 from watchdog_app.doctor.machine import Machine, Process, processes
@@ -89,7 +89,19 @@ class Facts:
     @property
     def expects_gpu(self) -> bool:
         """Whether there is an NVIDIA GPU to be used here, on the bus, through WSL or in a chip."""
-        return bool(self.cards) or self.machine.exists("/dev/dxg") or self.is_tegra
+        on_bus = bool(self.cards) or self.machine.exists("/dev/dxg") or self.is_tegra
+        return on_bus or self.gpu_behind_library
+
+    @property
+    def gpu_behind_library(self) -> bool:
+        """A GPU that only the driver's library shows: sandboxes hide the PCI bus."""
+        if self.cards or not driver_files.libraries(self.machine, "libnvidia-ml.so.1"):
+            return False
+        told = self.driver()
+        absent = (None, gpu.DRIVER_NOT_LOADED, gpu.LIBRARY_NOT_FOUND, gpu.GPU_NOT_FOUND)
+        if told.answers:
+            return bool(told.cards)
+        return bool(told.hung_in or told.crashed_in) or told.code not in absent
 
     @property
     def is_tegra(self) -> bool:

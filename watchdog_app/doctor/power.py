@@ -19,7 +19,8 @@ def check(facts: Facts) -> Iterator[Finding]:
     """Supplies, cards, CPU."""
     machine = facts.machine
     yield from _battery(machine)
-    asks = driver_files.module_loaded(machine) and driver_files.libraries(
+    # With a card and no module there is nobody to ask.
+    asks = (driver_files.module_loaded(machine) or not facts.cards) and driver_files.libraries(
         machine, "libnvidia-ml.so.1"
     )
     if asks and facts.expects_gpu and not facts.asleep:
