@@ -234,6 +234,18 @@ def test_a_fault_names_who_was_hit_and_says_nothing_of_growth():
     assert found.startswith("!! CRITICAL: GPU 1 (NVIDIA H100 80GB HBM3): Xid 79")
 
 
+def test_a_card_that_has_an_incident_is_not_told_of_twice():
+    """The error of the sensor says less; without an incident it is what there is to say."""
+    error = {"source": "gpu.1", "message": "GPU 1 is lost to the driver.", "remedy": "Restart."}
+    cards = [gpu(0), dark(1, "lost")]
+
+    with_it = lines(gpus=cards, incidents=[fault()], errors=[error])
+    without = lines(gpus=cards, incidents=[], errors=[error])
+
+    assert "lost to the driver" not in "\n".join(with_it)
+    assert "! GPU 1 is lost to the driver. Restart." in without
+
+
 def test_a_note_is_no_warning():
     """A card at its power limit: good to know, exit code 0."""
     note = fault(ceiling="throttling", stage="watch", peak="watch", culprits=[],

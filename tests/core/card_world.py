@@ -17,7 +17,13 @@ from watchdog_app.core import ceilings, notices
 from watchdog_app.core.engine import Engine, TickResult
 from watchdog_app.core.hardware import Gpu, GpuProcess, Hardware
 from watchdog_app.core.notices import Notice
-from watchdog_app.core.outlook import Decision, DecisionKind, Outcome, OutcomeStatus
+from watchdog_app.core.outlook import (
+    CeilingReading,
+    Decision,
+    DecisionKind,
+    Outcome,
+    OutcomeStatus,
+)
 from watchdog_app.core.records import (
     AgentView,
     Fault,
@@ -82,6 +88,7 @@ class CardWorld:
         self.notices: list[Notice] = []
         self.closed: list[str] = []
         self.result: TickResult | None = None
+        self.readings: tuple[CeilingReading, ...] = ()
         self._read_mono_s = self.now
         self._tasks: dict[int, Task] = {}
         self._agents: dict[int, AgentView] = {}
@@ -122,13 +129,17 @@ class CardWorld:
         """Change what a card answers."""
         self.gpus[index] = replace(self.gpus[index], **changes)  # type: ignore[arg-type]
 
+    def tasks(self) -> list[Task]:
+        """As they are now."""
+        return [
+            replace(each, cpu_s=self._busy[pid] * self.now) for pid, each in self._tasks.items()
+        ]
+
     def tick(self) -> TickResult:
         """One look, and what it decides."""
         if self.read:
             self._read_mono_s = self.now
-        tasks = [
-            replace(each, cpu_s=self._busy[pid] * self.now) for pid, each in self._tasks.items()
-        ]
+        tasks = self.tasks()
         agents = {
             each.key: replace(each, reported_mono_s=self.now, step=500 + int(10 * self.now))
             for each in self._agents.values()
@@ -138,7 +149,7 @@ class CardWorld:
         snapshot = Snapshot(
             self.now, WALL_S + self.now, host, (), faults=self.faults, hardware=hardware
         )
-        readings = ceilings.readings(snapshot, tasks, agents.values())
+        readings = self.readings = ceilings.readings(snapshot, tasks, agents.values())
         result = self.result = self.engine.tick(snapshot, tasks, readings, agents)
         self.closed += [each.label for each in result.closed]
         by_key = {each.key: each for each in tasks}

@@ -10,7 +10,7 @@ from card_world import GIB, WALL_S, CardWorld, card
 from watchdog_app.core import clock_events, explain
 from watchdog_app.core.hardware import Battery, GpuState, Hardware, Throttling, XidEvent
 from watchdog_app.core.outlook import CeilingKind, Stage
-from watchdog_app.core.records import Fault
+from watchdog_app.core.records import AgentView, AllocatorMemory, Fault, HostMemory
 from watchdog_app.core.settings import ActionSettings, RuleSettings, Settings
 
 
@@ -464,6 +464,47 @@ def test_a_fault_is_explained_without_a_word_of_growth():
     assert "It was on it: right.ipynb (pid 200)" in text
     assert "critical" in text
     assert "growth" not in text
+
+
+def test_a_machine_is_explained_with_its_cards_and_without_heat_that_goes_nowhere():
+    """A sentence a card: memory, load, heat, who is on it, what brakes it, what was reported."""
+    world = two_trainings()
+    world.set(0, slowdown_c=83.0, shutdown_c=95.0, throttle_reasons=clock_events.POWER_BRAKE)
+    world.set(1, state=GpuState.LOST, xids=(XidEvent(79, WALL_S + world.now),))
+    result = world.run(3).result
+    hardware = Hardware(gpus=tuple(world.gpus), batteries=(Battery("BAT0", 40.0, True),))
+    tasks = tuple(world.tasks())
+
+    text = explain.about_machine(
+        HostMemory(64 * GIB, 32 * GIB, 0, 0, 0, 0, None, None, None), tasks, hardware=hardware,
+        readings=world.readings, assessments=result.assessments, incidents=result.incidents,
+        now_unix_s=WALL_S + world.now,
+    )  # fmt: skip
+
+    assert (
+        "GPU 0 (NVIDIA RTX 4090): 4.00 GiB of 24.0 GiB; 95 % busy; 70 °C; 300 W; held back by "
+        "power brake; on it: left.ipynb." in text
+    )
+    assert "GPU 1 (NVIDIA RTX 4090): lost: it has fallen off the bus" in text
+    assert "Xid 79" in text
+    assert "It runs on its battery (BAT0): 40 % left." in text
+    assert "heat of GPU 0" not in text
+
+
+def test_a_task_is_explained_with_what_it_holds_on_its_cards():
+    """By the driver, and by its framework's own count."""
+    world = two_trainings()
+    (about, _) = world.tasks()
+    told = AllocatorMemory("GPU:0", 3 * GIB, 20 * GIB, "GPU-0", 5 * GIB, retries=2)
+    view = AgentView(about.key, "keras", "/rescues", allocators=(told,))
+
+    text = explain.about_task(
+        about, None, view, hardware=Hardware(gpus=tuple(world.gpus)), readings=(),
+        assessments={}, incidents=(), now_unix_s=0.0,
+    )  # fmt: skip
+
+    assert "It holds 1.00 GiB of memory on GPU 0." in text
+    assert "has given out 3.00 GiB of 20.0 GiB on GPU:0, 5.00 GiB at most; 2 allocations" in text
 
 
 def test_a_card_with_a_hostile_name_is_shown_safely():

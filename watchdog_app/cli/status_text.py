@@ -167,7 +167,10 @@ def _tasks(
 def _errors(status: Json, columns: int | None, look: Look) -> list[str]:
     lines = []
     texts = [_off(status.get("daemon")), *_snoozed(status), _unshown(status.get("daemon"))]
+    told = _told_of(status)
     for error in objects(status, "errors"):
+        if error.get("source") in told:
+            continue
         remedy = f" {plain(error['remedy'])}" if error.get("remedy") else ""
         texts.append(plain(error.get("message") or "?") + remedy)
     for text in filter(None, texts):
@@ -200,6 +203,20 @@ def _snoozed(status: Json) -> list[str]:
         until = figures.moment(one.get("until_unix_s"))
         found.append(f"Notices {whose} are held back until {until}: watchdog snooze --help")
     return found
+
+
+def _told_of(status: Json) -> set[str]:
+    """Sources of errors about cards whose incident says the same, and more."""
+    subjects = {
+        one.get("subject")
+        for one in objects(status, "incidents")
+        if one.get("ceiling") == "gpu_health" and stage_rank(one.get("stage")) > 1
+    }
+    return {
+        f"gpu.{figures.whole(gpu.get('index'))}"
+        for gpu in objects(status, "gpus")
+        if gpu.get("uuid") in subjects and gpu.get("parent_uuid") is None
+    }
 
 
 def _unshown(daemon: object) -> str:

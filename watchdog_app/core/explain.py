@@ -82,7 +82,7 @@ def about_task(
         lines.append("Nothing that it does points to an end: no forecast for it.")
     if hit:
         lines += ["", "Ceilings above it:"]
-        lines += [f"  {_ceiling(reading, assessments.get(reading.key))}" for reading in hit]
+        lines += _ceilings(hit, assessments)
     lines += ["", *_agent(agent, now_unix_s)]
     for incident in incidents:
         if any(each.task == task.key for each in incident.culprits) or any(
@@ -116,7 +116,7 @@ def about_machine(
         *(about_cards.of_machine(hardware, tasks) if hardware is not None else ()),
         "",
         "Ceilings:",
-        *(f"  {_ceiling(reading, assessments.get(reading.key))}" for reading in readings),
+        *_ceilings(readings, assessments),
         "",
     ]
     if not incidents:
@@ -180,6 +180,17 @@ def _end(reading: CeilingReading | None, outlook: TaskOutlook) -> str:
     if outlook.forecast is None:
         meets = f"Nearest to it is {label}"
     return f"{meets}{why}. Stage: {outlook.stage.name.lower()} ({_STAGES[outlook.stage]})."
+
+
+def _ceilings(
+    readings: Sequence[CeilingReading], assessments: Mapping[CeilingKey, Assessment]
+) -> Iterator[str]:
+    """A line each; heat and power that go nowhere are left out, there are dozens of them."""
+    for reading in readings:
+        known = assessments.get(reading.key)
+        quiet = known is None or (known.stage is Stage.OK and known.forecast is None)
+        if not (quiet and reading.key.kind in (CeilingKind.TEMPERATURE, CeilingKind.POWER)):
+            yield f"  {_ceiling(reading, known)}"
 
 
 def _ceiling(reading: CeilingReading, assessment: Assessment | None) -> str:
