@@ -206,9 +206,12 @@ def test_a_snooze_can_be_ended_and_replaced():
     quiet.snooze("i1", None, None, 60)
     assert [NOON + 60] == [each["until_unix_s"] for each in quiet.snoozed]
 
+    quiet.reason(warning())
+
     assert quiet.snooze("i1", None, None, 0) is None
 
     assert [] == quiet.snoozed
+    assert frozenset({"i1"}) == quiet.look()[1]  # who ends it wants to hear of it
 
 
 def test_snoozes_are_bounded():

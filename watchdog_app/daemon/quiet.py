@@ -105,6 +105,7 @@ class Quiet:
         self._snoozes: list[Snooze] = []
         self._shown: dict[tuple[str, int | None], _Shown] = {}
         self._was_quiet = False
+        self._ended = False  # somebody wants to be told again
         self.apply(settings)
 
     def apply(self, settings: Settings) -> None:
@@ -124,6 +125,7 @@ class Quiet:
         meant = (incident, task)
         self._snoozes = [one for one in self._snoozes if (one.incident, one.task) != meant]
         if for_s <= 0:
+            self._ended = True
             return None
         found = Snooze(incident, task, name, self._after(for_s))
         self._snoozes = [*self._snoozes[-_MOST_SNOOZES + 1 :], found]
@@ -161,8 +163,8 @@ class Quiet:
         over = [one for one in self._snoozes if one.until.over(*self._now())]
         self._snoozes = [one for one in self._snoozes if one not in over]
         quiet = self.hours() is not None
-        ended = bool(over) or (self._was_quiet and not quiet)
-        self._was_quiet = quiet
+        ended = bool(over) or self._ended or (self._was_quiet and not quiet)
+        self._was_quiet, self._ended = quiet, False
         if not ended or quiet:
             return back_on, frozenset()
         due, self.owed = self.owed, set()
