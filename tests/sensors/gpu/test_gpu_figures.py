@@ -385,3 +385,20 @@ def test_an_idle_machine_is_asked_less_often(stub, ticker, computing, most):
 
     asked = stub.calls()["nvmlEventSetWait_v2"]
     assert most - 5 <= asked <= most
+
+
+def test_a_partitioned_card_without_instances_costs_no_search_each_second(stub, ticker):
+    """MIG is on and nothing is made of it yet; an instance that comes is found."""
+    stub.partition(0, 0)
+    watch = ticker(stub)
+    watch.reading()
+    stub.reset_calls()
+
+    for _ in range(5):
+        look = watch.reading()
+
+    assert "nvmlDeviceGetMigDeviceHandleByIndex" not in stub.calls()
+    assert [None, 24 * GIB] == [gpu.memory_total_bytes for gpu in look.gpus]
+    stub.partition(0, 1)
+    look = watch.until(lambda look: len(look.gpus) == 3, step_s=0.3)
+    assert look.gpus[0].uuid == look.gpus[1].parent_uuid

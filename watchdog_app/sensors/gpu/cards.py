@@ -120,14 +120,14 @@ class Cards:
                 raise
             slot.failed = _failed(slot, error)
             slot.card = None if error.code in _STATES else card
-            slot.instances = []
+            slot.instances, slot.instances_mono_s = [], None
             slot.again_mono_s = now_mono_s + (_TRY_AGAIN_S if slot.card is None else 0.0)
             return [slot.failed]
         slot.failed = None
         if card.partitioned:
             rows += self._read_instances(slot, card, now_mono_s)
         else:
-            slot.instances = []
+            slot.instances, slot.instances_mono_s = [], None
         return rows
 
     def _open(self, slot: _Slot) -> Card:
@@ -143,7 +143,7 @@ class Cards:
     def _read_instances(self, slot: _Slot, card: Card, now_mono_s: float) -> list[Row]:
         """The MIG instances of a card; one that cannot be read is said in its place."""
         since = slot.instances_mono_s
-        if since is None or now_mono_s - since >= _COUNT_EVERY_S or not slot.instances:
+        if since is None or now_mono_s - since >= _COUNT_EVERY_S:
             slot.instances = self._open_instances(slot.instances, card)
             slot.instances_mono_s = now_mono_s
         rows = []
