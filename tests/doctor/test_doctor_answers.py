@@ -166,6 +166,16 @@ def test_a_gpu_that_only_the_library_shows_is_a_gpu(tmp_path, stub, expected, co
     assert (code != driver_stub.DRIVER_NOT_LOADED) is facts.expects_gpu
 
 
+def test_a_driver_that_hangs_before_its_first_card_is_told(tmp_path, stub):
+    """Also where nothing but the library shows that there is one."""
+    tree = Tree(tmp_path / "sandbox").library()
+    stub.fail("nvmlDeviceGetMemoryInfo", driver_stub.HANG)
+    facts = tree.facts(gpu.PROBE, env=stub.env(), timeout_s=3.0)
+
+    assert {"driver.hung": "error"} == troubles(driver_answer.check(facts))
+    stub.heal()
+
+
 def test_a_container_that_lost_its_right_is_told_apart(tree):
     """After a daemon-reload on the host."""
     tree.write(".dockerenv", "")

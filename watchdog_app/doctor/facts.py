@@ -99,9 +99,9 @@ class Facts:
             return False
         told = self.driver()
         absent = (None, gpu.DRIVER_NOT_LOADED, gpu.LIBRARY_NOT_FOUND, gpu.GPU_NOT_FOUND)
-        if told.answers:
-            return bool(told.cards)
-        return bool(told.hung_in or told.crashed_in) or told.code not in absent
+        if told.hung_in or told.crashed_in:
+            return True
+        return bool(told.cards) if told.answers else told.code not in absent
 
     @property
     def is_tegra(self) -> bool:
