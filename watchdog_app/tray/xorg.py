@@ -10,6 +10,7 @@ opens the live view, which has all that the menu has.
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 import Xlib.X
 from PIL import Image
@@ -53,10 +54,9 @@ class Icon(_xorg.Icon):  # type: ignore[misc]
                 self._queue.put(True)
 
     def __del__(self) -> None:
-        try:
+        # The display may have gone before us: then there is nothing to close.
+        with suppress(Exception):
             super().__del__()
-        except Exception:
-            pass  # the display went before us: there is nothing to close
 
     def _create_window(self) -> Any:
         window = super()._create_window()
