@@ -18,6 +18,9 @@ LEVELS = 8  # blocks of 0.25 s to 32 s
 BLOCKS = 8  # windows of 2 s to 256 s
 # Half a base block of slack: uneven sampling must not stretch every block by one.
 _ENOUGH_S = tuple(BASE_S * (1 << level) - 0.5 * BASE_S for level in range(LEVELS))
+_PAIRS = [
+    [(i, j) for i in range(count) for j in range(i + 1, count)] for count in range(BLOCKS + 2)
+]
 _PARTIAL = 0.4  # an unfinished block counts from this share of its length on
 
 
@@ -107,6 +110,13 @@ def concordance(values: Sequence[float], ignore: float, least: float = -1.0) -> 
     pairs = n * (n - 1) // 2
     if not pairs:
         return 0.0
+    before = values[0]
+    for v in values[1:]:
+        if v - before <= ignore:
+            break
+        before = v
+    else:
+        return 1.0
     most_downs = 0.5 * (1.0 - least) * pairs
     ups = downs = 0
     for i in range(n - 1):
@@ -123,14 +133,20 @@ def concordance(values: Sequence[float], ignore: float, least: float = -1.0) -> 
 
 
 def sen_slope(times: Sequence[float], values: Sequence[float]) -> float:
-    """Sen's slope of a few points: the median over all pairs. Times increase, or are equal."""
-    n = len(values)
-    slopes = [
-        (values[j] - values[i]) / (times[j] - times[i])
-        for i in range(n - 1)
-        for j in range(i + 1, n)
-        if times[j] > times[i]
-    ]
+    """
+    Sen's slope of a few points: the median over all pairs.
+
+    Args:
+        times: increasing, or equal.
+        values: as many, at most 9.
+    """
+    pairs = _PAIRS[len(values)]
+    try:
+        slopes = [(values[j] - values[i]) / (times[j] - times[i]) for i, j in pairs]
+    except ZeroDivisionError:
+        slopes = [
+            (values[j] - values[i]) / (times[j] - times[i]) for i, j in pairs if times[j] > times[i]
+        ]
     count = len(slopes)
     if not count:
         return 0.0

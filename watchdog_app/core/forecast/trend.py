@@ -29,6 +29,7 @@ _IGNORE = 1e-5  # of the largest value seen
 _MATTERS = 2e-3  # of the largest value seen: less growth than this is no claim
 _FULL = 0.985  # of the limit: at the end, whatever the trend says
 _LEAST_EVIDENCE = 0.02  # growth per room left; a forecast from less would be a guess
+_LIKELY = 0.3  # growth per room left
 _LATE = 0.65  # of the limit, where the last-chance rule begins
 _LAST_BLOCKS = 8  # of the shortest scale: some 2 s
 _LAST_GAIN = 0.02  # of the limit, in that time
@@ -231,9 +232,11 @@ class TrendForecaster:
             )
             return
         view = self.view()
-        was = self._outlook
-        strict = self.soonest(claims, view, self.strict, was.strict_eta_s is not None)
-        eager = self.soonest(claims, view, self.eager, was.eager_eta_s is not None)
+        was, used, limit = self._outlook, self._used, self._limit
+        # Cheap sieve: less growth than this convinces at no caution.
+        likely = [c for c in claims if c.gain >= _LIKELY * (limit - max(used, c.level))]
+        strict = self.soonest(likely, view, self.strict, was.strict_eta_s is not None)
+        eager = self.soonest(likely, view, self.eager, was.eager_eta_s is not None)
         if self.is_full(view):
             strict = eager = 0.0
         chosen = self._choose(claims)
