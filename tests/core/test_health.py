@@ -319,6 +319,30 @@ def test_a_brake_that_lasts_is_told_with_its_own_advice(mask, seconds, trouble, 
     assert "left.ipynb" in notice.title
 
 
+def test_a_brake_that_comes_and_goes_is_told_once_an_hour():
+    """Each time is an incident of its own; who was told need not be told again."""
+    world = two_trainings()
+    for _ in range(4):
+        brake(world, clock_events.HARDWARE_THERMAL, 200)
+        brake(world, 0, 300)
+
+    assert 1 == len(world.notices)
+    assert 4 == len(world.closed)
+
+
+def test_a_fault_of_a_program_that_turns_into_one_of_the_card_is_told_again():
+    """The same kind of trouble, and much worse."""
+    world = two_trainings()
+    first = XidEvent(31, WALL_S + world.now)
+    world.set(0, xids=(first,))
+    world.run(3)
+
+    world.set(0, xids=(first, XidEvent(48, WALL_S + world.now)))
+    world.run(3)
+
+    assert ["normal", "critical"] == [each.urgency for each in world.notices]
+
+
 @pytest.mark.parametrize(
     ("mask", "seconds", "share"),
     [

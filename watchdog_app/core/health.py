@@ -40,6 +40,8 @@ _STAGES = {
     Severity.CRITICAL: Stage.RESCUE,  # nothing can be saved: but no less than that
 }
 _ENDED_S = 300.0  # of a task that a fault has ended: who asks after its death is told the cause
+# Heat that comes and goes with every epoch opens an incident each time.
+_AGAIN_S = {Severity.INFO: 86_400.0, Severity.WARNING: 3600.0, Severity.CRITICAL: 0.0}
 _MOST_HIT = 8
 _MOST_ADVICE = 3
 _LOST = (Trouble.LOST, Trouble.NEEDS_RESET)
@@ -68,6 +70,9 @@ class Findings(NamedTuple):
     faults: Mapping[ProcessKey, str]  # tasks that have lost a card lately, and by what
 
 
+_News = tuple[frozenset[Trouble], frozenset[ProcessKey]]
+
+
 @dataclass(slots=True)
 class _Open:
     """What stands behind an open incident besides its state."""
@@ -88,6 +93,8 @@ class Health:
         self._cards = CardConditions()
         self._slowdowns = Slowdowns()
         self._open: dict[CeilingKey, _Open] = {}
+        # What was told last of each card, and whom it hit: also when that incident is closed.
+        self._told: dict[CeilingKey, tuple[float, _News]] = {}
         self._faults: dict[ProcessKey, tuple[float, str]] = {}
         # The last word of agents on the cards: of a training that has died with its card, too.
         self._views: dict[ProcessKey, tuple[float, AgentView]] = {}
@@ -215,8 +222,8 @@ class Health:
         known = self._open[key]
         if told is None:
             known.told = frozenset()
-        elif known.troubles <= known.told or (
-            incident.stage <= told.stage and now - told.mono_s < switches.settings.stages.cooldown_s
+        elif incident.stage <= told.stage and (
+            known.troubles <= known.told or now - told.mono_s < switches.settings.stages.cooldown_s
         ):
             return None
         hit = [Holder(each.task, each.name) for each in incident.attribution.culprits]
@@ -226,6 +233,11 @@ class Health:
             return None
         known.told |= known.troubles
         incident.told = Told(now, incident.stage, None)
+        news = (known.troubles, frozenset(holder.key for holder in hit))
+        at, before = self._told.get(key, (float("-inf"), None))
+        if told is None and before == news and now - at < _AGAIN_S[conditions[0].severity]:
+            return None  # what comes and goes is told once
+        self._told[key] = now, news
         return first
 
     def _notice(
