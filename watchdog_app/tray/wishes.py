@@ -243,8 +243,8 @@ def wish_of(notice: Json, key: str) -> Wish | None:
     pid = labels.whole(notice.get("task"))
     task = None
     if pid is not None:
-        name = labels.plain(notice.get("name") or notice.get("title"), 60)
-        task = Target(pid, labels.whole(notice.get("start_time")), name)
+        name = labels.plain(notice.get("name"), 60)
+        task = Target(pid, labels.whole(notice.get("start_time")), name or f"pid {pid}")
     if key == "show":
         return Wish(Do.LIVE_VIEW)
     if key == "snooze":

@@ -65,6 +65,11 @@ class Icon(_xorg.Icon):  # type: ignore[misc]
         )
         return window
 
+    def _dock_window(self) -> None:
+        # One request a tray: a second one, with the first picture, makes trayer lose the icon.
+        if not self.docked:
+            super()._dock_window()
+
     def _on_button_press(self, event: Any) -> None:
         if event.detail in (1, 2, 3):  # left, middle, right; the wheel is none
             self()
