@@ -59,7 +59,7 @@ class Clock(keras.callbacks.Callback):
     def taken(self) -> tuple[float, float, float]:
         """Wall, quiet and processor seconds a step."""
         steps = len(self.steps)
-        return sum(self.steps) / steps, sorted(self.steps)[steps // 5], self.cpu / steps
+        return sum(self.steps) / steps, quiet(self.steps), self.cpu / steps
 
 
 def model_of(step_s: float) -> tuple[keras.Model, np.ndarray]:
@@ -80,6 +80,11 @@ def model_of(step_s: float) -> tuple[keras.Model, np.ndarray]:
 
 def dataset(x: np.ndarray, steps: int) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors((x, x[:, :1])).cache().repeat(steps)
+
+
+def quiet(times: list[float]) -> float:
+    """The time that a fifth of the steps beat."""
+    return sorted(times)[len(times) // 5]
 
 
 class Stretches(keras.callbacks.Callback):
@@ -125,9 +130,9 @@ class Stretches(keras.callbacks.Callback):
         self.rescue.on_train_end(logs)
 
     def ratios(self) -> list[float]:
-        """Of each pair of neighbours: how much slower the median step is with the hooks."""
+        """Of each pair of neighbours: how much slower the quiet step is with the hooks."""
         pairs = zip(self.times[False][1:], self.times[True], strict=False)
-        return [statistics.median(on) / statistics.median(off) - 1 for off, on in pairs]
+        return [quiet(on) / quiet(off) - 1 for off, on in pairs]
 
 
 def stretches(model: keras.Model, x: np.ndarray, step_s: float, rescues: str) -> list[float]:
