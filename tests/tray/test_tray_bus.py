@@ -380,9 +380,9 @@ def test_a_second_companion_leaves_the_first_alone(tray):
     assert tray.process.poll() is None
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_it_ends_cleanly_when_it_is_told_to(tray, ended, number):
-    """By Ctrl-C or SIGTERM: exit code 0, no traceback, the icon gone."""
+    """By Ctrl-C, SIGTERM, or the end of its terminal: exit code 0, no traceback, the icon gone."""
     code, said = ended(tray.process, number)
 
     assert 0 == code
@@ -438,3 +438,15 @@ def test_strange_calls_are_answered_with_errors(tray):
     )
     assert [[], [424242]] == missing
     assert "Active" == panel.property("Status")
+
+
+def test_what_a_faulty_daemon_sends_ends_nothing(tray):
+    """Nonsense in every field: the icon stays, and is right again with the next good status."""
+    panel = tray.panel_
+
+    tray.daemon.status = {"processes": [{"pid": 1, "start_time": []}], "ceilings": [{"ratio": {}}]}
+    time.sleep(3.5)
+    tray.daemon.status = status(processes=[task(6, "good.ipynb")])
+
+    wait_for(lambda: "good.ipynb" in str(panel.lines()), "the good one is shown")
+    assert tray.process.poll() is None

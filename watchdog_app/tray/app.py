@@ -333,8 +333,11 @@ class Companion:
             # Not here: a handler interrupts whoever holds the locks that an icon's end needs.
             threading.Thread(target=self.stop, daemon=True).start()
 
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, end)
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)  # Windows has no SIGHUP
+            # nohup has it ignored, and so have shells the SIGINT of what runs behind them.
+            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, end)
 
 
 def open_live_view() -> None:

@@ -57,9 +57,8 @@ def own_command(words: Sequence[str]) -> list[str]:
     return [sys.executable, "-P", "-m", "watchdog_app", *words]
 
 
-def live_view_command(task: str | None = None) -> list[str]:
+def live_view_command() -> list[str]:
     """`watchdog top`, or where this installation lacks it `watchdog status --watch`."""
-    del task  # `top` finds what is most urgent by itself
     known = getattr(sys, "frozen", False) or find_spec("watchdog_app.cli.top") is not None
     if known and find_spec("textual") is not None:
         return own_command(["top"])

@@ -13,6 +13,7 @@ import selectors
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 
 from watchdog_app.errors import DaemonNotRunning, WatchdogError
 from watchdog_app.protocol.client import Client
@@ -103,12 +104,18 @@ class DaemonLink:
                     pause_s = _FIRST_PAUSE_S
                     self._serve(client)
             except WatchdogError as error:
-                self._outbox.clear()
-                if not self._ending:
-                    self._on_status(None, error)
+                self._gone(error)
+            except Exception as error:  # a fault of ours: said, and the link lives
+                self._gone(WatchdogError(f"The companion failed at what it was told: {error!r}."))
             if not self._ending:
                 self._rest(pause_s)
                 pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
+
+    def _gone(self, error: WatchdogError) -> None:
+        self._outbox.clear()
+        if not self._ending:
+            with suppress(Exception):  # what failed before may fail again
+                self._on_status(None, error)
 
     def _rest(self, seconds: float) -> None:
         """Sleep; a wish to look soon ends it."""
