@@ -3,7 +3,7 @@ When growth is evidence enough.
 
 Most growth is innocent: loading, warm-up, a burst, one tooth of a sawtooth, a
 cache that fills. Each rule here rules one of these out, and a claim has to pass
-all of them. The thresholds were fitted by `bench/forecast_fit.py`.
+all of them. How well the thresholds carry over: `bench/forecast_fit.py`.
 """
 
 from __future__ import annotations
