@@ -32,6 +32,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         "look",
         (
             ("status", "show every Python task, what it uses and how long that lasts"),
+            ("top", "live view: trends, forecasts, keys to save and to pause"),
             ("explain", "say in words what was seen and decided"),
             ("watch", "show notices as lines of text, as they come"),
             ("history", "list past incidents, decisions and deaths"),

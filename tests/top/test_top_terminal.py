@@ -1,0 +1,118 @@
+"""The live view in a real terminal, with a real daemon or none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def env(tmp_path):
+    config = tmp_path / "config.toml"
+    config.write_text("[actions]\npause = false\n[notify]\ndesktop = false\n")
+    return dict(
+        os.environ,
+        WATCHDOG_RUNTIME_DIR=str(tmp_path / "run"),
+        WATCHDOG_STATE_DIR=str(tmp_path / "state"),
+        WATCHDOG_CONFIG=str(config),
+    )
+
+
+class Terminal:
+    """tmux: what is on its screen, and keys to type."""
+
+    def __init__(self, name, env, columns, rows, term):
+        self.name = name
+        # The end of the program is seen in the same screen.
+        command = f"TERM={term} {sys.executable} -m watchdog_app top; echo code $?; sleep 600"
+        self._tmux(
+            "-f", "/dev/null", "new-session", "-d", "-x", str(columns), "-y", str(rows), command,
+            env=env,
+        )  # fmt: skip
+
+    def _tmux(self, *words, env=None):
+        return subprocess.run(
+            ["tmux", "-L", self.name, *words], env=env, capture_output=True, text=True, check=True
+        ).stdout
+
+    def screen(self):
+        return self._tmux("capture-pane", "-p")
+
+    def type(self, *keys):
+        self._tmux("send-keys", *keys)
+
+    def until(self, text):
+        end = time.monotonic() + PATIENCE_S
+        while text not in self.screen():
+            assert time.monotonic() < end, f"never saw {text!r}:\n{self.screen()}"
+            time.sleep(0.1)
+
+    def close(self):
+        self._tmux("kill-server")
+
+
+@pytest.fixture
+def terminal(env, tmp_path):
+    if shutil.which("tmux") is None:
+        pytest.skip("tmux is not installed: run packaging/setup.sh test")
+    opened = []
+
+    def make(columns=80, rows=24, term="screen"):
+        opened.append(Terminal(f"wt{os.getpid()}-{len(opened)}", env, columns, rows, term))
+        return opened[-1]
+
+    yield make
+    for each in opened:
+        each.close()
+
+
+def watchdog(env, *words):
+    subprocess.run([sys.executable, "-m", "watchdog_app", *words], env=env, check=True, timeout=60)
+
+
+@pytest.mark.parametrize("term", ["screen", "screen-256color", "xterm"])
+def test_it_waits_for_a_daemon_shows_it_and_ends_cleanly(env, terminal, term):
+    """From "start it with" to the tasks of this machine; q leaves the terminal as it was."""
+    view = terminal(term=term)
+    view.until("watchdog start")
+
+    watchdog(env, "start")
+    try:
+        view.until("RAM")
+        view.until("pytest")
+        view.type("?")
+        view.until("Esc: close")
+        view.type("Escape")
+        view.type("q")
+        view.until("code 0")
+        assert "Traceback" not in view.screen()
+    finally:
+        watchdog(env, "stop")
+
+
+def test_ctrl_c_ends_it(env, terminal):
+    """Like any program."""
+    view = terminal(200, 60)
+    view.until("watchdog start")
+
+    view.type("C-c")
+
+    view.until("code 0")
+
+
+def test_without_a_terminal_it_says_what_to_use(env):
+    """In a pipe there is nothing to draw on."""
+    done = subprocess.run(
+        [sys.executable, "-m", "watchdog_app", "top"],
+        env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, check=False,
+    )  # fmt: skip
+
+    assert (2, "") == (done.returncode, done.stdout)
+    assert "watchdog status --watch" in done.stderr

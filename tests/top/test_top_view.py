@@ -1,0 +1,308 @@
+"""The live view, driven by its keys against a daemon of its own making."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
+
+from status_objects import GIB, HOSTILE_NAMES, MIB, NOW_UNIX_S, leaking, process, status
+from textual.widgets import DataTable, Static
+
+from watchdog_app.errors import DaemonNotRunning, RequestError
+from watchdog_app.top.app import TopApp
+from watchdog_app.top.screens import Page, Question
+
+
+class Daemon:
+    """Stands at the socket's place: what was asked, and what it answers."""
+
+    def __init__(self, answers=None):
+        self.asked = []
+        self.answers = answers or {}
+
+    def start(self):
+        pass
+
+    def close(self):
+        pass
+
+    def ask(self, method, answer, **params):
+        self.asked.append((method, params))
+        found = self.answers.get(method, {})
+        error = found if isinstance(found, Exception) else None
+        answer(None if error else found, error)
+
+
+def text_of(app, selector):
+    return str(app.query_one(selector, Static).render())
+
+
+def column(app, title):
+    table = app.query_one("#tasks", DataTable)
+    return [str(cell).strip() for cell in table.get_column(title)]
+
+
+def drive(steps, size=(80, 24), answers=None):
+    """Run the view in a terminal of this size; `steps(app, pilot, daemon)` is a coroutine."""
+
+    async def run():
+        app = TopApp()
+        daemon = app._link = Daemon(answers)
+        async with app.run_test(size=size) as pilot:
+            await steps(app, pilot, daemon)
+        return daemon
+
+    return asyncio.run(run())
+
+
+async def show(app, pilot, *objects):
+    for one in objects:
+        app._status_came(one)
+        await pilot.pause()
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60), (40, 12)])
+def test_what_is_about_to_end_is_first_on_every_terminal(size):
+    """The task, its limit, its time, on the smallest terminal too."""
+
+    async def steps(app, pilot, daemon):
+        await show(app, pilot, leaking())
+        assert column(app, "TASK")[0].startswith("▲ tr")
+        assert "43s" in column(app, "ETA")[0].replace(" ", "")
+        assert "87 %" in text_of(app, "#ceilings")
+        assert "rising 21 MiB/s" in text_of(app, "#incidents") or size[0] < 80
+        rendered = "\n".join(text_of(app, one) for one in ("#title", "#ceilings", "#incidents"))
+        assert all(len(line) <= size[0] for line in rendered.splitlines())
+
+    drive(steps, size)
+
+
+def test_a_name_is_shown_and_never_obeyed():
+    """Escape sequences, markup and line ends of a file's name change nothing of the screen."""
+    names = (*HOSTILE_NAMES, "[bold]loud[/].ipynb", "[red")
+
+    async def steps(app, pilot, daemon):
+        many = [process(100 + i, name, GIB + i) for i, name in enumerate(names)]
+        await show(app, pilot, status(processes=many))
+        shown = "".join(column(app, "TASK"))
+        assert "[bold]loud[/].ipynb" in shown
+        assert not any(ord(char) < 32 or 0x80 <= ord(char) < 0xA0 for char in shown)
+        await pilot.press("down", "p")
+        assert isinstance(app.screen, Question)
+
+    drive(steps, (140, 40))
+
+
+def test_nothing_is_done_without_a_yes():
+    """s, p and r ask first; n and Escape do nothing, y does what was asked."""
+
+    async def steps(app, pilot, daemon):
+        await show(app, pilot, leaking())
+        for key in ("s", "p"):
+            for no in ("n", "escape"):
+                await pilot.press(key)
+                assert isinstance(app.screen, Question)
+                await pilot.press(no)
+        assert [] == [each for each in daemon.asked if each[0].startswith("task.")]
+        await pilot.press("s", "y")
+        await pilot.press("p", "y")
+        await pilot.press("down")
+
+    daemon = drive(steps)
+
+    assert [
+        ("task.checkpoint", {"task": "4711", "wait": True, "timeout_s": 300.0}),
+        ("task.pause", {"task": "4711"}),
+    ] == [each for each in daemon.asked if each[0].startswith("task.")]
+
+
+def test_a_paused_task_goes_on_and_others_say_that_they_are_not_paused():
+    """r on what is paused asks and resumes; on what runs it only says so."""
+
+    async def steps(app, pilot, daemon):
+        await show(app, pilot, leaking())
+        await pilot.press("r")
+        assert not isinstance(app.screen, Question)
+        row = next(i for i, name in enumerate(column(app, "STATE")) if "paused" in name)
+        app.query_one("#tasks", DataTable).move_cursor(row=row)
+        await pilot.press("r", "y")
+
+    assert ("task.resume", {"task": "5000"}) in drive(steps).asked
+
+
+def test_a_task_without_an_agent_is_not_asked_to_save():
+    """It is said why instead."""
+
+    async def steps(app, pilot, daemon):
+        await show(app, pilot, status())
+        await pilot.press("s")
+        assert not isinstance(app.screen, Question)
+
+    assert [] == drive(steps).asked
+
+
+def test_the_chosen_task_stays_chosen_when_the_order_changes():
+    """A table that moves under the finger pauses the wrong training."""
+
+    async def steps(app, pilot, daemon):
+        before = [process(1, "a.py", 3 * GIB), process(2, "b.py", 2 * GIB)]
+        after = [process(1, "a.py", 3 * GIB), process(2, "b.py", 9 * GIB)]
+        await show(app, pilot, status(processes=before))
+        app._sort = "ram"
+        await show(app, pilot, status(processes=before))
+        await pilot.press("up")
+        chosen = app._selected()["pid"]
+        await show(app, pilot, status(processes=after))
+        assert chosen == app._selected()["pid"]
+        assert ["2", "1"] == column(app, "PID")
+
+    drive(steps)
+
+
+def test_a_question_is_about_the_task_that_was_chosen_when_it_was_asked():
+    """The view goes on behind it; the answer must not hit another task."""
+
+    async def steps(app, pilot, daemon):
+        two = [process(1, "a.py", 3 * GIB), process(2, "b.py", 2 * GIB)]
+        await show(app, pilot, status(processes=two))
+        asked_of = str(app._selected()["pid"])
+        await pilot.press("p")
+        rest = [one for one in two if str(one["pid"]) != asked_of]
+        await show(app, pilot, status(processes=rest))
+        await pilot.press("y")
+        assert [("task.pause", {"task": asked_of})] == daemon.asked
+
+    drive(steps)
+
+
+def test_a_filter_narrows_and_escape_shows_all():
+    """By part of the name, whatever its case."""
+
+    async def steps(app, pilot, daemon):
+        await show(app, pilot, leaking())
+        every = len(column(app, "TASK"))
+        await pilot.press("slash", *"EDA")
+        assert ["eda.py"] == column(app, "TASK")
+        await pilot.press("enter")
+        assert app.query_one("#tasks").has_focus
+        await pilot.press("escape")
+        assert every == len(column(app, "TASK"))
+
+    drive(steps)
+
+
+def test_the_orders_go_round():
+    """o: by RAM the largest is first."""
+
+    async def steps(app, pilot, daemon):
+        await show(app, pilot, leaking())
+        await pilot.press("o")
+        assert "order: ram" in app.query_one("#incidents").border_title
+        assert "4711" == column(app, "PID")[0]
+        for _ in range(8):
+            await pilot.press("o")
+        assert "order: urgency" in app.query_one("#incidents").border_title
+
+    drive(steps)
+
+
+def test_enter_draws_the_past_from_the_journal_and_the_cone():
+    """What was before the view began is asked for once."""
+    points = [[NOW_UNIX_S - 600 + 10 * i, (1 + i / 20) * GIB, 7 * GIB, 0] for i in range(58)]
+    series = {
+        "series": [
+            {"kind": "task", "ident": "", "points": points},
+            {"kind": "cgroup", "ident": "", "points": points},
+        ]
+    }
+
+    async def steps(app, pilot, daemon):
+        await show(app, pilot, leaking())
+        await pilot.press("enter")
+        await pilot.pause()
+        picture = text_of(app, "#plot")
+        assert "-10 min" in picture
+        assert "now" in picture
+        assert "+" in picture.splitlines()[-2]
+        assert any("⠁" <= char <= "⣿" for char in picture)
+        assert "rescue of step 1200" in picture
+        await show(app, pilot, leaking())
+        await pilot.press("enter")
+        assert not app.query_one("#detail").display
+
+    daemon = drive(steps, (120, 40), {"series": series})
+
+    assert 1 == len([each for each in daemon.asked if each[0] == "series"])
+
+
+def test_explain_is_read_on_a_page():
+    """Names in it are text; what failed is said in the same place."""
+
+    async def steps(app, pilot, daemon):
+        await show(app, pilot, leaking())
+        await pilot.press("e")
+        assert isinstance(app.screen, Page)
+        await pilot.press("escape")
+        daemon.answers["explain"] = RequestError("No such task.")
+        await pilot.press("e")
+        assert isinstance(app.screen, Page)
+        assert "No such task." == app.screen._text.plain
+
+    drive(steps, answers={"explain": {"text": "train.ipynb grows.\x1b[2J\nSo what?"}})
+
+
+def test_without_a_daemon_it_says_how_to_start_one_and_goes_on_when_it_is_there():
+    """The first message is the cure; old figures are called old."""
+
+    async def steps(app, pilot, daemon):
+        app._lost_came(str(DaemonNotRunning("The watchdog daemon is not running. Start it.")))
+        await pilot.pause()
+        assert "watchdog start" in text_of(app, "#lost")
+        await show(app, pilot, status())
+        assert not app.query_one("#lost").display
+        app._lost_came("The watchdog daemon has ended the connection.")
+        await pilot.pause()
+        assert "old" in text_of(app, "#lost")
+        assert app.query_one("#lost").display
+
+    drive(steps)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {},
+        {"processes": None, "ceilings": "x", "incidents": [1, None], "host": None},
+        {"processes": [{}], "ceilings": [{}], "incidents": [{}], "errors": [{}]},
+        status(processes=[process(1, "x", None, cpu_percent="much", agent={})]),
+        status(time_unix_s=None),
+    ],
+)
+def test_a_status_with_holes_is_drawn_all_the_same(broken):
+    """A newer daemon may say more, a broken one less."""
+
+    async def steps(app, pilot, daemon):
+        await show(app, pilot, broken)
+        await pilot.press("enter", "o", "a", "enter")
+        await show(app, pilot, leaking(), broken)
+        assert app.is_running
+
+    drive(steps)
+
+
+def test_graphics_memory_has_a_column_where_there_is_a_card():
+    """And none where there is not."""
+
+    async def steps(app, pilot, daemon):
+        await show(app, pilot, status())
+        assert "GPU-MEM" not in app._titles
+        one = process(1, "gpu.py", GIB, gpu_memory_bytes=512 * MIB)
+        await show(app, pilot, status(processes=[one], gpus=[{"index": 0}]))
+        assert ["512 MiB"] == column(app, "GPU-MEM")
+
+    drive(steps, (160, 40))

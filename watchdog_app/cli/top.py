@@ -1,0 +1,56 @@
+"""`watchdog top`: the live view, with forecasts drawn ahead and keys to act."""
+
+from __future__ import annotations
+
+import sys
+
+from watchdog_app.errors import EXIT_OK, UsageError, WatchdogError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+NAME = "top"
+HELP = "live view: trends, forecasts, keys to save and to pause"
+DESCRIPTION = """\
+Every task with its trend and its time to exhaustion, every limit as a bar with the forecast
+drawn ahead, what is wrong and what to do. Enter draws the last 15 minutes of a task and the
+cone of its forecast; s saves, p pauses, r resumes, e explains, and each asks first. Works over
+ssh and from 80 columns on. Without a daemon it says how to start one, and waits for it."""
+EPILOG = """\
+examples:
+  watchdog top
+  ssh workstation -t watchdog top
+
+In a script: watchdog status --json
+
+exit codes: 0 ended by q or Ctrl-C, 1 failure, 2 usage or no terminal"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """No options."""
+
+
+def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - every command has the same face
+    """Show it until its user quits."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError(
+            "watchdog top draws on a terminal, and this is none. In a script or a pipe: "
+            "watchdog status --watch, or --json"
+        )
+    from watchdog_app import vendored
+
+    vendored.use()
+    try:
+        from watchdog_app.top.app import TopApp
+    except ImportError as error:
+        raise WatchdogError(
+            f"watchdog top needs the library textual, which cannot be loaded here: {error}. "
+            "Install it with: pip install 'textual>=0.86'; or use: watchdog status --watch"
+        ) from error
+    if not sys.stderr.isatty():
+        # Textual draws on standard error; where that goes into a file, the screen is this one.
+        sys.__stderr__ = sys.__stdout__  # type: ignore[misc]
+    app = TopApp()
+    app.run()
+    return app.return_code or EXIT_OK

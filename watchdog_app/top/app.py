@@ -1,0 +1,406 @@
+"""
+The live view itself: what is on the screen, and what the keys do.
+
+The daemon sends a status object a second; the screen is drawn from the latest one. Everything
+that waits happens in the threads of `link`.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.events import Resize
+from textual.widgets import DataTable, Footer, Input, Static
+
+from watchdog_app.cli import figures
+from watchdog_app.cli.text import plain, plain_block
+from watchdog_app.errors import WatchdogError
+from watchdog_app.top import charts, rows
+from watchdog_app.top.link import Answer, Link
+from watchdog_app.top.past import SPAN_S, Past, ceiling_key, task_key
+from watchdog_app.top.screens import KEYS, Page, Question
+
+_START = "The daemon is not running: nothing is watched. Start it with: watchdog start"
+_MOST_SERIES_POINTS = 2000
+_THEMES = ("ansi-dark", "textual-ansi", "textual-dark")  # by the names of Textual's versions
+
+
+class TopApp(App[None]):
+    """`watchdog top`."""
+
+    TITLE = "watchdog"
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    Screen { background: $background; }
+    #title { height: 1; padding: 0 1; }
+    #lost { height: auto; display: none; padding: 0 1; background: $error; color: $text; }
+    #ceilings { height: auto; padding: 0 1; margin-bottom: 1; }
+    #tasks { height: 1fr; min-height: 4; padding: 0 1; }
+    #detail { height: auto; display: none; padding: 0 1; }
+    #incidents {
+        height: auto; max-height: 8; padding: 0 1;
+        border-top: solid $foreground 30%; border-title-align: right;
+    }
+    #filter { display: none; height: 1; border: none; padding: 0 1; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("s", "save", "save"),
+        Binding("p", "pause", "pause"),
+        Binding("r", "resume", "resume"),
+        Binding("e", "explain", "explain"),
+        Binding("enter", "detail", "plot", priority=False),
+        Binding("slash", "filter", "filter", key_display="/"),
+        Binding("o", "sort", "order"),
+        Binding("a", "all", "all"),
+        Binding("question_mark", "keys", "keys", key_display="?"),
+        Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", "quit", show=False, priority=True),
+        Binding("escape", "clear", "clear", show=False),
+        Binding("j", "move(1)", "down", show=False),
+        Binding("k", "move(-1)", "up", show=False),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._status: dict[str, Any] | None = None
+        self._past = Past()
+        self._sort = "urgency"
+        self._wanted = ""
+        self._everything = False
+        self._detail = False
+        self._shown: list[dict[str, Any]] = []
+        self._titles: tuple[str, ...] = ()
+        self._link = Link(self._status_came, self._lost_came)
+
+    def compose(self) -> ComposeResult:
+        """From top to bottom."""
+        yield Static(id="title")
+        yield Static(id="lost")
+        yield Static(Text("Waiting for the daemon ..."), id="ceilings")
+        yield DataTable[Text](id="tasks", cursor_type="row", zebra_stripes=False)
+        with Vertical(id="detail"):
+            yield Static(id="plot")
+        yield Static(id="incidents")
+        yield Input(id="filter", placeholder="part of a name; Enter keeps it, Esc shows all")
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Begin to follow the daemon."""
+        table = self.query_one("#tasks", DataTable)
+        table.focus()
+        # Sixteen colours, the terminal's own: readable on light and on dark, over ssh too.
+        self.theme = next(each for each in _THEMES if each in self.available_themes)
+        self._link.start()
+
+    def on_unmount(self) -> None:
+        """Leave the daemon alone."""
+        self._link.close()
+
+    def on_resize(self, _: Resize) -> None:
+        """Other columns fit now."""
+        self._draw()
+
+    # What the daemon says, in the link's thread
+
+    def _status_came(self, status: dict[str, Any]) -> None:
+        self._in_screen(self._take, status)
+
+    def _lost_came(self, message: str) -> None:
+        self._in_screen(self._say_lost, message)
+
+    def _answer(self, show: Answer) -> Answer:
+        return lambda result, error: self._in_screen(show, result, error)
+
+    def _in_screen(self, function: Any, *arguments: Any) -> None:
+        # The screen may be gone by now: then nobody wants to know.
+        if self.is_running:
+            self.call_later(function, *arguments)
+
+    # ... and in the screen's
+
+    def _take(self, status: dict[str, Any]) -> None:
+        self._status = status
+        self._past.add(status)
+        self.query_one("#lost").display = False
+        self._draw()
+
+    def _say_lost(self, message: str) -> None:
+        lost = self.query_one("#lost", Static)
+        known = "What is shown is old. " if self._status is not None else ""
+        text = _START if "not running" in message else plain(message)
+        lost.update(Text(f"{text}  {known}This goes on by itself when it is back."))
+        lost.display = True
+        if self._status is None:
+            self.query_one("#ceilings", Static).update(Text(""))
+
+    def _draw(self) -> None:
+        status = self._status
+        if status is None or not self.is_running:
+            return
+        columns = max(20, self.size.width - 2)
+        small = self.size.height < 30
+        self.query_one("#title", Static).update(rows.title_line(status, columns))
+        most = 4 if small else 10
+        lines = rows.ceiling_rows(status, columns, self._everything, most)
+        self.query_one("#ceilings", Static).update(Text("\n").join(lines))
+        self._draw_tasks(status, columns)
+        incidents = rows.incident_rows(status, columns, 2 if small else 6)
+        self.query_one("#incidents", Static).update(Text("\n").join(incidents))
+        self._draw_detail(status, columns)
+
+    def _draw_tasks(self, status: dict[str, Any], columns: int) -> None:
+        table = self.query_one("#tasks", DataTable)
+        selected = self._selected()
+        has_gpu = bool(status.get("gpus"))
+        titles = rows.heads(columns, has_gpu)
+        shown = rows.tasks(status, self._sort, self._wanted, self._everything)
+        cells = [rows.cells(one, titles, columns, self._past) for one in shown]
+        same_rows = [task_key(a) for a in shown] == [task_key(b) for b in self._shown]
+        if titles != self._titles or not same_rows:
+            table.clear(columns=titles != self._titles)
+            if titles != self._titles:
+                for title in titles:
+                    table.add_column(title, key=title)
+            for one, row in zip(shown, cells, strict=True):
+                table.add_row(*row, key=":".join(task_key(one)))
+            self._titles = titles
+        else:
+            for one, row in zip(shown, cells, strict=True):
+                for title, cell in zip(titles, row, strict=True):
+                    # The width follows the longest cell that ever was: a resize starts anew.
+                    table.update_cell(":".join(task_key(one)), title, cell, update_width=True)
+        self._shown = shown
+        if selected is not None:
+            keys = [task_key(one) for one in shown]
+            if task_key(selected) in keys:
+                table.move_cursor(row=keys.index(task_key(selected)), animate=False)
+        left = len(rows.tasks(status, self._sort, "", True)) - len(shown)
+        what = f"order: {self._sort}"
+        if self._wanted:
+            what += f"   only: {plain(self._wanted)}"
+        if left:
+            what += f"   {left} more not shown" + ("" if self._wanted else " (a)")
+        self.query_one("#incidents").border_title = what
+
+    def _draw_detail(self, status: dict[str, Any], columns: int) -> None:
+        pane = self.query_one("#detail")
+        task = self._selected()
+        pane.display = self._detail and task is not None
+        if not pane.display or task is None:
+            return
+        height = max(6, min(18, self.size.height - 14))
+        ceiling = rows.tightest(status, task)
+        title = rows.detail_title(task)
+        now = figures.number(status.get("time_unix_s")) or time.time()
+        if ceiling is not None and figures.number(ceiling.get("eta_s")) is not None:
+            # What is about to end is drawn: the ceiling with its forecast.
+            title.append(f"  {plain(ceiling.get('label') or '')}", style="bold")
+            points = self._past.of(ceiling_key(ceiling))
+            limit = figures.number(ceiling.get("limit"))
+            picture = charts.plot(points, limit, ceiling, (columns, height - 2))
+        else:
+            title.append("  RAM", style="bold")
+            picture = charts.plot(self._past.of(task_key(task)), None, {}, (columns, height - 2))
+        lines = [title, *picture, rows.agent_line(task, now)]
+        for line in lines:
+            line.truncate(columns, overflow="ellipsis")
+        self.query_one("#plot", Static).update(Text("\n").join(lines))
+        self._fill_past(task)
+
+    def _fill_past(self, task: dict[str, Any]) -> None:
+        """Ask the journal once for what was before this view began."""
+        key = task_key(task)
+        if self._past.filled(key):
+            return
+        self._past.fill(key, ())
+        since = (figures.number((self._status or {}).get("time_unix_s")) or time.time()) - SPAN_S
+
+        def show(result: Any, error: WatchdogError | None) -> None:
+            if error is not None:
+                return
+            for one in (result or {}).get("series") or []:
+                own = one.get("kind") == "task"
+                found = key if own else (str(one.get("kind")), str(one.get("ident") or ""))
+                self._past.fill(found, one.get("points") or [])
+            self._draw()
+
+        self._link.ask(
+            "series",
+            self._answer(show),
+            task=str(task.get("pid")),
+            since_unix_s=since,
+            limit=_MOST_SERIES_POINTS,
+        )
+
+    # What the keys do
+
+    def _selected(self) -> dict[str, Any] | None:
+        table = self.query_one("#tasks", DataTable)
+        row = table.cursor_row
+        return self._shown[row] if 0 <= row < len(self._shown) else None
+
+    def on_data_table_row_highlighted(self, _: DataTable.RowHighlighted) -> None:
+        """Another task is chosen."""
+        if self._status is not None and self._detail:
+            self._draw_detail(self._status, max(20, self.size.width - 2))
+
+    def on_data_table_row_selected(self, _: DataTable.RowSelected) -> None:
+        """Enter, or a click."""
+        self.action_detail()
+
+    def action_detail(self) -> None:
+        """Show or hide the plot."""
+        self._detail = not self._detail
+        self._draw()
+
+    def action_move(self, by: int) -> None:
+        """Up or down in the table."""
+        table = self.query_one("#tasks", DataTable)
+        table.move_cursor(row=max(0, table.cursor_row + by), animate=False)
+
+    def action_sort(self) -> None:
+        """The next order."""
+        self._sort = rows.next_sort(self._sort)
+        self._draw()
+
+    def action_all(self) -> None:
+        """Everything, or what matters."""
+        self._everything = not self._everything
+        self._draw()
+
+    def action_filter(self) -> None:
+        """Ask for a part of a name."""
+        field = self.query_one("#filter", Input)
+        field.display = True
+        field.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Each letter narrows the table."""
+        self._wanted = event.value.strip()
+        self._draw()
+
+    def on_input_submitted(self, _: Input.Submitted) -> None:
+        """Keep the filter and go back to the table."""
+        self.query_one("#filter").display = False
+        self.query_one("#tasks").focus()
+
+    def action_clear(self) -> None:
+        """Escape: no filter, no plot."""
+        field = self.query_one("#filter", Input)
+        if field.display or self._wanted:
+            field.value = ""
+            self._wanted = ""
+            field.display = False
+            self.query_one("#tasks").focus()
+        elif self._detail:
+            self._detail = False
+        self._draw()
+
+    def action_keys(self) -> None:
+        """What the keys do."""
+        self.push_screen(Page("Keys", KEYS))
+
+    def action_save(self) -> None:
+        """A checkpoint of the chosen task, after a question."""
+        task = self._selected()
+        if task is None:
+            return
+        if not task.get("agent"):
+            self.notify(
+                f"{_name(task)} has no agent that could save it. One line in the training gives "
+                "it one: docs/agent.md",
+                severity="warning",
+                markup=False,
+            )
+            return
+        self._ask(
+            f"Save a checkpoint of {_name(task)} now?",
+            "It saves at the end of its step and goes on.",
+            task,
+            "task.checkpoint",
+            wait=True,
+            timeout_s=300.0,
+        )
+
+    def action_pause(self) -> None:
+        """Stop the chosen task where it is, after a question."""
+        task = self._selected()
+        if task is None:
+            return
+        kernel = task.get("kind") in ("notebook", "kernel", "console")
+        warning = (
+            "Do not press Restart in Jupyter meanwhile: that kills a paused kernel."
+            if kernel
+            else "It keeps its memory and its state; r lets it go on."
+        )
+        self._ask(f"Pause {_name(task)} (pid {task.get('pid')})?", warning, task, "task.pause")
+
+    def action_resume(self) -> None:
+        """Let the chosen task go on, after a question."""
+        task = self._selected()
+        if task is None:
+            return
+        if task.get("state") != "paused":
+            self.notify(f"{_name(task)} is not paused.", markup=False)
+            return
+        self._ask(f"Let {_name(task)} go on?", "", task, "task.resume")
+
+    def action_explain(self) -> None:
+        """What was seen and decided, in words."""
+        task = self._selected()
+        pid = None if task is None else str(task.get("pid"))
+
+        def show(result: Any, error: WatchdogError | None) -> None:
+            text = str(error) if error is not None else str((result or {}).get("text") or "")
+            self.push_screen(Page("Explain", plain_block(text)))
+
+        self._link.ask("explain", self._answer(show), task=pid)
+
+    def _ask(
+        self, question: str, detail: str, task: dict[str, Any], method: str, **params: Any
+    ) -> None:
+        def done(yes: bool | None) -> None:
+            if yes:
+                self.notify(f"{_name(task)}: asked.", timeout=2, markup=False)
+                self._link.ask(
+                    method, self._answer(self._told), task=str(task.get("pid")), **params
+                )
+
+        self.push_screen(Question(question, detail), done)
+
+    def _told(self, result: Any, error: WatchdogError | None) -> None:
+        """What became of a wish."""
+        if error is not None:
+            self.notify(plain(str(error)), severity="error", timeout=10, markup=False)
+            return
+        for text, bad in _outcomes(result if isinstance(result, dict) else {}):
+            if bad:
+                self.notify(text, severity="error", timeout=10, markup=False)
+            else:
+                self.notify(text, timeout=6, markup=False)
+
+
+def _outcomes(result: dict[str, Any]) -> list[tuple[str, bool]]:
+    """Each thing that was done, in a sentence, and whether it failed."""
+    found: list[tuple[str, bool]] = []
+    for one in result.get("requests") or []:
+        name = plain(one.get("name") or "?")
+        if one.get("status") == "done":
+            found.append((f"{name}: saved step {figures.whole(one.get('step'))}.", False))
+        else:
+            found.append((f"{name}: {plain(one.get('detail') or one.get('status'))}", True))
+    for one in result.get("resumed") or []:
+        found.append((f"{plain(one.get('name') or '?')} goes on.", False))
+    found += [(plain(text), True) for text in result.get("failures") or []]
+    if "pids" in result and "name" in result:
+        found.append((f"{plain(result['name'])} is paused; r lets it go on.", False))
+    return found
+
+
+def _name(task: dict[str, Any]) -> str:
+    return plain(task.get("name") or "?")

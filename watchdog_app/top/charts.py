@@ -1,0 +1,170 @@
+"""
+Pictures made of characters: sparkline, bar with the forecast ahead, plot with its cone. Pure.
+
+Colours are the sixteen that every terminal has, and nothing is told by colour alone: the stage is
+a word or a mark as well, the forecast has its own character.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from watchdog_app.cli import figures
+from watchdog_app.top.canvas import Canvas
+from watchdog_app.top.past import Point
+from watchdog_app.units import format_bytes, format_duration
+
+STAGE_STYLES = {
+    "ok": "green",
+    "watch": "cyan",
+    "warn": "yellow",
+    "rescue": "magenta",
+    "hold": "red",
+}
+_SPARKS = "▁▂▃▄▅▆▇█"
+_AHEAD_S = 60.0  # how far the bar draws the forecast
+_PAST, _CONE, _MEDIAN, _LIMIT = 4, 1, 2, 3
+_PLOT_STYLES = {0: "", _PAST: "green", _CONE: "yellow", _MEDIAN: "bold yellow", _LIMIT: "red"}
+_MOST_AHEAD_S = 3600.0
+
+
+def style_of(stage: object) -> str:
+    """Colour of a stage; an unknown one looks like a warning."""
+    return STAGE_STYLES.get(str(stage or "ok"), "yellow")
+
+
+def sparkline(points: Sequence[Point], columns: int) -> str:
+    """
+    The last minutes of a series in `columns` characters, from its least to its most.
+
+    A series that moved by less than a hundredth of itself is a flat line: noise is no trend.
+    """
+    if not points or columns < 1:
+        return " " * max(0, columns)
+    begin, end = points[0][0], points[-1][0]
+    span = max(end - begin, 1e-9)
+    cells: list[list[float]] = [[] for _ in range(columns)]
+    for at, used, _ in points:
+        cells[min(columns - 1, int((at - begin) / span * columns))].append(used)
+    values: list[float] = []
+    for cell in cells:
+        values.append(max(cell) if cell else (values[-1] if values else points[0][1]))
+    low, high = min(values), max(values)
+    if high - low < 0.01 * max(abs(high), 1.0):
+        return _SPARKS[0] * columns
+    top = len(_SPARKS) - 1
+    return "".join(_SPARKS[round((value - low) / (high - low) * top)] for value in values)
+
+
+def bar(ceiling: Mapping[str, Any], columns: int) -> Text:
+    """
+    A ceiling's use, and where the forecast has it in a minute: `█████▒▒▒░░`.
+
+    Solid is used now, shaded is what the next minute adds, light is free.
+    """
+    ratio = figures.number(ceiling.get("ratio"))
+    if ratio is None or columns < 1:
+        return Text(" " * max(0, columns))
+    used = _cells(ratio, columns)
+    eta = figures.number(ceiling.get("eta_s"))
+    ahead = 0
+    if eta is not None:
+        reach = ratio + (1.0 - ratio) * min(1.0, _AHEAD_S / max(eta, 1e-9))
+        ahead = max(1, _cells(reach, columns) - used) if used < columns else 0
+    text = Text()
+    text.append("█" * used, style=style_of(ceiling.get("stage")))
+    text.append("▒" * ahead, style="yellow")
+    text.append("░" * (columns - used - ahead), style="dim")
+    return text
+
+
+def plot(
+    points: Sequence[Point], limit: float | None, forecast: Mapping[str, Any], size: tuple[int, int]
+) -> list[Text]:
+    """
+    The past of a series and the cone of its forecast, in `size` (columns, rows) of characters.
+
+    Args:
+        points: of the last 15 minutes; the last one is now.
+        limit: what it runs into; None: unknown, the axis ends at the most that was seen.
+        forecast: eta_s, eta_low_s, eta_high_s as in the status object.
+    """
+    columns, rows = size
+    if not points or columns < 20 or rows < 4:
+        return [Text("Not enough has been seen yet." if columns >= 29 else "")]
+    now, used, _ = points[-1]
+    eta, low, high = (
+        figures.number(forecast.get(f"eta{part}_s")) for part in ("", "_low", "_high")
+    )
+    begin = points[0][0]
+    past_s = max(now - begin, 30.0)
+    # The likeliest end is in the picture, with as much of the interval as an hour holds.
+    ahead_s = 0.0
+    if eta is not None:
+        ahead_s = min(max(eta * 1.1, min(high or eta, 1.6 * eta)), _MOST_AHEAD_S)
+    top = max([each for _, each, _ in points] + ([limit] if limit else []))
+    labels = [_bytes(top), _bytes(top / 2), _bytes(0.0)]
+    margin = max(len(label) for label in labels) + 1
+    canvas = Canvas(columns - margin, rows - 1)
+    scale_x = (canvas.width - 1) / (past_s + ahead_s)
+    scale_y = (canvas.height - 1) / max(top, 1.0)
+
+    def place(at: float, value: float) -> tuple[int, int]:
+        return round((at - now + past_s) * scale_x), round(value * scale_y)
+
+    if limit:
+        for x in range(0, canvas.width, 3):
+            canvas.dot(x, round(limit * scale_y), _LIMIT)
+    if eta is not None and limit and limit > used:
+        for end, layer in ((low, _CONE), (high, _CONE), (eta, _MEDIAN)):
+            if end is not None:
+                canvas.line(place(now, used), place(now + max(end, 0.0), limit), layer)
+    before: tuple[int, int] | None = None
+    for at, value, _ in points:
+        here = place(at, value)
+        canvas.line(before or here, here, _PAST)
+        before = here
+    lines = []
+    for number, cells in enumerate(canvas.cells()):
+        label = {0: labels[0], (rows - 1) // 2: labels[1], rows - 2: labels[2]}.get(number, "")
+        line = Text(f"{label:>{margin - 1}}┤" if label else " " * (margin - 1) + "│", style="dim")
+        for char, layer in cells:
+            line.append(char, style=_PLOT_STYLES[layer])
+        lines.append(line)
+    lines.append(_time_axis(margin, canvas.columns, past_s, ahead_s))
+    return lines
+
+
+def _time_axis(margin: int, columns: int, past_s: float, ahead_s: float) -> Text:
+    at = round(columns * past_s / (past_s + ahead_s))
+    begin = f"-{format_duration(past_s)}"
+    end = f"+{format_duration(ahead_s)}" if ahead_s else ""
+    now = "now"
+    cells = [" "] * (margin + columns)
+    _write(cells, margin, begin)
+    _write(cells, margin + columns - len(end), end)
+    place = min(max(margin + at - 1, margin + len(begin) + 1), len(cells) - len(end) - len(now) - 1)
+    if place > margin + len(begin):
+        _write(cells, place if end else len(cells) - len(now), now)
+    return Text("".join(cells), style="dim")
+
+
+def _write(cells: list[str], at: int, text: str) -> None:
+    for number, char in enumerate(text):
+        if 0 <= at + number < len(cells):
+            cells[at + number] = char
+
+
+def _cells(ratio: float, columns: int) -> int:
+    """Filled cells: none only for nothing, all only for a full one."""
+    if ratio <= 0:
+        return 0
+    return min(columns if ratio >= 1 else columns - 1, max(1, math.floor(ratio * columns)))
+
+
+def _bytes(value: float) -> str:
+    return format_bytes(value).replace(" ", "").replace("iB", "") if value else "0"

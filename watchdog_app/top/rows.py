@@ -1,0 +1,238 @@
+"""From a status object to what the live view shows of it: texts and cells. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from watchdog_app.cli import figures
+from watchdog_app.cli.ceiling_lines import chosen
+from watchdog_app.cli.task_table import SORTS, folded, ordered
+from watchdog_app.cli.text import plain, shorten, width
+from watchdog_app.cli.verdict import objects
+from watchdog_app.top import charts
+from watchdog_app.top.past import Past, task_key
+from watchdog_app.units import format_duration
+
+Json = dict[str, Any]
+
+_WIDE = 110  # columns from which on the table shows everything
+_HEADS = ("PID", "TASK", "STATE", "RAM", "SWAP", "GPU-MEM", "CPU%", "LAST 15 MIN", "TREND", "ETA")
+_NARROW = ("PID", "TASK", "STATE", "RAM", "LAST 15 MIN", "ETA")
+_SPARK_COLUMNS = {True: 16, False: 11}
+_FIGURES, _FIGURES_WIDE = 48, 64  # columns for use, limit and time to exhaustion
+_NO_INTERVAL = {"eta_low_s": None, "eta_high_s": None}
+_MARKS = {"ok": " ", "watch": "·", "warn": "!", "rescue": "▲", "hold": "■"}
+
+
+def heads(columns: int, has_gpu: bool) -> tuple[str, ...]:
+    """Column titles that fit a terminal of so many columns."""
+    if columns < _WIDE:
+        return _NARROW
+    return tuple(head for head in _HEADS if has_gpu or head != "GPU-MEM")
+
+
+def tasks(status: Json, sort: str, wanted: str, everything: bool) -> list[Json]:
+    """The tasks to show, in order."""
+    found = ordered(objects(status, "processes"), sort)
+    if wanted:
+        needle = wanted.casefold()
+        return [one for one in found if needle in str(one.get("name") or "").casefold()]
+    return found if everything else folded(found)[0]
+
+
+def cells(task: Json, titles: Sequence[str], columns: int, past: Past) -> list[Text]:
+    """One row of the table."""
+    wide = columns >= _WIDE
+    style = charts.style_of(task.get("stage")) if task.get("stage") not in (None, "ok") else ""
+    points = past.of(task_key(task))
+    made = {
+        "PID": Text(figures.whole(task.get("pid")), justify="right"),
+        "TASK": _name(task, _room(titles, columns), style),
+        "STATE": _state(task),
+        "RAM": _right(figures.size(task.get("ram_bytes"), compact=not wide)),
+        "SWAP": _right(figures.size(task.get("swap_bytes"), compact=not wide)),
+        "GPU-MEM": _right(figures.size(task.get("gpu_memory_bytes"), compact=not wide)),
+        "CPU%": _right(figures.whole(task.get("cpu_percent"))),
+        "LAST 15 MIN": Text(charts.sparkline(points, _SPARK_COLUMNS[wide]), style="cyan"),
+        "TREND": _right(figures.rate(task.get("trend_bytes_per_s"), compact=True)),
+        "ETA": Text(figures.eta(task, compact=True), style=style),
+    }
+    return [made[title] for title in titles]
+
+
+def _room(titles: Sequence[str], columns: int) -> int:
+    """What is left for the name."""
+    wide = columns >= _WIDE
+    fixed = {
+        "PID": 6, "STATE": 9, "RAM": 9 if wide else 6, "SWAP": 9, "GPU-MEM": 9, "CPU%": 5,
+        "LAST 15 MIN": _SPARK_COLUMNS[wide], "TREND": 9, "ETA": 14 if wide else 12,
+    }  # fmt: skip
+    taken = sum(fixed.get(title, 0) + 2 for title in titles)
+    return max(12, columns - taken - 3)
+
+
+def _name(task: Json, room: int, style: str) -> Text:
+    mark = _MARKS.get(str(task.get("stage") or "ok"), "!")
+    name = shorten(plain(task.get("name") or "?"), room - 2)
+    text = Text(f"{mark} {name}", style=style)
+    text.append(" " * max(0, room - 2 - width(name)))
+    return text
+
+
+def _state(task: Json) -> Text:
+    agent = task.get("agent") or {}
+    if task.get("state") == "paused":
+        return Text(
+            "⏸ paused" if task.get("paused_by_watchdog") else "stopped", style="bold yellow"
+        )
+    if agent.get("saving"):
+        return Text("saving", style="bold magenta")
+    if agent.get("training"):
+        return Text(f"step {figures.whole(agent.get('step'))}"[:12])
+    return Text(plain(task.get("state") or "?")[:9])
+
+
+def _right(text: str) -> Text:
+    return Text(text, justify="right")
+
+
+def title_line(status: Json, columns: int) -> Text:
+    """Host, time, daemon."""
+    host = status.get("host") or {}
+    daemon = status.get("daemon") or {}
+    at = figures.number(status.get("time_unix_s"))
+    clock = "" if at is None else time.strftime("%H:%M:%S", time.localtime(at))
+    left = Text("watchdog", style="bold")
+    left.append(f"  {plain(host.get('name') or '')}  {clock}", style="")
+    protection = daemon.get("protection") or {}
+    if protection.get("on") is False:
+        left.append("  protection is OFF", style="bold red")
+    rest = f"up {_duration(daemon.get('uptime_s'))}" if daemon else ""
+    pressure = figures.number(host.get("pressure_some_avg10_percent"))
+    if pressure is not None and pressure >= 1:
+        rest = f"memory pressure {pressure:.0f} %  {rest}"
+    gap = columns - left.cell_len - len(rest)
+    if gap > 1:
+        left.append(" " * gap + rest, style="dim")
+    return left
+
+
+def ceiling_rows(status: Json, columns: int, everything: bool, most: int) -> list[Text]:
+    """A line a ceiling, nearest end first: label, bar with the forecast drawn ahead, figures."""
+    shown, left_out = chosen(status, everything)
+    shown = shown[:most]
+    if not shown:
+        return [Text("No limit is known yet.", style="dim")]
+    wide = columns >= _WIDE
+    labels = [plain(one.get("label") or one.get("kind") or "?") for one in shown]
+    # The figures come first: they are what cannot be guessed from the rest.
+    left = columns - (_FIGURES_WIDE if wide else _FIGURES)
+    room = min(max(map(width, labels)), max(10, left // 2))
+    bar_columns = max(8, min(48, left - room))
+    lines = []
+    for one, label in zip(shown, labels, strict=True):
+        style = charts.style_of(one.get("stage")) if one.get("stage") not in (None, "ok") else ""
+        name = shorten(label, room)
+        line = Text(f"{_MARKS.get(str(one.get('stage') or 'ok'), '!')} ", style=style)
+        line.append(name + " " * (room - width(name)) + " ", style=style)
+        line.append_text(charts.bar(one, bar_columns))
+        unit = str(one.get("unit") or "bytes")
+        use = figures.of_limit(one.get("used"), one.get("limit"), unit)
+        line.append(f" {figures.ratio(one.get('ratio')):>5}  {use}")
+        if figures.eta(one) != figures.NONE:
+            end = figures.end(one) if wide else figures.end({**one, **_NO_INTERVAL})
+            line.append(f"  {end}", style=style or "yellow")
+        line.truncate(columns)
+        lines.append(line)
+    if left_out:
+        limits = "1 limit" if left_out == 1 else f"{left_out} limits"
+        lines.append(Text(f"  and {limits} far away (a)", style="dim"))
+    return lines
+
+
+def incident_rows(status: Json, columns: int, most: int) -> list[Text]:
+    """Open incidents, the gravest first; what cannot be watched; or that all is well."""
+    lines: list[Text] = []
+    for one in sorted(objects(status, "incidents"), key=_gravity):
+        style = charts.style_of(one.get("stage"))
+        mark = _MARKS.get(str(one.get("stage") or "ok"), "!")
+        who = ", ".join(plain(each.get("name") or "?") for each in (one.get("culprits") or [])[:2])
+        text = Text(f"{mark} {plain(one.get('label') or '?')}: {plain(one.get('why') or '')}")
+        text.stylize(style)
+        if who:
+            text.append(f"; grows: {who}")
+        text.truncate(columns, overflow="ellipsis")
+        lines.append(text)
+        for advice in (one.get("advice") or [])[:1]:
+            hint = Text(f"  {plain(advice)}", style="dim")
+            hint.truncate(columns, overflow="ellipsis")
+            lines.append(hint)
+    for one in objects(status, "errors"):
+        text = Text(f"not watched: {plain(one.get('message') or '')}", style="dim")
+        text.truncate(columns, overflow="ellipsis")
+        lines.append(text)
+    return lines[:most] or [Text("Nothing is about to run out.", style="green")]
+
+
+def detail_title(task: Json) -> Text:
+    """What the plot is of."""
+    text = Text(plain(task.get("name") or "?"), style="bold")
+    text.append(f"  pid {figures.whole(task.get('pid'))}", style="dim")
+    why = task.get("why")
+    if why:
+        text.append(f"  {plain(why)}")
+    return text
+
+
+def agent_line(task: Json, now_unix_s: float) -> Text:
+    """What is saved of it."""
+    agent = task.get("agent")
+    if not agent:
+        return Text("No agent: it can be warned about and paused, not saved.", style="dim")
+    parts = [plain(agent.get("framework") or "agent")]
+    for key in ("epoch", "step"):
+        if agent.get(key) is not None:
+            parts.append(f"{key} {figures.whole(agent.get(key))}")
+    loss = figures.number(agent.get("loss"))
+    if loss is not None:
+        parts.append(f"loss {loss:.4g}")
+    rescue = agent.get("rescue")
+    if rescue:
+        saved = figures.number(rescue.get("saved_unix_s"))
+        ago = "" if saved is None else f" {figures.age(now_unix_s - saved)}"
+        parts.append(f"rescue of step {figures.whole(rescue.get('step'))}{ago}")
+    else:
+        parts.append("no rescue yet")
+    return Text(", ".join(parts), style="dim")
+
+
+def next_sort(sort: str) -> str:
+    """The order after this one."""
+    return SORTS[(SORTS.index(sort) + 1) % len(SORTS)]
+
+
+def tightest(status: Mapping[str, Any], task: Json) -> Json | None:
+    """The ceiling that this task is forecast to meet, else the fullest that can hit it."""
+    pid = task.get("pid")
+    above = [one for one in objects(dict(status), "ceilings") if pid in (one.get("tasks") or [])]
+    foreseen = [one for one in above if figures.number(one.get("eta_s")) is not None]
+    if foreseen:
+        return min(foreseen, key=lambda one: figures.number(one.get("eta_s")) or 0.0)
+    in_bytes = [one for one in above if one.get("unit") == "bytes"]
+    return max(in_bytes, key=lambda one: figures.number(one.get("ratio")) or 0.0, default=None)
+
+
+def _duration(seconds: Any) -> str:
+    known = figures.number(seconds)
+    return figures.UNKNOWN if known is None else format_duration(known)
+
+
+def _gravity(incident: Json) -> tuple[int, float]:
+    order = ("hold", "rescue", "warn", "watch", "ok")
+    stage = str(incident.get("stage") or "ok")
+    opened = figures.number(incident.get("opened_unix_s")) or 0.0
+    return (order.index(stage) if stage in order else 2), -opened

@@ -1,0 +1,104 @@
+"""What lies over the live view: a question, a text, the keys."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+_BOX = """
+{name} {{ align: center middle; }}
+{name} > #box {{
+    width: {width}; max-width: 96%; height: auto; max-height: 90%;
+    border: round $foreground; padding: 0 1; background: $background;
+}}
+{name} #hint {{ color: $text-muted; margin-top: 1; }}
+"""
+
+
+class Question(ModalScreen[bool]):
+    """Yes or no; Enter and y are yes, Escape and n are no."""
+
+    DEFAULT_CSS = _BOX.format(name="Question", width=64)
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y,enter", "answer(True)", "yes"),
+        Binding("n,escape,q", "answer(False)", "no"),
+    ]
+
+    def __init__(self, question: str, detail: str = "") -> None:
+        super().__init__()
+        self._question = question
+        self._detail = detail
+
+    def compose(self) -> ComposeResult:
+        """The question, what it means, the keys."""
+        with Vertical(id="box"):
+            yield Static(Text(self._question, style="bold"))
+            if self._detail:
+                yield Static(Text(self._detail))
+            yield Static(Text("y or Enter: yes    n or Esc: no"), id="hint")
+
+    def action_answer(self, answer: bool) -> None:
+        """Close with it."""
+        self.dismiss(answer)
+
+
+class Page(ModalScreen[None]):
+    """A text to read, longer than the screen if need be."""
+
+    DEFAULT_CSS = _BOX.format(name="Page", width=100)
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,enter,question_mark,e", "close", "close"),
+        Binding("j,down", "scroll(1)", "down"),
+        Binding("k,up", "scroll(-1)", "up"),
+    ]
+
+    def __init__(self, title: str, text: str | Text) -> None:
+        super().__init__()
+        self._title = title
+        self._text = Text(text) if isinstance(text, str) else text
+
+    def compose(self) -> ComposeResult:
+        """Title, text, the keys."""
+        with Vertical(id="box"):
+            yield Static(Text(self._title, style="bold"))
+            with VerticalScroll(id="page"):
+                yield Static(self._text)
+            yield Static(Text("Esc: close    arrows: scroll"), id="hint")
+
+    def on_mount(self) -> None:
+        """The text is as high as it needs, up to most of the screen."""
+        page = self.query_one("#page")
+        page.styles.height = "auto"
+        page.styles.max_height = max(3, self.app.size.height - 8)
+
+    def action_close(self) -> None:
+        """Back to the view."""
+        self.dismiss()
+
+    def action_scroll(self, lines: int) -> None:
+        """Down or up."""
+        self.query_one("#page").scroll_relative(y=lines, animate=False)
+
+
+KEYS = """\
+arrows, j k      choose a task
+Enter            plot of its last 15 minutes and the forecast; again: hide
+s                save a checkpoint now (asks first)
+p                pause (asks first)
+r                resume
+e                explain: what was seen and decided, in words
+/                show only tasks whose name holds a text; Esc: all
+o                next order: urgency, RAM, swap, GPU, CPU, trend, ETA, name, PID
+a                small idle Python processes too, and limits far away
+?                this page
+q, Ctrl-C        quit
+
+Bars: solid is used, shaded is what the next minute adds at this pace.
+Plot: green is what was seen, the dotted red line the limit, yellow the forecast: in the
+middle the likeliest, outside it the ends of the 80 % interval."""
