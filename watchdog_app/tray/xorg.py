@@ -10,6 +10,7 @@ opens the live view, which has all that the menu has.
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import suppress
 
 import Xlib.X
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _GROUND = (45, 45, 48)
 _SMALLEST = 8
+_PATIENCE_S = 4.0  # for a tray to take the icon before it is asked again
 _MOST_WAITING = 8  # the link, the end, and some room
 
 
@@ -38,12 +40,15 @@ class Icon(_xorg.Icon):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # Messages from other threads are compared with this one before the loop has begun.
         self._thread = threading.current_thread()
+        self._embedded = False
+        self._asked_mono_s: float | None = None
         super().__init__(*args, **kwargs)
+        self._message_handlers[Xlib.X.ReparentNotify] = self._on_reparent
 
     @property
     def docked(self) -> bool:
-        """A tray holds the icon."""
-        return self._systray_manager is not None
+        """A tray holds the icon; asking it for that is not enough."""
+        return self._systray_manager is not None and self._embedded
 
     def _run(self) -> None:
         try:
@@ -66,9 +71,18 @@ class Icon(_xorg.Icon):  # type: ignore[misc]
         return window
 
     def _dock_window(self) -> None:
-        # One request a tray: a second one, with the first picture, makes trayer lose the icon.
-        if not self.docked:
-            super()._dock_window()
+        # Seldom: a second request, with the first picture, makes trayer lose the icon. And again:
+        # a tray that has only just begun does not hear the first.
+        now_mono_s = time.monotonic()
+        asked = self._systray_manager is not None and self._asked_mono_s is not None
+        if self.docked or (asked and now_mono_s - (self._asked_mono_s or 0.0) < _PATIENCE_S):
+            return
+        self._asked_mono_s = now_mono_s
+        super()._dock_window()
+
+    def _on_reparent(self, event: Any) -> None:
+        if event.window.id == self._window.id:
+            self._embedded = event.parent.id != self._display.screen().root.id
 
     def _on_button_press(self, event: Any) -> None:
         if event.detail in (1, 2, 3):  # left, middle, right; the wheel is none
