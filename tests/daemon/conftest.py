@@ -118,6 +118,15 @@ class World:
     def seen(self, pid: int) -> dict:
         return self.until(lambda: self.task(pid), f"process {pid} is seen")
 
+    @staticmethod
+    def state_letter(pid: int) -> str:
+        """As in /proc/PID/stat; empty when the process is gone."""
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            return ""
+        return stat[stat.rindex(")") + 2]
+
     def until(self, what, why: str, timeout_s: float = 20):
         end = time.monotonic() + timeout_s
         while time.monotonic() < end:
@@ -199,12 +208,3 @@ def raw(world):
     yield connect
     for connection in opened:
         connection.close()
-
-
-def state_letter(pid: int) -> str:
-    """As in /proc/PID/stat; empty when the process is gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return ""
-    return stat[stat.rindex(")") + 2]

@@ -8,7 +8,6 @@ import sys
 import time
 
 import pytest
-from conftest import state_letter
 
 from watchdog_app.actions.memory_group import open_group
 
@@ -75,7 +74,7 @@ def test_a_kill_elsewhere_is_not_taken_for_the_cause(world, group):
     quiet = world.script("import time\ntime.sleep(600)\n", "quiet-of-this-test.py")
     world.seen(quiet)
     world.seen(leak)
-    world.until(lambda: not state_letter(leak), "the leak is killed", 60)
+    world.until(lambda: not world.state_letter(leak), "the leak is killed", 60)
 
     os.kill(quiet, 15)
 
@@ -103,7 +102,7 @@ def test_a_killed_worker_of_a_task_that_lives_is_told(world, group):
     death = world.until(deaths, "the worker's death is told", 60)[0]
     assert "A worker" in death["text"]
     assert death["worker"] != pid
-    assert state_letter(pid) in ("S", "R")
+    assert world.state_letter(pid) in ("S", "R")
 
 
 def test_the_last_resort_is_taken_written_down_and_can_be_undone(world, group):
@@ -116,9 +115,9 @@ def test_the_last_resort_is_taken_written_down_and_can_be_undone(world, group):
     client = world.start()
     pid = start(world, group, GROW.format(rate=10), "hold-of-this-test.py")
 
-    world.until(lambda: state_letter(pid) in ("T", ""), "the pause", 60)
+    world.until(lambda: world.state_letter(pid) in ("T", ""), "the pause", 60)
 
-    assert "T" == state_letter(pid)
+    assert "T" == world.state_letter(pid)
     task = world.until(
         lambda: (t := world.task(pid)) and t["paused_by_watchdog"] and t, "it is shown"
     )
@@ -133,4 +132,4 @@ def test_the_last_resort_is_taken_written_down_and_can_be_undone(world, group):
     incident = client.call("explain", task=str(pid))["incidents"][0]
     assert pid == incident["culprits"][0]["pid"]
     assert [pid] == client.call("task.resume", task=str(pid))["resumed"][0]["pids"]
-    world.until(lambda: state_letter(pid) != "T", "it runs again", 10)
+    world.until(lambda: world.state_letter(pid) != "T", "it runs again", 10)
