@@ -15,7 +15,17 @@ from pathlib import Path
 
 from tray_desk import wait_for
 
-NEEDS = ("Xvfb", "xdotool", "openbox", "import", "dbus-daemon", "xterm", "xwininfo", "display")
+NEEDS = (
+    "Xvfb",
+    "xdotool",
+    "openbox",
+    "import",
+    "dbus-daemon",
+    "xterm",
+    "xwininfo",
+    "xprop",
+    "display",
+)
 SIZE = (900, 500)
 
 PANEL = """<?xml version="1.0" encoding="UTF-8"?>
@@ -87,6 +97,8 @@ class RealDesktop:
         self._start_bus()
         self.start("openbox")
         self.start("display", "-window", "root", "xc:#3b5068")
+        # A tray that is mapped before the window manager is up may stay invisible.
+        wait_for(lambda: "_NET_SUPPORTING_WM_CHECK(WINDOW)" in self._root(), "openbox manages")
 
     def start(self, *words: str, **env: str) -> subprocess.Popen[bytes]:
         """A program on this desktop."""
@@ -136,6 +148,9 @@ class RealDesktop:
                     width, height, x, y = map(int, found.groups())
                     return x, y, width, height
         return None
+
+    def _root(self) -> str:
+        return self.run("xprop", "-root", "_NET_SUPPORTING_WM_CHECK")
 
     def close(self) -> None:
         for process in reversed(self._started):
