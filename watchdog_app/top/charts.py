@@ -28,13 +28,20 @@ STAGE_STYLES = {
 _SPARKS = "▁▂▃▄▅▆▇█"
 _AHEAD_S = 60.0  # how far the bar draws the forecast
 _PAST, _CONE, _MEDIAN, _LIMIT = 4, 1, 2, 3
-_PLOT_STYLES = {0: "", _PAST: "green", _CONE: "yellow", _MEDIAN: "bold yellow", _LIMIT: "red"}
+# Yellow is not read on white: it fills bars and is no colour of letters or thin lines.
+TEXT_STYLES = {**STAGE_STYLES, "ok": "", "warn": "bold"}
+_PLOT_STYLES = {0: "", _PAST: "green", _CONE: "magenta", _MEDIAN: "bold magenta", _LIMIT: "red"}
 _MOST_AHEAD_S = 3600.0
 
 
 def style_of(stage: object) -> str:
     """Colour of a stage; an unknown one looks like a warning."""
     return STAGE_STYLES.get(str(stage or "ok"), "yellow")
+
+
+def text_style_of(stage: object) -> str:
+    """The same for letters."""
+    return TEXT_STYLES.get(str(stage or "ok"), "bold")
 
 
 def sparkline(points: Sequence[Point], columns: int) -> str:

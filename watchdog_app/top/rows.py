@@ -47,7 +47,7 @@ def tasks(status: Json, sort: str, wanted: str, everything: bool) -> list[Json]:
 def cells(task: Json, titles: Sequence[str], columns: int, past: Past) -> list[Text]:
     """One row of the table."""
     wide = columns >= _WIDE
-    style = charts.style_of(task.get("stage")) if task.get("stage") not in (None, "ok") else ""
+    style = charts.text_style_of(task.get("stage"))
     points = past.of(task_key(task))
     made = {
         "PID": Text(figures.whole(task.get("pid")), justify="right"),
@@ -86,9 +86,7 @@ def _name(task: Json, room: int, style: str) -> Text:
 def _state(task: Json) -> Text:
     agent = task.get("agent") or {}
     if task.get("state") == "paused":
-        return Text(
-            "⏸ paused" if task.get("paused_by_watchdog") else "stopped", style="bold yellow"
-        )
+        return Text("⏸ paused" if task.get("paused_by_watchdog") else "stopped", style="bold")
     if agent.get("saving"):
         return Text("saving", style="bold magenta")
     if agent.get("training"):
@@ -135,7 +133,7 @@ def ceiling_rows(status: Json, columns: int, everything: bool, most: int) -> lis
     bar_columns = max(8, min(48, left - room))
     lines = []
     for one, label in zip(shown, labels, strict=True):
-        style = charts.style_of(one.get("stage")) if one.get("stage") not in (None, "ok") else ""
+        style = charts.text_style_of(one.get("stage"))
         name = shorten(label, room)
         line = Text(f"{_MARKS.get(str(one.get('stage') or 'ok'), '!')} ", style=style)
         line.append(name + " " * (room - width(name)) + " ", style=style)
@@ -145,7 +143,7 @@ def ceiling_rows(status: Json, columns: int, everything: bool, most: int) -> lis
         line.append(f" {figures.ratio(one.get('ratio')):>5}  {use}")
         if figures.eta(one) != figures.NONE:
             end = figures.end(one) if wide else figures.end({**one, **_NO_INTERVAL})
-            line.append(f"  {end}", style=style or "yellow")
+            line.append(f"  {end}", style=style or "bold")
         line.truncate(columns)
         lines.append(line)
     if left_out:
@@ -158,7 +156,7 @@ def incident_rows(status: Json, columns: int, most: int) -> list[Text]:
     """Open incidents, the gravest first; what cannot be watched; or that all is well."""
     lines: list[Text] = []
     for one in sorted(objects(status, "incidents"), key=_gravity):
-        style = charts.style_of(one.get("stage"))
+        style = charts.text_style_of(one.get("stage"))
         mark = _MARKS.get(str(one.get("stage") or "ok"), "!")
         who = ", ".join(plain(each.get("name") or "?") for each in (one.get("culprits") or [])[:2])
         text = Text(f"{mark} {plain(one.get('label') or '?')}: {plain(one.get('why') or '')}")
