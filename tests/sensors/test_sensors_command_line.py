@@ -6,6 +6,7 @@ import shlex
 
 import pytest
 
+from watchdog_app.cli.dispatch import COMMANDS
 from watchdog_app.core.records import TaskKind
 from watchdog_app.sensors.command_line import (
     identify,
@@ -13,6 +14,7 @@ from watchdog_app.sensors.command_line import (
     kernel_id,
     notebook_arguments,
 )
+from watchdog_app.sensors.known_programs import OWN_COMMANDS
 
 UUID = "0f21e5a4-86a8-4d52-9c1c-7a0a3ce1b111"
 
@@ -162,6 +164,21 @@ def test_kernel_without_a_connection_file_is_a_kernel(command: str):
 def test_watchdog_itself_is_never_a_task(command: str):
     """Whatever runs watchdog is marked as our own."""
     assert identify(command.split()).own
+
+
+@pytest.mark.parametrize("words", ["run", "tray", "--child watchdog_app.sensors.gpu.reader 7"])
+def test_watchdog_as_one_frozen_program_is_never_a_task(words: str):
+    """It holds an interpreter as a user's frozen program does, and says so by its words."""
+    argv = ["/opt/watchdog/watchdog", *words.split()]
+
+    assert identify(argv, "/opt/watchdog/watchdog").own
+    assert not identify(argv, "/opt/train/train").own
+    assert not identify([argv[0], "--epochs", "3"], argv[0]).own
+
+
+def test_every_command_of_ours_is_known_as_our_own():
+    """A command that is forgotten would be watched as its user's task."""
+    assert set(COMMANDS) == OWN_COMMANDS
 
 
 @pytest.mark.parametrize(

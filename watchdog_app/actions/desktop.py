@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from watchdog_app import children
 from watchdog_app.actions.notify import Delivery, to_type
 from watchdog_app.core.notices import Notice
 
@@ -43,7 +43,7 @@ class DesktopNotifier:
         self,
         deadline_s: float = DEADLINE_S,
         env: Mapping[str, str] | None = None,
-        helper: Sequence[str] = (sys.executable, "-m", "watchdog_app.actions.desktop_notice"),
+        helper: Sequence[str] = children.argv_of("watchdog_app.actions.desktop_notice"),
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 
+from watchdog_app import children
 from watchdog_app.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, DaemonNotRunning, WatchdogError
 
 TYPE_CHECKING = False
@@ -102,8 +102,7 @@ def _spawn(log: int) -> subprocess.Popen[bytes]:
     import subprocess
 
     return subprocess.Popen(
-        # -P: a json.py in the folder this is typed in must not become the daemon's.
-        [sys.executable, "-P", "-m", "watchdog_app", "run"],
+        children.command(["run"]),
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,

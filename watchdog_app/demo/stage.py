@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 
+from watchdog_app import children
 from watchdog_app.actions.memory_group import MemoryGroup, open_group
 from watchdog_app.errors import ActionError, DaemonNotRunning, WatchdogError
 from watchdog_app.protocol.client import Client
@@ -112,8 +113,7 @@ class Stage:
         Raises:
             WatchdogError: it ended at once; the message holds the end of its log.
         """
-        argv = [sys.executable, "-m", "watchdog_app", "run"]
-        self._daemon = self._spawn(argv, "daemon.log")
+        self._daemon = self._spawn(children.command(["run"]), "daemon.log")
         socket_path = os.path.join(self.env["WATCHDOG_RUNTIME_DIR"], "daemon.sock")
         deadline = time.monotonic() + timeout_s
         while True:

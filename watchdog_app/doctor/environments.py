@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from watchdog_app.children import frozen
 from watchdog_app.doctor import children
 from watchdog_app.doctor.machine import Machine, Process
 from watchdog_app.errors import UsageError
@@ -95,7 +96,7 @@ def find(machine: Machine, running: Iterable[Process]) -> list[tuple[str, str]]:
         where = machine.command(name)
         if where:
             found.append((machine.path(where), f"{name} on the PATH"))
-    if machine.is_real and sys.executable:
+    if machine.is_real and sys.executable and not frozen():
         found.append((sys.executable, "watchdog's own"))
     for python, name in _kernelspecs(machine):
         found.append((python, f"Jupyter kernel {name}"))

@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from watchdog_app.children import argv_of
 from watchdog_app.doctor import children, versions
 from watchdog_app.doctor.machine import Machine
 from watchdog_app.doctor.versions import Version
@@ -21,7 +22,7 @@ VERSION_MISMATCH = 18
 GPU_NOT_FOUND = 28
 UNKNOWN = 999
 
-PROBE = (sys.executable, "-m", "watchdog_app.doctor.nvml_probe")
+PROBE = argv_of("watchdog_app.doctor.nvml_probe")
 _MOST_S = 20.0  # a healthy driver without persistence needs some seconds for its first caller
 
 

@@ -16,6 +16,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from watchdog_app import vendored
+
 _UNKNOWN_U64 = (1 << 64) - 1
 _RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 
@@ -28,6 +30,7 @@ def say(**values: object) -> None:
 def main() -> int:
     """Ask, print, end without any clean-up."""
     say(calling="import pynvml")
+    vendored.use()
     import pynvml
 
     def ask(name: str, *arguments: object) -> Any:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from watchdog_app import children
 from watchdog_app.core.records import TaskKind
 from watchdog_app.sensors.known_programs import (
     CONSOLES,
@@ -125,7 +126,7 @@ def identify(argv: Sequence[str], exe: str | None = None) -> Program:
         return Program(TaskKind.PYTHON, os.path.basename(exe or "python"))
     target = _target(argv)
     base = os.path.basename(target.what.rstrip("/"))
-    program = _own(target, base) or _kernel(argv, target, base)
+    program = _own(target, base) or _own_frozen(argv, exe) or _kernel(argv, target, base)
     if program is not None:
         return program
     if exe is not None and not is_interpreter(exe) and not is_interpreter(argv[0]):
@@ -160,6 +161,15 @@ def _own(target: _Target, base: str) -> Program | None:
             return Program(TaskKind.SCRIPT, "watchdog", script=target.what, own=True)
         if base == _OWN_PACKAGE or target.what.endswith(f"{_OWN_PACKAGE}/__main__.py"):
             return Program(TaskKind.SCRIPT, "watchdog", script=target.what, own=True)
+    return None
+
+
+def _own_frozen(argv: Sequence[str], exe: str | None) -> Program | None:
+    """Watchdog made into one program by PyInstaller, and the children that it runs."""
+    name = os.path.basename(exe or "").lower()
+    word = argv[1] if len(argv) > 1 else ""
+    if name in ("watchdog", "watchdog.exe") and word in (children.CHILD, *OWN_COMMANDS):
+        return Program(TaskKind.SCRIPT, "watchdog", script=argv[0], own=True)
     return None
 
 

@@ -77,23 +77,31 @@ CONSOLES = frozenset(
 # The only ones known by a name in .py: a user may well call a script trace.py or notebook.py.
 KNOWN_FILES = frozenset(("pydevd.py", "pydevconsole.py"))
 
-# The first word after `watchdog`.
+# The first word after `watchdog`; a test compares them with the commands that there are.
 OWN_COMMANDS = frozenset(
     (
         "checkpoint",
+        "completion",
         "config",
         "demo",
+        "doctor",
         "explain",
         "history",
+        "install-desktop",
         "pause",
+        "protect",
         "record",
         "reload",
         "replay",
         "resume",
         "run",
+        "snooze",
         "start",
         "status",
         "stop",
+        "top",
         "tray",
+        "uninstall-desktop",
+        "watch",
     )
 )

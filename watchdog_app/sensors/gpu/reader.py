@@ -14,6 +14,7 @@ import os
 import sys
 from typing import Any
 
+from watchdog_app import vendored
 from watchdog_app.sensors.gpu.cards import Cards
 from watchdog_app.sensors.gpu.driver import Driver, DriverError
 
@@ -55,6 +56,7 @@ def main(argv: list[str]) -> int:
     """
     _behave(int(argv[0]) if argv else os.getppid())
     answers = _Answers(1)
+    vendored.use()
     try:
         import pynvml
     except Exception as error:

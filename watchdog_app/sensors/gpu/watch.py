@@ -8,12 +8,12 @@ the last one. One request is under way at a time; its answer is picked up at a l
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from watchdog_app import children
 from watchdog_app.core.hardware import Gpu, GpuState, XidEvent
 from watchdog_app.core.records import Fault
 from watchdog_app.sensors.gpu import faults, library
@@ -24,7 +24,7 @@ from watchdog_app.sensors.gpu.sleep import Repose
 from watchdog_app.sensors.gpu.xids import KEEP_S, Xids
 from watchdog_app.sensors.kernel_log import KernelLog, LogKind
 
-READER = (sys.executable, "-P", "-m", "watchdog_app.sensors.gpu.reader")
+READER = children.argv_of("watchdog_app.sensors.gpu.reader")
 BUSY_EVERY_S = 1.0
 IDLE_EVERY_S = 5.0
 BROKEN_EVERY_S = 60.0

@@ -1,0 +1,68 @@
+"""
+Command lines of our own processes: of this very installation, whatever made it.
+
+A Python that has the package runs its modules by `-m`. In a program made by PyInstaller
+`sys.executable` is the program itself and knows no `-m`: there a module follows the word CHILD,
+which packaging/pyinstaller/entry.py hands to `run`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+CHILD = "--child"
+# What a frozen program runs by name: it must not become a way to run just anything.
+MODULES = (
+    "watchdog_app.actions.desktop_notice",
+    "watchdog_app.doctor.nvml_probe",
+    "watchdog_app.sensors.gpu.reader",
+)
+
+
+def frozen() -> bool:
+    """Whether this is a program made by PyInstaller, with an interpreter that is nobody else's."""
+    return bool(getattr(sys, "frozen", False))
+
+
+def argv_of(module: str) -> tuple[str, ...]:
+    """
+    What runs one of MODULES as a process of its own; further words may follow.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    if module not in MODULES:
+        raise ValueError(f"{module} is not run as a process of its own")
+    if frozen():
+        return (sys.executable, CHILD, module)
+    # -P: a json.py in the folder that it starts in must not become ours.
+    return (sys.executable, "-P", "-m", module)
+
+
+def command(words: Sequence[str]) -> list[str]:
+    """What runs `watchdog WORDS`."""
+    if frozen():
+        return [sys.executable, *words]
+    return [sys.executable, "-P", "-m", "watchdog_app", *words]
+
+
+def run(words: Sequence[str]) -> None:
+    """
+    Be one of MODULES, in a frozen program.
+
+    Args:
+        words: those after CHILD: the module, then its own.
+
+    Raises:
+        SystemExit: always, with its exit status; 2 where there is no such module.
+    """
+    import runpy
+
+    module = words[0] if words else ""
+    if module not in MODULES:
+        sys.stderr.write(f"watchdog: there is no part {module!r} to run\n")
+        raise SystemExit(2)
+    sys.argv = [module, *words[1:]]
+    runpy.run_module(module, run_name="__main__")
+    raise SystemExit(0)
