@@ -14,6 +14,7 @@ import sys
 import threading
 from importlib.util import find_spec
 
+from watchdog_app import children, vendored
 from watchdog_app.errors import WatchdogError
 
 TYPE_CHECKING = False
@@ -51,16 +52,13 @@ _HOLD = '"$@"; printf "\\nPress Enter to close this window. "; read -r _'
 
 def own_command(words: Sequence[str]) -> list[str]:
     """The command line of one of our own commands, with this very installation."""
-    if getattr(sys, "frozen", False):
-        return [sys.executable, *words]
-    # -P: a json.py in the folder that the terminal starts in must not become ours.
-    return [sys.executable, "-P", "-m", "watchdog_app", *words]
+    return children.command(words)
 
 
 def live_view_command() -> list[str]:
     """`watchdog top`, or where this installation lacks it `watchdog status --watch`."""
-    known = getattr(sys, "frozen", False) or find_spec("watchdog_app.cli.top") is not None
-    if known and find_spec("textual") is not None:
+    vendored.use()
+    if find_spec("textual") is not None:
         return own_command(["top"])
     return own_command(["status", "--watch"])
 
