@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -282,3 +283,36 @@ def test_the_driver_is_asked_once_for_all_who_want_to_know(tree, tmp_path):
     runner.run(Facts(tree.machine(fast=True), (sys.executable, "-c", code)))
 
     assert "x" == log.read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_look_leaves_no_child_behind(tmp_path, number):
+    """A framework that is half imported would go on for a minute, with a GiB."""
+    pid_file = tmp_path / "pid"
+    python = fake_python(
+        tmp_path / "venv/bin/python",
+        {"dists": {"torch": "2.13.0", "tensorflow": "2.21.0"}},
+        tensorflow=f"echo $$ >> {pid_file}; sleep 600",
+        torch=f"echo $$ >> {pid_file}; sleep 600",
+    )
+    words = ["-m", "watchdog_app", "doctor", "--only", "framework", "--python", str(python)]
+    doctor = subprocess.Popen(
+        [sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    for _ in range(1200):
+        if pid_file.exists() and pid_file.read_text().endswith("\n"):
+            break
+        time.sleep(0.05)
+
+    doctor.send_signal(number)
+    _, errors = doctor.communicate(timeout=30)
+
+    assert 128 + number == doctor.returncode
+    assert "Traceback" not in errors
+    (pid,) = pid_file.read_text().split()
+    for _ in range(200):
+        if not Path(f"/proc/{pid}").exists() or ") Z " in Path(f"/proc/{pid}/stat").read_text():
+            break
+        time.sleep(0.05)
+    else:
+        raise AssertionError(f"{pid} is still there")

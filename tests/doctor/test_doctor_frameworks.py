@@ -114,6 +114,15 @@ TF = {"tensorflow": "2.18.0", **WHEELS}
             {},
             Target(True, (570, 1), (("GPU 0", (12, 0)),)),
         ),
+        # Code for the first card of a generation runs on its later ones.
+        ({}, {"torch": "1.13.1+cu117"}, {}, Target(True, (570, 1), (("RTX 4090", (8, 9)),))),
+        ({}, {"torch": "2.7.0+cu128"}, {}, Target(True, (580, 95), (("DGX Spark", (12, 1)),))),
+        (
+            {"framework.card-too-new": "error"},
+            {"torch": "1.13.1+cu117"},
+            {},
+            Target(True, (570, 1), (("H100", (9, 0)),)),
+        ),
         ({"framework.cpu-only": "warning"}, {"jax": "0.5.0", "jaxlib": "0.5.0"}, {}, RTX),
         ({}, {"jax": "0.5.0", "jaxlib": "0.5.0", "jax-cuda12-plugin": "0.5.0"}, {}, RTX),
         (
@@ -456,6 +465,8 @@ def test_every_entry_of_the_table_can_be_read():
     table = versions.table()
 
     assert all(part["source"].startswith("https://") and part["date"] for part in table.values())
+    firsts = table["compute_capability"]["first_cuda"]
+    assert all(number.isdigit() and versions.parse(cuda) for number, cuda in firsts.items())
     builds_ = [versions.parse(one["version"]) for one in table["tensorflow"]["build"]]
     assert sorted(builds_) == builds_
     for one in table["tensorflow"]["build"]:

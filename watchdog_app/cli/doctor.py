@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 
@@ -71,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
     groups = [name for name in groups if name not in (args.skip or ())]
     if not groups:
         raise UsageError("--skip leaves no group to look at.")
+    from watchdog_app.doctor import children
     from watchdog_app.doctor.facts import Facts
     from watchdog_app.doctor.finding import Severity
     from watchdog_app.doctor.machine import Machine
@@ -78,9 +80,13 @@ def run(args: argparse.Namespace) -> int:
 
     machine = Machine(python=args.python, fast=args.fast, timeout_s=args.timeout)
     progress = _Progress(wanted=not args.json)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # under nohup SIGHUP stays ignored
+            signal.signal(number, _on_end)
     try:
         report = look_at(Facts(machine, tell=progress.tell), groups)
     finally:
+        children.end_all()
         progress.clear()
     if args.json:
         from watchdog_app.cli.json_output import dumps
@@ -95,6 +101,11 @@ def run(args: argparse.Namespace) -> int:
     code = EXIT_FAILURE if report.count(Severity.ERROR) else EXIT_OK
     sys.stdout.flush()
     return code
+
+
+def _on_end(number: int, _: object) -> None:
+    """End as the signal asks, by way of what has to be left in order."""
+    raise SystemExit(128 + number)
 
 
 def as_json(report: Report, now_unix_s: float) -> dict[str, Any]:

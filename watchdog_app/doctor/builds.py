@@ -107,6 +107,9 @@ def driver_too_old(
 def _card_too_new_or_old(
     environment: Environment, framework: str, target: Target, cuda: Version
 ) -> Iterator[Finding]:
+    answer = environment.frameworks.get(framework)
+    if answer and answer.values.get("arch_list"):
+        return  # the build itself tells what it holds code for
     for name, capability in target.capabilities:
         first = versions.first_cuda(capability)
         shown = f"{name}, compute capability {show(capability)},"

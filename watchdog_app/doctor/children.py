@@ -12,6 +12,7 @@ import os
 import selectors
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,10 @@ from dataclasses import dataclass
 _MOST_BYTES = 1 << 18  # of each stream; the rest is read and dropped
 _AFTER_KILL_S = 0.5
 _AFTER_END_S = 0.3  # what a child has left behind may hold its pipes open
+
+_lock = threading.Lock()
+_live: set[int] = set()  # groups that were started and not yet ended
+_over = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +63,32 @@ def run(
     Run a program to its end or to its deadline.
 
     Raises:
-        OSError: it could not be started.
+        OSError: it could not be started, or all of it is over.
     """
     begun = time.monotonic()
-    child = subprocess.Popen(
-        list(words),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=dict(env),
-        cwd=cwd,
-        start_new_session=True,  # so that its children are ended with it
-        close_fds=True,
-    )
+    with _lock:
+        if _over:
+            raise OSError("the doctor was interrupted")
+        child = subprocess.Popen(
+            list(words),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(env),
+            cwd=cwd,
+            start_new_session=True,  # so that its children are ended with it
+            close_fds=True,
+        )
+        _live.add(child.pid)
     out, err = bytearray(), bytearray()
     try:
         done = _read(child, out, err, begun + timeout_s)
     finally:
         code = child.poll()
         # Also after a good end: what it started must not stay behind.
-        _kill(child.pid)
+        with _lock:
+            _kill(child.pid)
+            _live.discard(child.pid)
         if code is None:
             try:
                 child.wait(_AFTER_KILL_S)
@@ -92,6 +103,20 @@ def run(
         code if done else None,
         time.monotonic() - begun,
     )
+
+
+def end_all() -> None:
+    """
+    Kill whatever still runs, and start nothing more: this process is about to end.
+
+    A session of its own keeps Ctrl-C and a closed terminal from a child, and a framework that
+    is half imported goes on for a minute and with a GiB.
+    """
+    global _over
+    with _lock:
+        _over = True
+        for pid in _live:
+            _kill(pid)
 
 
 def _read(child: subprocess.Popen[bytes], out: bytearray, err: bytearray, end: float) -> bool:

@@ -19,6 +19,7 @@ from watchdog_app.doctor.machine import Machine, Process
 from watchdog_app.errors import UsageError
 from watchdog_app.units import GIB, format_bytes
 
+GIVEN = "--python"  # the source of an environment that was named
 FRAMEWORKS = {"tensorflow": "TensorFlow", "torch": "PyTorch", "jax": "JAX"}
 
 _MARK = "@watchdog-doctor "
@@ -81,7 +82,7 @@ def find(machine: Machine, running: Iterable[Process]) -> list[tuple[str, str]]:
         UsageError: what was given with --python is no interpreter and no environment.
     """
     if machine.python is not None:
-        return [(_given(machine, machine.python), "--python")]
+        return [(_given(machine, machine.python), GIVEN)]
     found: list[tuple[str, str]] = []
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         folder = machine.env.get(variable, "")
@@ -109,7 +110,9 @@ def find(machine: Machine, running: Iterable[Process]) -> list[tuple[str, str]]:
 
 def look(machine: Machine, python: str, source: str) -> Environment:
     """What is installed for an interpreter; nothing is imported."""
-    return Environment(python, source, _probe(machine, python, ["versions"], _VERSIONS_S))
+    # One that was named is waited for: an interpreter on a network disk can need half a minute.
+    limit = machine.timeout_s if source == GIVEN else min(_VERSIONS_S, machine.timeout_s)
+    return Environment(python, source, _probe(machine, python, ["versions"], limit))
 
 
 def not_imported(environment: Environment, reason: str) -> Environment:
@@ -197,12 +200,16 @@ def read(ended: children.Ended) -> Answer:
             error = said["error"]
     if error is None and (ended.code != 0 or not heard):
         last = ended.stderr.strip().splitlines()[-1:]
-        error = ended.ending + (f": {last[0]}" if last and not ended.timed_out else "")
+        error = ended.ending + (f": {last[0].strip()}" if last and not ended.timed_out else "")
+        if ended.code == 0:
+            error = "it ended well and answered nothing, as no Python does"
     return Answer(values, step if error else None, error, ended.stderr)
 
 
 def _given(machine: Machine, word: str) -> str:
     """The interpreter that --python means: a program, a folder, or the name of a conda one."""
+    if not word:
+        raise UsageError("--python names nothing; name an interpreter or its environment.")
     path = os.path.join(machine.cwd, os.path.expanduser(word))
     if os.path.isdir(path):
         python = _in_folder(path)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from watchdog_app.doctor import builds, driver_files, gpu, versions
 from watchdog_app.doctor.builds import Target
-from watchdog_app.doctor.environments import FRAMEWORKS, Answer, Environment
+from watchdog_app.doctor.environments import FRAMEWORKS, GIVEN, Answer, Environment
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine, unchecked
 
@@ -91,12 +91,29 @@ def _located(finding: Finding, environment: Environment) -> Finding:
 def _environment(environment: Environment, target: Target, fast: bool) -> Iterator[Finding]:
     installed = environment.installed
     if installed.error is not None:
-        given = environment.source == "--python"
+        given = environment.source == GIVEN
+        subject = f"The environment of {environment.python} ({environment.source})"
+        if "did not end within" in installed.error:
+            yield unchecked(
+                "framework.environment",
+                subject,
+                installed.error,
+                remedy="Its disk is slow or hangs, or something runs at each start of it "
+                "(sitecustomize). Give it more time.",
+                commands=(
+                    "watchdog doctor --only framework "
+                    f"--python {shlex.quote(environment.python)} --timeout 5min",
+                ),
+                severity=Severity.WARNING,
+            )
+            return
         yield unchecked(
             "framework.environment",
-            f"The environment of {environment.python} ({environment.source})",
+            subject,
             installed.error,
-            remedy="See whether that interpreter starts at all.",
+            remedy="It is older than Python 3.7, which no framework here still runs on."
+            if "SyntaxError" in installed.error
+            else "See whether that interpreter starts at all.",
             commands=(f"{shlex.quote(environment.python)} -c 'import sys; print(sys.version)'",),
             severity=Severity.ERROR if given else Severity.WARNING,
         )

@@ -72,8 +72,8 @@ def newest_tested_tensorflow() -> dict[str, Any]:
 
 
 def first_cuda(capability: Version) -> Version:
-    """The first CUDA whose compiler knows a card of this compute capability; empty: older cards."""
-    return parse(table()["compute_capability"]["first_cuda"].get(show(capability)))
+    """The first CUDA that makes code which runs on such a card; empty: not in the table."""
+    return parse(table()["compute_capability"]["first_cuda"].get(show(capability[:1])))
 
 
 def gone_from(capability: Version, cuda: Version) -> bool:
