@@ -156,9 +156,9 @@ def test_the_chosen_task_stays_chosen_when_the_order_changes():
         app._sort = "ram"
         await show(app, pilot, status(processes=before))
         await pilot.press("up")
-        chosen = app._selected()["pid"]
+        chosen = app.query_one("#tasks").chosen["pid"]
         await show(app, pilot, status(processes=after))
-        assert chosen == app._selected()["pid"]
+        assert chosen == app.query_one("#tasks").chosen["pid"]
         assert ["2", "1"] == column(app, "PID")
 
     drive(steps)
@@ -170,7 +170,7 @@ def test_a_question_is_about_the_task_that_was_chosen_when_it_was_asked():
     async def steps(app, pilot, daemon):
         two = [process(1, "a.py", 3 * GIB), process(2, "b.py", 2 * GIB)]
         await show(app, pilot, status(processes=two))
-        asked_of = str(app._selected()["pid"])
+        asked_of = str(app.query_one("#tasks").chosen["pid"])
         await pilot.press("p")
         rest = [one for one in two if str(one["pid"]) != asked_of]
         await show(app, pilot, status(processes=rest))
@@ -300,7 +300,7 @@ def test_graphics_memory_has_a_column_where_there_is_a_card():
 
     async def steps(app, pilot, daemon):
         await show(app, pilot, status())
-        assert "GPU-MEM" not in app._titles
+        assert "GPU-MEM" not in app.query_one("#tasks").titles
         one = process(1, "gpu.py", GIB, gpu_memory_bytes=512 * MIB)
         await show(app, pilot, status(processes=[one], gpus=[{"index": 0}]))
         assert ["512 MiB"] == column(app, "GPU-MEM")

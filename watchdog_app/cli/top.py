@@ -16,7 +16,8 @@ DESCRIPTION = """\
 Every task with its trend and its time to exhaustion, every limit as a bar with the forecast
 drawn ahead, what is wrong and what to do. Enter draws the last 15 minutes of a task and the
 cone of its forecast; s saves, p pauses, r resumes, e explains, and each asks first. Works over
-ssh and from 80 columns on. Without a daemon it says how to start one, and waits for it."""
+ssh, from 80 columns on, in 16 colours, and where a terminal shows ASCII alone. Without a daemon
+it says how to start one, and waits for it."""
 EPILOG = """\
 examples:
   watchdog top
@@ -51,6 +52,10 @@ def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - every command has th
     if not sys.stderr.isatty():
         # Textual draws on standard error; where that goes into a file, the screen is this one.
         sys.__stderr__ = sys.__stdout__  # type: ignore[misc]
+    from watchdog_app.top.glyphs import prepare
+
+    if sys.__stderr__ is not None:
+        prepare(sys.__stderr__)
     app = TopApp()
     app.run()
     return app.return_code or EXIT_OK

@@ -19,14 +19,19 @@ from textual.widgets import DataTable, Footer, Input, Static
 
 from watchdog_app.cli import figures
 from watchdog_app.cli.text import plain, plain_block
+from watchdog_app.cli.verdict import objects
 from watchdog_app.errors import WatchdogError
 from watchdog_app.top import charts, rows
 from watchdog_app.top.link import Answer, Link
 from watchdog_app.top.past import SPAN_S, Past, ceiling_key, task_key
 from watchdog_app.top.screens import KEYS, Page, Question
+from watchdog_app.top.table import TaskTable
+from watchdog_app.units import format_duration
 
 _START = "The daemon is not running: nothing is watched. Start it with: watchdog start"
 _MOST_SERIES_POINTS = 2000
+_LOOK_S = 1.0
+_SILENT_S = 6.0
 _THEMES = ("ansi-dark", "textual-ansi", "textual-dark")  # by the names of Textual's versions
 
 
@@ -73,8 +78,8 @@ class TopApp(App[None]):
         self._wanted = ""
         self._everything = False
         self._detail = False
-        self._shown: list[dict[str, Any]] = []
-        self._titles: tuple[str, ...] = ()
+        self._came_mono_s = 0.0
+        self._silent = False  # what is said of a loss is that
         self._link = Link(self._status_came, self._lost_came)
 
     def compose(self) -> ComposeResult:
@@ -82,7 +87,7 @@ class TopApp(App[None]):
         yield Static(id="title")
         yield Static(id="lost")
         yield Static(Text("Waiting for the daemon ..."), id="ceilings")
-        yield DataTable[Text](id="tasks", cursor_type="row", zebra_stripes=False)
+        yield TaskTable(id="tasks")
         with Vertical(id="detail"):
             yield Static(id="plot")
         yield Static(id="incidents")
@@ -91,11 +96,11 @@ class TopApp(App[None]):
 
     def on_mount(self) -> None:
         """Begin to follow the daemon."""
-        table = self.query_one("#tasks", DataTable)
-        table.focus()
+        self._table.focus()
         # Sixteen colours, the terminal's own: readable on light and on dark, over ssh too.
         self.theme = next(each for each in _THEMES if each in self.available_themes)
         self._link.start()
+        self.set_interval(_LOOK_S, self._look_at_age)
 
     def on_unmount(self) -> None:
         """Leave the daemon alone."""
@@ -125,11 +130,14 @@ class TopApp(App[None]):
 
     def _take(self, status: dict[str, Any]) -> None:
         self._status = status
+        self._came_mono_s = time.monotonic()
         self._past.add(status)
+        self._silent = False
         self.query_one("#lost").display = False
         self._draw()
 
     def _say_lost(self, message: str) -> None:
+        self._silent = False
         lost = self.query_one("#lost", Static)
         known = "What is shown is old. " if self._status is not None else ""
         text = _START if "not running" in message else plain(message)
@@ -137,6 +145,19 @@ class TopApp(App[None]):
         lost.display = True
         if self._status is None:
             self.query_one("#ceilings", Static).update(Text(""))
+
+    def _look_at_age(self) -> None:
+        """A daemon that is stopped says nothing: then that is said, and not old figures shown."""
+        lost = self.query_one("#lost", Static)
+        if self._status is None or (lost.display and not self._silent):
+            return
+        pace_s = figures.number((self._status.get("daemon") or {}).get("interval_s")) or 1.0
+        seconds = time.monotonic() - self._came_mono_s
+        self._silent = seconds > max(_SILENT_S, 5 * pace_s)
+        if self._silent:
+            silence = f"The daemon has said nothing for {format_duration(seconds)}: it is stopped"
+            lost.update(Text(f"{silence} or overloaded. What is shown is old."))
+            lost.display = True
 
     def _draw(self) -> None:
         status = self._status
@@ -154,31 +175,9 @@ class TopApp(App[None]):
         self._draw_detail(status, columns)
 
     def _draw_tasks(self, status: dict[str, Any], columns: int) -> None:
-        table = self.query_one("#tasks", DataTable)
-        selected = self._selected()
-        has_gpu = bool(status.get("gpus"))
-        titles = rows.heads(columns, has_gpu)
+        titles = rows.heads(columns, bool(status.get("gpus")))
         shown = rows.tasks(status, self._sort, self._wanted, self._everything)
-        cells = [rows.cells(one, titles, columns, self._past) for one in shown]
-        same_rows = [task_key(a) for a in shown] == [task_key(b) for b in self._shown]
-        if titles != self._titles or not same_rows:
-            table.clear(columns=titles != self._titles)
-            if titles != self._titles:
-                for title in titles:
-                    table.add_column(title, key=title)
-            for one, row in zip(shown, cells, strict=True):
-                table.add_row(*row, key=":".join(task_key(one)))
-            self._titles = titles
-        else:
-            for one, row in zip(shown, cells, strict=True):
-                for title, cell in zip(titles, row, strict=True):
-                    # The width follows the longest cell that ever was: a resize starts anew.
-                    table.update_cell(":".join(task_key(one)), title, cell, update_width=True)
-        self._shown = shown
-        if selected is not None:
-            keys = [task_key(one) for one in shown]
-            if task_key(selected) in keys:
-                table.move_cursor(row=keys.index(task_key(selected)), animate=False)
+        self._table.show(shown, titles, columns, self._past)
         left = len(rows.tasks(status, self._sort, "", True)) - len(shown)
         what = f"order: {self._sort}"
         if self._wanted:
@@ -189,22 +188,21 @@ class TopApp(App[None]):
 
     def _draw_detail(self, status: dict[str, Any], columns: int) -> None:
         pane = self.query_one("#detail")
-        task = self._selected()
+        task = self._table.chosen
         pane.display = self._detail and task is not None
         if not pane.display or task is None:
             return
         height = max(6, min(18, self.size.height - 14))
         ceiling = rows.tightest(status, task)
-        title = rows.detail_title(task)
         now = figures.number(status.get("time_unix_s")) or time.time()
         if ceiling is not None and figures.number(ceiling.get("eta_s")) is not None:
             # What is about to end is drawn: the ceiling with its forecast.
-            title.append(f"  {plain(ceiling.get('label') or '')}", style="bold")
+            title = rows.detail_title(task, plain(ceiling.get("label") or ""))
             points = self._past.of(ceiling_key(ceiling))
             limit = figures.number(ceiling.get("limit"))
             picture = charts.plot(points, limit, ceiling, (columns, height - 2))
         else:
-            title.append("  RAM", style="bold")
+            title = rows.detail_title(task, "RAM")
             picture = charts.plot(self._past.of(task_key(task)), None, {}, (columns, height - 2))
         lines = [title, *picture, rows.agent_line(task, now)]
         for line in lines:
@@ -239,10 +237,9 @@ class TopApp(App[None]):
 
     # What the keys do
 
-    def _selected(self) -> dict[str, Any] | None:
-        table = self.query_one("#tasks", DataTable)
-        row = table.cursor_row
-        return self._shown[row] if 0 <= row < len(self._shown) else None
+    @property
+    def _table(self) -> TaskTable:
+        return self.query_one("#tasks", TaskTable)
 
     def on_data_table_row_highlighted(self, _: DataTable.RowHighlighted) -> None:
         """Another task is chosen."""
@@ -260,8 +257,7 @@ class TopApp(App[None]):
 
     def action_move(self, by: int) -> None:
         """Up or down in the table."""
-        table = self.query_one("#tasks", DataTable)
-        table.move_cursor(row=max(0, table.cursor_row + by), animate=False)
+        self._table.move_cursor(row=max(0, self._table.cursor_row + by), animate=False)
 
     def action_sort(self) -> None:
         """The next order."""
@@ -307,7 +303,7 @@ class TopApp(App[None]):
 
     def action_save(self) -> None:
         """A checkpoint of the chosen task, after a question."""
-        task = self._selected()
+        task = self._table.chosen
         if task is None:
             return
         if not task.get("agent"):
@@ -329,7 +325,7 @@ class TopApp(App[None]):
 
     def action_pause(self) -> None:
         """Stop the chosen task where it is, after a question."""
-        task = self._selected()
+        task = self._table.chosen
         if task is None:
             return
         kernel = task.get("kind") in ("notebook", "kernel", "console")
@@ -342,7 +338,7 @@ class TopApp(App[None]):
 
     def action_resume(self) -> None:
         """Let the chosen task go on, after a question."""
-        task = self._selected()
+        task = self._table.chosen
         if task is None:
             return
         if task.get("state") != "paused":
@@ -352,7 +348,7 @@ class TopApp(App[None]):
 
     def action_explain(self) -> None:
         """What was seen and decided, in words."""
-        task = self._selected()
+        task = self._table.chosen
         pid = None if task is None else str(task.get("pid"))
 
         def show(result: Any, error: WatchdogError | None) -> None:
@@ -365,7 +361,9 @@ class TopApp(App[None]):
         self, question: str, detail: str, task: dict[str, Any], method: str, **params: Any
     ) -> None:
         def done(yes: bool | None) -> None:
-            if yes:
+            if yes and self._another(task):
+                self.notify(f"{_name(task)} has ended: nothing was done.", markup=False)
+            elif yes:
                 self.notify(f"{_name(task)}: asked.", timeout=2, markup=False)
                 self._link.ask(
                     method, self._answer(self._told), task=str(task.get("pid")), **params
@@ -373,33 +371,23 @@ class TopApp(App[None]):
 
         self.push_screen(Question(question, detail), done)
 
+    def _another(self, task: dict[str, Any]) -> bool:
+        """Whether its pid belongs to another program by now."""
+        return any(
+            one.get("pid") == task.get("pid") and task_key(one) != task_key(task)
+            for one in objects(self._status or {}, "processes")
+        )
+
     def _told(self, result: Any, error: WatchdogError | None) -> None:
         """What became of a wish."""
         if error is not None:
             self.notify(plain(str(error)), severity="error", timeout=10, markup=False)
             return
-        for text, bad in _outcomes(result if isinstance(result, dict) else {}):
+        for text, bad in rows.outcomes(result if isinstance(result, dict) else {}):
             if bad:
                 self.notify(text, severity="error", timeout=10, markup=False)
             else:
                 self.notify(text, timeout=6, markup=False)
-
-
-def _outcomes(result: dict[str, Any]) -> list[tuple[str, bool]]:
-    """Each thing that was done, in a sentence, and whether it failed."""
-    found: list[tuple[str, bool]] = []
-    for one in result.get("requests") or []:
-        name = plain(one.get("name") or "?")
-        if one.get("status") == "done":
-            found.append((f"{name}: saved step {figures.whole(one.get('step'))}.", False))
-        else:
-            found.append((f"{name}: {plain(one.get('detail') or one.get('status'))}", True))
-    for one in result.get("resumed") or []:
-        found.append((f"{plain(one.get('name') or '?')} goes on.", False))
-    found += [(plain(text), True) for text in result.get("failures") or []]
-    if "pids" in result and "name" in result:
-        found.append((f"{plain(result['name'])} is paused; r lets it go on.", False))
-    return found
 
 
 def _name(task: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ a word or a mark as well, the forecast has its own character.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -52,14 +53,13 @@ def sparkline(points: Sequence[Point], columns: int) -> str:
     """
     if not points or columns < 1:
         return " " * max(0, columns)
-    begin, end = points[0][0], points[-1][0]
-    span = max(end - begin, 1e-9)
-    cells: list[list[float]] = [[] for _ in range(columns)]
-    for at, used, _ in points:
-        cells[min(columns - 1, int((at - begin) / span * columns))].append(used)
+    times, used = [point[0] for point in points], [point[1] for point in points]
+    begin, span = times[0], max(times[-1] - times[0], 1e-9)
+    edges = [bisect_left(times, begin + span * cell / columns) for cell in range(columns)]
     values: list[float] = []
-    for cell in cells:
-        values.append(max(cell) if cell else (values[-1] if values else points[0][1]))
+    for first, last in zip(edges, [*edges[1:], len(used)], strict=True):
+        # Its highest; where nothing was seen, it stayed as it was.
+        values.append(max(used[first:last]) if first < last else (values or used)[-1])
     low, high = min(values), max(values)
     if high - low < 0.01 * max(abs(high), 1.0):
         return _SPARKS[0] * columns

@@ -12,7 +12,7 @@ from watchdog_app.cli import figures
 from watchdog_app.cli.ceiling_lines import chosen
 from watchdog_app.cli.task_table import SORTS, folded, ordered
 from watchdog_app.cli.text import plain, shorten, width
-from watchdog_app.cli.verdict import objects
+from watchdog_app.cli.verdict import objects, worst_stage
 from watchdog_app.top import charts
 from watchdog_app.top.past import Past, task_key
 from watchdog_app.units import format_duration
@@ -44,11 +44,11 @@ def tasks(status: Json, sort: str, wanted: str, everything: bool) -> list[Json]:
     return found if everything else folded(found)[0]
 
 
-def cells(task: Json, titles: Sequence[str], columns: int, past: Past) -> list[Text]:
-    """One row of the table."""
+def cells(task: Json, titles: Sequence[str], columns: int, past: Past | None) -> list[Text]:
+    """One row of the table; without its trend where `past` is None: nobody sees it now."""
     wide = columns >= _WIDE
     style = charts.text_style_of(task.get("stage"))
-    points = past.of(task_key(task))
+    points = past.of(task_key(task)) if past is not None else ()
     made = {
         "PID": Text(figures.whole(task.get("pid")), justify="right"),
         "TASK": _name(task, _room(titles, columns), style),
@@ -86,7 +86,7 @@ def _name(task: Json, room: int, style: str) -> Text:
 def _state(task: Json) -> Text:
     agent = task.get("agent") or {}
     if task.get("state") == "paused":
-        return Text("⏸ paused" if task.get("paused_by_watchdog") else "stopped", style="bold")
+        return Text("paused" if task.get("paused_by_watchdog") else "stopped", style="bold")
     if agent.get("saving"):
         return Text("saving", style="bold magenta")
     if agent.get("training"):
@@ -173,13 +173,16 @@ def incident_rows(status: Json, columns: int, most: int) -> list[Text]:
         text = Text(f"not watched: {plain(one.get('message') or '')}", style="dim")
         text.truncate(columns, overflow="ellipsis")
         lines.append(text)
+    if not lines and worst_stage(status) != "ok":
+        lines.append(Text("Something grows and is watched closely; it is no danger yet."))
     return lines[:most] or [Text("Nothing is about to run out.", style="green")]
 
 
-def detail_title(task: Json) -> Text:
-    """What the plot is of."""
+def detail_title(task: Json, of_what: str) -> Text:
+    """Whose the plot is and of what; both before the reason, which is cut first."""
     text = Text(plain(task.get("name") or "?"), style="bold")
     text.append(f"  pid {figures.whole(task.get('pid'))}", style="dim")
+    text.append(f"  {of_what}", style="bold")
     why = task.get("why")
     if why:
         text.append(f"  {plain(why)}")
@@ -206,6 +209,23 @@ def agent_line(task: Json, now_unix_s: float) -> Text:
     else:
         parts.append("no rescue yet")
     return Text(", ".join(parts), style="dim")
+
+
+def outcomes(result: Json) -> list[tuple[str, bool]]:
+    """Each thing that was done, in a sentence, and whether it failed."""
+    found: list[tuple[str, bool]] = []
+    for one in result.get("requests") or []:
+        name = plain(one.get("name") or "?")
+        if one.get("status") == "done":
+            found.append((f"{name}: saved step {figures.whole(one.get('step'))}.", False))
+        else:
+            found.append((f"{name}: {plain(one.get('detail') or one.get('status'))}", True))
+    for one in result.get("resumed") or []:
+        found.append((f"{plain(one.get('name') or '?')} goes on.", False))
+    found += [(plain(text), True) for text in result.get("failures") or []]
+    if "pids" in result and "name" in result:
+        found.append((f"{plain(result['name'])} is paused; r lets it go on.", False))
+    return found
 
 
 def next_sort(sort: str) -> str:

@@ -1,0 +1,72 @@
+"""
+The view on a terminal that shows no Unicode: each character that it lacks becomes a plain one.
+
+Done where the text is encoded, so that it holds for whatever the library draws as well, and one
+for one, so that nothing is shifted.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import os
+import unicodedata
+from collections.abc import Mapping
+from typing import TextIO
+
+ERRORS = "watchdog.plain_glyphs"
+
+_POOR = frozenset(("linux",))  # the console's font has neither trends nor dots
+
+_PLAIN = {
+    **dict.fromkeys("█▇▆▅", "#"),
+    **dict.fromkeys("▄▃", "="),
+    **dict.fromkeys("▂▁", "_"),
+    **dict.fromkeys("▒▓", "+"),
+    "░": ".",
+    **dict.fromkeys("─━═", "-"),
+    **dict.fromkeys("│┃║▌▐▎▊", "|"),
+    **dict.fromkeys("┤├┼┬┴╭╮╰╯┌┐└┘╴╶", "+"),
+    "·": "~",  # watch
+    "▲": "^",
+    "■": "@",
+    "…": "~",
+    **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-"),
+    **dict.fromkeys("\u2018\u2019", "'"),
+    **dict.fromkeys("\u201c\u201d", '"'),
+    "°": " ",
+    "\u00d7": "x",
+    "↑": "^",
+    "↓": "v",
+}
+
+
+def plain_glyph(char: str) -> str:
+    """ASCII of the same width for a character; `?` where nothing resembles it."""
+    known = _PLAIN.get(char)
+    if known is not None:
+        return known
+    if "\u2800" <= char <= "\u28ff":  # the dots of a plot
+        return "*" if char > "\u2800" else " "
+    if unicodedata.category(char) in ("Mn", "Me"):
+        return ""
+    letter = unicodedata.normalize("NFKD", char)[:1]
+    if letter.isascii() and letter.isprintable():
+        return letter
+    return "??" if unicodedata.east_asian_width(char) in "WF" else "?"
+
+
+def prepare(stream: TextIO, env: Mapping[str, str] = os.environ) -> None:
+    """Have a stream write what its terminal can show."""
+    encoding = (stream.encoding or "ascii").lower().replace("_", "-")
+    poor = env.get("TERM", "") in _POOR
+    if not isinstance(stream, io.TextIOWrapper) or (encoding.startswith("utf") and not poor):
+        return
+    codecs.register_error(ERRORS, _replaced)
+    stream.reconfigure(encoding="ascii" if poor else None, errors=ERRORS)
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(map(plain_glyph, error.object[error.start : error.end])), error.end
