@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,8 +21,9 @@ from watchdog_app.desktop.placements import (
     autostart_path,
     placements,
     quoted,
+    unit_path,
 )
-from watchdog_app.errors import WatchdogError
+from watchdog_app.errors import UsageError, WatchdogError
 
 COMMAND = "/home/me/my tools/bin/watchdog"
 
@@ -117,6 +119,107 @@ def test_a_file_of_somebody_else_is_refused_and_one_changed_since_is_left(env, l
     assert "mine again" == foreign.read_text()
 
 
+def test_with_force_a_file_of_somebody_else_is_set_aside_and_comes_back(ledger, tmp_path):
+    """Also a link of a dotfiles manager's, and with it what it leads to."""
+    kept, link, plain = tmp_path / "dotfiles", tmp_path / "link", tmp_path / "plain"
+    kept.write_text("in the repository")
+    link.symlink_to(kept)
+    plain.write_text("mine")
+    before = everything_below(tmp_path)
+    wanted = [Placement(str(link), b"ours"), Placement(str(plain), b"ours")]
+
+    ledger.place(wanted, force=True)
+    ledger.place(wanted, force=True)  # what is set aside is theirs still, not ours
+    assert ("ours", "ours", False) == (link.read_text(), plain.read_text(), link.is_symlink())
+    ledger.take_away()
+
+    assert ("in the repository", "mine") == (kept.read_text(), plain.read_text())
+    assert link.readlink() == kept
+    assert before == everything_below(tmp_path)
+
+
+def test_a_file_that_was_the_same_before_is_left_where_it_is(ledger, tmp_path):
+    """pipx links completions by itself: what we did not write is not ours to remove."""
+    original, link = tmp_path / "original", tmp_path / "link"
+    original.write_text("complete -F _watchdog watchdog")
+    link.symlink_to(original)
+
+    report = ledger.place([Placement(str(link), original.read_bytes())])
+    gone = ledger.take_away()
+
+    assert ([str(link)], []) == (report.unchanged, gone.removed)
+    assert link.is_symlink()
+
+
+def test_a_file_of_ours_that_was_made_into_a_link_stays_its_users(ledger, tmp_path):
+    """Adopted into a dotfiles repository: neither written over at an upgrade, nor removed."""
+    place, kept = tmp_path / "unit", tmp_path / "repository"
+    ledger.place([Placement(str(place), b"1")])
+    place.rename(kept)
+    place.symlink_to(kept)
+
+    with pytest.raises(WatchdogError, match="not ours"):
+        ledger.place([Placement(str(place), b"2")])
+    gone = ledger.take_away()
+
+    assert [str(place)] == gone.kept
+    assert "1" == kept.read_text()
+    assert place.is_symlink()
+
+
+def test_folders_that_are_links_are_followed_and_stay(env, ledger, tmp_path):
+    """~/.config in a dotfiles repository."""
+    home, kept = tmp_path / "home", tmp_path / "dotfiles/config"
+    kept.mkdir(parents=True)
+    home.mkdir()
+    (home / ".config").symlink_to(kept)
+
+    ledger.place(placements(env, COMMAND))
+    assert (kept / "systemd/user" / DAEMON_UNIT).is_file()
+    ledger.take_away()
+
+    assert [] == list(kept.iterdir())
+    assert (home / ".config").is_symlink()
+
+
+@pytest.mark.parametrize("kind", ["fifo", "folder", "dangling"])
+def test_what_is_no_plain_file_is_in_the_way(kind, ledger, tmp_path):
+    """Never read, which would wait, and never written over."""
+    path = tmp_path / "entry"
+    {
+        "fifo": lambda: os.mkfifo(path),
+        "folder": path.mkdir,
+        "dangling": lambda: path.symlink_to(tmp_path / "nothing"),
+    }[kind]()
+
+    with pytest.raises(WatchdogError, match="not ours"):
+        ledger.place([Placement(str(path), b"ours")])
+
+
+def test_a_folder_that_leads_nowhere_is_named(env, ledger, tmp_path):
+    """~/.config on a disk that is not mounted; and nothing is left lying about."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / ".config").symlink_to("/not/mounted")
+
+    with pytest.raises(WatchdogError, match=r"\.config.*a link to /not/mounted"):
+        ledger.place(placements(env, COMMAND))
+    ledger.take_away()
+
+    assert {".config"} == everything_below(home)
+
+
+def test_where_nothing_can_be_written_nothing_is_left(env, tmp_path):
+    """The ledger's own folder is in the way: no file without an entry, no folder either."""
+    (tmp_path / "state").write_text("no folder")
+    home = tmp_path / "home"
+
+    with pytest.raises(WatchdogError, match="could not be written"):
+        Ledger(str(tmp_path / "state/desktop.json")).place(placements(env, COMMAND))
+
+    assert not home.exists()
+
+
 def test_a_newer_version_takes_the_place_of_an_older(ledger, tmp_path):
     """What we wrote ourselves may be written over."""
     path = str(tmp_path / "unit")
@@ -162,6 +265,88 @@ def test_each_is_started_at_login_in_one_way_only(env, ledger, systemd, daemon, 
     assert (None, None) == (login.way(DAEMON_UNIT), login.way(TRAY_UNIT))
 
 
+def test_a_unit_that_was_enabled_before_us_stays_enabled(env, ledger):
+    """What is undone is what we did."""
+    systemd = Systemd()
+    system = Path(unit_path(env, DAEMON_UNIT))
+    system.parent.mkdir(parents=True)
+    system.write_text("[Service]\n")  # their own: not placed by us
+    Path(unit_path(env, TRAY_UNIT)).write_text("[Service]\n")
+    systemd.enabled.add(DAEMON_UNIT)
+    login = LoginStart(env, COMMAND, ledger, systemd)
+
+    login.enable()
+    assert {DAEMON_UNIT, TRAY_UNIT} == systemd.enabled
+    login.undo()
+
+    assert {DAEMON_UNIT} == systemd.enabled
+
+
+def test_an_enabled_unit_of_ours_leaves_no_link_behind(env, ledger):
+    """Enabled by hand after install-desktop: its file goes, so it is disabled."""
+    systemd = Systemd()
+    ledger.place(placements(env, COMMAND))
+    systemd.enabled.add(TRAY_UNIT)
+
+    LoginStart(env, COMMAND, ledger, systemd).undo()
+
+    assert set() == systemd.enabled
+
+
+def test_moving_to_a_desktop_without_systemd_ends_the_unit(env, ledger):
+    """From GNOME to XFCE: by the entry, and no longer by the unit as well."""
+    systemd = Systemd()
+    ledger.place(placements(env, COMMAND))
+    login = LoginStart(env, COMMAND, ledger, systemd)
+    login.enable()
+
+    systemd.graphical = False
+    login.enable()
+
+    assert {DAEMON_UNIT} == systemd.enabled
+    assert Way.AUTOSTART is login.way(TRAY_UNIT)
+
+
+@pytest.mark.parametrize("line", ["Hidden=true", "X-GNOME-Autostart-enabled=false"])
+def test_an_entry_that_the_desktops_settings_switched_off_counts_as_off(env, ledger, line):
+    """And a click on "Start at login" switches it on again, and off, and away."""
+    login = LoginStart(env, COMMAND, ledger, Systemd(running=False))
+    login.enable([TRAY_UNIT])
+    entry = Path(autostart_path(env, TRAY_UNIT))
+    entry.write_text(entry.read_text() + line + "\n")
+
+    assert login.way() is None
+    login.enable([TRAY_UNIT])
+    assert Way.AUTOSTART is login.way()
+    entry.write_text(entry.read_text() + "X-MATE-Autostart-Delay=5\n")
+    login.disable([TRAY_UNIT])
+
+    assert not entry.exists()
+
+
+def test_somebody_elses_entry_is_named_where_it_starts_us_as_well(env, ledger):
+    """Copied there by hand: switching off would switch nothing off, so it is said."""
+    entry = Path(autostart_path(env, TRAY_UNIT))
+    entry.parent.mkdir(parents=True)
+    entry.write_text("[Desktop Entry]\nExec=watchdog tray\n")
+    login = LoginStart(env, COMMAND, ledger, Systemd(running=False))
+
+    with pytest.raises(WatchdogError, match="not placed by watchdog"):
+        login.disable([TRAY_UNIT])
+
+    assert entry.exists()
+
+
+def test_an_entry_follows_the_program_when_it_moves(env, ledger):
+    """From pip to pipx: the old path would start nothing."""
+    LoginStart(env, COMMAND, ledger, Systemd(running=False)).enable([TRAY_UNIT])
+
+    LoginStart(env, "/new/watchdog", ledger, Systemd(running=False)).renew()
+
+    assert "Exec=/new/watchdog tray\n" in Path(autostart_path(env, TRAY_UNIT)).read_text()
+    assert not os.path.exists(autostart_path(env, DAEMON_UNIT))
+
+
 def test_a_user_who_starts_by_unit_is_freed_of_an_older_autostart_entry(env, ledger):
     """Never both: a second daemon would refuse to start."""
     LoginStart(env, COMMAND, ledger, Systemd(running=False)).enable()
@@ -198,6 +383,67 @@ def test_what_starts_at_login_names_the_program_in_full(env, tmp_path):
 def test_words_of_an_exec_line_are_quoted(word, written):
     """Desktop Entry Specification, the Exec key."""
     assert written == quoted(word)
+
+
+@pytest.mark.parametrize("folder", ["plain", "a b", "ä→ö", "100%", "a$b", "a'b", 'a"b', "a\\b;c"])
+def test_systemd_finds_the_program_in_any_folder(folder, tmp_path):
+    """systemd-analyze reads the unit, and the program that it names is there and is run."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed: run packaging/setup.sh test")
+    program = tmp_path / folder / "watchdog"
+    program.parent.mkdir()
+    program.symlink_to("/bin/true")
+    (unit,) = (
+        each for each in placements({"HOME": str(tmp_path)}, str(program))
+        if each.path.endswith(DAEMON_UNIT)
+    )  # fmt: skip
+    (tmp_path / DAEMON_UNIT).write_bytes(unit.content)
+
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--user", "--man=no", str(tmp_path / DAEMON_UNIT)],
+        env={"XDG_RUNTIME_DIR": str(tmp_path), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert (0, []) == (
+        done.returncode,
+        [line for line in done.stderr.splitlines() if DAEMON_UNIT in line],
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/home/me/.cache/uv/archive/bin/watchdog", "uv tool install"),
+        ("/var/tmp/cache of mine/bin/watchdog", "uv tool install"),
+        ("/home/me/new\nline/watchdog", "characters"),
+        ("/home/me/\udcff/watchdog", "characters"),
+    ],
+)
+def test_a_program_that_login_could_not_start_is_refused(path, said, monkeypatch):
+    """One in a cache that is emptied, one with a name that no entry can hold."""
+    from watchdog_app.cli.install_desktop import lasting
+
+    monkeypatch.setenv("XDG_CACHE_HOME", "/var/tmp/cache of mine")
+
+    with pytest.raises(UsageError, match=said):
+        lasting(path)
+    assert "/home/me/.local/bin/watchdog" == lasting("/home/me/.local/bin/watchdog")
+
+
+def test_root_of_sudo_is_sent_back_to_the_user(tmp_path):
+    """Files of root's in a home could not be removed by whose home it is."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can be root")
+    env = {**os.environ, "HOME": str(tmp_path), "SUDO_UID": "1000"}
+
+    done = subprocess.run(
+        [sys.executable, "-m", "watchdog_app", "install-desktop"],
+        env=env, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+    assert (2, set()) == (done.returncode, everything_below(tmp_path))
+    assert "without sudo" in done.stderr
 
 
 def test_the_commands_place_and_take_away(tmp_path):

@@ -33,14 +33,17 @@ exit codes: 0 placed, 1 failure or a file of yours is in the way, 2 usage"""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to place."""
     parser.add_argument("--login", action="store_true", help="start at every login, too")
-    parser.add_argument("--force", action="store_true", help="write over files that are not ours")
+    parser.add_argument(
+        "--force", action="store_true", help="set files in the way aside until uninstall-desktop"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the paths, and write nothing")
 
 
 def run(args: argparse.Namespace) -> int:
     """Place the files."""
+    from watchdog_app.cli.text import plain
     from watchdog_app.desktop.login import UNITS, LoginStart
-    from watchdog_app.desktop.placements import placements
+    from watchdog_app.desktop.placements import autostart_path, placements
 
     if sys.platform in ("win32", "darwin"):
         raise UsageError(
@@ -51,13 +54,21 @@ def run(args: argparse.Namespace) -> int:
     wanted = placements(os.environ, command)
     if args.dry_run:
         for each in wanted:
-            print(each.path)
+            print(plain(each.path))
         return EXIT_OK
+    _refuse_root_of_another()
     ledger = open_ledger()
     report = ledger.place(wanted, force=args.force)
+    autostart = {autostart_path(os.environ, unit) for unit in UNITS}
+    stale = set(ledger.files) - {each.path for each in wanted} - autostart
+    ledger.take_away(sorted(stale))  # of an older version
     login = LoginStart(os.environ, command, ledger)
+    login.renew()
     login.reload()
-    print(f"{len(report.written)} files placed, {len(report.unchanged)} were there already.")
+    if wanted:
+        print(f"{len(report.written)} files placed, {len(report.unchanged)} were there already.")
+    else:
+        print("Menu entry, icons, units and completions are installed for every user already.")
     if args.login:
         for unit, way in login.enable(UNITS).items():
             print(f"{unit.removesuffix('.service')} starts at login, by {way.value}.")
@@ -73,7 +84,7 @@ def open_ledger() -> Ledger:
     from watchdog_app import paths
     from watchdog_app.desktop.install import Ledger
 
-    return Ledger(os.path.join(paths.state_dir(), "desktop.json"))
+    return Ledger(os.path.abspath(os.path.join(paths.state_dir(), "desktop.json")))
 
 
 def program() -> str:
@@ -85,14 +96,47 @@ def program() -> str:
     """
     import shutil
 
+    typed = sys.argv[0] if os.path.basename(sys.argv[0]) == "watchdog" else None
     beside = os.path.join(os.path.dirname(sys.executable), "watchdog")
-    typed = os.path.abspath(sys.argv[0])
-    if os.path.basename(typed) == "watchdog" and os.access(typed, os.X_OK):
-        return typed
-    for candidate in (beside, shutil.which("watchdog")):
+    for candidate in (typed, beside, shutil.which("watchdog")):
         if candidate and os.access(candidate, os.X_OK):
-            return os.path.abspath(candidate)
+            return lasting(os.path.abspath(candidate))
     raise UsageError(
         "The program `watchdog` was found neither beside this Python nor in PATH, and what starts "
         "at login must name it. Install watchdog with pip, pipx or uv, then try again."
     )
+
+
+def lasting(path: str) -> str:
+    """
+    The path, where what starts at login will find it and can name it.
+
+    Raises:
+        UsageError: it will not, or cannot.
+    """
+    if not path.isprintable():
+        raise UsageError(
+            f"The path of this program, {path!r}, holds characters that no menu entry can hold. "
+            "Install watchdog somewhere else."
+        )
+    caches = [os.environ.get(name, "") for name in ("XDG_CACHE_HOME", "UV_CACHE_DIR")]
+    in_cache = any(os.path.isabs(each) and path.startswith(each + os.sep) for each in caches)
+    if in_cache or ".cache" in path.split(os.sep):
+        raise UsageError(
+            f"This watchdog lies in a cache, {path}, and goes when that is emptied. Install it to "
+            "stay: pipx install watchdog-app, or uv tool install watchdog-app"
+        )
+    return path
+
+
+def _refuse_root_of_another() -> None:
+    """Files of root's in a user's home could not be removed by that user."""
+    if os.geteuid() != 0:
+        return
+    home = os.path.expanduser("~")
+    owner = os.stat(home).st_uid if os.path.isdir(home) else 0
+    if os.environ.get("SUDO_UID", "0") != "0" or owner != 0:
+        raise UsageError(
+            "This is root, and menus and login belong to the user whose desktop it is. Run it as "
+            "that user, without sudo."
+        )

@@ -34,12 +34,12 @@ def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - every command has th
     from watchdog_app.desktop.login import LoginStart
 
     ledger = open_ledger()
-    if not ledger.files:
+    if not ledger.files and not ledger.enabled:
         print("Nothing was placed for this user.")
         return EXIT_OK
     before = len(ledger.files)
     login = LoginStart(os.environ, "watchdog", ledger)
-    login.disable()
+    login.undo()
     report = ledger.take_away()
     login.reload()
     print(f"{before - len(report.kept)} files removed.")

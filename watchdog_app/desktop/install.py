@@ -2,23 +2,24 @@
 Placing files so that every one of them can be taken away again.
 
 A ledger beside the journal says what was written. A file that somebody changed since is left
-where it is; one that was there before and is not ours is refused.
+where it is; one that was there before and is not ours is refused, or with `force` set aside
+until ours goes.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import tempfile
+import stat
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from watchdog_app.desktop.placements import Placement
+from watchdog_app.desktop.whole_files import digest, read_plain, write_whole
 from watchdog_app.errors import WatchdogError
 
 _VERSION = 1
+_SET_ASIDE = ".before-watchdog"
 
 
 @dataclass(slots=True)
@@ -33,16 +34,21 @@ class Report:
 
 class Ledger:
     """
-    What we placed: path and checksum, and the folders that we made for it.
+    What we placed: path and checksum, the folders that we made for it, the units we enabled.
 
     Args:
         path: of the ledger's file; it need not exist.
+
+    Raises:
+        WatchdogError: it cannot be read.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._files: dict[str, str] = {}
         self._folders: list[str] = []
+        self._set_aside: dict[str, str] = {}
+        self._enabled: list[str] = []
         self._read()
 
     @property
@@ -50,12 +56,35 @@ class Ledger:
         """Paths that we placed and have not taken away."""
         return tuple(self._files)
 
+    @property
+    def enabled(self) -> tuple[str, ...]:
+        """Units that were not enabled before we enabled them."""
+        return tuple(self._enabled)
+
+    def note_enabled(self, unit: str, on: bool) -> None:
+        """
+        Remember that we enabled a unit, or that it is no longer.
+
+        Raises:
+            WatchdogError: that cannot be written down.
+        """
+        if on == (unit in self._enabled):
+            return
+        if on:
+            self._enabled.append(unit)
+        else:
+            self._enabled.remove(unit)
+        try:
+            self._write()
+        except OSError as error:
+            raise _not_written(error) from error
+
     def place(self, wanted: Iterable[Placement], force: bool = False) -> Report:
         """
-        Write these files; what is there already and the same is left.
+        Write these files. One that is there already and the same is left, and is not ours.
 
         Args:
-            force: write over files that are not ours, too.
+            force: write in the place of files that are not ours, too, which are set aside.
 
         Raises:
             WatchdogError: a file of somebody else's is in the way, or nothing can be written.
@@ -68,70 +97,102 @@ class Ledger:
         report = Report()
         try:
             for each in wanted:
-                if _read(each.path) == each.content:
-                    report.unchanged.append(each.path)
-                    self._files[each.path] = _digest(each.content)
-                    continue
-                self._make_folder(os.path.dirname(each.path))
-                # Written down first: what a crash leaves behind can be taken away all the same.
-                self._files[each.path] = _digest(each.content)
-                self._write()
-                _write_whole(each.path, each.content)
-                report.written.append(each.path)
+                self._place(each, report, force)
             self._write()
         except OSError as error:
-            with suppress(OSError):
+            try:
                 self._write()
-            raise WatchdogError(
-                f"{error.filename or 'A file'} could not be written: {error.strerror}. What was "
-                "placed so far is taken away by: watchdog uninstall-desktop"
-            ) from error
+            except OSError:
+                self._remove_folders()  # nothing can be written down: leave nothing
+            raise _not_written(error) from error
         return report
 
-    def take_away(self, paths: Sequence[str] | None = None) -> Report:
+    def take_away(self, paths: Sequence[str] | None = None, even_changed: bool = False) -> Report:
         """
         Remove what we placed, and the folders that we made and that are empty again.
 
         Args:
             paths: only these; None: everything, the ledger itself included.
+            even_changed: those that somebody changed since as well.
+
+        Raises:
+            WatchdogError: one could not be removed; the rest is still known.
         """
         report = Report()
         if paths is not None and not set(paths) & self._files.keys():
             return report
-        for path in list(self._files) if paths is None else list(paths):
-            digest = self._files.get(path)
-            content = None if digest is None else _read(path)
-            if content is None:
-                self._files.pop(path, None)
-                continue
-            if _digest(content) != digest:
-                report.kept.append(path)
-                del self._files[path]  # it is its user's now
-                continue
-            try:
-                os.unlink(path)
-            except OSError as error:
-                raise WatchdogError(f"{path} could not be removed: {error.strerror}.") from error
-            del self._files[path]
-            report.removed.append(path)
-        if paths is not None:
-            self._remove_folders()
-            self._write()
-        else:
-            with suppress(FileNotFoundError):
-                os.unlink(self._path)
-            self._remove_folders()
+        try:
+            for path in list(self._files) if paths is None else list(paths):
+                if path in self._files:
+                    self._take(path, report, even_changed)
+            if paths is None:
+                with suppress(FileNotFoundError):
+                    os.unlink(self._path)
+                self._enabled.clear()
+                self._remove_folders()
+            else:
+                self._remove_folders()
+                self._write()
+        except OSError as error:
+            with suppress(OSError):
+                self._write()
+            raise WatchdogError(
+                f"{error.filename or 'A file'} could not be removed: {error.strerror}."
+            ) from error
         return report
 
-    def _refuse_foreign(self, wanted: Placement) -> None:
-        there = _read(wanted.path)
-        if there is None or there == wanted.content:
+    def _place(self, wanted: Placement, report: Report, force: bool) -> None:
+        path, known = wanted.path, wanted.path in self._files
+        same = read_plain(path) == wanted.content
+        # With force also what an earlier ledger, lost since, has placed: else it stayed for ever.
+        if same and (known or not force or os.path.islink(path)):
+            report.unchanged.append(path)
+            if known:
+                self._files[path] = digest(wanted.content)
             return
-        if self._files.get(wanted.path) != _digest(there):
-            raise WatchdogError(
-                f"{wanted.path} exists and is not ours, or was changed since. Nothing was written. "
-                "Move it away, or write over it with: watchdog install-desktop --force"
-            )
+        self._make_folder(os.path.dirname(path))
+        foreign = not same and os.path.lexists(path) and (not known or os.path.islink(path))
+        aside = path + _SET_ASIDE
+        if foreign and not os.path.lexists(aside):
+            self._set_aside[path] = aside
+        # Written down first: what a crash leaves behind can be taken away all the same.
+        self._files[path] = digest(wanted.content)
+        self._write()
+        if self._set_aside.get(path) == aside and not os.path.lexists(aside):
+            os.rename(path, aside)
+        write_whole(path, wanted.content)
+        (report.unchanged if same else report.written).append(path)
+
+    def _take(self, path: str, report: Report, even_changed: bool) -> None:
+        expected = self._files[path]
+        # What was made into a link is in its user's hands, wherever it leads.
+        linked = os.path.islink(path)
+        content = None if linked else read_plain(path)
+        if linked or (content is not None and digest(content) != expected and not even_changed):
+            report.kept.append(path)
+        else:
+            if content is not None:
+                os.unlink(path)
+                report.removed.append(path)
+            aside = self._set_aside.get(path, "")
+            if aside and os.path.lexists(aside):
+                os.rename(aside, path)
+        self._set_aside.pop(path, None)
+        del self._files[path]
+
+    def _refuse_foreign(self, wanted: Placement) -> None:
+        path = wanted.path
+        if not os.path.lexists(path):
+            return
+        there = read_plain(path)
+        ours = not os.path.islink(path) and there is not None
+        if there == wanted.content or (ours and self._files.get(path) == digest(there or b"")):
+            return
+        raise WatchdogError(
+            f"{path} exists and is not ours, or was changed since. Nothing was written. "
+            "Move it away, or have it set aside until watchdog goes, with: "
+            "watchdog install-desktop --force"
+        )
 
     def _make_folder(self, folder: str, mode: int = 0o755) -> None:
         missing = []
@@ -144,14 +205,19 @@ class Ledger:
                 self._folders.append(each)
 
     def _read(self) -> None:
-        content = _read(self._path)
+        from json import loads
+
+        content = read_plain(self._path)
         if content is None:
             return
         try:
-            value = json.loads(content)
+            value = loads(content)
             files, folders = value["files"], value["folders"]
-            self._files = {str(path): str(digest) for path, digest in files.items()}
+            self._files = {str(path): str(sum_) for path, sum_ in files.items()}
             self._folders = [str(folder) for folder in folders]
+            aside = value.get("set_aside", {})
+            self._set_aside = {str(path): str(where) for path, where in aside.items()}
+            self._enabled = [str(unit) for unit in value.get("enabled", [])]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise WatchdogError(
                 f"{self._path} is damaged: what was placed on this desktop is not known. Remove "
@@ -159,9 +225,17 @@ class Ledger:
             ) from error
 
     def _write(self) -> None:
+        from json import dumps
+
         self._make_folder(os.path.dirname(self._path), 0o700)
-        value = {"version": _VERSION, "files": self._files, "folders": self._folders}
-        _write_whole(self._path, (json.dumps(value, indent=1) + "\n").encode())
+        value = {
+            "version": _VERSION,
+            "files": self._files,
+            "folders": self._folders,
+            "set_aside": self._set_aside,
+            "enabled": self._enabled,
+        }
+        write_whole(self._path, (dumps(value, indent=1) + "\n").encode())
 
     def _remove_folders(self) -> None:
         """Those that we made, deepest first, where nothing else lies in them."""
@@ -171,31 +245,13 @@ class Ledger:
                 self._folders.remove(folder)
 
 
-def _read(path: str) -> bytes | None:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise WatchdogError(f"{path} could not be read: {error.strerror}.") from error
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _write_whole(path: str, content: bytes) -> None:
-    """All of it or nothing: under another name, on the disk, then renamed."""
-    fd, temporary = tempfile.mkstemp(prefix=".watchdog-", dir=os.path.dirname(path))
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
+def _not_written(error: OSError) -> WatchdogError:
+    path = str(error.filename or "A file")
+    why = str(error.strerror)
+    with suppress(OSError):
+        if stat.S_ISLNK(os.lstat(path).st_mode) and not os.path.exists(path):
+            why = f"it is a link to {os.readlink(path)}, which is not there"
+    return WatchdogError(
+        f"{path} could not be written: {why}. What was placed so far is taken away by: "
+        "watchdog uninstall-desktop"
+    )

@@ -20,10 +20,17 @@ from watchdog_app.desktop.placements import (
     autostart_path,
     unit_path,
 )
+from watchdog_app.desktop.whole_files import read_plain
 from watchdog_app.errors import WatchdogError
 
 UNITS = (DAEMON_UNIT, TRAY_UNIT)
-_SYSTEM_UNITS = ("/usr/lib/systemd/user", "/etc/systemd/user", "/usr/local/lib/systemd/user")
+_SYSTEM_UNITS = (
+    "/usr/lib/systemd/user",
+    "/etc/systemd/user",
+    "/usr/local/lib/systemd/user",
+    "/usr/share/systemd/user",
+    "/usr/local/share/systemd/user",
+)
 _PATIENCE_S = 20.0
 
 # Runs `systemctl --user ...`: its exit status and what it printed.
@@ -80,9 +87,9 @@ class LoginStart:
 
     def way(self, unit: str = TRAY_UNIT) -> Way | None:
         """How this unit's program is started now; None: it is not."""
-        if os.path.exists(autostart_path(self._env, unit)):
+        if _starts(autostart_path(self._env, unit)):
             return Way.AUTOSTART
-        if self._installed(unit) and self._systemctl(["is-enabled", unit])[1] == "enabled":
+        if self._installed(unit) and self._is_enabled(unit):
             return Way.UNIT
         return None
 
@@ -98,31 +105,63 @@ class LoginStart:
         for unit in units:
             path = autostart_path(self._env, unit)
             if managed and self._installed(unit) and self._has_target(unit):
-                status, said = self._systemctl(["enable", unit])
-                if status != 0:
-                    raise WatchdogError(f"systemd did not enable {unit}: {said}")
-                self._ledger.take_away([path])
+                self._remove_entry(path)
+                if not self._is_enabled(unit):
+                    status, said = self._systemctl(["enable", unit])
+                    if status != 0:
+                        raise WatchdogError(f"systemd did not enable {unit}: {said}")
+                    self._ledger.note_enabled(unit, True)
                 ways[unit] = Way.UNIT
             else:
-                entry = Placement(path, autostart_entry(self._command, unit))
-                self._ledger.place([entry])
+                if managed and self._installed(unit) and self._is_enabled(unit):
+                    self._disable_unit(unit)
+                # Over one that its user switched off in the settings of the desktop, too: the
+                # wish of now counts.
+                self._place_entry(path, unit)
                 ways[unit] = Way.AUTOSTART
         return ways
+
+    def renew(self) -> None:
+        """
+        Let autostart entries that we placed name the program that this is: it may have moved.
+
+        Raises:
+            WatchdogError: one could not be written.
+        """
+        for unit in UNITS:
+            path = autostart_path(self._env, unit)
+            if path in self._ledger.files and _starts(path):
+                self._place_entry(path, unit)
 
     def disable(self, units: Sequence[str] = UNITS) -> None:
         """
         Start these no more at login; what runs goes on.
 
         Raises:
-            WatchdogError: systemd refused, or an entry could not be removed.
+            WatchdogError: systemd refused, or an entry could not be removed or is not ours.
         """
         managed = self.managed()
         for unit in units:
-            self._ledger.take_away([autostart_path(self._env, unit)])
+            self._remove_entry(autostart_path(self._env, unit))
             if managed and self._installed(unit):
-                status, said = self._systemctl(["disable", unit])
-                if status != 0:
-                    raise WatchdogError(f"systemd did not disable {unit}: {said}")
+                self._disable_unit(unit)
+
+    def undo(self) -> None:
+        """
+        Take back what we did: a unit of the system's that was enabled before us stays so.
+
+        Raises:
+            WatchdogError: systemd refused, or an entry could not be removed.
+        """
+        managed = self.managed()
+        for unit in UNITS:
+            path = autostart_path(self._env, unit)
+            if path in self._ledger.files:
+                self._ledger.take_away([path], even_changed=True)
+            # One whose file goes with us would leave a link that leads nowhere.
+            ours = unit in self._ledger.enabled or unit_path(self._env, unit) in self._ledger.files
+            if managed and ours and self._installed(unit):
+                self._disable_unit(unit)
 
     def managed(self) -> bool:
         """Whether a systemd user manager answers for this user."""
@@ -134,6 +173,27 @@ class LoginStart:
         """Let systemd read units that came or went; silent where there is none."""
         if self.managed():
             self._systemctl(["daemon-reload"])
+
+    def _place_entry(self, path: str, unit: str) -> None:
+        self._ledger.place([Placement(path, autostart_entry(self._command, unit))], force=True)
+
+    def _remove_entry(self, path: str) -> None:
+        """Desktops rewrite an entry when its user clicks in their settings: it is still ours."""
+        self._ledger.take_away([path], even_changed=True)
+        if _starts(path):
+            raise WatchdogError(
+                f"{path} starts watchdog at login as well, and was not placed by watchdog. Remove "
+                "it, then try again."
+            )
+
+    def _is_enabled(self, unit: str) -> bool:
+        return self._systemctl(["is-enabled", unit])[1] in ("enabled", "enabled-runtime")
+
+    def _disable_unit(self, unit: str) -> None:
+        status, said = self._systemctl(["disable", unit])
+        if status != 0:
+            raise WatchdogError(f"systemd did not disable {unit}: {said}")
+        self._ledger.note_enabled(unit, False)
 
     def _has_target(self, unit: str) -> bool:
         """
@@ -149,3 +209,12 @@ class LoginStart:
     def _installed(self, unit: str) -> bool:
         places = (unit_path(self._env, unit), *(f"{each}/{unit}" for each in _SYSTEM_UNITS))
         return any(os.path.exists(place) for place in places)
+
+
+def _starts(path: str) -> bool:
+    """Whether an autostart entry is there and not switched off in the desktop's settings."""
+    content = read_plain(path)
+    if content is None:
+        return False
+    lines = {line.replace(b" ", b"").lower() for line in content.splitlines()}
+    return not lines & {b"hidden=true", b"x-gnome-autostart-enabled=false"}

@@ -51,10 +51,15 @@ def placements(env: Mapping[str, str], command: str) -> tuple[Placement, ...]:
         command: absolute path of the `watchdog` program. A session's PATH seldom has the folders
             of pip, pipx and uv: what starts it at login must name it in full.
 
+    Returns:
+        None of them where the installation's own are in place for every user.
+
     Raises:
         WatchdogError: this installation lacks the files.
     """
     root = share_root()
+    if root in _shared(env):
+        return ()
     data, config = data_home(env), config_home(env)
     found: list[Placement] = []
     for folder, target in _DATA_FOLDERS.items():
@@ -147,7 +152,13 @@ def _base(env: Mapping[str, str], name: str, default: str) -> str:
     base = env.get(name, "")
     if os.path.isabs(base):
         return base
-    return os.path.join(env.get("HOME") or os.path.expanduser("~"), default)
+    return os.path.abspath(os.path.join(env.get("HOME") or os.path.expanduser("~"), default))
+
+
+def _shared(env: Mapping[str, str]) -> list[str]:
+    """Folders whose files every desktop of this machine reads."""
+    named = env.get("XDG_DATA_DIRS") or "/usr/local/share:/usr/share"
+    return [os.path.normpath(each) for each in named.split(":") if os.path.isabs(each)]
 
 
 def _files(folder: str) -> Iterator[tuple[str, bytes]]:
@@ -178,7 +189,10 @@ def _with_command(relative: str, content: bytes, command: str) -> bytes:
 
 def _unit_word(word: str) -> str:
     """A word of an ExecStart line (systemd.service(5), command lines)."""
-    word = word.replace("%", "%%").replace("$", "$$")
-    if not re.search(r"[\s\"'\\;]", word):
-        return word
-    return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    word = word.replace("%", "%%")
+    if not re.search(r"[\"'\\;$]", word):
+        return f'"{word}"' if re.search(r"\s", word) else word
+    # systemd allows no quotes and no backslash in a program's own path, and reads dollar signs
+    # there in another way: behind env they are arguments like any other.
+    inner = word.replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
+    return f'/usr/bin/env "{inner}"'
