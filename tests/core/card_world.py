@@ -83,6 +83,7 @@ class CardWorld:
         self.faults: tuple[Fault, ...] = ()
         self.engine = Engine(settings or Settings(), UID)
         self.now = 1000.0
+        self.wall_s = WALL_S  # as it was when the other clock stood at 0: it can be set
         self.read = True  # whether the cards are read anew
         self.log: list[Decision] = []
         self.notices: list[Notice] = []
@@ -147,7 +148,7 @@ class CardWorld:
         hardware = replace(self.hardware, gpus=tuple(self.gpus), gpus_mono_s=self._read_mono_s)
         host = HostMemory(64 * GIB, 32 * GIB, 0, 0, 0, 0, None, None, None)
         snapshot = Snapshot(
-            self.now, WALL_S + self.now, host, (), faults=self.faults, hardware=hardware
+            self.now, self.wall_s + self.now, host, (), faults=self.faults, hardware=hardware
         )
         readings = self.readings = ceilings.readings(snapshot, tasks, agents.values())
         result = self.result = self.engine.tick(snapshot, tasks, readings, agents)

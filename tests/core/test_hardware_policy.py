@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from card_world import GIB, UID, CardWorld, task
@@ -212,6 +213,26 @@ def test_an_empty_battery_ahead_saves_every_training_and_pauses_none():
     # Long before it is empty: who is told two minutes before cannot fetch the charger.
     first = next(each for each in world.log if each.evidence.get("topic") == "warning")
     assert 400 < float(first.evidence["eta_s"] or 0)
+
+
+def test_saves_on_an_emptying_battery_keep_their_distance():
+    """Its last part lasts minutes, and nobody knows how many: one rescue a minute, to the end."""
+    world = CardWorld(cards=0)
+    world.program(100, "a.ipynb", agent=True)
+    world.agent(100, save_s=0.01, step_s=0.01)
+
+    def drain(second):
+        left = max(1.0, 9.0 - second / 60)  # beyond the reserve it goes on for some minutes
+        battery = Battery("BAT0", left, True, left * 2000, 200_000.0, 33.0)
+        world.hardware = Hardware(batteries=(battery,), on_mains=False)
+
+    world.run(600, drain)
+
+    times = [each.at_mono_s for each in world.log if each.kind is CHECKPOINT]
+    assert 3 <= len(times) <= 14
+    assert all(later - one >= 30 for one, later in pairwise(times))
+    assert max(later - one for one, later in pairwise(times)) <= 200
+    assert world.now - times[-1] <= 120  # also when it is used up by its own figures
 
 
 # Who is on which card

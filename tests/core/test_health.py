@@ -8,7 +8,14 @@ import pytest
 from card_world import GIB, WALL_S, CardWorld, card
 
 from watchdog_app.core import clock_events, explain
-from watchdog_app.core.hardware import Battery, GpuState, Hardware, Throttling, XidEvent
+from watchdog_app.core.hardware import (
+    UNKNOWN_CARD,
+    Battery,
+    GpuState,
+    Hardware,
+    Throttling,
+    XidEvent,
+)
 from watchdog_app.core.outlook import CeilingKind, Stage
 from watchdog_app.core.records import AgentView, AllocatorMemory, Fault, HostMemory
 from watchdog_app.core.settings import ActionSettings, RuleSettings, Settings
@@ -475,6 +482,70 @@ def test_another_daemon_does_not_tell_again_what_was_told():
 
     assert [] == after.notices
     assert ["right.ipynb"] == [each.name for each in incident(after).culprits]
+
+
+def test_a_lost_card_that_cannot_say_who_it_is_is_the_one_that_was_lost_before():
+    """To a daemon that begins after the loss: no second notice, no false all-clear."""
+    world = two_trainings()
+    world.set(1, state=GpuState.LOST, processes=())
+    world.run(5)
+    after = CardWorld(cards=2)
+    after.gpus, after.now = list(world.gpus), world.now + 2
+    after.set(1, uuid=f"{UNKNOWN_CARD}1", name="NVIDIA GPU")
+
+    after.engine.load(world.engine.dump(), after.now, WALL_S + after.now)
+    after.run(120)
+
+    assert [] == after.notices
+    assert [] == after.closed
+    assert ["right.ipynb"] == [each.name for each in incident(after).culprits]
+    assert "GPU 1 (NVIDIA RTX 4090)" == incident(after).label
+
+
+def test_a_clock_that_is_set_back_hides_no_fault():
+    """Events carry wall times; only their age when they are first heard of counts."""
+    world = two_trainings()
+    before = XidEvent(31, WALL_S + world.now)
+
+    world.set(0, xids=(replace(before, at_unix_s=before.at_unix_s - 1800),))
+    world.run(2)
+    world.wall_s -= 7200
+    world.set(0, xids=(*world.gpus[0].xids, XidEvent(48, world.wall_s + world.now)))
+    world.run(3)
+
+    assert ["GPU 0 reports a fault: left.ipynb"] == [each.title for each in world.notices]
+
+
+def test_a_storm_of_faults_does_not_hide_the_worst():
+    """The card's own fault comes first, however many of its programs' follow."""
+    world = two_trainings()
+    world.set(0, xids=(XidEvent(13, WALL_S + world.now), XidEvent(79, WALL_S + world.now + 0.1)))
+    world.run(2)
+
+    def storm(second):
+        at = WALL_S + world.now
+        world.set(0, xids=tuple(XidEvent(13 + n % 20, at + n / 100, pid=n) for n in range(60)))
+
+    world.run(20, storm)
+
+    assert incident(world).why.startswith("Xid 79, the card has fallen off the bus")
+    assert Stage.RESCUE is incident(world).stage
+    assert 1 == len(world.notices)
+
+
+def test_whose_fault_it_was_may_be_learned_later():
+    """The driver tells of a fault at once, the kernel log says a moment later whose it was."""
+    world = CardWorld()
+    world.on(0, world.program(100, "left.ipynb"), world.program(200, "right.ipynb"))
+    world.run(3)
+    event = XidEvent(13, WALL_S + world.now)
+
+    world.set(0, xids=(event,))
+    world.run(2)
+    world.set(0, xids=(replace(event, pid=200, text="Graphics Exception"),))
+    world.run(2)
+
+    assert ["right.ipynb"] == [each.name for each in incident(world).culprits]
 
 
 def test_a_fault_is_explained_without_a_word_of_growth():

@@ -95,8 +95,10 @@ class Cards:
     def __init__(self, *looks):
         self.looks = list(looks)
         self.closed = False
+        self.busy = []
 
-    def read(self, now_mono_s):
+    def read(self, now_mono_s, busy=False):
+        self.busy.append(busy)
         return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
 
     def close(self):
@@ -218,6 +220,20 @@ def test_closing_ends_the_thread_and_closes_everything():
 
     assert device.closed.wait(20.0)
     assert cards.closed
+
+
+def test_cards_are_read_closely_for_as_long_as_somebody_asks(watch_of, tree):
+    """Whoever is on them: in a container the driver does not say."""
+    cards = Cards(Look())
+    watch = watch_of(str(tree.root), gpu=cards)
+
+    watch.read(1.0)
+    watch.cards_busy = True
+    watch.read(2.0)
+    watch.cards_busy = False
+    watch.read(3.0)
+
+    assert [False, True, False] == cards.busy
 
 
 def test_cards_stand_beside_heat(tree, watch_of):

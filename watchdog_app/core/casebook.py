@@ -61,6 +61,9 @@ def stage_of(
         assessment: on strict evidence where `notify` is set.
         hold_s: stage hold begins when the end may be nearer than this.
     """
+    if reading.key.kind is CeilingKind.BATTERY:
+        # Its end is a guess by minutes, and nobody is there to let a paused training go on.
+        return replace(assessment, stage=min(assessment.stage, Stage.RESCUE))
     if not reading.lethal:
         # A pause is for what kills; here the worst is that the machine gets slow. Heat that slows
         # down loses nothing, so that nothing is saved either.

@@ -23,12 +23,14 @@ _SILENT_S = 20.0  # a driver that is busy answers late
 _UNREADABLE_S = 60.0
 _UNREAD_S = 60.0  # nobody has read the cards for so long
 _XID_S = 600.0  # a fault stays an incident for so long
-_XID_NEWS_S = 60.0  # older ones were told by an earlier daemon, or nobody was there to be told
+# So old when it is first heard of: told by an earlier daemon, or nobody was there to be told.
+_XID_NEWS_S = 60.0
 _GROWN_S = 3600.0
 _GONE_READINGS = 2
 _ABSENT_S = 10.0
 _GONE_S = 3600.0
 _MOST_CODES = 4
+_MOST_XIDS = 16  # a card
 
 
 class Severity(IntEnum):
@@ -94,8 +96,7 @@ class _Card:
     hit: tuple[Holder, ...] = ()  # who was on it when it failed
     ecc_low: int | None = None
     ecc_grew: tuple[float, int] | None = None  # when, by how much
-    news_unix_s: float = 0.0  # Xids before that are old ones
-    noted: frozenset[XidEvent] = frozenset()
+    noted: frozenset[tuple[int, float]] = frozenset()  # Xids that are known: code and time
     xids: list[tuple[float, XidEvent, tuple[Holder, ...]]] = field(default_factory=list)
 
 
@@ -142,7 +143,7 @@ class CardConditions:
                 self._missing(uuid, card, now)
         for gpu in hardware.gpus:
             known = self._cards.get(gpu.uuid)
-            card = known or _Card(gpu, now, now, news_unix_s=snapshot.unix_s - _XID_NEWS_S)
+            card = known or _Card(gpu, now, now)
             self._cards[gpu.uuid] = card
             if card.gpu.state is not gpu.state or card.missing:
                 card.state_since_mono_s = now
@@ -152,7 +153,7 @@ class CardConditions:
             listed = (gpu, *(part for part in hardware.gpus if part.parent_uuid == gpu.uuid))
             self._remember(card, listed, owners, now)
             self._count_errors(card, gpu, now)
-            self._note_xids(card, gpu, now)
+            self._note_xids(card, gpu, now, snapshot.unix_s)
             card.hit = (card.hit or _lately(card)) if gpu.state in _BROKEN else ()
             card.gpu = gpu
 
@@ -191,16 +192,21 @@ class CardConditions:
         if card.ecc_grew is not None and now - card.ecc_grew[0] > _GROWN_S:
             card.ecc_grew = None
 
-    def _note_xids(self, card: _Card, gpu: Gpu, now: float) -> None:
+    def _note_xids(self, card: _Card, gpu: Gpu, now: float, now_unix_s: float) -> None:
         for event in gpu.xids:
-            if event in card.noted or event.at_unix_s < card.news_unix_s:
+            if (event.code, event.at_unix_s) in card.noted:
+                if event.pid is not None:
+                    _name_culprit(card, event)
+                continue
+            # By its age alone: a clock that was set back makes every new one look old otherwise.
+            if now_unix_s - event.at_unix_s > _XID_NEWS_S:
                 continue
             found = xid.meaning(event.code)
             if found is not None and not found.fatal:
                 continue  # what it is about shows in other figures, or needs nobody
-            card.xids.append((now, event, _hit_by(event, card)))
-        card.noted = frozenset(gpu.xids)
-        card.xids = [each for each in card.xids[-16:] if now - each[0] <= _XID_S]
+            _note(card, now, event)
+        card.noted = frozenset((event.code, event.at_unix_s) for event in gpu.xids)
+        card.xids = [each for each in card.xids if now - each[0] <= _XID_S]
 
     # What it means
 
@@ -351,6 +357,31 @@ def _hit_by(event: XidEvent, card: _Card) -> tuple[Holder, ...]:
     return _lately(card)
 
 
+def _name_culprit(card: _Card, event: XidEvent) -> None:
+    """The kernel log has said meanwhile whose fault it was, of which the driver told first."""
+    for place, (at, known, _) in enumerate(card.xids):
+        if known.pid is None and (known.code, known.at_unix_s) == (event.code, event.at_unix_s):
+            card.xids[place] = at, event, _hit_by(event, card)
+
+
+def _note(card: _Card, now: float, event: XidEvent) -> None:
+    """One entry a code and program: a fault that repeats itself drives no other out."""
+    hit = _hit_by(event, card)
+    for place, (_, known, before) in enumerate(card.xids):
+        if (known.code, known.pid) == (event.code, event.pid):
+            card.xids[place] = now, event, _unique((*before, *hit))
+            return
+    if len(card.xids) >= _MOST_XIDS:
+        card.xids.remove(min(card.xids, key=lambda each: (_gravity(each[1].code), each[0])))
+    card.xids.append((now, event, hit))
+
+
+def _gravity(code: int) -> int:
+    """How much a code asks for: the worst are told first."""
+    found = xid.meaning(code)
+    return -1 if found is None else list(xid.Cure).index(found.cure)
+
+
 def _lately(card: _Card) -> tuple[Holder, ...]:
     """Who is on it, or was when it was last well."""
     return _unique(
@@ -363,5 +394,6 @@ def _unique(holders: Iterable[Holder]) -> tuple[Holder, ...]:
 
 
 def _described(codes: Sequence[int]) -> str:
-    # An Xid that tells what went wrong comes first; those that follow from it add little.
-    return "; ".join(xid.describe(code) for code in list(dict.fromkeys(codes))[:_MOST_CODES])
+    # The worst first; of those alike the first tells what went wrong, the others follow from it.
+    worst = sorted(dict.fromkeys(codes), key=_gravity, reverse=True)
+    return "; ".join(xid.describe(code) for code in worst[:_MOST_CODES])

@@ -37,6 +37,12 @@ class CauseKind(StrEnum):
     UNKNOWN = "unknown"
 
 
+# What a program that its card has failed ends with, as long as nobody has read the fault.
+CARD_MAY_EXPLAIN = frozenset(
+    (CauseKind.FAILED, CauseKind.SIGNAL, CauseKind.UNKNOWN, CauseKind.GPU_MEMORY)
+)
+
+
 @dataclass(frozen=True, slots=True)
 class DeathFacts:
     """What could be learned about an end. None: not known."""
@@ -105,6 +111,14 @@ def diagnose(facts: DeathFacts) -> Cause:
     if facts.said_bye or facts.wait_status == 0:
         return Cause(CauseKind.ENDED, "ended by itself")
     return Cause(CauseKind.UNKNOWN, "ended, and nothing is known about the cause")
+
+
+def explained_late(cause: Cause, card_fault: str) -> Cause:
+    """The cause of an end in the light of a card's fault that was read only after it."""
+    return Cause(
+        CauseKind.GPU_LOST,
+        f"{cause.text}; as it shows now, ended by a fault of its card: {card_fault}",
+    )
 
 
 def device_full(task: Task, readings: Iterable[CeilingReading]) -> str | None:

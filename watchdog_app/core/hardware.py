@@ -7,9 +7,11 @@ answers with "N/A" is None, and why stands in `notes` or in a fault of the snaps
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+
+# What stands for the UUID of a card that could not say who it is: this and its index.
+UNKNOWN_CARD = "GPU-unknown-"
 
 
 class GpuState(StrEnum):
@@ -133,5 +135,3 @@ class Hardware:
     on_mains: bool | None = None  # None: no power supply says so
     cpu_power: CpuPower | None = None
     cpu_throttling: Throttling | None = None
-    # Reads of this look that failed for one source and not for the others, by source.
-    errors: Mapping[str, str] = field(default_factory=dict)

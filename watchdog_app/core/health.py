@@ -10,11 +10,12 @@ do ask for rescues.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from watchdog_app.core.conditions import CardConditions, Condition, Holder, Severity, Trouble
 from watchdog_app.core.culprits import Attribution
+from watchdog_app.core.hardware import UNKNOWN_CARD
 from watchdog_app.core.incidents import IncidentState, Told
 from watchdog_app.core.outlook import (
     CeilingKey,
@@ -132,7 +133,8 @@ class Health:
             *self._cards.observe(snapshot, tasks),
             *self._slowdowns.observe(snapshot, tasks, cpu, training),
         ):
-            found.setdefault(condition.key, []).append(condition)
+            known = self._known_as(condition, snapshot, policy)
+            found.setdefault(known.key, []).append(known)
         if found or self._faults or self._views or snapshot.hardware.gpus:
             self._remember(snapshot, agents, found)
         decisions: list[Decision] = []
@@ -155,6 +157,28 @@ class Health:
                 del policy.incidents[key]
                 self._open.pop(key, None)
         return Findings(decisions, closed, {key: text for key, (_, text) in self._faults.items()})
+
+    @staticmethod
+    def _known_as(condition: Condition, snapshot: Snapshot, policy: Policy) -> Condition:
+        """
+        The same, of the card as an earlier daemon knew it.
+
+        A card that was lost before this daemon began cannot say who it is: by its place
+        alone it is the one whose incident is open, and neither a second one nor well again.
+        """
+        if not condition.key.subject.startswith(UNKNOWN_CARD):
+            return condition
+        place = condition.label.partition(" (")[0]
+        here = {gpu.uuid for gpu in snapshot.hardware.gpus}
+        for key, incident in policy.incidents.items():
+            if (
+                key.kind is condition.key.kind
+                and key.subject not in here
+                and not key.subject.startswith(UNKNOWN_CARD)
+                and incident.label.partition(" (")[0] == place
+            ):
+                return replace(condition, key=key, label=incident.label)
+        return condition
 
     def _remember(
         self,

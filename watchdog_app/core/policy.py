@@ -38,6 +38,9 @@ _ENDS_ALL = frozenset((CeilingKind.TEMPERATURE, CeilingKind.BATTERY))
 # One that goes on beyond its limit was no exact one: saving every step until the true end would
 # hold the training up for minutes.
 _OVERDUE_S = 20.0
+# The last part of a battery lasts minutes, and which of them is the last nobody knows: the work
+# of one minute is what an empty one may cost.
+_BATTERY_S = 60.0
 _MOST_OPEN = 512
 _PAUSE_ANSWER_S = 30.0
 
@@ -306,6 +309,8 @@ def _left_s(scene: Scene) -> float:
     reading = scene.reading
     if not reading.lethal:
         return float("inf")  # beyond it there is time: nothing dies at its edge
+    if reading.key.kind is CeilingKind.BATTERY:
+        return max(_BATTERY_S, scene.left_s)
     if reading.key.kind in _ENDS_ALL and reading.used >= reading.limit:
         return _OVERDUE_S
     return scene.left_s

@@ -14,7 +14,15 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from watchdog_app.core.deaths import Cause, CauseKind, DeathFacts, device_full, diagnose
+from watchdog_app.core.deaths import (
+    CARD_MAY_EXPLAIN,
+    Cause,
+    CauseKind,
+    DeathFacts,
+    device_full,
+    diagnose,
+    explained_late,
+)
 from watchdog_app.core.outlook import CeilingKind, CeilingReading
 from watchdog_app.core.records import AgentView, HostMemory, ProcessInfo, ProcessKey, Task
 from watchdog_app.daemon.agents import Agent
@@ -28,6 +36,8 @@ _MOST_HANDLES = 500
 # Tearing down a large process takes the kernel seconds under pressure: its kill was counted then.
 _RECENT_S = 15.0
 _COUNT_S = 4.0
+# A training dies of its card at once; the driver's reader finds the fault some seconds later.
+_FAULT_LATE_S = 60.0
 
 
 @dataclass(slots=True)
@@ -64,6 +74,16 @@ class _Counter:
     def before(self) -> int | None:
         """Its value before it rose a moment ago; else that of now."""
         return self._lower if self.recent() else self.value
+
+
+@dataclass(frozen=True, slots=True)
+class _Unexplained:
+    """An end whose cause may still show: a card's fault is read later than it strikes."""
+
+    task: Task
+    agent: Agent | None
+    cause: Cause
+    mono_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +129,7 @@ class Obituaries:
         self._infos: Mapping[ProcessKey, ProcessInfo] = {}
         self._next_count_mono_s = 0.0
         self._done: deque[ProcessKey] = deque(maxlen=500)
+        self._unexplained: dict[ProcessKey, _Unexplained] = {}
         self._host = _Counter(process_end.host_oom_kills(proc))
         self._group_counters: dict[str, _Counter] = {}
 
@@ -121,6 +142,7 @@ class Obituaries:
             self._next_count_mono_s = look.snapshot.mono_s + _COUNT_S
             self._count()
         self._learn(look)
+        self._amend()
         for key, task in now.items():
             watched = self._watched.get(key)
             if watched is None:
@@ -174,6 +196,9 @@ class Obituaries:
         self._done.append(key)
         self._count()
         cause = diagnose(self._facts(key, task, handle, agent))
+        if task is not None and cause.kind in CARD_MAY_EXPLAIN:
+            now_mono_s = time.monotonic()
+            self._unexplained[task.key] = _Unexplained(task, agent, cause, now_mono_s)
         cared_for = agent is not None and not agent.said_bye and cause.kind is not CauseKind.ENDED
         if not (cause.memory or cause.kind is CauseKind.GPU_LOST or cared_for):
             return
@@ -196,6 +221,29 @@ class Obituaries:
             unix_s=now,
         )
         self._told(Death(task, cause, view, str(entry.data["text"]), entry))
+
+    def _amend(self) -> None:
+        """Ends whose cause has shown since: the journal gets it. The card's own notice tells it."""
+        now = time.monotonic()
+        for key, end in list(self._unexplained.items()):
+            fault = self._card_faults.get(key)
+            if fault is not None or now - end.mono_s > _FAULT_LATE_S:
+                del self._unexplained[key]
+            if fault is None:
+                continue
+            cause = explained_late(end.cause, fault)
+            view = None if end.agent is None else end.agent.view
+            entry = death_entry(
+                key,
+                end.task.name,
+                end.task.info.notebook or end.task.info.script,
+                cause=cause,
+                rescue=None if view is None else view.rescue,
+                had_agent=end.agent is not None,
+                was_paused=False,
+                unix_s=time.time(),
+            )
+            self._told(Death(None, cause, view, str(entry.data["text"]), entry))
 
     def _facts(
         self, key: ProcessKey, task: Task | None, handle: int | None, agent: Agent | None

@@ -12,7 +12,7 @@ from typing import Any
 
 from watchdog_app.core import ceilings
 from watchdog_app.core.engine import Engine
-from watchdog_app.core.outlook import CeilingReading, Decision, Outcome
+from watchdog_app.core.outlook import CeilingKind, CeilingReading, Decision, Outcome, Stage
 from watchdog_app.core.records import AgentView, ProcessKey, Snapshot, Task
 from watchdog_app.core.settings import Settings
 from watchdog_app.core.tasks import group
@@ -73,6 +73,12 @@ class Observer:
         self._failures = 0
         self._faults.clear("engine")
         self.ticks += 1
+        self.machine.follow_cards(
+            any(
+                key.kind is CeilingKind.GPU_MEMORY and each.stage >= Stage.WATCH
+                for key, each in result.assessments.items()
+            )
+        )
         with suppress(OSError, SensorError):
             self.wakeups.update(snapshot.cgroups)
         self._faults.take((*snapshot.faults, *self.wakeups.faults))

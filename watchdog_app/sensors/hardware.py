@@ -59,8 +59,8 @@ class GpuLookFace(Protocol):
 class GpuFace(Protocol):
     """Where the cards are read: `sensors.gpu.watch.GpuWatch`."""
 
-    def read(self, now_mono_s: float) -> GpuLookFace:
-        """The cards as last heard; never waits for a driver."""
+    def read(self, now_mono_s: float, busy: bool = False) -> GpuLookFace:
+        """The cards as last heard, each second while `busy`; never waits for a driver."""
 
     def close(self) -> None:
         """Give back what is held open."""
@@ -165,6 +165,8 @@ class HardwareWatch:
         self._heard = False
         self._gpu_sources: set[str] = set()
         self.faults: dict[str, Fault] = {}
+        # Somebody waits for figures of the cards: they are read each second, whoever is on them.
+        self.cards_busy = False
 
     def read(self, now_mono_s: float) -> Hardware:
         """Everything as last heard; takes microseconds, whatever the devices do."""
@@ -176,7 +178,7 @@ class HardwareWatch:
             gpus: tuple[Gpu, ...] = ()
             gpus_mono_s = driver = None
         else:
-            look = self._gpu.read(now_mono_s)
+            look = self._gpu.read(now_mono_s, self.cards_busy)
             gpus, gpus_mono_s, driver = look.gpus, look.read_mono_s, look.driver_version
             self._take_faults(look.faults)
             known = _BLANK if known is None else known

@@ -48,6 +48,9 @@ class MachineFace(Protocol):
     def remove_disk(self, path: str) -> None:
         """Watch it no longer."""
 
+    def follow_cards(self, closely: bool) -> None:
+        """Read the graphics cards each second, whoever is on them; or as seldom as usual."""
+
     def close(self) -> None:
         """Give back what is held open."""
 
@@ -156,6 +159,15 @@ class Machine:
     def remove_disk(self, path: str) -> None:
         """Watch it no longer; nothing happens when it is not watched."""
         self._disks.remove(path)
+
+    def follow_cards(self, closely: bool) -> None:
+        """
+        Read the cards each second, or as seldom as usual.
+
+        Where the driver does not say who computes (containers, WSL) nothing else tells that
+        a card is filling up.
+        """
+        self._hardware.cards_busy = closely
 
     def _faults(self) -> tuple[Fault, ...]:
         sources = (

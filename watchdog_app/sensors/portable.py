@@ -158,6 +158,10 @@ class PortableMachine:
         """Watch it no longer; nothing happens when it is not watched."""
         self._disks.remove(path)
 
+    def follow_cards(self, closely: bool) -> None:
+        """Read the cards each second, whoever is on them; or as seldom as usual."""
+        self._hardware.cards_busy = closely
+
     def close(self) -> None:
         """Give back the helper threads."""
         self._servers.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,9 +49,7 @@ class Ticker:
             if true(look):
                 return look
             assert time.monotonic() < give_up, f"it never came: {look}"
-            select.select(self.watch.fds(), [], [], 0.02)
-            if step_s:
-                time.sleep(0.02)
+            time.sleep(0.02 if step_s else 0.002)
 
     def wait_for_call(self, function: str) -> None:
         """Until the driver is inside that function."""

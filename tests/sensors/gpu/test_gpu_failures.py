@@ -365,7 +365,17 @@ def test_a_broken_binding_is_a_fault(stub, ticker, tmp_path, what):
 
 
 @pytest.mark.parametrize(
-    "says", ["no json", "[1]", "{}", '{"ready": 5}', '{"ready": {}}\n{"id": 1, "card": 7}']
+    "says",
+    [
+        "no json",
+        "[1]",
+        "{}",
+        '{"ready": 5}',
+        '{"ready": {}}\n{"id": 1, "card": 7}',
+        '{"ready": {"driver": "1", "library": "1", "cuda": 1e999}}',
+        "[" * 50_000,
+        '{"id": ' + "9" * 5000 + "}",
+    ],
 )
 def test_a_reader_that_talks_nonsense_is_started_anew(stub, ticker, tmp_path, says):
     """A damaged process is no source of figures."""
@@ -376,6 +386,35 @@ def test_a_reader_that_talks_nonsense_is_started_anew(stub, ticker, tmp_path, sa
     look = watch.until(lambda look: look.faults, step_s=0.05)
 
     assert ["gpu.reader"] == sources(look)
+    assert () == look.gpus
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [
+        '"index": -1',
+        '"index": 1e999',
+        '"index": 0, "memory_used_bytes": -5',
+        '"index": 0, "temperature_c": NaN',
+        '"index": 0, "processes": [[1e400, 1]]',
+        '"index": 0, "state": "well"',
+    ],
+)
+def test_a_card_that_cannot_be_is_none(stub, ticker, tmp_path, figure):
+    """Whatever it says, the watch goes on: its reader is started anew."""
+    script = tmp_path / "reader.py"
+    script.write_text(
+        "import json, sys\n"
+        'print(\'{"ready": {"driver": null, "library": null, "cuda": null}}\', flush=True)\n'
+        "for line in sys.stdin:\n"
+        "    number = json.loads(line)['id']\n"
+        f'    print(\'{{"id": %d, "card": {{{figure}}}}}\' % number, flush=True)\n'
+    )
+    watch = ticker(stub, reader_argv=(sys.executable, str(script)))
+
+    look = watch.until(lambda look: look.faults, step_s=0.05)
+
+    assert "damaged" in look.faults[0].message
     assert () == look.gpus
 
 

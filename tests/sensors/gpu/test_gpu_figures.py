@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 import time
 
@@ -150,6 +149,11 @@ def test_a_driver_without_answers_leaves_every_figure_unknown(stub, ticker):
         ({"limit_mw": 0}, "power_limit_w", "Power limit: the driver says 0 W"),
         ({"fan": 60_000}, "fan_percent", "Fan: the driver says 60000 %"),
         ({"used": 25 * GIB, "reserved": 0}, "memory_used_bytes", "more is used than there is"),
+        (
+            {"used": NOT_AVAILABLE, "reserved": NOT_AVAILABLE, "total": NOT_AVAILABLE},
+            "memory_total_bytes",
+            "Memory: the driver does not know it",
+        ),
     ],
 )
 def test_figures_that_cannot_be_are_not_shown(stub, ticker, fields, missing, note):
@@ -161,6 +165,39 @@ def test_figures_that_cannot_be_are_not_shown(stub, ticker, fields, missing, not
     assert getattr(gpu, missing) is None
     assert any(note in each for each in gpu.notes), gpu.notes
     assert GpuState.OK is gpu.state
+
+
+def test_all_ones_are_no_reading(stub, ticker):
+    """A bus on which nobody answers reads so: no errors, no brakes, no 16 EiB."""
+    stub.set(0, reasons=NOT_AVAILABLE, ecc=NOT_AVAILABLE, reserved=NOT_AVAILABLE, used=GIB)
+
+    gpu = ticker(stub).reading().gpus[0]
+
+    assert (None, None, None) == (
+        gpu.throttle_reasons,
+        gpu.ecc_uncorrected,
+        gpu.memory_reserved_bytes,
+    )
+    assert (GIB, GpuState.OK) == (gpu.memory_used_bytes, gpu.state)
+
+
+def test_two_cards_of_one_name_are_two(tmp_path, ticker):
+    """A driver that is out of order says the same of both; neither hides the other."""
+    stub = DriverStub(tmp_path, cards=2)
+    for card in (0, 1):
+        stub.set(card, uuid="GPU-same", used=(card + 1) * GIB)
+
+    gpus = ticker(stub).reading().gpus
+
+    assert [(0, GIB), (1, 2 * GIB)] == [(gpu.index, gpu.memory_used_bytes) for gpu in gpus]
+    assert 2 == len({gpu.uuid for gpu in gpus})
+
+
+def test_what_the_driver_says_of_itself_steers_no_terminal(stub, ticker):
+    """Its version is shown to people."""
+    stub.set_driver("\x1b[31m570\n.1")
+
+    assert "?[31m570?.1" == ticker(stub).reading().driver_version
 
 
 def test_power_without_a_limit_is_believed_unless_the_card_is_idle(stub, ticker):
@@ -379,9 +416,7 @@ def test_an_idle_machine_is_asked_less_often(stub, ticker, computing, least, mos
 
     for _ in range(20):
         watch.tick(1.0, busy=False)
-        select.select(watch.watch.fds(), [], [], 0.1)
-        time.sleep(0.01)
-        watch.watch.collect(watch.now)
+        time.sleep(0.05)
 
     asked = stub.calls()["nvmlEventSetWait_v2"]
     assert least <= asked <= most

@@ -212,3 +212,15 @@ def test_two_events_of_one_source_are_two():
     xids.add("card", XidEvent(31, 2.0), "driver")
 
     assert 2 == len(xids.of(("card",), 3.0))
+
+
+def test_an_event_that_says_what_happened_outlives_a_thousand_that_follow():
+    """A card keeps a bounded number of them, of each code some."""
+    xids = Xids()
+    xids.add("GPU-0", XidEvent(79, 1000.0), "log")
+    for number in range(1000):
+        xids.add("GPU-0", XidEvent(13, 1000.0 + number), "log")
+
+    codes = [event.code for event in xids.of(("GPU-0",), 2000.0)]
+
+    assert (79, 64) == (codes[0], len(codes))

@@ -5,6 +5,7 @@ fit is an error, never a wrong figure.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ _FIGURES = (
 _FLAGS = ("remap_pending", "remap_failed")
 _TEXTS = ("bus_id", "parent_uuid", "recovery_action")
 _MOST_TEXT = 200
+_MOST_CARDS = 1024
 _MOST_NOTES = 20
 
 
@@ -58,23 +60,58 @@ def card(row: Mapping[str, Any], running: tuple[GpuProcess, ...]) -> Gpu:
         ValueError, TypeError, KeyError: that is no card.
     """
     index = int(row["index"])
-    fields: dict[str, Any] = {name: int(row[name]) for name in _COUNTS if name in row}
-    fields |= {name: float(row[name]) for name in _FIGURES if name in row}
+    if not 0 <= index < _MOST_CARDS:
+        raise ValueError(f"card {index}")
+    fields: dict[str, Any] = {name: _count(row[name]) for name in _COUNTS if name in row}
+    fields |= {name: _figure(row[name]) for name in _FIGURES if name in row}
     fields |= {name: bool(row[name]) for name in _FLAGS if name in row}
-    fields |= {name: _text(row[name]) for name in _TEXTS if name in row}
+    fields |= {name: text(row[name]) for name in _TEXTS if name in row}
     return Gpu(
-        uuid=_text(row.get("uuid", "")),
+        uuid=text(row.get("uuid", "")),
         index=index,
-        name=_text(row.get("name", "NVIDIA GPU")),
+        name=text(row.get("name", "NVIDIA GPU")),
         state=GpuState(row.get("state", GpuState.OK)),
         unified_memory=bool(row.get("unified_memory", False)),
         processes=running,
-        notes=tuple(_text(note) for note in row.get("notes", ())[:_MOST_NOTES]),
+        notes=tuple(text(note) for note in row.get("notes", ())[:_MOST_NOTES]),
         **fields,
     )
 
 
-def _text(value: object) -> str:
+def _count(value: Any) -> int:
+    found = int(value)
+    if found < 0:
+        raise ValueError(f"{found} of something")
+    return found
+
+
+def _figure(value: Any) -> float:
+    found = float(value)
+    if not math.isfinite(found):
+        raise ValueError(f"{found} of something")
+    return found
+
+
+def versions(row: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    What driver and library say of themselves: `driver`, `library`, `cuda`; None: not told.
+
+    Raises:
+        ValueError, TypeError, KeyError: that is no answer.
+    """
+    found: dict[str, Any] = {
+        name: None if row[name] is None else text(row[name]) for name in ("driver", "library")
+    }
+    return {**found, "cuda": None if row["cuda"] is None else int(row["cuda"])}
+
+
+def text(value: object) -> str:
+    """
+    Words of the driver's, without what could steer a terminal.
+
+    Raises:
+        TypeError: that is none.
+    """
     if not isinstance(value, str):
         raise TypeError("no text")
     if value.isprintable():

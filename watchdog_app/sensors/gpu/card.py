@@ -136,13 +136,15 @@ class Card:
             self.why.pop("memory v2", None)
         if cannot or (memory is not None and not memory.total):
             self._share_with_host(found)
+        elif memory is not None and not plausible.memory(memory.total):
+            self.why["memory"] = "Memory: the driver does not know it (N/A)."
         elif memory is not None and memory.used > memory.total:
             self.why["memory"] = "Memory: the driver says more is used than there is: not believed."
         elif memory is not None:
             self.why.pop("memory", None)
             found["memory_used_bytes"] = int(memory.used)
             found["memory_total_bytes"] = int(memory.total)
-            if hasattr(memory, "reserved"):
+            if hasattr(memory, "reserved") and memory.used + memory.reserved <= memory.total:
                 found["memory_reserved_bytes"] = int(memory.reserved)
 
     def _share_with_host(self, found: dict[str, Any]) -> None:
@@ -182,8 +184,9 @@ class Card:
             del self._unable_until["throttle reasons"]
             self._reasons = "nvmlDeviceGetCurrentClocksThrottleReasons"  # drivers before 535
             reasons = self._figure("throttle reasons", now_mono_s, self._reasons)
-        if reasons is not None:
-            found["throttle_reasons"] = int(reasons)
+        mask = None if reasons is None else plausible.count(int(reasons))
+        if mask is not None:
+            found["throttle_reasons"] = mask
 
     def _read_slow(self, now_mono_s: float) -> None:
         """What hardly moves: kept until the next time."""
@@ -241,8 +244,9 @@ class Card:
             "ECC", now_mono_s, "nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _SINCE_LOAD
         )
         self.why.pop("ECC", None)  # cards for games have none: nothing to say
-        if ecc is not None:
-            kept["ecc_uncorrected"] = int(ecc)
+        errors = None if ecc is None else plausible.count(int(ecc))
+        if errors is not None:
+            kept["ecc_uncorrected"] = errors
         rows = self._figure("remapped rows", now_mono_s, "nvmlDeviceGetRemappedRows")
         self.why.pop("remapped rows", None)
         if rows is not None:

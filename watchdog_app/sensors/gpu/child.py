@@ -83,11 +83,6 @@ class ReaderChild:
         return self._process.pid
 
     @property
-    def fd(self) -> int | None:
-        """Readable when it has answered; None where such a thing cannot be waited for."""
-        return self._pipe.fd
-
-    @property
     def status(self) -> int | None:
         """Exit status, negative for a signal; None while it lives."""
         return self._process.poll()
@@ -144,7 +139,6 @@ class _Pipe:
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
-        self.fd: int | None = stream.fileno()
         os.set_blocking(stream.fileno(), False)
 
     def read(self) -> bytes:
@@ -160,14 +154,11 @@ class _Pipe:
         return b"".join(found)
 
     def close(self) -> None:
-        self.fd = None
         self._stream.close()
 
 
 class _ThreadedPipe:
     """The same where a pipe cannot be read without waiting (Windows): a thread waits instead."""
-
-    fd: int | None = None
 
     def __init__(self, stream: IO[bytes]) -> None:
         import threading
@@ -193,5 +184,5 @@ class _ThreadedPipe:
 
 
 def open_pipe(stream: IO[bytes], platform: str = sys.platform) -> _Pipe | _ThreadedPipe:
-    """What reads the child's output without waiting on this platform: `read`, `fd`, `close`."""
+    """What reads the child's output without waiting on this platform: `read`, `close`."""
     return _ThreadedPipe(stream) if platform == "win32" else _Pipe(stream)

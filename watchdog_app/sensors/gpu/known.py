@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from watchdog_app.core.hardware import Gpu, GpuProcess, GpuState
+from watchdog_app.core.hardware import UNKNOWN_CARD, Gpu, GpuProcess, GpuState
 from watchdog_app.sensors.gpu import answer
 from watchdog_app.sensors.gpu.pci import PciCard, short_address
 
@@ -20,7 +20,6 @@ _SILENT = "The driver has not answered in time: its figures are not known."
 _AVOIDED = "The driver hung or crashed when asked about this GPU; it is asked again later."
 _MISSING = "The driver no longer lists this GPU."
 _LEFT_ALONE = "It was not read for a while: nobody uses it, and so it may sleep."
-_UNKNOWN = "GPU-unknown-"
 _BROKEN = (GpuState.LOST, GpuState.NEEDS_RESET)
 
 
@@ -79,6 +78,10 @@ class KnownCards:
         gpu = answer.card(row, self._running(row, now_mono_s))
         if not gpu.uuid:
             gpu = self._identified(gpu)
+        before = self._coming.get(gpu.uuid)
+        if before is not None and before.index != gpu.index:
+            # Two cards with one name, from a driver that is out of order: none hides the other.
+            gpu = replace(gpu, uuid=f"{gpu.uuid}#{gpu.index}")
         self._coming[gpu.uuid] = gpu
         # Shown at once: the cards behind it may take the driver down.
         self._gpus[gpu.uuid] = gpu
@@ -166,7 +169,7 @@ class KnownCards:
         """Whether a card that is not listed any more is simply not there: no fault."""
         if gpu.parent_uuid is not None:
             return True  # a MIG instance was taken down
-        if gpu.uuid.startswith(_UNKNOWN):
+        if gpu.uuid.startswith(UNKNOWN_CARD):
             return True  # it has said who it is since
         if place is not None and place.driver not in (None, "nvidia"):
             return True  # given to another driver, a virtual machine's say
@@ -179,7 +182,7 @@ class KnownCards:
                 return replace(
                     gpu, uuid=known.uuid, name=known.name, bus_id=gpu.bus_id or known.bus_id
                 )
-        return replace(gpu, uuid=f"{_UNKNOWN}{gpu.index}")
+        return replace(gpu, uuid=f"{UNKNOWN_CARD}{gpu.index}")
 
 
 def _without_figures(gpu: Gpu, state: GpuState, note: str) -> Gpu:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from watchdog_app.core.records import Fault
-from watchdog_app.sensors.gpu import faults
+from watchdog_app.sensors.gpu import answer, faults
 from watchdog_app.sensors.gpu.child import ReaderChild, reader_env
 from watchdog_app.sensors.gpu.driver import DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND
 
@@ -25,6 +25,8 @@ _LOOKS_IN_VAIN = 3
 # Readers that SIGKILL does not end, waiting in the kernel: more would help nobody.
 _MOST_STUCK = 2
 _CLOSE_S = 1.0
+# What taking apart an answer raises that none of our readers gives: too deep, infinite, not there.
+NONSENSE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
 class _Avoided:
@@ -90,12 +92,6 @@ class Link:
         ):
             return None
         return "A driver library is installed, and no NVIDIA driver is loaded."
-
-    def fds(self) -> tuple[int, ...]:
-        """Readable when an answer has come."""
-        if self._child is None or self._child.fd is None:
-            return ()
-        return (self._child.fd,)
 
     def avoided(self, now_mono_s: float) -> frozenset[int]:
         """Indices of the cards that are not asked about for now."""
@@ -185,7 +181,7 @@ class Link:
                 self._looks = 0
                 if self._hear(message, now_mono_s):
                     found.append(message)
-        except (ValueError, KeyError, TypeError):
+        except NONSENSE:
             self.distrust(now_mono_s)
             return found
         if status is not None:
@@ -240,11 +236,11 @@ class Link:
     def _hear(self, message: Mapping[str, Any], now_mono_s: float) -> bool:
         """Take one message; whether it is one about cards."""
         if "failed" in message:
-            self._failed = dict(message)
+            self._failed = {**message, "said": answer.text(str(message.get("said")))}
             self._own_word = True
             return False
         if "ready" in message:
-            self.versions = dict(message["ready"])
+            self.versions = answer.versions(message["ready"])
             self._ready, self._waiting = True, False
             self._failed = None
             return False

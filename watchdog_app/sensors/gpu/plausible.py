@@ -18,6 +18,8 @@ _MOST_W = 3000.0
 # Some laptop cards, which tell no limit, said 593 W with nothing to do.
 _IDLE_PERCENT = 5
 _MOST_IDLE_W = 250.0
+_MOST_BYTES = 1 << 50  # the largest cards have a two-thousandth of that
+_ALL_ONES = frozenset((2**32 - 1, 2**64 - 1))
 _MOST_FAN_PERCENT = 200.0  # more than 100 is what NVML calls above the nominal speed
 
 
@@ -47,6 +49,16 @@ def power_limit(watts: float) -> Believed:
     if not 0 < watts <= _MOST_W:
         return Believed(None, f"Power limit: the driver says {watts:.0f} W: not believed.")
     return Believed(watts)
+
+
+def memory(value: int) -> bool:
+    """Whether so many bytes can be on a card: a driver's N/A is all ones, and so is a dead bus."""
+    return 0 <= value <= _MOST_BYTES
+
+
+def count(value: int) -> int | None:
+    """A counter of errors, or a mask; None: all ones, as a bus reads on which nobody answers."""
+    return None if value < 0 or value in _ALL_ONES else value
 
 
 def temperature(celsius: float) -> Believed:

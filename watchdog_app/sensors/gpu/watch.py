@@ -18,7 +18,7 @@ from watchdog_app.core.hardware import Gpu, GpuState, XidEvent
 from watchdog_app.core.records import Fault
 from watchdog_app.sensors.gpu import faults, library
 from watchdog_app.sensors.gpu.known import KnownCards
-from watchdog_app.sensors.gpu.link import Link
+from watchdog_app.sensors.gpu.link import NONSENSE, Link
 from watchdog_app.sensors.gpu.pci import PciCard, PciCards, short_address
 from watchdog_app.sensors.gpu.sleep import Repose
 from watchdog_app.sensors.gpu.xids import KEEP_S, Xids
@@ -110,23 +110,18 @@ class GpuWatch:
             self._link.forget()
             self._known = KnownCards(self._foreign)
             return GpuLook(absent=self._absence())
-        self.collect(now_mono_s)
+        self._collect(now_mono_s)
         self._read_log(now_mono_s)
         self._on_bus = self._pci.look()
         self._steer(now_mono_s, busy)
         return self._look(now_mono_s)
 
-    def collect(self, now_mono_s: float) -> None:
-        """Take what the reader has said; cheap: for when one of `fds` is readable."""
+    def _collect(self, now_mono_s: float) -> None:
         try:
             for message in self._link.collect(now_mono_s):
                 self._take(message, now_mono_s)
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except NONSENSE:
             self._link.distrust(now_mono_s)
-
-    def fds(self) -> tuple[int, ...]:
-        """Descriptors that are readable when an answer has come; they change with the reader."""
-        return self._link.fds()
 
     @property
     def reader_pid(self) -> int | None:

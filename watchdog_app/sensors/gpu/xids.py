@@ -4,6 +4,7 @@ Xid events of the last hour, from the driver's event set and from the kernel log
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from watchdog_app.core.hardware import XidEvent
@@ -46,7 +47,11 @@ class Xids:
                 return
         entries.append(_Entry(event, {source}))
         entries.sort(key=lambda each: each.event.at_unix_s)
-        del entries[:-_MOST]
+        while len(entries) > _MOST:
+            # One that says what happened is not to drown in a thousand that follow from it.
+            counts = Counter(each.event.code for each in entries)
+            commonest = counts.most_common(1)[0][0]
+            entries.remove(next(each for each in entries if each.event.code == commonest))
 
     def of(self, names: tuple[str | None, ...], now_unix_s: float) -> tuple[XidEvent, ...]:
         """Events of a card that goes by these names, of the last hour, oldest first."""
