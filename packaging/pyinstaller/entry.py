@@ -15,7 +15,15 @@ def main() -> int:
         children.run(sys.argv[2:])
     from watchdog_app.cli import main as command_line
 
-    return command_line()
+    return command_line(["tray"] if _opened_from_a_desktop() else None)
+
+
+def _opened_from_a_desktop() -> bool:
+    """Whether it was opened by a double click on macOS or Windows: nobody would read the usage."""
+    # Older versions of macOS add a word of their own.
+    words = [word for word in sys.argv[1:] if not word.startswith("-psn_")]
+    windowed = sys.stdin is None or not sys.stdin.isatty()
+    return not words and windowed and sys.platform in ("darwin", "win32")
 
 
 def _leave_others_their_libraries() -> None:

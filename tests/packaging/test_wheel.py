@@ -47,7 +47,9 @@ def user(wheel, tmp_path_factory):
     home = tmp_path_factory.mktemp("home of a user")
     kept = ("LANG", "PATH", "PIP_CONFIG_FILE", "SSL_CERT_FILE")
     env = {
-        **{key: value for key, value in os.environ.items() if key in kept or "PROXY" in key.upper()},
+        **{
+            key: value for key, value in os.environ.items() if key in kept or "PROXY" in key.upper()
+        },
         **{key: value for key, value in os.environ.items() if key.startswith("PIP_")},
         "HOME": str(home),
         "PIPX_HOME": str(home / "pipx"),

@@ -1,0 +1,202 @@
+"""What lies in packaging/macos and packaging/windows, as far as it can be checked on Linux."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import plistlib
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from watchdog_app import __version__
+from watchdog_app.cli.dispatch import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+MACOS = ROOT / "packaging/macos"
+WINDOWS = ROOT / "packaging/windows"
+LABELS = ("org.watchdog_app.watchdog.daemon", "org.watchdog_app.watchdog.tray")
+# Stands for Apple's, which edits a property list in place.
+PLUTIL = """#!{python}
+import plistlib, sys
+command, key, kind, value, path = sys.argv[1:]
+assert (command, kind) == ("-replace", "-string")
+with open(path, "rb") as file:
+    whole = plistlib.load(file)
+name, _, number = key.partition(".")
+whole[name][int(number)] = value
+with open(path, "wb") as file:
+    plistlib.dump(whole, file)
+"""
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_the_launch_agents_start_commands_that_exist(label):
+    """Read as macOS reads them; the label is the file's name."""
+    found = plistlib.loads((MACOS / f"{label}.plist").read_bytes())
+
+    assert label == found["Label"]
+    assert found["RunAtLoad"] is True
+    assert {"SuccessfulExit": False} == found["KeepAlive"]
+    assert found["ProgramArguments"][0].endswith("/Watchdog.app/Contents/MacOS/watchdog")
+    assert found["ProgramArguments"][1] in COMMANDS
+
+
+@pytest.fixture
+def mac(tmp_path):
+    """Runs login.sh for a user whose plutil and launchctl write down what they are asked."""
+    tools, home = tmp_path / "tools", tmp_path / "home of a user"
+    tools.mkdir()
+    home.mkdir()
+    (tools / "plutil").write_text(PLUTIL.format(python=sys.executable))
+    (tools / "launchctl").write_text(f'#!/bin/sh\necho "$@" >> "{tmp_path}/asked"\n')
+    for tool in tools.iterdir():
+        tool.chmod(0o755)
+
+    def login(*words, status=0):
+        done = subprocess.run(
+            [str(MACOS / "login.sh"), *words],
+            env={
+                "HOME": str(home),
+                "PATH": f"{tools}:/usr/bin:/bin",
+                "WATCHDOG_LOGIN_AS_ROOT": "1",
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert status == done.returncode, done.stderr
+        asked = (tmp_path / "asked").read_text() if (tmp_path / "asked").exists() else ""
+        return asked, done.stdout + done.stderr
+
+    login.agents = home / "Library/LaunchAgents"
+    return login
+
+
+def test_login_places_both_agents_with_the_path_of_the_program_and_removes_them(mac, tmp_path):
+    """A path with a space and an ampersand; twice, as after an update."""
+    program = tmp_path / "R & D/watchdog"
+    program.parent.mkdir()
+    program.symlink_to("/bin/true")
+
+    mac("on", str(program))
+    asked, _ = mac("on", str(program))
+    placed = {path.stem: plistlib.loads(path.read_bytes()) for path in mac.agents.iterdir()}
+    mac("off")
+
+    assert set(LABELS) == set(placed)
+    assert {str(program)} == {each["ProgramArguments"][0] for each in placed.values()}
+    assert 4 == len(re.findall(rf"(?m)^bootstrap gui/{os.getuid()} /.*\.plist$", asked))
+    assert [] == list(mac.agents.iterdir())
+
+
+@pytest.mark.parametrize("words", [(), ("maybe",), ("on", "/nowhere/watchdog"), ("on",)])
+def test_login_says_what_is_wrong_and_places_nothing(mac, words):
+    """No word, a wrong one, a program that is not there, none to be found."""
+    asked, said = mac(*words, status=1)
+
+    assert "login.sh:" in said
+    assert ("", False) == (asked, mac.agents.exists())
+
+
+def script() -> str:
+    """The installer's script without comments, continued lines joined."""
+    text = (WINDOWS / "watchdog.iss").read_text()
+    text = re.sub(r"\\\n\s*", "", text)
+    return "\n".join(line for line in text.splitlines() if not line.startswith(";"))
+
+
+def test_the_installer_takes_files_that_exist_and_has_our_version():
+    """Every source below the tree; dist is what PyInstaller makes."""
+    named = re.findall(r"\{#Root\}\\([^\";\n]+)", script())
+    ours = [name for name in named if not name.startswith("dist")]
+
+    assert ours
+    assert [] == [name for name in ours if not (ROOT / name.replace("\\", "/")).exists()]
+    assert f'#define Version "{__version__}"' in script()
+
+
+def test_the_installer_starts_commands_that_exist():
+    """Menu, login, removal."""
+    words = re.findall(r'Parameters: "(\w+)', script())
+    words += re.findall(r'watchdogw\.exe"" (\w+)', script())
+
+    assert {"tray", "top", "stop", "start"} == set(words)
+    assert set(words) <= set(COMMANDS)
+
+
+def test_every_line_of_the_installer_is_whole():
+    """Known sections; entries of `Name: value` pairs, strings closed, braces of constants too."""
+    section = ""
+    for line in filter(str.strip, script().splitlines()):
+        if line.startswith("["):
+            section = line
+            assert section.strip("[]") in {
+                "Setup", "Tasks", "InstallDelete", "Files", "Icons", "Registry", "Run",
+                "UninstallRun", "Code",
+            }  # fmt: skip
+        elif section == "[Setup]":
+            assert re.fullmatch(r"[A-Z]\w+=.+", line), line
+        elif section not in ("", "[Code]"):
+            assert 0 == line.count('"') % 2, line
+            assert line.count("{") == line.count("}"), line
+            for pair in re.sub(r'"[^"]*"', '""', line).split(";"):
+                assert re.fullmatch(r"\s*[A-Z]\w+: .+", pair), line
+
+
+def test_the_winget_manifest_has_what_winget_requires(tmp_path):
+    """Three files of schema 1.6, with the installer's own checksum and address."""
+    installer = tmp_path / "setup.exe"
+    installer.write_bytes(b"MZ")
+    url = "https://example.org/it's/setup.exe"
+
+    subprocess.run(
+        [sys.executable, str(WINDOWS / "winget.py"), str(installer), url, str(tmp_path / "out")],
+        check=True,
+        capture_output=True,
+    )
+    found = {}
+    for path in (tmp_path / "out").iterdir():
+        manifest = yaml.safe_load(path.read_text())
+        found[manifest["ManifestType"]] = manifest
+        assert path.name.startswith(manifest["PackageIdentifier"])
+
+    assert {"version", "installer", "defaultLocale"} == set(found)
+    for manifest in found.values():
+        assert ("1.6.0", __version__) == (manifest["ManifestVersion"], manifest["PackageVersion"])
+    required = {"PackageLocale", "Publisher", "PackageName", "License", "ShortDescription"}
+    assert required <= set(found["defaultLocale"])
+    (one,) = found["installer"]["Installers"]
+    assert url == one["InstallerUrl"]
+    assert hashlib.sha256(b"MZ").hexdigest().upper() == one["InstallerSha256"]
+
+
+def test_winget_wants_an_address_that_can_be_fetched(tmp_path):
+    """Not a local file, not a forgotten word."""
+    done = subprocess.run(
+        [sys.executable, str(WINDOWS / "winget.py"), str(tmp_path / "setup.exe")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert 2 == done.returncode
+    assert "INSTALLER URL" in done.stderr
+
+
+@pytest.mark.parametrize("path", ["macos/login.sh", "pyinstaller/build.sh", "linux/build-deb.sh"])
+def test_shell_scripts_are_whole(path):
+    """Read by the strictest shell there is."""
+    done = subprocess.run(
+        [shutil.which("dash") or "sh", "-n", str(ROOT / "packaging" / path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (0, "") == (done.returncode, done.stderr)
