@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from watchdog_app.core.forecast import TrendForecaster
@@ -97,6 +99,48 @@ def test_a_battery_is_foretold_told_of_and_answered_with_a_save(hours, step):
     assert early.low_s <= 0.4 * end_s <= early.high_s
     assert first(seen, lambda a: a.notify) is not None
     assert 60.0 <= end_s - rescued_s <= 400.0
+
+
+def foretold(curve, end_s):
+    """Each forecast of a drain, read every 10 s, as a share of what was really left."""
+    forecaster, found = DischargeForecaster(), []
+    for step in range(int(end_s / 10.0)):
+        t = 10.0 * step
+        forecaster.update(t, curve(t), 0.95)
+        forecast = forecaster.assess().forecast
+        if forecast is not None:
+            found.append((t, forecast.eta_s / (end_s - t)))
+    return found
+
+
+@pytest.mark.parametrize("begin", [0.0, 0.5, 0.69])
+@pytest.mark.parametrize("hours", [1.5, 3.0, 6.0, 10.0])
+def test_time_until_empty_is_right_in_whole_percents(hours, begin):
+    """A step every six minutes says nothing until there have been two."""
+    curve = drain(hours * (1.0 - begin), begin, step=0.01)  # hours are of a full battery
+    end_s = 3600.0 * hours * (0.95 - begin)
+
+    shares = [share for t, share in foretold(curve, end_s) if curve(t) < 0.9]
+
+    assert shares
+    assert sum(0.8 <= share <= 1.25 for share in shares) >= 0.9 * len(shares)
+    assert min(shares) > 0.5
+    assert max(shares) < 2.0
+
+
+@pytest.mark.parametrize("step", [0.0, 0.01])
+def test_a_battery_that_gives_way_at_its_end_is_seen_to_do_so(step):
+    """Its gauge shows up to 9 % more than there is, and falls ever faster."""
+
+    def curve(t):
+        left = 1.0 - t / 3600.0
+        shown = left if left > 0.5 else left + 0.09 * math.sin(math.pi * (0.5 - left) / 0.45)
+        return round((1.0 - shown) / step) * step if step else 1.0 - shown
+
+    shares = dict(foretold(curve, 3420.0))
+
+    assert shares[3420.0 - 300.0] == pytest.approx(1.0, abs=0.25)
+    assert shares[3420.0 - 600.0] == pytest.approx(1.0, abs=0.6)
 
 
 def test_a_battery_that_nothing_drains_has_no_forecast():

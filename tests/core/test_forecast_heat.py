@@ -206,3 +206,52 @@ def test_nonsense_breaks_nothing(value):
         forecaster.update(float(t), value if t % 7 == 0 else 50.0, 98.0)
 
     assert forecaster.assess().regime in Regime
+
+
+def test_a_machine_that_was_as_hot_for_hours_is_believed_to_bear_it():
+    """A staircase of loads looks like failing cooling: told of the first time, if at all."""
+
+    def stairs(t):
+        steps = (50.0, 66.0, 76.0, 84.0, 93.0)
+        at = min(len(steps) - 1, int(t % 1500.0 / 60.0))
+        return steps[at] if t % 1500.0 < 900.0 else 50.0
+
+    draw = random.Random(1)
+    forecaster, level, alarms = HeatForecaster(lethal=True), 50.0, []
+    for step in range(int(4 * 3600 / 2)):
+        t = 2.0 * step
+        level += (stairs(t) - level) * (1.0 - math.exp(-2.0 / 40.0))
+        forecaster.update(t, float(round(level + draw.gauss(0.0, 0.4))), 105.0)
+        if forecaster.assess().strict_eta_s is not None:
+            alarms.append(t)
+
+    assert [] == [t for t in alarms if t > 2 * 1500.0]
+
+
+def test_a_rise_that_ends_at_the_slowing_limit_is_not_called_off_before():
+    """First foretold, then there: nothing in between."""
+    draw = random.Random(6)
+    forecaster, told = HeatForecaster(lethal=False), []
+    for step in range(300):
+        celsius = min(100.0, 112.0 - 60.0 * math.exp(-step / 35.0)) + draw.gauss(0.0, 0.2)
+        forecaster.update(2.0 * step, float(round(celsius)), 100.0)
+        told.append(forecaster.assess().strict_eta_s is not None)
+
+    assert any(told)
+    assert all(told[told.index(True) :])
+
+
+def test_failing_cooling_is_seen_on_a_machine_that_has_worked_hot_before():
+    """At 90 for hours, at 75 now, then towards 110."""
+    forecaster, saved = HeatForecaster(lethal=True), None
+    for step in range(6000):
+        t = 2.0 * step
+        celsius = 90.0 if t < 7200.0 else 75.0 if t < 10800.0 else 75.0 + 0.1 * (t - 10800.0)
+        if celsius >= 105.0:
+            break
+        forecaster.update(t, float(round(celsius)), 105.0)
+        if saved is None and forecaster.assess().eager_eta_s is not None:
+            saved = celsius
+
+    assert saved is not None
+    assert saved <= 97.0

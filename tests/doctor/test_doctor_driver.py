@@ -119,9 +119,36 @@ CASES = {
         lambda tree: (tree.write("dev/dxg", ""), tree.write("usr/lib/wsl/lib/libcuda.so.1", "")),
         {},
     ),
-    "WSL without Windows' driver": (
-        lambda tree: tree.write("dev/dxg", ""),
+    "WSL on a computer without NVIDIA": (
+        lambda tree: (
+            tree.write("dev/dxg", ""),
+            tree.write("usr/lib/wsl/lib/libd3d12.so", ""),
+            tree.write("usr/lib/wsl/drivers/iigd_dch.inf_amd64_0a/igd.dll", ""),
+        ),
+        {"driver.device": "info"},
+    ),
+    "WSL that lost Windows' libraries": (
+        lambda tree: (
+            tree.write("dev/dxg", ""),
+            tree.write("usr/lib/wsl/drivers/nv_dispi.inf_amd64_0a/nvcuda64.dll", ""),
+        ),
         {"driver.library": "error"},
+    ),
+    "CUDA's forward compatibility in a container": (
+        lambda tree: (
+            tree.gpu(),
+            tree.write(".dockerenv", ""),
+            tree.library("575.57.08", "usr/local/cuda/compat/lib.real"),
+            tree.write("etc/ld.so.cache", b"\0/usr/local/cuda/compat/lib.real/libcuda.so.1\0"),
+        ),
+        {},
+    ),
+    "an old mainboard whose network is NVIDIA's": (
+        lambda tree: (
+            tree.gpu().card(9, class_="0x068000"),
+            tree.write("sys/bus/pci/devices/0000:09:00.0/device", "0x03ef\n"),
+        ),
+        {},
     ),
     "WSL with a Linux driver": (wsl_with_linux_driver, {"driver.wsl-library": "error"}),
     "switches without their manager": (switches, {"driver.fabric-manager": "error"}),

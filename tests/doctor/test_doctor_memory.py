@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import shlex
 from pathlib import Path
 
 import pytest
 from doctor_tree import GIB, Tree, found, troubles
 
-from watchdog_app.doctor import killers, memory, power, storage
+from watchdog_app.doctor import killers, memory, power, storage, watchdogs
 from watchdog_app.doctor.machine import Machine, Space, disk_space, process_limits, processes
 
 MIB = 1024**2
@@ -68,6 +69,17 @@ MEMORY_CASES = {
     ),
     "no meminfo": (lambda tree: (tree.root / "proc/meminfo").unlink(), {"memory.ram": "info"}),
 }
+
+
+def test_wsl_is_told_of_its_own_file_for_swap(tree):
+    """What is switched on inside it is gone at its next start."""
+    tree.meminfo(SwapTotal=0, SwapFree=0)
+    tree.write("proc/sys/kernel/osrelease", "5.15.153.1-microsoft-standard-WSL2")
+
+    finding = found(memory.check(tree.facts()))["memory.swap"]
+
+    assert ".wslconfig" in finding.remedy
+    assert ("wsl --shutdown",) == finding.commands
 
 
 @pytest.mark.parametrize("name", MEMORY_CASES)
@@ -279,6 +291,46 @@ def test_room_for_checkpoints(tree, expected, space):
     assert expected == troubles(storage.check(tree.facts(cwd="/work/project")))
 
 
+def test_standing_in_a_folder_of_others_is_no_error(tree):
+    """Whoever calls the doctor from / has a machine as healthy as before."""
+    tree.shut = {"/", "/opt"}
+
+    findings = found(storage.check(tree.facts(cwd="/opt")))
+
+    assert {"storage.read-only": "warning"} == troubles(findings.values())
+    assert "failed" not in findings["storage.read-only"].why
+
+
+@pytest.mark.parametrize(
+    ("expected", "free"), [({}, 900 * MIB), ({"storage.disk": "warning"}, 20 * MIB)]
+)
+def test_a_small_folder_for_temporary_files_is_large_enough(tree, expected, free):
+    """No checkpoint comes to lie there."""
+    tree.spaces["/tmp"] = Space(GIB, free)
+
+    assert expected == troubles(storage.check(tree.facts()))
+
+
+def test_a_folder_with_a_quote_in_its_name_is_quoted(tree):
+    """The command is copied as it stands."""
+    tree.spaces["/data/ada's; reboot"] = Space(500 * GIB, 5 * GIB)
+
+    told = [one for one in storage.check(tree.facts(cwd="/data/ada's; reboot")) if one.commands]
+
+    assert [["df", "-h", "/data/ada's; reboot"]] == [shlex.split(one.commands[0]) for one in told]
+
+
+def test_nobody_is_told_to_take_a_whole_tree_over(tree, tmp_path):
+    """Where the home folder is missing, what exists above it is the root."""
+    tree.shut = {"/"}
+    facts = tree.facts(env={"HOME": "/no such home"}, access=lambda path, mode: False)
+
+    finding = found(watchdogs.check(facts))["watchdog.journal"]
+
+    assert not any("chown" in command for command in finding.commands)
+    assert "'/no such home/.local/state/watchdog'" in finding.commands[0]
+
+
 def test_files_in_ram_are_told_with_where_they_lie(tree):
     """A data set in /tmp is the memory that the training lacks."""
     tree.write(
@@ -331,6 +383,12 @@ def supply(tree, name, **files):
         ({"power.battery": "error"}, {"status": "Discharging", "capacity": 7}, 0),
         ({"power.battery": "warning"}, {"status": "Discharging"}, 0),
         ({"power.supply-too-weak": "warning"}, {"status": "Discharging", "capacity": 80}, 1),
+        ({}, {"status": "Discharging", "capacity": 60, "power_now": 0}, 1),
+        (
+            {"power.battery": "warning"},
+            {"status": "Discharging", "capacity": 60, "power_now": 0},
+            0,
+        ),
         ({}, {"status": "Discharging", "capacity": 5, "scope": "Device"}, 1),
     ],
 )

@@ -122,6 +122,19 @@ def test_which_states_drain(tree, reader, status, plugged, expected):
     assert (battery.power_w is not None) is expected
 
 
+@pytest.mark.parametrize(("plugged", "expected"), [(1, False), (0, True)])
+@pytest.mark.parametrize("flow", ["power_now", "current_now"])
+def test_a_battery_from_which_nothing_flows_is_not_drained_while_plugged_in(
+    tree, reader, flow, plugged, expected
+):
+    """A dead one in a laptop on mains says Discharging at 0 % for years."""
+    known = BY_ENERGY if flow == "power_now" else BY_CHARGE
+    tree.supply("BAT0", **{**known, flow: 0, "capacity": 0})
+    tree.supply("AC", type="Mains", online=plugged)
+
+    assert expected is reader.read(0.0)[0][0].discharging
+
+
 def test_any_plug_that_is_in_counts(tree, reader):
     """USB-C: the old plug is out, one of two sockets delivers."""
     tree.supply("AC", type="Mains", online=0)

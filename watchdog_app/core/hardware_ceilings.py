@@ -169,7 +169,10 @@ def _heat(
             label,
             (each.celsius, each.slowdown_c, each.shutdown_c),
             everyone,
-            "the machine switches itself off",
+            # The kernel powers off at a zone's trip point; elsewhere it is the device that does.
+            "the machine switches itself off"
+            if each.is_cpu or each.key.startswith("thermal_zone")
+            else "it may switch itself off; what needs it dies",
         )
 
 

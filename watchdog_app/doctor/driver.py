@@ -14,9 +14,18 @@ _BLACKLIST = (
     "printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' "
     "| sudo tee /etc/modprobe.d/blacklist-nouveau.conf"
 )
+# Where the driver is in a part of the archive that is not enabled by itself.
+_ARCHIVE = {
+    "debian": "It is in the parts contrib, non-free and non-free-firmware: name them in "
+    "/etc/apt/sources.list (or sources.list.d), then sudo apt update.",
+    "fedora": "It is in RPM Fusion's free and nonfree repositories: https://rpmfusion.org/Configuration",
+}
 _INSTALL = {
     "ubuntu": ("sudo ubuntu-drivers install", "sudo reboot"),
-    "debian": ("sudo apt install linux-headers-amd64 nvidia-driver", "sudo reboot"),
+    "debian": (
+        "sudo apt install linux-headers-$(dpkg --print-architecture) nvidia-driver",
+        "sudo reboot",
+    ),
     "fedora": ("sudo dnf install akmod-nvidia xorg-x11-drv-nvidia-cuda", "sudo reboot"),
     "arch": ("sudo pacman -S nvidia nvidia-utils", "sudo reboot"),
     "suse": ("sudo zypper install-new-recommends --repo NVIDIA", "sudo reboot"),
@@ -35,13 +44,13 @@ def check(facts: Facts) -> Iterator[Finding]:
         f"{count} on the PCI bus ({', '.join(facts.cards)})"
         if count
         else "one that Windows lends (WSL)"
-        if machine.exists("/dev/dxg")
+        if facts.lent_by_windows
         else "part of the chip (Jetson)"
         if facts.is_tegra
         else "its driver is there, though no card shows on the PCI bus"
     )
     yield fine("driver.device", f"NVIDIA GPU: {where}.")
-    if machine.exists("/dev/dxg"):
+    if facts.lent_by_windows:
         yield from _wsl(machine)
         return
     if loaded:
@@ -59,6 +68,15 @@ def _no_device(machine: Machine) -> Finding:
         for address in machine.names("/sys/bus/pci/devices")
     )
     what = "No NVIDIA GPU was found on this machine; trainings run on the CPU."
+    if machine.is_wsl:
+        return Finding(
+            "driver.device",
+            Severity.INFO,
+            "Windows lends no NVIDIA GPU to this WSL; trainings run on the CPU.",
+            remedy="If the computer has one: install NVIDIA's driver in Windows, not in Linux; "
+            "then in Windows:",
+            commands=("wsl --update", "wsl --shutdown"),
+        )
     if amd:
         what += " There is an AMD card: TensorFlow and PyTorch need their ROCm builds for it."
     return Finding(
@@ -130,7 +148,8 @@ def _not_loaded(facts: Facts) -> Iterator[Finding]:
         )
         return
     own, others = driver_files.built_modules(machine)
-    install = _INSTALL.get(machine.distribution(), ())
+    distribution = machine.distribution()
+    install = _INSTALL.get(distribution, ())
     running = driver_files.kernel(machine)
     if nouveau or "nouveau" in drivers:
         steps = (
@@ -149,7 +168,10 @@ def _not_loaded(facts: Facts) -> Iterator[Finding]:
             "NVIDIA's module cannot load.",
             "Keep nouveau from loading and restart."
             if own
-            else "Install NVIDIA's driver, keep nouveau from loading, and restart.",
+            else " ".join(
+                ("Install NVIDIA's driver, keep nouveau from loading, and restart.",)
+                + ((_ARCHIVE[distribution],) if distribution in _ARCHIVE else ())
+            ),
             (*(() if own else install[:1]), *steps, "sudo reboot"),
             details=tuple(f"driver of the card: {name}" for name in sorted(drivers) if name),
         )
@@ -165,9 +187,11 @@ def _not_loaded(facts: Facts) -> Iterator[Finding]:
             "Enrol the key that signed the module (the firmware asks for it at the next start), "
             "or switch Secure Boot off in the firmware.",
             (
-                "sudo mokutil --import /var/lib/shim-signed/mok/MOK.der"
-                if machine.distribution() == "ubuntu"
-                else "sudo mokutil --import /var/lib/dkms/mok.pub",
+                "sudo mokutil --import "
+                + {
+                    "ubuntu": "/var/lib/shim-signed/mok/MOK.der",
+                    "fedora": "/etc/pki/akmods/certs/public_key.der",
+                }.get(distribution, "/var/lib/dkms/mok.pub"),
                 "sudo reboot",
             ),
             details,
@@ -209,7 +233,10 @@ def _not_loaded(facts: Facts) -> Iterator[Finding]:
             Severity.ERROR,
             "NVIDIA's driver is not installed, or its kernel module was never built.",
             why,
-            "Install the driver of your distribution.",
+            " ".join(
+                ("Install the driver of your distribution.",)
+                + ((_ARCHIVE[distribution],) if distribution in _ARCHIVE else ())
+            ),
             install or ("xdg-open https://www.nvidia.com/drivers",),
             details,
         )

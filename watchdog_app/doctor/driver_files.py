@@ -38,6 +38,11 @@ class Library:
     version: Version  # of its file name; empty: it does not say
     stub: bool  # a placeholder of the CUDA toolkit to link against; it drives nothing
 
+    @property
+    def forward(self) -> bool:
+        """CUDA's forward compatibility package: newer than the kernel module, and meant to be."""
+        return "/compat/" in f"{self.path}/"
+
 
 def module_version(machine: Machine) -> Version:
     """Version of the kernel module that is loaded; empty: none, or it does not say."""

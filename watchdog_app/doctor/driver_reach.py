@@ -104,7 +104,7 @@ def differing(machine: Machine) -> list[driver_files.Library]:
         first
         for name in ("libcuda.so.1", "libnvidia-ml.so.1")
         for first in driver_files.libraries(machine, name)[:1]
-        if module and first.version and first.version != module
+        if module and first.version and first.version != module and not first.forward
     ]
 
 
@@ -253,6 +253,8 @@ def _group(machine: Machine, node: str) -> str:
 
 
 def _fabric(facts: Facts) -> Iterator[Finding]:
+    if facts.machine.is_real and not facts.machine.exists("/proc/1"):
+        return  # /proc hides what belongs to others (hidepid)
     running = any(one.name.startswith("nv-fabricmanage") for one in facts.processes())
     if running or facts.machine.container:
         return

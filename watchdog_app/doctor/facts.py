@@ -17,6 +17,7 @@ from watchdog_app.units import GIB
 
 T = TypeVar("T")
 
+_FIRST_SWITCH = 0x1000
 _USE_BYTES = 2 * GIB  # device memory: a CUDA context with cuDNN takes up to 1 GiB
 
 
@@ -74,7 +75,13 @@ class Facts:
     @property
     def switches(self) -> list[str]:
         """PCI addresses of NVSwitches."""
-        return self._pci("0x0680")
+        # Network adapters of NVIDIA's old mainboard chips have the same class, and low numbers.
+        folder = "/sys/bus/pci/devices"
+        return [
+            address
+            for address in self._pci("0x0680")
+            if (self.machine.number(folder, address, "device") or _FIRST_SWITCH) >= _FIRST_SWITCH
+        ]
 
     def _pci(self, kind: str) -> list[str]:
         folder = "/sys/bus/pci/devices"
@@ -89,8 +96,19 @@ class Facts:
     @property
     def expects_gpu(self) -> bool:
         """Whether there is an NVIDIA GPU to be used here, on the bus, through WSL or in a chip."""
-        on_bus = bool(self.cards) or self.machine.exists("/dev/dxg") or self.is_tegra
-        return on_bus or self.gpu_behind_library
+        here = bool(self.cards) or self.lent_by_windows or self.is_tegra
+        return here or self.gpu_behind_library
+
+    @property
+    def lent_by_windows(self) -> bool:
+        """WSL with NVIDIA's driver in Windows; /dev/dxg alone can be a GPU of any maker."""
+        machine = self.machine
+        if not machine.exists("/dev/dxg"):
+            return False
+        stored = machine.names("/usr/lib/wsl/drivers")  # Windows' driver store
+        return machine.exists("/usr/lib/wsl/lib/libcuda.so.1") or any(
+            name.startswith("nv") and ".inf_" in name for name in stored
+        )
 
     @property
     def gpu_behind_library(self) -> bool:

@@ -51,6 +51,9 @@ def target_of(facts: Facts) -> Target:
         if card.get("capability")
     )
     version = driver.version or driver_files.module_version(facts.machine)
+    for library in driver_files.libraries(facts.machine, "libcuda.so.1")[:1]:
+        if library.forward:  # programs take their CUDA driver from it
+            version = max(version, library.version)
     return Target(True, version, cards, wsl=facts.machine.is_wsl, answers=driver.answers)
 
 
@@ -101,8 +104,7 @@ def _environment(environment: Environment, target: Target, fast: bool) -> Iterat
                 remedy="Its disk is slow or hangs, or something runs at each start of it "
                 "(sitecustomize). Give it more time.",
                 commands=(
-                    "watchdog doctor --only framework "
-                    f"--python {shlex.quote(environment.python)} --timeout 5min",
+                    f"watchdog doctor --python {shlex.quote(environment.python)} --timeout 5min",
                 ),
                 severity=Severity.WARNING,
             )

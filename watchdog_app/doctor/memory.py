@@ -63,10 +63,8 @@ def _swap(machine: Machine, total: int, free: int, ram: int) -> Iterator[Finding
             "This machine has no swap.",
             "When RAM is full, nothing slows the fall: from 'getting tight' to the kernel's kill "
             "it can take under a second, too short for a checkpoint.",
-            "Ask whoever runs the host for swap."
-            if machine.container
-            else "Some GiB of swap give watchdog the seconds that a save takes.",
-            () if machine.container else _MAKE_SWAP,
+            _more_swap(machine, "Some GiB of swap give watchdog the seconds that a save takes."),
+            _make_swap(machine),
         )
         return
     entries = [line.split() for line in (machine.read("/proc/swaps") or "").splitlines()[1:]]
@@ -89,8 +87,8 @@ def _swap(machine: Machine, total: int, free: int, ram: int) -> Iterator[Finding
             Severity.WARNING,
             f"Swap is only {format_bytes(total)} beside {format_bytes(ram)} of RAM.",
             "It is full within a second of a growing training: too short for a checkpoint.",
-            "Make it some GiB large.",
-            () if machine.container else _MAKE_SWAP,
+            _more_swap(machine, "Make it some GiB large."),
+            _make_swap(machine),
             details,
         )
     elif slow:
@@ -114,6 +112,23 @@ def _swap(machine: Machine, total: int, free: int, ram: int) -> Iterator[Finding
             f"Swap: {format_bytes(total)}" + (" compressed in RAM (zram)." if compressed else "."),
             *details,
         )
+
+
+def _more_swap(machine: Machine, else_: str) -> str:
+    if machine.container:
+        return "Ask whoever runs the host for swap."
+    if machine.is_wsl:
+        return (
+            "WSL makes its own: write swap=8GB below [wsl2] in the file .wslconfig of your Windows "
+            "home folder (memory= there limits the RAM), then in Windows:"
+        )
+    return else_
+
+
+def _make_swap(machine: Machine) -> tuple[str, ...]:
+    if machine.container:
+        return ()
+    return ("wsl --shutdown",) if machine.is_wsl else _MAKE_SWAP
 
 
 def _rotational(machine: Machine, name: str) -> bool:

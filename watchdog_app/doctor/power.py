@@ -37,10 +37,19 @@ def _battery(machine: Machine) -> Iterator[Finding]:
         kind = machine.read(folder, name, "type")
         if machine.read(folder, name, "scope") == "Device":
             continue  # of a mouse or a headset
-        if kind == "Battery" and machine.read(folder, name, "status") == "Discharging":
+        drained = machine.read(folder, name, "status") == "Discharging"
+        if kind in ("Battery", "UPS") and drained:
             discharging.append((name, machine.number(folder, name, "capacity")))
         elif kind in ("Mains", "USB") and machine.exists(folder, name, "online"):
             mains.append(machine.number(folder, name, "online") == 1)
+    if any(mains):
+        # Kept at a charge threshold some say so as well, and nothing is drawn from them.
+        discharging = [
+            (name, level)
+            for name, level in discharging
+            if 0
+            not in (machine.number(folder, name, file) for file in ("power_now", "current_now"))
+        ]
     if discharging and not any(mains):
         left = ", ".join(
             f"{name} {level if level is not None else 'N/A'} %" for name, level in discharging

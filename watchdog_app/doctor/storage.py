@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ _SHM = "/dev/shm"  # noqa: S108 - looked at, never written
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "lustre", "ceph", "fuse.sshfs",
             "gpfs", "beegfs", "glusterfs", "fuse.glusterfs", "9p"}  # fmt: skip
 _IN_RAM = {"tmpfs", "ramfs"}
+_SMALL_FILES_BYTES = 256 * MIB  # temporary files and the journal; some give /tmp no more than a GiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,17 +132,22 @@ def _folder(machine: Machine, role: str, path: str, mounts: list[Mount]) -> Iter
     if space.read_only or not machine.access(at, os.W_OK):
         yield Finding(
             "storage.read-only",
-            Severity.ERROR,
+            # Somebody may just stand in / or in a folder of another user.
+            Severity.ERROR if space.read_only or "temporary" in role else Severity.WARNING,
             f"{title} cannot be written to"
             + (": its file system is read-only." if space.read_only else " by this user."),
-            "A checkpoint ends in an error there, and a disk that has become read-only has "
-            "mostly failed.",
-            "Name another folder for checkpoints; look into the kernel log if it should be "
-            "writable.",
-            (f"findmnt -T '{path}'", "sudo dmesg | tail"),
+            "A checkpoint ends in an error there"
+            + (
+                ", and a disk that has become read-only has mostly failed."
+                if space.read_only
+                else "."
+            ),
+            "Start trainings elsewhere, or name another folder for checkpoints; look into the "
+            "kernel log if it should be writable.",
+            (f"findmnt -T {shlex.quote(path)}", "sudo dmesg | tail"),
         )
         return
-    yield _room(title, path, space)
+    yield _room(title, path, space, keeps_work="folder" in role)
     if mount and mount.kind in _NETWORK and "journal" in role:
         yield Finding(
             "storage.journal-network",
@@ -152,9 +159,11 @@ def _folder(machine: Machine, role: str, path: str, mounts: list[Mount]) -> Iter
         )
 
 
-def _room(title: str, path: str, space: Space) -> Finding:
+def _room(title: str, path: str, space: Space, keeps_work: bool) -> Finding:
+    """Room where checkpoints come to lie, or where only small files do."""
     shown = f"{format_bytes(space.free_bytes)} of {format_bytes(space.total_bytes)} free"
-    find = (f"df -h '{path}'", f"du -xh --max-depth=2 '{path}' | sort -h | tail")
+    name = shlex.quote(path)
+    find = (f"df -h {name}", f"du -xh --max-depth=2 {name} | sort -h | tail")
     if space.inodes_total and space.inodes_free < 0.01 * space.inodes_total:
         return Finding(
             "storage.inodes",
@@ -163,8 +172,19 @@ def _room(title: str, path: str, space: Space) -> Finding:
             f"{shown}.",
             "Every save ends in 'No space left on device'.",
             "Remove folders of many small files, such as old caches.",
-            (f"df -i '{path}'", f"du -x --inodes --max-depth=2 '{path}' | sort -n | tail"),
+            (f"df -i {name}", f"du -x --inodes --max-depth=2 {name} | sort -n | tail"),
         )
+    if not keeps_work:
+        if space.total_bytes and space.free_bytes < _SMALL_FILES_BYTES:
+            return Finding(
+                "storage.disk",
+                Severity.WARNING,
+                f"{title}: only {shown}.",
+                "Programs that find no room there end with 'No space left on device'.",
+                "Make room.",
+                find,
+            )
+        return fine("storage.disk", f"{title}: {shown}.")
     if space.total_bytes and space.free_bytes < GIB:
         return Finding(
             "storage.disk",
@@ -209,7 +229,7 @@ def _ram_disks(facts: Facts, mounts: list[Mount]) -> Iterator[Finding]:
             "They count as used memory and cannot be given back; data sets and checkpoints there "
             "bring the kernel's kill nearer.",
             "Move them to a disk.",
-            (f"du -xh --max-depth=2 '{mount.point}' | sort -h | tail",),
+            (f"du -xh --max-depth=2 {shlex.quote(mount.point)} | sort -h | tail",),
         )
     tmp = _mount_of(facts.machine.cwd, mounts)
     if tmp and tmp.kind in _IN_RAM:
@@ -220,5 +240,5 @@ def _ram_disks(facts: Facts, mounts: list[Mount]) -> Iterator[Finding]:
             "Checkpoints written here take the memory that they are to save you from losing, and "
             "are gone at the next start.",
             "Keep checkpoints on a disk.",
-            (f"findmnt -T '{facts.machine.cwd}'",),
+            (f"findmnt -T {shlex.quote(facts.machine.cwd)}",),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -108,7 +109,11 @@ def _journal(facts: Facts) -> Finding:
         f"{above} may not be written to by this user: there is no room for the journal.",
         "Watching goes on, and nothing of it is remembered after a restart of the daemon.",
         "Make the folder yours, or name another.",
-        (f"sudo chown -R \"$USER\" '{above}'", "export WATCHDOG_STATE_DIR=/var/tmp/watchdog-$USER"),
+        # Never by chown of what is there: that can be / or /home.
+        (
+            f'sudo install -d -o "$USER" {shlex.quote(folder)}',
+            "export WATCHDOG_STATE_DIR=/var/tmp/watchdog-$USER",
+        ),
     )
 
 

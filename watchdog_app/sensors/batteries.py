@@ -67,6 +67,8 @@ def _battery(name: str, path: str, plugged: bool | None) -> Battery | None:
         return None
     status = words(f"{path}/status")
     discharging = status == "Discharging" or (status in (None, "Unknown") and plugged is False)
+    if plugged and _rests(path):
+        discharging = False  # held at a charge threshold, or dead: either can say otherwise
     return Battery(
         name=plain(name, 40),
         percent=min(100.0, percent),
@@ -91,6 +93,12 @@ def _energies(path: str) -> tuple[float | None, float | None]:
     if left is None or left < 0 or not full or full < 0 or left > 1.2 * full:
         return None, None
     return min(left, full) * factor, full * factor
+
+
+def _rests(path: str) -> bool:
+    """Whether a battery tells that nothing flows."""
+    flows = (number(f"{path}/power_now"), number(f"{path}/current_now"))
+    return 0 in flows
 
 
 def _watts(path: str) -> float | None:

@@ -14,7 +14,10 @@ from watchdog_app.core.outlook import Caution, Forecast, Regime
 _BIN_S = 10.0
 _WINDOWS = (12, 30, 90)  # bins
 _GAIN = 0.01  # of the limit: a step of the percent
+_FEW_STEPS = 5  # in a window
+_LITTLE = 0.05  # of the limit left: a rough guess is better than none
 _ALIKE = (0.5, 2.0)  # slopes of the halves of a window over one load
+_FASTER = 1.15
 _LOW, _HIGH = 0.75, 1.4  # what firmware knows of a battery's last part is not much more exact
 
 
@@ -47,11 +50,12 @@ class DischargeForecaster:
         return self._outlook
 
     def _think(self, used: float, limit: float) -> None:
-        slope, count = self._slope(limit)
+        room = max(0.0, limit - used)
+        slope, count = self._slope(limit, room)
         if slope <= 0.0:
             self._outlook = Outlook(Regime.FLAT if count else Regime.UNKNOWN)
             return
-        self._say(max(0.0, limit - used) / slope, slope, count * _BIN_S)
+        self._say(room / slope, slope, count * _BIN_S)
 
     def _say(self, eta_s: float, slope: float, span_s: float | None = None) -> None:
         self._outlook = Outlook(
@@ -63,7 +67,7 @@ class DischargeForecaster:
             eager_eta_s=eta_s,
         )
 
-    def _slope(self, limit: float) -> tuple[float, int]:
+    def _slope(self, limit: float, room: float) -> tuple[float, int]:
         """Of the longest window under one load, and its bins; 0 of none that shows any drain."""
         values = self._bins.values
         end = len(values)
@@ -74,10 +78,31 @@ class DischargeForecaster:
             chosen = chosen or count
             if values[-1] - values[-count] < _GAIN * limit:
                 continue
+            edges = [i for i in range(end - count + 1, end) if values[i] > values[i - 1]]
+            if len(edges) <= _FEW_STEPS:
+                whole = self._between(edges, room > _LITTLE * limit)
+                if whole > 0.0:
+                    slope, chosen = whole, count
+                continue
             whole, _ = self._bins.line(end - count, end)
             early, _ = self._bins.line(end - count, end - count // 2)
             late, _ = self._bins.line(end - count // 2, end)
             alike = early > 0.0 and _ALIKE[0] <= late / early <= _ALIKE[1]
             if slope == 0.0 or alike:
-                slope, chosen = whole, count
+                # Worn cells give way towards their end: what is drained ever faster goes on so.
+                gives_way = alike and late > _FASTER * early and count > _WINDOWS[0]
+                slope, chosen = late if gives_way else whole, count
         return slope, chosen
+
+    def _between(self, edges: list[int], patient: bool) -> float:
+        """
+        Slope of a level that is told in a few large steps, from its first step to its last.
+
+        A line through two or three of them says what the place of the window says. Of a single
+        step nothing is known, unless there is no time to wait for another.
+        """
+        values = self._bins.values
+        first, last = edges[0], edges[-1]
+        if last > first:
+            return (values[last] - values[first]) / ((last - first) * self._bins.width_s)
+        return 0.0 if patient else self._bins.line(len(values) - _WINDOWS[0], len(values))[0]

@@ -12,6 +12,7 @@ to come, and never further ahead than it has been seen.
 from __future__ import annotations
 
 import math
+from collections import deque
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -33,6 +34,9 @@ _MARGIN = 0.15  # of the gain: the bend must lead so far beyond the limit
 _STRICT_GAIN, _EAGER_GAIN, _SHOWN_GAIN = 1.0, 0.6, 0.4  # seen, as a share of what is to come
 _STRICT_SPAN, _EAGER_SPAN, _SHOWN_SPAN = 0.75, 1.0, 2.0  # ahead, as a share of the time seen
 _KNOWN_C = 1.0  # it has been as hot before, and nothing happened
+_KNOWN_BINS = 10  # ... for so long
+_KNOWN_SPANS = 40  # of the longest window each: the hottest of each is remembered, four hours long
+_KNOWN_ROOM_C = 5.0  # that near to the limit nothing is taken for granted
 _CONFIRMED = 2  # bins in a row
 _LAST_BINS, _LAST_ROOM_C = 4, 15.0
 _AT_LIMIT_C = 1.5  # a sensor of whole degrees never shows more
@@ -71,9 +75,12 @@ class HeatForecaster:
         "_confirmed",
         "_demand",
         "_half_confirmed",
+        "_held",
+        "_known",
         "_lethal",
         "_limit",
         "_outlook",
+        "_spent",
         "_t",
         "_used",
     )
@@ -82,6 +89,10 @@ class HeatForecaster:
         self._lethal = lethal
         self._bins = Bins(_BIN_S, _WINDOWS[-1])
         self._outlook = Outlook()
+        # The hottest that was survived in each span, the newest last, and bins in that one.
+        self._known: deque[float] = deque([-math.inf], maxlen=_KNOWN_SPANS)
+        self._spent = 0
+        self._held = 0
         self._demand = 1.0
         self._confirmed = self._half_confirmed = 0
         self._at_limit = False
@@ -156,6 +167,9 @@ class HeatForecaster:
         eager = min(eager, self._last_chance(room)) if self._lethal else strict
         if self._is_at_limit():
             strict = eager = 0.0
+        elif not self._lethal:
+            strict = eager = self._hold(strict)
+        self._remember()
         self._outlook = self._said(strict, eager, shown, saturating)
 
     def _begin(self, window: int) -> tuple[int, float]:
@@ -205,8 +219,37 @@ class HeatForecaster:
         if rise.eta_s > span_share * rise.span_s / self._demand:
             return False
         values = self._bins.values
+        # The two newest spans can hold the beginning of this very rise.
+        known = max(list(self._known)[:-2], default=-math.inf)
+        if room > _KNOWN_ROOM_C and known >= values[-1] - _KNOWN_C:
+            return False
         before = values[max(0, len(values) - self._bins.size) : begin]
         return not before or max(before) < values[-1] - _KNOWN_C
+
+    def _remember(self) -> None:
+        """Keep how hot it has been without harm."""
+        lasted = self._bins.values[-_KNOWN_BINS:]
+        if len(lasted) == _KNOWN_BINS:
+            self._known[-1] = max(self._known[-1], min(lasted))
+        self._spent += 1
+        if self._spent >= _WINDOWS[-1]:
+            self._spent = 0
+            self._known.append(-math.inf)
+
+    def _hold(self, strict: float) -> float:
+        """
+        Time to a limit that slows down, kept a while where the rise ends just below it.
+
+        Else what was foretold is called off in the moment in which it comes true.
+        """
+        if strict < math.inf:
+            self._held = _SLOWED_BINS
+            return strict
+        self._held -= 1
+        if self._held > 0 and self._bins.values[-1] >= self._limit - _RELIEVED_C:
+            return self._outlook.strict_eta_s or 0.0
+        self._held = 0
+        return math.inf
 
     def _last_chance(self, room: float) -> float:
         """Time left at a rise too fast for a second look, near the limit; else infinite."""
