@@ -295,6 +295,99 @@ def test_a_status_with_holes_is_drawn_all_the_same(broken):
     drive(steps)
 
 
+@pytest.mark.parametrize("size", [(80, 24), (40, 12)])
+def test_what_is_in_danger_is_never_what_is_left_out(size):
+    """Six limits and room for fewer: the one that ends stays."""
+    far = {"unit": "bytes", "used": GIB, "limit": 4 * GIB, "ratio": 0.25, "stage": "watch"}
+    limits = [{**far, "kind": "cgroup", "subject": str(n), "label": f"far {n}"} for n in range(6)]
+    limits[-1] |= {"label": "near", "stage": "rescue", "eta_s": 20.0}
+
+    async def steps(app, pilot, daemon):
+        await show(app, pilot, status(ceilings=limits))
+        assert "▲ near" in text_of(app, "#ceilings")
+        assert "full in 20 s" in text_of(app, "#ceilings")
+
+    drive(steps, size)
+
+
+def test_the_last_line_does_not_call_growth_nothing():
+    """What is forecast to fill up above is not denied below."""
+    grows = {"kind": "cgroup", "label": "group", "stage": "watch", "eta_s": 90.0, "ratio": 0.5}
+
+    async def steps(app, pilot, daemon):
+        await show(app, pilot, status(ceilings=[grows]))
+        assert "grows" in text_of(app, "#incidents")
+
+    drive(steps)
+
+
+def test_a_question_leaves_the_view_in_sight():
+    """It is answered by looking at the figures behind it."""
+
+    async def steps(app, pilot, daemon):
+        await show(app, pilot, leaking())
+        await pilot.press("p")
+        await pilot.pause()
+        lines = [
+            "".join(part.text for part in line) for line in app.screen._compositor.render_strips()
+        ]
+        assert any("full in 43 s" in line for line in lines)
+
+    drive(steps)
+
+
+def test_a_daemon_that_is_stopped_is_told_and_old_figures_are_called_old():
+    """It is connected and says nothing: SIGSTOP, or a machine that thrashes."""
+
+    async def steps(app, pilot, daemon):
+        await show(app, pilot, leaking())
+        app._came_mono_s -= 60
+        app._look_at_age()
+        assert "said nothing for 1 min" in text_of(app, "#lost")
+        assert "old" in text_of(app, "#lost")
+        assert app.query_one("#lost").display
+        await show(app, pilot, leaking())
+        assert not app.query_one("#lost").display
+
+    drive(steps)
+
+
+def test_a_pid_that_is_used_again_is_not_paused():
+    """The question was about another program."""
+
+    async def steps(app, pilot, daemon):
+        await show(app, pilot, status(processes=[process(7, "mine.py", GIB)]))
+        await pilot.press("p")
+        other = process(7, "other.py", GIB, start_time=12345)
+        await show(app, pilot, status(processes=[other]))
+        await pilot.press("y")
+
+    assert [] == drive(steps).asked
+
+
+def test_rows_stay_scrolled_when_the_order_changes():
+    """Who looks at the 80th of 100 tasks goes on looking at it."""
+    many = [process(n, f"t{n}.py", GIB + n) for n in range(1, 101)]
+
+    async def steps(app, pilot, daemon):
+        await show(app, pilot, status(processes=many))
+        table = app.query_one("#tasks")
+        table.scroll_to(y=60, animate=False)
+        await pilot.pause()
+        await show(app, pilot, status(processes=[{**many[50], "stage": "warn"}, *many[1:50]]))
+        await show(app, pilot, status(processes=[{**many[0], "stage": "warn"}, *many[1:]]))
+        await pilot.pause()
+        before = table.scroll_offset.y
+        await show(
+            app, pilot, status(processes=[{**many[9], "stage": "warn"}, *many[1:9], *many[10:]])
+        )
+        await pilot.pause()
+        assert before == table.scroll_offset.y
+        assert "10" == column(app, "PID")[0]
+
+    drive(steps)
+
+
 def test_graphics_memory_has_a_column_where_there_is_a_card():
     """And none where there is not."""
 

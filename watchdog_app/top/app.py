@@ -41,7 +41,8 @@ class TopApp(App[None]):
     TITLE = "watchdog"
     ENABLE_COMMAND_PALETTE = False
     CSS = """
-    Screen { background: $background; }
+    Screen { background: $background; overflow: hidden; }
+    ModalScreen { background: transparent; }
     #title { height: 1; padding: 0 1; }
     #lost { height: auto; display: none; padding: 0 1; background: $error; color: $text; }
     #ceilings { height: auto; padding: 0 1; margin-bottom: 1; }
@@ -164,13 +165,14 @@ class TopApp(App[None]):
         if status is None or not self.is_running:
             return
         columns = max(20, self.size.width - 2)
-        small = self.size.height < 30
+        height = self.size.height
         self.query_one("#title", Static).update(rows.title_line(status, columns))
-        most = 4 if small else 10
-        lines = rows.ceiling_rows(status, columns, self._everything, most)
+        most = 10 if height >= 30 else 4 if height >= 16 else 2
+        lines = rows.ceiling_rows(status, columns, self._everything, most)[: most + 1]
         self.query_one("#ceilings", Static).update(Text("\n").join(lines))
         self._draw_tasks(status, columns)
-        incidents = rows.incident_rows(status, columns, 2 if small else 6)
+        most = 6 if height >= 30 else 2 if height >= 16 else 1
+        incidents = rows.incident_rows(status, columns, most)
         self.query_one("#incidents", Static).update(Text("\n").join(incidents))
         self._draw_detail(status, columns)
 
@@ -190,9 +192,12 @@ class TopApp(App[None]):
         pane = self.query_one("#detail")
         task = self._table.chosen
         pane.display = self._detail and task is not None
+        # On a very small screen there is room for one or the other.
+        room = not pane.display or self.size.height >= 20
+        self.query_one("#ceilings").display = self.query_one("#incidents").display = room
         if not pane.display or task is None:
             return
-        height = max(6, min(18, self.size.height - 14))
+        height = max(6, min(18, self.size.height - (14 if room else 8)))
         ceiling = rows.tightest(status, task)
         now = figures.number(status.get("time_unix_s")) or time.time()
         if ceiling is not None and figures.number(ceiling.get("eta_s")) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from rich.text import Text
 
 from watchdog_app.cli import figures
 from watchdog_app.cli.ceiling_lines import chosen
-from watchdog_app.cli.task_table import SORTS, folded, ordered
+from watchdog_app.cli.task_table import SORTS, folded, ordered, stage_rank
 from watchdog_app.cli.text import plain, shorten, width
 from watchdog_app.cli.verdict import objects, worst_stage
 from watchdog_app.top import charts
@@ -22,14 +23,18 @@ Json = dict[str, Any]
 _WIDE = 110  # columns from which on the table shows everything
 _HEADS = ("PID", "TASK", "STATE", "RAM", "SWAP", "GPU-MEM", "CPU%", "LAST 15 MIN", "TREND", "ETA")
 _NARROW = ("PID", "TASK", "STATE", "RAM", "LAST 15 MIN", "ETA")
+_LEAST = ("TASK", "RAM", "ETA")
 _SPARK_COLUMNS = {True: 16, False: 11}
 _FIGURES, _FIGURES_WIDE = 48, 64  # columns for use, limit and time to exhaustion
+_TINY, _FIGURES_TINY = 60, 24  # below so many columns there is room for ratio and time alone
 _NO_INTERVAL = {"eta_low_s": None, "eta_high_s": None}
 _MARKS = {"ok": " ", "watch": "·", "warn": "!", "rescue": "▲", "hold": "■"}
 
 
 def heads(columns: int, has_gpu: bool) -> tuple[str, ...]:
     """Column titles that fit a terminal of so many columns."""
+    if columns < _TINY:
+        return _LEAST
     if columns < _WIDE:
         return _NARROW
     return tuple(head for head in _HEADS if has_gpu or head != "GPU-MEM")
@@ -122,15 +127,19 @@ def title_line(status: Json, columns: int) -> Text:
 def ceiling_rows(status: Json, columns: int, everything: bool, most: int) -> list[Text]:
     """A line a ceiling, nearest end first: label, bar with the forecast drawn ahead, figures."""
     shown, left_out = chosen(status, everything)
-    shown = shown[:most]
+    # In the order of the list, but what is in danger is never what is left out.
+    kept = sorted(range(len(shown)), key=lambda at: _nearness(shown[at]))[:most]
+    left_out += len(shown) - len(kept)
+    shown = [shown[at] for at in sorted(kept)]
     if not shown:
         return [Text("No limit is known yet.", style="dim")]
     wide = columns >= _WIDE
     labels = [plain(one.get("label") or one.get("kind") or "?") for one in shown]
     # The figures come first: they are what cannot be guessed from the rest.
-    left = columns - (_FIGURES_WIDE if wide else _FIGURES)
-    room = min(max(map(width, labels)), max(10, left // 2))
-    bar_columns = max(8, min(48, left - room))
+    tiny = columns < _TINY
+    left = columns - (_FIGURES_WIDE if wide else _FIGURES_TINY if tiny else _FIGURES)
+    room = min(max(map(width, labels)), max(8 if tiny else 10, left // 2))
+    bar_columns = max(4 if tiny else 8, min(48, left - room))
     lines = []
     for one, label in zip(shown, labels, strict=True):
         style = charts.text_style_of(one.get("stage"))
@@ -140,7 +149,9 @@ def ceiling_rows(status: Json, columns: int, everything: bool, most: int) -> lis
         line.append_text(charts.bar(one, bar_columns))
         unit = str(one.get("unit") or "bytes")
         use = figures.of_limit(one.get("used"), one.get("limit"), unit)
-        line.append(f" {figures.ratio(one.get('ratio')):>5}  {use}")
+        line.append(f" {figures.ratio(one.get('ratio')):>5}")
+        if not tiny:
+            line.append(f"  {use}")
         if figures.eta(one) != figures.NONE:
             end = figures.end(one) if wide else figures.end({**one, **_NO_INTERVAL})
             line.append(f"  {end}", style=style or "bold")
@@ -242,6 +253,11 @@ def tightest(status: Mapping[str, Any], task: Json) -> Json | None:
         return min(foreseen, key=lambda one: figures.number(one.get("eta_s")) or 0.0)
     in_bytes = [one for one in above if one.get("unit") == "bytes"]
     return max(in_bytes, key=lambda one: figures.number(one.get("ratio")) or 0.0, default=None)
+
+
+def _nearness(ceiling: Json) -> tuple[int, float]:
+    eta_s = figures.number(ceiling.get("eta_s"))
+    return -stage_rank(str(ceiling.get("stage") or "ok")), math.inf if eta_s is None else eta_s
 
 
 def _duration(seconds: Any) -> str:

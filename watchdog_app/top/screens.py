@@ -12,7 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 _BOX = """
-{name} {{ align: center middle; background: transparent; }}
+{name} {{ align: center middle; }}
 {name} > #box {{
     width: {width}; max-width: 96%; height: auto; max-height: 90%;
     border: round $foreground; padding: 0 1; background: $background;

@@ -1,0 +1,51 @@
+"""The live view where the terminal shows no Unicode."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from watchdog_app.cli.text import width
+from watchdog_app.top.glyphs import plain_glyph, prepare
+
+
+@pytest.mark.parametrize("char", "█▒░▁▂▃▄▅▆▇─│┤╭·▲■…⣿⠁分ーé°中\u0301\u202e\U0001f600")
+def test_each_character_has_a_plain_one_of_its_width(char):
+    """One for one: nothing is shifted, nothing is left that the terminal lacks."""
+    plain = plain_glyph(char)
+
+    assert plain.isascii()
+    assert width(char) == len(plain)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "iso8859-15"])
+def test_a_terminal_without_unicode_gets_bars_and_no_escapes(encoding):
+    """A bar of `\\u2588` is as unreadable as one of question marks."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="backslashreplace")
+
+    prepare(stream, {})
+    stream.write("█▒░ ▁▄█ ⣿ …")
+    stream.flush()
+
+    assert b"#+. _=# * ~" == stream.buffer.getvalue()
+
+
+def test_a_console_with_few_glyphs_is_plain_too():
+    """The Linux console speaks UTF-8 and has a font of 256 characters."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+
+    prepare(stream, {"TERM": "linux"})
+    stream.write("█▁")
+    stream.flush()
+
+    assert b"#_" == stream.buffer.getvalue()
+
+
+def test_any_other_terminal_is_left_as_it_is():
+    """UTF-8 over ssh or in tmux shows all of it."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+
+    prepare(stream, {"TERM": "screen"})
+
+    assert ("utf-8", "strict") == (stream.encoding, stream.errors)
