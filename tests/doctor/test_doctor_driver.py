@@ -101,11 +101,7 @@ CASES = {
     ),
     "container without --gpus": (
         container_without_gpus,
-        {
-            "driver.library": "error",
-            "driver.nvml-library": "warning",
-            "driver.nodes": "error",
-        },
+        {"driver.nodes": "error"},
     ),
     "no unified memory": (
         lambda tree: tree.card().module().library().nodes("nvidia0", "nvidiactl"),

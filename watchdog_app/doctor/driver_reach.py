@@ -30,7 +30,9 @@ def check(facts: Facts, loaded: bool) -> Iterator[Finding]:
         loaded: whether the kernel holds NVIDIA's module.
     """
     machine = facts.machine
-    yield from _libraries(machine)
+    # A container that was given no GPU has no libraries either: one cause, told once.
+    if not (loaded and machine.container and not _has_nodes(machine)):
+        yield from _libraries(machine)
     if loaded:
         yield from _versions(machine)
         if not facts.is_tegra:
@@ -165,6 +167,10 @@ def _versions(machine: Machine) -> Iterator[Finding]:
         )
 
 
+def _has_nodes(machine: Machine) -> bool:
+    return any(name.startswith("nvidia") for name in machine.names("/dev"))
+
+
 def _nodes(facts: Facts) -> Iterator[Finding]:
     machine = facts.machine
     names = machine.names("/dev")
@@ -180,11 +186,9 @@ def _nodes(facts: Facts) -> Iterator[Finding]:
                 "no GPU: /dev/nvidia0 and /dev/nvidiactl are missing.",
                 why,
                 "Start the container with its GPUs; Docker needs the NVIDIA container toolkit "
-                "for that.",
-                (
-                    RUN_WITH_GPUS,
-                    "docker compose: deploy.resources.reservations.devices, driver: nvidia",
-                ),
+                "for that. With docker compose: deploy.resources.reservations.devices, driver: "
+                "nvidia. In Kubernetes: resources.limits, nvidia.com/gpu: 1.",
+                (RUN_WITH_GPUS,),
             )
         else:
             yield Finding(

@@ -215,7 +215,9 @@ def _given(machine: Machine, word: str) -> str:
         python = _in_folder(path)
         if python:
             return python
-        raise UsageError(f"{word} holds no bin/python; name an interpreter or its environment.")
+        raise UsageError(
+            f"{word} holds no bin/python that you may run; name an interpreter or its environment."
+        )
     if os.access(path, os.X_OK):
         return path
     if os.path.exists(path):

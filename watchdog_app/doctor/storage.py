@@ -98,11 +98,11 @@ def _shared_memory(machine: Machine) -> Finding:
             + (f": what a {machine.container} container gets by itself." if in_container else "."),
             "PyTorch's DataLoader workers hand their batches over there: 'Bus error', 'DataLoader "
             "worker is killed by signal', or NCCL failing at its start.",
-            "Start the container with more." if in_container else "Mount it larger.",
-            (
-                "docker run --shm-size=8g IMAGE",
-                "Kubernetes: an emptyDir with medium: Memory, mounted at /dev/shm",
-            )
+            "Start the container with more; in Kubernetes mount an emptyDir with medium: Memory "
+            "at /dev/shm."
+            if in_container
+            else "Mount it larger.",
+            ("docker run --shm-size=8g IMAGE",)
             if in_container
             else (f"sudo mount -o remount,size=8G {_SHM}",),
         )
