@@ -43,6 +43,12 @@ EXCEPTIONS = {
     "watchdog_app.cli.history": {"daemon.offline"},  # the journal when no daemon runs
     "watchdog_app.cli.resume": {"daemon.offline"},  # a pause can be undone without one
     "watchdog_app.cli.config": {"core.settings"},
+    # What lies on disk is read by those who wrote it; without any framework.
+    "watchdog_app.cli.rescues": {
+        *("agent.inventory", "agent.loaded", "agent.names", "agent.finished"),
+    },
+    "watchdog_app.cli.rescues_text": {"agent.inventory", "agent.layout"},
+    "watchdog_app.cli.rescue_places": {"daemon.offline"},
     "watchdog_app.cli.demo": {"demo"},
     "watchdog_app.cli.top": {"top"},
     "watchdog_app.cli.doctor": {"doctor"},
@@ -54,6 +60,7 @@ EXCEPTIONS = {
     "watchdog_app.cli.record": {"traces", "sensors.machine"},
     "watchdog_app.traces.past": {"protocol", "daemon.offline"},  # one's own past
     "watchdog_app.traces.recorder": {"sensors"},  # it looks at the machine
+    "watchdog_app.traces.kills": {"sensors.process_end"},
     "watchdog_app.demo.train": {"agent.keras"},  # the training that is shown
     "watchdog_app.__main__": {"cli"},
 }

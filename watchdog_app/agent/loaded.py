@@ -6,7 +6,7 @@ import mmap
 import os
 import weakref
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from watchdog_app.agent import layout, manifest
@@ -81,9 +81,12 @@ class LoadedRescue:
         info = self._tensors[name]
         return memoryview(self._map)[info.begin : info.end]
 
-    def verify(self) -> None:
+    def verify(self, progress: Callable[[int, int], None] | None = None) -> None:
         """
         Read every tensor and compare it with its checksum.
+
+        Args:
+            progress: called with (bytes done, bytes in all) after each tensor.
 
         Raises:
             RescueDamaged: one does not match; the message names it.
@@ -95,6 +98,8 @@ class LoadedRescue:
             for info in self._tensors.values():
                 if self._checksum(info.begin, info.end, buffer) != self._manifest.crc32[info.name]:
                     raise RescueDamaged(f"tensor {info.name!r} does not match its checksum")
+                if progress is not None:
+                    progress(info.end, self.bytes)
         except OSError as error:
             raise RescueError(f"{STATE_FILE} cannot be read ({error.strerror})") from error
 

@@ -49,6 +49,16 @@ def partial(number: int) -> str:
     return f".partial-{own()}-{number}"
 
 
+def is_partial(text: str) -> bool:
+    """Whether a folder of this name is one that is being written or removed."""
+    return _PARTIAL.fullmatch(text) is not None
+
+
+def partials(directory: str) -> list[str]:
+    """Names of folders in `directory` that are being written, or were when their writer ended."""
+    return sorted(filter(is_partial, _listdir(directory)))
+
+
 def complete_ones(directory: str) -> list[RescueName]:
     """Rescues in `directory`, old to new; none when the folder cannot be read."""
 

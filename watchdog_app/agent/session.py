@@ -21,6 +21,7 @@ from watchdog_app.agent.contain import Guard, describe
 from watchdog_app.agent.cost import SaveCost
 from watchdog_app.agent.layout import TensorEntry
 from watchdog_app.agent.link import Link
+from watchdog_app.agent.notebook import program_path
 from watchdog_app.agent.store import RescueStore, SavedRescue
 from watchdog_app.errors import RescueError
 
@@ -269,7 +270,7 @@ class Session:
             def progress(done: int, total: int) -> None:
                 self.link.progress(request, done, total)
 
-        meta = {"step": step, "reason": reason, **capture.meta}
+        meta = {"step": step, "reason": reason, "program_path": program_path(), **capture.meta}
         return self.store.save(capture.entries, meta, progress, step=step)
 
     def _note(self, capture: Capture) -> None:

@@ -36,6 +36,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("explain", "say in words what was seen and decided"),
             ("watch", "show notices as lines of text, as they come"),
             ("history", "list past incidents, decisions and deaths"),
+            ("rescues", "list saved rescues; show, verify and prune them"),
             ("doctor", "find out why GPU trainings would crash here, and what to do"),
         ),
     ),

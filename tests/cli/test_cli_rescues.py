@@ -1,0 +1,300 @@
+"""`watchdog rescues`: what it shows of folders on disk, what it finds damaged, what it removes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from watchdog_app.agent.identity import Owner, own
+from watchdog_app.agent.inventory import Search, folders_of_rescues
+from watchdog_app.agent.layout import TensorEntry
+from watchdog_app.agent.store import RescueStore
+from watchdog_app.cli.rescues_text import remarks
+
+GONE = Owner(own().pid, own().start_time + 1, own().namespace)  # a process that has ended
+ELSEWHERE = Owner(own().pid, own().start_time, "00000000")  # of another container
+
+
+def save(folder, step, *, owner=GONE, program="/home/u/train.ipynb", shape=(1000,), lost=()):
+    """A rescue as a process that has ended left it; its path."""
+    store = RescueStore(str(folder), keep=1000)
+    data = bytes(4 * shape[0])
+    entry = TensorEntry("dense/kernel", "F32", shape, len(data), lambda: memoryview(data))
+    meta = {
+        "reason": "memory runs out",
+        "program_path": program,
+        "position": {"epoch": 2, "next_batch": 7},
+        "logs": {"loss": 0.25},
+        "not_restored": list(lost),
+        "environment": {"python": "3.11.7", "keras": "3.15.1"},
+    }
+    path = store.save([entry], meta, step=step).path
+    store.close()
+    if owner is None:
+        return path
+    renamed = path.replace(str(own()), str(owner))
+    os.rename(path, renamed)
+    return renamed
+
+
+def spoil(path):
+    """One bit of a tensor is not as it was written."""
+    with open(os.path.join(path, "state.safetensors"), "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\1")
+
+
+def listed(watchdog, *words):
+    done = watchdog("rescues", *words, "--json")
+    assert "" == done.stderr
+    return json.loads(done.stdout)["rescues"]
+
+
+def test_rescues_are_listed_newest_first(watchdog, tmp_path):
+    """Of every chapter below the folder, with place, loss, size and whether they are whole."""
+    older = save(tmp_path / "r", 5)
+    newer = save(tmp_path / "r" / "fit-2", 9)
+
+    found = listed(watchdog, str(tmp_path / "r"))
+
+    assert [newer, older] == [one["path"] for one in found]
+    assert (9, 2, 7, 0.25) == tuple(found[0][key] for key in ("step", "epoch", "batch", "loss"))
+    assert ("complete", "unfinished", None) == tuple(
+        found[0][key] for key in ("condition", "training", "verified_unix_s")
+    )
+    assert found[0]["bytes"] > 4000
+
+
+def test_the_table_names_the_notebook_and_folds_on_narrow_terminals(watchdog, tmp_path):
+    """A path that is cut would be of no use."""
+    path = save(tmp_path / "r", 5)
+
+    done = watchdog("rescues", str(tmp_path / "r"), env={"COLUMNS": "90"})
+
+    assert 0 == done.returncode
+    assert "train.ipynb" in done.stdout
+    assert f"\n  {path}\n" in done.stdout
+
+
+def test_without_words_the_folder_beside_us_is_looked_into(watchdog, tmp_path):
+    """Also with no daemon and no journal."""
+    path = save(tmp_path / "rescues", 5)
+
+    done = watchdog("rescues", "--json", cwd=tmp_path)
+
+    assert [path] == [one["path"] for one in json.loads(done.stdout)["rescues"]]
+
+
+def test_the_daemon_tells_where_else(watchdog, daemon, tmp_path):
+    """The folders of its agents; a task is found by its name."""
+    path = save(tmp_path / "far", 5)
+    agent = {"pid": 7, "directory": str(tmp_path / "far")}
+    daemon.answers["status"] = {"processes": [{"pid": 7, "name": "deep.ipynb", "agent": agent}]}
+    daemon.answers["history"] = {"entries": []}
+
+    assert [path] == [one["path"] for one in listed(watchdog)]
+    assert [path] == [one["path"] for one in listed(watchdog, "deep.ipynb")]
+
+
+def test_a_name_that_nothing_answers_to_is_an_error(watchdog):
+    """It says what to do."""
+    done = watchdog("rescues", "nosuch.ipynb")
+
+    assert (1, "") == (done.returncode, done.stdout)
+    assert "watchdog rescues FOLDER" in done.stderr
+
+
+def test_verify_finds_a_flipped_bit_and_names_the_tensor(watchdog, tmp_path):
+    """Exit code 1; the whole one is remembered as verified."""
+    good, bad = save(tmp_path / "r", 5), save(tmp_path / "r", 6)
+    spoil(bad)
+
+    done = watchdog("rescues", "verify", str(tmp_path / "r"))
+
+    assert 1 == done.returncode
+    assert f"{good}: whole" in done.stdout
+    assert f"{bad}: DAMAGED: tensor 'dense/kernel' does not match its checksum" in done.stdout
+    verified = {one["path"]: one["verified_unix_s"] for one in listed(watchdog, str(tmp_path))}
+    assert verified[good] is not None
+    assert verified[bad] is None
+
+
+def test_a_rescue_that_changed_after_it_was_verified_is_not_verified(watchdog, tmp_path):
+    """The note is of those bytes and no others."""
+    path = save(tmp_path / "r", 5)
+    assert 0 == watchdog("rescues", "verify", path).returncode
+
+    spoil(path)
+
+    assert listed(watchdog, path)[0]["verified_unix_s"] is None
+
+
+def test_show_tells_all_that_is_in_it(watchdog, tmp_path):
+    """Tensors, place, program, versions, and what does not come back."""
+    path = save(tmp_path / "r", 5, lost=["the order of a torch DataLoader"])
+
+    text = watchdog("rescues", "show", path).stdout
+
+    for part in (
+        "/home/u/train.ipynb", "step 5, epoch 3, after batch 7, loss 0.25", "keras 3.15.1",
+        "- the order of a torch DataLoader", "dense/kernel", "F32", "1000", "3.91 KiB",
+    ):  # fmt: skip
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "problem"),
+    [
+        (lambda path: os.unlink(f"{path}/rescue.json"), "rescue.json is missing"),
+        (lambda path: os.truncate(f"{path}/state.safetensors", 99), "99 bytes long"),
+        (lambda path: os.truncate(f"{path}/rescue.json", 50), "does not match its checksum"),
+        (lambda path: (os.unlink(f"{path}/rescue.json"), os.mkfifo(f"{path}/rescue.json")), ""),
+        (lambda path: shutil.rmtree(path) or open(path, "w").close(), None),
+    ],
+)
+def test_a_damaged_rescue_is_listed_as_such(watchdog, tmp_path, spoiled, problem):
+    """Whatever was done to it; what is no folder is no rescue."""
+    path = save(tmp_path / "r", 5)
+    spoiled(path)
+
+    found = listed(watchdog, str(tmp_path / "r"))
+
+    if problem is None:
+        assert [] == found
+    else:
+        assert "damaged" == found[0]["condition"]
+        assert problem in found[0]["problem"]
+
+
+def test_names_of_files_are_never_obeyed_by_the_terminal(watchdog, tmp_path):
+    """Escape sequences in the program's name and in the folder's are shown."""
+    save(tmp_path / "r\x1b[2J\n", 5, program="/x/\x1b]0;evil\x07.ipynb")
+
+    done = watchdog("rescues", str(tmp_path))
+
+    assert "\x1b" not in done.stdout
+    assert "\\x1b]0;evil" in done.stdout
+
+
+def test_prune_keeps_the_newest_of_each_training(watchdog, tmp_path):
+    """A training is what has the same program and the same variables."""
+    first = [save(tmp_path / "r", step) for step in (1, 2, 3)]
+    other = save(tmp_path / "r", 1, program="/home/u/other.py")
+    bigger = save(tmp_path / "r", 1, shape=(2000,))
+
+    done = watchdog("rescues", "prune", str(tmp_path / "r"), "--keep", "1", "--yes")
+
+    assert (0, "") == (done.returncode, done.stderr)
+    left = {one["path"] for one in listed(watchdog, str(tmp_path / "r"))}
+    assert {first[2], other, bigger} == left
+
+
+def test_prune_never_takes_the_newest_complete_one(watchdog, tmp_path):
+    """However old it is, and also where newer ones are damaged: those go."""
+    whole, cut_off = save(tmp_path / "r", 1), save(tmp_path / "r", 2)
+    os.truncate(f"{cut_off}/state.safetensors", 10)
+
+    watchdog("rescues", "prune", str(tmp_path / "r"), "--older-than", "0s", "--yes")
+
+    assert whole in [one["path"] for one in listed(watchdog, str(tmp_path / "r"))]
+
+
+@pytest.mark.parametrize("what", ["running", "elsewhere", "stranger", "link", "writing"])
+def test_prune_leaves_what_is_not_its_to_take(watchdog, tmp_path, what):
+    """A training that runs or may run, a folder with more in it, a link, a save under way."""
+    folder = tmp_path / "r"
+    owner = {"running": None, "elsewhere": ELSEWHERE}.get(what, GONE)
+    path = save(folder, 1, owner=owner)
+    if what == "stranger":
+        with open(f"{path}/thesis.tex", "w") as file:
+            file.write("three years of work")
+    elif what == "link":
+        os.rename(path, tmp_path / "real")
+        os.symlink(tmp_path / "real", path)
+    elif what == "writing":
+        path = str(folder / f".partial-{own()}-1")
+        os.mkdir(path)
+    save(folder, 2)
+    save(folder, 3)
+
+    watchdog("rescues", "prune", str(folder), "--keep", "1", "--yes")
+
+    assert os.path.lexists(path)
+    assert os.listdir(path) != [] or what == "writing"
+
+
+def test_prune_asks_for_a_yes_where_nobody_can_be_asked(watchdog, tmp_path):
+    """And a dry run removes nothing."""
+    for step in (1, 2, 3):
+        save(tmp_path / "r", step)
+
+    silent = watchdog("rescues", "prune", str(tmp_path / "r"))
+    dry = watchdog("rescues", "prune", str(tmp_path / "r"), "--dry-run")
+
+    assert (2, 0) == (silent.returncode, dry.returncode)
+    assert "--yes" in silent.stderr
+    assert "Nothing was removed." in dry.stdout
+    assert 3 == len(listed(watchdog, str(tmp_path / "r")))
+
+
+def test_prune_takes_only_older_ones(watchdog, tmp_path):
+    """With --older-than."""
+    for step in (1, 2, 3):
+        save(tmp_path / "r", step)
+
+    watchdog("rescues", "prune", str(tmp_path / "r"), "--older-than", "1h", "--yes")
+
+    assert 3 == len(listed(watchdog, str(tmp_path / "r")))
+
+
+def test_prune_removes_what_a_dead_process_left_half_written(watchdog, tmp_path):
+    """Whoever wrote it cannot end it."""
+    left = tmp_path / "r" / f".partial-{GONE}-1"
+    left.mkdir(parents=True)
+
+    watchdog("rescues", "prune", str(tmp_path / "r"), "--yes")
+
+    assert not left.exists()
+
+
+def test_a_folder_of_very_many_folders_is_searched_in_part(tmp_path):
+    """It ends, and says so."""
+    for number in range(60):
+        (tmp_path / f"d{number}").mkdir()
+    search = Search(most_folders=50)
+
+    assert [] == list(folders_of_rescues(str(tmp_path), search))
+
+    assert search.cut_short
+    assert "ended after 50 folders" in remarks(search)[0]
+
+
+def test_the_command_imports_no_framework(tmp_path):
+    """A listing must not take the memory that is running out."""
+    save(tmp_path / "r", 5)
+    code = (
+        "import sys; from watchdog_app.cli import main; "
+        f"main(['rescues', 'verify', {str(tmp_path / 'r')!r}]); "
+        "print({'numpy', 'keras', 'tensorflow', 'torch', 'asyncio'} & set(sys.modules))"
+    )
+    env = {**os.environ, "WATCHDOG_STATE_DIR": str(tmp_path / "state")}
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env
+    )
+
+    assert "set()" == done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--keep", "1"], ["show"], ["prune"], ["list", "--yes"], ["prune", ".", "--keep", "0"]],
+)
+def test_words_that_make_no_sense_are_usage_errors(watchdog, words):
+    """Exit code 2."""
+    assert 2 == watchdog("rescues", *words).returncode

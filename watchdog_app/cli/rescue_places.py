@@ -1,0 +1,100 @@
+"""Where rescues lie on this machine: what the daemon, its journal and this folder tell."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from watchdog_app.errors import WatchdogError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_PATH = re.compile(r"(/[^\0\n]*?)/rescue-\d{10,}-\d{6,}-\d+\.\d+\.[0-9a-f]{8}")
+_MOST_ENTRIES = 1000
+
+
+class Places:
+    """Folders of rescues, and which of them belong to which task."""
+
+    def __init__(self) -> None:
+        self._folders: dict[str, set[str]] = {}
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Each once, none within another."""
+        found: list[str] = []
+        for folder in sorted(self._folders):
+            if not any(folder.startswith(os.path.join(each, "")) for each in found):
+                found.append(folder)
+        return tuple(found)
+
+    def add(self, folder: str, *words: object) -> None:
+        """A folder, and what its task is called; taken only where it is there."""
+        if os.path.isabs(folder) and os.path.isdir(folder):
+            self._folders.setdefault(folder, set()).update(str(one) for one in words if one)
+
+    def of_task(self, word: str) -> list[str]:
+        """Folders whose task is called so."""
+        return [
+            folder
+            for folder, words in self._folders.items()
+            if any(self.answers(word, one) for one in words)
+        ]
+
+    @staticmethod
+    def answers(word: str, program: str | None) -> bool:
+        """Whether a program's name or path is meant by a word that a person typed."""
+        if not program or not word:
+            return False
+        return program == word or word.casefold() in os.path.basename(program).casefold()
+
+
+def known_places() -> Places:
+    """Whatever is known; the daemon need not run and the journal need not be there."""
+    places = Places()
+    places.add(os.path.abspath("rescues"))
+    try:
+        processes, entries = _ask()
+    except (WatchdogError, OSError):
+        processes, entries = [], _read_journal()
+    for process in processes:
+        agent = process.get("agent")
+        if isinstance(agent, dict) and isinstance(agent.get("directory"), str):
+            names = [process.get(key) for key in ("name", "path", "notebook", "script", "pid")]
+            places.add(agent["directory"], *names)
+    for entry in entries:
+        for text in _texts(entry):
+            found = _PATH.search(text)
+            if found:
+                places.add(found[1], entry.get("name"), entry.get("path"))
+    return places
+
+
+def _ask() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    from watchdog_app.protocol.client import Client
+
+    with Client.connect() as daemon:
+        processes = daemon.call("status").get("processes") or []
+        entries = daemon.call("history", limit=_MOST_ENTRIES, kinds=["outcome", "death"])
+        return processes, entries.get("entries") or []
+
+
+def _read_journal() -> list[dict[str, Any]]:
+    from watchdog_app.daemon import offline
+
+    try:
+        return offline.history(limit=_MOST_ENTRIES, kinds=["outcome", "death"]) or []
+    except WatchdogError:
+        return []  # a listing need not fail for it: folders can be named
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, dict):
+        return [text for one in value.values() for text in _texts(one)]
+    if isinstance(value, list):
+        return [text for one in value for text in _texts(one)]
+    return []

@@ -1,0 +1,355 @@
+"""`watchdog rescues`: what is saved on disk, whether it is whole, and what may go."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from watchdog_app.cli.color import look
+from watchdog_app.cli.terminal import columns_of
+from watchdog_app.cli.text import counted, plain
+from watchdog_app.errors import EXIT_FAILURE, EXIT_OK, RescueError, UsageError, WatchdogError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from watchdog_app.agent.inventory import Found, Search
+
+NAME = "rescues"
+HELP = "list saved rescues; show, verify and prune them"
+DESCRIPTION = """\
+List the rescues on disk, newest first: which notebook or script, how far it had come, how old,
+how large, whether whole, and whether its training has ended well. Without FOLDER or TASK those
+that the daemon and its journal know of, and those in ./rescues.
+
+show RESCUE says what is in one. verify [RESCUE or FOLDER ...] reads every byte and compares it
+with its checksums. prune FOLDER removes all but the newest of each training; never the newest
+complete one, one that is being written, one of a training that runs, or a folder that holds
+anything else."""
+EPILOG = """\
+examples:
+  watchdog rescues
+  watchdog rescues train.ipynb
+  watchdog rescues ~/experiments --json
+  watchdog rescues show rescues/rescue-0000024713-000002-...
+  watchdog rescues verify rescues/
+  watchdog rescues prune rescues/ --keep 1 --dry-run
+  watchdog rescues prune rescues/ --older-than 7d --yes
+
+A folder that is called like a verb: ./show
+
+exit codes: 0 done, 1 failure or a rescue is damaged, 2 usage"""
+
+_VERBS = ("list", "show", "verify", "prune")
+_KEEP = 2
+_LARGE_BYTES = 64 * 1024 * 1024  # from here on reading takes long enough to show how far it is
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Verb, folders and options."""
+    from watchdog_app.cli.parser import add_color, duration, positive_integer
+
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="PATH",
+        help="list (default), show, verify or prune; then rescues, folders, notebooks or scripts",
+    )
+    parser.add_argument(
+        "--keep",
+        type=positive_integer,
+        metavar="N",
+        help=f"prune: complete rescues of each training that stay; default {_KEEP}, "
+        "with --older-than 1",
+    )
+    parser.add_argument(
+        "--older-than", type=duration, metavar="AGE", help="prune: only older ones, such as 7d"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="prune: only say what would go")
+    parser.add_argument("--yes", action="store_true", help="prune: do not ask")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_color(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what the first word says."""
+    words = list(args.words)
+    verb = words.pop(0) if words and words[0] in _VERBS else "list"
+    if verb != "prune" and (args.keep or args.older_than is not None or args.dry_run or args.yes):
+        raise UsageError("--keep, --older-than, --dry-run and --yes belong to: rescues prune")
+    if verb == "show":
+        return _show(words, args)
+    if verb == "verify":
+        return _verify(words, args)
+    if verb == "prune":
+        return _prune(words, args)
+    return _list(words, args)
+
+
+def _list(words: Sequence[str], args: argparse.Namespace) -> int:
+    from watchdog_app.cli import rescues_text
+    from watchdog_app.cli.verified import Verified
+
+    found, search, roots = _find(words)
+    found.sort(key=lambda one: (one.created_unix_s or 0.0, one.name.sequence), reverse=True)
+    verified = Verified()
+    if args.json:
+        _print_json(
+            rescues=[rescues_text.as_json(one, verified.when(one.path)) for one in found],
+            being_written=search.writing,
+            left_half_written=search.partial,
+            unreadable=search.unreadable,
+            cut_short=search.cut_short,
+            searched=roots,
+        )
+        return EXIT_OK
+    lines = rescues_text.table(found, verified.when, time.time(), columns_of(), look(args.color))
+    if not found:
+        lines = [_nothing(roots)]
+    print("\n".join([*lines, *rescues_text.remarks(search)]))
+    return EXIT_OK
+
+
+def _show(words: Sequence[str], args: argparse.Namespace) -> int:
+    from watchdog_app.agent.loaded import LoadedRescue
+    from watchdog_app.cli import rescues_text
+    from watchdog_app.cli.verified import Verified
+
+    if len(words) != 1:
+        raise UsageError("Name one rescue: watchdog rescues show PATH")
+    one = _the_one(words[0])
+    if one.condition != "complete":
+        raise WatchdogError(_not_whole(one))
+    verified = Verified().when(one.path)
+    try:
+        with LoadedRescue(one.path) as loaded:
+            meta, tensors = loaded.meta, loaded.tensors
+    except RescueError as error:
+        raise WatchdogError(f"{one.path}: {error}.") from error
+    if args.json:
+        _print_json(rescue=rescues_text.details_json(one, verified, meta, tensors))
+        return EXIT_OK
+    lines = rescues_text.details(
+        one, verified, meta, tensors, now_unix_s=time.time(), columns=columns_of()
+    )
+    print("\n".join(lines))
+    return EXIT_OK
+
+
+def _verify(words: Sequence[str], args: argparse.Namespace) -> int:
+    from watchdog_app.agent import inventory
+    from watchdog_app.cli.verified import Verified
+
+    found, search, roots = _find(words)
+    if not found:
+        raise WatchdogError(_nothing(roots))
+    verified = Verified()
+    results = []
+    code = EXIT_OK
+    for one in found:
+        problem: str | None = None
+        progress = _Progress(one)
+        try:
+            inventory.verify(one.path, progress)
+        except (RescueError, OSError) as error:
+            if not os.path.lexists(one.path):
+                continue  # pruned by its training while we read
+            problem, code = str(error), EXIT_FAILURE
+        finally:
+            progress.end()
+        verified.note(one.path, whole=problem is None)
+        results.append({"path": one.path, "whole": problem is None, "problem": problem})
+        if not args.json:
+            said = "whole" if problem is None else f"DAMAGED: {problem}"
+            print(f"{plain(one.path)}: {plain(said)}", flush=True)
+    verified.save()
+    if args.json:
+        _print_json(rescues=results, unreadable=search.unreadable)
+    elif code == EXIT_OK:
+        size = inventory.total_bytes(found)
+        from watchdog_app.units import format_bytes
+
+        print(f"{counted(len(results), 'rescue')}, {format_bytes(size)}: every byte as written.")
+    if search.unreadable:
+        _say(f"not looked into: {'; '.join(search.unreadable)}")
+        code = EXIT_FAILURE
+    return code
+
+
+def _prune(words: Sequence[str], args: argparse.Namespace) -> int:
+    from watchdog_app.agent import inventory
+    from watchdog_app.agent.inventory import Search
+    from watchdog_app.units import format_bytes
+
+    if len(words) != 1:
+        raise UsageError("Name one folder: watchdog rescues prune FOLDER")
+    if not os.path.isdir(words[0]):
+        raise WatchdogError(f"{words[0]} is no folder. Nothing was removed.")
+    keep = args.keep or (_KEEP if args.older_than is None else 1)
+    search = Search()
+    go: list[Found] = []
+    stay: list[tuple[Found, str]] = []
+    for folder in inventory.folders_of_rescues(words[0], search):
+        found = inventory.rescues_in(folder, search)
+        gone, kept = inventory.to_prune(found, keep, args.older_than, time.time())
+        go += gone
+        stay += kept
+    paths = [one.path for one in go] + search.partial
+    size = sum(inventory.size_of(path) or 0 for path in paths)
+    ask = not (args.dry_run or args.yes)
+    if paths and ask and (args.json or not sys.stdin or not sys.stdin.isatty()):
+        raise UsageError(
+            f"{counted(len(paths), 'rescue')} would be removed. Say --yes to do it, or --dry-run "
+            "to see which."
+        )
+    if not args.json:
+        for one, why in stay:
+            print(f"stays   {plain(one.path)}: {plain(why)}")
+        for path in paths:
+            print(f"{'goes' if ask or args.dry_run else 'removed':<7} {plain(path)}")
+        if not paths:
+            print("Nothing to remove.")
+    removed: list[str] = []
+    problems: list[str] = []
+    if paths and not args.dry_run and (not ask or _agreed(len(paths), format_bytes(size))):
+        for path in paths:
+            try:
+                if inventory.remove(path):
+                    removed.append(path)
+            except OSError as error:
+                problems.append(f"{path} could not be removed: {error.strerror or error}")
+    if args.json:
+        _print_json(
+            dry_run=args.dry_run,
+            chosen=paths,
+            bytes=size,
+            removed=removed,
+            stay=[{"path": one.path, "reason": why} for one, why in stay],
+            problems=problems,
+        )
+    elif args.dry_run and paths:
+        print(f"{counted(len(paths), 'rescue')}, {format_bytes(size)}. Nothing was removed.")
+    elif paths:
+        print(f"{counted(len(removed), 'rescue')} removed of {len(paths)}.")
+    for problem in problems:
+        _say(problem)
+    return EXIT_FAILURE if problems else EXIT_OK
+
+
+def _find(words: Sequence[str]) -> tuple[list[Found], Search, list[str]]:
+    """Rescues that these words mean, what else was seen, and where was looked."""
+    from watchdog_app.agent import inventory
+    from watchdog_app.agent.inventory import Search
+    from watchdog_app.agent.names import RescueName
+
+    search = Search()
+    found: dict[str, Found] = {}
+    roots: list[str] = []
+    tasks: list[str] = []
+    for word in words:
+        path = os.path.abspath(os.path.expanduser(word))
+        if RescueName.parse(os.path.basename(path)) and os.path.lexists(path):
+            found[path] = _the_one(path)
+        elif os.path.isdir(path):
+            roots.append(path)
+        else:
+            tasks.append(word)
+    if not words or tasks:
+        from watchdog_app.cli.rescue_places import known_places
+
+        places = known_places()
+    for root in roots if words else places.folders:
+        for folder in inventory.folders_of_rescues(root, search):
+            found.update((one.path, one) for one in inventory.rescues_in(folder, search))
+    for word in tasks:
+        named = set(places.of_task(word))
+        hits = 0
+        for root in places.folders:
+            for folder in inventory.folders_of_rescues(root, search):
+                for one in inventory.rescues_in(folder):
+                    if root in named or places.answers(word, one.program):
+                        found[one.path] = one
+                        hits += 1
+        if not hits:
+            raise WatchdogError(
+                f"{word} is no folder and no rescue, and no rescue of a notebook or script of that "
+                "name is known here. Name the folder: watchdog rescues FOLDER"
+            )
+    return list(found.values()), search, roots if words else list(places.folders)
+
+
+def _the_one(word: str) -> Found:
+    from watchdog_app.agent import finished, inventory
+    from watchdog_app.agent.names import RescueName
+
+    path = os.path.abspath(os.path.expanduser(word))
+    name = RescueName.parse(os.path.basename(path))
+    if name is None:
+        if os.path.isdir(path):
+            raise UsageError(
+                f"{word} is a folder that is no rescue itself; the rescues in it: "
+                f"watchdog rescues {word}"
+            )
+        raise WatchdogError(f"{word} is no rescue: a rescue is a folder called rescue-...")
+    over = str(name) in finished.read(os.path.dirname(path)).rescues
+    one = inventory.examine(path, name, finished=over)
+    if one is None:
+        raise WatchdogError(f"There is no {word}.")
+    return one
+
+
+def _not_whole(one: Found) -> str:
+    what = "is damaged" if one.condition == "damaged" else "cannot be read"
+    return f"{one.path} {what}: {one.problem}. A resume passes it over for the one before."
+
+
+def _nothing(roots: Sequence[str]) -> str:
+    if not roots:
+        return (
+            "No rescue is known: the daemon knows of none, and there is no folder ./rescues. "
+            "Name one: watchdog rescues FOLDER"
+        )
+    return f"No rescue in {', '.join(plain(root) for root in roots[:5])}."
+
+
+def _agreed(number: int, size: str) -> bool:
+    try:
+        answer = input(f"Remove {counted(number, 'rescue')}, {size}? [y/N] ")
+    except EOFError:
+        return False
+    return answer.strip().lower() in ("y", "yes")
+
+
+def _print_json(**values: object) -> None:
+    from watchdog_app.cli.json_output import dumps
+
+    print(dumps({"schema_version": 1, **values}))
+
+
+def _say(message: str) -> None:
+    print(f"watchdog: {plain(message)}", file=sys.stderr)
+
+
+class _Progress:
+    """How far the reading of a large rescue is, on a terminal."""
+
+    def __init__(self, one: Found) -> None:
+        large = (one.bytes or 0) >= _LARGE_BYTES
+        self._shown = large and sys.stderr is not None and sys.stderr.isatty()
+        self._percent = -1
+
+    def __call__(self, done: int, total: int) -> None:
+        percent = 100 * done // max(1, total)
+        if self._shown and percent != self._percent:
+            self._percent = percent
+            sys.stderr.write(f"\rreading: {percent:3d} %")
+            sys.stderr.flush()
+
+    def end(self) -> None:
+        """Take the line away."""
+        if self._percent >= 0:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

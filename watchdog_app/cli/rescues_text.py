@@ -1,0 +1,201 @@
+"""Rescues as a table, one of them in detail, and both as JSON values."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from watchdog_app.cli import figures
+from watchdog_app.cli.color import Look
+from watchdog_app.cli.grid import Grid
+from watchdog_app.cli.text import counted, plain, wrap
+from watchdog_app.units import format_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from watchdog_app.agent.inventory import Found, Search
+    from watchdog_app.agent.layout import TensorInfo
+
+_HEADS = ("NOTEBOOK/SCRIPT", "STEP", "EPOCH", "LOSS", "SAVED", "SIZE", "STATE", "TRAINING", "PATH")
+_RIGHT = {1, 2, 3, 5}
+_GIVES_WAY = 8
+_MOST_TENSORS = 200
+_FIRST_KEYS = ("python", "numpy", "tensorflow", "keras", "torch")
+
+
+def table(
+    found: Sequence[Found],
+    verified: Callable[[str], float | None],
+    now_unix_s: float,
+    columns: int | None,
+    look: Look,
+) -> list[str]:
+    """A line a rescue, in the order given."""
+    rows: list[tuple[str, ...]] = [_HEADS]
+    rows += [_row(one, verified(one.path), now_unix_s) for one in found]
+    grid = Grid(rows, _RIGHT, _GIVES_WAY, gap=2)
+    # A path that is cut is of no use: on a narrow terminal it goes below its line.
+    if columns is None or grid.room(columns) >= grid.wanted():
+        lines = grid.lines(columns, look.ellipsis)
+    else:
+        short = Grid([row[:-1] for row in rows], _RIGHT, 0, gap=2).lines(columns, look.ellipsis)
+        lines = short[:1]
+        for one, line in zip(found, short[1:], strict=True):
+            lines += [line, f"  {plain(_near(one.path))}"]
+    head, *rest = lines
+    painted = [
+        look.paint(line, "red") if " damaged" in line or " unreadable" in line else line
+        for line in rest
+    ]
+    return [look.paint(head, "bold"), *painted]
+
+
+def remarks(search: Search) -> list[str]:
+    """What the table does not show."""
+    lines = []
+    if search.writing:
+        lines.append(f"{counted(len(search.writing), 'rescue')} being written now.")
+    if search.partial:
+        lines.append(
+            f"{counted(len(search.partial), 'rescue')} left half-written by a process that ended; "
+            "the next training there removes it, and so does: watchdog rescues prune FOLDER"
+        )
+    lines += [f"Not looked into: {plain(one)}" for one in search.unreadable]
+    if search.cut_short:
+        lines.append(
+            f"The search ended after {search.most_folders} folders. Name a folder that holds fewer."
+        )
+    return lines
+
+
+def details(
+    one: Found,
+    verified_unix_s: float | None,
+    meta: Mapping[str, Any],
+    tensors: Mapping[str, TensorInfo],
+    *,
+    now_unix_s: float,
+    columns: int | None,
+) -> list[str]:
+    """All that is in a rescue, for people."""
+    saved = figures.moment(one.created_unix_s)
+    age = figures.age(now_unix_s - (one.created_unix_s or now_unix_s))
+    facts = [
+        ("path", plain(one.path)),
+        ("program", plain(one.program or figures.UNKNOWN)),
+        ("saved", f"{saved} ({age}), because: {plain(meta.get('reason') or 'not told')}"),
+        ("position", _position(one)),
+        ("state", _state(one, verified_unix_s, now_unix_s)),
+        ("training", one.training),
+        ("size", f"{format_bytes(one.bytes)} on disk, {counted(len(tensors), 'tensor')}"),
+        ("versions", _versions(meta)),
+    ]
+    lines: list[str] = []
+    for name, text in facts:
+        lines += wrap(text, columns or 10_000, first=f"{name:<10}")
+    lost = meta.get("not_restored")
+    lost = [plain(text) for text in lost] if isinstance(lost, list) else []
+    lines.append("not restored by a resume:" if lost else "A resume brings everything back.")
+    for text in lost:
+        lines += wrap(text, columns or 10_000, first="  - ")
+    rows = [("TENSOR", "TYPE", "SHAPE", "SIZE")]
+    for info in list(tensors.values())[:_MOST_TENSORS]:
+        shape = "x".join(map(str, info.shape)) or "scalar"
+        rows.append((plain(info.name), info.dtype, shape, format_bytes(info.nbytes)))
+    lines += ["", *Grid(rows, {3}, 0, gap=2).lines(columns)]
+    if len(tensors) > _MOST_TENSORS:
+        lines.append(f"and {len(tensors) - _MOST_TENSORS} more; all of them with --json")
+    return lines
+
+
+def as_json(one: Found, verified_unix_s: float | None) -> dict[str, Any]:
+    """One rescue as plain values; null for unknown."""
+    return {
+        "path": one.path,
+        "program": one.program,
+        "step": one.name.step,
+        "sequence": one.name.sequence,
+        "epoch": one.epoch,
+        "batch": one.batch,
+        "loss": one.loss,
+        "saved_unix_s": one.created_unix_s,
+        "bytes": one.bytes,
+        "condition": one.condition,
+        "problem": one.problem,
+        "verified_unix_s": verified_unix_s,
+        "training": one.training,
+    }
+
+
+def details_json(
+    one: Found,
+    verified_unix_s: float | None,
+    meta: Mapping[str, Any],
+    tensors: Mapping[str, TensorInfo],
+) -> dict[str, Any]:
+    """All that is in a rescue, without the tensors' contents."""
+    return as_json(one, verified_unix_s) | {
+        "kind": meta.get("kind"),
+        "reason": meta.get("reason"),
+        "position": meta.get("position"),
+        "not_restored": meta.get("not_restored"),
+        "made_by": meta.get("program"),
+        "environment": meta.get("environment"),
+        "tensors": [
+            {"name": i.name, "dtype": i.dtype, "shape": list(i.shape), "bytes": i.nbytes}
+            for i in tensors.values()
+        ],
+    }
+
+
+def _row(one: Found, verified_unix_s: float | None, now_unix_s: float) -> tuple[str, ...]:
+    saved = one.created_unix_s
+    return (
+        plain(os.path.basename(one.program) if one.program else figures.UNKNOWN),
+        str(one.name.step),
+        figures.UNKNOWN if one.epoch is None else str(one.epoch + 1),
+        figures.UNKNOWN if one.loss is None else f"{one.loss:.4g}",
+        figures.UNKNOWN if saved is None else figures.age(now_unix_s - saved),
+        figures.size(one.bytes),
+        _state(one, verified_unix_s, None),
+        one.training,
+        plain(_near(one.path)),
+    )
+
+
+def _state(one: Found, verified_unix_s: float | None, now_unix_s: float | None) -> str:
+    if one.condition != "complete":
+        return one.condition if now_unix_s is None else f"{one.condition}: {plain(one.problem)}"
+    if verified_unix_s is None:
+        return "complete" if now_unix_s is None else "complete; its bytes were not verified yet"
+    if now_unix_s is None:
+        return "verified"
+    at = time.strftime("%Y-%m-%d %H:%M", time.localtime(verified_unix_s))
+    return f"complete, every byte verified {at}"
+
+
+def _position(one: Found) -> str:
+    parts = [f"step {one.name.step}"]
+    if one.epoch is not None:
+        parts.append(f"epoch {one.epoch + 1}")
+    if one.batch is not None:
+        parts.append(f"after batch {one.batch}")
+    if one.loss is not None:
+        parts.append(f"loss {one.loss:.6g}")
+    return ", ".join(parts)
+
+
+def _versions(meta: Mapping[str, Any]) -> str:
+    told = meta.get("environment")
+    told = told if isinstance(told, dict) else {}
+    known = [f"{name} {plain(told[name])}" for name in _FIRST_KEYS if told.get(name)]
+    return ", ".join(known) or figures.UNKNOWN
+
+
+def _near(path: str) -> str:
+    """The path as it can be typed here: from this folder where it lies in it."""
+    here = os.path.join(os.getcwd(), "")
+    return path.removeprefix(here) if path.startswith(here) else path
