@@ -21,6 +21,7 @@ from watchdog_app.desktop.placements import (
     autostart_path,
     placements,
     quoted,
+    share_root,
     unit_path,
 )
 from watchdog_app.errors import UsageError, WatchdogError
@@ -218,6 +219,24 @@ def test_where_nothing_can_be_written_nothing_is_left(env, tmp_path):
         Ledger(str(tmp_path / "state/desktop.json")).place(placements(env, COMMAND))
 
     assert not home.exists()
+
+
+@pytest.mark.parametrize("folder", ["data", "./data", "~/data", ""])
+def test_a_relative_xdg_folder_is_ignored(folder, tmp_path):
+    """As the specification has it; anything else would depend on where the command was typed."""
+    env = {"HOME": str(tmp_path), "XDG_DATA_HOME": folder, "XDG_CONFIG_HOME": folder}
+
+    places = {each.path for each in placements(env, COMMAND)}
+
+    inside = (f"{tmp_path}/.local/share/", f"{tmp_path}/.config/")
+    assert all(path.startswith(inside) for path in places)
+
+
+def test_files_that_are_installed_for_everybody_are_not_placed_again(tmp_path):
+    """The .deb's: two menu entries of one name would be one too many."""
+    env = {"HOME": str(tmp_path), "XDG_DATA_DIRS": f"/usr/share:{share_root()}/"}
+
+    assert () == placements(env, COMMAND)
 
 
 def test_a_newer_version_takes_the_place_of_an_older(ledger, tmp_path):
