@@ -61,6 +61,7 @@ EXCEPTIONS = {
     "watchdog_app.traces.past": {"protocol", "daemon.offline"},  # one's own past
     "watchdog_app.traces.recorder": {"sensors"},  # it looks at the machine
     "watchdog_app.traces.kills": {"sensors.process_end"},
+    "watchdog_app.traces.kills": {"sensors.process_end"},
     "watchdog_app.demo.train": {"agent.keras"},  # the training that is shown
     "watchdog_app.__main__": {"cli"},
 }

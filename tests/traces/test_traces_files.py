@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import threading
 
 import pytest
 
@@ -73,13 +75,61 @@ def test_lines_cut_short_and_times_that_go_back_are_left_out(tmp_path):
     assert [0.0, 1.0, 3.0] == [t for t, _, _ in read(put(tmp_path / "a.csv", text)).samples]
 
 
-def test_a_truncated_archive_is_refused_in_words(tmp_path):
-    """Not a traceback."""
+def test_an_archive_that_a_killed_recorder_left_is_played_as_far_as_it_goes(tmp_path):
+    """All that was written down is there, and that it ends in the middle is known."""
     path = tmp_path / "a.csv.gz"
-    path.write_bytes(gzip.compress((ROWS * 500).encode())[:-20])
+    text = "t,used,limit\n" + "".join(f"{i},{i * i % 977},1000\n" for i in range(3000))
+    path.write_bytes(gzip.compress(text.encode())[:-2000])
 
-    with pytest.raises(UsageError, match="cannot be read"):
+    found = read(str(path))
+
+    assert found.cut
+    assert 1000 < len(found.samples) < 3000
+    assert [i * i % 977 for i in range(len(found.samples))] == [s[1] for s in found.samples]
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        (b"\x1f\x8b" + bytes(300), "cannot be read"),
+        (gzip.compress(ROWS.encode())[:15], "cannot be read"),
+        (bytes(range(128, 256)) * 9, "no text"),
+        (b"", "is no trace"),
+    ],
+)
+def test_a_damaged_file_is_refused_in_words(tmp_path, content, part):
+    """Not a traceback, and not the words of a decoder."""
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(content)
+
+    with pytest.raises(UsageError, match=part):
         read(str(path))
+
+
+def test_what_a_spreadsheet_or_a_pipe_hands_over_is_read(tmp_path):
+    """With a byte order mark and carriage returns, and from a file that is read only once."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    text = b"\xef\xbb\xbft,used,limit\r\n0,1,9\r\n1,2,9\r\n"
+    writer = threading.Thread(target=path.write_bytes, args=(text,))
+    writer.start()
+
+    assert [(0.0, 1.0, 9.0), (1.0, 2.0, 9.0)] == list(read(str(path)).samples)
+    writer.join()
+
+
+@pytest.mark.parametrize("name", ["b.csv", "b.csv.gz"])
+def test_what_is_being_written_can_be_read_before_it_ends(tmp_path, name):
+    """A recorder that is killed has left its rows."""
+    path, seen = str(tmp_path / name), []
+
+    def rows():
+        yield 0.0, 5, 9
+        seen.append(list(read(path).samples))
+
+    write(path, rows(), ("t", "used", "limit"))
+
+    assert [[(0.0, 5.0, 9.0)]] == seen
 
 
 def test_another_column_and_another_limit_can_be_asked_for(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ from watchdog_app.core.records import (
 from watchdog_app.core.settings import Settings, WatchSettings
 from watchdog_app.errors import TaskNotFound
 from watchdog_app.traces import figure, recorder, trace
+from watchdog_app.traces.kills import KillCount
 from watchdog_app.traces.lines import answer_lines
 from watchdog_app.traces.play import play
 from watchdog_app.traces.report import as_lines
@@ -142,7 +144,17 @@ def test_a_line_that_is_no_sample_is_answered_by_an_error(line):
 
     assert 1 == bad
     assert "error" in answers[0]
-    assert "eta_s" in answers[1]
+    assert {"eta_s", "low_s", "high_s", "alarm", "stage", "regime"} == answers[0].keys() - {"error"}
+    assert answers[1].keys() == answers[0].keys() - {"error"}
+
+
+def test_a_bad_line_does_not_end_an_alarm():
+    """It is answered as the line before."""
+    full = "".join(f'{{"t": {t}, "used": 99.5, "limit": 100}}\n' for t in (1, 2, 3))
+    bad, answers = lines_of(full + "7\n" + '{"t": 60, "used": 9, "limit": null}\n')
+
+    assert 1 == bad
+    assert [True, True, False] == [a["alarm"] for a in answers[-3:]]
 
 
 def test_each_line_is_answered_before_the_next_is_sent():
@@ -278,6 +290,69 @@ def test_a_name_that_nobody_has_is_said():
 
     assert 1 == result.returncode
     assert "no-such-task-anywhere" in result.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_recorder_that_is_asked_to_end_says_how_it_went(tmp_path, number):
+    """Ctrl-C, and what ends a session: the trace and the file beside it are whole."""
+    path = tmp_path / "out.csv.gz"
+    script = tmp_path / "waits_for_a_test.py"
+    script.write_text("import time\nprint(flush=True)\ntime.sleep(60)\n")
+    task = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE)
+    try:
+        task.stdout.readline()
+        command = [sys.executable, "-m", "watchdog_app", "record", str(task.pid), "-o", str(path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as recording:
+            recording.stdout.readline()
+            deadline = time.monotonic() + 20
+            while not path.exists() and time.monotonic() < deadline:
+                time.sleep(0.02)
+            recording.send_signal(number)
+            said = recording.communicate(timeout=20)[0]
+    finally:
+        task.kill()
+        task.wait()
+        task.stdout.close()
+
+    assert 0 == recording.returncode
+    assert "It still runs." in said
+    assert "running" == json.loads((tmp_path / "out.json").read_text())["outcome"]
+
+
+def counted(tmp_path, group, host):
+    """Write the kernel's counts of kills: of a memory group (None: it is gone), of the machine."""
+    folder = tmp_path / "group"
+    folder.mkdir(exist_ok=True)
+    events = folder / "memory.events"
+    if group is None:
+        events.unlink(missing_ok=True)
+    else:
+        events.write_text(f"oom 9\noom_kill {group}\n")
+    (tmp_path / "vmstat").write_text("pgfault 1\n" if host is None else f"oom_kill {host}\n")
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "killed", "known"),
+    [
+        pytest.param((3, 7), (4, 8), True, True, id="its group counts it"),
+        pytest.param((3, 7), (3, 8), False, True, id="somebody else was killed"),
+        pytest.param((3, 7), (None, 8), True, True, id="the group went with it"),
+        pytest.param((3, 7), (None, 7), False, True, id="gone, and nobody was killed"),
+        pytest.param((3, None), (None, None), False, False, id="gone, and nobody counts"),
+        pytest.param((None, 7), (None, 8), True, True, id="no group"),
+    ],
+)
+def test_a_kill_is_told_from_an_end(tmp_path, before, after, killed, known):
+    """The victim's group decides; without it the machine; without both nothing is claimed."""
+    kills = KillCount([counted(tmp_path, *before)], str(tmp_path))
+    assert not kills.look(1.0)
+    counted(tmp_path, *after)
+
+    assert (killed, known) == (kills.look(2.0), kills.known)
+    assert (2.0 if killed else None) == kills.first_s
+    kills.look(3.0)
+    assert (2.0 if killed else None) == kills.first_s
 
 
 class StillMachine:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from watchdog_app.cli.parser import positive_duration
-from watchdog_app.errors import EXIT_OK, UsageError
+from watchdog_app.errors import EXIT_FAILURE, EXIT_OK, UsageError
 
 NAME = "record"
 HELP = "record the memory of a running task as a trace"
@@ -24,7 +27,17 @@ examples:
 
 exit codes: 0 recorded, 1 failure or no such task, 2 usage"""
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from watchdog_app.traces.recorder import Found
+
 _MOST_HZ = 50.0
+_HOW = {
+    "oom": "The kernel killed it.",
+    "ok": "It ended; the kernel has killed nothing.",
+    "running": "It still runs.",
+    "unknown": "It ended. Whether the kernel killed it is not known.",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
     from watchdog_app.cli.text import plain
     from watchdog_app.sensors.machine import open_machine
     from watchdog_app.traces import recorder, trace
+    from watchdog_app.traces.kills import KillCount
     from watchdog_app.units import format_bytes, format_duration
 
     machine = open_machine()
@@ -55,33 +69,61 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"{path} is there already. --force writes over it.")
         ceiling = found.ceiling
         print(
-            f"Recording {plain(found.task.name)} (pid {found.task.key.pid}) against "
+            f"Recording {plain(found.task.name)} ({_whom(found)}) against "
             f"{plain(ceiling.label)}, {format_bytes(ceiling.limit)}. Ctrl-C ends it.",
             flush=True,
         )
-        before = recorder.kills(machine, found)
+        kills = KillCount(found.groups)
         began = time.monotonic()
-        counted = 0
-
-        def until_interrupted() -> Iterator[recorder.Row]:
-            nonlocal counted
-            try:
-                for row in recorder.rows(machine, found, args.hz, args.for_s):
-                    counted += 1
-                    yield row
-            except KeyboardInterrupt:
-                return
-
-        trace.write(path, until_interrupted(), found.columns)
+        with _asked_to_end() as end:
+            looks = recorder.rows(
+                machine, found, args.hz, args.for_s, kills, ends=end.is_set, sleep=end.wait
+            )
+            counted = trace.write(path, looks, found.columns)
         lasted = time.monotonic() - began
-        outcome = recorder.ending(machine, found, before)
-        recorder.write_side(path, outcome, lasted, found)
+        outcome = recorder.ending(machine, found, kills, lasted)
+        recorder.write_side(path, outcome, lasted, found, kills.first_s)
     finally:
         machine.close()
-    how = {"oom": "The kernel killed it.", "ok": "It ended.", "running": "It still runs."}[outcome]
-    print(f"{counted} samples over {format_duration(lasted)} in {plain(path)}. {how}")
+    print(
+        f"{counted} {'sample' if counted == 1 else 'samples'} over {format_duration(lasted)} "
+        f"in {plain(path)}. {_HOW[outcome]}"
+    )
+    if not counted:
+        print("Nothing was recorded: it ended before the first look.")
+        return EXIT_FAILURE
     print(f"Play it with: watchdog replay {plain(path)}")
     return EXIT_OK
+
+
+def _whom(found: Found) -> str:
+    root, named = found.task.key.pid, found.process.pid
+    return f"pid {root}" if named == root else f"pid {named}, begun by pid {root}"
+
+
+@contextmanager
+def _asked_to_end() -> Iterator[threading.Event]:
+    """An event that is set by Ctrl-C and by the signals that end; the second one ends at once."""
+    asked = threading.Event()
+    numbers = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]
+    # Under nohup SIGHUP stays ignored.
+    before = {n: signal.getsignal(n) for n in numbers if n is not None}
+    before = {n: handler for n, handler in before.items() if handler is not signal.SIG_IGN}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def end(*_: object) -> None:
+        restore()
+        asked.set()
+
+    for number in before:
+        signal.signal(number, end)
+    try:
+        yield asked
+    finally:
+        restore()
 
 
 def _name(task: str) -> str:

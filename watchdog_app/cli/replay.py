@@ -7,7 +7,7 @@ import sys
 
 from watchdog_app.cli.parser import duration
 from watchdog_app.cli.terminal import columns_of
-from watchdog_app.errors import EXIT_FAILURE, EXIT_OK, UsageError
+from watchdog_app.errors import EXIT_FAILURE, EXIT_OK, ConfigError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
     from watchdog_app.cli.history import moment
 
-    parser.add_argument("trace", nargs="?", metavar="TRACE", help="CSV file, plain or gzipped")
+    parser.add_argument("trace", nargs="?", metavar="TRACE", help="CSV file; - is stdin")
     parser.add_argument("--jsonl", metavar="FILE", help="answer JSON lines instead; - is stdin")
     parser.add_argument("--task", metavar="TASK", help="play this task's past from the journal")
     parser.add_argument("--since", type=moment, metavar="WHEN", help="with --task: 2h or 14:30")
@@ -122,24 +122,31 @@ def _settings(args: argparse.Namespace) -> Settings:
     import os
 
     from watchdog_app import config
+    from watchdog_app.cli.text import plain
     from watchdog_app.config.keys import KEYS
 
     env = dict(os.environ)
+    given: dict[str, str] = {}
     wanted = list(args.set)
     if args.caution is not None:
         wanted.append(f"watch.caution={args.caution}")
     for text in wanted:
         key, equals, value = text.partition("=")
         if not equals or key not in KEYS:
-            from watchdog_app.cli.text import plain
-
             raise UsageError(
                 f"--set takes KEY=VALUE with a key that `watchdog config` lists; {plain(text)!r} "
                 "is none."
             )
         # The environment goes before the file, and its values are checked in the same way.
-        env[config.ENV_PREFIX + key.replace(".", "_").upper()] = value
-    settings, _ = config.load(args.config, env, required=args.config is not None)
+        name = config.ENV_PREFIX + key.replace(".", "_").upper()
+        env[name], given[name] = value, text
+    try:
+        settings, _ = config.load(args.config, env, required=args.config is not None)
+    except ConfigError as error:
+        message = str(error)
+        for name, text in given.items():
+            message = message.replace(f"environment variable {name}", f"--set {plain(text)}")
+        raise ConfigError(message) from error
     return settings
 
 
@@ -153,10 +160,12 @@ def _answer(args: argparse.Namespace, settings: Settings) -> int:
         bad = answer_lines(sys.stdin, sys.stdout, settings, stage, costs)
     else:
         try:
-            with open(args.jsonl, encoding="utf-8") as lines:
+            with open(args.jsonl, encoding="utf-8", errors="replace") as lines:
                 bad = answer_lines(lines, sys.stdout, settings, stage, costs)
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"The lines of {args.jsonl} cannot be read: {error}.") from error
+        except OSError as error:
+            raise UsageError(
+                f"The lines of {args.jsonl} cannot be read: {error.strerror or error}."
+            ) from error
     return EXIT_FAILURE if bad else EXIT_OK
 
 

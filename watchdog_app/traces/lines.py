@@ -12,12 +12,13 @@ import math
 from collections.abc import Iterable
 from typing import Any, TextIO
 
-from watchdog_app.core.outlook import Assessment, Costs, Stage
+from watchdog_app.core.outlook import Assessment, Costs, Regime, Stage
 from watchdog_app.core.settings import Settings
 from watchdog_app.core.watch import CeilingWatch
 from watchdog_app.traces.play import reached
 
 _NO_COSTS = Costs()
+NOTHING_SEEN = Assessment(Stage.OK, Regime.UNKNOWN, 0.0, 0.0, None, "no readings yet")
 
 
 def answer_lines(
@@ -30,10 +31,11 @@ def answer_lines(
     """
     Answer each line before the next is read; how many were no samples.
 
-    A line that is no sample is answered by `{"error": ...}` and changes nothing.
+    A line that is no sample changes nothing: it is answered as the one before, with the reason
+    under "error" besides. A limit of null or 0 is none.
     """
     watch = CeilingWatch(settings.watch, settings.stages)
-    bad = 0
+    bad, said = 0, answer(NOTHING_SEEN, alarm_stage)
     for line in lines:
         if not line.strip():
             continue
@@ -41,9 +43,10 @@ def answer_lines(
             t, used, limit = _sample(line)
         except ValueError as error:
             bad += 1
-            out.write(json.dumps({"error": str(error)}) + "\n")
+            out.write(f'{said[:-2]}, "error": {json.dumps(str(error))}}}\n')
         else:
-            out.write(answer(watch.step(t, used, limit, costs), alarm_stage))
+            said = answer(watch.step(t, used, limit, costs), alarm_stage)
+            out.write(said)
         out.flush()
     return bad
 
@@ -67,6 +70,8 @@ def _sample(line: str) -> tuple[float, float, float]:
         found: Any = json.loads(line)
     except RecursionError:
         raise ValueError("this is no sample, but braces within braces") from None
+    except ValueError:
+        raise ValueError("this is no JSON") from None
     if not isinstance(found, dict):
         raise ValueError(  # noqa: TRY004 - for the caller any bad line is a bad value
             'a sample is {"t": seconds, "used": bytes, "limit": bytes}'
@@ -74,6 +79,8 @@ def _sample(line: str) -> tuple[float, float, float]:
     values = []
     for name in ("t", "used", "limit"):
         value = found.get(name)
+        if value is None and name == "limit" and name in found:
+            value = 0.0
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{name} is missing or no number")  # noqa: TRY004
         try:
@@ -81,7 +88,7 @@ def _sample(line: str) -> tuple[float, float, float]:
         except OverflowError:
             number = math.inf
         if not math.isfinite(number):
-            raise ValueError(f"{name} is not finite")
+            raise ValueError(f"{name} is not finite, or too large")
         values.append(number)
     return values[0], values[1], values[2]
 

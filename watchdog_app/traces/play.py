@@ -29,6 +29,7 @@ from watchdog_app.core.records import (
 )
 from watchdog_app.core.settings import Settings
 from watchdog_app.traces.trace import Trace
+from watchdog_app.units import format_duration
 
 _TASK = ProcessKey(1, 1)
 _UID = 1000
@@ -107,11 +108,13 @@ def play(
         if daemon_pace and t < due - _HZ_SLACK_S:
             continue
         for done_s, decision in [each for each in saving if each[0] <= t]:
+            spent_s = 0.0 if agent is None else agent.save_s + agent.step_s
             rescue = (
                 RescueRecord("(replay)", 0, 0, agent.save_s if agent else 0.0, done_s),
                 done_s,
             )
-            engine.record(_outcome(decision, done_s))
+            took = f"taken to be saved {format_duration(spent_s)} after it was asked to"
+            engine.record(_outcome(decision, done_s, took))
         saving = [each for each in saving if each[0] > t]
         task = _task(trace, used)
         views = {} if agent is None else {_TASK: _view(agent, t, bool(saving), rescue)}
@@ -138,10 +141,10 @@ def stages(played: Played) -> Iterator[tuple[Moment, Stage]]:
             before = moment.assessment.stage
 
 
-def _outcome(decision: Decision, t: float) -> Outcome:
+def _outcome(decision: Decision, t: float, detail: str = "taken to be done") -> Outcome:
     # A trace cannot be stopped: a pause is said, and the series goes on.
     status = OutcomeStatus.SKIPPED if decision.kind is DecisionKind.PAUSE else OutcomeStatus.DONE
-    return Outcome(decision.id, status, t, 0.0, "as played", at_mono_s=t)
+    return Outcome(decision.id, status, t, 0.0, detail, at_mono_s=t)
 
 
 def _task(trace: Trace, used: float) -> Task:

@@ -10,13 +10,16 @@ from dataclasses import dataclass
 
 from watchdog_app.core.ceilings import readings
 from watchdog_app.core.outlook import CeilingReading
-from watchdog_app.core.records import CgroupMemory, Snapshot, Task
+from watchdog_app.core.records import CgroupMemory, ProcessKey, Snapshot, Task
 from watchdog_app.core.tasks import group
 from watchdog_app.errors import Gone, TaskNotFound, UsageError
 from watchdog_app.sensors.machine import MachineFace
+from watchdog_app.traces.kills import KillCount
 
 _HOST_COLUMNS = ("t", "used", "limit", "rss", "vmswap", "memavail", "nproc")
 _GROUP_COLUMNS = (*_HOST_COLUMNS, "usage", "ws", "unrecl", "swap")
+
+_DEAD = frozenset("ZX")  # states of a process that has ended
 
 Row = tuple[float | int | None, ...]
 
@@ -27,6 +30,8 @@ class Found:
 
     task: Task
     ceiling: CeilingReading
+    process: ProcessKey  # the recording ends with it: the root, or the member whose pid was named
+    groups: tuple[str, ...] = ()  # folders of the memory groups in which a kill would be counted
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -63,7 +68,7 @@ def find(machine: MachineFace, wanted: str, now_mono_s: float, now_unix_s: float
     ):
         chosen = [task for task in tasks if fits(task)]
         if len(chosen) == 1:
-            return Found(chosen[0], _tightest(snapshot, tasks, chosen[0]))
+            return _found(snapshot, tasks, chosen[0], wanted)
         if chosen:
             break
     what = "No Python task" if not chosen else f"{len(chosen)} tasks"
@@ -73,32 +78,49 @@ def find(machine: MachineFace, wanted: str, now_mono_s: float, now_unix_s: float
     )
 
 
+def _found(snapshot: Snapshot, tasks: tuple[Task, ...], task: Task, wanted: str) -> Found:
+    named = next((m.key for m in task.members if str(m.key.pid) == wanted), task.key)
+    info = snapshot.infos.get(named, task.info)
+    ceiling = _tightest(snapshot, tasks, task, info.cgroup)
+    every = [snapshot.infos.get(member.key) for member in task.members]
+    if named != task.key:
+        every = [info]
+    folders = {one.cgroup for one in every if one is not None and one.cgroup}
+    return Found(task, ceiling, named, tuple(sorted(folders)))
+
+
 def rows(
     machine: MachineFace,
     found: Found,
     hz: float,
     for_s: float | None,
+    kills: KillCount | None = None,
     *,
+    ends: Callable[[], bool] = bool,
     clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
+    sleep: Callable[[float], object] = time.sleep,
 ) -> Iterator[Row]:
     """
-    One row a look, until the task ends or `for_s` is over.
+    One row a look, until the task ends, its limit is gone, or `for_s` is over.
 
     Args:
         machine: what is looked at.
         found: from `find`.
         hz: looks a second.
         for_s: None: as long as it lasts.
+        kills: is asked at every look.
+        ends: whether someone has asked for the end.
         clock: monotonic seconds.
-        sleep: waits that many seconds.
+        sleep: waits that many seconds, or less when the end was asked for.
     """
     began, looks = clock(), 0
-    while True:
+    while not ends():
         now = clock()
         if for_s is not None and now - began > for_s:
             return
         snapshot = machine.sample(now, time.time())
+        if kills is not None:
+            kills.look(now - began)
         row = _row(snapshot, found, now - began)
         if row is None:
             return
@@ -108,26 +130,31 @@ def rows(
         sleep(max(0.0, began + looks / hz - clock()))
 
 
-def ending(machine: MachineFace, found: Found, kills_before: int | None) -> str:
-    """How it ended, as the file beside a trace says it: "oom", "ok" or "running"."""
+def ending(machine: MachineFace, found: Found, kills: KillCount, now_s: float) -> str:
+    """
+    How it ended, as the file beside a trace says it: "oom", "ok", "running" or "unknown".
+
+    Args:
+        machine: what is looked at.
+        found: what was recorded.
+        kills: counted since the beginning.
+        now_s: seconds since then.
+    """
     try:
-        machine.read_process(found.task.key)
+        ended = machine.read_process(found.process).state in _DEAD
     except Gone:
-        after = kills(machine, found)
-        killed = kills_before is not None and after is not None and after > kills_before
-        return "oom" if killed else "ok"
-    return "running"
+        ended = True
+    if kills.look(now_s):
+        return "oom"
+    if not ended:
+        return "running"
+    return "ok" if kills.known else "unknown"
 
 
-def kills(machine: MachineFace, found: Found) -> int | None:
-    """How often the kernel has killed in the group of the ceiling; None where nobody counts."""
-    snapshot = machine.sample(time.monotonic(), time.time())
-    one = _group(snapshot, found.ceiling.key.subject)
-    return None if one is None else one.oom_kills
-
-
-def write_side(path: str, outcome: str, end_s: float, found: Found) -> str:
-    """Write the file beside the trace that says how it ended; its path."""
+def write_side(
+    path: str, outcome: str, end_s: float, found: Found, killed_s: float | None = None
+) -> str:
+    """Write the file beside the trace that says how it ended, and when it was killed; its path."""
     side = path.removesuffix(".gz").removesuffix(".csv") + ".json"
     with open(side, "w", encoding="utf-8") as file:
         json.dump(
@@ -137,7 +164,7 @@ def write_side(path: str, outcome: str, end_s: float, found: Found) -> str:
                 "ceiling": found.ceiling.label,
                 "outcome": outcome,
                 "end_time_s": round(end_s, 3),
-                "oom_time_s": round(end_s, 3) if outcome == "oom" else None,
+                "oom_time_s": None if killed_s is None else round(killed_s, 3),
             },
             file,
             indent=1,
@@ -146,15 +173,25 @@ def write_side(path: str, outcome: str, end_s: float, found: Found) -> str:
     return side
 
 
-def _tightest(snapshot: Snapshot, tasks: tuple[Task, ...], task: Task) -> CeilingReading:
+def _tightest(
+    snapshot: Snapshot, tasks: tuple[Task, ...], task: Task, folder: str | None
+) -> CeilingReading:
+    """Of the ceilings that can hit the process in this folder, the one with least room."""
     hitting = [
         one
         for one in readings(snapshot, tasks)
         if one.lethal and task.key in one.tasks and one.key.kind in ("ram", "ram_swap", "cgroup")
     ]
+    # Another member may be in a group of its own, whose limit is nothing to this one.
+    own = [one for one in hitting if one.key.kind != "cgroup" or _is_in(folder, one.key.subject)]
+    hitting = own or hitting
     if not hitting:
         raise UsageError("This machine shows no limit that the task could meet.")
     return min(hitting, key=lambda one: one.limit - one.used)
+
+
+def _is_in(folder: str | None, group: str) -> bool:
+    return folder is not None and f"{folder}/".startswith(f"{group.rstrip('/')}/")
 
 
 def _group(snapshot: Snapshot, path: str) -> CgroupMemory | None:
@@ -164,7 +201,9 @@ def _group(snapshot: Snapshot, path: str) -> CgroupMemory | None:
 def _row(snapshot: Snapshot, found: Found, t: float) -> Row | None:
     tasks = group(snapshot.processes, snapshot.infos)
     task = next((one for one in tasks if one.key == found.task.key), None)
-    if task is None:
+    if task is None or not any(
+        member.key == found.process and member.state not in _DEAD for member in task.members
+    ):
         return None
     ceiling = next((one for one in readings(snapshot, tasks) if one.key == found.ceiling.key), None)
     if ceiling is None:

@@ -24,14 +24,17 @@ def as_lines(played: Played) -> list[str]:
     limit = moments[-1].limit
     top = format_bytes(limit) if trace.unit == "bytes" else f"{limit:.4g} {trace.unit}"
     lines = [f"{trace.name}: {len(moments)} samples over {format_duration(span)}, limit {top}"]
+    if trace.cut:
+        lines.append("The file ends in the middle; this is what was written down before.")
     lines.append("")
+    told = len(lines)
     for moment, before in stages(played):
         now = moment.assessment
         word = _stage(now)
         if now.stage < before and now.stage <= Stage.WATCH:
             word = "calm"
         lines.append(f"{moment.t:9.1f} s  {word:<11} {now.why}{_ahead(now)}")
-    if len(lines) == 2:
+    if len(lines) == told:
         lines.append("           nothing that mattered")
     lines.append("")
     lines.append("What would have been done:" if played.acts else "Nothing would have been done.")

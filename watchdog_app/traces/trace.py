@@ -15,10 +15,14 @@ import gzip
 import json
 import math
 import os
+import sys
+import time
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TextIO, cast
+from io import BufferedReader, TextIOWrapper
+from typing import BinaryIO, TextIO, cast
 
 from watchdog_app.core.outlook import CeilingKind
 from watchdog_app.errors import UsageError
@@ -26,6 +30,7 @@ from watchdog_app.errors import UsageError
 SIGNALS = ("unrecl", "used", "ws", "usage", "rss")  # the first that a file has is played
 _FAILED = {"oom", "memory_error"}
 _MOST_SAMPLES = 5_000_000
+_FLUSH_S = 1.0
 
 Sample = tuple[float, float, float]  # (time in s, used, limit)
 
@@ -43,6 +48,7 @@ class Trace:
     start_unix_s: float | None = None
     task: str | None = None  # whose memory it is, as its user knows it; rules match it
     task_path: str | None = None
+    cut: bool = False  # the file ended in the middle
 
 
 def read(path: str, signal: str | None = None, limit: float | None = None) -> Trace:
@@ -50,31 +56,43 @@ def read(path: str, signal: str | None = None, limit: float | None = None) -> Tr
     The trace in a file.
 
     Args:
-        path: of a CSV file, gzipped or not.
+        path: of a CSV file, gzipped or not; - is standard input.
         signal: column to play; None: the best that is there.
         limit: instead of the file's own.
 
     Raises:
         UsageError: no such file, no trace, or no such column.
     """
+    samples: list[Sample] = []
+    cut = False
     try:
-        with _open(path, "rt" if _gzipped(path) else "r") as file:
+        with _open(path) as file:
             table = csv.DictReader(file)
             columns = tuple(table.fieldnames or ())
             chosen = _column(path, columns, signal, limit)
             side = _side(path)
             given = limit if limit is not None else _number(side.get("memsw_limit_bytes"))
-            samples = _samples(path, table, chosen, given)
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
+            try:
+                for sample in _samples(path, table, chosen, given):
+                    samples.append(sample)
+            except (EOFError, gzip.BadGzipFile, zlib.error):
+                # What a killed recorder leaves: all that it had written down is good.
+                cut = True
+    except UnicodeDecodeError as error:
+        raise UsageError(f"The file {path} is no trace: it is no text.") from error
+    except OSError as error:
+        raise UsageError(f"The trace {path} cannot be read: {error.strerror or error}.") from error
+    except (EOFError, zlib.error, csv.Error) as error:
         raise UsageError(f"The trace {path} cannot be read: {error}.") from error
     if not samples:
         raise UsageError(f"The trace {path} holds no samples; there is nothing to play.")
     ended = _number(side.get("oom_time_s")) if side.get("outcome") in _FAILED else None
     task = side.get("task")
     return Trace(
-        os.path.basename(path),
+        "standard input" if path == "-" else os.path.basename(path),
         samples,
         signal=chosen,
+        cut=cut,
         ended_s=ended,
         task=task if isinstance(task, str) else None,
     )
@@ -82,33 +100,45 @@ def read(path: str, signal: str | None = None, limit: float | None = None) -> Tr
 
 def write(path: str, rows: Iterable[Sequence[float | int | None]], columns: Sequence[str]) -> int:
     """
-    Write a trace, gzipped when the name ends in .gz; each row is on the disk before the next.
+    Write a trace, gzipped when the name ends in .gz.
+
+    A recorder may be killed: each row is in the file before the next, in an archive within a
+    second.
 
     Returns:
         Rows written.
     """
     written = 0
-    with _open(path, "wt" if path.endswith(".gz") else "w") as file:
+    packed = path.endswith(".gz")
+    due = 0.0
+    opened = gzip.open(path, "wb") if packed else open(path, "wb")  # noqa: SIM115 - closed below
+    with TextIOWrapper(cast("BinaryIO", opened), "utf-8", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(columns)
         for row in rows:
             table.writerow(["" if cell is None else cell for cell in row])
             written += 1
-            if not path.endswith(".gz"):
+            now = time.monotonic()
+            if now >= due or not packed:
                 file.flush()
+                due = now + _FLUSH_S
     return written
 
 
-def _open(path: str, mode: str) -> TextIO:
-    """A text file; gzipped with the modes "rt" and "wt"."""
-    if len(mode) == 2:
-        return cast("TextIO", gzip.open(path, mode, newline=""))
-    return cast("TextIO", open(path, mode, newline="", encoding="utf-8"))
-
-
-def _gzipped(path: str) -> bool:
-    with open(path, "rb") as file:
-        return file.read(2) == b"\x1f\x8b"
+@contextmanager
+def _open(path: str) -> Iterator[TextIO]:
+    """The text of a file, gzipped or not; a pipe will do."""
+    raw = sys.stdin.buffer if path == "-" else open(path, "rb")  # noqa: SIM115
+    with raw:
+        file = cast("BufferedReader", raw)
+        packed = file.peek(2)[:2] == b"\x1f\x8b"
+        # A spreadsheet writes a mark in front of the first name.
+        with TextIOWrapper(
+            cast("BinaryIO", gzip.GzipFile(fileobj=file)) if packed else file,
+            "utf-8-sig",
+            newline="",
+        ) as text:
+            yield text
 
 
 def _column(path: str, columns: tuple[str, ...], signal: str | None, limit: float | None) -> str:
@@ -127,20 +157,20 @@ def _column(path: str, columns: tuple[str, ...], signal: str | None, limit: floa
 
 def _samples(
     path: str, table: csv.DictReader[str], signal: str, limit: float | None
-) -> list[Sample]:
-    samples: list[Sample] = []
+) -> Iterator[Sample]:
+    count, last = 0, -math.inf
     swaps = signal != "used"
     for row in table:
-        if len(samples) >= _MOST_SAMPLES:
+        if count >= _MOST_SAMPLES:
             raise UsageError(f"The trace {path} holds more than {_MOST_SAMPLES} samples.")
         t, used = _number(row.get("t")), _number(row.get(signal))
         top = limit if limit is not None else _number(row.get("limit"))
         if t is None or used is None or top is None:
             continue  # half a line, as a killed recorder leaves it
         swap = (_number(row.get("swap")) or 0.0) if swaps else 0.0
-        if not samples or t > samples[-1][0]:
-            samples.append((t, used + swap, top))
-    return samples
+        if t > last:
+            count, last = count + 1, t
+            yield t, used + swap, top
 
 
 def _side(path: str) -> dict[str, object]:
