@@ -201,6 +201,17 @@ def test_hot_stands_for_slowing_down_where_there_is_no_passive_one(tree, reader)
     assert [("mainboard", 41.0, 98.0, 103.0)] == told(reader)
 
 
+@pytest.mark.parametrize("kind", ["B0D4", "TCPU", "TCPU_PCI", "TMEM", "SEN1", "pch_skylake"])
+def test_zones_whose_critical_point_is_only_logged_end_nothing(tree, reader, kind):
+    """A laptop works at 100 degrees all day, and one of these says critical at 100.05."""
+    tree.hwmon(0, "coretemp", **LAPTOP_CPU)
+    tree.zone(0, kind, 99_000, ("critical", 100_050), ("hot", 99_050), ("passive", 94_050))
+
+    temperatures, _, _ = reader.read(0.0)
+
+    assert ["coretemp/Package id 0"] == [each.key for each in temperatures]
+
+
 def test_a_disabled_zone_ends_nothing(tree, reader):
     """The kernel takes no action then."""
     tree.zone(0, "acpitz", 41000, ("critical", 103000)).joinpath("mode").write_text("disabled\n")

@@ -30,6 +30,11 @@ _COLDEST_C, _HOTTEST_C = 1.0, 126.0
 _LOWEST_PASSIVE_C = 70.0
 _LOWEST_LIMIT_C, _HIGHEST_LIMIT_C = 40.0, 130.0
 _CPU_LABEL = re.compile(r"CPU|PECI|TSI0|SMBUSMASTER 0", re.IGNORECASE)
+# Zones of Intel's INT340x and chipset drivers, named after ACPI devices of four letters (TCPU,
+# B0D4, SEN1) or pch_*. Since Linux 5.12 the kernel only writes their critical point to its log, and
+# processors work at it: there is nothing to be afraid of (int340x_thermal_zone.c,
+# intel_pch_thermal.c, both `.critical`).
+_LOGGED_ONLY = re.compile(r"[A-Z][A-Z0-9_]{3}|TCPU_PCI|B0D4_PCI|pch_\w+")
 _CPU_ZONE = re.compile(r"x86_pkg_temp|(cpu|soc|bigcore|cluster|tcpu)[-_0-9a-z]*", re.IGNORECASE)
 
 
@@ -160,7 +165,8 @@ def _of_zones(root: str, cpu_known: bool) -> dict[str, Temperature]:
     for folder, kind in _zones(root):
         path = f"{root}/class/thermal/{folder}"
         is_cpu = _CPU_ZONE.fullmatch(kind) is not None
-        slowdown, shutdown = _trips(path)
+        logged_only = _LOGGED_ONLY.fullmatch(kind) is not None
+        slowdown, shutdown = (None, None) if logged_only else _trips(path)
         if is_cpu and cpu_known and shutdown is None:
             continue  # its own driver has told
         if not is_cpu and slowdown is None and shutdown is None:
