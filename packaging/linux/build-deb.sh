@@ -17,7 +17,8 @@ mkdir "$tree"
 for part in watchdog_app packaging pyproject.toml README.md LICENSE; do
     cp -a "$root/$part" "$tree/"
 done
-find "$tree" -name __pycache__ -type d -prune -exec rm -rf {} +
+# Caches of Python and of the tools that read it are no part of the package.
+find "$tree" -mindepth 1 -type d '(' -name __pycache__ -o -name '.*' ')' -prune -exec rm -rf {} +
 mv "$tree/packaging/linux/debian" "$tree/debian"
 # Debian 12's hatchling refuses classifiers that are younger than itself.
 sed -i '/Programming Language :: Python :: 3.13/d' "$tree/pyproject.toml"

@@ -232,6 +232,15 @@ def test_a_relative_xdg_folder_is_ignored(folder, tmp_path):
     assert all(path.startswith(inside) for path in places)
 
 
+def test_without_home_the_accounts_is_taken():
+    """Never the root of the file system."""
+    import pwd
+
+    home = pwd.getpwuid(os.getuid()).pw_dir
+
+    assert all(each.path.startswith(home) for each in placements({"HOME": ""}, COMMAND))
+
+
 def test_files_that_are_installed_for_everybody_are_not_placed_again(tmp_path):
     """The .deb's: two menu entries of one name would be one too many."""
     env = {"HOME": str(tmp_path), "XDG_DATA_DIRS": f"/usr/share:{share_root()}/"}

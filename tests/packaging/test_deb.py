@@ -91,6 +91,21 @@ def test_lintian_has_nothing_to_say(package):
     assert [] == [line for line in said.splitlines() if line.startswith(("E:", "W:", "I:", "P:"))]
 
 
+def test_the_units_start_what_the_package_installs(package, tmp_path):
+    """By its full path: no search through a session's PATH."""
+    run("dpkg-deb", "-x", str(package), str(tmp_path))
+    units = (tmp_path / "usr/lib/systemd/user").glob("*.service")
+
+    programs = [
+        line.removeprefix("ExecStart=").split()[0]
+        for unit in units
+        for line in unit.read_text().splitlines()
+        if line.startswith(("ExecStart=", "Environment=PATH"))
+    ]
+    assert ["/usr/bin/watchdog", "/usr/bin/watchdog"] == programs
+    assert (tmp_path / "usr/bin/watchdog").is_file()
+
+
 def test_it_runs_in_a_clean_debian_and_goes_without_residue(package, clean):
     """Installed, the daemon watches and the libraries beside it load; purged, nothing is left."""
     before = files(clean)
@@ -102,6 +117,9 @@ def test_it_runs_in_a_clean_debian_and_goes_without_residue(package, clean):
         status = chroot(clean, "watchdog status --json")
     finally:
         chroot(clean, "watchdog stop")
+    # Its files are there for everybody: only the start at login is a user's own, and is undone.
+    login = chroot(clean, "watchdog install-desktop --login; find /root/.config -type f")
+    chroot(clean, "watchdog uninstall-desktop")
     loaded = chroot(
         clean,
         f"/usr/bin/python3 -c '{LOADED}'; watchdog top --help; watchdog doctor --help",
@@ -109,6 +127,9 @@ def test_it_runs_in_a_clean_debian_and_goes_without_residue(package, clean):
     chroot(clean, "dpkg --purge watchdog-app; rm -rf /root/.local/state")
 
     assert '"schema_version"' in status
+    assert "for every user already" in login
+    assert 2 == login.count("/root/.config/autostart/org.watchdog_app.watchdog.")
+    assert "applications" not in login
     assert 2 == loaded.split("usage:")[0].count("/watchdog_app/_vendor/")
     after = files(clean)
     assert (set(), set()) == (after - before - {"/root/.local"}, before - after)

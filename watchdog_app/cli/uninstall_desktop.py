@@ -35,6 +35,7 @@ def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - every command has th
 
     ledger = open_ledger()
     if not ledger.files and not ledger.enabled:
+        ledger.take_away()
         print("Nothing was placed for this user.")
         return EXIT_OK
     before = len(ledger.files)

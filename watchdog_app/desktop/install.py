@@ -100,10 +100,7 @@ class Ledger:
                 self._place(each, report, force)
             self._write()
         except OSError as error:
-            try:
-                self._write()
-            except OSError:
-                self._remove_folders()  # nothing can be written down: leave nothing
+            self._leave_no_trace_of_nothing()
             raise _not_written(error) from error
         return report
 
@@ -237,6 +234,16 @@ class Ledger:
         }
         write_whole(self._path, (dumps(value, indent=1) + "\n").encode())
 
+    def _leave_no_trace_of_nothing(self) -> None:
+        """After a failure: remember what was placed, or if that is nothing leave nothing."""
+        with suppress(OSError):
+            self._write()
+            if any(os.path.lexists(path) for path in self._files):
+                return
+        with suppress(OSError):
+            os.unlink(self._path)
+        self._remove_folders()
+
     def _remove_folders(self) -> None:
         """Those that we made, deepest first, where nothing else lies in them."""
         for folder in sorted(self._folders, key=len, reverse=True):
@@ -252,6 +259,6 @@ def _not_written(error: OSError) -> WatchdogError:
         if stat.S_ISLNK(os.lstat(path).st_mode) and not os.path.exists(path):
             why = f"it is a link to {os.readlink(path)}, which is not there"
     return WatchdogError(
-        f"{path} could not be written: {why}. What was placed so far is taken away by: "
+        f"{path} could not be written: {why}. If anything was placed before, it is taken away by: "
         "watchdog uninstall-desktop"
     )

@@ -152,7 +152,14 @@ def _base(env: Mapping[str, str], name: str, default: str) -> str:
     base = env.get(name, "")
     if os.path.isabs(base):
         return base
-    return os.path.abspath(os.path.join(env.get("HOME") or os.path.expanduser("~"), default))
+    return os.path.abspath(os.path.join(env.get("HOME") or _home_of_account(), default))
+
+
+def _home_of_account() -> str:
+    """Without HOME, or with an empty one, what the system's list of users says."""
+    import pwd
+
+    return pwd.getpwuid(os.getuid()).pw_dir
 
 
 def _shared(env: Mapping[str, str]) -> list[str]:
