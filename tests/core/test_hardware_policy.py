@@ -233,6 +233,9 @@ def test_saves_on_an_emptying_battery_keep_their_distance():
     assert all(later - one >= 30 for one, later in pairwise(times))
     assert max(later - one for one, later in pairwise(times)) <= 200
     assert world.now - times[-1] <= 120  # also when it is used up by its own figures
+    last = [each for each in world.notices if each.topic == "warning"][-1]
+    assert ("Battery at its end: a.ipynb", "critical") == (last.title, last.urgency)
+    assert "may switch off any moment" in last.body
 
 
 # Who is on which card

@@ -141,3 +141,29 @@ def test_no_card_is_no_error(world):
 
     assert [] == status["gpus"]
     assert not [error for error in status["errors"] if error["source"].startswith("gpu")]
+
+
+def test_a_death_before_its_card_is_read_gets_its_cause_afterwards(world, stub, client):
+    """A training ends at once, its card's fault is found seconds later: the history has both."""
+    pid = world.script(
+        "import os, sys, time\nwhile not os.path.exists('end'): time.sleep(0.01)\nos.abort()\n",
+        "train.py",
+    )
+    stub.processes(1, [(pid, GIB)])
+    world.seen(pid)
+    world.until(lambda: (world.task(pid) or {}).get("gpus"), "train.py is on its card", WAIT_S)
+
+    (world.folder / "end").touch()
+    world.until(lambda: not Path(f"/proc/{pid}/fd").exists(), "it has ended", WAIT_S)
+    time.sleep(1.5)
+    stub.processes(1, [])
+    stub.lose(1)
+
+    def deaths():
+        return client.call("history", kinds=["death"])["entries"]
+
+    (death,) = world.until(deaths, "its cause is found", WAIT_S)
+    assert (pid, "train.py", "gpu_lost") == (death["pid"], death["name"], death["cause"])
+    assert "as it shows now, ended by a fault of its card: GPU 1" in death["text"]
+    assert 1 == len(world.until(lambda: decisions(client, "gpu_lost"), "the loss is told", WAIT_S))
+    assert [] == decisions(client, "died")

@@ -23,6 +23,8 @@ from watchdog_app.core.scene import Scene
 
 PACE_WINDOW_S = 2.0
 _AT_THE_LIMIT = 0.97
+# Nobody is paused for a battery: from here on it is told in quiet hours as well.
+_BATTERY_HOLD_S = 60.0
 _NO_TIME_S = 0.6  # some looks and one step
 
 
@@ -61,14 +63,13 @@ def stage_of(
         assessment: on strict evidence where `notify` is set.
         hold_s: stage hold begins when the end may be nearer than this.
     """
-    if reading.key.kind is CeilingKind.BATTERY:
-        # Its end is a guess by minutes, and nobody is there to let a paused training go on.
-        return replace(assessment, stage=min(assessment.stage, Stage.RESCUE))
     if not reading.lethal:
         # A pause is for what kills; here the worst is that the machine gets slow. Heat that slows
         # down loses nothing, so that nothing is saved either.
         most = Stage.WARN if reading.key.kind is CeilingKind.TEMPERATURE else Stage.RESCUE
         return replace(assessment, stage=min(assessment.stage, most))
+    if reading.key.kind is CeilingKind.BATTERY:
+        hold_s = max(hold_s, _BATTERY_HOLD_S)
     if _at_the_end(incident, reading, hold_s):
         return replace(assessment, stage=Stage.HOLD)
     return assessment

@@ -17,8 +17,12 @@ def ends_all(facts: Facts) -> tuple[str, list[str]]:
     label = facts.text("label") or "it"
     lethal = bool(facts.number("lethal"))
     if facts.decision.ceiling.kind is CeilingKind.BATTERY:
-        title = f"{capital(label)} empty {when}: {facts.name}"
-        lines = [f"{capital(label)}: {facts.level}{span(facts)}."]
+        if when == "now":
+            title = f"{capital(label)} at its end: {facts.name}"
+            lines = [f"{capital(label)}: {facts.level}. The machine may switch off any moment."]
+        else:
+            title = f"{capital(label)} empty {when}: {facts.name}"
+            lines = [f"{capital(label)}: {facts.level}{span(facts)}."]
     else:
         thing = capital(phrases.heated(label))
         does = "will switch off" if lethal else "will slow down"

@@ -148,7 +148,7 @@ class Policy:
         if kind is CeilingKind.TEMPERATURE and not scene.reading.lethal:
             return
         since = scene.incident.opened_mono_s
-        last = scene.assessment.stage >= Stage.HOLD
+        last = scene.assessment.stage >= Stage.HOLD and kind is not CeilingKind.BATTERY
         worth = self._worth_saving(scene)
         for task, why in sorted(worth, key=lambda each: TURNS.index(scene.turn(each[0]))):
             if stopped(task) or not scene.permits(task).checkpoint:

@@ -422,6 +422,20 @@ def test_an_idle_machine_is_asked_less_often(stub, ticker, computing, least, mos
     assert least <= asked <= most
 
 
+def test_a_card_whose_memory_moves_is_asked_each_second_though_nobody_is_listed(stub, ticker):
+    """In a container the driver lists no process, and a card fills up all the same."""
+    watch = ticker(stub)
+    watch.reading()
+    stub.reset_calls()
+
+    for second in range(20):
+        stub.set(0, used=second * GIB // 4)
+        watch.tick(1.0, busy=False)
+        time.sleep(0.05)
+
+    assert 8 <= stub.calls()["nvmlEventSetWait_v2"]
+
+
 def test_a_partitioned_card_without_instances_costs_no_search_each_second(stub, ticker):
     """MIG is on and nothing is made of it yet; an instance that comes is found."""
     stub.partition(0, 0)

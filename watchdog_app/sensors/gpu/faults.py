@@ -16,7 +16,7 @@ from watchdog_app.sensors.gpu.driver import (
 DRIVER = "gpu.driver"
 READER = "gpu.reader"
 
-_BY_SOMEBODY = (-15, -9)  # SIGTERM, SIGKILL
+BY_SOMEBODY = (-15, -9)  # SIGTERM, SIGKILL
 _MEANS = "Graphics cards are not watched; everything else is."
 RELOAD = (
     "Restart the machine; or end every program that uses a GPU, this daemon included, and reload "
@@ -88,7 +88,7 @@ def silent(deadline_s: float, index: int | None) -> Fault:
 
 def ended(status: int, index: int | None) -> Fault:
     """The reader ended by itself, or was ended by somebody."""
-    if status in _BY_SOMEBODY:
+    if status in BY_SOMEBODY:
         return Fault(
             READER,
             "The GPU reader was killed: by a person, or by the kernel when memory ran out. It is "

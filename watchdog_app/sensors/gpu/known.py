@@ -15,6 +15,8 @@ from watchdog_app.sensors.gpu.pci import PciCard, short_address
 # A card that the driver no longer lists is shown as lost for so long.
 _MISSED_S = 3600.0
 _LOOK_UP_S = 5.0  # whether the pids of a list are still processes of ours
+_MOVED_BYTES = 32 * 1024**2  # a desktop's windows move less
+_MOVED_S = 60.0
 _ASLEEP = "It sleeps, powered down by the system, and is left alone."
 _SILENT = "The driver has not answered in time: its figures are not known."
 _AVOIDED = "The driver hung or crashed when asked about this GPU; it is asked again later."
@@ -43,11 +45,21 @@ class KnownCards:
         self._lists: dict[str, _Listed] = {}
         self.read_mono_s: float | None = None
         self.computing = 0
+        self._moved_mono_s: float | None = None
 
     @property
     def in_use(self) -> bool:
         """Somebody was on a card at the last reading."""
         return any(gpu.processes for gpu in self._gpus.values())
+
+    def at_work(self, now_mono_s: float) -> bool:
+        """
+        Somebody computes on a card, or its memory has moved lately.
+
+        The second, because in containers and in WSL the driver does not say who computes.
+        """
+        moved = self._moved_mono_s
+        return bool(self.computing) or (moved is not None and now_mono_s - moved <= _MOVED_S)
 
     @property
     def any_broken(self) -> bool:
@@ -76,6 +88,9 @@ class KnownCards:
             ValueError, TypeError, KeyError: that is no card.
         """
         gpu = answer.card(row, self._running(row, now_mono_s))
+        last = self._gpus.get(gpu.uuid)
+        if last is not None and _moved(last, gpu):
+            self._moved_mono_s = now_mono_s
         if not gpu.uuid:
             gpu = self._identified(gpu)
         before = self._coming.get(gpu.uuid)
@@ -183,6 +198,11 @@ class KnownCards:
                     gpu, uuid=known.uuid, name=known.name, bus_id=gpu.bus_id or known.bus_id
                 )
         return replace(gpu, uuid=f"{UNKNOWN_CARD}{gpu.index}")
+
+
+def _moved(before: Gpu, now: Gpu) -> bool:
+    one, other = before.memory_used_bytes, now.memory_used_bytes
+    return one is not None and other is not None and abs(other - one) >= _MOVED_BYTES
 
 
 def _without_figures(gpu: Gpu, state: GpuState, note: str) -> Gpu:

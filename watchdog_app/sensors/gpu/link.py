@@ -188,7 +188,8 @@ class Link:
             if not self._own_word:
                 self._failed = None
                 self._fault = faults.ended(status, self._index)
-                self._suspect(now_mono_s)
+                if status not in faults.BY_SOMEBODY:
+                    self._suspect(now_mono_s)
             self._give_up(now_mono_s, self._fault)
         elif self._waiting:
             deadline_s = self._deadline_s if self._ready else self._start_s

@@ -170,7 +170,7 @@ class GpuWatch:
             if self._library is not None:
                 link.start(now_mono_s, self._library.folder)
             return
-        every_s = BUSY_EVERY_S if busy or self._known.computing else IDLE_EVERY_S
+        every_s = BUSY_EVERY_S if busy or self._known.at_work(now_mono_s) else IDLE_EVERY_S
         asleep = any(card.asleep for card in self._on_bus)
         awake = None
         if asleep:
