@@ -134,7 +134,10 @@ class _Login:
         from watchdog_app.cli.install_desktop import open_ledger
         from watchdog_app.desktop.login import LoginStart
 
-        return LoginStart(os.environ, self._program, open_ledger()).way() is not None
+        try:
+            return LoginStart(os.environ, self._program, open_ledger()).way() is not None
+        except WatchdogError:
+            return None  # a damaged list of what was placed: `install-desktop` says what to do
 
     def set(self, on: bool) -> None:
         """Switch it, for the companion alone."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 DBUS = "org.freedesktop.DBus"
-OWN_NAME = "io.github.watchdog_app.Tray"  # who holds it is the companion of this session
+OWN_NAME = "org.watchdog_app.watchdog.Tray"  # who holds it is the companion of this session
 
 _CONNECT_S = 5.0
 _CALL_S = 5.0
