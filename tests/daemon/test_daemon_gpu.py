@@ -167,3 +167,30 @@ def test_a_death_before_its_card_is_read_gets_its_cause_afterwards(world, stub, 
     assert "as it shows now, ended by a fault of its card: GPU 1" in death["text"]
     assert 1 == len(world.until(lambda: decisions(client, "gpu_lost"), "the loss is told", WAIT_S))
     assert [] == decisions(client, "died")
+
+
+def test_a_daemon_after_one_that_was_killed_tells_of_a_lost_card_no_second_time(
+    world, stub, client
+):
+    """The card cannot say any more who it is; its incident goes on as it was."""
+    pid = world.script(IDLE, "right.py")
+    stub.processes(1, [(pid, GIB)])
+    world.until(lambda: (world.task(pid) or {}).get("gpus"), "right.py is on its card", WAIT_S)
+    stub.lose(1)
+    world.until(lambda: decisions(client, "gpu_lost"), "the loss is told", WAIT_S)
+    time.sleep(0.5)  # to be written down
+
+    world.kill()
+    again = world.start()
+    ticks = again.call("status")["daemon"]["ticks"]
+    world.until(
+        lambda: [gpu["state"] for gpu in again.call("status")["gpus"]] == ["ok", "lost"],
+        "the loss is seen again",
+        WAIT_S,
+    )
+    world.until(lambda: again.call("status")["daemon"]["ticks"] > ticks + 5, "looks", WAIT_S)
+
+    assert 1 == len(decisions(again, "gpu_lost"))
+    found = incident(again, "gpu_health")
+    assert "GPU 1 (NVIDIA GeForce RTX 3090)" == found["label"]
+    assert ["right.py"] == [each["name"] for each in found["culprits"]]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from watchdog_app.core.outlook import DecisionKind
 from watchdog_app.core.records import Task
 from watchdog_app.core.settings import WatchSettings
 from watchdog_app.daemon import pauses as pausing
@@ -160,6 +161,8 @@ class Watching:
             acts.skip(decision, task, "Measured again, and no longer true.")
         if true:
             acts.carry_out(true, tasks if tasks is not None else before)
+        if any(decision.kind is DecisionKind.NOTIFY for decision in true):
+            self.keep_state()  # a daemon that is killed now: the next one is not to tell it again
 
     def _record(self, look: Look) -> None:
         self._journal.add_series(self._recorder.points(look))
