@@ -23,7 +23,7 @@ _AFTER_END_S = 0.3  # what a child has left behind may hold its pipes open
 
 _lock = threading.Lock()
 _live: set[int] = set()  # groups that were started and not yet ended
-_over = False
+_over = threading.Event()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +66,25 @@ def run(
         OSError: it could not be started, or all of it is over.
     """
     begun = time.monotonic()
+    # An interpreter on a dead network disk hangs in its very start: with vfork this whole process
+    # would, and with the lock held so would its end.
+    subprocess._USE_VFORK = False  # type: ignore[misc]
+    if _over.is_set():
+        raise OSError("the doctor was interrupted")
+    child = subprocess.Popen(
+        list(words),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=dict(env),
+        cwd=cwd,
+        start_new_session=True,  # so that its children are ended with it
+        close_fds=True,
+    )
     with _lock:
-        if _over:
-            raise OSError("the doctor was interrupted")
-        child = subprocess.Popen(
-            list(words),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(env),
-            cwd=cwd,
-            start_new_session=True,  # so that its children are ended with it
-            close_fds=True,
-        )
         _live.add(child.pid)
+        if _over.is_set():
+            _kill(child.pid)
     out, err = bytearray(), bytearray()
     try:
         done = _read(child, out, err, begun + timeout_s)
@@ -112,9 +117,8 @@ def end_all() -> None:
     A session of its own keeps Ctrl-C and a closed terminal from a child, and a framework that
     is half imported goes on for a minute and with a GiB.
     """
-    global _over
     with _lock:
-        _over = True
+        _over.set()
         for pid in _live:
             _kill(pid)
 

@@ -244,7 +244,7 @@ def _broken(environment: Environment, name: str, answer: Answer) -> Finding:
             f"{title} did not come to an end{at or ' with its import'}: {error}.",
             "A driver that hangs, a network disk that is slow, or a CPU that is busy.",
             "Give it more time; if that does not help, look at the driver.",
-            ("watchdog doctor --only framework --timeout 5min",),
+            (f"watchdog doctor --python {shlex.quote(environment.python)} --timeout 5min",),
             details,
             checked=False,
         )
