@@ -498,7 +498,10 @@ def test_the_commands_place_and_take_away(tmp_path):
     placed = {str(p) for p in home.rglob("*") if p.is_file() and p.name != "desktop.json"}
     assert set(shown) < placed
     assert "autostart entry" in first
-    assert "0 files placed" in watchdog("install-desktop")
+    env["SHELL"] = "/usr/bin/zsh"  # which looks nowhere in a home by itself
+    again = watchdog("install-desktop")
+    assert "0 files placed" in again
+    assert f"fpath+=({home}/.local/share/zsh/site-functions)" in again
     assert f"{len(placed)} files removed" in watchdog("uninstall-desktop")
     assert "Nothing was placed" in watchdog("uninstall-desktop")
     assert set() == everything_below(home)

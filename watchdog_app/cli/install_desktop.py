@@ -41,9 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Place the files."""
+    import shlex
+
     from watchdog_app.cli.text import plain
     from watchdog_app.desktop.login import UNITS, LoginStart
-    from watchdog_app.desktop.placements import autostart_path, placements
+    from watchdog_app.desktop.placements import autostart_path, data_home, placements
 
     if sys.platform in ("win32", "darwin"):
         raise UsageError(
@@ -75,6 +77,9 @@ def run(args: argparse.Namespace) -> int:
         print("Start both now: watchdog start; watchdog tray &")
     else:
         print("Start at every login: watchdog install-desktop --login")
+    if wanted and os.path.basename(os.environ.get("SHELL", "")) == "zsh":
+        folder = os.path.join(data_home(os.environ), "zsh", "site-functions")
+        print(f"For completion in zsh, before compinit in ~/.zshrc: fpath+=({shlex.quote(folder)})")
     print("Take it all away again: watchdog uninstall-desktop")
     return EXIT_OK
 
