@@ -328,6 +328,23 @@ def test_check_turns_stages_into_codes(word, code, stage):
     assert "ram=6442450944B;;;0;17179869184" in line
 
 
+def test_cards_that_cannot_be_read_are_not_called_well():
+    """A driver that fails from the start opens no incident: nobody knows of its cards."""
+    error = {
+        "source": "gpu.driver",
+        "message": "The NVIDIA driver was updated under the running system. Cards are blind.",
+        "remedy": "Restart the machine.",
+    }
+    seen = status(errors=[error])
+
+    line, code = check(seen, NOW_UNIX_S)
+
+    said = "The NVIDIA driver was updated under the running system."
+    assert 1 == code
+    assert line.startswith(f"WATCHDOG WARNING - {said} | ")
+    assert f"! WARNING: {said}" == render(seen, NOW_UNIX_S, 80, Look())[0]
+
+
 def test_check_knows_nothing_from_an_old_reading():
     """Unknown is not ok."""
     line, code = check(status(time_unix_s=NOW_UNIX_S - 60), NOW_UNIX_S)

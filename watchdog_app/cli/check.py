@@ -19,14 +19,16 @@ def check(status: dict[str, Any], now_unix_s: float) -> tuple[str, int]:
     """
     One line with performance data after `|`, and the exit code.
 
-    0 while nothing is in a stage above watch, 1 from warn on, 2 from rescue on,
-    3 when the reading is too old to say.
+    0 while nothing is in a stage above watch, 1 from warn on or where a part of the machine cannot
+    be read, 2 from rescue on, 3 when the reading is too old to say.
     """
     rank = stage_rank(worst_stage(status))
     code = OK if rank < 2 else WARNING if rank == 2 else CRITICAL
+    word, _, sentence = verdict(status, now_unix_s).partition(": ")
+    if code == OK and word == "WARNING":
+        code = WARNING  # nothing is about to end, as far as it can be seen
     if is_stale(status, now_unix_s):
         code = UNKNOWN
-    word, _, sentence = verdict(status, now_unix_s).partition(": ")
     if word == "UNKNOWN":
         code = UNKNOWN
     sentence = sentence.replace("|", "/")

@@ -74,12 +74,13 @@ def render(
 def _verdict(status: Json, now_unix_s: float, columns: int | None, look: Look) -> list[str]:
     worst = worst_stage(status)
     stale = is_stale(status, now_unix_s)
-    if stale:
+    said = verdict(status, now_unix_s)
+    if stale or (stage_rank(worst) < stage_rank("warn") and said.startswith("WARNING")):
         worst = "warn"
     mark = stage_mark(worst)
     text = f"{mark} " if stage_rank(worst) > 1 else ""
     color = "green" if stage_rank(worst) < 2 else ""
-    first = wrap(verdict(status, now_unix_s), columns or _LONG, first=text)
+    first = wrap(said, columns or _LONG, first=text)
     painted = [look.paint(one, color) if color else look.stage(one, worst) for one in first]
     daemon = status.get("daemon") or {}
     processes = objects(status, "processes")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 # What is broken, or brakes, has no end that a stage could be told by.
+_EYES = ("gpu", "hardware", "machine", "engine")  # sources of errors that blind us
 SEVERITIES = {"ok": "OVER", "watch": "NOTE", "warn": "WARNING", "rescue": "CRITICAL"}
 
 
@@ -51,6 +52,8 @@ def verdict(status: Json, now_unix_s: float) -> str:
     host = status.get("host") or {}
     if not status.get("ceilings") and figures.number(host.get("memory_total_bytes")) is None:
         return "UNKNOWN: the daemon has not measured yet."
+    if stage_rank(worst) < stage_rank("warn") and (unwatched := _unwatched(status)):
+        return f"WARNING: {unwatched}"
     if stage_rank(worst) == 0:
         return "OK: nothing is about to run out."
     if worst == "watch" and all(map(is_condition, _in_stage(status, worst))):
@@ -67,6 +70,15 @@ def verdict(status: Json, now_unix_s: float) -> str:
     if when == figures.NONE:
         return f"{text} is close to its limit."
     return f"{text}, {figures.end({'kind': near.get('ceiling'), **near})}."
+
+
+def _unwatched(status: Json) -> str:
+    """What is said of a part of the machine that cannot be read; nothing where all can."""
+    for error in objects(status, "errors"):
+        source, message = str(error.get("source")), error.get("message")
+        if source.partition(".")[0] in _EYES and isinstance(message, str) and message:
+            return plain(message.partition(". ")[0].rstrip(".")) + "."
+    return ""
 
 
 def _nearest(status: Json, worst: str) -> Json:
