@@ -169,6 +169,20 @@ def test_a_battery_that_runs_empty_saves_the_training():
     assert saves[-1][0] >= 3000.0
 
 
+def test_a_battery_told_in_whole_percents_is_no_faster_than_it_is():
+    """A step is no pace: no save a minute for half an hour, and none missing at the end."""
+
+    def hardware(t):
+        left = round(50.0 - t / 36.0)
+        return Hardware(batteries=(Battery("BAT0", left, True),), on_mains=False)
+
+    made = played(hardware, 1600.0)
+    saves = of_kind(made, DecisionKind.CHECKPOINT, CeilingKind.BATTERY)
+
+    assert 3 <= len(saves) <= 20
+    assert saves[-1][0] >= 1400.0
+
+
 def test_a_battery_that_is_charged_concerns_nobody():
     """Plugged in."""
     made = played(

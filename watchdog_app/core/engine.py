@@ -277,7 +277,9 @@ class Engine:
         surely: bool,
     ) -> Assessment:
         """Bring an incident up to date; the assessment with the stage that follows from both."""
-        recent = self._series.rate(reading.key, casebook.PACE_WINDOW_S)
+        # A battery is told in steps of a percent: over some seconds they are no pace.
+        in_steps = reading.key.kind is CeilingKind.BATTERY
+        recent = None if in_steps else self._series.rate(reading.key, casebook.PACE_WINDOW_S)
         held = any(agent.saving for each in agents.values() for agent in each)
         incident.pace(assessment.slope_per_s, recent, self._passed_s, held)
         if surely or not reading.lethal:
