@@ -1,0 +1,396 @@
+"""How a Rescue behaves in a PyTorch loop: what it refuses, says, saves and leaves alone."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from daemon_stand_in import StandIn
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from watchdog_app.agent.contain import STRICT
+from watchdog_app.agent.torch import Rescue
+from watchdog_app.errors import RescueError, RescueMismatch
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(autouse=True)
+def nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATCHDOG_RUNTIME_DIR", str(tmp_path / "runtime"))
+
+
+def a_model(width: int = 8, activation: type[nn.Module] = nn.ReLU, rate: float = 0.1) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, width), activation(), nn.Dropout(rate), nn.Linear(width, 1))
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    model(torch.randn(3, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def a_rescue(folder: Path, model: nn.Module, optimizer: Any = None, **more: Any) -> None:
+    """Leave a rescue of one step behind."""
+    optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=0.1)
+    rescue = Rescue(folder, model=model, optimizer=optimizer, **more)
+    train(model, optimizer)
+    rescue.step()
+    assert rescue.save() is not None
+
+
+def bits(model: nn.Module) -> list[list[float]]:
+    return [value.reshape(-1).tolist() for value in model.state_dict().values()]
+
+
+def changed_width(model: nn.Module) -> dict[str, Any]:
+    wider = a_model(16)
+    return {"model": wider, "optimizer": torch.optim.AdamW(wider.parameters(), lr=0.1)}
+
+
+def another(model: nn.Module, **change: Any) -> dict[str, Any]:
+    return {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=0.1), **change}
+
+
+@pytest.mark.parametrize(
+    ("program", "named"),
+    [
+        (lambda: another(a_model(16)), r"model/0.weight is float32 \(16, 4\) in the program, "),
+        (
+            lambda: another(nn.Sequential(*a_model(), nn.Linear(1, 2))),
+            r"model/4.weight float32 \(2, 1\) is in the program only",
+        ),
+        (lambda: another(nn.Sequential(a_model()[0])), r"model/3.weight .* is in the rescue only"),
+        (lambda: another(a_model().double()), "model/0.weight is float64 .* in the program"),
+        (lambda: another(a_model(activation=nn.GELU)), "model.1 is GELU in the program, ReLU in"),
+        (lambda: another(a_model(rate=0.5)), r"model.2 is Dropout\(p=0.5.*in the program"),
+        (
+            lambda: {"model": (m := a_model()), "optimizer": torch.optim.SGD(m.parameters())},
+            "optimizer is SGD in the program, AdamW in the rescue",
+        ),
+        (
+            lambda: {
+                "model": (m := a_model()),
+                "optimizer": torch.optim.AdamW([{"params": [p]} for p in m.parameters()]),
+            },
+            "optimizer has 4 parameter groups in the program, 1 in the rescue",
+        ),
+        (
+            lambda: {"model": (m := a_model()), "optimizer": torch.optim.AdamW(m[0].parameters())},
+            "group 0 of optimizer trains 2 tensors in the program, 4 in the rescue",
+        ),
+        (lambda: another(a_model(), history=[]), "history is in the program only"),
+        (lambda: {"model": a_model()}, "optimizer is in the rescue only"),
+    ],
+)
+def test_a_changed_program_is_named_and_keeps_its_values(tmp_path: Path, program, named: str):
+    """The difference in words; no weight of the program is touched, no rescue removed."""
+    a_rescue(tmp_path / "r", a_model())
+    objects = program()
+    before = bits(objects["model"])
+    stored = sorted(os.listdir(tmp_path / "r"))
+
+    with pytest.raises(RescueMismatch, match=named):
+        Rescue(tmp_path / "r", resume="newest", **objects)
+
+    assert before == bits(objects["model"])
+    assert stored == sorted(os.listdir(tmp_path / "r"))
+
+
+def test_another_batch_size_is_named_where_the_data_is_given(tmp_path: Path):
+    """Its place in the data would be a lie."""
+    data = TensorDataset(torch.zeros(12, 4))
+    model = a_model()
+    rescue = Rescue(tmp_path / "r", model=model)
+    for _ in rescue.data(DataLoader(data, 2)):
+        rescue.step()
+        rescue.save()
+        break
+    again = Rescue(tmp_path / "r", model=model, resume="newest")
+
+    with pytest.raises(RescueMismatch, match="6 batches a pass over its data, this one has 3"):
+        next(again.data(DataLoader(data, 4)))
+
+
+def test_every_kind_of_state_comes_back(tmp_path: Path):
+    """In place: what the program holds is what it held, with other contents."""
+
+    def objects() -> dict[str, Any]:
+        return {
+            "tensor": torch.zeros(3),
+            "array": np.zeros(3),
+            "plain": {"best": float("inf"), 1: (2, 3)},
+            "rows": [],
+            "drawn": torch.Generator().manual_seed(1),
+            "rng": np.random.default_rng(1),
+            "legacy": np.random.RandomState(1),
+        }
+
+    held = objects()
+    rescue = Rescue(tmp_path / "r", **held)
+    held["tensor"] += 1.5
+    held["array"] += 2.5
+    held["plain"].update(best=0.1, last=torch.ones(2))
+    held["rows"].append("x")
+    torch.rand(5, generator=held["drawn"])
+    held["rng"].random(5)
+    held["legacy"].rand(5)
+    rescue.step()
+    rescue.save()
+    expected = (
+        torch.rand(1, generator=held["drawn"]).item(),
+        held["rng"].random(),
+        held["legacy"].rand(),
+    )
+
+    found = objects()
+    Rescue(tmp_path / "r", resume="newest", **found)
+
+    assert [1.5] * 3 == found["tensor"].tolist()
+    assert [2.5] * 3 == found["array"].tolist()
+    assert (0.1, (2, 3), [1.0, 1.0]) == (
+        found["plain"]["best"],
+        found["plain"][1],
+        found["plain"]["last"].tolist(),
+    )
+    assert ["x"] == found["rows"]
+    assert expected == (
+        torch.rand(1, generator=found["drawn"]).item(),
+        found["rng"].random(),
+        found["legacy"].rand(),
+    )
+
+
+class Peculiar(nn.Module):
+    """A buffer that state_dict leaves out, extra state, a frozen weight, two names of one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(2, 2, bias=False)
+        self.second = nn.Linear(2, 2, bias=False)
+        self.second.weight = self.first.weight
+        self.norm = nn.BatchNorm1d(2)
+        self.register_buffer("seen", torch.zeros(2), persistent=False)
+        self.count = 0
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"count": self.count}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        self.count = state["count"]
+
+
+def test_what_a_state_dict_leaves_out_of_a_module_comes_back(tmp_path: Path):
+    """Buffers that are not persistent, modes, frozen weights, and extra state."""
+    model = Peculiar()
+    rescue = Rescue(tmp_path / "r", model=model)
+    model.seen += 3
+    model.count = 7
+    model.norm.eval()
+    model.first.weight.requires_grad_(False)
+    rescue.save()
+
+    found = Peculiar()
+    Rescue(tmp_path / "r", resume="newest", model=found)
+
+    assert [3.0, 3.0] == found.seen.tolist()
+    assert 7 == found.count
+    assert (True, False) == (found.training, found.norm.training)
+    assert not found.first.weight.requires_grad
+    assert torch.equal(model.first.weight, found.first.weight)
+    assert found.second.weight is found.first.weight
+
+
+def test_slots_of_higher_precision_than_the_weights_keep_their_bits(tmp_path: Path):
+    """PyTorch's own load_state_dict would round them to the type of the weights."""
+    model = nn.Linear(2, 1, bias=False).to(torch.bfloat16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer.state[model.weight]["momentum_buffer"] = torch.full((1, 2), 1 / 3)
+    Rescue(tmp_path / "r", model=model, optimizer=optimizer).save()
+
+    found = nn.Linear(2, 1, bias=False).to(torch.bfloat16)
+    slots = torch.optim.SGD(found.parameters(), lr=0.1, momentum=0.9)
+    Rescue(tmp_path / "r", resume="newest", model=found, optimizer=slots)
+
+    kept = slots.state[found.weight]["momentum_buffer"]
+    assert (torch.float32, [1 / 3] * 2) == (kept.dtype, pytest.approx(kept[0].tolist(), abs=1e-8))
+
+
+class Strange:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "said"),
+    [
+        ({"it": 3}, TypeError, "it is of type int.*can live in a dict"),
+        ({"it": Strange()}, TypeError, "it is of type Strange"),
+        ({"it": {"deep": [Strange()]}}, TypeError, "it/deep/0 is a Strange"),
+        ({"it": [nn.Parameter(torch.ones(1))]}, TypeError, "holds tensors that are trained"),
+        ({"it": DataLoader([1])}, TypeError, r"rescue\.data\(it\)"),
+        ({"it": nn.LazyLinear(3)}, TypeError, "run one batch through the model"),
+        (
+            {"it": torch.optim.SGD(nn.Linear(1, 1).parameters())},
+            RescueError,
+            "it trains 2 tensors that were not given",
+        ),
+    ],
+)
+def test_what_cannot_be_saved_is_refused_at_the_start(tmp_path: Path, state, kind, said: str):
+    """Not in the night when it is needed."""
+    with pytest.raises(kind, match=said):
+        Rescue(tmp_path / "r", **state)
+
+
+def test_a_scheduler_that_was_not_given_is_said_at_the_save(tmp_path: Path, capsys):
+    """It drives the learning rate, and would begin anew."""
+    model = a_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5)
+    a_rescue(tmp_path / "bare", model, optimizer)
+    bare = capsys.readouterr().err
+    a_rescue(tmp_path / "whole", model, optimizer, scheduler=scheduler)
+    whole = capsys.readouterr().err
+
+    assert "the learning-rate scheduler of optimizer, which Rescue(...) was not given" in bare
+    assert "will not bring back" not in whole
+
+
+def test_settings_come_from_the_rescue_and_a_difference_is_said(tmp_path: Path, capsys):
+    """The learning rate that was reached, not the one that the program begins with."""
+    a_rescue(tmp_path / "r", a_model())
+    model = a_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.7)
+
+    Rescue(tmp_path / "r", resume="newest", model=model, optimizer=optimizer)
+
+    assert 0.1 == optimizer.param_groups[0]["lr"]
+    assert "optimizer's lr was 0.1, the program says 0.7" in capsys.readouterr().err
+
+
+def test_data_that_draws_global_random_numbers_as_it_is_read_is_said_at_the_save(
+    tmp_path: Path, capsys
+):
+    """Between its draws are those of the training: its order cannot come back."""
+
+    def source():
+        for _ in range(9):
+            yield torch.rand(2)
+
+    rescue = Rescue(tmp_path / "r", rows=[])
+    for _ in rescue.data(source()):
+        rescue.step()
+    rescue.save()
+
+    assert "draws global random numbers while it is read" in capsys.readouterr().err
+
+
+def test_a_loop_of_two_lines_is_saved_and_told_its_place(tmp_path: Path, capsys):
+    """Rescue(...) and step(), in a loop that counts by itself."""
+    model = a_model()
+    a_rescue(tmp_path / "r", model)
+    capsys.readouterr()
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    rescue = Rescue(tmp_path / "r", resume="newest", model=model, optimizer=optimizer)
+    rescue.step()
+
+    assert 2 == rescue.step_number
+    assert "are not skipped: 1 steps are done, in epoch 1" in capsys.readouterr().err
+
+
+def test_the_daemon_asks_and_is_answered_at_the_next_step(tmp_path: Path):
+    """With the figures of the training, and a rescue that other tools can read."""
+    daemon = StandIn(str(tmp_path / "runtime" / "daemon.sock"))
+    try:
+        model = a_model()
+        optimizer = torch.optim.AdamW(model.parameters())
+        rescue = Rescue(tmp_path / "r", model=model, optimizer=optimizer)
+        daemon.wait_for("agent.register")
+        daemon.ask()
+        end = time.monotonic() + 20
+        while "agent.saved" not in daemon.methods() and time.monotonic() < end:
+            train(model, optimizer)
+            rescue.step(loss=model(torch.randn(3, 4)).sum())  # it requires a gradient
+            time.sleep(0.01)
+        saved = daemon.wait_for("agent.saved")
+        daemon.until(lambda: (daemon.last("agent.report").get("loss")) is not None)
+        rescue.finish()
+    finally:
+        daemon.close()
+    from safetensors.torch import load_file
+
+    stored = load_file(Path(saved["path"]) / "state.safetensors")
+
+    assert "torch" == daemon.last("agent.register")["framework"]
+    assert {"model/0.weight", "optimizer/state/0/exp_avg"} <= set(stored)
+    assert (8, 4) == tuple(stored["model/0.weight"].shape)
+
+
+class Fickle:
+    """Its state can be taken once, at the start."""
+
+    def __init__(self) -> None:
+        self.good = True
+
+    def state_dict(self) -> dict[str, int]:
+        if not self.good:
+            raise ZeroDivisionError("no state today")
+        return {}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        pass
+
+
+def test_an_error_while_saving_does_not_reach_the_training(tmp_path: Path, monkeypatch, capsys):
+    """It is said, and the next step is trained."""
+    monkeypatch.setenv(STRICT, "0")
+    fickle = Fickle()
+    rescue = Rescue(tmp_path / "r", it=fickle)
+    fickle.good = False
+
+    found = rescue.save()
+    rescue.step()
+
+    assert found is None
+    assert 1 == rescue.step_number
+    assert "no state today" in capsys.readouterr().err
+    assert not [name for name in os.listdir(tmp_path / "r") if name.startswith("rescue-")]
+
+
+def test_a_training_that_ended_well_leaves_the_optimizer_as_it_was(tmp_path: Path):
+    """No hook of ours stays behind, and steps after the end cost nothing."""
+    model = a_model()
+    optimizer = torch.optim.SGD(model.parameters())
+    with Rescue(tmp_path / "r", model=model, optimizer=optimizer) as rescue:
+        for _ in rescue.epochs(1):
+            rescue.step()
+
+    assert not optimizer._optimizer_step_post_hooks
+    assert rescue.save() is None
+
+
+def test_watching_changes_no_random_number(tmp_path: Path):
+    """A loop with a Rescue draws what it draws without one."""
+    data = TensorDataset(torch.arange(8.0))
+
+    def run(wrap: Any) -> list[float]:
+        torch.manual_seed(0)
+        loader = DataLoader(data, 2, shuffle=True)
+        return [
+            value
+            for _ in range(2)
+            for (rows,) in wrap(loader)
+            for value in (*rows.tolist(), torch.rand(()).item())
+        ]
+
+    plain = run(lambda loader: loader)
+    rescue = Rescue(tmp_path / "r", rows=[])
+
+    assert plain == run(rescue.data)
