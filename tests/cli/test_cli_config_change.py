@@ -410,3 +410,48 @@ def current(file) -> dict:
     from watchdog_app.config import describe
 
     return {one["key"]: one["value"] for one in describe(*load(str(file)))}
+
+
+def test_a_file_with_windows_line_ends_keeps_them():
+    """What is added has the same: no editor shows a file of two kinds."""
+    text = "# mine\r\n[stages]\r\nwarn_s = 60\r\n"
+
+    text = editing.with_value(text, "notify.quiet_hours", "22:00-07:00")
+    text = editing.with_rule(text, {"task": "a.ipynb", "pause": False})
+    text = editing.with_rule(text, {"task": "b.ipynb", "pause": False})
+
+    assert text.count("\n") == text.count("\r\n") > 8
+
+
+def test_a_read_only_file_is_not_overruled(file):
+    """Replacing it would need no right to it; its owner has said what is wanted."""
+    file.write_text(MINE)
+    file.chmod(0o444)
+
+    with pytest.raises(ConfigError, match="read-only"):
+        editing.write(str(file), "", MINE)
+
+    assert file.read_text() == MINE
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+def test_what_is_no_file_is_never_replaced(file, kind):
+    """WATCHDOG_CONFIG=/dev/null means no settings, and not another /dev/null."""
+    if kind == "pipe":
+        os.mkfifo(file)
+    else:
+        file.mkdir()
+    before = file.lstat().st_ino
+
+    with pytest.raises(ConfigError, match="no regular file"):
+        editing.write(str(file), "", None)
+
+    assert before == file.lstat().st_ino
+
+
+def test_a_file_too_large_to_be_read_is_not_made_larger(file):
+    """The daemon would refuse what was written."""
+    file.write_text("#\n" * 600_000)
+
+    with pytest.raises(ConfigError, match=r"larger than 1\.00 MiB"):
+        editing.current(str(file))

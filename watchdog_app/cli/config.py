@@ -31,6 +31,7 @@ examples:
   watchdog config get stages.warn_s
   watchdog config set stages.warn_s 5m
   watchdog config set notify.quiet_hours 22:00-07:00
+  watchdog config set notify.command -- page-me --phone 123
   watchdog config unset stages.warn_s
   watchdog config rule add --task 'interactive-*.ipynb' --no-pause
   watchdog config edit

@@ -23,7 +23,7 @@ DEFAULT = "default"
 ENVIRONMENT = "environment"
 ENV_PREFIX = "WATCHDOG_"
 
-_MOST_FILE_BYTES = MIB
+MOST_FILE_BYTES = MIB
 _UNREADABLE = (ValueError, OverflowError, RecursionError)
 
 Sources = Mapping[str, str]
@@ -153,15 +153,15 @@ def describe(settings: Settings, sources: Sources) -> list[dict[str, Any]]:
 def _read_file(path: str, required: bool) -> str:
     try:
         with open(path, "rb") as file:
-            data = file.read(_MOST_FILE_BYTES + 1)
+            data = file.read(MOST_FILE_BYTES + 1)
     except FileNotFoundError:
         if required:
             raise ConfigError(f"{path} does not exist.") from None
         return ""
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
-    if len(data) > _MOST_FILE_BYTES:
-        raise ConfigError(f"{path} is larger than {format_bytes(_MOST_FILE_BYTES)}.")
+    if len(data) > MOST_FILE_BYTES:
+        raise ConfigError(f"{path} is larger than {format_bytes(MOST_FILE_BYTES)}.")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

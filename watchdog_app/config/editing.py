@@ -13,8 +13,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from watchdog_app.config import MOST_FILE_BYTES
 from watchdog_app.config.keys import KEYS, RULE_KEYS, Key
 from watchdog_app.errors import ConfigError
+from watchdog_app.units import format_bytes
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
@@ -70,7 +72,7 @@ def with_value(text: str, key: str, value: Any) -> str:
         if text.strip():
             document.add(tomlkit.nl())
         document[section] = table
-    return _with_line_end(tomlkit.dumps(document))
+    return _ends_as(text, _with_line_end(tomlkit.dumps(document)))
 
 
 def without(text: str, key: str) -> str:
@@ -99,7 +101,7 @@ def with_rule(text: str, rule: Mapping[str, Any]) -> str:
     block = "\n".join(lines) + "\n"
     document = _document(text)
     if "rule" not in document:
-        return f"{_with_line_end(text)}\n{block}" if text.strip() else block
+        return _ends_as(text, f"{_with_line_end(text)}\n{block}") if text.strip() else block
     from watchdog_app.config.lines import line_of
 
     line = line_of(text, ("rule", 1))
@@ -107,7 +109,7 @@ def with_rule(text: str, rule: Mapping[str, Any]) -> str:
         raise ConfigError("The rules of the file are written as rule = [...]: write [[rule]] each.")
     every = text.splitlines(keepends=True)
     at = _above(every, line - 1)  # what is said above a rule stays above it
-    return "".join([*every[:at], f"{block}\n", *every[at:]])
+    return _ends_as(text, "".join([*every[:at], f"{block}\n", *every[at:]]))
 
 
 def without_rule(text: str, number: int) -> str:
@@ -141,9 +143,11 @@ def write(path: str, text: str, before: str | None) -> None:
         before: what stood there when it was read, None: nothing did.
 
     Raises:
-        ConfigError: it cannot be written, or somebody else has changed it meanwhile.
+        ConfigError: it cannot be written, is read-only or no file, or somebody else has changed it
+            meanwhile.
     """
     real = os.path.realpath(path)
+    _check_place(path, real)
     folder = os.path.dirname(real)
     temporary = None
     try:
@@ -166,6 +170,19 @@ def write(path: str, text: str, before: str | None) -> None:
             os.unlink(temporary)
 
 
+def _check_place(path: str, real: str) -> None:
+    """Replacing a file needs no right to it: who made it read-only is asked, not overruled."""
+    if not os.path.lexists(real):
+        return
+    if not os.path.isfile(real):
+        raise ConfigError(f"{path} is no regular file; nothing was written.")
+    if not os.access(real, os.W_OK) or not os.stat(real).st_mode & 0o222:
+        raise ConfigError(
+            f"{path} is read-only; nothing was written. If another program makes it (dotfiles, "
+            "NixOS), change it there; else: chmod u+w"
+        )
+
+
 def current(path: str) -> str | None:
     """
     The text of the file, line ends as they are; None: there is no file.
@@ -175,11 +192,14 @@ def current(path: str) -> str | None:
     """
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
-            return file.read()
+            text = file.read(MOST_FILE_BYTES + 1)
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}.") from error
+    if len(text) > MOST_FILE_BYTES:
+        raise ConfigError(f"{path} is larger than {format_bytes(MOST_FILE_BYTES)}.")
+    return text
 
 
 def _keep_owner(real: str, temporary: str) -> None:
@@ -279,6 +299,12 @@ def _same(text: str, document: TOMLDocument) -> bool:
 
 def _end(line: str) -> str:
     return line[len(line.rstrip("\r\n")) :] or "\n"
+
+
+def _ends_as(before: str, after: str) -> str:
+    """Line ends as they were: a file of Windows does not become one of both kinds."""
+    windows = "\r\n" in before and not re.search(r"(?<!\r)\n", before)
+    return re.sub(r"(?<!\r)\n", "\r\n", after) if windows else after
 
 
 def _literal(value: Any) -> str:
