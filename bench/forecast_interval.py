@@ -20,13 +20,14 @@ import numpy as np
 from scipy.optimize import minimize
 
 from watchdog_app.core.forecast.evidence import room_left
+from watchdog_app.core.forecast.interval import doubt
 from watchdog_app.core.forecast.trend import TrendForecaster
 
 NEAREST_S, FURTHEST_S = 1.0, 60.0
 
 
 def collect(corpora):
-    """Rows of (trace, true, eta, low, high, scales say sooner, later, youth); programs."""
+    """Rows of (trace, true, eta, low, high, scales say sooner, later, youth, doubt); programs."""
     rows, programs = [], []
     number = 0
     for traces in corpora:
@@ -61,6 +62,7 @@ def collect(corpora):
                         min(2.0, math.log(found.eta_s / max(0.3, min(ends)))),
                         min(2.0, math.log(max(ends) / found.eta_s)),
                         1.0 / (1.0 + span / 8.0),
+                        doubt(forecaster.choose(claims), view),
                     )
                 )
                 programs.append(side["workload"].removesuffix("-1").removesuffix("-2"))
@@ -72,6 +74,7 @@ def fit(table, weights, quantile, sooner):
     y = np.log(table[:, 1] / table[:, 2])
     x = np.stack([np.ones(len(table)), table[:, 5 if sooner else 6], table[:, 7]], 1)
     sign = -1 if sooner else 1
+    y -= sign * table[:, 8]  # what widens both ends is given
     weights = weights / weights.sum()
 
     def loss(b):
@@ -110,7 +113,8 @@ def main():
             _, _, b_high = fit(table[~test], weights[~test], high, False)
             at = np.stack([np.ones(len(table)), table[:, 5], table[:, 7]], 1)
             at_high = np.stack([np.ones(len(table)), table[:, 6], table[:, 7]], 1)
-            held[test] = ((y >= -(at @ b)) & (y <= at_high @ b_high))[test]
+            given = table[:, 8]
+            held[test] = ((y >= -(at @ b) - given) & (y <= at_high @ b_high + given))[test]
         print(f"   cross-validated: {coverage(held, owner):.1%}")
     if a.draw:
         draw(table, inside, weights, a.draw)

@@ -1,12 +1,13 @@
 """
 Score the forecast on a folder of recorded memory traces, in one process.
 
-    python bench/forecast_score.py FOLDER [--caution normal] [--traces] [--family]
+    python bench/forecast_score.py FOLDER [--caution normal] [--traces] [--family] [--moved 5]
 
-FOLDER holds index.csv and, for each trace, ID.json and ID.csv.gz. Definitions:
-an episode is a run of alarms less than 5 s apart; on a failing trace it is true
-when still open at the end or begun in the last 60 s, else premature; lead is the
-time from the earliest true episode to the end.
+FOLDER holds index.csv and, for each trace, ID.json and ID.csv.gz; or what `watchdog record` has
+written there (bench/forecast_record.py). With --moved the same programs are played under so many
+other limits each, in place of their own. Definitions: an episode is a run of alarms less than 5 s
+apart; on a failing trace it is true when still open at the end or begun in the last 60 s, else
+premature; lead is the time from the earliest true episode to the end.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import collections
 import csv
+import glob
 import gzip
 import json
 import os
@@ -23,6 +25,7 @@ import time
 from watchdog_app.core.outlook import Caution, Costs
 from watchdog_app.core.settings import StageSettings, WatchSettings
 from watchdog_app.core.watch import CeilingWatch
+from watchdog_app.traces import trace
 
 GAP_S, NEAR_S = 5.0, 60.0
 
@@ -33,6 +36,8 @@ def load(folder, signal="unrecl", cache=None):
         with open(cache, "rb") as f:
             return pickle.load(f)
     traces = []
+    if not os.path.exists(os.path.join(folder, "index.csv")):
+        return recorded(folder, signal)
     with open(os.path.join(folder, "index.csv")) as f:
         index = list(csv.DictReader(f))
     for entry in index:
@@ -47,6 +52,25 @@ def load(folder, signal="unrecl", cache=None):
     if cache:
         with open(cache, "wb") as f:
             pickle.dump(traces, f)
+    return traces
+
+
+def recorded(folder, signal):
+    """The same of a folder of recordings of NAME-SEED by `watchdog record`."""
+    traces = []
+    for path in sorted(glob.glob(os.path.join(folder, "*.csv.gz"))):
+        one = trace.read(path, signal)
+        name = one.name.removesuffix(".csv.gz")
+        end = one.ended_s
+        rows = [r for r in one.samples if end is None or r[0] <= end]
+        side = {
+            "id": name,
+            "family": name.rpartition("-")[0],
+            "workload": name,
+            "outcome": "ok" if end is None else "oom",
+            "oom_time_s": end,
+        }
+        traces.append((side, rows))
     return traces
 
 
@@ -155,11 +179,17 @@ def main():
     ap.add_argument("--cache", help="keep the parsed traces here")
     ap.add_argument("--family", action="store_true")
     ap.add_argument("--traces", action="store_true")
+    ap.add_argument("--moved", type=int, default=0, metavar="N", help="other limits, N times")
     a = ap.parse_args()
     settings = WatchSettings(caution=Caution(a.caution))
     judged = {"notify": [], "rescue": []}
     cost = []
-    for side, rows in load(a.folder, a.signal, a.cache):
+    traces = load(a.folder, a.signal, a.cache)
+    if a.moved:
+        from forecast_fit import moved
+
+        traces = [one for seed in range(10, 10 + a.moved) for one in moved(traces, seed)]
+    for side, rows in traces:
         watch = CeilingWatch(settings, StageSettings())
         times, notify, rescue, etas, lows, highs, us = play(rows, watch)
         cost.append(us)

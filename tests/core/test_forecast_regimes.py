@@ -127,6 +127,28 @@ def test_the_reason_is_said_in_words():
     assert ", steady; 2.80 GiB of 7.00 GiB" in a.why
 
 
+def test_growth_read_from_peaks_is_said_to_be_of_peaks():
+    """The present level alone would not bear out the time that is foretold."""
+    found = play(lambda t, d: (60 + 5 * t) * (1 if t % 2 < 1 else 2), 80)
+
+    assert found[-1].why.startswith("peaks rising ")
+
+
+def test_a_bend_and_a_beginning_widen_the_interval():
+    """A steady line long after its beginning has the narrowest interval."""
+
+    def width(level):
+        found = play(level, 60)[300:]
+        shares = [a.forecast.high_s / a.forecast.low_s for a in found if a.forecast]
+        return sorted(shares)[len(shares) // 2]
+
+    steady = width(lambda t, d: 200 + 8 * t)
+    begun = play(lambda t, d: 200 + 8 * t, 6)[-1].forecast
+
+    assert steady < width(lambda t, d: 100 * math.exp(t / 32))
+    assert steady < begun.high_s / begun.low_s
+
+
 def test_one_spike_does_not_move_sens_slope():
     """The median of slopes, and the sign that they agree on."""
     times = [float(i) for i in range(9)]

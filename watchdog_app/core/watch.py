@@ -180,6 +180,9 @@ class CeilingWatch:
             return f"{_WORDS[outlook.regime]}; {level}"
         moving = phrases.movement(outlook.slope_per_s, self._unit).lstrip("+-")
         rising = f"{'draining' if self._unit == 'ratio' else 'rising'} {moving}".rstrip()
+        if outlook.of_peaks:
+            # The level alone would not bear out the time that is foretold from its peaks.
+            rising = f"peaks {rising}"
         if outlook.span_s >= 1.0:
             rising += f" for {format_duration(outlook.span_s)}"
         return f"{rising}, {_WORDS[outlook.regime]}; {level}"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from watchdog_app.core.outlook import Assessment, DecisionKind, Stage
-from watchdog_app.traces.play import Played, stages
+from watchdog_app.traces.play import Act, Played, stages
 from watchdog_app.units import format_bytes, format_duration
 
 _DONE = {
@@ -23,7 +25,8 @@ def as_lines(played: Played) -> list[str]:
     span = moments[-1].t - moments[0].t
     limit = moments[-1].limit
     top = format_bytes(limit) if trace.unit == "bytes" else f"{limit:.4g} {trace.unit}"
-    lines = [f"{trace.name}: {len(moments)} samples over {format_duration(span)}, limit {top}"]
+    counted = f"{len(moments)} sample" + ("" if len(moments) == 1 else "s")
+    lines = [f"{trace.name}: {counted} over {format_duration(span)}, limit {top}"]
     if trace.cut:
         lines.append("The file ends in the middle; this is what was written down before.")
     lines.append("")
@@ -38,8 +41,9 @@ def as_lines(played: Played) -> list[str]:
         lines.append("           nothing that mattered")
     lines.append("")
     lines.append("What would have been done:" if played.acts else "Nothing would have been done.")
-    for act in played.acts:
-        lines.append(f"{act.t:9.1f} s  {_DONE[act.kind]:<11} {act.reason}")
+    for act, again, last_s in _runs(played.acts):
+        more = f" (and {again} more until {last_s:.1f} s)" if again else ""
+        lines.append(f"{act.t:9.1f} s  {_DONE[act.kind]:<11} {act.reason}{more}")
     lines += _ending(played)
     return lines
 
@@ -103,16 +107,24 @@ def _ahead(assessment: Assessment) -> str:
     return f"; full in {format_duration(found.eta_s)} ({low} to {high})"
 
 
+def _runs(acts: Sequence[Act]) -> Iterator[tuple[Act, int, float]]:
+    """The acts; of those that repeat at every look the first, how many follow, and until when."""
+    for (_, _), same in groupby(acts, key=lambda act: (act.kind, act.reason)):
+        first, *rest = same
+        yield first, len(rest), rest[-1].t if rest else first.t
+
+
 def _ending(played: Played) -> list[str]:
     end = played.trace.ended_s
     if end is None:
         return []
     lines = ["", f"{end:9.1f} s  it was killed"]
-    for stage, what in ((Stage.WARN, "warning"), (Stage.RESCUE, "checkpoint request")):
-        first = played.first(stage)
+    for kind, what in ((DecisionKind.NOTIFY, "notice"), (DecisionKind.CHECKPOINT, "checkpoint")):
+        first = next((act for act in played.acts if act.kind is kind), None)
         if first is None:
             lines.append(f"             without a {what}")
         else:
             lead = format_duration(end - first.t)
-            lines.append(f"             {lead} after the first {what}")
+            asked = "was asked for" if kind is DecisionKind.CHECKPOINT else "was given"
+            lines.append(f"             {lead} after the first {what} {asked}")
     return lines

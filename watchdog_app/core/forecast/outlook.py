@@ -22,6 +22,7 @@ class Outlook:
     forecast: Forecast | None = None
     slope_per_s: float = 0.0
     span_s: float = 0.0  # how long the series has moved so
+    of_peaks: bool = False  # it is the peaks that rise so, far above the present level at times
     fastest_per_s: float = 0.0  # fastest plausible fill rate, for the pace of looking
     strict_eta_s: float | None = None
     eager_eta_s: float | None = None

@@ -239,7 +239,7 @@ class TrendForecaster:
         eager = self.soonest(likely, view, self.eager, was.eager_eta_s is not None)
         if self.is_full(view):
             strict = eager = 0.0
-        chosen = self._choose(claims)
+        chosen = self.choose(claims)
         fastest = max((c.slope for c in claims), default=0.0)
         forecast = None
         if chosen is not None:
@@ -254,6 +254,7 @@ class TrendForecaster:
             forecast=forecast,
             slope_per_s=chosen.slope if chosen is not None and forecast is not None else 0.0,
             span_s=view.t - chosen.start_t if chosen is not None else 0.0,
+            of_peaks=chosen is not None and chosen.reading is Reading.PEAKS,
             fastest_per_s=fastest,
             strict_eta_s=strict,
             eager_eta_s=eager,
@@ -278,7 +279,7 @@ class TrendForecaster:
                 soonest = eta
         return None if soonest == math.inf else soonest
 
-    def _choose(self, claims: list[Claim]) -> Claim | None:
+    def choose(self, claims: list[Claim]) -> Claim | None:
         """
         The claim to forecast from, chosen without regard to the limit.
 
