@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "cli": {"protocol", "config", "paths", *BASE},
     "tray": {"protocol", "desktop", "paths", *BASE},
     "desktop": {"paths", *BASE},
+    "enable": {"agent.hook", *BASE},
     "top": {"cli", "protocol", *BASE},
     "agent": {"protocol", "paths", *BASE},
     "traces": {"core", *BASE},
@@ -48,6 +49,7 @@ EXCEPTIONS = {
         *("agent.inventory", "agent.loaded", "agent.names", "agent.finished"),
     },
     "watchdog_app.cli.rescues_text": {"agent.inventory", "agent.layout"},
+    "watchdog_app.cli.agent": {"enable", "desktop"},  # its ledger of what was placed
     "watchdog_app.cli.rescue_places": {"daemon.offline"},
     "watchdog_app.cli.demo": {"demo"},
     "watchdog_app.cli.top": {"top"},
@@ -60,7 +62,6 @@ EXCEPTIONS = {
     "watchdog_app.cli.record": {"traces", "sensors.machine"},
     "watchdog_app.traces.past": {"protocol", "daemon.offline"},  # one's own past
     "watchdog_app.traces.recorder": {"sensors"},  # it looks at the machine
-    "watchdog_app.traces.kills": {"sensors.process_end"},
     "watchdog_app.traces.kills": {"sensors.process_end"},
     "watchdog_app.demo.train": {"agent.keras"},  # the training that is shown
     "watchdog_app.__main__": {"cli"},

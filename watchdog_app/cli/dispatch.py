@@ -48,6 +48,8 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("resume", "let a paused task go on"),
             ("snooze", "hold notices back for a while; saving and pausing go on"),
             ("protect", "switch warnings, saves and pauses off, or on again"),
+            ("agent", "save Keras fits in kernels whose code names no Rescue"),
+            ("exec", "run one program with the agent switched on in it"),
         ),
     ),
     (

@@ -38,13 +38,23 @@ class Ledger:
 
     Args:
         path: of the ledger's file; it need not exist.
+        placed_by: the command that places, for what people are told.
+        taken_away_by: the command that takes away.
 
     Raises:
         WatchdogError: it cannot be read.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        placed_by: str = "watchdog install-desktop",
+        taken_away_by: str = "watchdog uninstall-desktop",
+    ) -> None:
         self._path = path
+        self._placed_by = placed_by
+        self._taken_away_by = taken_away_by
         self._files: dict[str, str] = {}
         self._folders: list[str] = []
         self._set_aside: dict[str, str] = {}
@@ -77,7 +87,7 @@ class Ledger:
         try:
             self._write()
         except OSError as error:
-            raise _not_written(error) from error
+            raise _not_written(error, self._taken_away_by) from error
 
     def place(self, wanted: Iterable[Placement], force: bool = False) -> Report:
         """
@@ -101,7 +111,7 @@ class Ledger:
             self._write()
         except OSError as error:
             self._leave_no_trace_of_nothing()
-            raise _not_written(error) from error
+            raise _not_written(error, self._taken_away_by) from error
         return report
 
     def take_away(self, paths: Sequence[str] | None = None, even_changed: bool = False) -> Report:
@@ -188,7 +198,7 @@ class Ledger:
         raise WatchdogError(
             f"{path} exists and is not ours, or was changed since. Nothing was written. "
             "Move it away, or have it set aside until watchdog goes, with: "
-            "watchdog install-desktop --force"
+            f"{self._placed_by} --force"
         )
 
     def _make_folder(self, folder: str, mode: int = 0o755) -> None:
@@ -217,8 +227,8 @@ class Ledger:
             self._enabled = [str(unit) for unit in value.get("enabled", [])]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise WatchdogError(
-                f"{self._path} is damaged: what was placed on this desktop is not known. Remove "
-                "that file and run: watchdog install-desktop --force"
+                f"{self._path} is damaged: what was placed is not known. Remove "
+                f"that file and run: {self._placed_by} --force"
             ) from error
 
     def _write(self) -> None:
@@ -252,7 +262,7 @@ class Ledger:
                 self._folders.remove(folder)
 
 
-def _not_written(error: OSError) -> WatchdogError:
+def _not_written(error: OSError, taken_away_by: str) -> WatchdogError:
     path = str(error.filename or "A file")
     why = str(error.strerror)
     with suppress(OSError):
@@ -260,5 +270,5 @@ def _not_written(error: OSError) -> WatchdogError:
             why = f"it is a link to {os.readlink(path)}, which is not there"
     return WatchdogError(
         f"{path} could not be written: {why}. If anything was placed before, it is taken away by: "
-        "watchdog uninstall-desktop"
+        f"{taken_away_by}"
     )

@@ -1,0 +1,123 @@
+"""`watchdog exec`: the program is as it would be without us, and has the agent in it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+WATCHDOG = [sys.executable, "-m", "watchdog_app", "exec"]
+IS_ON = "import sys; print('watchdog_app.agent.hook' in sys.modules)"
+
+
+def execute(*words, **more):
+    environment = {**os.environ, **more.pop("env", {})}
+    return subprocess.run(
+        [*WATCHDOG, *words],
+        capture_output=True, text=True, timeout=60, check=False, env=environment, **more,
+    )  # fmt: skip
+
+
+def test_the_agent_is_on_in_the_program_and_in_what_it_starts():
+    """And in no other."""
+    code = f"{IS_ON}; import subprocess; subprocess.run([sys.executable, '-c', {IS_ON!r}])"
+
+    done = execute("--", sys.executable, "-u", "-c", code)
+
+    assert ("True\nTrue\n", "", 0) == (done.stdout, done.stderr, done.returncode)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["sh", "-c", "exit 7"], 7),
+        (["--", "sh", "-c", "exit 7"], 7),
+        (["--", "sh", "-c", "kill -9 $$"], -signal.SIGKILL),
+        (["--", "sh", "-c", "kill -15 $$"], -signal.SIGTERM),
+        (["--", "nosuch-program"], 127),
+        (["--", "/"], 126),
+        ([], 2),
+        (["--"], 2),
+    ],
+)
+def test_the_end_of_the_program_is_the_end_of_the_command(words, code):
+    """Exit codes and signals alike."""
+    assert code == execute(*words).returncode
+
+
+def test_the_program_has_the_pid_of_the_command():
+    """Nobody stands between it and its shell: job control and signals are its own."""
+    process = subprocess.Popen(
+        [*WATCHDOG, "--", "sh", "-c", "echo $$"], stdout=subprocess.PIPE, text=True
+    )
+
+    assert f"{process.pid}\n" == process.communicate(timeout=60)[0]
+
+
+def test_a_broken_pipe_ends_the_program_as_usual():
+    """Python ignores that signal in itself; the program is not to inherit it."""
+    code = "import signal; print(signal.getsignal(signal.SIGPIPE))"
+    shell = f"{sys.executable} -c '{code}'; grep SigIgn /proc/self/status"
+
+    done = execute("--", "sh", "-c", shell)
+
+    ignored = int(done.stdout.split()[-1], 16)
+    assert 0 == ignored & (1 << (signal.SIGPIPE - 1))
+
+
+def test_a_sitecustomize_of_the_program_runs_and_is_the_one_that_is_found(tmp_path):
+    """Ours steps aside, and leaves sys.path as it would be."""
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.theirs = True")
+    code = "import sys, sitecustomize as s; print(sys.theirs, s.__file__); print(sys.path)"
+    env = {"PYTHONPATH": str(tmp_path)}
+
+    done = execute("--", sys.executable, "-c", code, env=env)
+    plain = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, text=True, check=True, env={**os.environ, **env},
+    )  # fmt: skip
+
+    assert "" == done.stderr
+    assert plain.stdout == done.stdout
+
+
+def test_an_error_in_the_sitecustomize_of_the_program_is_told_as_ever(tmp_path):
+    """It is the user's to see."""
+    (tmp_path / "sitecustomize.py").write_text("1 / 0")
+
+    done = execute("--", sys.executable, "-c", "print(1)", env={"PYTHONPATH": str(tmp_path)})
+
+    assert "1\n" == done.stdout
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_words_of_the_program_are_its_own():
+    """Options and blanks are handed on, not read."""
+    code = "import sys; print(sys.argv[1:])"
+
+    done = execute("--", sys.executable, "-c", code, "--json", "-h", "a b", "--", "x")
+
+    assert f"{['--json', '-h', 'a b', '--', 'x']}\n" == done.stdout
+
+
+def test_a_python_of_another_environment_has_the_agent_and_nothing_else_of_ours(tmp_path):
+    """watchdog may be installed by pipx: its other packages are not to be found from there."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "v"], check=True)
+    code = (
+        f"{IS_ON}\ntry: import psutil; print(psutil.__file__)\n"
+        "except ImportError: print('nothing else')"
+    )
+
+    done = execute("--", str(tmp_path / "v" / "bin" / "python"), "-c", code, cwd=tmp_path)
+
+    assert "True\nnothing else\n" == done.stdout
+
+
+def test_no_resume_reaches_the_program():
+    """By the environment."""
+    done = execute("--no-resume", "--", "sh", "-c", "echo $WATCHDOG_AGENT_RESUME")
+
+    assert "no\n" == done.stdout

@@ -1,0 +1,209 @@
+"""`watchdog agent enable` and `%load_ext watchdog_app.agent` in real kernels."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+
+import pytest
+from kernel import kernel
+
+from watchdog_app.enable import startup
+
+IS_ON = (
+    "import sys; print('ON' if 'watchdog_app.agent.hook' in sys.modules"
+    " and sys.modules['watchdog_app.agent.hook'].is_on() else 'OFF')"
+)
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """A virtual environment that finds the packages of this one; its folder."""
+    folder = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    site = sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)})
+    with open(os.path.join(site, "others.pth"), "w") as file:
+        # addsitedir reads their .pth files as well.
+        file.write(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    return folder
+
+
+@pytest.fixture
+def watchdog(tmp_path):
+    def run(*words, **env):
+        own = {"WATCHDOG_STATE_DIR": str(tmp_path / "state"), "HOME": str(tmp_path / "home")}
+        return subprocess.run(
+            [sys.executable, "-m", "watchdog_app", "agent", *words],
+            capture_output=True, text=True, timeout=120, check=False,
+            env={**os.environ, **own, **env},
+        )  # fmt: skip
+
+    return run
+
+
+def tree(folder):
+    return sorted(
+        os.path.join(at, name)
+        for at, folders, files in os.walk(folder)
+        for name in (*folders, *files)
+        if "__pycache__" not in os.path.join(at, name)
+    )
+
+
+def test_an_enabled_environment_has_the_agent_in_each_new_kernel(environment, watchdog, tmp_path):
+    """And after disable in none; every file and folder is then as it was."""
+    python = environment / "bin" / "python"
+    before = tree(environment)
+
+    enabled = watchdog("enable", "--python", str(python))
+    assert (0, "") == (enabled.returncode, enabled.stderr)
+    with kernel(python, tmp_path) as started:
+        assert "ON\n" == started.run(IS_ON)
+        assert "False\n" == started.run("print('_watchdog_agent' in globals())")
+    status = json.loads(watchdog("status", "--python", str(python), "--json").stdout)
+    assert [True] == [one["on"] for one in status["environments"]]
+
+    disabled = watchdog("disable", "--python", str(python))
+
+    assert (0, "") == (disabled.returncode, disabled.stderr)
+    assert before == tree(environment)
+    assert [] == tree(tmp_path / "state")
+    with kernel(python, tmp_path) as started:
+        assert "OFF\n" == started.run(IS_ON)
+
+
+def test_a_startup_file_whose_watchdog_is_gone_says_nothing(tmp_path):
+    """The environment it pointed to was removed; kernels start as ever."""
+    text = startup.content().decode().replace(os.getcwd(), "/gone")
+    root = os.path.dirname(os.path.dirname(os.path.dirname(startup.__file__)))
+    (tmp_path / "s.py").write_text(text.replace(root, "/gone"))
+
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(tmp_path / "s.py")],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+
+    assert ("", "") == (done.stdout, done.stderr)
+
+
+def test_the_user_profile_is_undone_as_well(watchdog, tmp_path):
+    """With --user, for every environment."""
+    file = tmp_path / "home/.ipython/profile_default/startup/90-watchdog.py"
+
+    first, second = watchdog("enable", "--user"), watchdog("enable", "--user")
+    assert file.read_bytes() == startup.content()
+    watchdog("disable", "--user")
+
+    assert "The agent is on" in first.stdout
+    assert "It is on already" in second.stdout
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_file_that_somebody_changed_is_left_to_them(watchdog, tmp_path):
+    """Neither overwritten nor removed."""
+    file = tmp_path / "home/.ipython/profile_default/startup/90-watchdog.py"
+    watchdog("enable", "--user")
+    file.write_text("mine = 1")
+
+    again, gone = watchdog("enable", "--user"), watchdog("disable", "--user")
+
+    assert (1, 0) == (again.returncode, gone.returncode)
+    assert "watchdog agent enable --force" in again.stderr
+    assert "was changed by somebody" in gone.stdout
+    assert "mine = 1" == file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["enable", "--kernel", "nosuch"], 2, "There is no kernel nosuch"),
+        (["enable", "--python", "/nosuch/python"], 2, "There is no program"),
+        (["enable", "--python", "/bin/true"], 1, "does not answer as a Python does"),
+        (["enable", "--json"], 2, "--json belongs to"),
+        (["enable", "--user", "--kernel", "x"], 2, "not allowed with"),
+        (["switch"], 2, "invalid choice"),
+    ],
+)
+def test_what_cannot_be_enabled_is_refused_in_words(watchdog, words, code, said):
+    """Nothing was changed."""
+    done = watchdog(*words)
+
+    assert code == done.returncode
+    assert said in done.stderr
+
+
+def test_disabling_what_was_never_on_changes_nothing(environment, watchdog):
+    """It says so."""
+    done = watchdog("disable", "--python", str(environment / "bin" / "python"))
+
+    assert (0, True) == (done.returncode, "Nothing was changed" in done.stdout)
+
+
+TRAIN = """
+import os, signal, sys
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+import keras, numpy as np, tensorflow as tf
+keras.utils.set_random_seed(3)
+tf.config.experimental.enable_op_determinism()
+class Killer(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+    def on_train_batch_begin(self, batch, logs=None):
+        if kill and (self.epoch, batch) == (2, 3):
+            added = sys._getframe(1).f_locals["self"].callbacks[0]
+            added.save("as the daemon would ask")
+            os.kill(os.getpid(), signal.SIGKILL)
+x = np.random.default_rng(1).normal(size=(256, 8)).astype("float32")
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16),
+                          keras.layers.Dropout(0.3), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+history = model.fit(x, x[:, :1], 32, 4, verbose=0, callbacks=[Killer()])
+print("LOSSES", *[float(loss).hex() for loss in history.history["loss"]])
+"""
+
+
+def losses(text):
+    lines = [line for line in text.splitlines() if line.startswith("LOSSES")]
+    assert 1 == len(lines), text
+    return lines[0]
+
+
+@pytest.mark.tensorflow
+@pytest.mark.timeout(300)
+def test_a_killed_kernel_goes_on_from_its_very_batch_without_a_word_in_its_code(tmp_path):
+    """The losses are those of a training without the agent, bit for bit, killed or not."""
+    env = {
+        "JPY_SESSION_NAME": str(tmp_path / "deep.ipynb"),
+        "WATCHDOG_RUNTIME_DIR": str(tmp_path / "no-daemon"),
+        "WATCHDOG_AGENT_STRICT": "1",
+    }
+    with kernel(sys.executable, tmp_path, **env) as started:
+        without = losses(started.run("kill = False\n" + TRAIN))
+        said = started.run("%load_ext watchdog_app.agent")
+        assert "rescues/deep.ipynb" in said
+        assert 1 == len(said.splitlines())
+        assert "LOSSES" not in started.run("kill = True\n" + TRAIN)
+        assert not started.is_alive()
+
+    with kernel(sys.executable, tmp_path, **env) as started:
+        started.run("%load_ext watchdog_app.agent")
+        text = started.run("kill = False\n" + TRAIN)
+        assert "step 19, epoch 3, after batch 3" in text
+        assert without == losses(text)
+        text = started.run("kill = False\n" + TRAIN)
+        assert "going on from" not in text
+        assert without == losses(text)
+        restored = started.run(
+            "from keras.src.callbacks.callback_list import CallbackList as c\n"
+            "with_it = c.__init__\n"
+            "%unload_ext watchdog_app.agent\n"
+            "print(with_it.__wrapped__ is c.__init__)"
+        )
+        assert "True\n" == restored
+
+    rescues = os.listdir(tmp_path / "rescues" / "deep.ipynb")
+    assert 1 == len([name for name in rescues if name.startswith("rescue-")])

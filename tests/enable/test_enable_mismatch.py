@@ -1,0 +1,65 @@
+"""A rescue that does not fit never stands in the way of a training that did not ask for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
+
+PROGRAM = """
+import os, signal, sys
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+import keras, numpy as np
+class Killer(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        if "KILL" in os.environ and batch == 3:
+            sys._getframe(1).f_locals["self"].callbacks[0].save("as the daemon would ask")
+            os.kill(os.getpid(), signal.SIGKILL)
+x = np.ones((256, 8), "float32")
+units = int(os.environ.get("UNITS", "16"))
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(units), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+model.fit(x, x[:, :1], 32, 2, verbose=0, callbacks=[Killer()])
+print("TRAINED")
+"""
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Run the program with the agent in it."""
+    (tmp_path / "train.py").write_text(PROGRAM)
+
+    def run(**env):
+        own = {"WATCHDOG_RUNTIME_DIR": str(tmp_path / "no-daemon"), "WATCHDOG_AGENT_STRICT": "1"}
+        return subprocess.run(
+            [sys.executable, "-m", "watchdog_app", "exec", "--", sys.executable, "train.py"],
+            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+            env={**os.environ, **own, **env},
+        )  # fmt: skip
+
+    return run
+
+
+def test_a_changed_program_trains_anew_beside_the_rescue_that_does_not_fit(train, tmp_path):
+    """The old rescue stays, the new one has a place of its own, and each finds its own again."""
+    assert -signal.SIGKILL == train(KILL="1").returncode
+    kept = os.listdir(tmp_path / "rescues" / "train.py")
+
+    other = train(KILL="1", UNITS="17")
+
+    assert -signal.SIGKILL == other.returncode
+    assert "belongs to a different program" in other.stderr
+    assert kept == os.listdir(tmp_path / "rescues" / "train.py")
+    assert 1 == len(os.listdir(tmp_path / "rescues" / "train.py-2"))
+
+    again, first = train(UNITS="17"), train()
+
+    for done, folder in ((again, "train.py-2"), (first, "train.py")):
+        assert "TRAINED" in done.stdout
+        assert f"going on from {tmp_path}/rescues/{folder}/" in done.stderr

@@ -1,0 +1,242 @@
+"""`watchdog agent`: the agent in every kernel of an environment, without touching code."""
+
+from __future__ import annotations
+
+import os
+
+from watchdog_app import paths
+from watchdog_app.cli.text import plain
+from watchdog_app.errors import EXIT_OK, UsageError, WatchdogError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from watchdog_app.desktop.install import Ledger
+    from watchdog_app.enable.startup import Target
+
+NAME = "agent"
+HELP = "save Keras fits in kernels whose code names no Rescue"
+DESCRIPTION = """\
+Switch the agent on or off in every future kernel of a Python environment: Keras fits that name
+no Rescue are then saved when memory runs out. One IPython startup file is placed in the
+environment; disable takes it away, and nothing else was changed. Without --python and --kernel
+the environment is the one that watchdog itself runs in.
+
+For one notebook: %load_ext watchdog_app.agent. For one script: watchdog exec."""
+EPILOG = """\
+examples:
+  watchdog agent status
+  watchdog agent enable
+  watchdog agent enable --python ~/venvs/tf/bin/python
+  watchdog agent enable --kernel python3
+  watchdog agent disable --kernel python3
+  watchdog agent enable --user          every environment of yours, default profile
+
+Kernels that run already are left as they are.
+
+exit codes: 0 done, 1 failure or a file of yours is in the way, 2 usage"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Verb and environment."""
+    parser.add_argument(
+        "verb", choices=("status", "enable", "disable"), metavar="VERB", nargs="?",
+        default="status", help="status (default), enable or disable",
+    )  # fmt: skip
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--python", metavar="PATH", help="the environment of this Python")
+    where.add_argument("--kernel", metavar="NAME", help="the environment of this Jupyter kernel")
+    where.add_argument(
+        "--user", action="store_true", help="every environment, by your default IPython profile"
+    )
+    parser.add_argument("--force", action="store_true", help="write over a file that is not ours")
+    parser.add_argument("--json", action="store_true", help="status: print it as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show, place or take away."""
+    if args.verb == "status":
+        return _status(args)
+    if args.json:
+        raise UsageError("--json belongs to: watchdog agent status")
+    return _enable(args) if args.verb == "enable" else _disable(args)
+
+
+def _enable(args: argparse.Namespace) -> int:
+    from watchdog_app.desktop.placements import Placement
+    from watchdog_app.enable import startup
+
+    target = _target(args, to_enable=True)
+    report = _ledger().place([Placement(target.path, startup.content())], force=args.force)
+    whose = _whose(target)
+    if report.written:
+        print(f"The agent is on in every new kernel of {whose}.")
+        print(f"Placed: {plain(target.path)}")
+        print(f"Undo: watchdog agent disable{_words(args)}")
+    else:
+        print(f"It is on already in {whose}.")
+    return EXIT_OK
+
+
+def _disable(args: argparse.Namespace) -> int:
+    from watchdog_app.enable import startup
+
+    target = _target(args, to_enable=False)
+    ledger = _ledger()
+    report = ledger.take_away([target.path])
+    if not ledger.files:
+        ledger.take_away()  # and the list itself
+    if report.kept:
+        print(f"{plain(target.path)} was changed by somebody since; it was left as it is.")
+        return EXIT_OK
+    removed = bool(report.removed)
+    if not removed and _is_on(target.path) and _read(target.path) == startup.content():
+        os.unlink(target.path)  # placed with another state folder
+        removed = True
+    whose = _whose(target)
+    print(
+        f"The agent is off in every new kernel of {whose}; kernels that run keep it."
+        if removed
+        else f"It was not on in {whose}. Nothing was changed."
+    )
+    return EXIT_OK
+
+
+def _status(args: argparse.Namespace) -> int:
+    from watchdog_app.enable import environments, startup
+
+    named = args.python or args.kernel or args.user
+    rows: dict[str, tuple[str, str]] = {}  # path of the startup file: what it is of, kernel
+    if named:
+        target = _target(args, to_enable=False)
+        rows[target.path] = (target.python or "every environment", args.kernel or "")
+    else:
+        import sys
+
+        for each in environments.kernels():
+            prefix = None if each.python is None else _prefix(each.python)
+            if each.python is not None and prefix is not None:
+                path = startup.of_prefix(prefix, each.python).path
+                before = rows.get(path, ("", ""))[1]
+                names = f"{before}, {each.name}" if before else each.name
+                rows[path] = (each.python, names)
+        rows.setdefault(startup.of_prefix(sys.prefix, sys.executable).path, (sys.executable, ""))
+        rows[startup.of_user().path] = ("every environment of yours, by profile_default", "")
+        for path in _ledger().files:
+            rows.setdefault(path, (_prefix_of_file(path), ""))
+    found = [
+        {"environment": what, "kernels": names, "startup_file": path, "on": _is_on(path)}
+        for path, (what, names) in rows.items()
+    ]
+    if args.json:
+        from watchdog_app.cli.json_output import dumps
+
+        print(dumps({"schema_version": 1, "environments": found}))
+        return EXIT_OK
+    for one in found:
+        kernels = f"  (kernels: {one['kernels']})" if one["kernels"] else ""
+        print(f"{'on ' if one['on'] else 'off'}  {plain(one['environment'])}{plain(kernels)}")
+        if one["on"]:
+            print(f"     by {plain(one['startup_file'])}")
+    return EXIT_OK
+
+
+def _target(args: argparse.Namespace, *, to_enable: bool) -> Target:
+    import sys
+
+    from watchdog_app.enable import environments, startup
+
+    if args.user:
+        return startup.of_user()
+    python = args.python or sys.executable
+    if args.kernel:
+        python = environments.kernel(args.kernel).python or ""
+    elif not args.python and getattr(sys, "frozen", False):
+        raise UsageError("Name the environment: --python PATH or --kernel NAME")
+    if not to_enable:
+        prefix = _prefix(python)
+        if prefix is not None:
+            return startup.of_prefix(prefix, python)
+    found = environments.ask(os.path.expanduser(python))
+    if to_enable:
+        if found.version < (3, 11):
+            raise WatchdogError(
+                f"{python} is Python {found.version[0]}.{found.version[1]}; the agent needs 3.11 "
+                "or newer. Nothing was changed."
+            )
+        if found.startup is None:
+            raise WatchdogError(
+                f"The environment of {python} has no IPython, so that no kernel runs in it. For a "
+                "script: watchdog exec -- python train.py. Nothing was changed."
+            )
+        if not found.startup:
+            raise WatchdogError(
+                f"The IPython of {python} is too old for startup files of an environment. Update "
+                "it, or use --user. Nothing was changed."
+            )
+        _refuse_frozen()
+    return startup.of_prefix(found.prefix, found.python)
+
+
+def _refuse_frozen() -> None:
+    import watchdog_app
+
+    if not os.path.isfile(watchdog_app.__file__ or ""):
+        raise WatchdogError(
+            "This watchdog is one program without a package that other Pythons could import. "
+            "Install it there: python -m pip install watchdog-app"
+        )
+
+
+def _prefix(python: str) -> str | None:
+    """The environment of a Python by the rules of PEP 405, without starting it; None: ask it."""
+    import sys
+
+    if python == sys.executable:
+        return sys.prefix
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(os.path.expanduser(python))))
+    known = any(os.path.exists(os.path.join(folder, mark)) for mark in ("pyvenv.cfg", "conda-meta"))
+    return folder if known else None
+
+
+def _prefix_of_file(path: str) -> str:
+    return path.partition(os.path.join(os.sep, "etc", "ipython"))[0] or path
+
+
+def _ledger() -> Ledger:
+    from watchdog_app.desktop.install import Ledger
+
+    return Ledger(
+        os.path.join(paths.state_dir(), "agent.json"),
+        placed_by="watchdog agent enable",
+        taken_away_by="watchdog agent disable",
+    )
+
+
+def _is_on(path: str) -> bool:
+    return b"watchdog_app.agent.hook" in (_read(path) or b"")
+
+
+def _read(path: str) -> bytes | None:
+    from watchdog_app.desktop.whole_files import read_plain
+
+    try:
+        return read_plain(path)
+    except WatchdogError:
+        return None
+
+
+def _whose(target: Target) -> str:
+    return "yours, in every environment" if target.python is None else plain(target.python)
+
+
+def _words(args: argparse.Namespace) -> str:
+    if args.user:
+        return " --user"
+    name, value = ("--python", args.python) if args.python else ("--kernel", args.kernel)
+    if not value:
+        return ""
+    import shlex
+
+    return f" {name} {shlex.quote(plain(value))}"

@@ -1,0 +1,141 @@
+"""Python environments that kernels run in: found by kernelspec, and asked what they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from watchdog_app.errors import UsageError, WatchdogError
+
+_ASK = """
+import json, sys
+found = {"prefix": sys.prefix, "version": list(sys.version_info[:2]), "startup": None}
+try:
+    import inspect
+    from IPython.core.shellapp import InteractiveShellApp as app
+    found["startup"] = "ENV_CONFIG_DIRS" in inspect.getsource(app._run_startup_files)
+except Exception:
+    pass
+print(json.dumps(found))
+"""
+_ASK_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What a Python says of itself."""
+
+    python: str
+    prefix: str
+    version: tuple[int, int]
+    startup: bool | None  # its IPython runs startup files of the environment; None: no IPython
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernelspec on disk."""
+
+    name: str
+    folder: str
+    python: str | None  # None where it runs no ipykernel
+
+
+def ask(python: str) -> Environment:
+    """
+    Start a Python and ask it.
+
+    Raises:
+        UsageError: there is no such program.
+        WatchdogError: it is no Python, or does not answer.
+    """
+    program = shutil.which(python)
+    if program is None:
+        raise UsageError(f"There is no program {python}. Name a Python: --python PATH")
+    try:
+        done = subprocess.run(
+            [program, "-c", _ASK],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_ASK_S,
+            cwd=os.path.dirname(os.path.abspath(program)),  # not beside files of the user's
+            check=True,
+        )
+        found = json.loads(done.stdout.strip().splitlines()[-1])
+        version = (int(found["version"][0]), int(found["version"][1]))
+        return Environment(program, str(found["prefix"]), version, found["startup"])
+    except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
+        raise WatchdogError(
+            f"{program} does not answer as a Python does ({type(error).__name__})."
+        ) from error
+
+
+def kernels(env: Mapping[str, str] = os.environ) -> Iterator[Kernel]:
+    """Every kernelspec that Jupyter would find here, the first of each name."""
+    seen = set()
+    for folder in _folders(env):
+        try:
+            names = sorted(os.listdir(folder))
+        except OSError:
+            continue
+        for name in names:
+            where = os.path.join(folder, name)
+            if name.lower() in seen or not os.path.isfile(os.path.join(where, "kernel.json")):
+                continue
+            seen.add(name.lower())
+            yield Kernel(name, where, _python_of(where))
+
+
+def kernel(name: str, env: Mapping[str, str] = os.environ) -> Kernel:
+    """
+    The kernelspec of that name.
+
+    Raises:
+        UsageError: there is none, or it is no Python kernel.
+    """
+    known = list(kernels(env))
+    for each in known:
+        if each.name.lower() == name.lower():
+            if each.python is None:
+                raise UsageError(f"The kernel {name} in {each.folder} runs no ipykernel.")
+            return each
+    there = ", ".join(each.name for each in known) or "none"
+    raise UsageError(f"There is no kernel {name}. Known here: {there}.")
+
+
+def _folders(env: Mapping[str, str]) -> list[str]:
+    """Source: Jupyter's documentation, "Common Directories and File Locations", data files."""
+    home = env.get("HOME") or os.path.expanduser("~")
+    if sys.platform == "darwin":
+        own = os.path.join(home, "Library", "Jupyter")
+    else:
+        own = os.path.join(
+            env.get("XDG_DATA_HOME") or os.path.join(home, ".local", "share"), "jupyter"
+        )
+    found = [part for part in env.get("JUPYTER_PATH", "").split(os.pathsep) if part]
+    found += [env.get("JUPYTER_DATA_DIR") or own]
+    found += [os.path.join(sys.prefix, "share", "jupyter")]
+    found += ["/usr/local/share/jupyter", "/usr/share/jupyter"]
+    return [os.path.join(folder, "kernels") for folder in dict.fromkeys(found)]
+
+
+def _python_of(folder: str) -> str | None:
+    try:
+        with open(os.path.join(folder, "kernel.json"), encoding="utf-8") as file:
+            argv = json.load(file)["argv"]
+        words = [str(word) for word in argv]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not words or not any("ipykernel" in word for word in words):
+        return None
+    if os.path.isabs(words[0]):
+        return words[0]
+    # `python` without a path means the environment that the kernelspec lies in.
+    prefix = os.path.abspath(os.path.join(folder, *[os.pardir] * 4))
+    beside = os.path.join(prefix, "bin", words[0])
+    return beside if os.access(beside, os.X_OK) else shutil.which(words[0])
