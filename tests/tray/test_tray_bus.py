@@ -414,6 +414,21 @@ def test_start_at_login_is_a_check_mark_that_keeps_its_word(tray):
     assert not entry.exists()
 
 
+def test_the_check_mark_is_true_after_somebody_else_changed_it(tray):
+    """A desktop's own settings remove the entry; the next look at the menu shows it."""
+    entry = tray.home / ".config" / "autostart" / "org.watchdog_app.watchdog.desktop"
+    tray.panel_.click("Start at login")
+    wait_for(lambda: tray.panel_.line("Start at login")[1]["toggle-state"], "it is checked")
+
+    entry.unlink()
+
+    def unchecked():
+        tray.panel_.event(0, "opened")
+        return not tray.panel_.line("Start at login")[1]["toggle-state"]
+
+    wait_for(unchecked, "the open menu shows it")
+
+
 def test_strange_calls_are_answered_with_errors(tray):
     """Unknown numbers, methods and properties; the icon lives on."""
     panel = tray.panel_

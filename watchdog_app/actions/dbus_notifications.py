@@ -17,6 +17,7 @@ from watchdog_app.errors import ActionError
 
 _NAME = "org.freedesktop.Notifications"
 _PATH = "/org/freedesktop/Notifications"
+_DESKTOP_ENTRY = "org.watchdog_app.watchdog"  # the installed file's name: settings per program
 _URGENCY = {"low": 0, "normal": 1, "critical": 2}
 _ICONS = {"low": "dialog-information", "normal": "dialog-warning", "critical": "dialog-error"}
 _DEADLINE_S = 5.0
@@ -68,7 +69,7 @@ async def _show(title: str, body: str, urgency: str, replaces: int) -> int:
             body = html.escape(body, quote=False)
         hints = {
             "urgency": Variant("y", _URGENCY.get(urgency, 1)),
-            "desktop-entry": Variant("s", "watchdog"),
+            "desktop-entry": Variant("s", _DESKTOP_ENTRY),
             "category": Variant("s", "device.error" if urgency == "critical" else "device"),
         }
         icon = _ICONS.get(urgency, "dialog-warning")

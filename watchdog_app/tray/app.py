@@ -64,6 +64,7 @@ class Companion:
         self._ending = threading.Event()
         self._icon: Any = None
         self._hot_until_mono_s = 0.0
+        self._login_read_mono_s = 0.0
         self._dark_panel = _dark_panel(options.theme)
         self._shown = Shown(self._image, lambda: self._at_login)
         self._link = DaemonLink(self._on_status, self._on_notice)
@@ -173,14 +174,20 @@ class Companion:
 
     def _read_login(self) -> None:
         if self._login is not None:
-            self._at_login = self._login.state()
+            before, self._at_login = self._at_login, self._login.state()
+            if before != self._at_login:
+                self._link.look_soon()
 
     def _menu_opened(self, now: bool) -> None:
-        """An open menu is kept up to date every second."""
+        """An open menu is kept up to date every second, and its check mark is true."""
         self._hot_until_mono_s = time.monotonic() + (_OPEN_MENU_S if now else 0.0)
         if now:
             self._link.set_pace(HOT_S)
             self._link.look_soon()
+            # Desktops have settings of their own for what starts at login.
+            if time.monotonic() >= self._login_read_mono_s + _OPEN_MENU_S / 10:
+                self._login_read_mono_s = time.monotonic()
+                threading.Thread(target=self._read_login, daemon=True).start()
 
     # The desktop
 

@@ -30,6 +30,7 @@ NAME = "org.freedesktop.Notifications"
 PATH = "/org/freedesktop/Notifications"
 
 ANSWER_S = 1.6  # the daemon waits two seconds and then shows it by itself
+_DESKTOP_ENTRY = "org.watchdog_app.watchdog"  # the installed file's name: settings per program
 _URGENCY = {"low": 0, "normal": 1, "critical": 2}
 _ICONS = {"low": "dialog-information", "normal": "dialog-warning", "critical": "dialog-error"}
 _BY_ITSELF = -1  # the service decides how long it stays; critical ones stay until they are closed
@@ -120,7 +121,7 @@ class Notifications(Part):
             body = html.escape(body, quote=False)
         hints = {
             "urgency": Variant("y", _URGENCY.get(urgency, 1)),
-            "desktop-entry": Variant("s", "watchdog"),
+            "desktop-entry": Variant("s", _DESKTOP_ENTRY),
             "category": Variant("s", "device.error" if urgency == "critical" else "device"),
         }
         values = [
