@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -155,6 +156,42 @@ def test_a_bad_line_does_not_end_an_alarm():
 
     assert 1 == bad
     assert [True, True, False] == [a["alarm"] for a in answers[-3:]]
+
+
+def test_bytes_that_are_no_text_are_a_bad_line():
+    """In a locale that takes them badly, too."""
+    result = subprocess.run(
+        [sys.executable, "-m", "watchdog_app", "replay", "--jsonl", "-"],
+        input=b'\xff\xfe\n{"t": 1, "used": 2, "limit": 3}\n',
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"},
+    )
+    answers = [json.loads(line) for line in result.stdout.splitlines()]
+
+    assert (1, b"") == (result.returncode, result.stderr)
+    assert [True, False] == ["error" in answer for answer in answers]
+
+
+def test_a_trace_that_cannot_be_written_is_said(tmp_path):
+    """Where, and why; not in the words of the system alone."""
+    wrong = ["--output", str(tmp_path / "nowhere" / "a.csv")]
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as task:
+        try:
+            deadline, said = time.monotonic() + 20, ""
+            while "cannot be written" not in said and time.monotonic() < deadline:
+                result = subprocess.run(
+                    [sys.executable, "-m", "watchdog_app", "record", str(task.pid), *wrong],
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                )
+                said = result.stderr
+        finally:
+            task.kill()
+
+    assert 1 == result.returncode
+    assert "nowhere/a.csv: No such file or directory." in said
 
 
 def test_each_line_is_answered_before_the_next_is_sent():

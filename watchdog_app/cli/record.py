@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from watchdog_app.cli.parser import positive_duration
-from watchdog_app.errors import EXIT_FAILURE, EXIT_OK, UsageError
+from watchdog_app.errors import EXIT_FAILURE, EXIT_OK, UsageError, WatchdogError
 
 NAME = "record"
 HELP = "record the memory of a running task as a trace"
@@ -79,7 +79,13 @@ def run(args: argparse.Namespace) -> int:
             looks = recorder.rows(
                 machine, found, args.hz, args.for_s, kills, ends=end.is_set, sleep=end.wait
             )
-            counted = trace.write(path, looks, found.columns)
+            try:
+                counted = trace.write(path, looks, found.columns)
+            except OSError as error:
+                raise WatchdogError(
+                    f"The trace cannot be written to {plain(path)}: {error.strerror or error}. "
+                    "What is there already can be played. --output names another file."
+                ) from error
         lasted = time.monotonic() - began
         outcome = recorder.ending(machine, found, kills, lasted)
         recorder.write_side(path, outcome, lasted, found, kills.first_s)

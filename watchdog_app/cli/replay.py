@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 
 from watchdog_app.cli.parser import duration
@@ -157,6 +158,10 @@ def _answer(args: argparse.Namespace, settings: Settings) -> int:
     stage = Stage[args.alarm_stage.upper()]
     costs = Costs(args.save_time, args.step_time)
     if args.jsonl == "-":
+        if sys.stdin is None:
+            raise UsageError("Standard input is closed; there are no lines to answer.")
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="replace")  # a line of bytes is a bad line, and no more
         bad = answer_lines(sys.stdin, sys.stdout, settings, stage, costs)
     else:
         try:

@@ -128,6 +128,8 @@ def write(path: str, rows: Iterable[Sequence[float | int | None]], columns: Sequ
 @contextmanager
 def _open(path: str) -> Iterator[TextIO]:
     """The text of a file, gzipped or not; a pipe will do."""
+    if path == "-" and sys.stdin is None:
+        raise UsageError("Standard input is closed; there is no trace to read.")
     raw = sys.stdin.buffer if path == "-" else open(path, "rb")  # noqa: SIM115
     with raw:
         file = cast("BufferedReader", raw)
