@@ -7,6 +7,7 @@ import statistics
 import threading
 import time
 
+import numpy as np
 import pytest
 from daemon_stand_in import StandIn
 
@@ -95,17 +96,28 @@ def test_a_request_is_answered_at_the_next_boundary(session, training, clock, to
     session.link.wanted = request(clock)
     training.step = 42
 
-    saved = session.boundary(42, epoch=4)
+    saved = session.boundary(42, epoch=4, loss=np.float32(0.5))
 
     found = session.store.newest()
     assert (saved.path, 42) == (found.path, found.step)
-    assert {"step": 42, "reason": "memory", "epoch": 4}.items() <= found.meta.items()
+    told_of_it = {"step": 42, "reason": "memory", "epoch": 4, "loss": 0.5}
+    assert told_of_it.items() <= found.meta.items()
     assert os.path.isabs(found.meta["program_path"])  # of what runs these tests
     assert bytes([42]) * 1000 == found.read("a")
     assert ["agent.progress", "agent.saved"] == [method for method, _ in told]
     assert "r1" == told[1][1]["request"]
     assert session.boundary(43) is None
     assert saved == session.saved
+
+
+@pytest.mark.parametrize("loss", [None, "low", float("nan"), [1.0, 2.0], object()])
+def test_a_loss_that_is_no_number_costs_nobody_the_rescue(session, clock, loss):
+    """It is unknown then."""
+    session.link.wanted = request(clock)
+
+    session.boundary(1, loss=loss)
+
+    assert session.store.newest().meta["loss"] is None
 
 
 def test_a_request_that_came_too_late_is_declined(session, clock, told):

@@ -37,14 +37,14 @@ def python(code, folder=None, **more):
     return done.stdout
 
 
-def test_switching_on_costs_a_fraction_of_importing_argparse(tmp_path, monkeypatch):
+def test_switching_on_costs_a_fraction_of_importing_argparse_and_logging(tmp_path, monkeypatch):
     """In the same process; and no framework is imported for it."""
     code = (
         "import sys, time, json\n"
         "try: import no_such_module\n"  # the folders of sys.path are known from here on
         "except ImportError: a = time.perf_counter()\n"
         "from watchdog_app.agent.hook import switch_on; switch_on(); b = time.perf_counter()\n"
-        "import argparse; c = time.perf_counter()\n"
+        "import argparse, logging; c = time.perf_counter()\n"
         "print(json.dumps([(b - a) / (c - b), len({'keras', 'numpy'} & set(sys.modules))]))"
     )
     # Compiled once, as in every installation.

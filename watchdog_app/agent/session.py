@@ -10,6 +10,7 @@ save that somebody asked for and the one that nobody did.
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -73,6 +74,7 @@ class Session:
         self._next_report = 0.0
         self._rearm_at: float | None = None
         self._phase: str | None = None
+        self._told: Mapping[str, Any] = {}  # the position as told last
         self._allocators = Allocators(clock)
 
     @property
@@ -214,6 +216,7 @@ class Session:
 
     def _attend(self, now: float, step: int, position: Mapping[str, Any]) -> SavedRescue | None:
         request = self.link.wanted
+        self._told = position
         saved = None
         if request is not None:
             self.link.wanted = None
@@ -270,7 +273,13 @@ class Session:
             def progress(done: int, total: int) -> None:
                 self.link.progress(request, done, total)
 
-        meta = {"step": step, "reason": reason, "program_path": program_path(), **capture.meta}
+        meta = {
+            "step": step,
+            "reason": reason,
+            "program_path": program_path(),
+            "loss": _plain_number(self._told.get("loss")),
+            **capture.meta,
+        }
         return self.store.save(capture.entries, meta, progress, step=step)
 
     def _note(self, capture: Capture) -> None:
@@ -290,3 +299,12 @@ class Session:
             loss=position.get("loss"),
             allocators=self._allocators.read(),
         )
+
+
+def _plain_number(value: Any) -> float | None:
+    """A loss as a program tells it, a tensor of one element for instance; None for other things."""
+    try:
+        number = None if value is None else float(value)
+    except Exception:  # whatever a program calls its loss must not cost it the rescue
+        return None
+    return number if number is not None and math.isfinite(number) else None

@@ -309,8 +309,8 @@ def _not_whole(one: Found) -> str:
 def _nothing(roots: Sequence[str]) -> str:
     if not roots:
         return (
-            "No rescue is known: the daemon knows of none, and there is no folder ./rescues. "
-            "Name one: watchdog rescues FOLDER"
+            "No rescue is known: daemon and journal tell of none, and there is no folder "
+            "./rescues. Name one: watchdog rescues FOLDER"
         )
     return f"No rescue in {', '.join(plain(root) for root in roots[:5])}."
 

@@ -23,6 +23,7 @@ _HEADS = ("NOTEBOOK/SCRIPT", "STEP", "EPOCH", "LOSS", "SAVED", "SIZE", "STATE", 
 _RIGHT = {1, 2, 3, 5}
 _GIVES_WAY = 8
 _MOST_TENSORS = 200
+_MOST_UNREADABLE = 10
 _FIRST_KEYS = ("python", "numpy", "tensorflow", "keras", "torch")
 
 
@@ -63,7 +64,9 @@ def remarks(search: Search) -> list[str]:
             f"{counted(len(search.partial), 'rescue')} left half-written by a process that ended; "
             "the next training there removes it, and so does: watchdog rescues prune FOLDER"
         )
-    lines += [f"Not looked into: {plain(one)}" for one in search.unreadable]
+    lines += [f"Not looked into: {plain(one)}" for one in search.unreadable[:_MOST_UNREADABLE]]
+    if len(search.unreadable) > _MOST_UNREADABLE:
+        lines.append(f"and {len(search.unreadable) - _MOST_UNREADABLE} more folders")
     if search.cut_short:
         lines.append(
             f"The search ended after {search.most_folders} folders. Name a folder that holds fewer."
