@@ -81,6 +81,11 @@ class RealDesktop:
         dunst = self.home / ".config" / "dunst"
         dunst.mkdir()
         (dunst / "dunstrc").write_text(DUNST)
+        # The bitmap font that it takes by itself lacks the live view's blocks and dots.
+        (self.home / ".Xdefaults").write_text(
+            "xterm*faceName: DejaVu Sans Mono\nxterm*faceSize: 8\n"
+            "xterm*background: #1d1f21\nxterm*foreground: #e0e0e0\n"
+        )
         (self.home / "run").mkdir(mode=0o700)
         self._started: list[subprocess.Popen[bytes]] = []
         self.env = {

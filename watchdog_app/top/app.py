@@ -43,16 +43,17 @@ class TopApp(App[None]):
     CSS = """
     Screen { background: $background; overflow: hidden; }
     ModalScreen { background: transparent; }
-    #title { height: 1; padding: 0 1; }
+    #title, #filter { height: 1; padding: 0 1; }
     #lost { height: auto; display: none; padding: 0 1; background: $error; color: $text; }
     #ceilings { height: auto; padding: 0 1; margin-bottom: 1; }
     #tasks { height: 1fr; min-height: 4; padding: 0 1; }
+    #tasks .datatable--cursor { background: $background; color: $foreground; text-style: reverse; }
     #detail { height: auto; display: none; padding: 0 1; }
     #incidents {
         height: auto; max-height: 8; padding: 0 1;
         border-top: solid $foreground 30%; border-title-align: right;
     }
-    #filter { display: none; height: 1; border: none; padding: 0 1; }
+    #filter { display: none; border: none; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s", "save", "save"),
