@@ -394,3 +394,53 @@ def test_watching_changes_no_random_number(tmp_path: Path):
     rescue = Rescue(tmp_path / "r", rows=[])
 
     assert plain == run(rescue.data)
+
+
+def test_an_iterator_made_in_each_epoch_is_not_skipped_in_the_next(tmp_path: Path):
+    """Evaluation data from a generator function: the epoch after the rescue has all of it."""
+
+    def run(rescue: Rescue, stop_at: int | None) -> list[tuple[int, str, int]]:
+        seen = []
+        for epoch in rescue.epochs(3):
+            for item in rescue.data([0, 1, 2]):
+                seen.append((epoch, "trained", item))
+                rescue.step()
+                if rescue.step_number == stop_at:
+                    rescue.save()
+                    return seen
+            seen += [(epoch, "evaluated", item) for item in rescue.data(iter(range(2)))]
+        return seen
+
+    expected = run(Rescue(tmp_path / "whole", rows=[]), None)
+    first = run(Rescue(tmp_path / "r", rows=[]), 5)
+    second = run(Rescue(tmp_path / "r", resume="newest", rows=[]), None)
+
+    assert expected == first + second
+
+
+def test_a_pass_that_was_left_early_keeps_the_order_of_the_next(tmp_path: Path):
+    """Workers that stay, a generator of the loader's own, and a `break` in every epoch."""
+    data = TensorDataset(torch.arange(12.0))
+
+    def run(folder: str, stop_at: int | None, **options: Any) -> list[list[float]]:
+        torch.manual_seed(0)
+        generator = torch.Generator().manual_seed(5)
+        loader = DataLoader(
+            data, 2, shuffle=True, num_workers=1, persistent_workers=True, generator=generator
+        )
+        rescue = Rescue(tmp_path / folder, rows=[], **options)
+        seen = []
+        for _ in rescue.epochs(3):
+            for (rows,) in rescue.data(loader):
+                seen.append(rows.tolist())
+                rescue.step()
+                if rescue.step_number == stop_at:
+                    rescue.save()
+                    return seen
+                if rescue.step_number % 4 == 0:
+                    break
+        return seen
+
+    expected = run("whole", None)
+
+    assert expected == run("r", 6) + run("r", None, resume="newest")

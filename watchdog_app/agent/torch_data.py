@@ -81,6 +81,14 @@ class _Pass:
     begin: dict[str, Any] | None = None
     begin_own: list[Any] = field(default_factory=list)
 
+    @property
+    def made_anew(self) -> bool:
+        """Whether the next pass at this place will be over another object."""
+        dataset = self.ref()
+        # Nobody iterates again over an iterator that has ended.
+        ended = self.finished and isinstance(dataset, Iterator)
+        return self.anew or dataset is None or ended
+
 
 class Passes:
     """The passes over the data of one training."""
@@ -126,9 +134,11 @@ class Passes:
         for place, last in self._latest.items():
             now_own = [torch_random.take_one(each) for each in last.generators]
             if place >= len(self._epoch):
-                again = 0 if last.anew else last.passes + 1
-                total = 0 if last.anew else last.total + last.drawn
-                places[place] = _Recorded(again, total=total, now_own=now_own)
+                if last.made_anew:
+                    places[place] = _Recorded(0)
+                else:
+                    total = last.total + last.drawn
+                    places[place] = _Recorded(last.passes + 1, total=total, now_own=now_own)
                 continue
             dataset, loader = last.ref(), None
             if not last.finished and _keeps_place(dataset):
@@ -183,7 +193,7 @@ class Passes:
         self._epoch.append(now)
         self._latest[place] = now
         if known is None or not known.current:
-            if known is not None:
+            if known is not None and known.passes:
                 self._put_own(now, known.now_own)
             iterator = self._begin(dataset, now, known)
         else:

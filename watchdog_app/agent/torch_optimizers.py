@@ -107,7 +107,9 @@ def forgotten_schedulers(objects: Mapping[str, Any]) -> list[str]:
         if not isinstance(thing, torch.optim.Optimizer):
             continue
         if getattr(step, "_wrapped_by_lr_sched", False) and not any(
-            getattr(other, "optimizer", None) is thing for other in objects.values()
+            getattr(each, "optimizer", None) is thing
+            for other in objects.values()
+            for each in (other, *getattr(other, "_schedulers", ()))
         ):
             found.append(f"the learning-rate scheduler of {name}, which Rescue(...) was not given")
     return found

@@ -206,7 +206,9 @@ def _of_object(thing: Any) -> Iterator[Any]:
     # Loaders, samplers, subsets and compositions of transforms hold what the program gave them.
     if _of_library(module) and not module.startswith(("torch.utils.data", "torchvision")):
         return
-    yield from getattr(thing, "__dict__", {}).values()
+    for name, value in getattr(thing, "__dict__", {}).items():
+        if name != "_iterator":  # of a DataLoader: a pass that is under way
+            yield value
     for kind in type(thing).__mro__:
         if _of_library(kind.__module__):
             continue
