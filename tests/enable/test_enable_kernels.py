@@ -207,3 +207,13 @@ def test_a_killed_kernel_goes_on_from_its_very_batch_without_a_word_in_its_code(
 
     rescues = os.listdir(tmp_path / "rescues" / "deep.ipynb")
     assert 1 == len([name for name in rescues if name.startswith("rescue-")])
+
+
+def test_a_python_may_be_named_from_the_folder_it_lies_in(environment, watchdog, monkeypatch):
+    """A relative path, and one through a link."""
+    monkeypatch.chdir(environment.parent)
+
+    done = watchdog("enable", "--python", "venv/bin/python")
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert (environment / "etc/ipython/startup/90-watchdog.py").exists()

@@ -85,6 +85,8 @@ def place(env: Mapping[str, str] = os.environ) -> tuple[str, bool]:
             name = (module or name) + _arguments(sys.argv[1:])
             if module or program.startswith(os.path.join(sys.prefix, "")):
                 beside = os.getcwd()
+    if not os.path.isdir(beside):  # renamed, or told in another way than as a path of this machine
+        beside = os.getcwd()
     if _writable(os.path.join(beside, "rescues", name)):
         return os.path.join(beside, "rescues", name), known
     apart = zlib.crc32(os.fsencode(beside))

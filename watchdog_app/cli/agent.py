@@ -115,7 +115,7 @@ def _status(args: argparse.Namespace) -> int:
         import sys
 
         for each in environments.kernels():
-            prefix = None if each.python is None else _prefix(each.python)
+            prefix = None if each.python is None else _prefix_or_ask(each.python)
             if each.python is not None and prefix is not None:
                 path = startup.of_prefix(prefix, each.python).path
                 before = rows.get(path, ("", ""))[1]
@@ -198,6 +198,15 @@ def _prefix(python: str) -> str | None:
     folder = os.path.dirname(os.path.dirname(os.path.abspath(os.path.expanduser(python))))
     known = any(os.path.exists(os.path.join(folder, mark)) for mark in ("pyvenv.cfg", "conda-meta"))
     return folder if known else None
+
+
+def _prefix_or_ask(python: str) -> str | None:
+    from watchdog_app.enable import environments
+
+    try:
+        return _prefix(python) or environments.ask(python).prefix
+    except WatchdogError:
+        return None  # a kernelspec whose environment is gone
 
 
 def _prefix_of_file(path: str) -> str:

@@ -9,7 +9,14 @@ import time
 from watchdog_app.cli.color import look
 from watchdog_app.cli.terminal import columns_of
 from watchdog_app.cli.text import counted, plain
-from watchdog_app.errors import EXIT_FAILURE, EXIT_OK, RescueError, UsageError, WatchdogError
+from watchdog_app.errors import (
+    EXIT_FAILURE,
+    EXIT_OK,
+    RescueDamaged,
+    RescueError,
+    UsageError,
+    WatchdogError,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -151,6 +158,7 @@ def _verify(words: Sequence[str], args: argparse.Namespace) -> int:
     code = EXIT_OK
     for one in found:
         problem: str | None = None
+        word = "NOT READ"
         progress = _Progress(one)
         try:
             inventory.verify(one.path, progress)
@@ -158,12 +166,13 @@ def _verify(words: Sequence[str], args: argparse.Namespace) -> int:
             if not os.path.lexists(one.path):
                 continue  # pruned by its training while we read
             problem, code = str(error), EXIT_FAILURE
+            word = "DAMAGED" if isinstance(error, RescueDamaged) else word
         finally:
             progress.end()
         verified.note(one.path, whole=problem is None)
         results.append({"path": one.path, "whole": problem is None, "problem": problem})
         if not args.json:
-            said = "whole" if problem is None else f"DAMAGED: {problem}"
+            said = "whole" if problem is None else f"{word}: {problem}"
             print(f"{plain(one.path)}: {plain(said)}", flush=True)
     verified.save()
     if args.json:

@@ -56,6 +56,7 @@ def ask(python: str) -> Environment:
     program = shutil.which(python)
     if program is None:
         raise UsageError(f"There is no program {python}. Name a Python: --python PATH")
+    program = os.path.abspath(program)  # a link of a virtual environment is not to be followed
     try:
         done = subprocess.run(
             [program, "-c", _ASK],
@@ -63,7 +64,7 @@ def ask(python: str) -> Environment:
             capture_output=True,
             text=True,
             timeout=_ASK_S,
-            cwd=os.path.dirname(os.path.abspath(program)),  # not beside files of the user's
+            cwd=os.path.dirname(program),  # not beside files of the user's
             check=True,
         )
         found = json.loads(done.stdout.strip().splitlines()[-1])
