@@ -61,6 +61,10 @@ def test_a_movement_is_called_by_its_name(regime):
         ),
         pytest.param(lambda t, d: 650 + d.gauss(0, 15), id="noise on a high plateau"),
         pytest.param(lambda t, d: 200 + 500 * t / (t + 15), id="cache that fills"),
+        pytest.param(
+            lambda t, d: 300 + (350 + 60 * (t // 20 % 3) if t % 20 > 14 else 0),
+            id="validations of different sizes",
+        ),
     ],
 )
 def test_innocent_growth_is_not_told_of(level):
@@ -79,6 +83,10 @@ def test_innocent_growth_is_not_told_of(level):
         pytest.param(lambda t, d: 150 + 5 * t + 20 * (t % 6), id="garbage over a leak"),
         pytest.param(lambda t, d: (60 + 5 * t) * (1 if t % 2 < 1 else 2), id="copies of a table"),
         pytest.param(lambda t, d: 1000 * (t / 90) ** 0.7, id="slower, and arrives"),
+        pytest.param(
+            lambda t, d: 200 + 1.7 * t + (200 if t % 60 > 50 else 0),
+            id="validations over a slow leak",
+        ),
     ],
 )
 def test_growth_that_kills_is_told_of_ten_seconds_ahead(level):

@@ -11,10 +11,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import pairwise
 
-from watchdog_app.core.forecast.pyramid import BASE_S, Block, concordance, sen_slope
+from watchdog_app.core.forecast.pyramid import BASE_S, LEVELS, Block, concordance, sen_slope
 
 _LEAST, _LEAST_PEAKS = 0.5, 0.6  # concordance of a claim
+_LEAST_TURNS, _TURNS = 4, 8
+_FAR_APART_S = 16.0  # peaks: half the longest block
 _BENDS = 0.9  # concordance from which a bend is more than noise
 
 
@@ -165,6 +168,47 @@ def _read_peaks(
         misfit=misfit,
         reference=(times[-1], 2.0 * block_s),
         amplitude=_amplitude(whole, slope * block_s) / gain,
+    )
+
+
+def read_turns(
+    peaks: Sequence[tuple[float, float]], troughs: Sequence[tuple[float, float]]
+) -> Claim | None:
+    """
+    The claim of peaks too far apart for any scale: validations over a slow leak.
+
+    Args:
+        peaks: (time, value) of turning points, oldest first.
+        troughs: those between them.
+    """
+    last = list(peaks)[-_TURNS:]
+    if len(last) < _LEAST_TURNS or not troughs:
+        return None
+    times, values = [t for t, _ in last], [v for _, v in last]
+    gaps = sorted(b - a for a, b in pairwise(times))
+    period = gaps[len(gaps) // 2]
+    gain = values[-1] - values[0]
+    # Shorter ones are the scales' business; those that do not keep time foretell nothing.
+    if period < _FAR_APART_S or gaps[-1] > 2.0 * gaps[0] or gain <= 0.0:
+        return None
+    slope = sen_slope(times, values)
+    if slope <= 0.0:
+        return None
+    offsets = sorted(v - slope * (t - times[0]) for t, v in last)
+    middle = offsets[len(offsets) // 2]
+    inner = [v for t, v in troughs if t > times[0]] or [troughs[-1][1]]
+    return Claim(
+        Reading.PEAKS,
+        LEVELS,
+        start_t=times[0],
+        gain=gain,
+        level=max(values[-1], values[-2]),
+        slope=slope,
+        recent=(values[-1] - values[-2]) / (times[-1] - times[-2]) / slope,
+        agreement=concordance(values, 0.0),
+        misfit=max(offsets[-1] - middle, middle - offsets[0]) / gain,
+        reference=(times[-1], 2.0 * period),
+        amplitude=max(0.0, sum(values) / len(values) - sum(inner) / len(inner)) / gain,
     )
 
 

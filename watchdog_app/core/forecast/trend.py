@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from watchdog_app.core.forecast.claims import Claim, Reading, read_scale
+from watchdog_app.core.forecast.claims import Claim, Reading, read_scale, read_turns
 from watchdog_app.core.forecast.evidence import (
     Thresholds,
     View,
@@ -233,12 +233,18 @@ class TrendForecaster:
             return
         view = self.view()
         was, used, limit = self._outlook, self._used, self._limit
+        # What counts as a turn depends on the limit: good for an alarm, not for the forecast.
+        turns = read_turns(self._swings.peaks, self._swings.troughs)
+        if turns is not None:
+            claims = [*claims, turns]
         # Cheap sieve: less growth than this convinces at no caution.
         likely = [c for c in claims if c.gain >= _LIKELY * (limit - max(used, c.level))]
         strict = self.soonest(likely, view, self.strict, was.strict_eta_s is not None)
         eager = self.soonest(likely, view, self.eager, was.eager_eta_s is not None)
         if self.is_full(view):
             strict = eager = 0.0
+        if turns is not None:
+            claims.pop()
         chosen = self.choose(claims)
         fastest = max((c.slope for c in claims), default=0.0)
         forecast = None
