@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import sys
+import threading
 import time
 
 import pytest
@@ -88,6 +91,93 @@ def test_a_call_that_never_returns_costs_its_deadline_and_is_named(tree, stub):
     stub.heal()
 
 
+@pytest.mark.parametrize("behaviour", [driver_stub.HANG, driver_stub.CRASH])
+def test_a_card_whose_handle_is_bad_hides_no_other(tree, stub, behaviour):
+    """The finding names that card, and the others are asked in children of their own."""
+    third = stub.add_card()
+    stub.fail_all(behaviour, card=0)
+    stub.fail("nvmlDeviceGetTemperature", behaviour, card=third)
+    facts = tree.facts(gpu.PROBE, env=stub.env(), timeout_s=4.0)
+
+    told = [one for one in driver_answer.check(facts) if one.severity.value == "error"]
+
+    assert ["GPU 0", "GPU 2"] == sorted(
+        word for one in told for word in ("GPU 0", "GPU 1", "GPU 2") if word in one.what
+    )
+    assert [1] == [one["index"] for one in facts.driver().usable]
+    assert 3 == facts.driver().devices
+    assert (behaviour == driver_stub.HANG) is facts.driver().hangs
+    stub.heal()
+
+
+def test_a_memory_call_that_hangs_the_daemon_hangs_the_doctor_as_well(tree, stub):
+    """Both ask for memory in the newer way first: neither calls healthy what the other cannot."""
+    stub.fail("nvmlDeviceGetMemoryInfo_v2", driver_stub.HANG, card=0)
+    facts = tree.facts(gpu.PROBE, env=stub.env(), timeout_s=4.0)
+
+    assert "GPU 0" in found(driver_answer.check(facts))["driver.hung"].what
+    assert ["driver.card"] == [one.id for one in cards.check(facts) if "healthy" in one.what]
+    stub.heal()
+
+
+class Daemon(threading.Thread):
+    """Answers one client: hello, then one status."""
+
+    def __init__(self, folder, status):
+        super().__init__(daemon=True)
+        self.status = status
+        folder.mkdir(mode=0o700)
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(folder / "daemon.sock"))
+        self.listener.listen()
+        self.start()
+
+    def run(self):
+        connection, _ = self.listener.accept()
+        self.listener.close()
+        with connection, connection.makefile("rwb") as stream:
+            for line in stream:
+                asked = json.loads(line)
+                hello = {"protocol": 1, "version": "1.0", "daemon": "1.0", "pid": 1}
+                result = hello if asked["method"] == "hello" else self.status
+                stream.write(
+                    json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}).encode()
+                    + b"\n"
+                )
+                stream.flush()
+
+
+def test_what_the_daemon_knows_of_a_card_is_not_called_healthy(tree, stub, tmp_path):
+    """An open incident is a finding with its cure, and so is a card that the daemon cannot read."""
+    uuids = [one["uuid"] for one in asked(tree, stub).usable]
+    status = {
+        "incidents": [
+            {
+                "ceiling": "gpu_health",
+                "subject": uuids[1],
+                "label": "GPU 1 (RTX)",
+                "stage": "rescue",
+                "why": "Xid 79, the card has fallen off the bus",
+                "advice": ["Start the machine again."],
+                "culprits": [{"name": "train.py", "pid": 7}],
+            }
+        ],
+        "gpus": [{"uuid": uuids[0], "index": 0, "name": "RTX", "state": "silent"}],
+    }
+    Daemon(tmp_path / "run", status)
+    facts = tree.facts(gpu.PROBE, env=stub.env() | {"WATCHDOG_RUNTIME_DIR": str(tmp_path / "run")})
+
+    findings = list(cards.check(facts))
+
+    assert ["error", "error"] == [
+        one.severity.value for one in findings if one.id == "driver.incident"
+    ]
+    assert "Xid 79" in findings[0].what
+    assert "Start the machine again." == findings[0].remedy
+    assert "GPU 0 (RTX) does not answer" in findings[1].what
+    assert not any("healthy" in one.what for one in findings)
+
+
 def test_one_lost_card_hides_no_other(tree, stub):
     """The other card's answers are all there."""
     stub.lose(0)
@@ -169,7 +259,7 @@ def test_a_gpu_that_only_the_library_shows_is_a_gpu(tmp_path, stub, expected, co
 def test_a_driver_that_hangs_before_its_first_card_is_told(tmp_path, stub):
     """Also where nothing but the library shows that there is one."""
     tree = Tree(tmp_path / "sandbox").library()
-    stub.fail("nvmlDeviceGetMemoryInfo", driver_stub.HANG)
+    stub.fail("nvmlDeviceGetMemoryInfo_v2", driver_stub.HANG)
     facts = tree.facts(gpu.PROBE, env=stub.env(), timeout_s=3.0)
 
     assert {"driver.hung": "error"} == troubles(driver_answer.check(facts))

@@ -125,7 +125,22 @@ def group_v1(tree, limit):
         ("info", {"memory_max": str(6 * GIB)}),
         ("warning", {"memory_max": str(6 * GIB), "memory_current": str(int(5.5 * GIB))}),
         ("warning", {"memory_max": str(GIB)}),
-        ("warning", {"memory_max": str(6 * GIB), "memory_events": "oom 1\noom_kill 1\n"}),
+        (
+            "warning",
+            {
+                "memory_max": str(6 * GIB),
+                "memory_current": str(2 * GIB),
+                "memory_events": "oom 1\noom_kill 1\n",
+            },
+        ),
+        (
+            "info",
+            {
+                "memory_max": str(6 * GIB),
+                "memory_current": str(GIB // 5),
+                "memory_events": "oom 1\noom_kill 1\n",
+            },
+        ),
         ("info", {"memory_high": str(6 * GIB)}),
         (None, {"memory_max": str(64 * GIB)}),
     ],

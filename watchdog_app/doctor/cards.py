@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from watchdog_app.doctor import driver_files, gpu
+from watchdog_app.doctor import daemon_word, driver_files, gpu
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine
 from watchdog_app.units import format_bytes
@@ -36,10 +36,13 @@ def check(facts: Facts) -> Iterator[Finding]:
     yield from _xids(facts)
     if not facts.expects_gpu or not driver_files.libraries(facts.machine, "libnvidia-ml.so.1"):
         return
+    known = list(daemon_word.cards(facts))
+    yield from (finding for _, finding in known)
+    told = {uuid for uuid, _ in known}
     for card in facts.driver().usable:
         found = [*_health(card), *_sharing(card, facts)]
         yield from found
-        if not found:
+        if not found and not told & {card.get("uuid"), *(card.get("mig_uuids") or ())}:
             yield fine("driver.card", f"{gpu.label(card)} is healthy and may be used.")
 
 

@@ -17,6 +17,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from watchdog_app.units import format_duration
+
 _MOST_BYTES = 1 << 18  # of each stream; the rest is read and dropped
 _AFTER_KILL_S = 0.5
 _AFTER_END_S = 0.3  # what a child has left behind may hold its pipes open
@@ -44,7 +46,7 @@ class Ended:
     def ending(self) -> str:
         """How it ended, in words."""
         if self.code is None:
-            return f"it did not end within {self.seconds:.0f} s"
+            return f"it did not end within {format_duration(self.seconds)}"
         if self.code < 0:
             try:
                 return f"it was ended by {signal.Signals(-self.code).name}"

@@ -143,7 +143,7 @@ def _not_loaded(facts: Facts) -> Iterator[Finding]:
             Severity.ERROR,
             "The card is set aside for virtual machines (vfio-pci holds it).",
             why,
-            "Take it out of the vfio-pci.ids or driver_override setting, then restart.",
+            "Take it out of the vfio-pci.ids or driver_override setting, then restart the machine.",
             ("grep -rs vfio /etc/modprobe.d /etc/default/grub",),
         )
         return
@@ -166,10 +166,10 @@ def _not_loaded(facts: Facts) -> Iterator[Finding]:
             "The open driver nouveau holds the card, and NVIDIA's is not loaded.",
             "nouveau knows no CUDA: TensorFlow and PyTorch find no GPU. While it holds the card, "
             "NVIDIA's module cannot load.",
-            "Keep nouveau from loading and restart."
+            "Keep nouveau from loading and restart the machine."
             if own
             else " ".join(
-                ("Install NVIDIA's driver, keep nouveau from loading, and restart.",)
+                ("Install NVIDIA's driver, keep nouveau from loading, and restart the machine.",)
                 + ((_ARCHIVE[distribution],) if distribution in _ARCHIVE else ())
             ),
             (*(() if own else install[:1]), *steps, "sudo reboot"),

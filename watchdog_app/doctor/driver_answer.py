@@ -8,6 +8,7 @@ from watchdog_app.doctor import driver_files, driver_reach, gpu, versions
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine, unchecked
 from watchdog_app.doctor.gpu import Driver
+from watchdog_app.units import format_duration
 
 _ID = "driver.answer"
 _KERNEL_LOG = "sudo dmesg | grep -iE 'nvrm|xid' | tail"
@@ -37,7 +38,7 @@ def check(facts: Facts) -> Iterator[Finding]:
             "driver.hung",
             Severity.ERROR,
             f"The driver does not answer: {driver.hung_in} did not return within "
-            f"{driver.seconds:.0f} s.",
+            f"{format_duration(driver.seconds)}.",
             "Every program that touches the GPU now hangs with it, and cannot be ended.",
             "Look at the kernel log, save what still runs on the CPU, and restart the machine.",
             (_KERNEL_LOG, "sudo reboot"),
@@ -74,11 +75,42 @@ def _answering(facts: Facts, driver: Driver) -> Iterator[Finding]:
         )
     for card in driver.cards:
         code = card.get("code")
-        if code:
+        if card.get("failed_in"):
+            yield _card_failed(card, driver)
+        elif code:
             yield _lost(card, code)
     program = facts.machine.command("nvidia-smi")
     where = f"is {program}" if program else "is not on the PATH; nothing depends on it"
     yield fine("driver.nvidia-smi", f"The command nvidia-smi {where}.")
+
+
+def _card_failed(card: dict[str, object], driver: Driver) -> Finding:
+    """A card on which the driver hung or crashed; the others were asked all the same."""
+    name, call = gpu.label(card), card.get("failed_in")
+    if not card.get("hung"):
+        return Finding(
+            "driver.crashed",
+            Severity.ERROR,
+            f"The driver's library crashed in {call}, asked about {name} ({card.get('error')}).",
+            "A training that loads the same library can crash with it; nvidia-smi does too.",
+            "Install the driver again as a whole; under WSL update Windows' driver.",
+            ("nvidia-smi", _KERNEL_LOG),
+        )
+    return Finding(
+        "driver.hung",
+        Severity.ERROR,
+        f"{name} does not answer: {call} did not return within {format_duration(driver.seconds)}.",
+        "What runs on it stands still with it, and programs that touch every card hang at their "
+        "start.",
+        "Hide it from new trainings, save what still runs, then restart the machine.",
+        (_hiding(driver), _KERNEL_LOG, "sudo reboot"),
+    )
+
+
+def _hiding(driver: Driver) -> str:
+    """What keeps CUDA off the cards that do not answer."""
+    good = ",".join(str(one.get("index")) for one in driver.usable)
+    return f"export CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={good or '-1'}"
 
 
 def _lost(card: dict[str, object], code: object) -> Finding:
@@ -123,7 +155,8 @@ def _failed(facts: Facts, driver: Driver) -> Finding:
             "The driver's library and the loaded kernel module are of different versions.",
             "CUDA and nvidia-smi fail for every program that starts now; trainings that run "
             "already go on.",
-            "The driver was updated under the running system: restart once trainings have saved.",
+            "The driver was updated under the running system: restart the machine once trainings "
+            "have saved.",
             ("sudo reboot",),
         )
     if driver.code in (gpu.UNKNOWN, gpu.NO_PERMISSION) and machine.container:
@@ -163,6 +196,6 @@ def _failed(facts: Facts, driver: Driver) -> Finding:
         Severity.ERROR,
         what,
         why,
-        "Look at the kernel log; then load the module again or restart.",
+        "Look at the kernel log; then load the module again, or restart the machine.",
         (_KERNEL_LOG, "sudo modprobe nvidia", "sudo reboot"),
     )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from watchdog_app import paths
 from watchdog_app.core.records import HostMemory
 from watchdog_app.doctor import driver_files, environments, gpu
 from watchdog_app.doctor.environments import Environment
 from watchdog_app.doctor.gpu import Driver
 from watchdog_app.doctor.machine import Machine, Process, processes
-from watchdog_app.errors import SensorError
+from watchdog_app.errors import SensorError, WatchdogError
 from watchdog_app.sensors.host import HostReader
 from watchdog_app.units import GIB
 
@@ -65,6 +66,7 @@ class Facts:
         self.driver: Callable[[], Driver] = _Once(self._ask_driver)
         self.processes: Callable[[], list[Process]] = _Once(lambda: processes(machine))
         self.memory: Callable[[], HostMemory | None] = _Once(self._read_memory)
+        self.daemon: Callable[[], dict[str, Any]] = _Once(self._ask_daemon)
         self.environments: Callable[[], list[Environment]] = _Once(self._look_at_environments)
 
     @property
@@ -142,6 +144,17 @@ class Facts:
         self._tell("asking the driver")
         return gpu.ask(self.machine, self._driver_probe)
 
+    def _ask_daemon(self) -> dict[str, Any]:
+        """Its status; empty: it does not run, or does not answer (`watchdogs` says why)."""
+        from watchdog_app.protocol.client import Client
+
+        try:
+            with Client.connect(paths.socket_path(self.machine.env), timeout_s=5.0) as daemon:
+                status = daemon.call("status")
+        except WatchdogError:
+            return {}
+        return status if isinstance(status, dict) else {}
+
     def _read_memory(self) -> HostMemory | None:
         machine = self.machine
         reader = HostReader(machine.path("/proc"), machine.path("/dev", "shm"))
@@ -163,7 +176,7 @@ class Facts:
             found.setdefault(key, environment)
         if machine.fast:
             return list(found.values())
-        if self.expects_gpu and self.driver().hung_in:
+        if self.expects_gpu and self.driver().hangs:
             reason = "the driver does not answer, and an import would hang with it"
             return [environments.not_imported(one, reason) for one in found.values()]
         memory = self.memory()

@@ -242,9 +242,11 @@ def _limited(group: CgroupMemory, limit: int, inside: list[str]) -> Finding:
         group.high_bytes is not None and group.high_bytes < group.limit_bytes
     )
     tight = limit - used < 0.15 * limit
+    # Kills of long ago in a group that is nearly empty by now are told, and warn of nothing.
+    deadly = group.oom_kills and used >= 0.25 * limit
     return Finding(
         "memory.group",
-        Severity.WARNING if tight or group.oom_kills or limit < 2 * GIB else Severity.INFO,
+        Severity.WARNING if tight or deadly or limit < 2 * GIB else Severity.INFO,
         f"The control group {name} limits {shown} to {format_bytes(limit)}; "
         f"{format_bytes(used)} is used.",
         "Beyond it the group is slowed until it hardly moves (memory.high)."

@@ -1,10 +1,11 @@
 """
 Asks the driver library about every card, in a process of its own.
 
-    python -m watchdog_app.doctor.nvml_probe
+    python -m watchdog_app.doctor.nvml_probe [INDEX]
 
-Prints one JSON object a line: `{"calling": NAME}` before each call, so that whoever
-reads it knows which one hung or crashed, then `{"system": ...}` and `{"card": ...}`.
+Prints one JSON object a line: `{"calling": NAME, "card": INDEX}` before each call, so that
+whoever reads it knows which one hung or crashed, then `{"system": ...}` and `{"card": ...}`.
+With an index that card alone is asked: the others of a driver that hangs on one.
 Never ends the library: that can crash under a call that hangs.
 """
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from watchdog_app import vendored
@@ -27,14 +28,16 @@ def say(**values: object) -> None:
     print(json.dumps(values), flush=True)
 
 
-def main() -> int:
-    """Ask, print, end without any clean-up."""
+def main(argv: Sequence[str] = ()) -> int:
+    """Ask, print, end without any clean-up; `argv` names the one card to be asked."""
     say(calling="import pynvml")
     vendored.use()
     import pynvml
 
+    at: int | None = None  # the card that is being asked
+
     def ask(name: str, *arguments: object) -> Any:
-        say(calling=name)
+        say(calling=name, card=at)
         return getattr(pynvml, name)(*arguments)
 
     def value(call: Callable[[], Any]) -> Any:
@@ -59,7 +62,8 @@ def main() -> int:
         "count": value(lambda: ask("nvmlDeviceGetCount")),
     }
     say(system=system)
-    for index in range(system["count"] or 0):
+    for index in [int(word) for word in argv] or range(system["count"] or 0):
+        at = index
         try:
             handle = ask("nvmlDeviceGetHandleByIndex", index)
             # Of a card that is lost the handle may still be given out: ask it something.
@@ -82,7 +86,8 @@ def _card(
     def get(name: str, *arguments: object) -> Any:
         return value(lambda: ask(name, handle, *arguments))
 
-    memory = get("nvmlDeviceGetMemoryInfo")
+    # As the daemon asks: what hangs there must hang here.
+    memory = get("nvmlDeviceGetMemoryInfo", nvml.nvmlMemory_v2) or get("nvmlDeviceGetMemoryInfo")
     found: dict[str, Any] = {
         "name": get("nvmlDeviceGetName"),
         "uuid": get("nvmlDeviceGetUUID"),
@@ -148,6 +153,6 @@ def _jsonable(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    status = main()
+    status = main(sys.argv[1:])
     sys.stdout.flush()
     os._exit(status)

@@ -1,0 +1,73 @@
+"""
+What the daemon knows of the cards: open incidents, and cards that it cannot read.
+
+It has watched for longer than one look takes: a card that answers now may have
+reported a fault a minute ago.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from watchdog_app.doctor.facts import Facts
+from watchdog_app.doctor.finding import Finding, Severity
+
+_SEVERITIES = {
+    "hold": Severity.ERROR,
+    "rescue": Severity.ERROR,
+    "warn": Severity.WARNING,
+}
+_STATES = {
+    "lost": ("is lost to the driver", Severity.ERROR),
+    "needs_reset": ("needs a reset before it works again", Severity.ERROR),
+    "silent": ("does not answer", Severity.ERROR),
+    "unreadable": ("answers with errors", Severity.WARNING),
+}
+
+
+def cards(facts: Facts) -> Iterator[tuple[str, Finding]]:
+    """Each card of which the daemon knows something bad: its UUID, and the finding."""
+    status = facts.daemon()
+    told = set()
+    for incident in _objects(status, "incidents"):
+        if incident.get("ceiling") != "gpu_health":
+            continue
+        subject = str(incident.get("subject"))
+        told.add(subject)
+        advice = incident.get("advice")
+        names = [str(one.get("name")) for one in _objects(incident, "culprits")]
+        yield (
+            subject,
+            Finding(
+                "driver.incident",
+                _SEVERITIES.get(str(incident.get("stage")), Severity.INFO),
+                f"The daemon has an open incident on {incident.get('label')}: "
+                f"{incident.get('why')}.",
+                "A training there has failed by it, or may fail.",
+                " ".join(map(str, advice)) if isinstance(advice, list) else "",
+                ("watchdog status",),
+                (f"hit: {', '.join(names)}",) if names else (),
+            ),
+        )
+    for card in _objects(status, "gpus"):
+        uuid, state = str(card.get("uuid")), _STATES.get(str(card.get("state")))
+        if state is None or uuid in told or card.get("parent_uuid") in told:
+            continue
+        yield (
+            uuid,
+            Finding(
+                "driver.incident",
+                state[1],
+                f"The daemon says that GPU {card.get('index')} ({card.get('name')}) {state[0]}.",
+                "A training there has failed by it, or stands still.",
+                "See what the daemon and the driver say.",
+                ("watchdog status", "sudo dmesg | grep -iE 'nvrm|xid' | tail"),
+            ),
+        )
+
+
+def _objects(of: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    """The objects of a list that a daemon of any version has sent."""
+    found = of.get(key)
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
