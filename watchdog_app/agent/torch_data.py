@@ -17,6 +17,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -31,6 +32,7 @@ COUNTED = (
     "what the loop counts by itself (a `break` under `enumerate` counts from 0 again: compare "
     "rescue.step_number)"
 )
+UNSEEN = "the place in data that is not read through rescue.data()"
 LAZY = (
     "the order of data that draws global random numbers while it is read (give it a generator of "
     "its own)"
@@ -104,7 +106,7 @@ class Passes:
     @property
     def lost(self) -> list[str]:
         """What a resume would not bring back of the order of the data, in words."""
-        return list(self._lost)
+        return list(self._lost) if self._latest or self._recorded else [UNSEEN, *self._lost]
 
     @property
     def begun(self) -> bool:
@@ -142,7 +144,8 @@ class Passes:
                 continue
             dataset, loader = last.ref(), None
             if not last.finished and _keeps_place(dataset):
-                with self._guard:  # without it the batches are drawn again
+                # Some have the methods and no state; without it the batches are drawn again.
+                with suppress(Exception):
                     state = dataset.state_dict()
                     loader = torch_values.encode(state, f"data/{place}", tensors)
             places[place] = _Recorded(
@@ -259,14 +262,14 @@ class Passes:
     def _hand_out(self, dataset: Any, now: _Pass, iterator: Iterator[Any]) -> Iterator[Any]:
         looks = _LOOKS if _reads_here(dataset) else 0
         while True:
-            before = torch_random.take() if looks and now.drawn else None
+            before = self._random_now() if looks and now.drawn else None
             try:
                 item = next(iterator)
             except StopIteration:
                 break
             if before is not None:
                 looks -= 1
-                if before != torch_random.take():
+                if before != self._random_now():
                     self._lost[LAZY] = None
                     looks = 0
             now.drawn += 1
@@ -281,6 +284,11 @@ class Passes:
             self._lost[PERSISTENT] = None
             if getattr(dataset, "_iterator", None) is None:
                 iter(dataset)
+
+    def _random_now(self) -> dict[str, Any] | None:
+        with self._guard:
+            return torch_random.take()
+        return None
 
     def _note(self, now: _Pass) -> None:
         with self._guard:
