@@ -128,10 +128,16 @@ def test_a_service_without_buttons_gets_none(desktop):
     desktop.daemon.start()
     screen = desktop.screen("silent")
     desktop.companion()
+    actions = [
+        {"key": "checkpoint", "label": "Save now", "command": "watchdog checkpoint train.ipynb"},
+        {"key": "show", "label": "Show", "command": "watchdog top"},
+    ]
 
-    desktop.daemon.tell(notice())
+    desktop.daemon.tell(notice(actions=actions))
 
-    assert {} == screen.wait("RAM full")["buttons"]
+    shown = screen.wait("RAM full")
+    assert {} == shown["buttons"]
+    assert shown["body"].endswith("\nwatchdog checkpoint train.ipynb")
 
 
 @pytest.mark.parametrize(

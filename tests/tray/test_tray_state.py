@@ -13,6 +13,7 @@ from watchdog_app.tray.state import (
     FILL_STEPS,
     NO_DAEMON,
     Mark,
+    Outlook,
     Picture,
     fill_step,
     nearest,
@@ -187,6 +188,17 @@ def test_without_a_daemon_the_menu_offers_to_start_it():
     wishes = [entry.wish.do for entry in entries if entry.wish is not None]
     assert [Do.START_DAEMON, Do.LIVE_VIEW, Do.START_AT_LOGIN, Do.SETTINGS, Do.QUIT] == wishes
     assert "The daemon is not running" == entries[0].label
+
+
+def test_a_daemon_that_hangs_is_not_offered_to_be_started():
+    """It runs; starting it would say so and change nothing."""
+    hangs = Outlook(
+        NO_DAEMON.picture, "The daemon cannot be reached", "no answer in 5 s", hot=False
+    )
+
+    entries = menu(None, hangs, now_unix_s=0.0)
+
+    assert Do.START_DAEMON not in {entry.wish.do for entry in entries if entry.wish}
 
 
 def test_exactly_one_entry_is_what_a_left_click_does():

@@ -170,7 +170,7 @@ class SessionBus:
                 pause_s = _FIRST_PAUSE_S
                 await self._serve(bus)
             except Exception as error:  # refused, no socket, no address, cut off: one meaning
-                self.problem = f"{type(error).__name__}: {error}" if str(error) else repr(error)
+                self.problem = _reason(error)
             finally:
                 self._bus = None
                 self._tried.set()
@@ -289,6 +289,12 @@ def address() -> str | None:
         return None
     runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
     return f"unix:path={runtime}/bus" if os.path.exists(f"{runtime}/bus") else None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return f"{type(error).__name__}: {error}" if str(error) else repr(error)
 
 
 def _to_bus(member: str, signature: str, body: list[Any]) -> Message:

@@ -108,7 +108,7 @@ def menu(
     entries = [Entry("headline", outlook.headline, headline, enabled=danger)]
     if outlook.detail:
         entries.append(Entry("detail", outlook.detail, enabled=False))
-    if status is None:
+    if status is None and not outlook.detail:  # one that hangs cannot be started
         entries.append(Entry("start", "Start the daemon", Wish(Do.START_DAEMON)))
     entries.append(Entry("line-tasks"))
     if status is not None:

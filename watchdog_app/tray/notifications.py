@@ -36,6 +36,7 @@ _ICONS = {"low": "dialog-information", "normal": "dialog-warning", "critical": "
 _BY_ITSELF = -1  # the service decides how long it stays; critical ones stay until they are closed
 _UNKNOWN = "org.freedesktop.DBus.Error.ServiceUnknown"
 
+_DOES_SOMETHING = frozenset(("checkpoint", "pause", "resume"))
 KEYS = ("checkpoint", "pause", "resume", "snooze", "show")  # buttons that we know what to do for
 
 
@@ -116,7 +117,8 @@ class Notifications(Part):
             (known,) = await self.session.call(NAME, PATH, "GetCapabilities")
             self._capabilities = frozenset(known)
         urgency = str(notice.get("urgency") or "normal")
-        body = labels.plain_block(notice.get("body"))
+        has_buttons = "actions" in self._capabilities
+        body = labels.plain_block(notice.get("body") if has_buttons else told_to_type(notice))
         if "body-markup" in self._capabilities:
             body = html.escape(body, quote=False)
         hints = {
@@ -130,7 +132,7 @@ class Notifications(Part):
             _ICONS.get(urgency, "dialog-warning"),
             labels.plain(notice.get("title"), 200),
             body,
-            buttons(notice) if "actions" in self._capabilities else [],
+            buttons(notice) if has_buttons else [],
             hints,
             _BY_ITSELF,
         ]
@@ -164,6 +166,17 @@ def buttons(notice: Json) -> list[str]:
         if isinstance(action, dict) and action.get("key") in KEYS:
             found += [str(action["key"]), labels.plain(action.get("label") or action["key"], 40)]
     return found
+
+
+def told_to_type(notice: Json) -> str:
+    """The text and, for a service without buttons, what does the same in a terminal."""
+    lines = [str(notice.get("body") or "")]
+    actions = notice.get("actions")
+    for action in actions if isinstance(actions, list) else ():
+        command = action.get("command") if isinstance(action, dict) else None
+        if isinstance(command, str) and command and action.get("key") in _DOES_SOMETHING:
+            lines += [command] if command not in lines[0] else []
+    return "\n".join(lines)
 
 
 def _why(error: CallFailed) -> str:

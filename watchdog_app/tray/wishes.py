@@ -9,7 +9,7 @@ import threading
 import time
 
 from watchdog_app import paths
-from watchdog_app.errors import WatchdogError
+from watchdog_app.errors import ProtocolError, WatchdogError
 from watchdog_app.tray import labels, launching
 from watchdog_app.tray.link import ask
 from watchdog_app.tray.menu_model import Do, Target, Wish
@@ -97,6 +97,10 @@ class Wishes:
             if said is not None:
                 title, body, urgency = said
                 self._tell(self._notice(wish, about, title, body, urgency))
+        except ProtocolError as error:  # it may hang, and go on with what it was asked for
+            text = f"{error} What was asked for may still be done: look before you ask again."
+            title = _with_name("No answer from the daemon", wish.task)
+            self._tell(self._notice(wish, about, title, text, "normal"))
         except WatchdogError as error:
             title = _with_name(_TITLES[wish.do], wish.task)
             self._tell(self._notice(wish, about, title, str(error), "normal"))
