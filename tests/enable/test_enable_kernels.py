@@ -9,7 +9,7 @@ import sys
 import sysconfig
 
 import pytest
-from kernel import kernel
+from real_kernel import kernel
 
 from watchdog_app.enable import startup
 
