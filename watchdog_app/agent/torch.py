@@ -317,6 +317,7 @@ class Rescue:
     def _position(self, tensors: Tensors) -> dict[str, Any]:
         return {
             "epoch": self.epoch,
+            "batch": self._passes.batch,
             "passes": self._passes.position(tensors),
             # Without a pass nobody would say when the loop is back at its place.
             "at_epoch": self._at_epoch if self._passes.begun else None,
