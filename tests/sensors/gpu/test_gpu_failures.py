@@ -138,10 +138,22 @@ def test_the_fault_stays_between_two_tries(stub, ticker):
     stub.reset_calls()
 
     def tried_again(look):
-        assert ["gpu.driver"] == sources(look)
+        assert ["gpu.driver.updated"] == sources(look)
         return stub.calls().get("nvmlInitWithFlags", 0) >= 2
 
     watch.until(tried_again, step_s=0.1)
+
+
+def test_an_update_underneath_is_the_one_story_when_the_reader_has_to_begin_anew(stub, ticker):
+    """The card that took the reader down is silent, and is no second fault beside the cause."""
+    watch = ticker(stub)
+    watch.reading()
+    stub.fail("nvmlInitWithFlags", VERSION_MISMATCH)
+    stub.fail("nvmlDeviceGetTemperature", CRASH, card=1)
+
+    look = watch.until(lambda look: "gpu.driver.updated" in sources(look), step_s=0.2)
+
+    assert ["gpu.driver.updated"] == sources(look)
 
 
 def test_a_driver_updated_underneath_is_said_while_its_jobs_go_on(stub, ticker, root, tmp_path):
@@ -158,7 +170,7 @@ def test_a_driver_updated_underneath_is_said_while_its_jobs_go_on(stub, ticker, 
     watch.now += 61
     look = watch.reading()
 
-    assert ["gpu.driver"] == sources(look)
+    assert ["gpu.driver.updated"] == sources(look)
     assert "library 575.51.02, loaded module 570.124.06" in look.faults[0].message
     assert "still watched" in look.faults[0].message
     assert "modprobe -r" in look.faults[0].remedy
@@ -252,6 +264,26 @@ def test_a_call_that_hangs_or_crashes_hides_no_other_card(stub, ticker, how):
     assert () == look.faults
 
 
+def test_a_card_that_was_left_out_is_silent_until_it_is_read_and_never_lost(ticker, tmp_path):
+    """Nobody has asked it for a minute: it is neither gone nor well until it answers."""
+    stub = DriverStub(tmp_path, cards=4)
+    watch = ticker(stub)
+    watch.reading()
+    for card in (1, 2):
+        stub.fail_all(HANG, card)
+    watch.until(lambda look: states(look).count(GpuState.SILENT) == 2, step_s=0.1)
+    stub.heal()
+    seen = []
+
+    def well(look):
+        seen.extend((gpu.state, gpu.memory_used_bytes is None) for gpu in look.gpus)
+        return states(look) == [GpuState.OK] * 4
+
+    watch.until(well, step_s=1.0)
+
+    assert {(GpuState.OK, False), (GpuState.SILENT, True)} == set(seen)
+
+
 @pytest.mark.parametrize("function", ["nvmlInitWithFlags", "nvmlDeviceGetCount_v2"])
 @pytest.mark.parametrize("how", [HANG, CRASH])
 def test_a_driver_that_hangs_or_crashes_as_a_whole_costs_the_figures(stub, ticker, function, how):
@@ -336,8 +368,8 @@ def test_a_card_given_to_another_driver_is_no_loss(stub, ticker, root):
     assert () == look.faults
 
 
-def test_a_library_that_is_removed_is_an_absence_once_its_reader_is_gone(stub, ticker):
-    """Who has it loaded goes on with it."""
+def test_a_library_that_is_removed_is_a_fault_once_its_reader_is_gone(stub, ticker):
+    """Who has it loaded goes on with it; cards that were there are not forgotten in silence."""
     watch = ticker(stub, find_library=lambda env, root: _if_there(stub))
     watch.reading()
     stub.uninstall()
@@ -347,7 +379,12 @@ def test_a_library_that_is_removed_is_an_absence_once_its_reader_is_gone(stub, t
     os.kill(watch.watch.reader_pid, signal.SIGKILL)
 
     look = watch.until(lambda look: look.absent is not None, step_s=0.1)
-    assert ((), ()) == (look.gpus, look.faults)
+    assert ((), ["gpu.driver"]) == (look.gpus, sources(look))
+    assert "library is gone" in look.faults[0].message
+    stub.install()
+    watch.now += 61
+    look = watch.until(lambda look: len(look.gpus) == 2, step_s=0.1)
+    assert () == look.faults
 
 
 @pytest.mark.parametrize("what", ["raise ImportError('no pynvml here')", "1/0"])

@@ -14,14 +14,15 @@ from watchdog_app.sensors.gpu.driver import (
 )
 
 DRIVER = "gpu.driver"
+UPDATED = "gpu.driver.updated"  # library and loaded module are of different versions
 READER = "gpu.reader"
 
 BY_SOMEBODY = (-15, -9)  # SIGTERM, SIGKILL
 _MEANS = "Graphics cards are not watched; everything else is."
 RELOAD = (
-    "Restart the machine; or end every program that uses a GPU, this daemon included, and reload "
-    "the driver: sudo modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia && "
-    "sudo modprobe nvidia"
+    "Restart the machine once trainings have saved; or end every program that uses a GPU, this "
+    "daemon included (watchdog stop), and reload the driver: "
+    "sudo modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia"
 )
 _LOOK = "See what the driver says: sudo dmesg | grep NVRM. If GPU programs fail too, restart."
 
@@ -35,7 +36,20 @@ def mismatch(library: str | None, module: str | None, *, reading: bool) -> Fault
         else f"GPU jobs that run go on, new ones fail. {_MEANS}"
     )
     return Fault(
-        DRIVER, f"The NVIDIA driver was updated under the running system{versions}. {means}", RELOAD
+        UPDATED,
+        f"The NVIDIA driver was updated under the running system{versions}. {means}",
+        RELOAD,
+    )
+
+
+def vanished() -> Fault:
+    """Cards were read, and the driver's library is no longer there."""
+    return Fault(
+        DRIVER,
+        "The NVIDIA driver's library is gone: it was removed, or is being updated. New GPU jobs "
+        f"fail. {_MEANS}",
+        "If an update of the driver is under way, let it end; else install the driver again as a "
+        "whole. Then restart the machine once trainings have saved. To see more: watchdog doctor",
     )
 
 
@@ -148,7 +162,7 @@ def card(gpu: Gpu) -> Fault | None:
             source,
             f"{what} needs a reset before it works again. Other GPUs go on.",
             f"End every program on it, this daemon included (watchdog stop), then: "
-            f"sudo nvidia-smi --gpu-reset -i {gpu.index}",
+            f"sudo nvidia-smi --gpu-reset -i {gpu.index}; watchdog start",
         )
     if gpu.state is GpuState.SILENT:
         return Fault(source, f"{what} does not answer: its figures are missing.", _LOOK)

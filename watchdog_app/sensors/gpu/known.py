@@ -42,6 +42,9 @@ class KnownCards:
         self._gpus: dict[str, Gpu] = {}
         self._coming: dict[str, Gpu] = {}
         self._missing_since: dict[str, float] = {}
+        # Cards that the last reading left out on purpose, and how they are shown until they are
+        # read again.
+        self._left_out: dict[str, GpuState] = {}
         self._lists: dict[str, _Listed] = {}
         self.read_mono_s: float | None = None
         self.computing = 0
@@ -60,6 +63,11 @@ class KnownCards:
         """
         moved = self._moved_mono_s
         return bool(self.computing) or (moved is not None and now_mono_s - moved <= _MOVED_S)
+
+    @property
+    def any(self) -> bool:
+        """A card has been seen."""
+        return bool(self._gpus)
 
     @property
     def any_broken(self) -> bool:
@@ -101,13 +109,31 @@ class KnownCards:
         # Shown at once: the cards behind it may take the driver down.
         self._gpus[gpu.uuid] = gpu
         self._missing_since.pop(gpu.uuid, None)
+        self._left_out.pop(gpu.uuid, None)
 
-    def end(self, asked_mono_s: float, computing: int) -> None:
-        """The reading is complete; its figures were true after `asked_mono_s`."""
+    def end(
+        self,
+        asked_mono_s: float,
+        computing: int,
+        left_out: Callable[[int], GpuState | None] = lambda _: None,
+    ) -> None:
+        """
+        The reading is complete.
+
+        Args:
+            asked_mono_s: its figures were true after that.
+            computing: how many processes compute.
+            left_out: by index how a card counts of which nobody asked; None: it was asked.
+        """
         self.read_mono_s = asked_mono_s
         self.computing = computing
         for uuid in self._gpus.keys() - self._coming.keys():
-            self._missing_since.setdefault(uuid, asked_mono_s)
+            state = left_out(self._gpus[uuid].index)
+            if state is None:
+                self._missing_since.setdefault(uuid, asked_mono_s)
+                self._left_out.pop(uuid, None)
+            else:
+                self._left_out[uuid] = state
         self._coming = {}
 
     def look(
@@ -148,8 +174,13 @@ class KnownCards:
                     del self._gpus[uuid]
                     self._lists.pop(uuid, None)
                     self._missing_since.pop(uuid)
+                    self._left_out.pop(uuid, None)
                     continue
                 shown.append(_without_figures(gpu, GpuState.LOST, _MISSING))
+            elif gpu.state is GpuState.OK and uuid in self._left_out:
+                state = self._left_out[uuid]
+                why = _AVOIDED if state is GpuState.SILENT else _LEFT_ALONE
+                shown.append(_without_figures(gpu, state, why))
             elif gpu.state is GpuState.OK and old:
                 state, why = (GpuState.SILENT, _SILENT) if ill else (GpuState.OK, _LEFT_ALONE)
                 shown.append(_without_figures(gpu, state, why))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from watchdog_app.core.hardware import GpuState
 from watchdog_app.core.records import Fault
 from watchdog_app.sensors.gpu import answer, faults
 from watchdog_app.sensors.gpu.child import ReaderChild, reader_env
@@ -61,6 +62,8 @@ class Link:
         self._retries = 0
         self._well_mono_s: float | None = None
         self._avoid: dict[int, _Avoided] = {}
+        self._skipped: frozenset[int] = frozenset()  # of the last request
+        self._awake: frozenset[int] | None = None  # likewise; None: all are
         self._failed: dict[str, Any] | None = None  # the reader's own word
         self._fault: Fault | None = None
         self.versions: dict[str, Any] = {}
@@ -96,6 +99,16 @@ class Link:
     def avoided(self, now_mono_s: float) -> frozenset[int]:
         """Indices of the cards that are not asked about for now."""
         return frozenset(i for i, each in self._avoid.items() if now_mono_s < each.until_mono_s)
+
+    def left_out(self, index: int) -> GpuState | None:
+        """
+        How a card counts of which the last request did not ask; None: it was asked.
+
+        Nothing can be said of such a card: not that it is well, nor that it is gone.
+        """
+        if index in self._skipped:
+            return GpuState.SILENT
+        return GpuState.OK if self._awake is not None and index not in self._awake else None
 
     def failure(self, library: str | None, module: str | None) -> Fault | None:
         """What is wrong with the driver or the reader; None: nothing."""
@@ -160,6 +173,8 @@ class Link:
             request["skip"] = sorted(avoided)
         if awake is not None:
             request["awake"] = list(awake)
+        self._skipped = avoided
+        self._awake = None if awake is None else frozenset(index for index, _ in awake)
         self._child.ask(request)
         self._waiting = True
         self._looks = 0

@@ -96,6 +96,7 @@ class GpuWatch:
         self._log = None if kernel_log is None else KernelLog(kernel_log)
         self._xids = Xids()
         self._mismatch_unix_s: float | None = None
+        self._vanished = False  # cards were read, and the driver's library is gone since
 
     def read(self, now_mono_s: float, busy: bool = False) -> GpuLook:
         """
@@ -108,8 +109,11 @@ class GpuWatch:
         self._look_around(now_mono_s)
         if self._library is None and not self._link.running:
             self._link.forget()
+            self._vanished = self._vanished or self._known.any
             self._known = KnownCards(self._foreign)
-            return GpuLook(absent=self._absence())
+            gone = (faults.vanished(),) if self._vanished else ()
+            return GpuLook(absent=self._absence(), faults=gone)
+        self._vanished = False
         self._collect(now_mono_s)
         self._read_log(now_mono_s)
         self._on_bus = self._pci.look()
@@ -187,7 +191,8 @@ class GpuWatch:
         if "card" in message:
             self._known.take(message["card"], now_mono_s)
         elif "end" in message:
-            self._known.end(self._link.asked_mono_s or now_mono_s, int(message["computing"]))
+            asked_mono_s = self._link.asked_mono_s or now_mono_s
+            self._known.end(asked_mono_s, int(message["computing"]), self._link.left_out)
             self._repose.seen(now_mono_s, self._known.in_use)
         elif "xids" in message:
             for uuid, code in message["xids"]:
@@ -225,10 +230,13 @@ class GpuWatch:
             for gpu in gpus
         )
         said = list(self._faults(now_unix_s))
+        updated = any(fault.source == faults.UPDATED for fault in said)
         for gpu in gpus:
             fault = faults.card(gpu)
             # Of a driver that is silent as a whole one word is enough.
-            if fault is not None and (gpu.state is not GpuState.SILENT or gpu.index in avoided):
+            if fault is not None and (
+                gpu.state is not GpuState.SILENT or (gpu.index in avoided and not updated)
+            ):
                 said.append(fault)
         current = self._known.current(now_mono_s, fresh_s) and (
             not gpus or any(gpu.state is not GpuState.ASLEEP for gpu in gpus)
