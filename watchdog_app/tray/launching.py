@@ -116,7 +116,7 @@ def edit(path: str) -> None:
     except WatchdogError:
         if sys.platform in ("win32", "darwin"):
             raise
-        in_terminal([*_editor(os.environ), path])
+        in_terminal([*_editor(os.environ, path), path])
 
 
 def start_daemon() -> None:
@@ -144,7 +144,7 @@ def _terminals(env: Mapping[str, str]) -> list[list[str]]:
     return found
 
 
-def _editor(env: Mapping[str, str]) -> list[str]:
+def _editor(env: Mapping[str, str], path: str) -> list[str]:
     for name in ("VISUAL", "EDITOR"):
         words = env.get(name, "").split()
         if words and shutil.which(words[0]):
@@ -152,7 +152,7 @@ def _editor(env: Mapping[str, str]) -> list[str]:
     for editor in _EDITORS:
         if shutil.which(editor):
             return [editor]
-    raise WatchdogError("No editor was found. Set EDITOR, or open the file yourself.")
+    raise WatchdogError(f"No editor was found. Set EDITOR, or open it yourself: {path}")
 
 
 def _open(path: str) -> None:
