@@ -626,3 +626,109 @@ def test_machines_without_cards_and_batteries_are_not_concerned():
     assert () == world.result.incidents
     assert [] == world.log
     assert 24 * GIB == card(0).memory_total_bytes
+
+
+# One cause, one voice
+
+
+def test_who_had_left_a_card_is_not_named_in_its_loss():
+    """Two on a card, one leaves and goes on elsewhere; it has lost nothing 12 s later."""
+    world = CardWorld()
+    world.on(0, world.program(100, "left.py"), world.program(200, "stays.py"))
+    world.run(10)
+    world.on(0, 200)
+    world.run(12)
+
+    world.set(0, state=GpuState.LOST, processes=(), xids=(XidEvent(79, WALL_S + world.now),))
+    world.run(3)
+
+    assert "GPU 0 is lost: stays.py" == world.notices[0].title
+    assert "left.py" not in world.notices[0].body
+
+
+def test_a_card_that_came_back_takes_the_fault_that_took_it_with_it():
+    """A reset cures the Xid as well: closed, well again, and no second alarm."""
+    world = two_trainings()
+    world.set(1, state=GpuState.LOST, processes=(), xids=(XidEvent(79, WALL_S + world.now),))
+    world.run(50)
+
+    world.set(1, state=GpuState.OK)
+    world.run(120)
+
+    assert ["critical", "low"] == [each.urgency for each in world.notices]
+    assert [] == list(world.result.incidents)
+
+
+def test_a_faulty_kernel_is_not_told_as_lost_work_while_the_card_goes_on():
+    """Xid 13 is the program's own: nobody has said yet that its state is gone."""
+    world = two_trainings()
+
+    world.set(0, xids=(XidEvent(13, WALL_S + world.now),))
+    world.run(3)
+
+    (notice,) = world.notices
+    assert "may end with an error" in notice.body
+    assert "is lost" not in notice.body
+
+
+def updated(world: CardWorld) -> Fault:
+    return Fault(
+        "gpu.driver.updated",
+        "The NVIDIA driver was updated under the running system. New jobs fail.",
+        "Restart the machine once trainings have saved.",
+    )
+
+
+def test_an_update_underneath_is_one_notice_with_the_cure_and_no_card_is_blamed():
+    """Silent cards follow from it; when it is over the driver answers again, and once."""
+    world = two_trainings()
+    world.faults = (updated(world),)
+    for index in (0, 1):
+        world.set(index, state=GpuState.SILENT, processes=())
+    world.run(60)
+
+    (notice,) = world.notices
+    assert "The graphics driver was updated under the running system" == notice.title
+    assert "Restart the machine once trainings have saved." in notice.body
+    assert ["driver"] == [each.ceiling.subject for each in world.result.incidents]
+
+    world.faults = ()
+    for index in (0, 1):
+        world.set(index, state=GpuState.OK)
+    world.run(30)
+    assert ["The graphics driver is well again"] == [each.title for each in world.notices[1:]]
+
+
+def test_cards_that_are_silent_together_are_one_notice():
+    """The driver hangs, not four cards at once; parts of a card are as their card is."""
+    world = CardWorld(cards=4)
+    for index in range(4):
+        world.on(index, world.program(100 + index, f"job{index}.py"))
+    part = replace(card(0), uuid="MIG-0", parent_uuid=world.gpus[0].uuid)
+    world.gpus.append(part)
+    world.run(5)
+
+    for index in range(5):
+        world.set(index, state=GpuState.SILENT, processes=())
+    world.run(60)
+
+    (notice,) = world.notices
+    assert "The graphics driver has failed: job0.py" == notice.title
+    assert "none of the cards" in notice.body
+
+
+def test_a_card_that_is_gone_from_the_readings_is_never_called_well():
+    """The driver vanishes under a card that did not answer: no all-clear for what is unseen."""
+    world = two_trainings()
+    world.set(0, state=GpuState.SILENT, processes=())
+    world.run(30)
+    assert ["GPU 0 does not answer: left.ipynb"] == [each.title for each in world.notices]
+
+    world.gpus = []
+    world.faults = (Fault("gpu.driver", "The driver's library is gone.", "Install it again."),)
+    world.run(60)
+
+    assert 2 == len(world.notices)
+    assert "library is gone" in world.notices[1].body
+    assert "Install it again." in world.notices[1].body
+    assert not [each.title for each in world.notices if "well again" in each.title]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from watchdog_app.core import clock_events, devices, xid
-from watchdog_app.core.conditions import gpu_label
 from watchdog_app.core.hardware import Gpu, GpuState, Hardware
 from watchdog_app.core.plain_text import plain
 from watchdog_app.core.records import AgentView, Task
+from watchdog_app.core.trouble import gpu_label
 from watchdog_app.units import format_bytes
 
 _STATES = {

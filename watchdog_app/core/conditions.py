@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum, StrEnum
-from typing import NamedTuple
 
 from watchdog_app.core import xid
 from watchdog_app.core.hardware import Gpu, GpuState, XidEvent
 from watchdog_app.core.outlook import CeilingKey, CeilingKind
 from watchdog_app.core.plain_text import plain
-from watchdog_app.core.records import Fault, ProcessKey, Snapshot, Task
+from watchdog_app.core.records import Fault, Snapshot, Task
+from watchdog_app.core.trouble import Condition, Holder, Severity, Trouble, condition
 
-_REMEMBERED_S = 60.0  # who was on a card so long before it failed was on it
+# A pid that the driver names in a fault is looked up among those of so long ago.
+_REMEMBERED_S = 60.0
+# Who was on a card so long before it failed was on it: a program that its fault has ended may be
+# gone before the fault is read. The driver is asked every 5 s who is there: no less than that.
+_LATELY_S = 5.5
 _SILENT_S = 20.0  # a driver that is busy answers late
 _UNREADABLE_S = 60.0
 _UNREAD_S = 60.0  # nobody has read the cards for so long
@@ -33,57 +36,6 @@ _MOST_CODES = 4
 _MOST_XIDS = 16  # a card
 
 
-class Severity(IntEnum):
-    """How much it matters."""
-
-    INFO = 0  # good to know
-    WARNING = 1
-    CRITICAL = 2  # work is lost or stands still
-
-
-class Trouble(StrEnum):
-    """What is wrong."""
-
-    LOST = "lost"
-    NEEDS_RESET = "needs_reset"
-    XID = "xid"
-    RECOVERY = "recovery"
-    ECC = "ecc"
-    REMAP_FAILED = "remap_failed"
-    REMAP_PENDING = "remap_pending"
-    SILENT = "silent"
-    UNREADABLE = "unreadable"
-    DRIVER = "driver"
-    # Something brakes; `core.slowdowns` finds these.
-    HEAT = "heat"
-    POWER_BRAKE = "power_brake"
-    HARDWARE_SLOWDOWN = "hardware_slowdown"
-    POWER_CAP = "power_cap"
-    CPU_HEAT = "cpu_heat"
-    UNPLUGGED = "unplugged"
-
-
-class Holder(NamedTuple):
-    """A task that was on a card."""
-
-    key: ProcessKey
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """One thing that is wrong now."""
-
-    trouble: Trouble
-    key: CeilingKey  # conditions with one key are one incident
-    label: str  # "GPU 0 (NVIDIA H100)"
-    severity: Severity
-    text: str  # what is the case: a clause without a point
-    cure: str  # what to do: a sentence
-    tasks: tuple[Holder, ...] = ()  # whom it hits
-    fatal: bool = False  # these have lost what they held on the card
-
-
 @dataclass(slots=True)
 class _Card:
     """What is remembered of one card."""
@@ -92,6 +44,7 @@ class _Card:
     state_since_mono_s: float
     well_mono_s: float  # when it was last read without a fault
     holders: dict[int, tuple[Holder, float]] = field(default_factory=dict)  # by pid; seen when
+    repaired_mono_s: float = float("-inf")  # when it last came back after it was lost
     missing: int = 0  # readings without it
     hit: tuple[Holder, ...] = ()  # who was on it when it failed
     ecc_low: int | None = None
@@ -110,7 +63,8 @@ class CardConditions:
     def observe(self, snapshot: Snapshot, tasks: Sequence[Task]) -> tuple[Condition, ...]:
         """What is wrong now, in the order of the cards."""
         hardware, now = snapshot.hardware, snapshot.mono_s
-        if not hardware.gpus and not self._cards:
+        updated = next((each for each in snapshot.faults if each.source == _UPDATED), None)
+        if not hardware.gpus and not self._cards and updated is None:
             return ()
         read = hardware.gpus_mono_s
         if read is None or read != self._read_mono_s:
@@ -122,13 +76,22 @@ class CardConditions:
         }
         found: list[Condition] = []
         gone: list[_Card] = []
+        cause = _of_driver(self._cards.values(), now, unread, faults)
+        if cause is not None:
+            found.append(cause)
         for card in self._cards.values():
+            if cause is not None and (card.missing or card.gpu.state in _UNANSWERED):
+                continue  # it follows from that
+            if card.gpu.parent_uuid is not None and not card.missing:
+                whole = self._cards.get(card.gpu.parent_uuid)
+                if whole is not None and whole.gpu.state not in _WORKING:
+                    continue  # a part is as its card is
             if card.missing:
                 # A reader that is started anew has nothing to say for a moment.
                 if card.missing >= _GONE_READINGS and now - card.state_since_mono_s >= _ABSENT_S:
                     gone.append(card)
             else:
-                found += self._of_card(card, now, unread, faults)
+                found += self._of_card(card, now, unread and cause is None, faults)
         found += _of_gone(gone, bool(hardware.gpus), next(iter(faults.values()), None))
         return tuple(found)
 
@@ -148,7 +111,10 @@ class CardConditions:
             if card.gpu.state is not gpu.state or card.missing:
                 card.state_since_mono_s = now
             card.missing = 0
-            if gpu.state is GpuState.OK:
+            if card.gpu.state in _BROKEN and gpu.state not in _BROKEN:
+                card.repaired_mono_s = now
+            # A card without figures (its reader begins anew) says nothing of who is on it.
+            if gpu.state is GpuState.OK and hardware.gpus_mono_s is not None:
                 card.well_mono_s = now
             listed = (gpu, *(part for part in hardware.gpus if part.parent_uuid == gpu.uuid))
             self._remember(card, listed, owners, now)
@@ -206,7 +172,9 @@ class CardConditions:
                 continue  # what it is about shows in other figures, or needs nobody
             _note(card, now, event)
         card.noted = frozenset((event.code, event.at_unix_s) for event in gpu.xids)
-        card.xids = [each for each in card.xids if now - each[0] <= _XID_S]
+        # What is older than its coming back has been mended with it.
+        since = max(now - _XID_S, card.repaired_mono_s)
+        card.xids = [each for each in card.xids if each[0] >= since]
 
     # What it means
 
@@ -217,7 +185,7 @@ class CardConditions:
         since = now - card.state_since_mono_s
         codes = [event.code for _, event, _ in card.xids]
         if gpu.state is GpuState.LOST:
-            yield _condition(
+            yield condition(
                 Trouble.LOST, gpu, Severity.CRITICAL, _described(codes) or "it has fallen off the "
                 "bus: the driver cannot reach it any more",
                 xid.remedy(xid.Cure.MACHINE, gpu.index), card.hit, fatal=True,
@@ -227,7 +195,7 @@ class CardConditions:
             text = "it does not work until it is reset"
             if codes:
                 text += f"; {_described(codes)}"
-            yield _condition(
+            yield condition(
                 Trouble.NEEDS_RESET, gpu, Severity.CRITICAL, text,
                 xid.remedy(xid.Cure.RESET, gpu.index), card.hit, fatal=True,
             )  # fmt: skip
@@ -237,13 +205,13 @@ class CardConditions:
         ):
             known = faults.get(f"gpu.{gpu.index}")
             fault = None if known is None else known.remedy
-            yield _condition(
+            yield condition(
                 Trouble.SILENT, gpu, Severity.WARNING, "its driver does not answer; what is on it "
                 "may stand still", fault or "Look at `sudo dmesg | grep -i nvrm`. If the trainings "
                 "on it stand still, end them and start the machine again.", _lately(card),
             )  # fmt: skip
         elif gpu.state is GpuState.UNREADABLE and since >= _UNREADABLE_S:
-            yield _condition(
+            yield condition(
                 Trouble.UNREADABLE, gpu, Severity.INFO, "its driver answers with errors: "
                 + (plain(gpu.notes[0], 120) if gpu.notes else "it cannot be watched"),
                 "See whether nvidia-smi can read it; else start the machine again.", (),
@@ -252,7 +220,7 @@ class CardConditions:
         yield from self._of_memory(card)
         if gpu.recovery_action is not None:
             cure = xid.recovery(gpu.recovery_action, gpu.index)
-            yield _condition(
+            yield condition(
                 Trouble.RECOVERY, gpu, Severity.WARNING,
                 f"the driver asks for a recovery: {plain(gpu.recovery_action).replace('_', ' ')}",
                 cure, _lately(card),
@@ -266,7 +234,7 @@ class CardConditions:
         hit = _unique(holder for _, _, holders in card.xids for holder in holders)
         codes = [event.code for _, event, _ in card.xids]
         if not known:
-            yield _condition(
+            yield condition(
                 Trouble.XID, gpu, Severity.INFO, f"{_described(codes)}: not in our table",
                 "Look it up in NVIDIA's catalogue of Xid errors; `sudo dmesg` has the whole line.",
                 hit,
@@ -274,7 +242,7 @@ class CardConditions:
             return
         cure = max((meaning.cure for meaning in known), key=list(xid.Cure).index)
         severity = Severity.WARNING if cure is xid.Cure.PROGRAM else Severity.CRITICAL
-        yield _condition(
+        yield condition(
             Trouble.XID,
             gpu,
             severity,
@@ -287,27 +255,66 @@ class CardConditions:
     def _of_memory(self, card: _Card) -> Iterator[Condition]:
         gpu, here = card.gpu, _lately(card)
         if gpu.remap_failed:
-            yield _condition(
+            yield condition(
                 Trouble.REMAP_FAILED, gpu, Severity.WARNING, "a faulty row of its memory could "
                 "not be replaced", "Its memory wears out: have the card tested and replaced. "
                 "Until then check results that come from it.", here,
             )  # fmt: skip
         if card.ecc_grew is not None:
             number = card.ecc_grew[1]
-            yield _condition(
+            yield condition(
                 Trouble.ECC, gpu, Severity.WARNING,
                 f"{number} memory error{'s' if number > 1 else ''} that could not be corrected",
                 "Values on the card may be damaged: go back to a rescue from before. "
                 + xid.remedy(xid.Cure.RESET, gpu.index), here,
             )  # fmt: skip
         if gpu.remap_pending:
-            yield _condition(
+            yield condition(
                 Trouble.REMAP_PENDING, gpu, Severity.INFO, "a faulty row of its memory is replaced "
                 "at the next reset", "When its trainings have ended: " + xid.reset(gpu.index), here,
             )  # fmt: skip
 
 
 _BROKEN = frozenset((GpuState.LOST, GpuState.NEEDS_RESET))
+_WORKING = frozenset((GpuState.OK, GpuState.ASLEEP))
+_UNANSWERED = frozenset((GpuState.SILENT, GpuState.UNREADABLE))
+_UPDATED = "gpu.driver.updated"  # source of the fault that says so
+_DRIVER = "gpu.driver"
+
+
+def _of_driver(
+    cards: Iterable[_Card], now: float, unread: bool, faults: Mapping[str, Fault]
+) -> Condition | None:
+    """One cause for all cards: an update underneath, or a driver that answers about none."""
+    key, label = CeilingKey(CeilingKind.GPU_HEALTH, "driver"), "the graphics driver"
+    updated = faults.get(_UPDATED)
+    if updated is not None:
+        # The jobs that run go on: it hits nobody yet.
+        text, cure = plain(updated.message, 300).rstrip("."), plain(updated.remedy or "", 300)
+        return Condition(Trouble.UPDATED, key, label, Severity.WARNING, text, cure)
+    here = [
+        card
+        for card in cards
+        if not card.missing and card.gpu.parent_uuid is None
+        and card.gpu.state is not GpuState.ASLEEP
+    ]  # fmt: skip
+    silent = [card for card in here if card.gpu.state is GpuState.SILENT]
+    late = any(now - card.state_since_mono_s >= _SILENT_S for card in silent)
+    fault = faults.get(_DRIVER)
+    if not here or not (unread or (late and len(silent) == len(here))):
+        return None
+    if fault is None and len(here) < 2:
+        return None  # that one is told by its name
+    text = "it answers about none of the cards; what is on them may stand still"
+    cure = (
+        "Look at `sudo dmesg | grep -i nvrm`. If the trainings stand still, end them and start "
+        "the machine again."
+    )
+    if fault is not None:
+        text = plain(fault.message, 200).rstrip(".")
+        cure = plain(fault.remedy, 300) if fault.remedy else cure
+    hit = _unique(holder for card in here for holder in _lately(card))
+    return Condition(Trouble.DRIVER, key, label, Severity.WARNING, text, cure, hit)
 
 
 def _of_gone(gone: Sequence[_Card], others_there: bool, fault: Fault | None) -> Iterator[Condition]:
@@ -325,29 +332,10 @@ def _of_gone(gone: Sequence[_Card], others_there: bool, fault: Fault | None) -> 
     for card in gone:
         gpu = card.gpu
         if card.hit:
-            yield _condition(
+            yield condition(
                 Trouble.LOST, gpu, Severity.CRITICAL, "it is no longer there",
                 xid.remedy(xid.Cure.MACHINE, gpu.index), card.hit, fatal=True,
             )  # fmt: skip
-
-
-def gpu_label(gpu: Gpu) -> str:
-    """`GPU 0 (NVIDIA H100)`: as a person tells the cards apart."""
-    part = ", MIG" if gpu.parent_uuid is not None else ""
-    return f"GPU {gpu.index} ({plain(gpu.name, 40)}{part})"
-
-
-def _condition(  # noqa: PLR0917 - the fields of a record, in its order
-    trouble: Trouble,
-    gpu: Gpu,
-    severity: Severity,
-    text: str,
-    cure: str,
-    hit: tuple[Holder, ...] = (),
-    fatal: bool = False,
-) -> Condition:
-    key = CeilingKey(CeilingKind.GPU_HEALTH, gpu.uuid)
-    return Condition(trouble, key, gpu_label(gpu), severity, text, cure, hit, fatal)
 
 
 def _hit_by(event: XidEvent, card: _Card) -> tuple[Holder, ...]:
@@ -385,7 +373,7 @@ def _gravity(code: int) -> int:
 def _lately(card: _Card) -> tuple[Holder, ...]:
     """Who is on it, or was when it was last well."""
     return _unique(
-        holder for holder, at in card.holders.values() if card.well_mono_s - at <= _REMEMBERED_S
+        holder for holder, at in card.holders.values() if card.well_mono_s - at <= _LATELY_S
     )
 
 

@@ -61,7 +61,14 @@ def _struck(facts: Facts) -> Iterator[str]:
         yield f"With it: {others}" + (f" and {more:.0f} more." if more else ".")
     if not facts.number("fatal"):
         return
-    yield f"{facts.name} was on it: what it held there is lost, and cannot be saved any more."
+    if facts.number("card_works"):
+        # The card goes on; of the program nobody has said more than that it was hit.
+        yield (
+            f"{facts.name} was on it, and may end with an error of CUDA's at its next step; the "
+            "card itself goes on."
+        )
+    else:
+        yield f"{facts.name} was on it: what it held there is lost, and cannot be saved any more."
     age = facts.number("rescue_age_s")
     if facts.rescue is not None:
         when = "" if age is None else f", saved {phrases.ago(age)}"
@@ -83,6 +90,7 @@ _FAULTS = {
     "silent": "does not answer",
     "unreadable": "cannot be watched",
     "driver": "has failed",
+    "updated": "was updated under the running system",
     "heat": "is clocked down for heat",
     "power_brake": "is held back by the power supply",
     "hardware_slowdown": "is slowed down by its power supply",

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from watchdog_app.core.conditions import CardConditions, Condition, Holder, Severity, Trouble
+from watchdog_app.core.conditions import CardConditions
 from watchdog_app.core.culprits import Attribution
-from watchdog_app.core.hardware import UNKNOWN_CARD
+from watchdog_app.core.hardware import UNKNOWN_CARD, GpuState
 from watchdog_app.core.incidents import IncidentState, Told
 from watchdog_app.core.outlook import (
     CeilingKey,
@@ -33,6 +33,7 @@ from watchdog_app.core.rules import allowed
 from watchdog_app.core.settings import Settings
 from watchdog_app.core.slowdowns import UNPLUGGED, Slowdowns
 from watchdog_app.core.telling import Topic
+from watchdog_app.core.trouble import Condition, Holder, Severity, Trouble
 from watchdog_app.core.usage import Usage
 
 _STAGES = {
@@ -47,7 +48,9 @@ _MOST_HIT = 8
 _MOST_ADVICE = 3
 _LOST = (Trouble.LOST, Trouble.NEEDS_RESET)
 # What is over when it is over: the rest was an event, and is closed in silence.
-_STANDING = frozenset((Trouble.LOST, Trouble.NEEDS_RESET, Trouble.SILENT, Trouble.DRIVER))
+_STANDING = frozenset(
+    (Trouble.LOST, Trouble.NEEDS_RESET, Trouble.SILENT, Trouble.DRIVER, Trouble.UPDATED)
+)
 
 
 def is_condition(key: CeilingKey) -> bool:
@@ -284,6 +287,7 @@ class Health:
             "trouble": first.trouble.value,
             "label": first.label,
             "fatal": int(first.fatal),
+            "card_works": int(first.trouble is Trouble.XID and first.severity < Severity.CRITICAL),
             "name": whom.name or None,
             "others": ", ".join(each.name for each in hit[:3]) or None,
             "more": max(0, len(hit) - 3),
@@ -310,9 +314,21 @@ class Health:
             return None
         if not switches.protecting or not _may_tell(key, None, switches):
             return None
+        if not _answers(key, snapshot):
+            return None  # it is gone from the readings: nobody knows whether it is well
         reason = f"{incident.label} answers again"
         evidence: Evidence = {"topic": Topic.OVER.value, "label": incident.label}
         return _decision(incident, snapshot, (new_id(), _NOBODY), reason, evidence)
+
+
+def _answers(key: CeilingKey, snapshot: Snapshot) -> bool:
+    """Whether this card answers now; of the driver: whether it answers about any."""
+    if key.kind is not CeilingKind.GPU_HEALTH:
+        return True
+    return any(
+        gpu.state in (GpuState.OK, GpuState.ASLEEP) and key.subject in (gpu.uuid, "driver")
+        for gpu in snapshot.hardware.gpus
+    )
 
 
 _NOBODY = Holder(ProcessKey(0, 0), "")

@@ -1,0 +1,84 @@
+"""What can be wrong with a card, its driver, or what feeds and cools it: the records of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import NamedTuple
+
+from watchdog_app.core.hardware import Gpu
+from watchdog_app.core.outlook import CeilingKey, CeilingKind
+from watchdog_app.core.plain_text import plain
+from watchdog_app.core.records import ProcessKey
+
+
+class Severity(IntEnum):
+    """How much it matters."""
+
+    INFO = 0  # good to know
+    WARNING = 1
+    CRITICAL = 2  # work is lost or stands still
+
+
+class Trouble(StrEnum):
+    """What is wrong."""
+
+    LOST = "lost"
+    NEEDS_RESET = "needs_reset"
+    XID = "xid"
+    RECOVERY = "recovery"
+    ECC = "ecc"
+    REMAP_FAILED = "remap_failed"
+    REMAP_PENDING = "remap_pending"
+    SILENT = "silent"
+    UNREADABLE = "unreadable"
+    DRIVER = "driver"
+    UPDATED = "updated"  # the driver, under the running system
+    # Something brakes; `core.slowdowns` finds these.
+    HEAT = "heat"
+    POWER_BRAKE = "power_brake"
+    HARDWARE_SLOWDOWN = "hardware_slowdown"
+    POWER_CAP = "power_cap"
+    CPU_HEAT = "cpu_heat"
+    UNPLUGGED = "unplugged"
+
+
+class Holder(NamedTuple):
+    """A task that was on a card."""
+
+    key: ProcessKey
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One thing that is wrong now."""
+
+    trouble: Trouble
+    key: CeilingKey  # conditions with one key are one incident
+    label: str  # "GPU 0 (NVIDIA H100)"
+    severity: Severity
+    text: str  # what is the case: a clause without a point
+    cure: str  # what to do: a sentence
+    tasks: tuple[Holder, ...] = ()  # whom it hits
+    fatal: bool = False  # these have lost what they held on the card
+
+
+def gpu_label(gpu: Gpu) -> str:
+    """`GPU 0 (NVIDIA H100)`: as a person tells the cards apart."""
+    part = ", MIG" if gpu.parent_uuid is not None else ""
+    return f"GPU {gpu.index} ({plain(gpu.name, 40)}{part})"
+
+
+def condition(  # noqa: PLR0917 - the fields of a record, in its order
+    trouble: Trouble,
+    gpu: Gpu,
+    severity: Severity,
+    text: str,
+    cure: str,
+    hit: tuple[Holder, ...] = (),
+    fatal: bool = False,
+) -> Condition:
+    """What is wrong with one card."""
+    key = CeilingKey(CeilingKind.GPU_HEALTH, gpu.uuid)
+    return Condition(trouble, key, gpu_label(gpu), severity, text, cure, hit, fatal)
