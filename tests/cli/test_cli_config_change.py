@@ -172,6 +172,44 @@ def test_what_is_typed_becomes_what_the_key_accepts(key, words, value):
 # The command
 
 
+def test_times_and_sizes_are_told_with_their_units(file, watchdog):
+    """Beside the plain number that the file takes; JSON has the number alone."""
+    shown = watchdog("config", "show").stdout
+    settings = json.loads(watchdog("config", "show", "--json").stdout)["settings"]
+
+    assert "1209600.0 (14 d)" in shown
+    assert "67108864 (64.0 MiB)" in shown
+    assert 120.0 == next(one["value"] for one in settings if one["key"] == "stages.warn_s")
+
+
+def test_a_program_for_notices_that_is_not_there_is_warned_of(file, watchdog):
+    """It is set all the same: it may be installed next."""
+    done = watchdog("config", "set", "notify.command", "--no-reload", "--", "/nonexistent/prog")
+    good = watchdog("config", "set", "notify.command", "--no-reload", "--", sys.executable)
+
+    assert 0 == done.returncode
+    assert "no program /nonexistent/prog" in done.stderr
+    assert "" == good.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["config", "chekc"], "did you mean check?"),
+        (["protect", "of"], "did you mean off?"),
+        (["config", "rule", "lst"], "did you mean list?"),
+        (["tray", "--theme", "drak"], "did you mean dark?"),
+        (["snooze", "--for", "3d"], "at most 1 d"),
+    ],
+)
+def test_a_slip_is_met_with_what_was_meant(watchdog, words, expected):
+    """Words of a choice as well as options; a limit in words."""
+    done = watchdog(*words)
+
+    assert (2, "") == (done.returncode, done.stdout)
+    assert expected in done.stderr
+
+
 def test_set_get_unset(file, watchdog):
     """What is set is in force, and the default afterwards."""
     assert "120.0\n" == watchdog("config", "get", "stages.warn_s").stdout
@@ -179,7 +217,7 @@ def test_set_get_unset(file, watchdog):
     done = watchdog("config", "set", "stages.warn_s", "5m")
 
     assert (0, "") == (done.returncode, done.stderr)
-    assert "stages.warn_s is 300.0 now" in done.stdout
+    assert "stages.warn_s is 300.0 (5 min) now" in done.stdout
     assert "watchdog start" in done.stdout
     assert 300.0 == load(str(file))[0].stages.warn_s
     assert "300.0\n" == watchdog("config", "get", "stages.warn_s").stdout

@@ -120,6 +120,24 @@ def test_a_file_of_somebody_else_is_refused_and_one_changed_since_is_left(env, l
     assert "mine again" == foreign.read_text()
 
 
+def test_what_was_left_is_named_again_until_it_is_gone(ledger, tmp_path):
+    """A second uninstall does not forget it, and one put back as it was is removed."""
+    state = str(tmp_path / "again/desktop.json")
+    path = tmp_path / "entry"
+    Ledger(state).place([Placement(str(path), b"ours")])
+    path.write_text("changed")
+
+    first, second = Ledger(state).take_away(), Ledger(state).take_away()
+    left = Ledger(state).left
+    path.write_text("ours")
+    third = Ledger(state).take_away()
+
+    assert [str(path)] == first.kept == second.kept == list(left)
+    assert [str(path)] == third.removed
+    assert not path.exists()
+    assert not (tmp_path / "again").exists()
+
+
 def test_with_force_a_file_of_somebody_else_is_set_aside_and_comes_back(ledger, tmp_path):
     """Also a link of a dotfiles manager's, and with it what it leads to."""
     kept, link, plain = tmp_path / "dotfiles", tmp_path / "link", tmp_path / "plain"
@@ -501,6 +519,8 @@ def test_the_commands_place_and_take_away(tmp_path):
     env["SHELL"] = "/usr/bin/zsh"  # which looks nowhere in a home by itself
     again = watchdog("install-desktop")
     assert "0 files placed" in again
+    assert "--login" not in again
+    assert "at every login, as before" in again
     assert f"fpath+=({home}/.local/share/zsh/site-functions)" in again
     assert f"{len(placed)} files removed" in watchdog("uninstall-desktop")
     assert "Nothing was placed" in watchdog("uninstall-desktop")

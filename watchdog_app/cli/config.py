@@ -28,7 +28,7 @@ it is written, comments and order of the file are kept, and a running daemon tak
 EPILOG = """\
 examples:
   watchdog config
-  watchdog config get stages.warn_s
+  watchdog config get stages.warn_s          on a terminal with its unit, in a pipe bare
   watchdog config set stages.warn_s 5m
   watchdog config set notify.quiet_hours 22:00-07:00
   watchdog config set notify.command -- page-me --phone 123
@@ -158,6 +158,24 @@ def literal(value: Any) -> str:
     return json.dumps(value, ensure_ascii=True)
 
 
+def spoken(key: str, value: Any) -> str:
+    """A value as TOML, with what it means where that is a time or a size: `120.0 (2 min)`."""
+    text = literal(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return text
+    if key.endswith("_bytes"):
+        from watchdog_app.units import format_bytes
+
+        return f"{text} ({format_bytes(value)})"
+    if key.endswith("_s"):
+        # In the largest unit that needs no fraction, as the documentation has them.
+        for unit, unit_s in (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0)):
+            if value >= unit_s and value % unit_s == 0:
+                return f"{text} ({value / unit_s:g} {unit})"
+        return f"{text} ({value:g} s)"
+    return text
+
+
 def _table(settings: list[Json], where: str, args: argparse.Namespace) -> list[str]:
     appearance = look(args.color)
     rows = [["SETTING", "VALUE", "FROM"]]
@@ -166,7 +184,7 @@ def _table(settings: list[Json], where: str, args: argparse.Namespace) -> list[s
         if isinstance(value, dict):
             shown = ", ".join(f"{key} = {literal(item)}" for key, item in value.items())
         else:
-            shown = literal(value)
+            shown = spoken(str(one["key"]), value)
         source = "the file" if one["source"] == where else plain(one["source"])
         rows.append([str(one["key"]), plain(shown), source])
     head, *lines = Grid(rows, set(), gives_way=1, gap=2).lines(columns_of(), appearance.ellipsis)
@@ -197,8 +215,8 @@ def differences(settings: list[Json], running: list[Json] | None) -> list[str]:
     here = {str(one["key"]): one["value"] for one in settings}
     there = {str(one.get("key")): one.get("value") for one in running}
     lines = [
-        f"  {plain(key)}: {plain(literal(there.get(key)))} instead of "
-        f"{plain(literal(here.get(key)))}"
+        f"  {plain(key)}: {plain(spoken(key, there.get(key)))} instead of "
+        f"{plain(spoken(key, here.get(key)))}"
         for key in dict.fromkeys([*here, *there])
         if here.get(key) != there.get(key)
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from watchdog_app.cli.text import plain
 from watchdog_app.errors import EXIT_OK, UsageError, WatchdogError
 
@@ -128,6 +130,8 @@ def carry_out(args: argparse.Namespace, where: str) -> int:
         return EXIT_OK
     editing.write(where, after, before)
     print(f"{plain(done)}, in {plain(where)}.")
+    if args.verb == "set" and args.key == "notify.command":
+        _warn_of_missing_program(after, where)
     _tell(where, args)
     return EXIT_OK
 
@@ -143,16 +147,32 @@ def _known(key: str) -> str:
 
 def _shown(text: str, where: str, key: str) -> str:
     """The value of a key by a file's text; raises ConfigError where that holds a mistake."""
-    from watchdog_app.cli.config import literal
+    from watchdog_app.cli.config import spoken
     from watchdog_app.config import describe, loads
 
-    return literal(
-        next(one["value"] for one in describe(*loads(text, where, {})) if one["key"] == key)
+    return spoken(
+        key, next(one["value"] for one in describe(*loads(text, where, {})) if one["key"] == key)
     )
 
 
+def _warn_of_missing_program(text: str, where: str) -> None:
+    """A command that is not there shows nobody anything; it may still come, so it is set."""
+    import shutil
+
+    from watchdog_app.config import loads
+
+    command = loads(text, where, {})[0].notify.command
+    if command and shutil.which(command[0]) is None:
+        print(
+            f"watchdog: there is no program {plain(command[0])} that could be run: no notice "
+            "reaches you by it until there is. The daemon searches it in the PATH that it was "
+            "started with; a full path is surest.",
+            file=sys.stderr,
+        )
+
+
 def _get(args: argparse.Namespace) -> int:
-    from watchdog_app.cli.config import literal
+    from watchdog_app.cli.config import literal, spoken
     from watchdog_app.config import describe, load
 
     key = _known(args.key)
@@ -163,8 +183,9 @@ def _get(args: argparse.Namespace) -> int:
         print(dumps(found))
     else:
         value = found["value"]
-        # Bare, for scripts; a list as it stands in the file.
-        print(plain(value) if isinstance(value, str) else literal(value))
+        # Bare, for scripts; a list as it stands in the file. A person is told the unit, too.
+        shown = spoken(key, value) if sys.stdout.isatty() else literal(value)
+        print(plain(value) if isinstance(value, str) else shown)
     return EXIT_OK
 
 

@@ -75,6 +75,8 @@ def run(args: argparse.Namespace) -> int:
         for unit, way in login.enable(UNITS).items():
             print(f"{unit.removesuffix('.service')} starts at login, by {way.value}.")
         print("Start both now: watchdog start; watchdog tray &")
+    elif all(login.way(unit) is not None for unit in UNITS):
+        print("Daemon and tray icon start at every login, as before.")
     else:
         print("Start at every login: watchdog install-desktop --login")
     if wanted and os.path.basename(os.environ.get("SHELL", "")) == "zsh":

@@ -53,6 +53,7 @@ class Parser(argparse.ArgumentParser):
             near = get_close_matches(word, known, n=1, cutoff=0.6)
             if word.startswith("-") and near:
                 message = f"there is no option {word}; did you mean {near[0]}?"
+        message += _nearest_choice(message)
         from watchdog_app.cli.text import plain
 
         self.print_usage(sys.stderr)
@@ -108,6 +109,21 @@ def positive_integer(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
     return int(text)
+
+
+def _nearest_choice(message: str) -> str:
+    """What was meant, where argparse says `invalid choice: 'chekc' (choose from 'check', ...)`."""
+    import re
+
+    found = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+    if found is None:
+        return ""
+    from difflib import get_close_matches
+
+    # In quotes up to Python 3.11, without from 3.12 on.
+    known = [word.strip().strip("'") for word in found[2].split(",")]
+    near = get_close_matches(found[1].lower(), known, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _sentence(text: str) -> str:

@@ -26,12 +26,11 @@ examples:
 exit codes: 0 done, 1 failure, 2 usage, 3 daemon not running"""
 
 _DEFAULT_S = 900.0
+_MOST_S = 86400.0  # of the protocol
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What and for how long."""
-    from watchdog_app.cli.parser import positive_duration
-
     parser.add_argument(
         "task",
         nargs="?",
@@ -41,12 +40,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--for",
         dest="for_s",
-        type=positive_duration,
+        type=_time,
         metavar="TIME",
         help="how long, such as 30m or 2h (default: 15m; a day at most)",
     )
     parser.add_argument("--end", action="store_true", help="hold them back no longer")
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+
+
+def _time(text: str) -> float:
+    """What the daemon takes: more than nothing, and a day at most."""
+    import argparse
+
+    from watchdog_app.cli.parser import positive_duration
+
+    seconds = positive_duration(text)
+    if seconds > _MOST_S:
+        raise argparse.ArgumentTypeError("at most 1 d; say it again when that is over")
+    return seconds
 
 
 def run(args: argparse.Namespace) -> int:

@@ -28,7 +28,8 @@ examples:
 
 Start it at every login: the menu of the icon, or watchdog install-desktop --login
 
-exit codes: 0 ended, or it runs already in this session; 1 failure, 2 usage"""
+exit codes: 0 ended, or it runs already in this session; 1 failure, 2 usage,
+  3 with --once: daemon not running"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -130,26 +131,26 @@ class _Login:
         self._program = program
 
     def state(self) -> bool | None:
-        """Whether the companion starts at login."""
+        """Whether daemon and companion both start at login."""
         from watchdog_app.cli.install_desktop import open_ledger
-        from watchdog_app.desktop.login import LoginStart
+        from watchdog_app.desktop.login import UNITS, LoginStart
 
         try:
-            return LoginStart(os.environ, self._program, open_ledger()).way() is not None
+            start = LoginStart(os.environ, self._program, open_ledger())
+            return all(start.way(unit) is not None for unit in UNITS)
         except WatchdogError:
             return None  # a damaged list of what was placed: `install-desktop` says what to do
 
     def set(self, on: bool) -> None:
-        """Switch it, for the companion alone."""
+        """Switch it for both: an icon without its daemon protects nobody."""
         from watchdog_app.cli.install_desktop import open_ledger
         from watchdog_app.desktop.login import LoginStart
-        from watchdog_app.desktop.placements import TRAY_UNIT
 
         start = LoginStart(os.environ, self._program, open_ledger())
         if on:
-            start.enable([TRAY_UNIT])
+            start.enable()
         else:
-            start.disable([TRAY_UNIT])
+            start.disable()
 
 
 def _login() -> Login | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from watchdog_app.errors import EXIT_OK
+from watchdog_app.errors import EXIT_FAILURE, EXIT_OK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,13 +14,14 @@ NAME = "uninstall-desktop"
 HELP = "take watchdog out of this user's menus and login"
 DESCRIPTION = """\
 Remove every file that `watchdog install-desktop` and "Start at login" placed, and the folders
-that were made for them. A file that you changed since is left, and named. Configuration,
-journal and rescues stay; a daemon that runs goes on until `watchdog stop`."""
+that were made for them. A file that you changed since is left, and named each time until you
+remove it. Configuration, journal and rescues stay; a daemon that runs goes on until
+`watchdog stop`."""
 EPILOG = """\
 examples:
   watchdog uninstall-desktop && pipx uninstall watchdog-app
 
-exit codes: 0 nothing of it is left, 1 failure, 2 usage"""
+exit codes: 0 nothing of it is left, 1 failure or a file that you changed is left, 2 usage"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,11 +35,11 @@ def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - every command has th
     from watchdog_app.desktop.login import LoginStart
 
     ledger = open_ledger()
-    if not ledger.files and not ledger.enabled:
+    if not (ledger.files or ledger.enabled or ledger.left):
         ledger.take_away()
         print("Nothing was placed for this user.")
         return EXIT_OK
-    before = len(ledger.files)
+    before = len({*ledger.files, *ledger.left})
     login = LoginStart(os.environ, "watchdog", ledger)
     login.undo()
     report = ledger.take_away()
@@ -46,4 +47,7 @@ def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - every command has th
     print(f"{before - len(report.kept)} files removed.")
     for path in report.kept:
         print(f"Left, because it was changed since: {plain(path)}")
+    if report.kept:
+        print("Remove what is left by hand, if you do not want to keep it.")
+        return EXIT_FAILURE
     return EXIT_OK

@@ -59,6 +59,7 @@ class Ledger:
         self._folders: list[str] = []
         self._set_aside: dict[str, str] = {}
         self._enabled: list[str] = []
+        self._left: dict[str, str] = {}
         self._read()
 
     @property
@@ -70,6 +71,11 @@ class Ledger:
     def enabled(self) -> tuple[str, ...]:
         """Units that were not enabled before we enabled them."""
         return tuple(self._enabled)
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """Paths that were left when all was taken away, because somebody had changed them."""
+        return tuple(self._left)
 
     def note_enabled(self, unit: str, on: bool) -> None:
         """
@@ -118,8 +124,10 @@ class Ledger:
         """
         Remove what we placed, and the folders that we made and that are empty again.
 
+        What was changed is left, and is tried again the next time that everything goes.
+
         Args:
-            paths: only these; None: everything, the ledger itself included.
+            paths: only these; None: everything, and where nothing is left the ledger itself.
             even_changed: those that somebody changed since as well.
 
         Raises:
@@ -128,11 +136,18 @@ class Ledger:
         report = Report()
         if paths is not None and not set(paths) & self._files.keys():
             return report
+        if paths is None:
+            self._files = {**self._left, **self._files}
+            self._left.clear()
         try:
             for path in list(self._files) if paths is None else list(paths):
                 if path in self._files:
                     self._take(path, report, even_changed)
-            if paths is None:
+            if paths is None and self._left:
+                self._enabled.clear()
+                self._remove_folders()
+                self._write()
+            elif paths is None:
                 with suppress(FileNotFoundError):
                     os.unlink(self._path)
                 self._enabled.clear()
@@ -164,6 +179,7 @@ class Ledger:
             self._set_aside[path] = aside
         # Written down first: what a crash leaves behind can be taken away all the same.
         self._files[path] = digest(wanted.content)
+        self._left.pop(path, None)
         self._write()
         if self._set_aside.get(path) == aside and not os.path.lexists(aside):
             os.rename(path, aside)
@@ -177,6 +193,7 @@ class Ledger:
         content = None if linked else read_plain(path)
         if linked or (content is not None and digest(content) != expected and not even_changed):
             report.kept.append(path)
+            self._left[path] = expected
         else:
             if content is not None:
                 os.unlink(path)
@@ -184,7 +201,7 @@ class Ledger:
             aside = self._set_aside.get(path, "")
             if aside and os.path.lexists(aside):
                 os.rename(aside, path)
-        self._set_aside.pop(path, None)
+            self._set_aside.pop(path, None)
         del self._files[path]
 
     def _refuse_foreign(self, wanted: Placement) -> None:
@@ -225,6 +242,8 @@ class Ledger:
             aside = value.get("set_aside", {})
             self._set_aside = {str(path): str(where) for path, where in aside.items()}
             self._enabled = [str(unit) for unit in value.get("enabled", [])]
+            left = value.get("left", {})
+            self._left = {str(path): str(sum_) for path, sum_ in left.items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise WatchdogError(
                 f"{self._path} is damaged: what was placed is not known. Remove "
@@ -241,6 +260,7 @@ class Ledger:
             "folders": self._folders,
             "set_aside": self._set_aside,
             "enabled": self._enabled,
+            "left": self._left,
         }
         write_whole(self._path, (dumps(value, indent=1) + "\n").encode())
 
