@@ -99,3 +99,8 @@ def test_a_ratio_is_full_only_when_it_is(text, value):
 def test_ages(text, seconds):
     """How long ago, in whole seconds; a clock that was set back is now."""
     assert text == figures.age(seconds)
+
+
+def test_an_end_within_the_second_has_no_range():
+    """`<1 s (<1-<1 s)` tells nobody anything."""
+    assert "<1 s" == figures.eta({"eta_s": 0.2, "eta_low_s": 0.1, "eta_high_s": 0.6})

@@ -383,3 +383,24 @@ def test_notices_that_reached_nobody_are_told():
 
     assert "! 2 notices could not be shown: no desktop was found. What they said:" in text_of(deaf)
     assert "could not be shown" not in text_of(status())
+
+
+def test_an_end_within_seconds_is_in_the_headline_before_it_is_certain():
+    """The line of the card says 7 s: the headline must not say that all is well."""
+    soon = ceiling("gpu_memory", "GPU 0 memory (RTX)", 20 * GIB, 24 * GIB)
+    soon |= {"eta_s": 7.0, "eta_low_s": 5.0, "eta_high_s": 9.0, "stage": "ok"}
+
+    first = text_of(status(ceilings=[soon])).splitlines()[0]
+
+    assert first.startswith("WATCH: GPU 0 memory (RTX), full in 7 s (5-9 s)")
+
+
+def test_a_card_that_is_full_and_steady_is_named_in_the_headline():
+    """TensorFlow takes all by default: no alarm, and no silence either."""
+    full = ceiling("gpu_memory", "GPU 0 memory (RTX)", 23.9 * GIB, 24 * GIB)
+
+    first = text_of(status(ceilings=[full])).splitlines()[0]
+
+    assert (
+        "OK: nothing is about to run out; GPU 0 memory (RTX) is all but full, and steady." == first
+    )

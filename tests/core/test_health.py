@@ -732,3 +732,39 @@ def test_a_card_that_is_gone_from_the_readings_is_never_called_well():
     assert "library is gone" in world.notices[1].body
     assert "Install it again." in world.notices[1].body
     assert not [each.title for each in world.notices if "well again" in each.title]
+
+
+def test_explain_says_of_a_task_on_a_lost_card_that_it_has_lost_its_work():
+    """Not that nothing points to an end."""
+    world = two_trainings()
+    world.set(1, state=GpuState.LOST, processes=())
+    result = world.run(3).result
+    assert result is not None
+
+    (left, right) = (
+        explain.about_task(
+            task,
+            result.tasks.get(task.key),
+            None,
+            readings=world.readings,
+            assessments=result.assessments,
+            incidents=result.incidents,
+            now_unix_s=WALL_S + world.now,
+        )
+        for task in world.tasks()
+    )
+
+    assert "What it held there is lost" in right
+    assert "Nothing that it does points to an end" not in right
+    assert "lost" not in left
+
+
+def test_a_reset_is_advised_in_a_sentence_that_can_be_copied_and_lets_our_reader_go():
+    """The command stands apart from the words, and begins with our own end."""
+    world = two_trainings()
+
+    world.set(0, xids=(XidEvent(48, WALL_S + world.now),))
+    world.run(3)
+
+    command = "`watchdog stop; sudo nvidia-smi --gpu-reset -i 0; watchdog start`. If that fails"
+    assert command in world.notices[0].body

@@ -96,7 +96,7 @@ def eta(process: dict[str, Any], *, compact: bool = False) -> str:
     if median is None:
         return NONE if low is None else f">{_joined(_time(low), compact)}"
     middle = _joined(_time(median), compact)
-    if low is None:
+    if low is None or (high is not None and high < 1):
         return middle
     # The range is rounded outwards: it never promises more than was forecast.
     from_, to = _time(low, math.floor), None if high is None else _time(high, math.ceil)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 # What is broken, or brakes, has no end that a stage could be told by.
+_SOON_S = 120.0
+_BRIMFUL = 0.98  # of a card's memory
+_FILLS = ("ram", "ram_swap", "cgroup", "shm", "gpu_memory", "gpu_allocator")
 _EYES = ("gpu", "hardware", "machine", "engine")  # sources of errors that blind us
 SEVERITIES = {"ok": "OVER", "watch": "NOTE", "warn": "WARNING", "rescue": "CRITICAL"}
 
@@ -54,10 +57,15 @@ def verdict(status: Json, now_unix_s: float) -> str:
         return "UNKNOWN: the daemon has not measured yet."
     if stage_rank(worst) < stage_rank("warn") and (unwatched := _unwatched(status)):
         return f"WARNING: {unwatched}"
+    if stage_rank(worst) < stage_rank("warn"):
+        soon = _soon(status)
+        if soon is not None:
+            what = plain(soon.get("label") or soon.get("kind") or "?")
+            return f"WATCH: {what}, {figures.end(soon)} if it goes on; that is not certain yet."
     if stage_rank(worst) == 0:
-        return "OK: nothing is about to run out."
+        return f"OK: nothing is about to run out{_brimful(status)}."
     if worst == "watch" and all(map(is_condition, _in_stage(status, worst))):
-        return "OK: nothing is about to run out; see the notes."
+        return f"OK: nothing is about to run out{_brimful(status)}; see the notes."
     if worst == "watch":
         return "OK: something grows and is watched closely; it is no danger yet."
     near = _nearest(status, worst)
@@ -70,6 +78,27 @@ def verdict(status: Json, now_unix_s: float) -> str:
     if when == figures.NONE:
         return f"{text} is close to its limit."
     return f"{text}, {figures.end({'kind': near.get('ceiling'), **near})}."
+
+
+def _soon(status: Json) -> Json | None:
+    """What ends within a minute or two if it goes on, though the evidence is thin."""
+    found = [
+        one
+        for one in objects(status, "ceilings")
+        if (one.get("lethal") or one.get("kind") in _FILLS)
+        and (figures.number(one.get("eta_s")) or _SOON_S) < _SOON_S
+    ]
+    return min(found, key=lambda one: float(one["eta_s"]), default=None)
+
+
+def _brimful(status: Json) -> str:
+    """A word on cards that are all but full, and steady: the next larger request may fail."""
+    full = [
+        plain(one.get("label") or "?")
+        for one in objects(status, "ceilings")
+        if one.get("kind") == "gpu_memory" and (figures.number(one.get("ratio")) or 0) >= _BRIMFUL
+    ]
+    return f"; {full[0]} is all but full, and steady" if full else ""
 
 
 def _unwatched(status: Json) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from watchdog_app.core import phrases
 from watchdog_app.core.outlook import CeilingKind, Regime
 from watchdog_app.core.records import TaskKind
 from watchdog_app.core.scene import Scene
@@ -12,6 +13,7 @@ from watchdog_app.units import format_rate
 
 _THRASH_BYTES_PER_S = 1024**2  # in and out at once: pages are needed again as soon as they leave
 _MOST = 4
+_GENTLER = 0.8  # of a card's power limit: most of the heat, little of the speed
 _MEMORY = frozenset((CeilingKind.RAM, CeilingKind.RAM_SWAP, CeilingKind.CGROUP))
 
 
@@ -24,12 +26,22 @@ def thrashing(swap: SwapTraffic) -> bool:
     )
 
 
-def for_scene(scene: Scene, swap: SwapTraffic) -> tuple[str, ...]:
-    """At most four sentences, the most useful first."""
-    return tuple(line for line, _ in zip(_lines(scene, swap), range(_MOST), strict=False))
+def for_scene(
+    scene: Scene, swap: SwapTraffic, power_limit_w: float | None = None
+) -> tuple[str, ...]:
+    """
+    At most four sentences, the most useful first.
+
+    Args:
+        scene: the ceiling.
+        swap: of the machine.
+        power_limit_w: in force for the device that gets hot; None: not known.
+    """
+    lines = _lines(scene, swap, power_limit_w)
+    return tuple(line for line, _ in zip(lines, range(_MOST), strict=False))
 
 
-def _lines(scene: Scene, swap: SwapTraffic) -> Iterator[str]:
+def _lines(scene: Scene, swap: SwapTraffic, power_limit_w: float | None) -> Iterator[str]:
     kind = scene.reading.key.kind
     if kind in _MEMORY:
         yield from _memory(scene, swap)
@@ -46,7 +58,7 @@ def _lines(scene: Scene, swap: SwapTraffic) -> Iterator[str]:
     elif kind in (CeilingKind.GPU_MEMORY, CeilingKind.GPU_ALLOCATOR):
         yield from _device_memory(scene)
     elif kind is CeilingKind.TEMPERATURE:
-        yield from _heat(scene)
+        yield from _heat(scene, power_limit_w)
     elif kind is CeilingKind.POWER:
         yield "Lower the device's power limit, or run fewer trainings at once."
     elif kind is CeilingKind.BATTERY:
@@ -87,12 +99,15 @@ def _device_memory(scene: Scene) -> Iterator[str]:
         )
 
 
-def _heat(scene: Scene) -> Iterator[str]:
+def _heat(scene: Scene, power_limit_w: float | None) -> Iterator[str]:
     label = scene.reading.label
     if "GPU" in label:
+        index = phrases.heated(label).removeprefix("GPU ").partition(" ")[0]
+        which = f" -i {index}" if index.isdigit() else ""
+        watts = "WATTS" if not power_limit_w else f"{_GENTLER * power_limit_w:.0f}"
         yield (
             "Look at the card's fans and the air in front of them; a lower power limit cools it "
-            "at once, for a few percent of speed: sudo nvidia-smi -pl WATTS"
+            f"at once, for a few percent of speed: sudo nvidia-smi{which} -pl {watts}"
         )
     elif scene.reading.key.subject.startswith("nvme") or "disk" in label.lower():
         yield "Give the disk air or a heat sink, and write less to it for a while."

@@ -271,7 +271,8 @@ class CardConditions:
         if gpu.remap_pending:
             yield condition(
                 Trouble.REMAP_PENDING, gpu, Severity.INFO, "a faulty row of its memory is replaced "
-                "at the next reset", "When its trainings have ended: " + xid.reset(gpu.index), here,
+                "at the next reset",
+                f"When its trainings have ended: `{xid.reset(gpu.index)}`.", here,
             )  # fmt: skip
 
 

@@ -150,9 +150,15 @@ class Engine:
                     self._scene(snapshot, reading, assessment, incident, (under, at_risk))
                 )
             assessments[reading.key] = assessment
+        limits = {
+            reading.key.subject: reading.limit
+            for reading in readings
+            if reading.key.kind is CeilingKind.POWER
+        }
         for scene in scenes:
             if scene.assessment.stage >= Stage.WARN or not scene.incident.advice:
-                scene.incident.advice = advice.for_scene(scene, series.swap)
+                watts = limits.get(scene.reading.key.subject.partition("/")[0])
+                scene.incident.advice = advice.for_scene(scene, series.swap, watts)
         decisions = self._policy.decide(scenes)
         decisions += self._stalled(snapshot, tasks, with_agent)
         settle_s = self.settings.stages.settle_s

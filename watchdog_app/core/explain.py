@@ -71,6 +71,7 @@ def about_task(
     now_unix_s: float,
 ) -> str:
     """One task: what it uses, where it is going, what stops it first, what was decided."""
+    incidents = tuple(incidents)
     lines = list(_usage(task, outlook))
     if hardware is not None:
         lines += about_cards.of_task(task, agent, hardware)
@@ -78,6 +79,17 @@ def about_task(
     if outlook is not None and outlook.ceiling is not None:
         first = next((reading for reading in hit if reading.key == outlook.ceiling), None)
         lines.append(_end(first, outlook))
+    elif broken := [
+        each
+        for each in incidents
+        if each.ceiling.kind is CeilingKind.GPU_HEALTH
+        and each.stage >= Stage.WARN
+        and any(culprit.task == task.key for culprit in each.culprits)
+    ]:
+        for each in broken:
+            lines.append(f"{plain(each.label, 120)}, on which it was, is out of order (see below).")
+            if each.stage >= Stage.RESCUE:
+                lines.append("What it held there is lost, or will be when the card is reset.")
     else:
         lines.append("Nothing that it does points to an end: no forecast for it.")
     if hit:

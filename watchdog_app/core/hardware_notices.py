@@ -16,6 +16,7 @@ def ends_all(facts: Facts) -> tuple[str, list[str]]:
     moving = phrases.movement(facts.number("slope_per_s"), facts.text("unit") or "")
     label = facts.text("label") or "it"
     lethal = bool(facts.number("lethal"))
+    thing = ""
     if facts.decision.ceiling.kind is CeilingKind.BATTERY:
         if when == "now":
             title = f"{capital(label)} at its end: {facts.name}"
@@ -26,13 +27,19 @@ def ends_all(facts: Facts) -> tuple[str, list[str]]:
     else:
         thing = capital(phrases.heated(label))
         does = "will switch off" if lethal else "will slow down"
-        title = f"{thing} {does} from heat {when}: {facts.name}"
+        whose = "" if facts.task is None else f": {facts.name}"
+        title = f"{thing} {does} from heat {when}{whose}"
         used, limit = facts.number("used") or 0.0, facts.number("limit") or 0.0
         rising = f", {moving}" if moving else ""
         lines = [f"{used:.0f} °C{rising}, limit {limit:.0f} °C{span(facts)}."]
     if not lethal:
         lines.append("Beyond it everything gets slower; nothing is lost.")
     else:
+        if thing.startswith("GPU "):
+            with_it = _names(facts)
+            lines.append("Then what is held on the card is lost, and what runs on it dies.")
+            if facts.task is not None:
+                lines.append(f"On it: {facts.name}{', ' if with_it else ''}{with_it}.")
         lines += work(facts)
         if facts.number("may_pause"):
             lines.append("At the very end it is paused, so that it cools down.")
@@ -54,11 +61,17 @@ def fault(facts: Facts) -> tuple[str, list[str]]:
     return title, lines + advice(facts)
 
 
+def _names(facts: Facts) -> str:
+    """Who else is hit."""
+    others, more = facts.text("others") or "", facts.number("more") or 0.0
+    return others + (f" and {more:.0f} more" if others and more else "")
+
+
 def _struck(facts: Facts) -> Iterator[str]:
     """Who was on it, and what is left of their work."""
-    others, more = facts.text("others"), facts.number("more") or 0.0
+    others = _names(facts)
     if others:
-        yield f"With it: {others}" + (f" and {more:.0f} more." if more else ".")
+        yield f"With it: {others}."
     if not facts.number("fatal"):
         return
     if facts.number("card_works"):

@@ -68,20 +68,23 @@ def describe(code: int) -> str:
     return f"Xid {code}" if found is None else f"Xid {code}, {found.text}"
 
 
+_RESET = (
+    "End the programs on this card, this daemon included, and reset it, with: "
+    "`{reset}`. If that fails, start the machine again."
+)
 _REMEDIES = {
     Cure.NOTHING: "Nothing has to be done.",
     Cure.PROGRAM: "Start the program again. If the same fault comes back, look for an illegal "
     "memory access (compute-sanitizer), then try another card.",
-    Cure.RESET: "End the programs on this card, then reset it: {reset} If that fails, start the "
-    "machine again.",
+    Cure.RESET: _RESET,
     Cure.MACHINE: "Start the machine again. If it happens again, check the card's seating, its "
     "power cables, the power supply and its cooling.",
 }
 _RECOVERIES = {
-    "reset": "End the programs on this card, then reset it: {reset}",
+    "reset": _RESET,
     "reboot": "End the programs on this card, then start the machine again.",
     "drain": "Let the trainings on it end, and start no new ones there.",
-    "drain_and_reset": "Let the trainings on it end, then reset it: {reset}",
+    "drain_and_reset": "Let the trainings on it end, then reset it, with: `{reset}`.",
 }
 
 
@@ -97,4 +100,5 @@ def recovery(action: str, index: int) -> str:
 
 def reset(index: int) -> str:
     """The command that resets a card."""
-    return f"sudo nvidia-smi --gpu-reset -i {index}"
+    # Nobody may hold it open then, our own reader included.
+    return f"watchdog stop; sudo nvidia-smi --gpu-reset -i {index}; watchdog start"
