@@ -166,6 +166,7 @@ def test_a_task_that_was_stopped_as_a_whole_is_not_claimed(launch):
     wait_for(lambda: len(tree_of(root)) == 5)
     for key in tree_of(root):
         os.kill(key.pid, signal.SIGSTOP)
+    wait_for(lambda: states(tree_of(root)) == {"T"})  # a signal takes its time
 
     paused = processes.pause([root])
 

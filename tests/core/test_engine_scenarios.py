@@ -410,6 +410,22 @@ def test_a_resume_that_fails_is_tried_again_later():
     assert not machine.programs[0].stopped
 
 
+def test_a_resume_without_room_is_no_end_of_the_danger():
+    """Long paused, then resumed by a person: no word of safety, no promise of a pause."""
+    machine = leaking().run(120)
+    program = machine.programs[0]
+    assert program.stopped
+    before = len(machine.log)
+
+    program.stopped = False
+    machine.run(10)
+
+    since = machine.log[before:]
+    assert "over" not in [decision.evidence.get("topic") for decision in since]
+    assert not any(decision.evidence.get("may_pause") for decision in since)
+    assert PAUSE not in [decision.kind for decision in since]
+
+
 def test_the_incident_of_a_paused_task_that_was_killed_is_closed():
     """Nothing is left behind for a task that is gone."""
     machine = leaking(bystander()).run(60)

@@ -92,6 +92,17 @@ def may_pause(scene: Scene, task: Task) -> bool:
     )
 
 
+def by_hand(scene: Scene, task: Task) -> bool:
+    """Whether a person could pause it, whatever the settings let watchdog do by itself."""
+    return (
+        scene.can_pause
+        and scene.reading.lethal
+        and task.uid == scene.own_uid
+        and task.kind is not TaskKind.SERVER
+        and not stopped(task)
+    )
+
+
 def _helps(scene: Scene) -> bool:
     return scene.reading.lethal and scene.reading.key.kind in _HELPS
 
@@ -170,6 +181,8 @@ def watch_holds(scene: Scene) -> list[Decision]:
             if hold.resuming is None and scene.mono_s - hold.since_mono_s > _UNSEEN_S:
                 del incident.holds[key]
                 incident.overruled.add(key)
+                # What stood still was calm; whether it stays so is seen from now on.
+                incident.calm_since_mono_s = scene.mono_s
         elif _has_room(scene, hold) and hold.resuming is None:
             decision = scene.decide(
                 DecisionKind.RESUME,

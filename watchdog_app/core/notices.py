@@ -15,6 +15,7 @@ from watchdog_app.core.records import AgentView, Task, TaskKind
 from watchdog_app.core.telling import Topic, urgency
 from watchdog_app.units import format_bytes, format_duration
 
+_BRIMFUL = 0.97
 _NOTEBOOKS = frozenset((TaskKind.NOTEBOOK, TaskKind.KERNEL))
 
 
@@ -230,6 +231,13 @@ def _over(facts: Facts) -> tuple[str, list[str]]:
         text = f"{capital(phrases.heated(label))} gets no hotter: {facts.level}."
     elif kind is CeilingKind.BATTERY:
         text = f"The {label} will last: {facts.level}."
+    used, limit = facts.number("used") or 0.0, facts.number("limit") or 0.0
+    if text.endswith(f"filling up: {facts.level}.") and limit and used >= _BRIMFUL * limit:
+        # Steady is not safe where nothing is left.
+        return f"No longer growing: {facts.name}", [
+            text,
+            "It is all but full: the next larger request there fails or ends it.",
+        ]
     return f"No longer in danger: {facts.name}", [text]
 
 
@@ -278,7 +286,7 @@ def _buttons(topic: Topic, facts: Facts) -> Iterator[NoticeAction]:
     if facts.task is not None:
         if worrying and facts.agent is not None and facts.number("may_save") != 0:
             yield NoticeAction("checkpoint", "Save now", f"watchdog checkpoint {about}")
-        if topic in (Topic.WARNING, Topic.SAVING) and facts.number("may_pause"):
+        if topic in (Topic.WARNING, Topic.SAVING) and facts.number("by_hand"):
             yield NoticeAction("pause", "Pause", f"watchdog pause {about}")
         if topic is Topic.PAUSED:
             yield NoticeAction("resume", "Resume", f"watchdog resume {about}")

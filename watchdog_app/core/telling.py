@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from watchdog_app.core import phrases
-from watchdog_app.core.holding import may_pause
+from watchdog_app.core.holding import by_hand, may_pause
 from watchdog_app.core.incidents import IncidentState, Told
 from watchdog_app.core.outlook import CeilingKind, Decision, DecisionKind, Evidence, Stage
 from watchdog_app.core.records import ProcessKey, Task
@@ -116,7 +116,11 @@ class Telling:
             "topic": Topic.WARNING.value,
             "may_save": int(scene.permits(task).checkpoint),
             "may_pause": int(task is not None and may_pause(scene, task)),
+            "by_hand": int(task is not None and by_hand(scene, task)),
         }
+        if _on_a_card(scene):
+            others = [each.name for each in scene.tasks.values() if each is not task]
+            more = {**more, "others": ", ".join(others[:3]) or None, "more": len(others[3:])}
         return scene.decide(DecisionKind.NOTIFY, task, scene.assessment.why, more)
 
     def saves(self, scene: Scene) -> Iterator[Decision]:
@@ -147,6 +151,7 @@ class Telling:
                     "state_bytes": agent.state_bytes,
                     "expected_s": agent.save_s,
                     "may_pause": int(may_pause(scene, task)),
+                    "by_hand": int(by_hand(scene, task)),
                 }
                 yield scene.decide(DecisionKind.NOTIFY, task, "its rescue takes a while", more)
 
@@ -207,8 +212,17 @@ def blamed(scene: Scene) -> Task | None:
     """The task that a notice about this ceiling is filed under."""
     attribution = scene.incident.attribution
     if attribution.foreign or not attribution.culprits:
-        return None
+        # Nobody's processor time explains the heat of a card: who is on it dies with it.
+        there = scene.tasks if _on_a_card(scene) else {}
+        return max(there.values(), key=lambda task: task.key in scene.agents, default=None)
     return scene.tasks.get(attribution.culprits[0].task)
+
+
+def _on_a_card(scene: Scene) -> bool:
+    """Heat at which a card switches itself off, and with it what runs on it."""
+    reading = scene.reading
+    heat = reading.key.kind is CeilingKind.TEMPERATURE and reading.lethal
+    return heat and phrases.heated(reading.label).startswith("GPU ")
 
 
 def urgency(stage: Stage, topic: Topic) -> str:
