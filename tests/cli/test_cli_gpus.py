@@ -11,9 +11,12 @@ from status_objects import GIB, HOSTILE_NAMES, NOW_UNIX_S, agent, ceiling, proce
 
 from watchdog_app.cli import figures
 from watchdog_app.cli.check import check
+from watchdog_app.cli.color import Look
+from watchdog_app.cli.gpu_lines import gpu_lines
 from watchdog_app.cli.history_text import sentence
 from watchdog_app.cli.json_output import dumps, timed
 from watchdog_app.cli.status_text import render
+from watchdog_app.cli.task_table import devices
 from watchdog_app.cli.text import width
 
 SCHEMA = json.loads(
@@ -325,3 +328,62 @@ def test_gpus_that_are_no_objects_break_nothing():
     """Whatever a daemon of another version sends."""
     for hostile in (None, "x", [None, 3, {}], [{"uuid": 3, "processes": 5, "notes": "x"}]):
         assert lines(80, True, gpus=hostile)
+
+
+def test_parts_of_a_card_are_numbered():
+    """Three parts have one name and one number: else nobody can tell which is full."""
+    parts = [gpu(1, uuid=f"MIG-{n}", parent_uuid="GPU-1") for n in range(3)]
+
+    lines = gpu_lines(status(gpus=[gpu(1, uuid="GPU-1"), *parts]), None, Look(), False)
+
+    assert [True] * 3 == [f"GPU 1 part {n}" in line for n, line in enumerate(lines[1:])]
+
+
+@pytest.mark.parametrize(
+    ("shown", "indices"),
+    [
+        ("0-7", list(range(8))),
+        ("0,1", [1, 0]),
+        ("0,2-4,7", [7, 0, 2, 3, 4]),
+        ("3", [3, 3]),
+        ("", []),
+        ("1,N/A", [1, None]),
+    ],
+)
+def test_many_cards_take_little_room(shown, indices):
+    """A training on eight cards must not drive the other columns out."""
+    assert shown == devices({"gpus": [{"index": index} for index in indices]})
+
+
+def test_a_long_name_gives_way_before_what_a_card_draws():
+    """In 80 columns the watts stay, and the name is cut."""
+    long = gpu(0, name="NVIDIA RTX 6000 Ada Generation Workstation Edition", power_w=280.0)
+
+    (line, *_) = gpu_lines(status(gpus=[long | {"power_limit_w": 300.0}]), 80, Look(), False)
+
+    assert "280/300 W" in line
+
+
+def test_pids_of_others_are_named_where_everything_is_shown():
+    """The count is enough elsewhere."""
+    busy = gpu(0, processes=[{"pid": 4711, "task": None, "memory_bytes": 8 * GIB}])
+
+    short, long = (
+        "\n".join(gpu_lines(status(gpus=[busy]), None, Look(), everything))
+        for everything in (False, True)
+    )
+
+    assert "1 program that watchdog does not watch, " in short
+    assert "1 program that watchdog does not watch (pid 4711), " in long
+
+
+@pytest.mark.parametrize("state", ["lost", "silent"])
+def test_what_is_on_a_card_that_does_not_answer_is_unknown_and_not_nothing(state):
+    """A dash says that a task holds no memory there: that is not known."""
+    job = process(4711, "job.py", GIB, gpus=[], gpu_memory_bytes=None)
+
+    def row(card):
+        lines = render(status(gpus=[card], processes=[job]), NOW_UNIX_S)
+        return next(line for line in lines if "job.py" in line)
+
+    assert 2 == row(dark(0, state)).count("N/A") - row(gpu(0)).count("N/A")

@@ -343,3 +343,38 @@ def test_a_card_was_full_when_what_was_left_is_less_than_a_large_tensor(kind, us
 
     assert full is (device_full(about, (reading,)) is not None)
     assert UID == about.uid
+
+
+def test_a_card_about_to_switch_off_names_who_is_on_it_what_dies_and_a_whole_command():
+    """Also where nobody computes on the processor; the limit's command can be copied."""
+    world = CardWorld(cards=2)
+    world.on(0, world.program(100, "quiet.py", cores=0.0), world.program(300, "other.py", cores=0))
+    world.set(0, power_w=300.0, power_limit_w=350.0, slowdown_c=93.0, shutdown_c=98.0)
+
+    world.run(120, lambda second: world.set(0, temperature_c=60.0 + min(37.5, 0.4 * second)))
+
+    told = next(text for text in texts(world, "warning") if "will switch off" in text)
+    title, _, body = told.partition("\n")
+    assert title.endswith(": quiet.py")
+    assert "On it: quiet.py, other.py." in body
+    assert "what is held on the card is lost" in body
+    assert "its state cannot be saved" in body
+    assert "sudo nvidia-smi -i 0 -pl 280" in body
+
+
+def test_a_card_that_is_full_and_steady_is_not_called_out_of_danger():
+    """23.9 of 24.0 GiB: it grows no more, and has nothing left."""
+    world = CardWorld()
+    world.on(0, world.program(100, "grow.py"))
+    world.run(20)
+
+    def grow(second):
+        used = int(min(23.9, 4 + 0.15 * second) * GIB)
+        world.set(0, memory_used_bytes=used, processes=(GpuProcess(100, used - GIB),))
+
+    world.run(400, grow)
+
+    over = texts(world, "over")
+    assert over
+    assert over[0].startswith("No longer growing: grow.py")
+    assert "all but full" in over[0]

@@ -35,6 +35,7 @@ _BRAKES = {
     "hardware_thermal": "clocked down for heat",
     "power_brake": "power brake",
 }
+_MOST_PIDS = 8
 _LONG = 10_000  # columns where nobody said how wide a line may be
 _OTHERS_SHARE = 0.05  # of a card's memory, held by programs that are not watched
 
@@ -45,20 +46,29 @@ def gpu_lines(status: Json, columns: int | None, look: Look, everything: bool) -
 
     For want of room the last goes to a line of its own; then power, ratio, bar and name go.
     """
+    return [line for group in grouped_lines(status, columns, look, everything) for line in group]
+
+
+def grouped_lines(
+    status: Json, columns: int | None, look: Look, everything: bool
+) -> list[list[str]]:
+    """The same by card: its line first, then what is said of it."""
     gpus = objects(status, "gpus")
     if not gpus:
         return []
-    stages = [_stage(gpu, status) for gpu in gpus]
+    stages = [card_stage(gpu, status) for gpu in gpus]
     news = [_news(gpu, status) for gpu in gpus]
-    rows = [_cells(gpu, stage, look) for gpu, stage in zip(gpus, stages, strict=True)]
+    labels = _labels(gpus)
+    rows = [_cells(*each, look) for each in zip(gpus, stages, labels, strict=True)]
     wide = [[*row, "; ".join(words)] for row, words in zip(rows, news, strict=True)]
     grid = Grid(wide, _RIGHT, gives_way=_NAME, gap=2)
     inline = columns is None or grid.room(columns) >= min(grid.wanted(), 16)
     if not inline:
         grid = _narrowed(rows, columns or 0)
-    found = []
+    groups = []
     for index, line in enumerate(grid.lines(columns, look.ellipsis)):
-        found.append(look.stage(line, stages[index]))
+        found = [look.stage(line, stages[index])]
+        groups.append(found)
         remarks = _remarks(gpus[index], everything)
         if not inline and news[index]:
             found += [
@@ -69,12 +79,28 @@ def gpu_lines(status: Json, columns: int | None, look: Look, everything: bool) -
             found += [
                 look.paint(one, "dim") for one in wrap(remark, columns or _LONG, first="      ")
             ]
+    return groups
+
+
+def _labels(gpus: list[Json]) -> list[str]:
+    """`GPU 1`; of the parts of a card, which have one number and name, `GPU 1 part 0`."""
+    parts: dict[str, int] = {}
+    found = []
+    for gpu in gpus:
+        label = f"GPU {figures.whole(gpu.get('index'))}"
+        whole = gpu.get("parent_uuid")
+        if whole:
+            number = parts.get(str(whole), 0)
+            parts[str(whole)] = number + 1
+            label += f" part {number}"
+        found.append(label)
     return found
 
 
 def _narrowed(rows: list[list[str]], columns: int) -> Grid:
     grid = Grid(rows, _RIGHT, gives_way=_NAME, gap=2)
-    for column, least in ((None, 16), (_POWER, 12), (_RATIO, 10), (_BAR, 6), (_NAME, 0)):
+    # A name may be cut short: it says less than what the card draws.
+    for column, least in ((None, 10), (_BAR, 8), (_POWER, 8), (_RATIO, 6), (_NAME, 0)):
         if grid.room(columns) >= min(grid.wanted(), least):
             break
         for row in rows if column is not None else []:
@@ -83,7 +109,7 @@ def _narrowed(rows: list[list[str]], columns: int) -> Grid:
     return grid
 
 
-def _cells(gpu: Json, stage: str, look: Look) -> list[str]:
+def _cells(gpu: Json, stage: str, label: str, look: Look) -> list[str]:
     used, total = _used(gpu), figures.number(gpu.get("memory_total_bytes"))
     known = used is not None and bool(total)
     ratio = used / total if used is not None and total else None
@@ -99,10 +125,9 @@ def _cells(gpu: Json, stage: str, look: Look) -> list[str]:
     power = "" if watts is None else f"{watts:.0f} W" if limit is None else (
         f"{watts:.0f}/{limit:.0f} W"
     )  # fmt: skip
-    part = " part" if gpu.get("parent_uuid") else ""
     return [
         stage_mark(stage),
-        f"GPU {figures.whole(gpu.get('index'))}{part}",
+        label,
         plain(gpu.get("name") or "?"),
         look.bar(ratio, _BAR_COLUMNS) if known else "",
         memory,
@@ -135,7 +160,7 @@ def _news(gpu: Json, status: Json) -> list[str]:
     return found
 
 
-def _stage(gpu: Json, status: Json) -> str:
+def card_stage(gpu: Json, status: Json) -> str:
     """The worst of the card's ceilings, its incidents and its state."""
     stages = [str(one.get("stage") or "ok") for one in _ceilings(gpu, status)]
     stages += [
@@ -166,7 +191,11 @@ def _remarks(gpu: Json, everything: bool) -> list[str]:
     total = figures.number(gpu.get("memory_total_bytes"))
     if others and (everything or (total and held >= _OTHERS_SHARE * total)):
         amount = f", {figures.size(held)}" if held else ""
-        remarks.append(f"{counted(len(others), 'program')} that watchdog does not watch{amount}")
+        pids = ", ".join(figures.whole(one.get("pid")) for one in others[:_MOST_PIDS])
+        which = f" (pid {pids}{', ...' if len(others) > _MOST_PIDS else ''})" if everything else ""
+        remarks.append(
+            f"{counted(len(others), 'program')} that watchdog does not watch{which}{amount}"
+        )
     if everything:
         notes = gpu.get("notes")
         remarks += [plain(note) for note in (notes if isinstance(notes, list) else [])]

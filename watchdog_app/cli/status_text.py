@@ -151,7 +151,9 @@ def _tasks(
     shown, hidden = (processes, []) if everything else folded(processes)
     lines = []
     if shown:
-        cards = bool(objects(status, "gpus"))
+        gpus = objects(status, "gpus")
+        # Of a card that does not answer nobody knows who holds what on it.
+        cards = bool(gpus) and all(one.get("state") in (None, "ok", "asleep") for one in gpus)
         lines += task_lines(shown[:most], now_unix_s, columns, look, cards=cards)
         if most is not None and len(shown) > most:
             lines.append(look.paint(f"and {counted(len(shown) - most, 'more task')}", "dim"))

@@ -152,8 +152,7 @@ def _aligned_right(head: str) -> bool:
 def _cells(process: Json, *, compact: bool, short: bool, cards: bool) -> dict[str, str]:
     gpus = process.get("gpus")
     gpus = [one for one in gpus if isinstance(one, dict)] if isinstance(gpus, list) else []
-    on = [figures.whole(one.get("index")) for one in gpus]
-    nothing = figures.NONE if cards and not on else figures.UNKNOWN
+    nothing = figures.NONE if cards and not gpus else figures.UNKNOWN
     held = process.get("gpu_memory_bytes")
     return {
         "PID": figures.whole(process.get("pid")),
@@ -161,12 +160,27 @@ def _cells(process: Json, *, compact: bool, short: bool, cards: bool) -> dict[st
         "STATE": _state(process, compact=compact),
         "RAM": figures.size(process.get("ram_bytes"), compact=compact),
         "SWAP": figures.size(process.get("swap_bytes"), compact=compact),
-        "DEV": ",".join(on) or nothing,
+        "DEV": devices(process) or nothing,
         "GPU-MEM": nothing if held is None else figures.size(held, compact=compact),
         "CPU%": figures.whole(process.get("cpu_percent")),
         "TREND": figures.rate(process.get("trend_bytes_per_s"), compact=compact),
         "ETA": figures.eta(process, compact=short),
     }
+
+
+def devices(process: Json) -> str:
+    """The cards that a task is on: `0`, `0,2`, and `0-7` of eight in a row; empty: on none."""
+    gpus = process.get("gpus")
+    held = [one for one in gpus if isinstance(one, dict)] if isinstance(gpus, list) else []
+    known = [figures.number(one.get("index")) for one in held]
+    runs: list[list[int]] = []
+    for index in sorted({int(each) for each in known if each is not None}):
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    texts = [",".join(map(str, run)) if len(run) < 3 else f"{run[0]}-{run[-1]}" for run in runs]
+    return ",".join([*texts, *(figures.UNKNOWN for each in known if each is None)])
 
 
 def _state(process: Json, *, compact: bool) -> str:
