@@ -31,11 +31,12 @@ def test_a_terminal_without_unicode_gets_bars_and_no_escapes(encoding):
     assert b"#+. _=# * ~" == stream.buffer.getvalue()
 
 
-def test_a_console_with_few_glyphs_is_plain_too():
-    """The Linux console speaks UTF-8 and has a font of 256 characters."""
+@pytest.mark.parametrize("env", [{"TERM": "linux"}, {"TERM": "vt100"}, {"LC_ALL": "C"}])
+def test_a_console_with_few_glyphs_is_plain_too(env):
+    """The Linux console has a font of 256 characters; Python writes UTF-8 in the C locale too."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
 
-    prepare(stream, {"TERM": "linux"})
+    prepare(stream, env)
     stream.write("█▁")
     stream.flush()
 

@@ -15,6 +15,7 @@ from textual.widgets import DataTable, Static
 
 from watchdog_app.errors import DaemonNotRunning, RequestError
 from watchdog_app.top.app import TopApp
+from watchdog_app.top.charts import sparkline
 from watchdog_app.top.screens import Page, Question
 
 
@@ -192,6 +193,48 @@ def test_a_filter_narrows_and_escape_shows_all():
         assert app.query_one("#tasks").has_focus
         await pilot.press("escape")
         assert every == len(column(app, "TASK"))
+
+    drive(steps)
+
+
+@pytest.mark.parametrize("idle", [False, True])
+def test_what_a_filter_found_stays_chosen_when_all_is_shown_again(idle):
+    """Also one so small that it would only be counted: the next key is about no stranger."""
+    small = process(77, "slow.py", (10 * MIB if idle else 2 * GIB), kind="script")
+    others = [process(100 + i, f"task{i}.py", GIB + i) for i in range(4)]
+
+    async def steps(app, pilot, daemon):
+        await show(app, pilot, status(processes=[*others, small]))
+        await pilot.press("slash", *"slow", "enter", "escape")
+        await show(app, pilot, status(processes=[*others, small]))
+        assert "slow.py" == app._table.chosen["name"]
+        await pilot.press("slash", *"slowx", "escape")
+        assert "slow.py" == app._table.chosen["name"]
+        await pilot.press("p", "y")
+
+    assert [("task.pause", {"task": "77"})] == drive(steps).asked
+
+
+def test_a_trend_is_drawn_on_one_scale_of_time():
+    """Half a minute is no quarter of an hour: it is the last cell, and the rest is blank."""
+    young = [(1000.0 + second, GIB * (1 + second / 30), None) for second in range(30)]
+    old = [(1000.0 + second, GIB * (1 + second / 900), None) for second in range(901)]
+
+    assert (9 * " ", 10) == (sparkline(young, 10)[:9], len(sparkline(young, 10)))
+    assert " " not in sparkline(old, 10)
+    assert ("▁", "█") == (sparkline(old, 10)[0], sparkline(old, 10)[-1])
+
+
+def test_the_end_of_the_chosen_task_is_told():
+    """The row under the cursor is another one now."""
+    first, second = process(71, "first.py", 2 * GIB), process(72, "second.py", GIB)
+
+    async def steps(app, pilot, daemon):
+        await show(app, pilot, status(processes=[first, second]))
+        gone, left = app._table.tasks[0], app._table.tasks[1]
+        await show(app, pilot, status(processes=[left]))
+        said = [note.message for note in app._notifications]
+        assert [f"{gone['name']} has ended. {left['name']} is chosen now."] == said
 
     drive(steps)
 

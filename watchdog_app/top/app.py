@@ -19,7 +19,6 @@ from textual.widgets import DataTable, Footer, Input, Static
 
 from watchdog_app.cli import figures
 from watchdog_app.cli.text import plain, plain_block
-from watchdog_app.cli.verdict import objects
 from watchdog_app.errors import WatchdogError
 from watchdog_app.top import charts, rows
 from watchdog_app.top.link import Answer, Link
@@ -179,7 +178,9 @@ class TopApp(App[None]):
 
     def _draw_tasks(self, status: dict[str, Any], columns: int) -> None:
         titles = rows.heads(columns, bool(status.get("gpus")))
-        shown = rows.tasks(status, self._sort, self._wanted, self._everything)
+        before = self._table.chosen
+        meant = self._table.meant
+        shown = rows.tasks(status, self._sort, self._wanted, self._everything, meant)
         self._table.show(shown, titles, columns, self._past)
         left = len(rows.tasks(status, self._sort, "", True)) - len(shown)
         what = f"order: {self._sort}"
@@ -188,6 +189,8 @@ class TopApp(App[None]):
         if left:
             what += f"   {left} more not shown" + ("" if self._wanted else " (a)")
         self.query_one("#incidents").border_title = what
+        if before is not None and (said := rows.ended(before, self._table.chosen, status)):
+            self.notify(said, timeout=8, markup=False)
 
     def _draw_detail(self, status: dict[str, Any], columns: int) -> None:
         pane = self.query_one("#detail")
@@ -367,7 +370,7 @@ class TopApp(App[None]):
         self, question: str, detail: str, task: dict[str, Any], method: str, **params: Any
     ) -> None:
         def done(yes: bool | None) -> None:
-            if yes and self._another(task):
+            if yes and rows.another(task, self._status or {}):
                 self.notify(f"{_name(task)} has ended: nothing was done.", markup=False)
             elif yes:
                 self.notify(f"{_name(task)}: asked.", timeout=2, markup=False)
@@ -376,13 +379,6 @@ class TopApp(App[None]):
                 )
 
         self.push_screen(Question(question, detail), done)
-
-    def _another(self, task: dict[str, Any]) -> bool:
-        """Whether its pid belongs to another program by now."""
-        return any(
-            one.get("pid") == task.get("pid") and task_key(one) != task_key(task)
-            for one in objects(self._status or {}, "processes")
-        )
 
     def _told(self, result: Any, error: WatchdogError | None) -> None:
         """What became of a wish."""

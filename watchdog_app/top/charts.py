@@ -16,7 +16,7 @@ from rich.text import Text
 
 from watchdog_app.cli import figures
 from watchdog_app.top.canvas import Canvas
-from watchdog_app.top.past import Point
+from watchdog_app.top.past import SPAN_S, Point
 from watchdog_app.units import format_bytes, format_duration
 
 STAGE_STYLES = {
@@ -47,24 +47,28 @@ def text_style_of(stage: object) -> str:
 
 def sparkline(points: Sequence[Point], columns: int) -> str:
     """
-    The last minutes of a series in `columns` characters, from its least to its most.
+    The last 15 minutes of a series in `columns` characters, from its least to its most.
 
+    Time runs at one scale and ends now, at the right: what was not seen yet is blank.
     A series that moved by less than a hundredth of itself is a flat line: noise is no trend.
     """
     if not points or columns < 1:
         return " " * max(0, columns)
     times, used = [point[0] for point in points], [point[1] for point in points]
-    begin, span = times[0], max(times[-1] - times[0], 1e-9)
-    edges = [bisect_left(times, begin + span * cell / columns) for cell in range(columns)]
+    begin = times[-1] - SPAN_S
+    edges = [bisect_left(times, begin + SPAN_S * cell / columns) for cell in range(columns)]
     values: list[float] = []
     for first, last in zip(edges, [*edges[1:], len(used)], strict=True):
-        # Its highest; where nothing was seen, it stayed as it was.
-        values.append(max(used[first:last]) if first < last else (values or used)[-1])
+        if first < last:
+            values.append(max(used[first:last]))  # its highest
+        elif values:
+            values.append(values[-1])  # where nothing was seen, it stayed as it was
+    blank = " " * (columns - len(values))
     low, high = min(values), max(values)
     if high - low < 0.01 * max(abs(high), 1.0):
-        return _SPARKS[0] * columns
+        return blank + _SPARKS[0] * len(values)
     top = len(_SPARKS) - 1
-    return "".join(_SPARKS[round((value - low) / (high - low) * top)] for value in values)
+    return blank + "".join(_SPARKS[round((value - low) / (high - low) * top)] for value in values)
 
 
 def bar(ceiling: Mapping[str, Any], columns: int) -> Text:

@@ -16,7 +16,8 @@ from typing import TextIO
 
 ERRORS = "watchdog.plain_glyphs"
 
-_POOR = frozenset(("linux",))  # the console's font has neither trends nor dots
+# The console's font has neither trends nor dots, and the old terminals have letters alone.
+_POOR = frozenset(("linux", "vt52", "vt100", "vt102", "vt220", "vt320", "ansi", "dumb"))
 
 _PLAIN = {
     **dict.fromkeys("█▇▆▅", "#"),
@@ -59,7 +60,8 @@ def plain_glyph(char: str) -> str:
 def prepare(stream: TextIO, env: Mapping[str, str] = os.environ) -> None:
     """Have a stream write what its terminal can show."""
     encoding = (stream.encoding or "ascii").lower().replace("_", "-")
-    poor = env.get("TERM", "") in _POOR
+    # Python writes UTF-8 in the C locale as well; who asks for that one by name has ASCII.
+    poor = env.get("TERM", "") in _POOR or env.get("LC_ALL") in ("C", "POSIX")
     if not isinstance(stream, io.TextIOWrapper) or (encoding.startswith("utf") and not poor):
         return
     codecs.register_error(ERRORS, _replaced)

@@ -40,13 +40,35 @@ def heads(columns: int, has_gpu: bool) -> tuple[str, ...]:
     return tuple(head for head in _HEADS if has_gpu or head != "GPU-MEM")
 
 
-def tasks(status: Json, sort: str, wanted: str, everything: bool) -> list[Json]:
-    """The tasks to show, in order."""
+def tasks(
+    status: Json, sort: str, wanted: str, everything: bool, chosen: Json | None = None
+) -> list[Json]:
+    """The tasks to show, in order; the chosen one is no idle one that is left out."""
     found = ordered(objects(status, "processes"), sort)
     if wanted:
         needle = wanted.casefold()
         return [one for one in found if needle in str(one.get("name") or "").casefold()]
-    return found if everything else folded(found)[0]
+    if everything:
+        return found
+    kept = folded(found)[0]
+    key = None if chosen is None else task_key(chosen)
+    return [one for one in found if one in kept or task_key(one) == key]
+
+
+def ended(before: Json, now: Json | None, status: Json) -> str:
+    """What is said when the chosen task is gone, and which one is chosen instead; else nothing."""
+    if any(task_key(one) == task_key(before) for one in objects(status, "processes")):
+        return ""
+    then = "" if now is None else f" {plain(now.get('name') or '?')} is chosen now."
+    return f"{plain(before.get('name') or '?')} has ended.{then}"
+
+
+def another(task: Json, status: Json) -> bool:
+    """Whether its pid belongs to another program by now."""
+    return any(
+        one.get("pid") == task.get("pid") and task_key(one) != task_key(task)
+        for one in objects(status, "processes")
+    )
 
 
 def cells(task: Json, titles: Sequence[str], columns: int, past: Past | None) -> list[Text]:

@@ -34,12 +34,18 @@ class TaskTable(DataTable[Text]):
         self._widths: tuple[int, ...] = ()
         self._room = 0
         self._grid: list[list[Text]] = []
+        self._last: Json | None = None
 
     @property
     def chosen(self) -> Json | None:
         """The task that the cursor stands on."""
         row = self.cursor_row
         return self.tasks[row] if 0 <= row < len(self.tasks) else None
+
+    @property
+    def meant(self) -> Json | None:
+        """As `chosen`; where a filter has left nothing, the one that was before."""
+        return self.chosen or self._last
 
     def show(self, tasks: list[Json], titles: tuple[str, ...], columns: int, past: Past) -> None:
         """
@@ -51,7 +57,7 @@ class TaskTable(DataTable[Text]):
             columns: of characters that there is room for.
             past: for the trends.
         """
-        chosen = self.chosen
+        self._last = meant = self.meant
         top = self.scroll_offset.y
         near = range(top - _AROUND, top + self.size.height + _AROUND)
         grid = [
@@ -61,8 +67,8 @@ class TaskTable(DataTable[Text]):
         self._lay_columns(titles, columns, grid)
         self._lay_rows(grid)
         self.tasks, self._grid = tasks, grid
-        if chosen is not None:
-            key = task_key(chosen)
+        if meant is not None:
+            key = task_key(meant)
             place = next((n for n, one in enumerate(tasks) if task_key(one) == key), None)
             if place is not None and place != self.cursor_row:
                 # Who has scrolled away from the cursor is not taken back to it.
