@@ -14,8 +14,10 @@ from status_objects import GIB, HOSTILE_NAMES, MIB, NOW_UNIX_S, leaking, process
 from textual.widgets import DataTable, Static
 
 from watchdog_app.errors import DaemonNotRunning, RequestError
+from watchdog_app.top import rows
 from watchdog_app.top.app import TopApp
 from watchdog_app.top.charts import sparkline
+from watchdog_app.top.past import task_key
 from watchdog_app.top.screens import Page, Question
 
 
@@ -442,3 +444,79 @@ def test_graphics_memory_has_a_column_where_there_is_a_card():
         assert ["512 MiB"] == column(app, "GPU-MEM")
 
     drive(steps, (160, 40))
+
+
+def cards_status(**more):
+    """Two cards, one lost with a task's work, and a job on both."""
+    lost = {"index": 1, "uuid": "GPU-1", "name": "RTX 4090", "state": "lost"}
+    well = lost | {
+        "index": 0, "uuid": "GPU-0", "state": "ok", "temperature_c": 71.0,
+        "memory_used_bytes": 20 * GIB, "memory_total_bytes": 24 * GIB,
+    }  # fmt: skip
+    incident = {
+        "id": "1", "ceiling": "gpu_health", "subject": "GPU-1", "label": "GPU 1 (RTX 4090)",
+        "stage": "rescue", "why": "it has fallen off the bus", "advice": ["Restart."],
+        "culprits": [{"name": "job.py", "pid": 4711}], "opened_unix_s": NOW_UNIX_S,
+    }  # fmt: skip
+    job = process(4711, "job.py", GIB, gpus=[{"index": 0}, {"index": 1}], gpu_memory_bytes=3 * GIB)
+    return status(gpus=[well, lost], incidents=[incident], processes=[job], **more)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+def test_each_card_has_a_line_and_each_task_its_cards(size):
+    """Memory, heat, what is lost; and at 80 by 24 the incident with who was on it."""
+
+    async def steps(app, pilot, daemon):
+        await show(app, pilot, cards_status())
+        cards = text_of(app, "#cards")
+        assert "GPU 0" in cards
+        assert "71 °C" in cards
+        assert "LOST" in cards
+        assert ["0,1"] == column(app, "DEV")
+        assert column(app, "GPU-MEM")[0].startswith("3.00")
+        said = text_of(app, "#incidents")
+        assert "fallen off the bus; on it: job.py" in said
+        assert "grows" not in said
+        assert app.query_one("#incidents").region.bottom <= size[1]
+
+    drive(steps, size=size)
+
+
+def test_a_machine_without_cards_has_no_line_of_them():
+    """No empty room, and no columns."""
+
+    async def steps(app, pilot, daemon):
+        await show(app, pilot, leaking())
+        assert not app.query_one("#cards").display
+        assert "DEV" not in app.query_one("#tasks").titles
+
+    drive(steps, size=(120, 40))
+
+
+def test_what_is_wrong_elsewhere_comes_before_the_advice_on_the_first():
+    """Three incidents in a small terminal: each has its line."""
+    many = cards_status()
+    first = many["incidents"][0]
+    many["incidents"] = [first | {"id": str(n), "label": f"GPU {n}"} for n in range(3)]
+
+    async def steps(app, pilot, daemon):
+        await show(app, pilot, many)
+        assert [f"GPU {n}" for n in range(3)] == sorted(
+            word for word in ("GPU 0", "GPU 1", "GPU 2") if word in text_of(app, "#incidents")
+        )
+
+    drive(steps, size=(80, 24))
+
+
+def test_the_trend_beside_a_time_is_of_what_runs_out():
+    """A card that fills up is drawn, and not the RAM that rests."""
+    filling = {
+        "kind": "gpu_memory", "subject": "GPU-0", "label": "GPU 0 memory", "stage": "warn",
+        "used": 20 * GIB, "limit": 24 * GIB, "unit": "bytes", "ratio": 0.83, "eta_s": 60.0,
+        "tasks": [4711],
+    }  # fmt: skip
+    job = process(4711, "job.py", GIB, eta_s=60.0)
+    still = process(4712, "still.py", GIB)
+    object_ = status(ceilings=[filling], processes=[job, still])
+
+    assert {task_key(job): ("gpu_memory", "GPU-0")} == rows.drawn(object_, [job, still])

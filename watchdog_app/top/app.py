@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from rich.text import Text
 from textual.app import App, ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.events import Resize
 from textual.widgets import DataTable, Footer, Input, Static
@@ -22,6 +22,7 @@ from watchdog_app.cli.text import plain, plain_block
 from watchdog_app.errors import WatchdogError
 from watchdog_app.top import charts, rows
 from watchdog_app.top.link import Answer, Link
+from watchdog_app.top.manner import BINDINGS, CSS
 from watchdog_app.top.past import SPAN_S, Past, ceiling_key, task_key
 from watchdog_app.top.screens import KEYS, Page, Question
 from watchdog_app.top.table import TaskTable
@@ -39,37 +40,8 @@ class TopApp(App[None]):
 
     TITLE = "watchdog"
     ENABLE_COMMAND_PALETTE = False
-    CSS = """
-    Screen { background: $background; overflow: hidden; }
-    ModalScreen { background: transparent; }
-    #title, #filter { height: 1; padding: 0 1; }
-    #lost { height: auto; display: none; padding: 0 1; background: $error; color: $text; }
-    #ceilings { height: auto; padding: 0 1; margin-bottom: 1; }
-    #tasks { height: 1fr; min-height: 4; padding: 0 1; }
-    #tasks .datatable--cursor { background: $background; color: $foreground; text-style: reverse; }
-    #detail { height: auto; display: none; padding: 0 1; }
-    #incidents {
-        height: auto; max-height: 8; padding: 0 1;
-        border-top: solid $foreground 30%; border-title-align: right;
-    }
-    #filter { display: none; border: none; }
-    """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("s", "save", "save"),
-        Binding("p", "pause", "pause"),
-        Binding("r", "resume", "resume"),
-        Binding("e", "explain", "explain"),
-        Binding("enter", "detail", "plot", priority=False),
-        Binding("slash", "filter", "filter", key_display="/"),
-        Binding("o", "sort", "order"),
-        Binding("a", "all", "all"),
-        Binding("question_mark", "keys", "keys", key_display="?"),
-        Binding("q", "quit", "quit"),
-        Binding("ctrl+c", "quit", "quit", show=False, priority=True),
-        Binding("escape", "clear", "clear", show=False),
-        Binding("j", "move(1)", "down", show=False),
-        Binding("k", "move(-1)", "up", show=False),
-    ]
+    CSS = CSS
+    BINDINGS: ClassVar[list[BindingType]] = [*BINDINGS]
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,6 +60,7 @@ class TopApp(App[None]):
         yield Static(id="title")
         yield Static(id="lost")
         yield Static(Text("Waiting for the daemon ..."), id="ceilings")
+        yield Static(id="cards")
         yield TaskTable(id="tasks")
         with Vertical(id="detail"):
             yield Static(id="plot")
@@ -170,8 +143,13 @@ class TopApp(App[None]):
         most = 10 if height >= 30 else 4 if height >= 16 else 2
         lines = rows.ceiling_rows(status, columns, self._everything, most)[: most + 1]
         self.query_one("#ceilings", Static).update(Text("\n").join(lines))
+        most = 8 if height >= 40 else 4 if height >= 30 else 2 if height >= 16 else 0
+        lines = rows.card_rows(status, columns, self._everything, most)[: 2 * most]
+        cards = self.query_one("#cards", Static)
+        cards.update(Text("\n").join(lines))
+        cards.display = bool(lines)
         self._draw_tasks(status, columns)
-        most = 6 if height >= 30 else 2 if height >= 16 else 1
+        most = 6 if height >= 30 else 3 if height >= 24 else 2 if height >= 16 else 1
         incidents = rows.incident_rows(status, columns, most)
         self.query_one("#incidents", Static).update(Text("\n").join(incidents))
         self._draw_detail(status, columns)
@@ -181,7 +159,9 @@ class TopApp(App[None]):
         before = self._table.chosen
         meant = self._table.meant
         shown = rows.tasks(status, self._sort, self._wanted, self._everything, meant)
-        self._table.show(shown, titles, columns, self._past)
+        self._table.show(shown, titles, columns, self._past, rows.drawn(status, shown))
+        if before is not None and (said := rows.ended(before, self._table.chosen, status)):
+            self.notify(said, timeout=8, markup=False)
         left = len(rows.tasks(status, self._sort, "", True)) - len(shown)
         what = f"order: {self._sort}"
         if self._wanted:
@@ -189,8 +169,6 @@ class TopApp(App[None]):
         if left:
             what += f"   {left} more not shown" + ("" if self._wanted else " (a)")
         self.query_one("#incidents").border_title = what
-        if before is not None and (said := rows.ended(before, self._table.chosen, status)):
-            self.notify(said, timeout=8, markup=False)
 
     def _draw_detail(self, status: dict[str, Any], columns: int) -> None:
         pane = self.query_one("#detail")
@@ -199,6 +177,8 @@ class TopApp(App[None]):
         # On a very small screen there is room for one or the other.
         room = not pane.display or self.size.height >= 20
         self.query_one("#ceilings").display = self.query_one("#incidents").display = room
+        if pane.display:
+            self.query_one("#cards").display = False
         if not pane.display or task is None:
             return
         height = max(6, min(18, self.size.height - (14 if room else 8)))

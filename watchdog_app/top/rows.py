@@ -11,18 +11,24 @@ from rich.text import Text
 
 from watchdog_app.cli import figures
 from watchdog_app.cli.ceiling_lines import chosen
-from watchdog_app.cli.task_table import SORTS, folded, ordered, stage_rank
-from watchdog_app.cli.text import plain, shorten, width
-from watchdog_app.cli.verdict import objects, worst_stage
+from watchdog_app.cli.color import Look
+from watchdog_app.cli.gpu_lines import card_stage, grouped_lines
+from watchdog_app.cli.task_table import SORTS, devices, folded, ordered, stage_rank
+from watchdog_app.cli.text import counted, plain, shorten, width
+from watchdog_app.cli.verdict import is_condition, objects, worst_stage
 from watchdog_app.top import charts
-from watchdog_app.top.past import Past, task_key
+from watchdog_app.top.past import Key, Past, ceiling_key, task_key
 from watchdog_app.units import format_duration
 
 Json = dict[str, Any]
 
 _WIDE = 110  # columns from which on the table shows everything
-_HEADS = ("PID", "TASK", "STATE", "RAM", "SWAP", "GPU-MEM", "CPU%", "LAST 15 MIN", "TREND", "ETA")
+_HEADS = (
+    "PID", "TASK", "STATE", "RAM", "SWAP", "DEV", "GPU-MEM", "CPU%", "LAST 15 MIN", "TREND", "ETA",
+)  # fmt: skip
+_OF_CARDS = ("DEV", "GPU-MEM")
 _NARROW = ("PID", "TASK", "STATE", "RAM", "LAST 15 MIN", "ETA")
+_NARROW_WITH_CARDS = ("PID", "TASK", "STATE", "RAM", "DEV", "GPU-MEM", "ETA")
 _LEAST = ("TASK", "RAM", "ETA")
 _SPARK_COLUMNS = {True: 16, False: 11}
 _FIGURES, _FIGURES_WIDE = 48, 64  # columns for use, limit and time to exhaustion
@@ -36,8 +42,8 @@ def heads(columns: int, has_gpu: bool) -> tuple[str, ...]:
     if columns < _TINY:
         return _LEAST
     if columns < _WIDE:
-        return _NARROW
-    return tuple(head for head in _HEADS if has_gpu or head != "GPU-MEM")
+        return _NARROW_WITH_CARDS if has_gpu else _NARROW
+    return tuple(head for head in _HEADS if has_gpu or head not in _OF_CARDS)
 
 
 def tasks(
@@ -71,17 +77,33 @@ def another(task: Json, status: Json) -> bool:
     )
 
 
-def cells(task: Json, titles: Sequence[str], columns: int, past: Past | None) -> list[Text]:
-    """One row of the table; without its trend where `past` is None: nobody sees it now."""
+def cells(
+    task: Json,
+    titles: Sequence[str],
+    columns: int,
+    past: Past | None,
+    key: Key | None = None,
+) -> list[Text]:
+    """
+    One row of the table.
+
+    Args:
+        task: of the status object.
+        titles: of the columns.
+        columns: of the terminal.
+        past: None: nobody sees its trend now.
+        key: of the series to draw, where that is not the task's RAM.
+    """
     wide = columns >= _WIDE
     style = charts.text_style_of(task.get("stage"))
-    points = past.of(task_key(task)) if past is not None else ()
+    points = past.of(key or task_key(task)) if past is not None else ()
     made = {
         "PID": Text(figures.whole(task.get("pid")), justify="right"),
         "TASK": _name(task, _room(titles, columns), style),
         "STATE": _state(task),
         "RAM": _right(figures.size(task.get("ram_bytes"), compact=not wide)),
         "SWAP": _right(figures.size(task.get("swap_bytes"), compact=not wide)),
+        "DEV": Text(devices(task) or figures.NONE),
         "GPU-MEM": _right(figures.size(task.get("gpu_memory_bytes"), compact=not wide)),
         "CPU%": _right(figures.whole(task.get("cpu_percent"))),
         "LAST 15 MIN": Text(charts.sparkline(points, _SPARK_COLUMNS[wide]), style="cyan"),
@@ -95,7 +117,8 @@ def _room(titles: Sequence[str], columns: int) -> int:
     """What is left for the name."""
     wide = columns >= _WIDE
     fixed = {
-        "PID": 6, "STATE": 9, "RAM": 9 if wide else 6, "SWAP": 9, "GPU-MEM": 9, "CPU%": 5,
+        "PID": 6, "STATE": 9, "RAM": 9 if wide else 6, "SWAP": 9, "DEV": 5, "CPU%": 5,
+        "GPU-MEM": 9 if wide else 7,
         "LAST 15 MIN": _SPARK_COLUMNS[wide], "TREND": 9, "ETA": 14 if wide else 12,
     }  # fmt: skip
     taken = sum(fixed.get(title, 0) + 2 for title in titles)
@@ -185,20 +208,44 @@ def ceiling_rows(status: Json, columns: int, everything: bool, most: int) -> lis
     return lines
 
 
+def card_rows(status: Json, columns: int, everything: bool, most: int) -> list[Text]:
+    """A line a graphics card, as `watchdog status` writes it; what is wrong or near is kept."""
+    gpus = objects(status, "gpus")
+    if not gpus or most < 1:
+        return []
+    kept = sorted(range(len(gpus)), key=lambda at: (-stage_rank(card_stage(gpus[at], status)), at))
+    shown = [gpus[at] for at in sorted(kept[:most])]
+    lines: list[Text] = []
+    for gpu, group in zip(
+        shown, grouped_lines({**status, "gpus": shown}, columns, Look(), everything), strict=True
+    ):
+        style = charts.text_style_of(card_stage(gpu, status))
+        for number, line in enumerate(group if everything else group[:2]):
+            text = Text(line, style=style if not number or not everything else "dim")
+            text.truncate(columns, overflow="ellipsis")
+            lines.append(text)
+    if len(gpus) > len(shown):
+        lines.append(Text(f"  and {counted(len(gpus) - len(shown), 'card')} more", style="dim"))
+    return lines
+
+
 def incident_rows(status: Json, columns: int, most: int) -> list[Text]:
     """Open incidents, the gravest first; what cannot be watched; or that all is well."""
     lines: list[Text] = []
-    for one in sorted(objects(status, "incidents"), key=_gravity):
+    incidents = sorted(objects(status, "incidents"), key=_gravity)
+    for one in incidents:
         style = charts.text_style_of(one.get("stage"))
         mark = _MARKS.get(str(one.get("stage") or "ok"), "!")
         who = ", ".join(plain(each.get("name") or "?") for each in (one.get("culprits") or [])[:2])
         text = Text(f"{mark} {plain(one.get('label') or '?')}: {plain(one.get('why') or '')}")
         text.stylize(style)
         if who:
-            text.append(f"; grows: {who}")
+            text.append(f"; {_whose(one)}: {who}")
         text.truncate(columns, overflow="ellipsis")
         lines.append(text)
-        for advice in (one.get("advice") or [])[:1]:
+        # What is wrong elsewhere as well comes before what to do about the first.
+        room = len(incidents) + len(lines) // 2 < most
+        for advice in (one.get("advice") or [])[: 1 if room else 0]:
             hint = Text(f"  {plain(advice)}", style="dim")
             hint.truncate(columns, overflow="ellipsis")
             lines.append(hint)
@@ -209,6 +256,13 @@ def incident_rows(status: Json, columns: int, most: int) -> list[Text]:
     if not lines and worst_stage(status) != "ok":
         lines.append(Text("Something grows and is watched closely; it is no danger yet."))
     return lines[:most] or [Text("Nothing is about to run out.", style="green")]
+
+
+def _whose(incident: Json) -> str:
+    """What the culprits of an incident have to do with it."""
+    if not is_condition(incident):
+        return "grows"
+    return "on it" if incident.get("ceiling") == "gpu_health" else "concerns"
 
 
 def detail_title(task: Json, of_what: str) -> Text:
@@ -275,6 +329,22 @@ def tightest(status: Mapping[str, Any], task: Json) -> Json | None:
         return min(foreseen, key=lambda one: figures.number(one.get("eta_s")) or 0.0)
     in_bytes = [one for one in above if one.get("unit") == "bytes"]
     return max(in_bytes, key=lambda one: figures.number(one.get("ratio")) or 0.0, default=None)
+
+
+def drawn(status: Json, tasks: Sequence[Json]) -> dict[Key, Key]:
+    """
+    By task the series that its time belongs to, where that is not its RAM.
+
+    A trend of RAM beside the time at which a card is full tells of two things as if of one.
+    """
+    found = {}
+    for task in tasks:
+        if figures.number(task.get("eta_s")) is None:
+            continue
+        ceiling = tightest(status, task)
+        if ceiling is not None and str(ceiling.get("kind")).startswith("gpu_"):
+            found[task_key(task)] = ceiling_key(ceiling)
+    return found
 
 
 def _nearness(ceiling: Json) -> tuple[int, float]:

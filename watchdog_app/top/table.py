@@ -8,7 +8,7 @@ each second, as the table would, costs half a core.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.text import Text
@@ -16,7 +16,7 @@ from textual.widgets import DataTable
 
 from watchdog_app.cli.text import width
 from watchdog_app.top import rows
-from watchdog_app.top.past import Past, task_key
+from watchdog_app.top.past import Key, Past, task_key
 
 Json = dict[str, Any]
 
@@ -47,7 +47,14 @@ class TaskTable(DataTable[Text]):
         """As `chosen`; where a filter has left nothing, the one that was before."""
         return self.chosen or self._last
 
-    def show(self, tasks: list[Json], titles: tuple[str, ...], columns: int, past: Past) -> None:
+    def show(
+        self,
+        tasks: list[Json],
+        titles: tuple[str, ...],
+        columns: int,
+        past: Past,
+        drawn: Mapping[Key, Key] | None = None,
+    ) -> None:
         """
         Show these.
 
@@ -56,12 +63,19 @@ class TaskTable(DataTable[Text]):
             titles: of the columns, see `rows.heads`.
             columns: of characters that there is room for.
             past: for the trends.
+            drawn: by task the series that is drawn in place of its RAM.
         """
         self._last = meant = self.meant
         top = self.scroll_offset.y
         near = range(top - _AROUND, top + self.size.height + _AROUND)
         grid = [
-            rows.cells(one, titles, columns, past if number in near else None)
+            rows.cells(
+                one,
+                titles,
+                columns,
+                past if number in near else None,
+                (drawn or {}).get(task_key(one)),
+            )
             for number, one in enumerate(tasks)
         ]
         self._lay_columns(titles, columns, grid)
