@@ -14,6 +14,8 @@ from watchdog_app.errors import WatchdogError
 from watchdog_app.tray import launching
 from watchdog_app.tray.wishes import settings_file, wish_of
 
+FONT = ["-fa", "Monospace", "-fs", "10", "-u8"]
+
 
 @pytest.fixture
 def programs(desktop, monkeypatch):
@@ -32,7 +34,8 @@ def programs(desktop, monkeypatch):
 @pytest.mark.parametrize(
     ("terminal", "between"),
     [("xdg-terminal-exec", []), ("gnome-terminal", ["--"]), ("konsole", ["-e"]),
-     ("xfce4-terminal", ["-x"]), ("kitty", []), ("wezterm", ["start", "--"]), ("xterm", ["-e"])],
+     ("xfce4-terminal", ["-x"]), ("kitty", []), ("wezterm", ["start", "--"]),
+     ("xterm", [*FONT, "-e"]), ("uxterm", [*FONT, "-e"])],
 )  # fmt: skip
 def test_each_terminal_gets_the_command_in_its_own_way(programs, words_of, terminal, between):
     """As words: nothing is read by a shell."""
@@ -61,7 +64,31 @@ def test_a_terminal_that_does_not_start_is_passed_over(programs, words_of):
 
     launching.in_terminal(["top"])
 
-    assert ["xterm", "-e", "top"] == words_of(log)
+    assert ["xterm", *FONT, "-e", "top"] == words_of(log)
+
+
+def test_an_old_terminal_is_the_last_to_be_taken(programs, words_of):
+    """Debian's alternative leads to one where nothing was chosen: bars are blank in its font."""
+    programs.program("uxterm")
+    (programs.programs / "x-terminal-emulator").symlink_to(programs.programs / "uxterm")
+    log = programs.program("foot")
+
+    launching.in_terminal(["top"])
+
+    assert ["foot", "top"] == words_of(log)
+
+
+def test_a_long_text_is_read_from_its_top(programs, words_of, monkeypatch):
+    """In a pager, where there is one."""
+    programs.program("less")
+    log = programs.program("foot")
+
+    launching.in_terminal(["echo", "a b"], hold=True)
+
+    words = words_of(log)
+    assert ["foot", "sh", "-c"] == words[:3]
+    assert "less -R" in words[3]
+    assert ["sh", "echo", "a b"] == words[4:]
 
 
 def test_without_any_terminal_it_is_said_what_to_type(programs):
@@ -79,7 +106,7 @@ def test_settings_open_in_the_persons_editor(programs, words_of, monkeypatch, va
 
     launching.edit("/x/config.toml")
 
-    assert ["xterm", "-e", "myedit", "-w", "/x/config.toml"] == words_of(log)
+    assert ["xterm", *FONT, "-e", "myedit", "-w", "/x/config.toml"] == words_of(log)
 
 
 def test_settings_without_any_editor_are_told(programs):

@@ -252,6 +252,26 @@ def test_too_many_tasks_are_counted_and_the_large_are_shown():
     assert "and 18 more Python processes" in [entry.label for entry in menu_of(reading)]
 
 
+def test_the_menu_begins_with_what_needs_a_person():
+    """Paused, then the soonest end, then what grows; the rest as it began."""
+    reading = status(
+        processes=[
+            task(1, "calm.ipynb"),
+            task(2, "later.ipynb", stage="watch", eta_s=600.0),
+            task(3, "soon.ipynb", stage="warn", eta_s=60.0),
+            task(4, "grows.ipynb", stage="watch"),
+            task(5, "held.ipynb", state="paused", paused_by_watchdog=True),
+        ]
+    )
+
+    shown = [entry.label for entry in menu_of(reading) if entry.key.startswith("task-")]
+
+    assert [5, 3, 2, 4, 1] == [one["pid"] for one in chosen_tasks(reading)]
+    assert ["paused", "full in 1 min", "full in 10 min", "growing"] == [
+        label.rpartition(", ")[2] for label in shown[:4]
+    ]
+
+
 def test_what_is_in_danger_or_paused_is_always_shown():
     """However small it is."""
     tasks = [task(n, f"{n}.ipynb", 10 * GIB) for n in range(1, 31)]

@@ -38,6 +38,7 @@ _LIGHT: Color = (245, 245, 245, 255)
 _DARK: Color = (30, 30, 30, 255)
 _GREY: Color = (140, 140, 140, 255)
 _CLEAR: Color = (0, 0, 0, 0)
+_LEAST_SEEN = 0.16  # of the height: a vessel of 16 pixels shows two of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,10 @@ def _fill(canvas: Image.Image, inner: Sequence[Point], picture: Picture) -> None
         return
     top = min(y for _, y in inner)
     bottom = max(y for _, y in inner)
-    level = bottom - (bottom - top) * min(picture.fill, FILL_STEPS) / FILL_STEPS
+    # The first step is seen at every size: a vessel that looks empty says that nothing is used.
+    above = (min(picture.fill, FILL_STEPS) - 1) / (FILL_STEPS - 1)
+    part = _LEAST_SEEN + (1 - _LEAST_SEEN) * above
+    level = bottom - (bottom - top) * part
     mask = Image.new("L", canvas.size, 0)
     pen = ImageDraw.Draw(mask)
     pen.polygon([(round(x), round(y)) for x, y in inner], fill=255)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 _AT_ONCE_S = 1.5
 
 # Terminal emulators and what stands between them and the command. Those that hand over to a
-# server of theirs come first: they start fastest where a desktop runs them.
+# server of theirs come first: they start fastest where a desktop runs them. Last are those
+# whose own font lacks the blocks that bars are made of: they are told to use another.
 _TERMINALS: tuple[tuple[str, ...], ...] = (
     ("xdg-terminal-exec",),
     ("x-terminal-emulator", "-e"),
@@ -42,11 +43,17 @@ _TERMINALS: tuple[tuple[str, ...], ...] = (
     ("ghostty", "-e"),
     ("terminator", "-x"),
     ("lxterminal", "-e"),
+    ("qterminal", "-e"),
     ("urxvt", "-e"),
-    ("xterm", "-e"),
+    ("xterm", "-fa", "Monospace", "-fs", "10", "-u8", "-e"),
+    ("uxterm", "-fa", "Monospace", "-fs", "10", "-u8", "-e"),
 )
+_OLD = ("xterm", "uxterm", "lxterm", "koi8rxterm", "urxvt", "rxvt")
+_BY_CHOICE = "x-terminal-emulator"  # of the administrator, by Debian's alternatives
 _EDITORS = ("sensible-editor", "nano", "vim", "vi", "emacs")
 # Keeps the window open after the command: what it said is to be read.
+# From its top, and with the way out in sight.
+_PAGER = '"$@" 2>&1 | LESS= less -R -P "Arrows and blank scroll, q closes this window"'
 _HOLD = '"$@"; printf "\\nPress Enter to close this window. "; read -r _'
 
 
@@ -69,12 +76,13 @@ def in_terminal(command: Sequence[str], *, hold: bool = False) -> None:
 
     Args:
         command: its words; never read by a shell.
-        hold: keep the window until Enter is pressed.
+        hold: keep the window until it is read: in a pager, or without one until Enter is pressed.
 
     Raises:
         WatchdogError: no terminal emulator was found, or none would start.
     """
-    words = ["sh", "-c", _HOLD, "sh", *command] if hold else list(command)
+    keeping = _PAGER if shutil.which("less") else _HOLD
+    words = ["sh", "-c", keeping, "sh", *command] if hold else list(command)
     if sys.platform == "darwin":
         return _mac_terminal(command)
     if sys.platform == "win32":
@@ -141,6 +149,12 @@ def _terminals(env: Mapping[str, str]) -> list[list[str]]:
         known = {prefix[0]: list(prefix[1:]) for prefix in _TERMINALS}
         found.append([*wanted, *known.get(os.path.basename(wanted[0]), ["-e"])])
     found += [list(prefix) for prefix in _TERMINALS if shutil.which(prefix[0])]
+    chosen = os.path.basename(os.path.realpath(shutil.which(_BY_CHOICE) or _BY_CHOICE))
+    if any(chosen.startswith(name) for name in _OLD):
+        # It was no choice: it is what came with the display. By its name it gets its font.
+        named = any(prefix[0] == chosen for prefix in found)
+        plain = [prefix for prefix in found if prefix[0] == _BY_CHOICE and not named]
+        found = [prefix for prefix in found if prefix[0] != _BY_CHOICE] + plain
     return found
 
 

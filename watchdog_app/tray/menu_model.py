@@ -8,6 +8,7 @@ business. Keys are stable over time, so that a label can change in an open menu.
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 
 from watchdog_app.tray import labels
@@ -136,7 +137,7 @@ def menu(
 
 def chosen_tasks(status: Json, shown: Sequence[int] = ()) -> list[Json]:
     """
-    The tasks worth a line, oldest first, so that no line moves under the pointer.
+    The tasks worth a line: paused ones, then those that end soonest, then those that grow.
 
     Where there are too many, those that are in danger, saved or large; one that is shown already
     stays unless another is clearly larger.
@@ -150,7 +151,18 @@ def chosen_tasks(status: Json, shown: Sequence[int] = ()) -> list[Json]:
         return (2 * urgent + bool(task.get("agent")), ram * (1.3 if task["pid"] in before else 1))
 
     kept = sorted(every, key=weight, reverse=True)[:MOST_TASKS]
-    return sorted(kept, key=lambda one: (labels.number(one.get("started_unix_s")) or 0, one["pid"]))
+    return sorted(kept, key=_urgency)
+
+
+def _urgency(task: Json) -> tuple[bool, float, int, float, int]:
+    eta_s = labels.number(task.get("eta_s"))
+    return (
+        task.get("state") != "paused",
+        math.inf if eta_s is None else eta_s,
+        -stage_rank(task.get("stage")),
+        labels.number(task.get("started_unix_s")) or 0,  # else as they began: it is seldom changed
+        task["pid"],
+    )
 
 
 def _worth_a_line(task: Json) -> bool:
@@ -186,9 +198,10 @@ def _glance(task: Json, agent: Json | None) -> str:
         parts.append("paused")
     elif agent is not None and agent.get("saving") is True:
         parts.append("saving")
-    elif stage_rank(task.get("stage")) >= 2:
+    elif stage_rank(task.get("stage")) >= 1:
         eta_s = labels.number(task.get("eta_s"))
-        parts.append(f"full in {labels.span(eta_s)}" if eta_s is not None else "near its limit")
+        near = "near its limit" if stage_rank(task.get("stage")) >= 2 else "growing"
+        parts.append(f"full in {labels.span(eta_s)}" if eta_s is not None else near)
     return ", ".join(parts)
 
 
