@@ -403,7 +403,7 @@ def test_without_a_session_bus_the_notice_is_not_delivered(tmp_path):
     delivery = desktop(env).notify(notice())
 
     assert not delivery.delivered
-    assert "there is no session bus" in delivery.detail
+    assert "no desktop session to show it on (no session bus)" in delivery.detail
 
 
 @pytest.mark.parametrize(

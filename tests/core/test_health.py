@@ -704,7 +704,7 @@ def test_cards_that_are_silent_together_are_one_notice():
     world = CardWorld(cards=4)
     for index in range(4):
         world.on(index, world.program(100 + index, f"job{index}.py"))
-    part = replace(card(0), uuid="MIG-0", parent_uuid=world.gpus[0].uuid)
+    part = replace(card(0), uuid="MIG-0", parent_uuid=world.gpus[0].uuid, part=0)
     world.gpus.append(part)
     world.run(5)
 
@@ -768,3 +768,18 @@ def test_a_reset_is_advised_in_a_sentence_that_can_be_copied_and_lets_our_reader
 
     command = "`watchdog stop; sudo nvidia-smi --gpu-reset -i 0; watchdog start`. If that fails"
     assert command in world.notices[0].body
+
+
+def test_a_part_of_a_card_is_told_apart_from_the_others():
+    """Three instances have one name: a fault of one says which."""
+    world = CardWorld()
+    parts = [
+        replace(card(0), uuid=f"MIG-{n}", parent_uuid=world.gpus[0].uuid, part=n) for n in range(3)
+    ]
+    world.gpus += parts
+    world.run(5)
+
+    world.set(2, state=GpuState.NEEDS_RESET)
+    world.run(5)
+
+    assert ["GPU 0 part 1 needs a reset"] == [each.title for each in world.notices]

@@ -53,6 +53,7 @@ class Gpu:
     name: str
     bus_id: str | None = None  # PCI address, "00000000:65:00.0"
     parent_uuid: str | None = None  # of a MIG instance: its card
+    part: int | None = None  # of a MIG instance: which of its card's, from 0
     state: GpuState = GpuState.OK
     memory_used_bytes: int | None = None  # without what the driver reserves, where it can tell
     memory_reserved_bytes: int | None = None

@@ -13,6 +13,7 @@ from watchdog_app.core.devices import holders
 from watchdog_app.core.hardware import Gpu, GpuProcess, Hardware, Temperature
 from watchdog_app.core.outlook import CeilingKey, CeilingKind, CeilingReading
 from watchdog_app.core.records import AgentView, AllocatorMemory, ProcessKey, Task
+from watchdog_app.core.trouble import gpu_place
 
 BATTERY_RESERVE = 0.05  # of a full one: systems switch off at 2 to 5 %, and the rest is a guess
 _IN_USE = 0.02  # of a card's memory; less than that is the driver's own
@@ -310,7 +311,7 @@ def _in_use(gpu: Gpu) -> bool:
 
 
 def _name(gpu: Gpu) -> str:
-    return f"GPU {gpu.index}" if gpu.parent_uuid is None else f"GPU {gpu.index} part"
+    return gpu_place(gpu)
 
 
 def _joined(*notes: str | None) -> str | None:

@@ -66,8 +66,16 @@ class Condition:
 
 def gpu_label(gpu: Gpu) -> str:
     """`GPU 0 (NVIDIA H100)`: as a person tells the cards apart."""
-    part = ", MIG" if gpu.parent_uuid is not None else ""
-    return f"GPU {gpu.index} ({plain(gpu.name, 40)}{part})"
+    if gpu.parent_uuid is None:
+        return f"GPU {gpu.index} ({plain(gpu.name, 40)})"
+    return f"{gpu_place(gpu)} ({plain(gpu.name, 40)}, MIG)"
+
+
+def gpu_place(gpu: Gpu) -> str:
+    """`GPU 0`; of a MIG instance `GPU 0 part 2`."""
+    if gpu.parent_uuid is None:
+        return f"GPU {gpu.index}"
+    return f"GPU {gpu.index} part" + ("" if gpu.part is None else f" {gpu.part}")
 
 
 def condition(  # noqa: PLR0917 - the fields of a record, in its order

@@ -357,6 +357,7 @@ def test_mig_instances_are_devices_of_their_own(stub, ticker):
     assert (None, None, ()) == (card.memory_used_bytes, card.memory_total_bytes, card.processes)
     assert 40 == card.temperature_c
     assert (card.uuid, card.uuid) == (one.parent_uuid, two.parent_uuid)
+    assert (None, 0, 1) == (card.part, one.part, two.part)
     assert (3 * GIB, 5 * GIB) == (one.memory_used_bytes, one.memory_total_bytes)
     assert (GpuProcess(os.getpid(), 2 * GIB),) == two.processes
     assert (None, None) == (one.temperature_c, one.power_w)

@@ -200,7 +200,7 @@ class KnownCards:
                     )
                 )
         shown.sort(key=lambda gpu: (gpu.index, gpu.parent_uuid is not None))
-        return tuple(shown)
+        return _numbered(shown)
 
     def _running(self, row: Mapping[str, Any], now_mono_s: float) -> tuple[GpuProcess, ...]:
         """Its processes; the reader repeats a list until it has a new one."""
@@ -229,6 +229,20 @@ class KnownCards:
                     gpu, uuid=known.uuid, name=known.name, bus_id=gpu.bus_id or known.bus_id
                 )
         return replace(gpu, uuid=f"{UNKNOWN_CARD}{gpu.index}")
+
+
+def _numbered(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    """The same, the parts of each card counted: they have one index and one name."""
+    seen: dict[str, int] = {}
+    found = []
+    for gpu in gpus:
+        if gpu.parent_uuid is None:
+            found.append(gpu)
+            continue
+        number = seen.get(gpu.parent_uuid, 0)
+        seen[gpu.parent_uuid] = number + 1
+        found.append(replace(gpu, part=number))
+    return tuple(found)
 
 
 def _moved(before: Gpu, now: Gpu) -> bool:
