@@ -136,6 +136,8 @@ def test_the_rescue_is_the_alarm_where_it_is_asked_for():
         '{"t": 1, "used": NaN, "limit": 3}',
         '{"t": true, "used": 2, "limit": 3}',
         '{"t": 1, "used": 1' + "0" * 400 + ', "limit": 3}',
+        '{"t": 1, "used": -2, "limit": 3}',
+        '{"t": 1, "used": 2, "limit": -3}',
         "[" * 100_000,
     ],
 )
@@ -147,6 +149,55 @@ def test_a_line_that_is_no_sample_is_answered_by_an_error(line):
     assert "error" in answers[0]
     assert {"eta_s", "low_s", "high_s", "alarm", "stage", "regime"} == answers[0].keys() - {"error"}
     assert answers[1].keys() == answers[0].keys() - {"error"}
+
+
+def at(times):
+    return lines_of("".join(f'{{"t": {t}, "used": 5, "limit": 10}}\n' for t in times))
+
+
+@pytest.mark.parametrize(
+    ("times", "bad"),
+    [
+        pytest.param([1, 2, 2, 3], [2], id="twice"),
+        pytest.param([1, 3, 2, 4], [2], id="out of order"),
+        pytest.param([1, 2, 1e12, 3, 4], [2], id="one far ahead"),
+        pytest.param([1, 2, 1e6, 1e6 + 1, 1e6 + 2], [2], id="a suspend of days"),
+        pytest.param([1e12, 1, 2, 3, 4], [1, 2], id="the first far ahead"),
+        pytest.param([500, 501, 0, 1, 2, 3], [2, 3], id="the clock was set back"),
+        pytest.param([1, 2, 80000, 80001], [], id="a gap of hours"),
+    ],
+)
+def test_a_time_that_does_not_follow_is_an_error_and_no_end(times, bad):
+    """What comes after is answered again, and nothing is dropped in silence."""
+    count, answers = at(times)
+
+    assert bad == [i for i, one in enumerate(answers) if "error" in one]
+    assert len(bad) == count
+
+
+def test_a_leak_is_foretold_after_one_time_far_ahead():
+    """One slip of a sampler's clock does not poison the rest."""
+    samples = [(t, u, n) for t, u, n in leak().samples]
+    samples.insert(100, (1e12, samples[100][1], LIMIT))
+    text = "\n".join(json.dumps({"t": t, "used": u, "limit": n}) for t, u, n in samples)
+    bad, answers = lines_of(text)
+
+    assert 1 == bad
+    assert answers[-1]["alarm"] is True
+
+
+def test_whoever_has_read_enough_ends_the_answers_quietly(tmp_path):
+    """`--jsonl FILE | head -1`: no complaint about the file."""
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'{{"t": {t}, "used": 5, "limit": 10}}\n' for t in range(20_000)))
+    with subprocess.Popen(
+        [sys.executable, "-m", "watchdog_app", "replay", "--jsonl", str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert b"" == process.stderr.read()
 
 
 def test_a_bad_line_does_not_end_an_alarm():
@@ -263,6 +314,8 @@ def test_a_setting_can_be_tried(tmp_path, capsys, monkeypatch):
         ["--jsonl", "/nowhere/a.jsonl"],
         ["a.csv", "--set", "stages.nothing=1"],
         ["a.csv", "--set", "warn_s"],
+        ["--jsonl", "-", "--plot", "a.png"],
+        ["a.csv", "--plot", "a.pdf"],
     ],
 )
 def test_words_that_make_no_sense_end_with_the_usage_code(words, capsys, monkeypatch, tmp_path):

@@ -93,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
     """Play what was asked for."""
     if sum(value is not None for value in (args.trace, args.jsonl, args.task)) != 1:
         raise UsageError("Give one of TRACE, --task and --jsonl. More: watchdog replay --help")
+    _plot_can_be_drawn(args)
     settings = _settings(args)
     if args.jsonl is not None:
         return _answer(args, settings)
@@ -117,6 +118,18 @@ def run(args: argparse.Namespace) -> int:
         if not args.json:
             print(f"Drawn into {args.plot}")
     return EXIT_OK
+
+
+def _plot_can_be_drawn(args: argparse.Namespace) -> None:
+    """Refuse before anything is played what could not be drawn after it."""
+    if args.plot is None:
+        return
+    if args.jsonl is not None:
+        raise UsageError("--jsonl answers line by line and draws nothing: leave --plot out.")
+    from watchdog_app.traces.figure import SUFFIXES
+
+    if not args.plot.lower().endswith(SUFFIXES):
+        raise UsageError(f"A plot is written as .png or .svg; {args.plot} is neither.")
 
 
 def _settings(args: argparse.Namespace) -> Settings:
@@ -167,6 +180,8 @@ def _answer(args: argparse.Namespace, settings: Settings) -> int:
         try:
             with open(args.jsonl, encoding="utf-8", errors="replace") as lines:
                 bad = answer_lines(lines, sys.stdout, settings, stage, costs)
+        except BrokenPipeError:
+            raise  # of standard output: whoever reads it has seen enough
         except OSError as error:
             raise UsageError(
                 f"The lines of {args.jsonl} cannot be read: {error.strerror or error}."
