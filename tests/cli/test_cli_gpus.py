@@ -387,3 +387,18 @@ def test_what_is_on_a_card_that_does_not_answer_is_unknown_and_not_nothing(state
         return next(line for line in lines if "job.py" in line)
 
     assert 2 == row(dark(0, state)).count("N/A") - row(gpu(0)).count("N/A")
+
+
+def test_a_driver_that_was_updated_underneath_is_told_once():
+    """By its incident, with the cure; the list of errors does not say it again."""
+    said = "The NVIDIA driver was updated under the running system"
+    found = {
+        "id": "1", "ceiling": "gpu_health", "subject": "driver", "label": "the graphics driver",
+        "stage": "warn", "why": said, "advice": ["Restart the machine."], "culprits": [],
+        "opened_unix_s": NOW_UNIX_S,
+    }  # fmt: skip
+    error = {"source": "gpu.driver.updated", "message": f"{said}.", "remedy": "Restart."}
+
+    lines = render(status(incidents=[found], errors=[error]), NOW_UNIX_S)
+
+    assert 1 == sum(said in line for line in lines[1:])

@@ -215,7 +215,8 @@ def _told_of(status: Json) -> set[str]:
         for one in objects(status, "incidents")
         if one.get("ceiling") == "gpu_health" and stage_rank(one.get("stage")) > 1
     }
-    return {
+    driver = {"gpu.driver", "gpu.driver.updated"} if "driver" in subjects else set()
+    return driver | {
         f"gpu.{figures.whole(gpu.get('index'))}"
         for gpu in objects(status, "gpus")
         if gpu.get("uuid") in subjects and gpu.get("parent_uuid") is None
