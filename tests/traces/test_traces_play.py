@@ -369,6 +369,64 @@ def test_a_running_task_is_recorded(tmp_path):
         assert "running" == json.load(file)["outcome"]
 
 
+def test_a_program_that_fills_its_address_space_is_recorded_against_it(tmp_path):
+    """`ulimit -v`: no kill, and no good end either; the trace says when it failed."""
+    script = tmp_path / "fills_for_a_test.py"
+    script.write_text(
+        "import resource, time\nresource.setrlimit(resource.RLIMIT_AS, (600 << 20, 600 << 20))\n"
+        "print(flush=True)\ninput()\nheld = []\n"
+        "while True:\n    held.append(bytearray(20 << 20))\n    time.sleep(0.1)\n"
+    )
+    path = tmp_path / "out.csv"
+    with subprocess.Popen(
+        [sys.executable, str(script)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as task:
+        try:
+            task.stdout.readline()
+            command = [sys.executable, "-m", "watchdog_app", "record", str(task.pid)]
+            with subprocess.Popen(
+                [*command, "-o", str(path)], stdout=subprocess.PIPE, text=True
+            ) as recording:
+                first = recording.stdout.readline()
+                task.stdin.write("\n")
+                task.stdin.flush()
+                said = recording.communicate(timeout=60)[0]
+        finally:
+            task.kill()
+
+    assert "against address space of " in first
+    assert "600 MiB" in first
+    assert "most likely a MemoryError" in said
+    assert "memory_error" == json.loads((tmp_path / "out.json").read_text())["outcome"]
+    found = trace.read(str(path))
+    assert found.ended_s is not None
+    assert any("most likely by a MemoryError" in line for line in as_lines(play(found, Settings())))
+
+
+@pytest.mark.parametrize(
+    ("levels", "full"),
+    [
+        pytest.param([10, 50, 97], True, id="full"),
+        pytest.param([80, 86, 94], True, id="the next piece does not fit"),
+        pytest.param([92, 92, 92], False, id="lives near its limit"),
+        pytest.param([90, 98, 20], True, id="gave back what it held on its way out"),
+        pytest.param([5, 60, 60], False, id="far from it"),
+        pytest.param([], False, id="nothing seen"),
+    ],
+)
+def test_only_a_level_at_its_limit_is_taken_for_a_memory_error(levels, full):
+    """Of a hundred."""
+    level = recorder.Level()
+    for i, used in enumerate(levels):
+        level.look(i * 0.1, used, 100)
+
+    assert full == level.full
+
+
 def test_a_name_that_nobody_has_is_said():
     """Nothing is recorded, no file is left."""
     result = subprocess.run(

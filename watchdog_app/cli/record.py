@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _MOST_HZ = 50.0
 _HOW = {
     "oom": "The kernel killed it.",
+    "memory_error": "It ended with its address space full: most likely a MemoryError. "
+    "The kernel has killed nothing.",
     "ok": "It ended; the kernel has killed nothing.",
     "running": "It still runs.",
     "unknown": "It ended. Whether the kernel killed it is not known.",
@@ -82,13 +84,15 @@ def run(args: argparse.Namespace) -> int:
             try:
                 counted = trace.write(path, looks, found.columns)
             except OSError as error:
+                kept = "What is there already can be played. " if os.path.isfile(path) else ""
                 raise WatchdogError(
                     f"The trace cannot be written to {plain(path)}: {error.strerror or error}. "
-                    "What is there already can be played. --output names another file."
+                    f"{kept}--output names another file."
                 ) from error
         lasted = time.monotonic() - began
         outcome = recorder.ending(machine, found, kills, lasted)
-        recorder.write_side(path, outcome, lasted, found, kills.first_s)
+        failed_s = lasted if outcome == "memory_error" else kills.first_s
+        recorder.write_side(path, outcome, lasted, found, failed_s)
     finally:
         machine.close()
     print(

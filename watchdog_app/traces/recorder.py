@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from watchdog_app.core.ceilings import readings
-from watchdog_app.core.outlook import CeilingReading
+from watchdog_app.core.outlook import CeilingKind, CeilingReading
 from watchdog_app.core.records import CgroupMemory, ProcessKey, Snapshot, Task
 from watchdog_app.core.tasks import group
 from watchdog_app.errors import Gone, TaskNotFound, UsageError
@@ -21,7 +22,37 @@ _GROUP_COLUMNS = (*_HOST_COLUMNS, "usage", "ws", "unrecl", "swap")
 
 _DEAD = frozenset("ZX")  # states of a process that has ended
 
+_KINDS = frozenset(
+    {CeilingKind.RAM, CeilingKind.RAM_SWAP, CeilingKind.CGROUP, CeilingKind.RLIMIT_AS}
+)
+_LAST_S = 2.0  # a program that ran into its limit gives back memory before it has ended
+_FULL = 0.97  # of the limit
+_NEARLY = 0.9  # enough where the next piece, of the size of the last ones, would not have fitted
+
 Row = tuple[float | int | None, ...]
+
+
+@dataclass(slots=True)
+class Level:
+    """How near the recorded level came to its limit in the last seconds."""
+
+    _seen: deque[tuple[float, float, float]] = field(default_factory=deque)
+
+    def look(self, t: float, used: float, limit: float) -> None:
+        """Take one sample."""
+        self._seen.append((t, used, limit))
+        while self._seen[0][0] < t - _LAST_S:
+            self._seen.popleft()
+
+    @property
+    def full(self) -> bool:
+        """Whether the next piece would not have fitted."""
+        if not self._seen:
+            return False
+        used, limit = max((used, limit) for _, used, limit in self._seen)
+        levels = [used for _, used, _ in self._seen]
+        piece = max((b - a for a, b in zip(levels, levels[1:], strict=False)), default=0.0)
+        return used >= _FULL * limit or (used >= _NEARLY * limit and used + piece >= limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +62,7 @@ class Found:
     task: Task
     ceiling: CeilingReading
     process: ProcessKey  # the recording ends with it: the root, or the member whose pid was named
+    level: Level = field(default_factory=Level, compare=False)
     groups: tuple[str, ...] = ()  # folders of the memory groups in which a kill would be counted
 
     @property
@@ -81,12 +113,12 @@ def find(machine: MachineFace, wanted: str, now_mono_s: float, now_unix_s: float
 def _found(snapshot: Snapshot, tasks: tuple[Task, ...], task: Task, wanted: str) -> Found:
     named = next((m.key for m in task.members if str(m.key.pid) == wanted), task.key)
     info = snapshot.infos.get(named, task.info)
-    ceiling = _tightest(snapshot, tasks, task, info.cgroup)
+    ceiling = _tightest(snapshot, tasks, task, info.cgroup, named)
     every = [snapshot.infos.get(member.key) for member in task.members]
     if named != task.key:
         every = [info]
     folders = {one.cgroup for one in every if one is not None and one.cgroup}
-    return Found(task, ceiling, named, tuple(sorted(folders)))
+    return Found(task, ceiling, named, groups=tuple(sorted(folders)))
 
 
 def rows(
@@ -124,6 +156,7 @@ def rows(
         row = _row(snapshot, found, now - began)
         if row is None:
             return
+        found.level.look(now, float(row[1] or 0), float(row[2] or 0))
         yield row
         # A look that came late is not made up for: the next one is due in its own time.
         looks = max(looks + 1, int((clock() - began) * hz))
@@ -132,7 +165,8 @@ def rows(
 
 def ending(machine: MachineFace, found: Found, kills: KillCount, now_s: float) -> str:
     """
-    How it ended, as the file beside a trace says it: "oom", "ok", "running" or "unknown".
+    How it ended, as the file beside a trace says it: "oom", "memory_error", "ok", "running" or
+    "unknown". "memory_error" is what most likely was: nothing tells it from here.
 
     Args:
         machine: what is looked at.
@@ -148,6 +182,9 @@ def ending(machine: MachineFace, found: Found, kills: KillCount, now_s: float) -
         return "oom"
     if not ended:
         return "running"
+    # Only in an address space an allocation fails; elsewhere the kernel kills.
+    if found.ceiling.key.kind is CeilingKind.RLIMIT_AS and found.level.full:
+        return "memory_error"
     return "ok" if kills.known else "unknown"
 
 
@@ -164,7 +201,7 @@ def write_side(
                 "ceiling": found.ceiling.label,
                 "outcome": outcome,
                 "end_time_s": round(end_s, 3),
-                "oom_time_s": None if killed_s is None else round(killed_s, 3),
+                "oom_time_s": None if killed_s is None else round(killed_s, 3),  # of the failure
             },
             file,
             indent=1,
@@ -174,13 +211,21 @@ def write_side(
 
 
 def _tightest(
-    snapshot: Snapshot, tasks: tuple[Task, ...], task: Task, folder: str | None
+    snapshot: Snapshot,
+    tasks: tuple[Task, ...],
+    task: Task,
+    folder: str | None,
+    named: ProcessKey,
 ) -> CeilingReading:
     """Of the ceilings that can hit the process in this folder, the one with least room."""
     hitting = [
         one
         for one in readings(snapshot, tasks)
-        if one.lethal and task.key in one.tasks and one.key.kind in ("ram", "ram_swap", "cgroup")
+        if one.lethal
+        and task.key in one.tasks
+        and one.key.kind in _KINDS
+        # The address space of another member ends that one.
+        and (one.key.kind is not CeilingKind.RLIMIT_AS or one.key.subject == str(named.pid))
     ]
     # Another member may be in a group of its own, whose limit is nothing to this one.
     own = [one for one in hitting if one.key.kind != "cgroup" or _is_in(folder, one.key.subject)]

@@ -118,7 +118,8 @@ def _ending(played: Played) -> list[str]:
     end = played.trace.ended_s
     if end is None:
         return []
-    lines = ["", f"{end:9.1f} s  it was killed"]
+    how = "it was killed" if played.trace.killed else "it ended, most likely by a MemoryError"
+    lines = ["", f"{end:9.1f} s  {how}"]
     for kind, what in ((DecisionKind.NOTIFY, "notice"), (DecisionKind.CHECKPOINT, "checkpoint")):
         first = next((act for act in played.acts if act.kind is kind), None)
         if first is None:

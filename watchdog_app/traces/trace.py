@@ -48,6 +48,7 @@ class Trace:
     start_unix_s: float | None = None
     task: str | None = None  # whose memory it is, as its user knows it; rules match it
     task_path: str | None = None
+    killed: bool = True  # False: it ended by a MemoryError
     cut: bool = False  # the file ended in the middle
 
 
@@ -94,6 +95,7 @@ def read(path: str, signal: str | None = None, limit: float | None = None) -> Tr
         signal=chosen,
         cut=cut,
         ended_s=ended,
+        killed=side.get("outcome") != "memory_error",
         task=task if isinstance(task, str) else None,
     )
 
