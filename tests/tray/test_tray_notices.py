@@ -6,7 +6,7 @@ import time
 
 import pytest
 from tray_desk import wait_for
-from tray_readings import notice, status, task
+from tray_readings import leaking, notice, status, task
 
 from watchdog_app.tray.notice_gate import QUIET_S, NoticeGate, Verdict
 from watchdog_app.tray.notifications import buttons
@@ -49,6 +49,8 @@ def test_a_notice_is_shown_with_its_buttons_and_acknowledged(shown):
 )
 def test_each_button_does_what_it_says(shown, key, method, params):
     """For the task, or the incident, that the notice is about."""
+    shown.daemon.status = leaking()
+    time.sleep(3.5)
     shown.daemon.tell(notice(actions=[{"key": key, "label": "Do it"}]))
     number = shown.screen_.wait("RAM full")["number"]
 
@@ -234,7 +236,55 @@ def test_a_notice_is_held_back_within_the_minute(shown):
     assert 1 == len(shown.screen_.shown)
 
 
+def test_a_snooze_of_what_is_over_is_answered_and_not_asked_for(shown):
+    """Silence would look as if it had been done."""
+    shown.daemon.tell(notice(incident="i9"))
+
+    shown.screen_.press(shown.screen_.wait("RAM full")["number"], "snooze")
+
+    assert "over already" in shown.screen_.wait("Nothing to snooze")["body"]
+    assert not shown.daemon.called("snooze")
+
+
+def test_what_is_over_is_taken_from_the_screen(shown):
+    """A warning whose incident is closed says what is no longer so."""
+    shown.daemon.tell(notice(incident="i9"))
+    number = shown.screen_.wait("RAM full")["number"]
+
+    wait_for(lambda: number in shown.screen_.closed, "it is closed")
+
+
 # The gate by itself
+
+
+@pytest.mark.parametrize(
+    ("topic", "incident", "task_", "age_s", "expected"),
+    [
+        ("warning", "i1", 4711, 60, []),
+        ("warning", "i9", 4711, 60, [7]),
+        ("warning", "i9", 4711, 1, []),
+        ("warning", "i1", 9, 60, [7]),
+        ("paused", "i9", 4711, 60, []),
+        ("paused", "i1", 9, 60, [7]),
+        ("died", "i9", 9, 60, []),
+        ("rescued", "i9", 9, 60, []),
+    ],
+)
+def test_the_gate_knows_what_is_over(topic, incident, task_, age_s, expected):
+    """Never the news of a death or of a rescue, and nothing that has only just come."""
+    gate = gate_with(notice(topic=topic, incident=incident, task=task_), closed=False)
+
+    assert expected == gate.outdated(leaking(), 100.0 + age_s)
+
+
+def test_a_death_takes_the_place_of_what_stood_of_its_task():
+    """Whatever incident that was of; a number that was given again is another task."""
+    gate = gate_with({**notice(), "start_time": 1}, closed=False)
+    died = {**notice("n2", topic="died", incident="", urgency="critical"), "start_time": 1}
+
+    assert Verdict(replaces=7) == gate.decide(died, 101.0)
+    assert Verdict() == gate.decide({**died, "start_time": 2}, 101.0)
+    assert Verdict() == gate.decide({**died, "task": 9}, 101.0)
 
 
 def gate_with(first, closed=True):

@@ -207,6 +207,7 @@ class Screen(OnBus):
         super().__init__(address)
         self.mode = mode
         self.shown: list[dict[str, Any]] = []
+        self.closed: list[int] = []
         self._last = 40
         self.bus.add_message_handler(self._handle)
         self.run(self.bus.request_name(NOTIFICATIONS))
@@ -219,6 +220,10 @@ class Screen(OnBus):
             return Message.new_method_return(
                 message, "as", [known + ["body-markup"] * (self.mode == "markup")]
             )
+        if message.member == "CloseNotification":
+            self.closed.append(message.body[0])
+            self.dismiss(message.body[0])
+            return Message.new_method_return(message)
         if message.member != "Notify" or self.mode == "hang":
             return True
         if self.mode == "refuse":

@@ -126,6 +126,8 @@ class Companion:
         outlook = self._shown.update(status, why_gone(error))
         hot = outlook.hot or time.monotonic() < self._hot_until_mono_s
         self._link.set_pace(HOT_S if hot else REST_S)
+        if status is not None and self._notices is not None:
+            self._notices.look_over(status)
 
     def _on_notice(self, notice: Json) -> None:
         """Show what the daemon tells, and tell it what became of it."""

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from watchdog_app.tray import labels
-from watchdog_app.tray.state import stage_rank
+from watchdog_app.tray.state import objects, stage_rank
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +20,13 @@ if TYPE_CHECKING:
     Place = tuple[str, int | None]
 
 QUIET_S = 60.0  # between two notices of one incident, unless its stage rises
+_YOUNG_S = 5.0
 _MOST_REMEMBERED = 64
+# Topics of docs/protocol.md. These make whatever stood of their task old.
+_OVERTAKES = frozenset(("died", "paused", "resumed", "over"))
+_OF_INCIDENT = frozenset(("warning", "saving"))  # true while their incident is open
+# True while their task lives; the rest stays to be read.
+_PASSING = _OF_INCIDENT | {"paused", "pause_failed", "stalled", "rescue_failed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,7 @@ class Verdict:
 class _Shown:
     notice: Json
     number: int
+    at_mono_s: float
     on_screen: bool = True
 
 
@@ -53,8 +60,10 @@ class NoticeGate:
 
     def decide(self, notice: Json, now_mono_s: float) -> Verdict:
         """Whether a notice may be shown now, and in place of which one."""
-        before = self._shown.get(_place(notice))
+        before = self._shown.get(_place(notice)) or self._of_task(notice)
         replaces = 0 if before is None else before.number
+        if notice.get("answer") is True:
+            return Verdict(replaces=replaces)  # somebody has pressed a button and waits for it
         incident = self._incidents.get(str(notice.get("incident") or ""))
         if incident is None or not notice.get("incident"):
             return Verdict(replaces=replaces)
@@ -71,7 +80,9 @@ class NoticeGate:
     def shown(self, notice: Json, number: int, now_mono_s: float) -> None:
         """It stands on the screen under `number`."""
         place = _place(notice)
-        self._shown[place] = _Shown(notice, number)
+        for other in [at for at, each in self._shown.items() if each.number == number]:
+            del self._shown[other]  # it has taken that one's place
+        self._shown[place] = _Shown(notice, number, now_mono_s)
         self._shown.move_to_end(place)
         while len(self._shown) > _MOST_REMEMBERED:
             self._shown.popitem(last=False)
@@ -81,6 +92,41 @@ class NoticeGate:
             self._incidents.move_to_end(key)
             while len(self._incidents) > _MOST_REMEMBERED:
                 self._incidents.popitem(last=False)
+
+    def _of_task(self, notice: Json) -> _Shown | None:
+        """What still stands of the same task: its end and its pause make that old."""
+        task = labels.whole(notice.get("task"))
+        if task is None or notice.get("topic") not in _OVERTAKES:
+            return None
+        for place in reversed(self._shown):
+            shown = self._shown[place]
+            if place[1] == task and shown.on_screen and not _another(shown.notice, notice):
+                return shown
+        return None
+
+    def outdated(self, status: Json, now_mono_s: float) -> list[int]:
+        """
+        Numbers of those on the screen that say what is no longer so.
+
+        A warning, once its incident is over; what is about a task, once that is gone: but its
+        death itself stays to be read.
+        """
+        open_ = {one.get("id") for one in objects(status, "incidents")}
+        tasks = {one.get("pid"): one.get("start_time") for one in objects(status, "processes")}
+        found = []
+        for shown in self._shown.values():
+            notice, topic = shown.notice, shown.notice.get("topic")
+            # A status may be older than a notice that has just come.
+            young = now_mono_s - shown.at_mono_s < _YOUNG_S
+            if young or not shown.on_screen or topic not in _PASSING:
+                continue
+            task = labels.whole(notice.get("task"))
+            begun = notice.get("start_time")
+            gone = task is not None and (task not in tasks or begun not in (None, tasks[task]))
+            over = topic in _OF_INCIDENT and notice.get("incident") not in open_
+            if gone or over:
+                found.append(shown.number)
+        return found
 
     def closed(self, number: int) -> None:
         """It has left the screen; a button of it can no longer be pressed."""
@@ -98,6 +144,12 @@ class NoticeGate:
     def forget_numbers(self) -> None:
         """The service was started anew and counts from 1: our numbers are others' now."""
         self._shown.clear()
+
+
+def _another(notice: Json, later: Json) -> bool:
+    """Whether a pid was given again between two notices."""
+    begun = notice.get("start_time"), later.get("start_time")
+    return None not in begun and begun[0] != begun[1]
 
 
 def _place(notice: Json) -> Place:

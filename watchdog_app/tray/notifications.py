@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import html
 import time
+from contextlib import suppress
 
 from dbus_fast import Message, MessageType, Variant
 from dbus_fast.aio import MessageBus
@@ -88,6 +89,18 @@ class Notifications(Part):
         """Show a notice, from any thread; `answered` is called once, within two seconds."""
         if self.session is None or self.session.submit(self._show(notice, answered)) is None:
             answered(False, "there is no session bus")
+
+    def look_over(self, status: Json) -> None:
+        """Take from the screen what a status shows to be over, from any thread."""
+        if self.session is not None:
+            self.session.submit(self._close_outdated(status))
+
+    async def _close_outdated(self, status: Json) -> None:
+        for number in self._gate.outdated(status, time.monotonic()):
+            self._gate.closed(number)
+            if self.session is not None:
+                with suppress(CallFailed):  # its user has closed it in this moment
+                    await self.session.call(NAME, PATH, "CloseNotification", "u", [number])
 
     async def _show(self, notice: Json, answered: Answered) -> None:
         verdict = self._gate.decide(notice, time.monotonic())

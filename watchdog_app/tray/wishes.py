@@ -13,6 +13,7 @@ from watchdog_app.errors import ProtocolError, WatchdogError
 from watchdog_app.tray import labels, launching
 from watchdog_app.tray.link import ask
 from watchdog_app.tray.menu_model import Do, Target, Wish
+from watchdog_app.tray.state import objects
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -201,6 +202,10 @@ class Wishes:
     def _snooze(self, wish: Wish) -> tuple[str, str, str] | None:
         params: Json = {"for_s": wish.for_s if wish.for_s is not None else SNOOZE_S}
         if wish.incident:
+            known = self._status()
+            open_ = {one.get("id") for one in objects(known, "incidents")}
+            if known is not None and wish.incident not in open_:
+                return _with_name("Nothing to snooze", wish.task), "This is over already.", "low"
             params["incident"] = wish.incident
         elif wish.task is not None:
             params["task"] = str(wish.task.pid)
@@ -225,6 +230,7 @@ class Wishes:
         notice: Json = {
             # The answer to the same wish takes the place of the one before.
             "id": f"own-{task or wish.do}",
+            "answer": True,
             "incident": "",
             "stage": "ok",
             "urgency": urgency,
