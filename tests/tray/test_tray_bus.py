@@ -465,3 +465,25 @@ def test_what_a_faulty_daemon_sends_ends_nothing(tray):
 
     wait_for(lambda: "good.ipynb" in str(panel.lines()), "the good one is shown")
     assert tray.process.poll() is None
+
+
+def test_an_open_menu_keeps_its_lines_under_the_pointer(tray):
+    """A task that ends and one that comes move nothing; the next opening has them right."""
+    panel = tray.panel_
+    number, _ = panel.line("train")
+    panel.event(0, "opened")
+    panel.signals.clear()
+
+    tray.daemon.status = status(processes=[task(5000, "new.ipynb")])
+    wait_for(lambda: "has ended" in str(panel.lines()), "its end is told")
+
+    assert "LayoutUpdated" not in [name for name, _ in panel.signals]
+    assert "new.ipynb" not in str(panel.lines())
+    assert (number, False) == (
+        panel.line("train.ipynb has ended")[0],
+        panel.line("train")[1]["enabled"],
+    )
+
+    panel.event(0, "closed")
+    wait_for(lambda: "new.ipynb" in str(panel.lines()), "the new one is there")
+    assert "train.ipynb" not in str(panel.lines())

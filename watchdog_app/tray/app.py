@@ -123,6 +123,8 @@ class Companion:
             else:
                 _say("no daemon runs yet. Start it with: watchdog start")
             self._had_status = status is not None
+        if time.monotonic() >= self._hot_until_mono_s:
+            self._shown.hold(False)  # not every panel tells when it is closed
         outlook = self._shown.update(status, why_gone(error))
         hot = outlook.hot or time.monotonic() < self._hot_until_mono_s
         self._link.set_pace(HOT_S if hot else REST_S)
@@ -183,6 +185,7 @@ class Companion:
     def _menu_opened(self, now: bool) -> None:
         """An open menu is kept up to date every second, and its check mark is true."""
         self._hot_until_mono_s = time.monotonic() + (_OPEN_MENU_S if now else 0.0)
+        self._shown.hold(now)
         if now:
             self._link.set_pace(HOT_S)
             self._link.look_soon()

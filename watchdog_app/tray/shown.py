@@ -12,6 +12,7 @@ import time
 
 from watchdog_app.tray.menu_model import Entry, menu
 from watchdog_app.tray.state import NO_DAEMON, Outlook, objects, outlook
+from watchdog_app.tray.still_menu import held
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class Shown:
         self._outlook: Outlook = NO_DAEMON
         self._told: Outlook = NO_DAEMON  # what the icon shows
         self._entries: tuple[Entry, ...] = menu(None, NO_DAEMON, now_unix_s=time.time())
+        self._wanted = self._entries  # what they are once an open menu is closed
+        self._held = False
         self._menu_mono_s = 0.0
         self._pids: tuple[int, ...] = ()
 
@@ -70,6 +73,15 @@ class Shown:
                 self._tell()  # what has changed since it was made
                 icon.update_menu()
 
+    def hold(self, now: bool) -> None:
+        """While the menu is open its lines stay where they are; then it is as it should be."""
+        with self._lock:
+            self._held = now
+            if not now and self._entries != self._wanted:
+                self._entries = self._wanted
+                if self._icon is not None:
+                    self._icon.update_menu()
+
     def update(self, status: Json | None, why_gone: str | None = None) -> Outlook:
         """Show this status; None: there is no daemon."""
         now_unix_s = time.time()
@@ -86,6 +98,9 @@ class Shown:
             if self._icon is not None:
                 self._tell()
                 self._dock()
+            self._wanted = entries
+            if self._held and status is not None:
+                entries = held(self._entries, entries, _alive(status))
             if entries != self._entries and self._menu_is_due(entries):
                 self._entries = entries
                 self._menu_mono_s = time.monotonic()
@@ -129,6 +144,12 @@ def _listed(status: Json | None, entries: tuple[Entry, ...]) -> list[Json]:
         for one in objects(status, "processes")
         if f"task-{one.get('pid')}-{one.get('start_time')}" in keys
     ]
+
+
+def _alive(status: Json) -> frozenset[str]:
+    return frozenset(
+        f"task-{one.get('pid')}-{one.get('start_time')}" for one in objects(status, "processes")
+    )
 
 
 def _skeleton(entries: tuple[Entry, ...]) -> list[Any]:
