@@ -41,6 +41,8 @@ exit codes: 0 played, 1 failure (with --jsonl: some lines were no samples), 2 us
 _STAGES = ("warn", "rescue")
 _CAUTIONS = ("low", "normal", "high")
 _MOST_POINTS = 10_000
+_WORDS = 25  # columns that the time and the stage take in front of what is told
+_TIMES = 11  # blanks of a line without a time
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,9 +102,15 @@ def run(args: argparse.Namespace) -> int:
     from watchdog_app.traces.play import play
 
     traces = [_read(args)] if args.task is None else _past(args)
+    agent = _agent(args)
+    if args.task is not None and agent is None and not args.no_agent and not args.json:
+        _say(
+            f"The journal knows of no agent in {args.task}: played as without one. --save-time "
+            "plays it as with one."
+        )
     every = []
     for trace in traces:
-        played = play(trace, settings, _agent(args), args.daemon_pace)
+        played = play(trace, settings, agent, args.daemon_pace)
         every.append(played)
         if not args.json:
             _show(played)
@@ -113,10 +121,13 @@ def run(args: argparse.Namespace) -> int:
         print(dumps({"schema_version": 1, "traces": [as_dict(each) for each in every]}))
     if args.plot is not None:
         from watchdog_app.traces.figure import save
+        from watchdog_app.traces.report import urgency
 
-        save(every[0], args.plot)
+        drawn = max(every, key=urgency)
+        save(drawn, args.plot)
         if not args.json:
-            print(f"Drawn into {args.plot}")
+            of = f": {drawn.trace.name}, which came nearest to its end" if len(every) > 1 else ""
+            _say(f"Drawn into {args.plot}{of}.")
     return EXIT_OK
 
 
@@ -206,9 +217,11 @@ def _past(args: argparse.Namespace) -> list[Trace]:
     }
     found = traces_of(wanted, args.limit)
     if not found:
+        what = "series" if args.limit is None else "memory of its own"
         raise UsageError(
-            f"The journal holds no series of {args.task!r} in that time. "
-            "watchdog history lists the tasks that it knows."
+            f"The journal holds no {what} of {args.task!r}"
+            f"{' in that time' if args.since or args.until else ''}. It writes down what ran "
+            "for some seconds under the daemon; watchdog history lists what it knows."
         )
     return found
 
@@ -218,6 +231,11 @@ def _agent(args: argparse.Namespace) -> Agent | None:
 
     if args.no_agent:
         return None
+    if args.task is not None and args.save_time is None and args.step_time is None:
+        from watchdog_app.traces.past import had_agent
+
+        if not had_agent(args.task):
+            return None
     usual = Agent()
     return Agent(
         usual.save_s if args.save_time is None else args.save_time,
@@ -233,9 +251,28 @@ def _show(played: Played) -> None:
     columns = columns_of() or 80
     blocks = (getattr(sys.stdout, "encoding", "") or "").lower().startswith("utf")
     head, *rest = as_lines(played)
-    print(plain(head))
+    _say(head)
     print("\n".join(sketch(played, columns, blocks)))
-    print("\n".join(plain(line) for line in rest))
+    for line in rest:
+        print("\n".join(_wrapped(plain(line), columns)))
+    print()
+
+
+def _wrapped(line: str, columns: int) -> list[str]:
+    """A line of the account; what does not fit goes on where its words began."""
+    from watchdog_app.cli.text import wrap
+
+    if len(line) <= columns:
+        return [line]
+    blank = len(line) - len(line.lstrip())
+    indent = 0 if columns < 2 * _WORDS else blank if blank >= _TIMES else _WORDS if blank else 0
+    return wrap(line[indent:], columns, line[:indent], " " * indent)
+
+
+def _say(text: str) -> None:
+    from watchdog_app.cli.text import plain, wrap
+
+    print("\n".join(wrap(plain(text), columns_of() or 80)))
 
 
 def _size(text: str) -> float:

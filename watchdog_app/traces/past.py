@@ -9,6 +9,8 @@ from watchdog_app.core.outlook import CeilingKind
 from watchdog_app.errors import DaemonNotRunning
 from watchdog_app.traces.trace import Sample, Trace
 
+_MOST_ENTRIES = 1000
+
 
 def traces_of(wanted: Mapping[str, Any], limit: float | None = None) -> list[Trace]:
     """
@@ -21,22 +23,41 @@ def traces_of(wanted: Mapping[str, Any], limit: float | None = None) -> list[Tra
     Raises:
         DaemonNotRunning: no daemon, and no journal either.
     """
-    from watchdog_app.protocol.client import Client
-
-    try:
-        with Client.connect() as daemon:
-            found = daemon.call("series", **wanted).get("series") or []
-    except DaemonNotRunning:
-        from watchdog_app.daemon import offline
-
-        left = offline.series(**wanted)
-        if left is None:
-            raise
-        found = left
+    found = _ask("series", "series", wanted)
     own: Mapping[str, Any] = next((one for one in found if one["kind"] == "task"), {})
     if limit is not None:
         return [t for one in found if one["kind"] == "task" if (t := _trace(one, limit, own))]
     return [t for one in found if one["kind"] != "task" if (t := _trace(one, None, own))]
+
+
+def had_agent(task: str) -> bool:
+    """
+    Whether an agent of the task was ever asked for a checkpoint, or saved one, as the journal says.
+
+    Raises:
+        DaemonNotRunning: no daemon, and no journal either.
+    """
+    wanted = {"task": task, "limit": _MOST_ENTRIES, "kinds": ["decision", "outcome", "death"]}
+    return any(
+        entry.get("decision_kind") == "checkpoint" or entry.get("rescue") is not None
+        for entry in _ask("history", "entries", wanted)
+    )
+
+
+def _ask(method: str, key: str, wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Of the daemon; without one, of the journal it left."""
+    from watchdog_app.protocol.client import Client
+
+    try:
+        with Client.connect() as daemon:
+            return daemon.call(method, **wanted).get(key) or []
+    except DaemonNotRunning:
+        from watchdog_app.daemon import offline
+
+        left = (offline.series if method == "series" else offline.history)(**wanted)
+        if left is None:
+            raise
+        return left
 
 
 def _trace(series: Mapping[str, Any], limit: float | None, own: Mapping[str, Any]) -> Trace | None:

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from watchdog_app.core.ceilings import readings
 from watchdog_app.core.outlook import CeilingKind, CeilingReading
@@ -51,7 +52,7 @@ class Level:
             return False
         used, limit = max((used, limit) for _, used, limit in self._seen)
         levels = [used for _, used, _ in self._seen]
-        piece = max((b - a for a, b in zip(levels, levels[1:], strict=False)), default=0.0)
+        piece = max((b - a for a, b in pairwise(levels)), default=0.0)
         return used >= _FULL * limit or (used >= _NEARLY * limit and used + piece >= limit)
 
 

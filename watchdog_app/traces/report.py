@@ -48,6 +48,14 @@ def as_lines(played: Played) -> list[str]:
     return lines
 
 
+def urgency(played: Played) -> tuple[float, ...]:
+    """Greater for the trace whose stage rose higher; of two alike, the nearer end, the level."""
+    highest = max(m.assessment.stage for m in played.moments)
+    ends = [m.assessment.forecast.low_s for m in played.moments if m.assessment.forecast]
+    level = max(m.used / m.limit if m.limit > 0 else 0.0 for m in played.moments)
+    return float(highest), -min(ends, default=math.inf), level
+
+
 def as_dict(played: Played) -> dict[str, Any]:
     """The same as plain values, times in seconds."""
     trace, moments = played.trace, played.moments

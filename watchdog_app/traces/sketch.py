@@ -9,6 +9,7 @@ from watchdog_app.units import format_bytes
 _BARS = " ▁▂▃▄▅▆▇█"
 _ASCII_BARS = " .:-=+*#"
 _ROWS = 8
+_LEGEND = {"r": "r checkpoint due", "W": "W notice stands", "H": "H pause, the last resort"}
 _MARKS = ((Stage.HOLD, "H"), (Stage.WARN, "W"), (Stage.RESCUE, "r"))
 
 
@@ -55,7 +56,15 @@ def sketch(played: Played, columns: int, unicode_: bool = True) -> list[str]:
     lines.append(f"{'':>{len(label)}} |{''.join(marks).rstrip()}")
     end = f"{span:.0f} s"
     lines.append(f"{'':>{len(label)}}  0{end:>{max(1, width - 1)}}")
+    there = [words for mark, words in _LEGEND.items() if mark in marks]
+    if there:
+        lines += [line[:columns] for line in _in_columns(there, columns)]
     return lines
+
+
+def _in_columns(words: list[str], columns: int) -> list[str]:
+    line = ", ".join(words)
+    return [line] if len(line) <= columns else words
 
 
 def _rank(mark: str) -> int:
