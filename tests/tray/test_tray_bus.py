@@ -184,7 +184,7 @@ def test_the_live_view_opens_in_a_terminal(tray, words_of):
     tray.panel_.click("Open live view")
     wait_for(lambda: len(words_of(log)) > len(first), "it opens again")
 
-    assert ["xterm", "-e"] == first[:2]
+    assert ("xterm", True) == (first[0], "-e" in first)
     assert first[-1] in ("top", "--watch")
 
 
@@ -253,7 +253,7 @@ def test_the_settings_open_in_a_terminal_where_no_program_takes_the_file(tray, w
 
     tray.panel_.click("Settings")
 
-    assert "nano" == words_of(log)[2]
+    assert words_of(log)[-2].endswith("nano")
 
 
 def test_labels_change_in_an_open_menu_without_closing_it(tray):
