@@ -30,6 +30,7 @@ class CauseKind(StrEnum):
     HOST_MEMORY = "host_memory"  # the kernel, because the machine was full
     GPU_LOST = "gpu_lost"  # a fault of the card that it was on
     GPU_MEMORY = "gpu_memory"  # an error of its own, with the card or its allocator full
+    ADDRESS_SPACE = "address_space"  # an error of its own, with its address space used up
     KILLED = "killed"  # SIGKILL from somebody, with no sign of a lack of memory
     SIGNAL = "signal"  # another signal: a crash, a Ctrl-C
     FAILED = "failed"  # it ended with a status other than 0
@@ -60,6 +61,7 @@ class DeathFacts:
     host_kills_after: int | None = None
     card_fault: str | None = None  # what befell a card that it was on, shortly before
     device_full: str | None = None  # "memory of GPU 0: 23.8 GiB of 24.0 GiB", as last seen
+    address_space_full: str | None = None  # "1.39 of 1.43 GiB", as last seen
     device_ooms: int = 0  # out-of-memory errors that its framework has counted
 
 
@@ -94,7 +96,7 @@ def diagnose(facts: DeathFacts) -> Cause:
         found = _counted(facts) or _full(facts)
         if found is not None:
             return found
-    found = _by_device(facts, number)
+    found = _by_device(facts, number) or _by_address_space(facts, number)
     if found is not None:
         return found
     if number == signal.SIGKILL:
@@ -132,6 +134,15 @@ def device_full(task: Task, readings: Iterable[CeilingReading]) -> str | None:
             level = f"{format_bytes(reading.used)} of {format_bytes(reading.limit)}"
             return f"{reading.label}: {level}"
     return None
+
+
+def address_space_full(reading: CeilingReading) -> str | None:
+    """How full a used-up address space is; None: it is not, or the ceiling is another."""
+    if reading.key.kind is not CeilingKind.RLIMIT_AS:
+        return None
+    if _ratio(reading.used, reading.limit) < _DEVICE_FULL:
+        return None
+    return f"{format_bytes(reading.used)} of {format_bytes(reading.limit)}"
 
 
 def death_notice(
@@ -177,7 +188,7 @@ def worth_telling(cause: Cause, agent: AgentView | None) -> bool:
     They end their own programs all day: without a sign of memory only a training that was
     under way, and neither ended by itself nor by Ctrl-C or a plain kill, is news.
     """
-    if cause.memory or cause.kind is CauseKind.GPU_LOST:
+    if cause.memory or cause.kind in (CauseKind.GPU_LOST, CauseKind.ADDRESS_SPACE):
         return True
     return (
         agent is not None
@@ -210,6 +221,23 @@ def _by_device(facts: DeathFacts, number: int | None) -> Cause | None:
             + facts.device_full,
         )
     return None
+
+
+def _by_address_space(facts: DeathFacts, number: int | None) -> Cause | None:
+    """An end by an error of its own, where nothing more could be had under RLIMIT_AS."""
+    if facts.address_space_full is None or facts.said_bye or facts.wait_status == 0:
+        return None
+    # Python ends with a status; a library in C that does not look at what malloc gave it crashes.
+    if number not in (None, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS):
+        return None
+    how = "ended by an error of its own, most likely"
+    if facts.wait_status is None:
+        how = "ended, probably by"
+    return Cause(
+        CauseKind.ADDRESS_SPACE,
+        f"{how} a MemoryError: its address space (ulimit -v) held {facts.address_space_full} "
+        "when it was last seen",
+    )
 
 
 def _counted(facts: DeathFacts) -> Cause | None:

@@ -243,7 +243,7 @@ def _over(facts: Facts) -> tuple[str, list[str]]:
 
 def _died(facts: Facts) -> tuple[str, list[str]]:
     cause = str(facts.decision.evidence.get("cause"))
-    memory = cause in ("group_limit", "host_memory", "gpu_memory")
+    memory = cause in ("group_limit", "host_memory", "gpu_memory", "address_space")
     title = f"{_ENDS.get(cause, 'Ended')}: {facts.name}"
     lines = [f"{capital(plain(facts.decision.reason, 300))}."]
     step, age = facts.number("step"), facts.number("rescue_age_s")
@@ -261,6 +261,7 @@ _ENDS = {
     "host_memory": "Out of memory",
     "gpu_memory": "Out of GPU memory",
     "gpu_lost": "Ended by a GPU fault",
+    "address_space": "Out of memory",
 }
 _TEXTS: dict[Topic, Callable[[Facts], tuple[str, list[str]]]] = {
     Topic.WARNING: _warning,

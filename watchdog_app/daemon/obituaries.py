@@ -19,6 +19,7 @@ from watchdog_app.core.deaths import (
     Cause,
     CauseKind,
     DeathFacts,
+    address_space_full,
     device_full,
     diagnose,
     explained_late,
@@ -35,6 +36,7 @@ from watchdog_app.sensors import process_end
 _MOST_HANDLES = 500
 # Tearing down a large process takes the kernel seconds under pressure: its kill was counted then.
 _RECENT_S = 15.0
+_UNWINDING_S = 10.0  # a large heap takes its time to be given back
 _COUNT_S = 4.0
 # A training dies of its card at once; the driver's reader finds the fault some seconds later.
 _FAULT_LATE_S = 60.0
@@ -124,6 +126,8 @@ class Obituaries:
         self._watched: dict[ProcessKey, _Watched] = {}
         self._limits: dict[ProcessKey, CeilingReading] = {}  # of memory groups, by task
         self._devices: dict[ProcessKey, str] = {}  # full cards and allocators, by task
+        # Those that are used up or were a moment ago, by task: how full, and when that was seen.
+        self._address_spaces: dict[ProcessKey, tuple[str, float]] = {}
         self._card_faults: Mapping[ProcessKey, str] = {}
         self._memory: HostMemory | None = None
         self._infos: Mapping[ProcessKey, ProcessInfo] = {}
@@ -187,6 +191,7 @@ class Obituaries:
             self._write(key, watched.task, watched.handle, self._agent_of(key))
         finally:
             self._release(watched)
+            self._address_spaces.pop(key, None)
 
     def _write(
         self, key: ProcessKey, task: Task | None, handle: int | None, agent: Agent | None
@@ -200,7 +205,8 @@ class Obituaries:
             now_mono_s = time.monotonic()
             self._unexplained[task.key] = _Unexplained(task, agent, cause, now_mono_s)
         cared_for = agent is not None and not agent.said_bye and cause.kind is not CauseKind.ENDED
-        if not (cause.memory or cause.kind is CauseKind.GPU_LOST or cared_for):
+        known = cause.memory or cause.kind in (CauseKind.GPU_LOST, CauseKind.ADDRESS_SPACE)
+        if not (known or cared_for):
             return
         name = task.name if task is not None else None
         if name is None:
@@ -271,8 +277,19 @@ class Obituaries:
             host_kills_after=host.value,
             card_fault=None if task is None else self._card_faults.get(task.key),
             device_full=None if task is None else self._devices.get(task.key),
+            # What stands still asks for nothing: a paused task ended in another way.
+            address_space_full=None if task is None or task.paused else self._space_of(task.key),
             device_ooms=_ooms(agent),
         )
+
+    def _space_of(self, key: ProcessKey) -> str | None:
+        """
+        How full its address space was at its end.
+
+        A MemoryError unwinds what held the memory: the last look may find half of it free again.
+        """
+        space, seen_mono_s = self._address_spaces.get(key, ("", float("-inf")))
+        return space if time.monotonic() - seen_mono_s <= _UNWINDING_S else None
 
     def _look_for_workers(self, before: Task, now: Task) -> None:
         """A worker that the kernel killed, while its task lives on."""
@@ -322,6 +339,11 @@ class Obituaries:
             if reading.key.kind is CeilingKind.CGROUP:
                 for key in reading.tasks:
                     self._limits[key] = reading
+            elif reading.key.kind is CeilingKind.RLIMIT_AS:
+                space = address_space_full(reading)
+                if space is not None:
+                    now = look.snapshot.mono_s
+                    self._address_spaces.update((key, (space, now)) for key in reading.tasks)
         if look.snapshot.hardware.gpus or any(view.allocators for view in look.agents.values()):
             for task in look.tasks:
                 full = device_full(task, look.readings)
