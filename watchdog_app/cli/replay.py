@@ -254,7 +254,9 @@ def _show(played: Played) -> None:
     _say(head)
     print("\n".join(sketch(played, columns, blocks)))
     for line in rest:
-        print("\n".join(_wrapped(plain(line), columns)))
+        # In a pipe a line stays whole, for grep.
+        whole = columns_of() is None
+        print(plain(line) if whole else "\n".join(_wrapped(plain(line), columns)))
     print()
 
 
@@ -272,7 +274,8 @@ def _wrapped(line: str, columns: int) -> list[str]:
 def _say(text: str) -> None:
     from watchdog_app.cli.text import plain, wrap
 
-    print("\n".join(wrap(plain(text), columns_of() or 80)))
+    columns = columns_of()
+    print(plain(text) if columns is None else "\n".join(wrap(plain(text), columns)))
 
 
 def _size(text: str) -> float:
