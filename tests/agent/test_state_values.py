@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from watchdog_app.agent import callback_state, matching, state_values
 from watchdog_app.agent.loop_state import LoopState
+from watchdog_app.agent.passes import Passes
 
 pytestmark = pytest.mark.tensorflow
 
@@ -73,7 +74,7 @@ def test_a_tensor_in_a_dict_comes_back_as_a_tensor():
 def test_what_cannot_be_saved_is_refused_at_once(value, word):
     """Rescue(...) names the place and the kind, before anything is trained."""
     with pytest.raises(TypeError, match=f"st/started is a {word}"):
-        LoopState({"st": {"started": value}}, dict)
+        LoopState({"st": {"started": value}}, dict, Passes(str))
 
 
 class Failing(keras.callbacks.Callback):
