@@ -73,6 +73,8 @@ if [ "$what" = test ]; then
     command -v systemd-analyze >/dev/null 2>&1 || missing="$missing systemd"
     command -v lintian >/dev/null 2>&1 || missing="$missing lintian"
     command -v pybuild >/dev/null 2>&1 || missing="$missing debhelper dh-python pybuild-plugin-pyproject python3-all python3-hatchling python3-pip fakeroot"
+    # dpkg-buildpackage asks for it, whatever a package compiles.
+    dpkg -s build-essential >/dev/null 2>&1 || missing="$missing build-essential"
     command -v debootstrap >/dev/null 2>&1 || missing="$missing debootstrap"
     # A desktop without a screen, for the tray: 30 s to install, and its tests click the real icon.
     command -v Xvfb >/dev/null 2>&1 || missing="$missing xvfb"

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Build the Debian package from this source tree: packaging/linux/build-deb.sh [FOLDER]
 #
-# Needs: apt-get install debhelper dh-python pybuild-plugin-pyproject python3-all \
-#                        python3-hatchling python3-pip fakeroot
+# Needs: apt-get install build-essential debhelper dh-python pybuild-plugin-pyproject \
+#                        python3-all python3-hatchling python3-pip fakeroot
 # The package comes to FOLDER (default: dist/). What Debian lacks (nvidia-ml-py, textual) is
 # fetched by pip first and laid beside the package; everything else is Debian's own.
 set -eu
