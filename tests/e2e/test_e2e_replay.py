@@ -57,7 +57,9 @@ def test_a_run_that_was_killed_can_be_played_again_from_the_journal(world, tmp_p
     alarms = [event for event in online["decisions"] if event["kind"] == "notify"]
     assert alarms, online
     assert online["start_unix_s"] + alarms[0]["t"] < died
-    assert "hog.py makes 100% of the growth" in text
+    assert "knows of no agent" in text
+    assert "  notice  " in text
+    assert "  checkpoint  " not in text
     assert not in_group(json.loads(watchdog(world, *replay, *never))["traces"])["decisions"]
 
 
