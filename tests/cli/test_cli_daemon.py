@@ -146,7 +146,7 @@ def test_settings_of_the_file_and_of_the_daemon_are_told_apart(quiet, watchdog):
     watchdog("reload")
     after = watchdog("config").stdout
 
-    assert "stages.warn_s: 120.0 instead of 60.0" in before
+    assert "stages.warn_s: 120.0 (2 min) instead of 60.0 (1 min)" in before
     assert "watchdog reload" in before
     assert "watchdog reload" not in after
 

@@ -215,6 +215,8 @@ class Line:
             except BaseException:
                 self._waiting.appendleft(message)
                 raise
+            if method == "agent.bye":
+                self._stopping = True  # nothing is said after it, however late `stop` comes
 
     def _take_all(self, client: Client) -> None:
         for message in client.notifications(0):
