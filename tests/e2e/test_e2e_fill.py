@@ -9,8 +9,10 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.cgroup]
 BASE_MB = 330
 
 
-def warnings(world):
-    return [e for e in world.history("decision") if e["decision_kind"] == "notify"]
+def warnings(world, pid):
+    """Those about this program: other tests may run beside this one."""
+    told = world.history("decision")
+    return [e for e in told if e["decision_kind"] == "notify" and e["pid"] == pid]
 
 
 def test_a_buffer_that_fits_fills_without_a_word(world):
@@ -21,16 +23,16 @@ def test_a_buffer_that_fits_fills_without_a_word(world):
     assert run.wait() == 0, run.tail()
 
     assert "trained" in run.tail()
-    assert [] == [e["reason"] for e in warnings(world)]
+    assert [] == [e["reason"] for e in warnings(world, run.pid)]
 
 
 def test_a_buffer_that_will_not_fit_is_told_of_as_it_begins(world):
     """With its name and both figures, when less than a tenth of it is there."""
     world.start_daemon()
     group = world.group(BASE_MB + 400)
-    world.train("fill.py", "--fill-mb", "900", group=group)
+    run = world.train("fill.py", "--fill-mb", "900", group=group)
 
-    (told,) = world.until(lambda: warnings(world), "the warning")
+    (told,) = world.until(lambda: warnings(world, run.pid), "the warning")
 
     assert "the shuffle buffer of 900 examples will need another 8" in told["reason"]
     assert "it will not fit" in told["reason"]

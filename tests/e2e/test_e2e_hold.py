@@ -86,7 +86,7 @@ def test_a_process_gone_between_decision_and_action_is_a_clean_outcome(world):
     """Kill the guilty while its end is near: the daemon goes on and acts on nobody else."""
     world.start_daemon(NO_PAUSE)
     group = world.group(600)
-    pid = world.start("hog.py", "60", group=group)
+    pid = world.start("hog.py", "20", group=group)
     world.until(lambda: (world.task(pid) or {}).get("stage", "ok") != "ok", "a stage opens")
 
     group.close()
