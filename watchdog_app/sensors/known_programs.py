@@ -80,11 +80,13 @@ KNOWN_FILES = frozenset(("pydevd.py", "pydevconsole.py"))
 # The first word after `watchdog`; a test compares them with the commands that there are.
 OWN_COMMANDS = frozenset(
     (
+        "agent",
         "checkpoint",
         "completion",
         "config",
         "demo",
         "doctor",
+        "exec",  # until it has become the program that it was given
         "explain",
         "history",
         "install-desktop",
@@ -93,6 +95,7 @@ OWN_COMMANDS = frozenset(
         "record",
         "reload",
         "replay",
+        "rescues",
         "resume",
         "run",
         "snooze",
