@@ -75,6 +75,8 @@ if [ "$what" = test ]; then
     command -v pybuild >/dev/null 2>&1 || missing="$missing debhelper dh-python pybuild-plugin-pyproject python3-all python3-hatchling python3-pip fakeroot"
     # dpkg-buildpackage asks for it, whatever a package compiles.
     dpkg -s build-essential >/dev/null 2>&1 || missing="$missing build-essential"
+    # PyInstaller packs the interpreter as a shared library, which Debian keeps apart.
+    ldconfig -p 2>/dev/null | grep -q 'libpython3.*\.so' || missing="$missing libpython3-dev"
     command -v debootstrap >/dev/null 2>&1 || missing="$missing debootstrap"
     # A desktop without a screen, for the tray: 30 s to install, and its tests click the real icon.
     command -v Xvfb >/dev/null 2>&1 || missing="$missing xvfb"
