@@ -174,6 +174,16 @@ def test_the_same_groups_are_ceilings_whichever_is_the_tightest():
     assert [expected, expected] == [ceilings(5.0), ceilings(9.8)]
 
 
+@pytest.mark.parametrize("name", ["watchdog-bag-4711-99", "watchdog-bag-4711-99.scope"])
+def test_airbags_are_told_apart_by_the_program_that_was_started_in_them(name):
+    """Two at once would else be two rows of the same words. Nobody is killed there."""
+    found = look(host(), [process(4711, group_path=name)], [cgroup(name, 3.0, 4.0)])
+    (limit,) = of_kind(found, CeilingKind.CGROUP)
+
+    assert "airbag limit of pid 4711" == limit.label
+    assert not limit.lethal
+
+
 def test_group_with_a_similar_name_is_not_above():
     """`train` does not hold `training`."""
     found = look(host(), [process(1, group_path="training")], [cgroup("train", 3.0, 4.0)])
@@ -225,13 +235,26 @@ def test_swap_of_a_group_counts(swap, swap_limit, swap_free, expected_used, expe
     assert ("counts swap" in (limit.note or "")) is (expected_limit != 8)
 
 
-def test_memory_high_below_the_limit_is_in_the_note():
-    """It slows down long before the limit kills."""
+def test_memory_high_below_the_limit_is_the_ceiling_where_there_is_no_swap():
+    """Above it a group with nothing to swap stands still, long before the limit kills."""
     found = look(host(), [process(1, group_path="g")], [cgroup("g", 3.0, 8.0, high=6.0)])
     (limit,) = of_kind(found, CeilingKind.CGROUP)
 
-    assert 8 * GIB == limit.limit
-    assert "slowed down above 6.00 GiB" in limit.note
+    assert (6 * GIB, True) == (limit.limit, limit.lethal)
+    assert "stands still above it (memory.high), killed at 8.00 GiB" == limit.note
+
+
+def test_memory_high_below_the_limit_is_in_the_note_where_there_is_swap():
+    """It slows down, and what is in the way goes to swap; the limit counts."""
+    found = look(
+        host(swap=4.0, swap_free=4.0),
+        [process(1, group_path="g")],
+        [cgroup("g", 3.0, 8.0, high=6.0, swap=0.0, swap_limit=2.0)],
+    )
+    (limit,) = of_kind(found, CeilingKind.CGROUP)
+
+    assert 10 * GIB == limit.limit
+    assert "slowed down above 6.00 GiB (memory.high)" in str(limit.note)
 
 
 def test_group_with_memory_high_alone_slows_down_and_does_not_kill():

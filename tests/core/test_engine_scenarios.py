@@ -252,6 +252,23 @@ def test_a_task_without_an_agent_is_warned_of_and_paused():
     assert ["notify:warning", "pause:train.ipynb", "notify:paused"] == machine.kinds()
 
 
+def test_a_training_that_has_ended_in_a_danger_is_not_said_to_have_had_no_agent():
+    """What was advised while it trained stays: its rescues are there, its workers were counted."""
+    train = Program(1, "train.ipynb", leak(20.0), save_s=0.1, group="g")
+    settings = Settings(actions=ActionSettings(pause=False))
+    machine = Machine(train, groups={"g": 2000.0}, settings=settings)
+    while machine.tick().incidents[:1] == () or machine.result.incidents[0].stage < Stage.WARN:
+        machine.run(1.0)
+    train.save_s, train.request = None, None  # an error ended it: its agent has said good-bye
+
+    machine.run(2.0)
+
+    (incident,) = machine.result.incidents
+    assert Stage.WARN <= incident.stage
+    assert any("keep float(loss)" in line for line in incident.advice)
+    assert not any("watchdog agent enable" in line for line in incident.advice)
+
+
 def test_a_pause_that_fails_is_told_and_saving_goes_on():
     """What cannot be held is saved up to its last step, and not asked for again."""
     machine = leaking()

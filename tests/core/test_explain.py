@@ -108,7 +108,7 @@ def test_a_task_without_an_agent_is_told_so():
 
     assert "holds no watchdog agent" in notices["warning"].body
     (incident,) = machine.result.incidents
-    assert any("watchdog_app.agent.keras" in line for line in incident.advice)
+    assert any("watchdog agent enable" in line for line in incident.advice)
     assert ["pause", "snooze", "show"] == [each.key for each in notices["warning"].actions]
 
 
@@ -281,7 +281,7 @@ def test_a_quiet_task_and_a_quiet_machine_are_explained_too():
     )
 
     assert "no forecast for it" in text
-    assert "It holds no agent" in text
+    assert "No training with an agent runs in it now" in text
     assert "Nothing is about to run out." in whole
     assert "1 Python task is watched" in whole
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 from simulation import MB, Machine, Program
 
-from watchdog_app.core.outlook import Decision, DecisionKind
+from watchdog_app.core import notices
+from watchdog_app.core.outlook import CeilingKind, CeilingReading, Decision, DecisionKind
 from watchdog_app.core.records import AgentView, HostMemory, Pressure, Snapshot
 
 EPOCH_S = 100.0
@@ -237,6 +238,28 @@ def test_a_machine_that_thrashes_is_told_of_though_its_level_is_flat():
     assert {DecisionKind.NOTIFY} == {each.kind for each in machine.log}
 
 
+class GroupThrashing(Thrashing):
+    """A group is full and has its pages in swap; the machine has plenty."""
+
+    def readings(self) -> list[CeilingReading]:
+        return [
+            replace(each, swapped=300.0 * MB) if each.key.kind is CeilingKind.CGROUP else each
+            for each in super().readings()
+        ]
+
+
+def test_a_group_that_thrashes_in_a_machine_with_room_is_the_one_that_is_told_of():
+    """The machine is not full, and nobody is to close other programs for it."""
+    program = Program(100, "train.ipynb", lambda t: 900 * MB, group="box")
+    machine = GroupThrashing(program, groups={"box": 1400.0}, ram_mb=9000, swap_mb=4000)
+
+    machine.run(30)
+
+    told = [each for each in machine.log if each.kind is DecisionKind.NOTIFY]
+    assert [CeilingKind.CGROUP] == [each.ceiling.kind for each in told]
+    assert "thrashing" in told[0].reason
+
+
 @pytest.mark.parametrize(("per_s", "full"), [(40 * MB, 3.0), (0.1 * MB, 30.0)])
 def test_swap_that_is_used_without_harm_is_left_alone(per_s, full):
     """Traffic without pressure, or pressure without traffic, is no thrashing."""
@@ -283,3 +306,15 @@ def test_a_buffer_that_filled_as_announced_is_no_news_when_its_training_ends():
     machine.run(5.0)
 
     assert [] == machine.warnings
+
+
+def test_the_notice_of_a_buffer_that_will_not_fit_begins_with_why():
+    """The trend until then is no news: neither its time nor its rate is told."""
+    machine = Told(training(filling(800.0)), 1000.0, announced(800.0)).run(150)
+
+    told = notices.notice(machine.warnings[0])
+
+    assert "it will not fit" in told.body.splitlines()[0]
+    assert told.title.startswith("Memory limit reached soon")
+    assert "grows by" not in told.body
+    assert "from now" not in told.body

@@ -165,6 +165,6 @@ def test_the_engine_tells_of_it_where_notices_are_wanted(settings, protecting, t
         assert "stalled" == said.topic
         assert "normal" == said.urgency
         assert "since step 200" in said.body
-        assert "py-spy dump --pid 10" in said.body
-        assert "" == said.incident
+        assert "watchdog stacks train.py" in said.body
+        assert said.incident
         assert ["snooze", "show"] == [each.key for each in said.actions]

@@ -85,6 +85,15 @@ def test_what_a_server_starts_is_not_a_part_of_it():
     )
 
 
+def test_clerk_of_a_server_is_a_part_of_it():
+    """What keeps its books for it is nobody's program."""
+    samples = [sample(10), sample(20, 10)]
+    server = info(samples[0], TaskKind.SERVER)
+    tracker = info(samples[1], TaskKind.PYTHON, name="multiprocessing resource tracker")
+
+    assert [[10, 20]] == tree(samples, [server, tracker])
+
+
 def test_process_below_a_shell_belongs_to_its_ancestor():
     """A notebook's `!python report.py`."""
     kernel, script = sample(10), sample(30, 25)
@@ -214,3 +223,25 @@ def test_an_interpreter_in_a_session_of_its_own_still_belongs_to_its_script():
     infos = [info(samples[0]), replace(info(samples[1], TaskKind.PYTHON), leads_session=True)]
 
     assert [[10, 20]] == tree(samples, infos)
+
+
+def test_forked_workers_of_a_kernel_belong_to_it():
+    """They bear its command line, and may lead a session of their own."""
+    words = ("python", "-m", "ipykernel_launcher", "-f", "/r/kernel-k1.json")
+    samples = [sample(10), sample(20, 10), sample(30, 10)]
+    kernel = replace(info(samples[0], TaskKind.NOTEBOOK), argv=words, kernel_id="k1")
+    worker = replace(info(samples[1], TaskKind.PYTHON), argv=words)
+    leader = replace(info(samples[2], TaskKind.SCRIPT), argv=words, leads_session=True)
+
+    assert [[10, 20, 30]] == tree(samples, [kernel, worker, leader])
+
+
+def test_a_wrapper_and_the_kernel_that_it_starts_are_one_task():
+    """Both name the same connection file."""
+    samples = [sample(10), sample(20, 10), sample(30, 10)]
+    infos = [
+        replace(info(each, TaskKind.KERNEL), kernel_id=id_)
+        for each, id_ in zip(samples, ("k1", "k1", "k2"), strict=True)
+    ]
+
+    assert [[10, 20], [30]] == tree(samples, infos)

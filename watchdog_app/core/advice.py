@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
-from watchdog_app.core import phrases
+from watchdog_app.core import memory_advice, phrases
+from watchdog_app.core.ceilings import in_airbag
+from watchdog_app.core.memory_advice import Known
 from watchdog_app.core.outlook import CeilingKind, Regime
 from watchdog_app.core.records import TaskKind
 from watchdog_app.core.scene import Scene
 from watchdog_app.core.usage import SwapTraffic
-from watchdog_app.units import format_rate
+from watchdog_app.units import format_bytes, size_above
 
 _THRASH_BYTES_PER_S = 1024**2  # in and out at once: pages are needed again as soon as they leave
 _MOST = 4
+_WORKER = 0.05  # of a task's memory: smaller ones are not what fills it
+_MOSTLY = 0.5  # ... in its workers
 _GENTLER = 0.8  # of a card's power limit: most of the heat, little of the speed
+_CARDS = frozenset((CeilingKind.GPU_MEMORY, CeilingKind.GPU_ALLOCATOR))
+# Full, and nobody is known to have filled it: it may have been so before it was looked at.
+_STILL = frozenset((Regime.UNKNOWN, Regime.FLAT, Regime.FALLING))
 _MEMORY = frozenset((CeilingKind.RAM, CeilingKind.RAM_SWAP, CeilingKind.CGROUP))
 
 
@@ -27,7 +35,10 @@ def thrashing(swap: SwapTraffic) -> bool:
 
 
 def for_scene(
-    scene: Scene, swap: SwapTraffic, power_limit_w: float | None = None
+    scene: Scene,
+    swap: SwapTraffic,
+    power_limit_w: float | None = None,
+    known: Known | None = None,
 ) -> tuple[str, ...]:
     """
     At most four sentences, the most useful first.
@@ -36,15 +47,23 @@ def for_scene(
         scene: the ceiling.
         swap: of the machine.
         power_limit_w: in force for the device that gets hot; None: not known.
+        known: what agents tell of their trainings.
     """
-    lines = _lines(scene, swap, power_limit_w)
+    # A buffer that fills is the growth: no other is to be looked for.
+    blamed = scene.incident.attribution.culprits[:1]
+    filling = known is not None and any(each.task in known.filling for each in blamed)
+    lines = _lines(scene, swap, power_limit_w, filling)
+    if known is not None and scene.reading.key.kind in _MEMORY | _CARDS:
+        lines = chain(memory_advice.lines(scene, known), lines)
     return tuple(line for line, _ in zip(lines, range(_MOST), strict=False))
 
 
-def _lines(scene: Scene, swap: SwapTraffic, power_limit_w: float | None) -> Iterator[str]:
+def _lines(
+    scene: Scene, swap: SwapTraffic, power_limit_w: float | None, filling: bool
+) -> Iterator[str]:
     kind = scene.reading.key.kind
     if kind in _MEMORY:
-        yield from _memory(scene, swap)
+        yield from _memory(scene, swap, filling)
     elif kind is CeilingKind.SHM:
         yield (
             "Shared memory is filled by DataLoader or multiprocessing workers: use fewer workers "
@@ -115,20 +134,39 @@ def _heat(scene: Scene, power_limit_w: float | None) -> Iterator[str]:
         yield "Clear the air ways and the fans, or use fewer worker processes."
 
 
-def _memory(scene: Scene, swap: SwapTraffic) -> Iterator[str]:
+def _memory(scene: Scene, swap: SwapTraffic, filling: bool) -> Iterator[str]:
     kind = scene.reading.key.kind
-    if thrashing(swap):
+    if thrashing(swap) and kind is CeilingKind.CGROUP and scene.reading.swapped > 0:
         yield (
-            f"The machine is thrashing ({format_rate(swap.in_per_s)} read back from swap): "
+            f"The group swaps ({format_bytes(swap.in_per_s)}/s read back): what it works with is "
+            "larger than the RAM that its limit allows, and all in it is slow. Make that smaller "
+            "(batch, buffers, workers), or raise the limit."
+        )
+    elif thrashing(swap):
+        yield (
+            f"The machine is thrashing ({format_bytes(swap.in_per_s)}/s read back from swap): "
             "everything is slow until a program ends. Close what you can spare."
         )
+    if scene.incident.attribution.foreign and scene.incident.attribution.nobodys:
+        yield (
+            "What grows belongs to no process, so ps and top do not show it. See what it is: "
+            f"{scene.reading.key.subject}/memory.stat counts files in RAM as shmem, and "
+            "`df -h -t tmpfs` shows which. Ending what wrote them does not free them: delete them."
+        )
+        return
     if scene.incident.attribution.foreign:
         yield (
             "Most of the growth comes from programs that are not Python: see them with "
             "`ps aux --sort=-rss | head`. Pausing a training would not help."
         )
         return
-    yield from _by_regime(scene)
+    workers = list(_workers(scene))
+    if kind is CeilingKind.CGROUP and in_airbag(scene.reading.key.subject):
+        yield from _airbag(scene)
+        yield from workers or (() if filling else _by_regime(scene))
+        return
+    yield from workers or (() if filling else _by_regime(scene))
+    yield from _agent(scene)
     if kind is CeilingKind.CGROUP:
         yield (
             "The limit belongs to a group (a container, a service, a session), not to the "
@@ -142,15 +180,66 @@ def _memory(scene: Scene, swap: SwapTraffic) -> Iterator[str]:
         yield "Shut down notebooks that you do not need: an idle kernel keeps its memory."
 
 
+def _airbag(scene: Scene) -> Iterator[str]:
+    """Its limit can be raised while it runs, and nothing is lost at it until somebody decides."""
+    limit = size_above(max(scene.reading.limit, scene.reading.used))
+    blamed = scene.incident.attribution.culprits
+    known = next(iter(scene.tasks), None)
+    pid = blamed[0].task.pid if blamed else "TASK" if known is None else known.pid
+    yield f"Give it more, also while it runs or is held: watchdog limit {pid} {limit}"
+    if not scene.agents:
+        yield (
+            "No training is seen in it by an agent, so nothing of it can be saved: at its limit it "
+            "stands still until you decide."
+        )
+
+
+def _workers(scene: Scene) -> Iterator[str]:
+    """Where a task's memory lies in its worker processes: its own lines are not to blame."""
+    for culprit in scene.incident.attribution.culprits[:1]:
+        task = scene.tasks.get(culprit.task)
+        if task is None:
+            return
+        own = [
+            max(0, each.rss_bytes - (each.shared_bytes or 0) - (each.cow_bytes or 0))
+            for each in task.members[1:]
+        ]
+        large = [size for size in own if size >= _WORKER * task.rss_bytes]
+        if not large or sum(large) < _MOSTLY * task.rss_bytes:
+            return
+        what = "its worker" if len(large) == 1 else f"its {len(large)} workers"
+        each = "which holds a copy of its own" if len(large) == 1 else "each with a copy of its own"
+        yield (
+            f"{format_bytes(sum(large))} of {format_bytes(task.rss_bytes)} are in {what}, {each}: "
+            "use fewer workers, keep no cache in the data set, and arrays instead of lists."
+        )
+
+
+def _agent(scene: Scene) -> Iterator[str]:
+    blamed = scene.incident.attribution.culprits
+    if blamed and not any(culprit.task in scene.agents for culprit in blamed):
+        yield (
+            "No training is seen in it by an agent, so nothing of it can be saved. If it trains: "
+            "start it with `watchdog exec -- python ...`; in a notebook %load_ext "
+            "watchdog_app.agent, or once for all `watchdog agent enable`."
+        )
+
+
 def _by_regime(scene: Scene) -> Iterator[str]:
     regime = scene.assessment.regime
-    with_agent = any(
-        culprit.task in scene.agents for culprit in scene.incident.attribution.culprits
-    )
     if regime is Regime.STAIRCASE:
         yield (
             "It grows in steps, often once an epoch: look for what is kept at the end of one "
             "(histories, predictions, a dataset that is cached again)."
+        )
+    elif regime is Regime.SATURATING and any(
+        culprit.task in scene.agents for culprit in scene.incident.attribution.culprits
+    ):
+        # An agent tells of the buffers that it knows, and slower steps leak more slowly.
+        yield (
+            "The growth slows down: a cache that fills, or a loop that keeps something of every "
+            "step while its steps get slower: keep float(loss) instead of the tensor. No shuffle "
+            "buffer is known to fill."
         )
     elif regime is Regime.SATURATING:
         yield (
@@ -161,13 +250,8 @@ def _by_regime(scene: Scene) -> Iterator[str]:
         yield "Single peaks are too large: use smaller batches or chunks, or fewer workers."
     elif regime is Regime.ACCELERATING:
         yield "The growth gets faster: something doubles, such as a list or frame that is copied."
-    else:
+    elif scene.incident.attribution.culprits or regime not in _STILL:
         yield (
             "It grows steadily: in a loop, look for tensors, losses or frames that are appended "
             "to a list; keep float(loss) instead of the tensor."
-        )
-    if not with_agent:
-        yield (
-            "It holds no agent, so it cannot be saved: for Keras, add Rescue('rescues/') from "
-            "watchdog_app.agent.keras to the callbacks of fit."
         )

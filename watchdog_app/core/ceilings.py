@@ -22,6 +22,8 @@ from watchdog_app.units import format_bytes
 
 _CONTAINER_ID = re.compile(r"(?:[a-z]+-)*([0-9a-f]{12})[0-9a-f]{20,52}(?:\.scope)?")
 _POD = re.compile(r"(?:kubepods.*-)?pod[0-9a-f_-]{36}(?:\.slice)?")
+AIRBAG_LIMIT = "airbag limit"  # what labels of such limits begin with
+_AIRBAG = "watchdog-bag-"  # as `airbag.groups` names them
 # The folder of a whole mount: what we see of the tree is a container's.
 _MOUNTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/unified")
 
@@ -87,7 +89,10 @@ def _groups(snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[CeilingReadin
     hit: dict[str, list[ProcessKey]] = {}
     levels: dict[str, int] = {}
     by_path = {group.path: group for group in snapshot.cgroups}
-    bounds = {group.path: _bound(group, host) for group in snapshot.cgroups}
+    bounds = {
+        group.path: _bound(group, host.total_bytes, host.swap_free_bytes)
+        for group in snapshot.cgroups
+    }
     for task in tasks:
         folders = {_folder(snapshot, member.key) for member in task.members} - {None}
         above = [path for path in by_path if any(_holds(path, leaf) for leaf in folders)]
@@ -118,20 +123,42 @@ def _distance(path: str, leaf: str | None) -> int:
     return (leaf or "").count("/") - path.rstrip("/").count("/")
 
 
-def _bound(group: CgroupMemory, host: HostMemory) -> tuple[int, int] | None:
+def _bound(group: CgroupMemory, total_bytes: int, swap_free_bytes: int) -> tuple[int, int] | None:
     """
     Used and limit of a group, swap included; None when the group cannot be what kills.
 
     A group may be given more than the machine has: then the machine's own RAM ends first.
     """
-    if group.limit_bytes is None or group.limit_bytes >= host.total_bytes:
+    if group.limit_bytes is None or group.limit_bytes >= total_bytes:
         return None
     swapped = group.swap_usage_bytes or 0
     # Without a limit of its own the group can take what the machine has left in swap.
-    room = swapped + host.swap_free_bytes
+    room = swapped + swap_free_bytes
     if group.swap_limit_bytes is not None:
         room = min(room, max(group.swap_limit_bytes, 0))
+    if room == 0 and group.high_bytes is not None:
+        # With nothing to swap to, a group is held back above memory.high until it stands still.
+        return group.unreclaimable_bytes, min(group.limit_bytes, group.high_bytes)
     return group.unreclaimable_bytes + swapped, group.limit_bytes + room
+
+
+def group_level(
+    group: CgroupMemory, total_bytes: int, swap_free_bytes: int
+) -> tuple[float, float] | None:
+    """
+    Used and limit of a group's ceiling: of what kills, or else slows down; None: it has none.
+
+    Args:
+        group: as it is now.
+        total_bytes: RAM of the machine.
+        swap_free_bytes: of the machine.
+    """
+    bound = _bound(group, total_bytes, swap_free_bytes)
+    if bound is not None:
+        return bound
+    if group.high_bytes is not None:
+        return group.unreclaimable_bytes, float(group.high_bytes)
+    return None
 
 
 def _hard_limit(
@@ -139,19 +166,28 @@ def _hard_limit(
 ) -> CeilingReading:
     used, limit = bound
     notes = _levels(level)
-    if limit != group.limit_bytes or group.swap_usage_bytes:
+    if limit > (group.limit_bytes or limit) or group.swap_usage_bytes:
         notes.append("counts swap")
-    if group.high_bytes is not None and group.high_bytes < (group.limit_bytes or limit):
+    if group.high_bytes == limit and group.limit_bytes != limit:
+        killed = format_bytes(group.limit_bytes or limit)
+        notes.append(f"stands still above it (memory.high), killed at {killed}")
+    elif group.high_bytes is not None and group.high_bytes < (group.limit_bytes or limit):
         notes.append(f"slowed down above {format_bytes(group.high_bytes)} (memory.high)")
+    bag = in_airbag(group.path)
+    if bag:
+        notes.append("held there, not killed")
     return CeilingReading(
         key=CeilingKey(CeilingKind.CGROUP, group.path),
-        label=f"memory limit of {group_name(group.path)}",
+        label=_airbag_label(group.path) if bag else f"memory limit of {group_name(group.path)}",
         used=used,
         limit=limit,
         unit="bytes",
-        lethal=True,
+        # Its keeper holds it there; a pause would only come before that.
+        lethal=not bag,
         tasks=hit,
         note=", ".join(notes) or None,
+        swapped=group.swap_usage_bytes or 0,
+        strangers=group.strangers_bytes,
     )
 
 
@@ -165,6 +201,7 @@ def _soft_limit(group: CgroupMemory, hit: tuple[ProcessKey, ...], level: int) ->
         lethal=False,
         tasks=hit,
         note=", ".join([*_levels(level), "memory.high slows down and does not kill"]),
+        strangers=group.strangers_bytes,
     )
 
 
@@ -172,6 +209,17 @@ def _levels(level: int) -> list[str]:
     if level <= 0:
         return []
     return [f"{level} group up" if level == 1 else f"{level} groups up"]
+
+
+def in_airbag(path: str) -> bool:
+    """Whether a group is one that `watchdog exec` made, in which the limit does not kill."""
+    return os.path.basename(path.rstrip("/")).startswith(_AIRBAG)
+
+
+def _airbag_label(path: str) -> str:
+    """By the program that was started in it: several airbags are told apart."""
+    pid = os.path.basename(path.rstrip("/")).removeprefix(_AIRBAG).partition("-")[0]
+    return f"{AIRBAG_LIMIT} of pid {pid}" if pid.isdigit() else AIRBAG_LIMIT
 
 
 def group_name(path: str) -> str:

@@ -14,6 +14,7 @@ from watchdog_app.core.records import ProcessKey, Task
 _WINDOWS_S = (2.0, 5.0, 20.0, 60.0, 240.0)
 _NOISE_BYTES = 4 * 1024**2  # an idle interpreter moves by less
 _NOISE_RATIO = 0.002  # of the limit
+_STRANGERS_LATE_S = 5.0  # a look at them can be that old
 _LISTED = 0.05  # smaller shares are not worth a line
 _GUILTY_OF_TOP = 0.5  # a task is acted on when it grows at least half as fast as the fastest,
 _GUILTY_OF_ALL = 0.2  # and makes a fifth of all growth
@@ -42,6 +43,8 @@ class Attribution:
     culprits: tuple[Culprit, ...] = ()  # largest share first
     others: float = 0.0  # share of the growth that no watched task explains, 0 to 1
     window_s: float | None = None  # over which it was read; None: nothing grew
+    # Share that is in no process at all: files in RAM, shared memory, the kernel's own.
+    unaccounted: float = 0.0
 
     @property
     def guilty(self) -> tuple[Culprit, ...]:
@@ -53,8 +56,13 @@ class Attribution:
 
     @property
     def foreign(self) -> bool:
-        """Most of the growth comes from programs that are not watched."""
-        return self.others > 0.5
+        """Most of the growth comes from elsewhere than the tasks, whose pause would not help."""
+        return self.others + self.unaccounted > 0.5
+
+    @property
+    def nobodys(self) -> bool:
+        """Of that, most is in no process; else it is of programs that are not watched."""
+        return self.unaccounted > self.others
 
 
 NOBODY = Attribution()
@@ -68,6 +76,7 @@ def attribute(
     growths: Mapping[ProcessKey, Growth],
     *,
     cpu_percent: Mapping[ProcessKey, float | None] | None = None,
+    strangers: Growth | None = None,
 ) -> Attribution:
     """
     Rank the tasks under a ceiling by their share of its growth.
@@ -79,6 +88,8 @@ def attribute(
         tasks: those under it, `reading.tasks`.
         growths: history of RAM and swap by task; of a card's memory, for that.
         cpu_percent: by task, for what comes of work: heat, and what a battery gives.
+        strangers: history of what processes hold under it that are not watched; None: they were
+            not looked at, and all that no task explains is taken for theirs.
     """
     if reading.key.kind in _BY_WORK:
         return _workers(tasks, cpu_percent or {})
@@ -98,6 +109,11 @@ def attribute(
         return _alike(tasks, ceiling.over(window), window)
     grown, seconds = ceiling.over(window)
     by_task = {task.key: growths[task.key].over(window)[0] for task in tasks if task.key in growths}
+    others: float | None = None
+    if strangers is not None:
+        missing = grown - sum(part for part in by_task.values() if part > 0)
+        others = min(max(0.0, missing), _most_of_strangers(strangers, window))
+        _copied(by_task, missing - others, tasks)
     known = sum(part for part in by_task.values() if part > 0)
     # Pages that were shared, swapped or counted twice can make the tasks' growth the larger one.
     total = max(grown, known)
@@ -107,7 +123,37 @@ def attribute(
         for key, part in sorted(by_task.items(), key=lambda item: (-item[1], item[0]))
         if part >= _LISTED * total
     )
-    return Attribution(culprits, (total - known) / total, window)
+    missing = total - known
+    others = missing if others is None else min(others, missing)
+    return Attribution(culprits, others / total, window, (missing - others) / total)
+
+
+def _most_of_strangers(strangers: Growth, window: float) -> float:
+    """What they can have grown by at most: they are looked at every few seconds."""
+    grown, seconds = strangers.over(window + _STRANGERS_LATE_S)
+    if seconds < window:  # they were not looked at before: it may all be new
+        return strangers.last or 0.0
+    return max(0.0, grown)
+
+
+def _copied(by_task: dict[ProcessKey, float], missing: float, tasks: Sequence[Task]) -> None:
+    """
+    Put what nobody explains on forked workers, as far as they can have stopped sharing it.
+
+    An interpreter that walks through its objects copies pages without becoming larger. How many
+    are shared still is measured now and then (`cow_bytes`), and this is what came after.
+    """
+    shared = {
+        task.key: float(sum(member.cow_bytes or 0 for member in task.members))
+        for task in tasks
+        if task.key in by_task
+    }
+    whole = sum(shared.values())
+    if missing <= 0 or whole <= 0:
+        return
+    part = min(1.0, missing / whole)
+    for key, size in shared.items():
+        by_task[key] = max(0.0, by_task[key]) + size * part
 
 
 def _alike(tasks: Sequence[Task], grown: tuple[float, float], window: float) -> Attribution:

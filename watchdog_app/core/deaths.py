@@ -4,38 +4,51 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import replace
 
-from watchdog_app.core.outlook import (
-    CeilingKey,
-    CeilingKind,
-    CeilingReading,
-    Decision,
-    DecisionKind,
-    Stage,
+from watchdog_app.core import death_airbag
+from watchdog_app.core.death_notice import worth_telling
+from watchdog_app.core.death_records import (
+    Cause,
+    CauseKind,
+    Certainty,
+    DeathFacts,
+    WordKind,
 )
-from watchdog_app.core.records import AgentView, Snapshot, Task
-from watchdog_app.core.telling import Topic
+from watchdog_app.core.exhausted import cause_by_words
+from watchdog_app.core.exit_status import CRASHES, crashed, signal_name, signal_of
+from watchdog_app.core.outlook import CeilingKind, CeilingReading
+from watchdog_app.core.plain_text import plain
+from watchdog_app.core.records import Task
 from watchdog_app.units import format_bytes
+
+__all__ = [
+    "CARD_MAY_EXPLAIN",
+    "CRASHES",
+    "Cause",
+    "CauseKind",
+    "DeathFacts",
+    "address_space_full",
+    "crashed",
+    "device_full",
+    "diagnose",
+    "explained_late",
+    "signal_name",
+    "signal_of",
+    "worth_telling",
+]
 
 _DEVICE_FULL = 0.9  # frameworks ask for large pieces: the one that did not fit never shows
 _FULL = 0.97  # of a limit: what was left would not have lasted to the next look
-
-
-class CauseKind(StrEnum):
-    """What ended it."""
-
-    GROUP_LIMIT = "group_limit"  # the kernel, because a memory group was full
-    HOST_MEMORY = "host_memory"  # the kernel, because the machine was full
-    GPU_LOST = "gpu_lost"  # a fault of the card that it was on
-    GPU_MEMORY = "gpu_memory"  # an error of its own, with the card or its allocator full
-    ADDRESS_SPACE = "address_space"  # an error of its own, with its address space used up
-    KILLED = "killed"  # SIGKILL from somebody, with no sign of a lack of memory
-    SIGNAL = "signal"  # another signal: a crash, a Ctrl-C
-    FAILED = "failed"  # it ended with a status other than 0
-    ENDED = "ended"  # it ended by itself
-    UNKNOWN = "unknown"
+_NEAR = 0.8  # of a limit that the kernel says was met
+_GUARDED = 0.12  # earlyoom and nohang act when less than a tenth is left
+_MOST_OF_TIME = 0.8  # of the processor time: the last look may be seconds of many threads old
+_ALMOST_S = 3.0
+_MEANINGS = {
+    "SIGHUP": ": most likely its terminal or its ssh connection was closed",
+    "SIGINT": ": most likely Ctrl-C",
+    "SIGTERM": ": somebody asked it to end (kill, a service manager, a batch system, a logout)",
+}
 
 
 # What a program that its card has failed ends with, as long as nobody has read the fault.
@@ -44,74 +57,33 @@ CARD_MAY_EXPLAIN = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DeathFacts:
-    """What could be learned about an end. None: not known."""
-
-    wait_status: int | None = None  # as wait(2) gives it
-    said_bye: bool = False  # the agent had announced the end
-    group_label: str | None = None  # "memory limit of the group jupyter"
-    group_limit_bytes: float | None = None
-    group_used_bytes: float | None = None  # as last seen
-    group_kills_before: int | None = None
-    group_kills_after: int | None = None
-    host_total_bytes: int | None = None
-    host_available_bytes: int | None = None  # as last seen
-    host_kills_before: int | None = None
-    host_kills_after: int | None = None
-    card_fault: str | None = None  # what befell a card that it was on, shortly before
-    device_full: str | None = None  # "memory of GPU 0: 23.8 GiB of 24.0 GiB", as last seen
-    address_space_full: str | None = None  # "1.39 of 1.43 GiB", as last seen
-    device_ooms: int = 0  # out-of-memory errors that its framework has counted
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """What ended a task."""
-
-    kind: CauseKind
-    text: str  # goes after "train.ipynb was ..." or stands alone
-
-    @property
-    def memory(self) -> bool:
-        """The kernel killed it for a lack of memory."""
-        return self.kind in (CauseKind.GROUP_LIMIT, CauseKind.HOST_MEMORY)
-
-    @property
-    def device(self) -> bool:
-        """It died of its graphics card: of a fault, or of a lack of its memory."""
-        return self.kind in (CauseKind.GPU_LOST, CauseKind.GPU_MEMORY)
-
-
 def diagnose(facts: DeathFacts) -> Cause:
     """
-    The most likely cause. Says "probably" where the evidence is a level and not a count.
+    The most likely cause, with how far it can be relied on.
 
-    The kernel counts its own kills in each memory group and for the machine: a count that rose
-    is proof. Without one, SIGKILL from a full group or machine is still most likely its work.
+    Exact is what the kernel or the program said itself: a line of the kernel log about this
+    process, the kernel's count of its kills in the process's own group, an exit status. Where the
+    evidence is a level and not a count it says "probably" or "most likely"; a cause that nothing
+    points to is not given.
     """
-    number = _signal(facts.wait_status)
-    killed = facts.wait_status is None or number == signal.SIGKILL
-    if killed and not (facts.said_bye and facts.wait_status is None):
-        found = _counted(facts) or _full(facts)
+    number = signal_of(facts.wait_status)
+    for found in (
+        _by_kernel_log(facts, number),
+        death_airbag.ended_by_it(facts),
+        cause_by_words(facts, number),
+        death_airbag.refused(facts),
+        _by_memory(facts, number),
+        _by_time(facts, number),
+        _by_device(facts, number),
+        _by_address_space(facts, number),
+        death_airbag.while_held(facts),
+        _by_signal(facts, number),
+        _by_status(facts),
+    ):
         if found is not None:
             return found
-    found = _by_device(facts, number) or _by_address_space(facts, number)
-    if found is not None:
-        return found
-    if number == signal.SIGKILL:
-        return Cause(
-            CauseKind.KILLED,
-            "killed by SIGKILL, with no sign of a lack of memory: somebody, or a restarted "
-            "kernel, ended it",
-        )
-    if number is not None:
-        return Cause(CauseKind.SIGNAL, f"ended by {_signal_name(number)}")
-    if facts.wait_status is not None and facts.wait_status != 0:
-        status = facts.wait_status >> 8
-        return Cause(CauseKind.FAILED, f"ended with status {status}, by an error of its own")
     if facts.said_bye or facts.wait_status == 0:
-        return Cause(CauseKind.ENDED, "ended by itself")
+        return _good_end(facts)
     return Cause(CauseKind.UNKNOWN, "ended, and nothing is known about the cause")
 
 
@@ -120,6 +92,7 @@ def explained_late(cause: Cause, card_fault: str) -> Cause:
     return Cause(
         CauseKind.GPU_LOST,
         f"{cause.text}; as it shows now, ended by a fault of its card: {card_fault}",
+        Certainty.LIKELY,
     )
 
 
@@ -142,83 +115,38 @@ def address_space_full(reading: CeilingReading) -> str | None:
         return None
     if _ratio(reading.used, reading.limit) < _DEVICE_FULL:
         return None
+    return level_of(reading)
+
+
+def level_of(reading: CeilingReading) -> str:
+    """`1.2 GiB of 2.4 GiB`."""
     return f"{format_bytes(reading.used)} of {format_bytes(reading.limit)}"
-
-
-def death_notice(
-    ident: str,
-    task: Task,
-    agent: AgentView | None,
-    cause: Cause,
-    *,
-    snapshot: Snapshot,
-    incident: tuple[str, CeilingKey, Stage] | None,
-) -> Decision:
-    """The decision to tell of a death; `incident` is the one that it ended, if any."""
-    rescue = None if agent is None else agent.rescue
-    return Decision(
-        id=ident,
-        kind=DecisionKind.NOTIFY,
-        incident="" if incident is None else incident[0],
-        ceiling=CeilingKey(CeilingKind.RAM) if incident is None else incident[1],
-        stage=Stage.OK if incident is None else incident[2],
-        task=task.key,
-        at_mono_s=snapshot.mono_s,
-        at_unix_s=snapshot.unix_s,
-        reason=cause.text,
-        evidence={
-            "topic": Topic.DIED.value,
-            "cause": cause.kind.value,
-            "name": task.name,
-            "rss_bytes": task.rss_bytes,
-            "step": None if agent is None else agent.step,
-            "path": None if rescue is None else rescue.path,
-            "rescue_step": None if rescue is None else rescue.step,
-            "rescue_age_s": None
-            if rescue is None
-            else max(0.0, snapshot.unix_s - rescue.saved_unix_s),
-        },
-    )
-
-
-def worth_telling(cause: Cause, agent: AgentView | None) -> bool:
-    """
-    Whether people want to hear of it.
-
-    They end their own programs all day: without a sign of memory only a training that was
-    under way, and neither ended by itself nor by Ctrl-C or a plain kill, is news.
-    """
-    if cause.memory or cause.kind in (CauseKind.GPU_LOST, CauseKind.ADDRESS_SPACE):
-        return True
-    return (
-        agent is not None
-        and agent.training
-        and cause.kind is not CauseKind.ENDED
-        and not any(name in cause.text for name in ("SIGINT", "SIGTERM", "SIGHUP"))
-    )
 
 
 def _by_device(facts: DeathFacts, number: int | None) -> Cause | None:
     """An end by an error of its own or a crash, where its card explains it."""
     failed = bool(facts.wait_status) and number is None
-    crashed = number in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
+    broke = number in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
     unknown = facts.wait_status is None and not facts.said_bye
-    if facts.card_fault is not None and (failed or crashed or unknown):
-        return Cause(CauseKind.GPU_LOST, f"ended by a fault of its card: {facts.card_fault}")
-    if not failed:
-        return None
+    if facts.card_fault is not None and (failed or broke or unknown):
+        text = f"ended by a fault of its card: {facts.card_fault}"
+        return Cause(CauseKind.GPU_LOST, text, Certainty.LIKELY)
+    if not failed or (facts.words is not None and facts.words.error is not None):
+        return None  # it said itself what it was
     if facts.device_ooms:
         times = "once" if facts.device_ooms == 1 else f"{facts.device_ooms} times"
         return Cause(
             CauseKind.GPU_MEMORY,
             f"ended by an error of its own: its framework ran out of GPU memory {times}"
             + ("" if facts.device_full is None else f" ({facts.device_full})"),
+            Certainty.LIKELY,
         )
     if facts.device_full is not None:
         return Cause(
             CauseKind.GPU_MEMORY,
             "ended by an error of its own, probably out of GPU memory: when it was last seen, "
             + facts.device_full,
+            Certainty.LIKELY,
         )
     return None
 
@@ -230,14 +158,189 @@ def _by_address_space(facts: DeathFacts, number: int | None) -> Cause | None:
     # Python ends with a status; a library in C that does not look at what malloc gave it crashes.
     if number not in (None, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS):
         return None
-    how = "ended by an error of its own, most likely"
-    if facts.wait_status is None:
-        how = "ended, probably by"
+    if facts.words is not None and facts.words.error is not None:
+        return None  # it said itself what it was
+    how = "ended by an error of its own, most likely a MemoryError"
+    if number is not None:
+        how = f"{_crash(facts, number)}, most likely because an allocation failed"
+    elif facts.wait_status is None:
+        how = "ended, probably by a MemoryError"
     return Cause(
         CauseKind.ADDRESS_SPACE,
-        f"{how} a MemoryError: its address space (ulimit -v) held {facts.address_space_full} "
+        f"{how}: its address space (ulimit -v) held {facts.address_space_full} "
         "when it was last seen",
+        Certainty.LIKELY,
     )
+
+
+def _crash(facts: DeathFacts, number: int) -> str:
+    """By which signal, in which library, at which line."""
+    word = next((w for w in facts.kernel if w.kind is WordKind.CRASH and w.pid == facts.pid), None)
+    text = f"crashed: ended by {signal_name(number)}"
+    if word is not None and word.library is not None:
+        text += f" in {plain(word.library, 60)}"
+    if facts.words is not None and facts.words.fatal is not None and facts.words.place is not None:
+        text += f", at {plain(facts.words.place, 100)}"
+    return text
+
+
+def _by_kernel_log(facts: DeathFacts, number: int | None) -> Cause | None:
+    """What the kernel has written about this very process."""
+    if number not in (None, signal.SIGKILL, signal.SIGBUS) or _by_itself(facts):
+        return None
+    for word in facts.kernel:
+        if word.pid != facts.pid or word.pid is None:
+            continue
+        if word.kind is WordKind.BAD_MEMORY:
+            text = "ended by the kernel: a page of its memory lay in a broken part of the RAM"
+            return Cause(CauseKind.HARDWARE, text, Certainty.EXACT, news=True)
+        if word.kind is WordKind.OOM_KILL and number in (None, signal.SIGKILL):
+            report = next(
+                (
+                    each
+                    for each in facts.kernel
+                    if each.kind is WordKind.OOM_REPORT and each.pid in (None, facts.pid)
+                ),
+                None,
+            )
+            grouped = "cgroup" in word.text or (
+                report is not None and report.constraint == "CONSTRAINT_MEMCG"
+            )
+            if not grouped:
+                text = "killed by the kernel: the machine was out of memory"
+                return Cause(CauseKind.HOST_MEMORY, f"{text} (kernel log)", Certainty.EXACT)
+            full = "its limit"
+            # Limits nest: which of them was met, only the kernel knows where the levels disagree.
+            if _ratio(facts.group_used_bytes, facts.group_limit_bytes) >= _NEAR:
+                full = f"its limit of {format_bytes(facts.group_limit_bytes)}"
+            text = f"killed by the kernel: its memory group reached {full} (kernel log)"
+            return Cause(CauseKind.GROUP_LIMIT, text, Certainty.EXACT)
+    return None
+
+
+def _by_memory(facts: DeathFacts, number: int | None) -> Cause | None:
+    """A kill for memory, by the kernel's counts, by another guard, or by how full it was."""
+    if number not in (None, signal.SIGKILL, signal.SIGTERM) or _by_itself(facts):
+        return None
+    if number is None and (facts.said_bye or facts.failed or _spoke(facts)):
+        return None
+    if number == signal.SIGTERM:
+        return _by_guard(facts)
+    killed = Certainty.EXACT if number == signal.SIGKILL else Certainty.LIKELY
+    found = None if _was_another(facts) else _counted(facts)
+    if found is not None:
+        own = "(oom_kill rose" in found.text and found.kind is CauseKind.GROUP_LIMIT
+        return replace(found, certainty=killed if own else Certainty.LIKELY)
+    return _by_guard(facts) or _full(facts)
+
+
+def _by_itself(facts: DeathFacts) -> bool:
+    """It is known that no signal ended it."""
+    return facts.wait_status is not None and signal_of(facts.wait_status) is None
+
+
+def _spoke(facts: DeathFacts) -> bool:
+    """An exception that nobody caught was noted: no kill ended it."""
+    return facts.words is not None and facts.words.error is not None
+
+
+def _was_another(facts: DeathFacts) -> bool:
+    """The kernel log names whom the kernel has killed just now, and it is somebody else."""
+    return facts.pid is not None and any(w.kind is WordKind.OOM_KILL for w in facts.kernel)
+
+
+def _by_guard(facts: DeathFacts) -> Cause | None:
+    """earlyoom and its like: one runs here, it uses this signal, and the level fits."""
+    if facts.oomd_kills:
+        return Cause(
+            CauseKind.OOM_DAEMON,
+            "most likely killed by systemd-oomd, which has noted on its group that it killed "
+            f"{facts.oomd_kills} processes there",
+            Certainty.LIKELY,
+            news=True,
+        )
+    total, available = facts.host_total_bytes, facts.host_available_bytes
+    if not facts.oom_daemons or not total or available is None:
+        return None
+    swap_left = 0.0
+    if facts.swap_total_bytes:
+        swap_left = (facts.swap_free_bytes or 0) / facts.swap_total_bytes
+    if available > _GUARDED * total or swap_left > _GUARDED:
+        return None
+    return Cause(
+        CauseKind.OOM_DAEMON,
+        f"most likely ended by {facts.oom_daemons[0]}, which runs here: the machine had "
+        f"{format_bytes(available)} of {format_bytes(total)} left when it was last seen",
+        Certainty.LIKELY,
+        news=True,
+    )
+
+
+def _by_time(facts: DeathFacts, number: int | None) -> Cause | None:
+    """Its processor time was used up (ulimit -t)."""
+    limit, used = facts.cpu_limit_s, facts.cpu_used_s
+    told = "" if limit is None else f" of {limit:.0f} s"
+    if number == getattr(signal, "SIGXCPU", None) and number is not None:
+        text = f"ended by the kernel: its limit of processor time (ulimit -t){told} was reached"
+        return Cause(CauseKind.CPU_LIMIT, text, Certainty.EXACT, news=True)
+    if number != signal.SIGKILL or limit is None or used is None:
+        return None
+    if used < _MOST_OF_TIME * limit and limit - used > _ALMOST_S:
+        return None
+    text = (
+        f"most likely killed by the kernel: it had used {used:.0f} s of its limit of processor "
+        f"time (ulimit -t){told} when it was last seen"
+    )
+    return Cause(CauseKind.CPU_LIMIT, text, Certainty.LIKELY, news=True)
+
+
+def _by_signal(facts: DeathFacts, number: int | None) -> Cause | None:
+    if number is None:
+        return None
+    if number == signal.SIGKILL:
+        return Cause(
+            CauseKind.KILLED,
+            "killed by SIGKILL, with no sign of a lack of memory: somebody, or a restarted "
+            "kernel, ended it",
+        )
+    name = signal_name(number)
+    if number not in CRASHES:
+        why = _MEANINGS.get(name, "")
+        return Cause(
+            CauseKind.SIGNAL,
+            f"ended by {name}{why}",
+            Certainty.LIKELY if why else Certainty.EXACT,
+        )
+    return Cause(CauseKind.SIGNAL, _crash(facts, number), Certainty.EXACT, news=facts.notebook)
+
+
+def _by_status(facts: DeathFacts) -> Cause | None:
+    """An exception that nobody caught, or a status other than 0."""
+    words = facts.words
+    status = None if facts.wait_status is None else facts.wait_status >> 8
+    if words is not None and words.error is not None and status != 0:
+        at = "" if words.place is None else f" at {plain(words.place, 100)}"
+        text = f"ended by {plain(words.error, 60)}{at}"
+        return Cause(CauseKind.FAILED, text, Certainty.EXACT, news=facts.notebook)
+    if status is None and facts.failed:
+        text = "ended by an exception that nobody caught"
+        return Cause(CauseKind.FAILED, text, Certainty.EXACT, news=facts.notebook)
+    if not status:
+        return None
+    return Cause(
+        CauseKind.FAILED,
+        f"ended by itself with status {status}: an error of its own, or sys.exit({status})",
+        Certainty.EXACT,
+        news=facts.notebook,
+    )
+
+
+def _good_end(facts: DeathFacts) -> Cause:
+    if not facts.notebook:
+        certainty = Certainty.LIKELY if facts.wait_status is None else Certainty.EXACT
+        return Cause(CauseKind.ENDED, "ended by itself", certainty)
+    text = "ended in good order: most likely closed or restarted in Jupyter, or by exit in a cell"
+    return Cause(CauseKind.CLOSED, text, Certainty.LIKELY)
 
 
 def _counted(facts: DeathFacts) -> Cause | None:
@@ -268,12 +371,14 @@ def _counted(facts: DeathFacts) -> Cause | None:
 
 
 def _full(facts: DeathFacts) -> Cause | None:
-    if _ratio(facts.group_used_bytes, facts.group_limit_bytes) >= _FULL:
+    # At the limit of an airbag the kernel kills nobody: being full says nothing there.
+    if facts.airbag is None and _ratio(facts.group_used_bytes, facts.group_limit_bytes) >= _FULL:
         return Cause(
             CauseKind.GROUP_LIMIT,
             f"probably killed by the kernel: its memory group held "
             f"{format_bytes(facts.group_used_bytes)} of {format_bytes(facts.group_limit_bytes)} "
             f"when it was last seen",
+            Certainty.LIKELY,
         )
     total, available = facts.host_total_bytes, facts.host_available_bytes
     if total and available is not None and total - available >= _FULL * total:
@@ -281,22 +386,10 @@ def _full(facts: DeathFacts) -> Cause | None:
             CauseKind.HOST_MEMORY,
             f"probably killed by the kernel: the machine had {format_bytes(available)} of "
             f"{format_bytes(total)} left when it was last seen",
+            Certainty.LIKELY,
         )
     return None
 
 
 def _ratio(used: float | None, limit: float | None) -> float:
     return 0.0 if used is None or not limit else used / limit
-
-
-def _signal(wait_status: int | None) -> int | None:
-    if wait_status is None:
-        return None
-    return wait_status & 0x7F or None
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -14,9 +14,12 @@ from typing import Any
 from watchdog_app.core import advice, casebook, continuity, foreknowledge, recheck
 from watchdog_app.core.at_risk import agents_by_task
 from watchdog_app.core.culprits import Attribution
-from watchdog_app.core.deaths import Cause, death_notice, worth_telling
+from watchdog_app.core.death_notice import death_notice, worth_telling
+from watchdog_app.core.death_records import Cause
+from watchdog_app.core.glance import Past
 from watchdog_app.core.health import Health, Switches
 from watchdog_app.core.incidents import IncidentState
+from watchdog_app.core.memory_advice import Known
 from watchdog_app.core.outlook import (
     Assessment,
     CeilingKey,
@@ -28,14 +31,17 @@ from watchdog_app.core.outlook import (
     Outcome,
     Stage,
 )
+from watchdog_app.core.picture import Picture
 from watchdog_app.core.policy import Policy
-from watchdog_app.core.records import AgentView, ProcessKey, Snapshot, Task
+from watchdog_app.core.records import AgentView, Growth, ProcessKey, Snapshot, Task
 from watchdog_app.core.rules import allowed, unprotected
 from watchdog_app.core.scene import Scene
 from watchdog_app.core.series import Series
 from watchdog_app.core.settings import Settings
-from watchdog_app.core.stalls import Stalls
+from watchdog_app.core.stall_incidents import StallIncidents
 from watchdog_app.core.task_outlook import TaskOutlook, outlooks
+
+GAP_S = 30.0  # nothing is known of what happened in a longer gap, and it is no trend
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,9 @@ class TickResult:
     next_look_s: float
     # Tasks that a card's fault has hit lately, and what it was: why they may end.
     card_faults: Mapping[ProcessKey, str] = field(default_factory=dict)
+    # Trainings that stand still: whose threads `stands` should be told of now, and what was seen.
+    stalled: tuple[ProcessKey, ...] = ()
+    standstills: Mapping[ProcessKey, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Engine:
@@ -79,7 +88,9 @@ class Engine:
         self._foreknowledge = foreknowledge.Foreknowledge()
         self._policy = Policy()
         self._health = Health()
-        self._stalls = Stalls()
+        self._stalls = StallIncidents()
+        self._growth: dict[ProcessKey, Growth] = {}  # what agents have seen growing
+        self._card_faults: Mapping[ProcessKey, str] = {}
         self._clock: tuple[float, float] | None = None  # mono, unix of the last tick
         self._passed_s = 0.0  # since the tick before
         self._issued = 0
@@ -117,6 +128,8 @@ class Engine:
         self._clock = (now, snapshot.unix_s)
         self.wants_tick = False
         series = self._series
+        if self._passed_s > GAP_S:
+            series.begin_anew()
         with_agent = agents_by_task(tasks, agents)
         series.follow(snapshot, tasks, readings, with_agent)
         self._policy.observe_agents(agents, now)
@@ -155,12 +168,25 @@ class Engine:
             for reading in readings
             if reading.key.kind is CeilingKind.POWER
         }
+        self._growth = {key: each for key, each in self._growth.items() if key in everyone}
+        known = Known(self._foreknowledge.filling() if scenes else {}, self._growth)
         for scene in scenes:
-            if scene.assessment.stage >= Stage.WARN or not scene.incident.advice:
+            scene.incident.know_trainings(scene.agents)
+            if not scene.incident.advice or (
+                scene.assessment.stage >= Stage.WARN and not scene.incident.training_is_over
+            ):
                 watts = limits.get(scene.reading.key.subject.partition("/")[0])
-                scene.incident.advice = advice.for_scene(scene, series.swap, watts)
+                scene.incident.advice = advice.for_scene(scene, series.swap, watts, known)
         decisions = self._policy.decide(scenes)
-        decisions += self._stalled(snapshot, tasks, with_agent)
+        switches = Switches(self.settings, self._runtime_dir, self.protecting)
+        stalls = self._stalls.look(
+            snapshot,
+            tasks,
+            with_agent,
+            policy=self._policy,
+            switches=switches,
+            new_id=self._ids(snapshot),
+        )
         settle_s = self.settings.stages.settle_s
         closed, over = casebook.close(self._policy, scenes, everyone, snapshot, settle_s)
         health = self._health.look(
@@ -169,21 +195,45 @@ class Engine:
             with_agent,
             series.usage,
             policy=self._policy,
-            switches=Switches(self.settings, self._runtime_dir, self.protecting),
+            switches=switches,
             new_id=self._ids(snapshot),
         )
+        self._card_faults = health.faults
         still_open = sorted(self._policy.incidents.values(), key=lambda each: each.opened_mono_s)
         return TickResult(
             assessments=assessments,
-            decisions=(*decisions, *over, *health.decisions),
+            decisions=(*decisions, *over, *health.decisions, *stalls.decisions),
             incidents=tuple(incident.public() for incident in still_open),
-            closed=(*closed, *health.closed),
+            closed=(*closed, *health.closed, *stalls.closed),
             tasks=outlooks(tasks, series.usage, readings, assessments, blamed),
             swap_in_bytes_per_s=series.swap.in_per_s,
             swap_out_bytes_per_s=series.swap.out_per_s,
             next_look_s=self._next_look(agents),
             card_faults=health.faults,
+            stalled=stalls.wanted,
+            standstills=self._stalls.lines(),
         )
+
+    def recall(self, past: Mapping[CeilingKey, Sequence[Past]]) -> None:
+        """
+        Take in what glances measured since the last tick; call it before the next.
+
+        Args:
+            past: by ceiling, oldest first, all later than the last tick.
+        """
+        self._series.recall(past)
+        last = max((each[-1].mono_s for each in past.values() if each), default=None)
+        if last is not None and self._clock is not None and last > self._clock[0]:
+            # The machine was seen meanwhile: that is no gap.
+            self._clock = (last, self._clock[1] + last - self._clock[0])
+
+    def begin_anew(self) -> None:
+        """
+        Forget how everything moved; incidents and what was done stay.
+
+        For a machine that slept: its clock shows no gap, and its battery has been drained.
+        """
+        self._series.begin_anew()
 
     def record(self, outcome: Outcome) -> None:
         """
@@ -217,7 +267,12 @@ class Engine:
             cause: from `core.deaths.diagnose`.
             snapshot: for the time.
         """
-        open_ones = self._policy.incidents.values()
+        # That it stood still is no reason of a death, and who silences stalls does not mean deaths.
+        open_ones = [
+            each
+            for each in self._policy.incidents.values()
+            if each.ceiling.kind is not CeilingKind.STALLED
+        ]
         incident = next((each for each in open_ones if each.blames(task.key)), None)
         about = None if incident is None else (incident.id, incident.ceiling, incident.peak)
         kind = CeilingKind.RAM if incident is None else incident.ceiling.kind
@@ -228,6 +283,27 @@ class Engine:
             return ()
         ident = self._new_id(snapshot.unix_s)
         return (death_notice(ident, task, agent, cause, snapshot=snapshot, incident=about),)
+
+    def stands(self, task: Task, picture: Picture) -> None:
+        """
+        Learn what the threads of a task do that stands still: one of `TickResult.stalled`.
+
+        Args:
+            task: as it is now.
+            picture: of its threads.
+        """
+        self._stalls.stands(
+            task,
+            picture,
+            policy=self._policy,
+            swap=self._series.swap,
+            card_fault=self._card_faults.get(task.key),
+        )
+        self.wants_tick = True  # the notice has waited for it
+
+    def grew(self, task: ProcessKey, growth: Growth) -> None:
+        """Learn what grows in a task: it becomes the advice of its incidents."""
+        self._growth[task] = growth
 
     def remind(self, incidents: Collection[str]) -> None:
         """Warn of these anew if they are still a danger: whoever was to hear of them did not."""
@@ -253,26 +329,6 @@ class Engine:
         self._clock = (mono_s, unix_s)
 
     # One tick, in parts
-
-    def _stalled(
-        self,
-        snapshot: Snapshot,
-        tasks: Sequence[Task],
-        agents: Mapping[ProcessKey, list[AgentView]],
-    ) -> list[Decision]:
-        """Notices of trainings that have stopped making steps."""
-        settings = self.settings if self.protecting else unprotected(self.settings)
-        return [
-            stall.decision(self._new_id(snapshot.unix_s), snapshot)
-            for stall in self._stalls.follow(snapshot.mono_s, tasks, agents)
-            if allowed(
-                settings.actions,
-                settings.rules,
-                stall.task,
-                CeilingKind.RAM,
-                self._runtime_dir,
-            ).notify
-        ]
 
     def _follow_incident(
         self,

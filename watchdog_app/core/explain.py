@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from watchdog_app.core import about_cards, phrases
+from watchdog_app.core import about_cards, memory_advice, phrases
 from watchdog_app.core.hardware import Hardware
 from watchdog_app.core.health import is_condition
 from watchdog_app.core.notices import Notice, NoticeAction, notice
@@ -45,7 +45,7 @@ _STAGES = {
     Stage.OK: "no danger",
     Stage.WATCH: "looked at more often",
     Stage.WARN: "a warning is due",
-    Stage.RESCUE: "saved while there is time",
+    Stage.RESCUE: "what can be saved is saved",
     Stage.HOLD: "the very end: paused where that is allowed",
 }
 
@@ -219,12 +219,15 @@ def _ceiling(reading: CeilingReading, assessment: Assessment | None) -> str:
 def _agent(agent: AgentView | None, now_unix_s: float) -> Iterator[str]:
     if agent is None:
         yield (
-            "It holds no agent: it can be warned about and paused, but not saved. For Keras, add "
-            "Rescue('rescues/') from watchdog_app.agent.keras to the callbacks of fit."
+            "No training with an agent runs in it now: it can be warned about and paused, but not "
+            "saved. Trainings are saved in a notebook after %load_ext watchdog_app.agent, in a "
+            "script that is started by watchdog exec -- python train.py."
         )
         return
     at = "" if agent.step is None else f", at step {agent.step}"
     yield f"Its agent ({plain(agent.framework)}) {'trains' if agent.training else 'waits'}{at}."
+    if agent.memory is not None:
+        yield from memory_advice.about_parts(agent.memory)
     if agent.save_s is not None:
         size = "" if agent.state_bytes is None else f" of {format_bytes(agent.state_bytes)}"
         yield f"A save{size} is expected to take {format_duration(agent.save_s)}."

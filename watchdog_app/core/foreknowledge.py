@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from watchdog_app.core.advice import thrashing
 from watchdog_app.core.culprits import Attribution
+from watchdog_app.core.memory_advice import Filling
 from watchdog_app.core.outlook import (
     Assessment,
     CeilingKey,
@@ -36,6 +37,7 @@ _OUTLIVES_S = 6.0
 _CLEAR = 1.1
 _THRASH_S = 5.0
 _THRASH_FULL_PERCENT = 10.0  # of the time nothing at all can run for want of memory
+_ROOMY = 0.25  # of RAM is there for the taking: it is not the machine that swaps
 
 
 class Foretold(NamedTuple):
@@ -57,6 +59,7 @@ class Foreknowledge:
         self._said: dict[CeilingKey, tuple[float, Foretold]] = {}  # open until, what
         self._thrash_since: float | None = None
         self._thrash = ""
+        self._roomy = False  # the machine has RAM to spare: what thrashes is a group at its limit
         self._now = 0.0
 
     def follow(
@@ -96,14 +99,21 @@ class Foreknowledge:
             view = max(views, key=lambda v: (v.training, v.phase is not None, v.step or 0))
             self._seen[key] = now_mono_s
             self._tasks.setdefault(key, Phases()).observe(now_mono_s, level, view)
+        self._roomy = host.available_bytes > _ROOMY * host.total_bytes
         self._follow_thrash(host, swap)
 
     def foretell(self, reading: CeilingReading) -> Foretold | None:
         """What is coming that this ceiling has no room for; None: nothing that is known."""
         if reading.key.kind is CeilingKind.RAM and not reading.lethal:
-            return self._thrashing()
+            return None if self._roomy else self._thrashing()
         if reading.key.kind not in _MEMORY or not reading.lethal or reading.limit <= 0:
             return None
+        return self._short(reading) or (
+            self._thrashing() if self._roomy and reading.swapped > 0 else None
+        )
+
+    def _short(self, reading: CeilingReading) -> Foretold | None:
+        """What a task of it is about to take and has no room for."""
         room = max(0.0, reading.limit - reading.used)
         open_until, said = self._said.get(reading.key, (0.0, None))
         bound = room / _CLEAR if said is not None and self._now <= open_until else room
@@ -132,6 +142,11 @@ class Foreknowledge:
             if culprit.task in self._tasks and self._tasks[culprit.task].explains(self._now, room)
         )
         return explained >= _EXPLAINED
+
+    def filling(self) -> Mapping[ProcessKey, Filling]:
+        """By task: the buffer that it announced and that is not full yet."""
+        found = {key: phases.filling() for key, phases in self._tasks.items()}
+        return {key: Filling(*each) for key, each in found.items() if each is not None}
 
     def forget(self, keys: set[CeilingKey]) -> None:
         """Let go of ceilings that are not among `keys`."""
@@ -195,6 +210,7 @@ def raised(assessment: Assessment, foretold: Foretold | None) -> Assessment:
         why=f"{foretold.why}; {assessment.why}",
         notify=True,
         rescue=assessment.rescue or foretold.stage >= Stage.RESCUE,
+        foretold=foretold.why,
     )
 
 

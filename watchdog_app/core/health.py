@@ -55,7 +55,8 @@ _STANDING = frozenset(
 
 def is_condition(key: CeilingKey) -> bool:
     """Whether incidents of this key follow what is broken or brakes, and not a level."""
-    return key.kind in (CeilingKind.GPU_HEALTH, CeilingKind.THROTTLING) or key == UNPLUGGED
+    broken = (CeilingKind.GPU_HEALTH, CeilingKind.THROTTLING, CeilingKind.STALLED)
+    return key.kind in broken or key == UNPLUGGED
 
 
 class Switches(NamedTuple):
@@ -150,8 +151,8 @@ class Health:
             if due is not None:
                 decisions.append(self._notice(due, conditions, incident, snapshot, new_id()))
         for key, incident in list(policy.incidents.items()):
-            if key in found or not is_condition(key):
-                continue
+            if key in found or not is_condition(key) or key.kind is CeilingKind.STALLED:
+                continue  # `core.stall_incidents` closes the last
             incident.observe(Stage.OK, now, incident.why, rising=False)
             if incident.over(now, switches.settings.stages.settle_s):
                 over = self._over(incident, switches, snapshot, new_id)

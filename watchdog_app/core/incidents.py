@@ -8,7 +8,7 @@ incident nor a cool-down is lost when the daemon is replaced.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +67,8 @@ class IncidentState:
     paused_used: float = 0.0  # of the ceiling, at that time
     overruled: set[ProcessKey] = field(default_factory=set)  # resumed by a person: left running
     unpausable: set[ProcessKey] = field(default_factory=set)  # a pause of it failed
+    trained: set[ProcessKey] = field(default_factory=set)  # blamed while an agent trained in it
+    training_is_over: bool = False  # of the first culprit: what was advised before is what counts
 
     def observe(self, stage: Stage, now: float, why: str, rising: bool) -> None:
         """Take over where the ceiling stands; in a calm the reason stays that of the danger."""
@@ -87,6 +89,14 @@ class IncidentState:
     def blames(self, task: ProcessKey) -> bool:
         """Whether this task is among the culprits."""
         return any(each.task == task for each in self.attribution.culprits)
+
+    def know_trainings(self, tasks: Container[ProcessKey]) -> None:
+        """Follow whether the first culprit still trains; `tasks`: those in which an agent does."""
+        first = next((each.task for each in self.attribution.culprits), None)
+        trains = first is not None and first in tasks
+        if first is not None and trains:
+            self.trained.add(first)
+        self.training_is_over = first in self.trained and not trains
 
     def over(self, now: float, settle_s: float) -> bool:
         """Calm for long enough, and nobody paused on its account any more."""
@@ -151,6 +161,7 @@ class IncidentState:
                 for each in self.attribution.culprits
             ],
             "others": self.attribution.others,
+            "unaccounted": self.attribution.unaccounted,
             "window_s": self.attribution.window_s,
             "pace_per_s": self.pace_per_s,
             "calm_since_mono_s": self.calm_since_mono_s,
@@ -194,6 +205,8 @@ class IncidentState:
                 ),
                 float(value["others"]),
                 _number(value["window_s"]),
+                # Not kept by earlier versions.
+                float(value.get("unaccounted", 0.0)),
             ),
             pace_per_s=float(value["pace_per_s"]),
             calm_since_mono_s=_number(value["calm_since_mono_s"]),

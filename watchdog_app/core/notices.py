@@ -7,16 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from watchdog_app.core import phrases
+from watchdog_app.core.ceilings import AIRBAG_LIMIT
 from watchdog_app.core.hardware_notices import ends_all, fault
 from watchdog_app.core.notice_facts import Facts, advice, capital, span, work
 from watchdog_app.core.outlook import CeilingKind, Decision, Incident
 from watchdog_app.core.plain_text import plain
-from watchdog_app.core.records import AgentView, Task, TaskKind
+from watchdog_app.core.records import AgentView, RescueRecord, Task, TaskKind
 from watchdog_app.core.telling import Topic, urgency
 from watchdog_app.units import format_bytes, format_duration
 
 _BRIMFUL = 0.97
 _NOTEBOOKS = frozenset((TaskKind.NOTEBOOK, TaskKind.KERNEL))
+
+_AT_HAND_S = 30.0  # the end of a trend, which is told though something else was foretold
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +103,23 @@ def _warning(facts: Facts) -> tuple[str, list[str]]:
     kind = facts.decision.ceiling.kind
     if kind in (CeilingKind.TEMPERATURE, CeilingKind.BATTERY):
         return ends_all(facts)
-    eta = facts.number("eta_s")
-    title = f"{phrases.full(kind)} {phrases.when(eta)}: {facts.name}"
+    eta, foretold = facts.number("eta_s"), facts.text("foretold", 300)
+    # What is foretold is no matter of the trend until now, unless that is about to end as well.
+    trend = foretold is None or (eta is not None and eta < _AT_HAND_S)
+    title = f"{phrases.full(kind)} {phrases.when(eta if trend else None)}: {facts.name}"
     label = facts.text("label") or phrases.full(kind)
-    lines = [f"{capital(label)}: {facts.level}{span(facts)}."]
-    growth = facts.number("task_slope_bytes_per_s")
-    if facts.task is None:
-        lines.append("Most of the growth comes from programs that watchdog does not watch.")
+    lines = [] if foretold is None else [f"{capital(foretold)}."]
+    lines.append(f"{capital(label)}: {facts.level}{span(facts) if trend else ''}.")
+    growth = facts.number("task_slope_bytes_per_s") if trend else None
+    if facts.task is None and trend:
+        lines.append(_whose(facts))
     elif growth is not None:
         share = facts.number("share") or 0.0
         lines.append(f"{facts.name} grows by {format_bytes(growth)}/s, {share:.0%} of the growth.")
     lines += work(facts)
-    if not facts.number("lethal"):
+    if label.startswith(AIRBAG_LIMIT):
+        lines.append("There it is held, and not killed.")
+    elif not facts.number("lethal"):
         lines.append("Beyond it the machine gets slow; nothing is killed yet.")
     elif facts.number("may_pause"):
         lines.append("At the very end it is paused, so that it does not die.")
@@ -120,6 +128,20 @@ def _warning(facts: Facts) -> tuple[str, list[str]]:
     elif facts.task is not None:
         lines.append("If it goes on, it dies.")
     return title, lines + advice(facts)
+
+
+def _whose(facts: Facts) -> str:
+    """Where growth comes from that is put on no task, as far as it was seen."""
+    others = facts.number("others_share") or 0.0
+    unaccounted = facts.number("unaccounted_share") or 0.0
+    if others + unaccounted <= 0.5:
+        return "Which program makes it grow is not known yet."
+    if others >= unaccounted:
+        return "Most of the growth comes from programs that watchdog does not watch."
+    return (
+        "Most of the growth is in no process: files in RAM (tmpfs, /dev/shm), or memory of the "
+        "kernel's own."
+    )
 
 
 def _saving(facts: Facts) -> tuple[str, list[str]]:
@@ -135,16 +157,24 @@ def _saving(facts: Facts) -> tuple[str, list[str]]:
 
 def _stalled(facts: Facts) -> tuple[str, list[str]]:
     silent, usual = facts.number("silent_s"), facts.number("step_s")
-    at = facts.number("step")
+    at, likely = facts.number("step"), facts.text("likely", 300)
     after = "" if at is None else f" since step {at:.0f}"
-    lines = [
-        f"No step for {format_duration(silent)}{after}; one takes {format_duration(usual)}.",
-        "It computes nothing: it may wait for data, for a lock, or for a worker that died."
-        if (facts.number("cores") or 0.0) < 0.1
-        else "It still computes: one step may have become very long, or it turns in circles.",
-    ]
-    if facts.task is not None:
-        lines.append(f"See where it stands: py-spy dump --pid {facts.task.key.pid}")
+    lines = [f"No step for {format_duration(silent)}{after}; one takes {phrases.step_time(usual)}."]
+    if likely is not None:
+        reasons = facts.text("reasons", 300)
+        because = "" if reasons is None else f": {reasons}"
+        lines.append(f"Most likely {likely}{because}.")
+        cure = facts.text("cure", 300)
+        lines += [] if cure is None else [cure]
+    else:
+        lines.append(
+            "It computes nothing, and why is not known: it may wait for data or for a lock."
+            if (facts.number("cores") or 0.0) < 0.1
+            else "It still computes: one step may have become very long, or it turns in circles."
+        )
+        place = facts.text("at")
+        lines += [] if place is None else [f"It is at {place}."]
+    lines.append(f"See what each thread does: watchdog stacks {facts.command}")
     return f"Stalled: {facts.name}", lines
 
 
@@ -158,12 +188,16 @@ def _rescued(facts: Facts) -> tuple[str, list[str]]:
     where = capital(facts.rescue or "a rescue is on the disk")
     return f"Saved: {facts.name}", [
         f"{where}{cost}.",
-        "The training goes on. If it dies, start it again: it goes on from there.",
+        f"The training goes on. If it dies, {phrases.onwards(_rescue_of(facts))}",
     ]
 
 
+def _rescue_of(facts: Facts) -> RescueRecord | None:
+    return None if facts.agent is None else facts.agent.rescue
+
+
 def _rescue_failed(facts: Facts) -> tuple[str, list[str]]:
-    lines = [f"{capital(plain(facts.decision.reason, 300))}."]
+    lines = [f"{capital(plain(facts.decision.reason, 300)).rstrip('.')}."]
     remedy = facts.text("remedy", 300)
     if remedy is not None:
         lines.append(remedy)
@@ -224,6 +258,8 @@ def _resumed(facts: Facts) -> tuple[str, list[str]]:
 
 def _over(facts: Facts) -> tuple[str, list[str]]:
     label, kind = facts.text("label") or "memory", facts.decision.ceiling.kind
+    if kind is CeilingKind.STALLED:
+        return f"Goes on: {facts.name}", [f"{capital(plain(facts.decision.reason))}."]
     if facts.number("used") is None:
         return f"{capital(label)} is well again", [f"{capital(plain(facts.decision.reason))}."]
     text = f"{capital(label)} has stopped filling up: {facts.level}."
@@ -243,17 +279,36 @@ def _over(facts: Facts) -> tuple[str, list[str]]:
 
 def _died(facts: Facts) -> tuple[str, list[str]]:
     cause = str(facts.decision.evidence.get("cause"))
-    memory = cause in ("group_limit", "host_memory", "gpu_memory", "address_space")
+    memory = cause in ("group_limit", "host_memory", "gpu_memory", "address_space", "oom_daemon",
+                       "program_memory")  # fmt: skip
     title = f"{_ENDS.get(cause, 'Ended')}: {facts.name}"
-    lines = [f"{capital(plain(facts.decision.reason, 300))}."]
+    lines = [f"{capital(plain(facts.decision.reason, 300)).rstrip('.')}."]
+    if facts.number("worker") is not None:
+        return f"{_ENDS.get(cause, 'Ended')}: a worker of {facts.name}", lines
     step, age = facts.number("step"), facts.number("rescue_age_s")
     if facts.rescue is not None:
-        at = "" if step is None else f" It was at step {step:.0f}."
+        saved = _rescue_of(facts)
+        # Agents report once a second: the rescue may be of a later step than the last report.
+        further = step is not None and (saved is None or step > saved.step)
+        at = f" It was at step {step:.0f}." if further else ""
         lines.append(f"{capital(facts.rescue)}, saved {phrases.ago(age)}.{at}")
-        lines.append("Start it again: it goes on from there.")
+        lines.append(capital(phrases.onwards(saved)))
     elif facts.agent is not None or step is not None:
         lines.append("It left no rescue: its work is lost.")
     return title, lines + (advice(facts) if memory else [])
+
+
+def _restarted(facts: Facts) -> tuple[str, list[str]]:
+    pid, after = facts.number("restarted_pid"), facts.number("restarted_after_s")
+    pid_text = "" if pid is None else f" as process {pid:.0f}"
+    when = "" if after is None else f", {format_duration(after)} after it died"
+    lines = [
+        f"Jupyter has restarted its kernel{pid_text}{when}.",
+        "It is empty: what was in its variables is gone.",
+    ]
+    if facts.rescue is not None:
+        lines.append(f"{capital(facts.rescue)}. Run the cells again: it goes on from there.")
+    return f"Kernel restarted: {facts.name}", lines
 
 
 _ENDS = {
@@ -262,6 +317,10 @@ _ENDS = {
     "gpu_memory": "Out of GPU memory",
     "gpu_lost": "Ended by a GPU fault",
     "address_space": "Out of memory",
+    "program_memory": "Out of memory",
+    "oom_daemon": "Out of memory",
+    "cpu_limit": "Out of processor time",
+    "machine_down": "The machine went down",
 }
 _TEXTS: dict[Topic, Callable[[Facts], tuple[str, list[str]]]] = {
     Topic.WARNING: _warning,
@@ -274,6 +333,7 @@ _TEXTS: dict[Topic, Callable[[Facts], tuple[str, list[str]]]] = {
     Topic.OVER: _over,
     Topic.STALLED: _stalled,
     Topic.DIED: _died,
+    Topic.RESTARTED: _restarted,
     Topic.GPU_LOST: fault,
     Topic.FAULT: fault,
     Topic.SLOWED: fault,

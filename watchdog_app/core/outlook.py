@@ -33,6 +33,7 @@ class CeilingKind(StrEnum):
     # Incidents without a level: something is broken, or brakes. No reading has these kinds.
     GPU_HEALTH = "gpu_health"
     THROTTLING = "throttling"
+    STALLED = "stalled"  # a training that makes no steps any more; the subject is its agent
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -55,6 +56,8 @@ class CeilingReading:
     lethal: bool  # reaching it kills; False: it only slows down (RAM where there is swap)
     tasks: tuple[ProcessKey, ...]  # whom it can hit, by task root
     note: str | None = None  # e.g. "3 groups up", "counts swap"
+    swapped: float = 0.0  # of `used`, what a group has in swap
+    strangers: float | None = None  # what processes hold there that are not watched
 
 
 class Regime(StrEnum):
@@ -124,6 +127,7 @@ class Assessment:
     # (stage RESCUE) before the evidence is good enough to tell a person.
     notify: bool = False
     rescue: bool = False
+    foretold: str | None = None  # what is coming that no trend shows, and is the reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,6 +140,13 @@ class Phases:
             return None
         return Need(told.what, max(0.0, told.base + told.bytes - self._level), None)
 
+    def filling(self) -> tuple[str, float, float] | None:
+        """What was announced and grows: what for, bytes that have come, and all of them."""
+        told = self._announced
+        if told is None or told.until_s is not None or told.at_most:
+            return None
+        return told.what, min(told.bytes, max(0.0, self._level - told.base)), told.bytes
+
     def explains(self, now: float, room: float) -> bool:
         """
         Whether the present growth was foretold and fits.

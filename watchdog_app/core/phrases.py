@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from watchdog_app.core.outlook import CeilingKind, Forecast
+from watchdog_app.core.records import RescueRecord
 from watchdog_app.units import format_bytes, format_duration, format_rate
 
 _FULL = {
@@ -21,6 +22,7 @@ _FULL = {
     CeilingKind.BATTERY: "Battery empty",
     CeilingKind.GPU_HEALTH: "GPU out of order",
     CeilingKind.THROTTLING: "Clocked down",
+    CeilingKind.STALLED: "Stalled",
 }
 _SIGNS = {"celsius": "°C", "watts": "W", "joules": "J"}
 _TOO_FAR_S = 30 * 86400.0
@@ -29,6 +31,13 @@ _TOO_FAR_S = 30 * 86400.0
 def full(kind: CeilingKind) -> str:
     """What it means when this ceiling is met: `RAM full`."""
     return _FULL[kind]
+
+
+def step_time(seconds: float | None) -> str:
+    """What one step takes: `20 ms`, `1.5 s`; `N/A` for None."""
+    if seconds is None or not 0 <= seconds < 0.95:
+        return format_duration(seconds)
+    return f"{1000 * seconds:.0f} ms" if seconds >= 0.0095 else f"{1000 * seconds:.1g} ms"
 
 
 def when(eta_s: float | None) -> str:
@@ -113,3 +122,10 @@ def ago(seconds: float | None) -> str:
     if seconds is None:
         return "at an unknown time"
     return "just now" if seconds < 1 else f"{format_duration(seconds)} ago"
+
+
+def onwards(rescue: RescueRecord | None) -> str:
+    """How a training goes on from its rescue once it is started again, as a sentence's end."""
+    if rescue is not None and rescue.by_lines:
+        return "start it again: it begins anew, and says which lines go on from there."
+    return "start it again: it goes on from there."

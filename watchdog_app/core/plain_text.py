@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 
 _ELLIPSIS = "\u2026"
-# Cc: control characters, Cf: invisible ones (bidirectional overrides, joiners), Cs: halves of
-# pairs (bytes that are not UTF-8), Co and Cn: no character at all, Zl and Zp: line ends.
-_UNSHOWABLE = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 _SIMPLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@-]*")
 
 
@@ -21,7 +17,9 @@ def plain(text: str, limit: int = 60) -> str:
     """
     # Blanks first: a tab or a line end is one, and no harm.
     line = " ".join(text[: 20 * limit].split())
-    shown = "".join("?" if unicodedata.category(c) in _UNSHOWABLE else c for c in line)
+    # Not printable are control characters, invisible ones (bidirectional overrides, joiners),
+    # halves of pairs (bytes that are not UTF-8), and what is no character at all.
+    shown = "".join(c if c.isprintable() else "?" for c in line)
     if not shown:
         return "(no name)"
     if len(shown) > limit:

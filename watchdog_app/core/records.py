@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from watchdog_app.core.hardware import Hardware
+from watchdog_app.core.picture import Frame
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -53,12 +54,14 @@ class ProcessInfo:
     kind: TaskKind
     name: str  # notebook or script as the user knows it, e.g. "train.ipynb"; untrusted text
     notebook: str | None = None  # absolute path where known
+    other_notebooks: tuple[str, ...] = ()  # further ones that share the kernel
     script: str | None = None  # absolute path where known
     kernel_id: str | None = None
     cgroup: str | None = None  # folder of its memory group in the cgroup file system
     started_unix_s: float | None = None
     rlimit_as_bytes: int | None = None  # None: unlimited or unknown
-    leads_session: bool = False  # it was given a session of its own, apart from its parent's
+    # It was given a session of its own, apart from its parent's, and no terminal.
+    leads_session: bool = False
     runtime_dir: str | None = None  # WATCHDOG_RUNTIME_DIR in its environment: whose daemon it has
     ancestor: ProcessKey | None = None  # nearest watched process above it, through shells
 
@@ -120,6 +123,7 @@ class CgroupMemory:
     swap_limit_bytes: int | None  # swap alone; v1's memory+swap limit less the memory limit
     oom_events: int | None  # times the limit was hit and reclaim failed
     oom_kills: int | None
+    strangers_bytes: int | None = None  # RAM of its processes that are not watched
 
     @property
     def working_set_bytes(self) -> int:
@@ -196,6 +200,8 @@ class RescueRecord:
     bytes: int
     seconds: float
     saved_unix_s: float
+    # Of a loop that was found by itself: its next run begins anew, and says which lines go on.
+    by_lines: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +220,74 @@ class AllocatorMemory:
     peak_bytes: int | None = None
     retries: int | None = None  # allocations that first failed (PyTorch num_alloc_retries)
     ooms: int | None = None  # out-of-memory errors so far
+
+
+@dataclass(frozen=True, slots=True)
+class BufferMemory:
+    """What a buffer of the data pipeline holds once it is full."""
+
+    what: str  # "the shuffle buffer of 12,000 examples"; untrusted
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryParts:
+    """What the memory of a training is for, as its agent has counted and measured it."""
+
+    batch_size: int | None = None
+    weights_bytes: int | None = None
+    gradients_bytes: int | None = None  # one of each trained weight
+    optimizer_bytes: int | None = None
+    activations_bytes: int | None = None  # measured; with what the first step brings
+    resident_bytes: int | None = None  # of the process, all of it
+    buffers: tuple[BufferMemory, ...] = ()
+    python_blocks: int | None = None  # small objects of Python's
+    python_blocks_per_step: float | None = None  # so many more with each step
+
+    @property
+    def known_bytes(self) -> int:
+        """The sum of what is known."""
+        parts = (
+            self.weights_bytes,
+            self.gradients_bytes,
+            self.optimizer_bytes,
+            self.activations_bytes,
+        )
+        return sum(each or 0 for each in parts) + sum(each.bytes for each in self.buffers)
+
+
+@dataclass(frozen=True, slots=True)
+class GrowingLine:
+    """A line of the program at which Python objects become more."""
+
+    file: str
+    line: int
+    bytes: int
+    bytes_per_step: float | None
+    own: bool = True  # of the program, and of no library
+
+
+@dataclass(frozen=True, slots=True)
+class MoreTensors:
+    """Tensors of one type and shape of which more live than before."""
+
+    type: str
+    shape: tuple[int, ...]
+    more: int
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What an agent has seen growing in some seconds."""
+
+    seconds: float
+    steps: int | None
+    refused: str | None  # why lines are not known
+    lines: tuple[GrowingLine, ...]  # the largest growth first
+    tensors: tuple[MoreTensors, ...]
+    complete: bool  # all objects were looked at
+    unlooked: bool = False  # none was: a look would have copied what forked workers share
+    early: bool = False  # it ended before its time: the traces took too much memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,3 +315,5 @@ class AgentView:
     rescue: RescueRecord | None = None
     rescue_mono_s: float | None = None  # when that rescue was complete
     allocators: tuple[AllocatorMemory, ...] = ()
+    memory: MemoryParts | None = None
+    place: Frame | None = None  # where in the program the training was when it last reported

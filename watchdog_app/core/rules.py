@@ -81,7 +81,15 @@ def _names(pattern: str, task: Task | None) -> bool:
         return True
     if task is None:
         return False
-    names = (task.name, task.info.notebook, task.info.script)
+    others = [name for path in task.info.other_notebooks for name in (path, os.path.basename(path))]
+    first = task.info.notebook if others else None
+    names = (
+        task.name,
+        task.info.notebook,
+        task.info.script,
+        None if first is None else os.path.basename(first),
+        *others,
+    )
     return any(name is not None and _matches(pattern, name) for name in names)
 
 

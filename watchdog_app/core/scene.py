@@ -112,7 +112,10 @@ class Scene:
             "pace_per_s": self.incident.pace_per_s,
             "left_s": _finite(left),
             "others_share": self.incident.attribution.others,
+            "unaccounted_share": self.incident.attribution.unaccounted,
         }
+        if assessment.foretold is not None:
+            found["foretold"] = assessment.foretold
         if task is None:
             return found
         found["name"] = task.name

@@ -15,6 +15,7 @@ from watchdog_app.core.at_risk import costs, with_cheap_save
 from watchdog_app.core.culprits import Attribution, attribute
 from watchdog_app.core.forecast import Forecaster
 from watchdog_app.core.forecasters import forecaster_for
+from watchdog_app.core.glance import Past
 from watchdog_app.core.growth import Growth
 from watchdog_app.core.hardware import Hardware
 from watchdog_app.core.outlook import Assessment, CeilingKey, CeilingKind, CeilingReading, Stage
@@ -60,6 +61,7 @@ class Series:
         self._settings = settings
         self._watches: dict[CeilingKey, _Watched] = {}
         self._growths: dict[CeilingKey, Growth] = {}
+        self._strangers: dict[CeilingKey, Growth] = {}  # under these, who is not watched
         # What each task holds on each card, by card and task.
         self._devices: dict[str, dict[ProcessKey, Growth]] = {}
         self._hardware = Hardware()
@@ -93,18 +95,43 @@ class Series:
         for gone in self._growths.keys() - keys:
             del self._growths[gone]
             self._watches.pop(gone, None)
+            self._strangers.pop(gone, None)
         self._measured = {}
         for reading in readings:
             at = now
             if reading.key.kind in _SLOW:
                 at = self._measured[reading.key] = _measured_mono_s(reading, snapshot, agents)
             self._growths.setdefault(reading.key, Growth()).add(at, reading.used)
+            if reading.strangers is not None:
+                self._strangers.setdefault(reading.key, Growth()).add(at, reading.strangers)
+            else:
+                self._strangers.pop(reading.key, None)
         alive = {task.key for task in tasks}
         for ended in self.usage.keys() - alive:
             del self.usage[ended]
         for task in tasks:
             self.usage.setdefault(task.key, Usage()).add(now, task)
         self._follow_devices(snapshot, tasks)
+
+    def recall(self, past: Mapping[CeilingKey, Sequence[Past]]) -> None:
+        """Take in what glances measured since the last look, oldest first."""
+        for key, samples in past.items():
+            found = self._watches.get(key)
+            if found is None:
+                continue
+            found.watch.recall(samples)
+            growth = self._growths.get(key)
+            if growth is not None:
+                for sample in samples:
+                    growth.add(sample.mono_s, sample.used)
+
+    def begin_anew(self) -> None:
+        """Forget how everything moved: nobody looked for a while, and a gap is no trend."""
+        self.swap = SwapTraffic()
+        self.usage.clear()
+        self._watches.clear()
+        self._growths.clear()
+        self._devices.clear()
 
     def assess(
         self, reading: CeilingReading, agents: Mapping[ProcessKey, list[AgentView]], now: float
@@ -138,6 +165,7 @@ class Series:
             tuple(tasks.values()),
             growths,
             cpu_percent={key: self.usage[key].cpu_percent for key in tasks},
+            strangers=self._strangers.get(reading.key),
         )
 
     def rate(self, key: CeilingKey, window_s: float) -> float | None:

@@ -20,6 +20,7 @@ class WatchSettings:
     interval_s: float = 1.0  # between looks at rest
     fast_interval_s: float = 0.1  # shortest time between looks when a ceiling is near
     caution: Caution = Caution.NORMAL
+    trace: bool = True  # once a warning is due, ask the training's agent what grows in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,14 @@ class StageSettings:
     rescue_floor_s: float = 10.0  # and never later than this many seconds before the end
     settle_s: float = 15.0  # an action is given this long to take effect before the next
     cooldown_s: float = 60.0  # between two notices of one incident unless its stage rises
+
+
+@dataclass(frozen=True, slots=True)
+class StallSettings:
+    """`[stalls]`: when a training that makes no steps is one that hangs."""
+
+    idle_s: float = 60.0  # without a step and without computing
+    busy_s: float = 600.0  # without a step while it computes
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +96,7 @@ class Settings:
 
     watch: WatchSettings = field(default_factory=WatchSettings)
     stages: StageSettings = field(default_factory=StageSettings)
+    stalls: StallSettings = field(default_factory=StallSettings)
     actions: ActionSettings = field(default_factory=ActionSettings)
     notify: NotifySettings = field(default_factory=NotifySettings)
     journal: JournalSettings = field(default_factory=JournalSettings)

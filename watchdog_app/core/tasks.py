@@ -16,6 +16,8 @@ _ALWAYS_ROOT = frozenset((TaskKind.NOTEBOOK, TaskKind.KERNEL, TaskKind.CONSOLE, 
 # What a launcher put into a session of its own (a sweep's trainings, a test's programs) is no
 # worker: multiprocessing, DataLoader and joblib leave theirs in the session of the script.
 _ROOT_IN_OWN_SESSION = frozenset((TaskKind.SCRIPT, TaskKind.MODULE))
+# They do nothing for anybody but the server that has them.
+_CLERKS = frozenset(("multiprocessing resource tracker", "multiprocessing semaphore tracker"))
 
 
 def group(
@@ -24,11 +26,11 @@ def group(
     """
     The tasks that these processes form, ordered by the pid of their root.
 
-    A process belongs to its parent, or through shells to `ProcessInfo.ancestor`. It is a root of
-    its own when it is a kernel or a console, when it is a program in a session of its own, when
-    its parent is a server (what a Jupyter terminal or a supervisor starts is not a part of it),
-    belongs to another user or is not watched, and when it was orphaned: nobody waits for it any
-    more, so it goes its own way.
+    A process belongs to its parent, or through shells to `ProcessInfo.ancestor`. A fork always
+    does. Any other is a root of its own when it is a kernel or a console, when it is a program in
+    a session of its own, when its parent is a server (what a Jupyter terminal or a supervisor
+    starts is not a part of it), belongs to another user or is not watched, and when it was
+    orphaned: nobody waits for it any more, so it goes its own way.
 
     Args:
         samples: one tick; a sample without an info is left out.
@@ -60,8 +62,6 @@ def _parent(
     keys: set[ProcessKey],
 ) -> ProcessKey | None:
     info = infos[sample.key]
-    if info.kind in _ALWAYS_ROOT or (info.leads_session and info.kind in _ROOT_IN_OWN_SESSION):
-        return None
     direct = by_pid.get(sample.ppid)
     if direct is not None:
         parent = direct.key
@@ -70,9 +70,21 @@ def _parent(
     else:
         return None
     above = infos[parent]
-    if parent == sample.key or above.kind is TaskKind.SERVER or above.uid != info.uid:
+    if parent == sample.key or above.uid != info.uid:
+        return None
+    if _one_program(info, above):
+        return parent
+    if info.kind in _ALWAYS_ROOT or (info.leads_session and info.kind in _ROOT_IN_OWN_SESSION):
+        return None
+    if above.kind is TaskKind.SERVER and info.name not in _CLERKS:
         return None
     return parent
+
+
+def _one_program(info: ProcessInfo, above: ProcessInfo) -> bool:
+    """A fork, which bears its parent's words; or a kernel below the wrapper that started it."""
+    forked = len(info.argv) > 1 and info.argv == above.argv
+    return forked or (info.kernel_id is not None and info.kernel_id == above.kernel_id)
 
 
 def _task(

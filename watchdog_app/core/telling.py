@@ -46,10 +46,12 @@ class Topic(StrEnum):
     RESCUE_FAILED = "rescue_failed"
     PAUSED = "paused"
     PAUSE_FAILED = "pause_failed"
+    HELD = "held"  # a task stands still at the limit of its airbag, or is refused more
     RESUMED = "resumed"  # there is room again
     OVER = "over"  # it did not come to it
     STALLED = "stalled"  # a training makes no steps any more
     DIED = "died"
+    RESTARTED = "restarted"  # Jupyter has started a kernel that died anew
     GPU_LOST = "gpu_lost"  # a card is gone, and with it what was on it
     FAULT = "fault"  # a card or its driver is out of order
     SLOWED = "slowed"  # heat or power brake the machine
@@ -234,7 +236,7 @@ def urgency(stage: Stage, topic: Topic) -> str:
     """
     if topic in (Topic.OVER, Topic.RESUMED, Topic.RESCUED):
         return "low" if topic is Topic.OVER else "normal"
-    if topic in (Topic.PAUSED, Topic.PAUSE_FAILED, Topic.DIED, Topic.GPU_LOST):
+    if topic in (Topic.PAUSED, Topic.HELD, Topic.PAUSE_FAILED, Topic.DIED, Topic.GPU_LOST):
         return "critical"
     if topic in (Topic.FAULT, Topic.SLOWED) and stage is not Stage.WARN:
         return "critical" if stage > Stage.WARN else "low"

@@ -69,6 +69,13 @@ class SwapTraffic:
         self.out_per_s: float | None = None
         self._from: tuple[float, int, int] | None = None
 
+    @classmethod
+    def of(cls, in_per_s: float | None, out_per_s: float | None) -> SwapTraffic:
+        """These rates, as somebody else has measured them."""
+        found = cls()
+        found.in_per_s, found.out_per_s = in_per_s, out_per_s
+        return found
+
     def add(self, mono_s: float, host: HostMemory) -> None:
         """Take one look at its counters; one that went back began anew."""
         if host.swap_in_bytes is None or host.swap_out_bytes is None:

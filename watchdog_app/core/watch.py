@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from watchdog_app.core import phrases
 from watchdog_app.core.forecast import Forecaster, Outlook, TrendForecaster
+from watchdog_app.core.glance import Past
 from watchdog_app.core.outlook import Assessment, Caution, Costs, Regime, Stage
 from watchdog_app.core.settings import StageSettings, WatchSettings
 from watchdog_app.units import format_duration
@@ -142,6 +144,13 @@ class CeilingWatch:
             rescue=rescue,
         )
         return self._assessment
+
+    def recall(self, past: Iterable[Past]) -> None:
+        """Take in what glances measured since the last step, oldest first; nothing is said."""
+        for mono_s, used, limit in past:
+            if (self._t is None or mono_s > self._t) and limit > 0.0:
+                self._t = mono_s
+                self._forecaster.update(mono_s, used, limit)
 
     def _cost_s(self, costs: Costs) -> float:
         save = _UNKNOWN_SAVE_S if costs.save_s is None else costs.save_s

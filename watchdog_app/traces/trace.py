@@ -30,6 +30,7 @@ from watchdog_app.errors import UsageError
 SIGNALS = ("unrecl", "used", "ws", "usage", "rss")  # the first that a file has is played
 _FAILED = {"oom", "memory_error"}
 _MOST_SAMPLES = 5_000_000
+_MOST_LINE = 65_536  # characters
 _FLUSH_S = 1.0
 
 Sample = tuple[float, float, float]  # (time in s, used, limit)
@@ -68,7 +69,7 @@ def read(path: str, signal: str | None = None, limit: float | None = None) -> Tr
     cut = False
     try:
         with _open(path) as file:
-            table = csv.DictReader(file)
+            table = csv.DictReader(_lines(path, file))
             columns = tuple(table.fieldnames or ())
             chosen = _column(path, columns, signal, limit)
             side = _side(path)
@@ -145,6 +146,14 @@ def _open(path: str) -> Iterator[TextIO]:
             yield text
 
 
+def _lines(path: str, file: TextIO) -> Iterator[str]:
+    """The lines of a trace: a packed one of some kB may hold one of gigabytes."""
+    while line := file.readline(_MOST_LINE):
+        if len(line) == _MOST_LINE and not line.endswith("\n"):
+            raise UsageError(f"The file {path} is no trace: a line of it does not end.")
+        yield line
+
+
 def _column(path: str, columns: tuple[str, ...], signal: str | None, limit: float | None) -> str:
     there = [name for name in SIGNALS if name in columns]
     if "t" not in columns or not there:
@@ -182,7 +191,7 @@ def _side(path: str) -> dict[str, object]:
     try:
         with open(stem + ".json", encoding="utf-8") as file:
             found = json.load(file)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}  # nobody wrote one: a trace needs none
     return found if isinstance(found, dict) else {}
 
@@ -192,6 +201,6 @@ def _number(value: object) -> float | None:
         return None
     try:
         number = float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None

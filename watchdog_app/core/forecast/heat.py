@@ -106,7 +106,7 @@ class HeatForecaster:
         if self._bins.add(mono_s, used):
             self._think()
         else:
-            self._age(passed)
+            self._outlook.age(passed)
 
     def heed(self, caution: Caution) -> None:
         """From now on ask for more or less evidence."""
@@ -115,18 +115,6 @@ class HeatForecaster:
     def assess(self) -> Outlook:
         """Where the temperature leads, as of the last sample."""
         return self._outlook
-
-    def _age(self, passed: float) -> None:
-        o = self._outlook
-        if o.forecast is not None:
-            f = o.forecast
-            o.forecast = Forecast(
-                max(0.0, f.eta_s - passed), max(0.0, f.low_s - passed), max(0.0, f.high_s - passed)
-            )
-        if o.strict_eta_s is not None:
-            o.strict_eta_s = max(0.0, o.strict_eta_s - passed)
-        if o.eager_eta_s is not None:
-            o.eager_eta_s = max(0.0, o.eager_eta_s - passed)
 
     def _think(self) -> None:
         values = self._bins.values

@@ -29,6 +29,20 @@ class Outlook:
     last_chance_s: float | None = None  # time to full by the last seconds' growth, near the limit
     critical: bool = False  # at the limit, in new territory and still rising
 
+    def age(self, passed_s: float) -> None:
+        """Nothing new is known after so many seconds: what was foretold is that much nearer."""
+        if self.forecast is not None:
+            f = self.forecast
+            self.forecast = Forecast(
+                max(0.0, f.eta_s - passed_s),
+                max(0.0, f.low_s - passed_s),
+                max(0.0, f.high_s - passed_s),
+            )
+        if self.strict_eta_s is not None:
+            self.strict_eta_s = max(0.0, self.strict_eta_s - passed_s)
+        if self.eager_eta_s is not None:
+            self.eager_eta_s = max(0.0, self.eager_eta_s - passed_s)
+
 
 class Forecaster(Protocol):
     """Reads one series and says where it leads. Time is an argument; memory is bounded."""

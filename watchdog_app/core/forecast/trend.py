@@ -20,7 +20,7 @@ from watchdog_app.core.forecast.pyramid import BASE_S, LEVELS, Pyramid
 from watchdog_app.core.forecast.regimes import regime_of
 from watchdog_app.core.forecast.segment import Segment
 from watchdog_app.core.forecast.swings import Swings
-from watchdog_app.core.outlook import Caution, Forecast
+from watchdog_app.core.outlook import Caution
 
 _GAP_S = 30.0  # nothing is known of what happened in a longer gap
 _SHORTEST = 2  # scale; blocks of 1 s
@@ -132,7 +132,7 @@ class TrendForecaster:
             self._read()
             self._think()
         else:
-            self._age(passed)
+            self._outlook.age(passed)
 
     def heed(self, caution: Caution) -> None:
         """From now on ask for more or less evidence before growth counts as convincing."""
@@ -174,18 +174,6 @@ class TrendForecaster:
     def weigh(self, claim: Claim) -> Weight:
         """A claim measured against the limit, as of the last sample."""
         return weigh(claim, self.view())
-
-    def _age(self, passed: float) -> None:
-        o = self._outlook
-        f = o.forecast
-        if f is not None:
-            o.forecast = Forecast(
-                max(0.0, f.eta_s - passed), max(0.0, f.low_s - passed), max(0.0, f.high_s - passed)
-            )
-        if o.strict_eta_s is not None:
-            o.strict_eta_s = max(0.0, o.strict_eta_s - passed)
-        if o.eager_eta_s is not None:
-            o.eager_eta_s = max(0.0, o.eager_eta_s - passed)
 
     def _read(self) -> None:
         """Read the claims anew, each scale as often as its blocks are long."""

@@ -1,0 +1,303 @@
+"""Of what it died, how sure that is, and how it is told."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from watchdog_app.core.death_account import about_death
+from watchdog_app.core.death_notice import worth_telling
+from watchdog_app.core.death_records import (
+    AirbagEnd,
+    Certainty,
+    DeathFacts,
+    KernelWord,
+    LastWords,
+    WordKind,
+)
+from watchdog_app.core.deaths import CauseKind, diagnose
+from watchdog_app.core.evidence import concerning, evidence_of, takers
+
+GB = 1 << 30
+KILL = KernelWord(
+    WordKind.OOM_KILL, 10.0, "Out of memory: Killed process 42 (python)", 42, "python"
+)
+GROUP_KILL = KernelWord(
+    WordKind.OOM_KILL, 10.0, "Memory cgroup out of memory: Killed process 42 (python)", 42, "python"
+)
+OTHERS = KernelWord(WordKind.OOM_KILL, 10.0, "Out of memory: Killed process 7 (hog)", 7, "hog")
+SEGFAULT = KernelWord(
+    WordKind.CRASH, 10.0, "python[42]: segfault at 0", 42, "python", library="libcudnn.so.9"
+)
+BAD = KernelWord(WordKind.BAD_MEMORY, 10.0, "Killing python:42", 42, "python")
+FULL_HOST = {"host_total_bytes": 100 * GB, "host_available_bytes": 8 * GB}
+ROSE = {"host_kills_before": 0, "host_kills_after": 1}
+VALUE = LastWords("ValueError", "bad", frames=("train.py:42 in step",))
+MEMORY = LastWords("MemoryError", frames=("train.py:42 in step",))
+FATAL = LastWords(fatal="Fatal Python error: Segmentation fault", frames=("a.py:1 in f",))
+
+
+def facts(status, *words, **more):
+    """Of process 42."""
+    return DeathFacts(status, pid=42, kernel=words, kernel_log_readable=True, **more)
+
+
+HELD = "after it was interrupted while it was held at its memory limit of 300 MiB"
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (None, "a closed terminal"),
+        (signal.SIGHUP, "ended by SIGHUP after"),
+        (9, "ended by SIGKILL"),
+    ],
+)
+def test_what_ends_while_its_airbag_holds_it_was_not_killed_for_memory(status, words):
+    """Its group is full, and the kernel kills nobody there."""
+    full = {"group_used_bytes": 300 << 20, "group_limit_bytes": 300 << 20}
+    bag = AirbagEnd(300 << 20, "400M", held=HELD)
+
+    cause = diagnose(facts(status, airbag=bag, **full))
+
+    assert (CauseKind.AIRBAG, Certainty.EXACT) == (cause.kind, cause.certainty)
+    assert words in cause.text
+    assert "killed by the kernel" not in cause.text
+
+
+def test_a_full_airbag_alone_points_to_nothing():
+    """Without it the same level would: "probably killed by the kernel"."""
+    full = {"group_used_bytes": 300 << 20, "group_limit_bytes": 300 << 20}
+
+    assert CauseKind.GROUP_LIMIT is diagnose(facts(None, **full)).kind
+    assert CauseKind.UNKNOWN is diagnose(facts(None, airbag=AirbagEnd(300 << 20, ""), **full)).kind
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "certainty", "words"),
+    [
+        (facts(9, KILL), CauseKind.HOST_MEMORY, Certainty.EXACT, "machine was out of memory"),
+        (facts(9, GROUP_KILL), CauseKind.GROUP_LIMIT, Certainty.EXACT, "its memory group"),
+        (facts(None, KILL), CauseKind.HOST_MEMORY, Certainty.EXACT, "kernel log"),
+        # The machine's count rose, and the log names another: it was not for this one.
+        (facts(9, OTHERS, **ROSE), CauseKind.KILLED, Certainty.UNKNOWN, "no sign"),
+        (facts(9, **ROSE), CauseKind.HOST_MEMORY, Certainty.LIKELY, "rose from 0 to 1"),
+        (
+            facts(9, group_kills_before=0, group_kills_after=1),
+            CauseKind.GROUP_LIMIT, Certainty.EXACT, "oom_kill rose",
+        ),
+        (
+            facts(None, group_kills_before=0, group_kills_after=1),
+            CauseKind.GROUP_LIMIT, Certainty.LIKELY, "oom_kill rose",
+        ),
+        # An exit status is no kill, whatever the counts say of others.
+        (facts(0, KILL, **ROSE), CauseKind.ENDED, Certainty.EXACT, "by itself"),
+        (facts(1 << 8, **ROSE), CauseKind.FAILED, Certainty.EXACT, "status 1"),
+        (facts(7, BAD), CauseKind.HARDWARE, Certainty.EXACT, "broken part of the RAM"),
+        (
+            facts(15, oom_daemons=("earlyoom",), **FULL_HOST),
+            CauseKind.OOM_DAEMON, Certainty.LIKELY, "most likely ended by earlyoom",
+        ),
+        # It runs, but there was room; or swap was free; or it does not run.
+        (
+            facts(15, oom_daemons=("earlyoom",), host_total_bytes=100, host_available_bytes=50),
+            CauseKind.SIGNAL, Certainty.LIKELY, "SIGTERM",
+        ),
+        (
+            facts(15, oom_daemons=("earlyoom",), swap_total_bytes=10, swap_free_bytes=9,
+                  **FULL_HOST),
+            CauseKind.SIGNAL, Certainty.LIKELY, "SIGTERM",
+        ),
+        (facts(15, **FULL_HOST), CauseKind.SIGNAL, Certainty.LIKELY, "SIGTERM"),
+        (facts(9, oomd_kills=3), CauseKind.OOM_DAEMON, Certainty.LIKELY, "systemd-oomd"),
+        (facts(signal.SIGXCPU), CauseKind.CPU_LIMIT, Certainty.EXACT, "ulimit -t"),
+        (
+            facts(9, cpu_limit_s=60.0, cpu_used_s=59.5),
+            CauseKind.CPU_LIMIT, Certainty.LIKELY, "most likely",
+        ),
+        (
+            facts(9, cpu_limit_s=600.0, cpu_used_s=59.5),
+            CauseKind.KILLED, Certainty.UNKNOWN, "no sign",
+        ),
+        (facts(11, SEGFAULT), CauseKind.SIGNAL, Certainty.EXACT, "SIGSEGV in libcudnn.so.9"),
+        (facts(11, words=FATAL), CauseKind.SIGNAL, Certainty.EXACT, "at a.py:1 in f"),
+        (facts(6), CauseKind.SIGNAL, Certainty.EXACT, "SIGABRT"),
+        (facts(1 << 8, words=VALUE), CauseKind.FAILED, Certainty.EXACT,
+         "ValueError at train.py:42 in step"),
+        (facts(None, words=VALUE), CauseKind.FAILED, Certainty.EXACT, "ValueError"),
+        (facts(0, words=VALUE), CauseKind.ENDED, Certainty.EXACT, "by itself"),
+        (facts(3 << 8), CauseKind.FAILED, Certainty.EXACT, "sys.exit(3)"),
+        (
+            facts(1 << 8, words=MEMORY, address_space_full="1.4 of 1.5 GiB"),
+            CauseKind.ADDRESS_SPACE, Certainty.LIKELY, "MemoryError at train.py:42 in step",
+        ),
+        # It said itself that it was something else.
+        (
+            facts(1 << 8, words=VALUE, address_space_full="1.4 of 1.5 GiB"),
+            CauseKind.FAILED, Certainty.EXACT, "ValueError",
+        ),
+        (facts(1), CauseKind.SIGNAL, Certainty.LIKELY, "terminal"),
+        (facts(0, notebook=True), CauseKind.CLOSED, Certainty.LIKELY, "most likely closed"),
+        (facts(9, notebook=True), CauseKind.KILLED, Certainty.UNKNOWN, "somebody"),
+        (DeathFacts(), CauseKind.UNKNOWN, Certainty.UNKNOWN, "nothing is known"),
+    ],
+)  # fmt: skip
+def test_a_cause_is_as_sure_as_its_evidence(given, kind, certainty, words):
+    """Exact where the kernel or the program said it, most likely with reasons, else unknown."""
+    cause = diagnose(given)
+
+    assert (kind, certainty) == (cause.kind, cause.certainty)
+    assert words in cause.text
+
+
+def test_what_is_not_exact_never_reads_as_a_fact():
+    """A likely kill says so in its words, not only in its mark."""
+    for given in (facts(9, oomd_kills=3), facts(9, cpu_limit_s=9.0, cpu_used_s=9.0)):
+        assert diagnose(given).text.startswith("most likely")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (facts(11, notebook=True), True),
+        (facts(11), False),
+        (facts(0, notebook=True), False),
+        (facts(signal.SIGXCPU), True),
+        (facts(9, oomd_kills=1), True),
+        (facts(15), False),
+    ],
+)
+def test_a_kernel_that_crashed_is_news_without_an_agent(given, told):
+    """A script's crash is seen by who started it, a kernel's is not."""
+    assert told is worth_telling(diagnose(given), None)
+
+
+def test_evidence_names_what_could_not_be_read():
+    """A missing witness is said, and what to do about it."""
+    found = evidence_of(DeathFacts(9, pid=42, kernel_log_readable=False))
+
+    (missing,) = [each for each in found if each.certainty is Certainty.UNKNOWN]
+    assert "dmesg" in missing.text
+    assert found[-1] == missing
+    assert any("could not be read" in each.text for each in evidence_of(DeathFacts(None)))
+
+
+def test_a_good_end_has_no_evidence_of_kills():
+    """How much memory was left has nothing to do with it."""
+    given = facts(0, OTHERS, **ROSE, **FULL_HOST)
+
+    assert ["status"] == [each.source for each in evidence_of(given)]
+
+
+def test_the_table_of_a_kill_belongs_to_that_kill():
+    """Rows of another's moment are left out."""
+    row = KernelWord(WordKind.OOM_TASK, 10.0, "chrome", 3, "chrome", rss_bytes=9 * GB)
+    own = KernelWord(WordKind.OOM_TASK, 10.0, "python", 42, "python", rss_bytes=1 * GB)
+    other = KernelWord(WordKind.OOM_TASK, 4.0, "old", 5, "old", rss_bytes=90 * GB)
+
+    found = concerning((other, row, own, KILL), 42, 12.0)
+
+    assert ((3, "chrome", 9 * GB), (42, "python", 1 * GB)) == takers(found)
+    assert () == concerning((other, row, own), 42, 12.0)
+
+
+ENTRY = {
+    "unix_s": 1000.0,
+    "kind": "death",
+    "pid": 42,
+    "name": "train.ipynb",
+    "task_kind": "notebook",
+    "cause": "group_limit",
+    "certainty": "exact",
+    "reason": "killed by the kernel: its memory group reached its limit of 8.0 GiB",
+    "started_unix_s": 400.0,
+    "memory": True,
+}
+
+
+def told(**more):
+    """The account of that death."""
+    return about_death({**ENTRY, **more}, at="02:13:07", now_unix_s=4600.0)
+
+
+def test_an_account_says_what_how_sure_and_how_to_go_on():
+    """In the order in which somebody asks at two in the morning."""
+    rescue = {"path": "/r/rescue-1", "step": 90, "bytes": GB, "saved_unix_s": 988.0}
+    text = told(rescue=rescue, agent={"step": 95}, evidence=[
+        {"source": "kernel", "certainty": "exact", "text": "The kernel log says: Killed"},
+        {"source": "level", "certainty": "most_likely", "text": "full"},
+    ])  # fmt: skip
+
+    assert text.startswith("train.ipynb (notebook, pid 42) died at 02:13:07")
+    assert "limit of 8.0 GiB. That is exact." in text
+    assert "[exact] The kernel log says: Killed" in text
+    assert "[most likely] full" in text
+    assert "step 90 (1.00 GiB, saved 12" in text
+    assert "5 steps are to be done again" in text
+    assert "restart the kernel" in text
+    assert text.index("Why:") < text.index("How we know:") < text.index("What was saved")
+
+
+@pytest.mark.parametrize(
+    ("kind", "by_lines", "expected"),
+    [
+        ("script", False, "To go on from there:"),
+        ("script", True, "it begins anew, and says which lines to write"),
+        ("notebook", False, "which goes on from there"),
+        ("notebook", True, "says which lines go on"),
+    ],
+)
+def test_a_loop_that_was_found_by_itself_is_not_said_to_go_on_by_itself(kind, by_lines, expected):
+    """Its next run begins anew: whoever is told otherwise believes the rescue lost."""
+    rescue = {"path": "/r", "step": 90, "bytes": GB, "saved_unix_s": 988.0, "by_lines": by_lines}
+
+    text = told(task_kind=kind, argv=["python", "train.py"], rescue=rescue)
+
+    assert expected in text
+
+
+def test_the_command_to_go_on_can_be_pasted():
+    """Blanks, quotes and shell characters in names are harmless."""
+    text = told(
+        task_kind="script",
+        argv=["/env/bin/python3.11", "my train.py", "--name", "it's; rm -rf $HOME"],
+        cwd="/data/my runs",
+    )
+
+    assert (
+        "cd '/data/my runs' && watchdog exec -- python3.11 'my train.py' --name "
+        "'it'\"'\"'s; rm -rf $HOME'" in text
+    )
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"argv": ["python", "a\x1b[2Jb"], "task_kind": "script"},
+        {"argv": "python", "task_kind": "script"},
+        {"evidence": "x", "takers": 3, "rescue": [], "agent": 0, "started_unix_s": "soon"},
+        {"name": "a\nb\x1b[31m", "reason": "x\x07y", "evidence": [{"text": None}]},
+    ],
+)
+def test_a_damaged_or_hostile_entry_is_told_all_the_same(more):
+    """Old versions and odd names: no error, nothing that a terminal would obey."""
+    text = told(**more)
+
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "Why:" in text
+
+
+def test_who_took_the_memory_is_named_even_if_nobody_watched_it():
+    """From the kernel's own list, with who is not watched marked."""
+    text = told(takers={
+        "kernel_table": [
+            {"pid": 3, "name": "chrome", "bytes": 9 * GB, "watched": False},
+            {"pid": 42, "name": "train.ipynb", "bytes": GB, "watched": True},
+        ],
+        "watched": [{"pid": 42, "name": "train.ipynb", "bytes": GB, "bytes_per_s": 5e7}],
+    })  # fmt: skip
+
+    assert "9.00 GiB  chrome (process 3, not watched)" in text
+    assert "train.ipynb (process 42, this one, growing by +47.7 MiB/s)" in text

@@ -1,0 +1,151 @@
+"""An exception that says that memory ran out is the cause, and what to change is said."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from watchdog_app.core import death_advice
+from watchdog_app.core.death_notice import of_its_own, worth_noting, worth_telling
+from watchdog_app.core.death_records import Certainty, DeathFacts, KernelWord, LastWords, WordKind
+from watchdog_app.core.deaths import CauseKind, diagnose
+from watchdog_app.core.exhausted import exhausted
+
+ALLOCATOR = (
+    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: "
+    "you tried to allocate 536870912 bytes. Error code 12 (Cannot allocate memory)"
+)
+CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.6 GiB"
+FAILED = 1 << 8
+
+
+def of(error, message=None, status=FAILED, **more):
+    """The cause of an end with these last words."""
+    words = LastWords(error, message, frames=("<modules/conv.py>:5 in f", "train.py:42 in step"))
+    return diagnose(DeathFacts(status, pid=42, words=words, **more))
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "kind", "asked"),
+    [
+        ("MemoryError", None, CauseKind.PROGRAM_MEMORY, ""),
+        ("MemoryError", "Unable to allocate 4.00 GiB for an array", CauseKind.PROGRAM_MEMORY,
+         "4.00 GiB"),
+        ("_ArrayMemoryError", "Unable to allocate 16.0 MiB", CauseKind.PROGRAM_MEMORY, "16.0 MiB"),
+        ("RuntimeError", ALLOCATOR, CauseKind.PROGRAM_MEMORY, "512 MiB"),
+        ("OSError", "[Errno 12] Cannot allocate memory", CauseKind.PROGRAM_MEMORY, ""),
+        ("ResourceExhaustedError", "OOM when allocating tensor with shape[9] on /device:CPU:0",
+         CauseKind.PROGRAM_MEMORY, ""),
+        ("ResourceExhaustedError", "OOM when allocating tensor on /device:GPU:0 by GPU_0_bfc",
+         CauseKind.GPU_MEMORY, ""),
+        ("OutOfMemoryError", CUDA, CauseKind.GPU_MEMORY, "2.00 GiB"),
+        ("RuntimeError", "CUDA error: out of memory", CauseKind.GPU_MEMORY, ""),
+        ("JaxRuntimeError", "RESOURCE_EXHAUSTED: Out of memory allocating 4096 bytes.",
+         CauseKind.PROGRAM_MEMORY, "4.00 KiB"),
+        # Other people's words, and other things that run out.
+        ("ValueError", "out of memory", CauseKind.FAILED, ""),
+        ("HTTPError", "500: the server is out of memory", CauseKind.FAILED, ""),
+        ("OSError", "[Errno 28] No space left on device", CauseKind.FAILED, ""),
+        ("ResourceExhaustedError", "/rescues; No space left on device", CauseKind.FAILED, ""),
+        ("ResourceExhausted", "429 Quota exceeded", CauseKind.FAILED, ""),
+        ("RuntimeError", "shapes do not match", CauseKind.FAILED, ""),
+    ],
+)  # fmt: skip
+def test_an_error_is_of_memory_by_its_name_or_its_text(error, message, kind, asked):
+    """Exact: the program said so itself; with the line and what it asked for."""
+    cause = of(error, message)
+
+    assert (kind, Certainty.EXACT) == (cause.kind, cause.certainty)
+    assert "at train.py:42 in step" in cause.text
+    assert asked in cause.text
+    assert cause.text.startswith("out of") is (kind is not CauseKind.FAILED)
+
+
+def test_the_program_is_believed_before_levels_and_counts_of_others():
+    """A worker was killed and the group was full: the main program ended by its own error."""
+    full = {"group_kills_before": 0, "group_kills_after": 1, "group_limit_bytes": 100,
+            "group_used_bytes": 99.0}  # fmt: skip
+
+    assert CauseKind.FAILED is of("RuntimeError", "a worker was killed", None, **full).kind
+    assert CauseKind.PROGRAM_MEMORY is of("MemoryError", None, None, **full).kind
+    assert CauseKind.GROUP_LIMIT is of("MemoryError", None, signal.SIGKILL, **full).kind
+
+
+def test_a_full_card_explains_no_error_of_another_kind():
+    """PyTorch keeps a card full all the time: a ValueError is a ValueError."""
+    assert CauseKind.FAILED is of("ValueError", "bad", device_full="memory of GPU 0: full").kind
+
+
+def test_a_good_end_is_none_whatever_was_said_before():
+    """Status 0: somebody has caught it after all."""
+    assert CauseKind.ENDED is of("MemoryError", None, 0).kind
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS])
+def test_a_crash_with_the_address_space_used_up_is_told_as_that_signal(number):
+    """Its signal and library are facts, the failed allocation is likely."""
+    word = KernelWord(WordKind.CRASH, 1.0, "python[42]: segfault", 42, library="libfoo.so")
+    cause = diagnose(
+        DeathFacts(number, pid=42, kernel=(word,), address_space_full="1.39 of 1.43 GiB")
+    )
+
+    assert (CauseKind.ADDRESS_SPACE, Certainty.LIKELY) == (cause.kind, cause.certainty)
+    assert f"ended by {signal.Signals(number).name} in libfoo.so" in cause.text
+    assert "most likely because an allocation failed" in cause.text
+    assert "MemoryError" not in cause.text
+
+
+def test_an_agent_that_told_of_an_exception_is_believed_without_status_and_words():
+    """Whoever started it has collected the status, and the home is read-only."""
+    cause = diagnose(DeathFacts(failed=True, group_limit_bytes=100, group_used_bytes=99.0))
+
+    assert (CauseKind.FAILED, Certainty.EXACT) == (cause.kind, cause.certainty)
+    assert "exception" in cause.text
+
+
+def test_an_end_for_memory_is_told_and_written_down():
+    """With or without an agent, however short it ran."""
+    cause = of("MemoryError")
+
+    assert of_its_own(cause)
+    assert worth_telling(cause, None)
+    assert worth_noting(
+        DeathFacts(FAILED), cause, seen=False, kernel=False, age_s=0.0, cared_for=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (
+            {"cause": "program_memory", "agent": {"step": 3}},
+            ('on_oom="shrink"', "batch", "estimate"),
+        ),
+        ({"cause": "gpu_memory", "agent": {}}, ("--gpu", "mixed precision")),
+        ({"cause": "program_memory"}, ("Smaller batches",)),
+        ({"cause": "address_space"}, ("ulimit -v",)),
+    ],
+)
+def test_what_to_change_follows_from_the_error(entry, words):
+    """For a training its batch, for any program its chunks, for a shell's limit that limit."""
+    told = " ".join(death_advice.after(entry))
+
+    for word in words:
+        assert word in told
+
+
+def test_other_ends_get_no_advice_about_memory():
+    """Nothing is advised that nothing points to."""
+    assert [] == list(death_advice.after({"cause": "failed", "agent": {}}))
+    assert None is exhausted(LastWords(fatal="Fatal Python error: Aborted"))
+
+
+def test_a_training_that_lost_a_worker_is_told_about_workers():
+    """The error is its own, the reason its worker's."""
+    text = "An exception ...: RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed."
+    entry = {"cause": "failed", "evidence": [{"source": "python", "text": text}]}
+
+    assert "fewer workers" in " ".join(death_advice.after(entry))
+    entry["evidence"][0]["source"] = "kernel"
+    assert [] == list(death_advice.after(entry))

@@ -1,0 +1,144 @@
+"""Advice from what an agent knows of its training's memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from simulation import Machine, Program, flat
+
+from watchdog_app.core import memory_advice
+from watchdog_app.core.memory_advice import Filling
+from watchdog_app.core.records import (
+    AgentView,
+    BufferMemory,
+    GrowingLine,
+    Growth,
+    MemoryParts,
+    MoreTensors,
+)
+
+GIB = 1024**3
+
+
+@pytest.mark.parametrize(
+    ("filling", "room_gib", "expected"),
+    [
+        (
+            Filling("the shuffle buffer of 40,000 examples", 4.1 * GIB, 12 * GIB), 2,
+            ("Shuffle buffer still filling: 4.10 GiB of 12.0 GiB; it will not fit: "
+            "shuffle(20000) would."),
+        ),
+        (
+            Filling("the shuffle buffer of 40,000 examples", 4.1 * GIB, 12 * GIB), 9,
+            "Shuffle buffer still filling: 4.10 GiB of 12.0 GiB; the rest fits.",
+        ),
+        (
+            Filling("the cache in memory of 50,000 examples and more", GIB, 12 * GIB), 2,
+            ("Cache in memory still filling: 1.00 GiB of 12.0 GiB; it will not fit: "
+            "12,000 examples would."),
+        ),
+        (
+            Filling("my own buffer", GIB, 12 * GIB), 2,
+            "My own buffer still filling: 1.00 GiB of 12.0 GiB; it will not fit: make it smaller.",
+        ),
+        (
+            Filling("the shuffle buffer of 3 batches", 0.0, 12 * GIB), 1,
+            "Shuffle buffer still filling: 0 B of 12.0 GiB; it will not fit: make it smaller.",
+        ),
+    ],
+)  # fmt: skip
+def test_a_buffer_that_fills_is_told_with_what_would_fit(filling, room_gib, expected):
+    """Room is what may be planned with; the number is one that a person would choose."""
+    assert expected == memory_advice.about_filling(filling, room_gib * GIB)
+
+
+LINE = GrowingLine("/home/me/train.py", 42, 31 * 1024**2 * 100, 31.0 * 1024**2)
+LIBRARY = GrowingLine("/venv/site-packages/torch/nn/linear.py", 134, 5000, 50.0, own=False)
+SMALL = GrowingLine("/home/me/train.py", 57, 800, 8.0)
+
+
+def grown(*lines: GrowingLine, tensors: tuple[MoreTensors, ...] = ()) -> Growth:
+    return Growth(10.0, 100, None, lines, tensors, True)
+
+
+@pytest.mark.parametrize(
+    ("growth", "slope", "expected"),
+    [
+        (
+            grown(LINE), 300e6,
+            ["Python objects grow 31.0 MiB a step: line train.py:42 holds them."],
+        ),
+        (
+            grown(LIBRARY, SMALL, tensors=(MoreTensors("Tensor", (64, 128), 4812),)), 100e6,
+            [("4,812 more tensors of (64, 128) live than 10 s ago: a list or dict holds them "
+             "(see train.py:57).")],
+        ),
+        (
+            grown(tensors=(MoreTensors("EagerTensor", (7,), 5), MoreTensors("Tensor", (), 9))), 1e6,
+            ["5 more tensors of (7,) live than 10 s ago: a list or dict holds them.",
+             "9 more tensors of () live than 10 s ago: a list or dict holds them."],
+        ),
+        (grown(), 1e6, []),
+        (grown(SMALL), 100e6, []),  # it explains nothing
+        (
+            Growth(10.0, None, None, (replace(LINE, bytes_per_step=None),), (), True), None,
+            ["Python objects grow 3.03 GiB in 10 s: line train.py:42 holds them."],
+        ),
+    ],
+)  # fmt: skip
+def test_what_grows_is_told_where_it_explains_the_growth(growth, slope, expected):
+    """A line of the program before one of a library, where both are found."""
+    assert expected == list(memory_advice.about_growth(growth, slope))
+
+
+def test_the_parts_are_told_largest_first_and_what_is_unknown_is_left_out():
+    """And what they leave over, which is Python and libraries."""
+    parts = MemoryParts(
+        batch_size=256, weights_bytes=GIB, gradients_bytes=GIB, optimizer_bytes=None,
+        activations_bytes=4 * GIB, resident_bytes=9 * GIB,
+        buffers=(BufferMemory("the shuffle\nbuffer", 2 * GIB),), python_blocks_per_step=24.4,
+    )  # fmt: skip
+
+    assert [
+        (
+            "Its memory at batch 256: activations 4.00 GiB, the shuffle buffer 2.00 GiB, "
+            "weights 1.00 GiB, gradients 1.00 GiB."
+        ),
+        "Besides: 1.00 GiB of Python, libraries and what is not known.",
+        "Python keeps 24 more objects with each step.",
+    ] == list(memory_advice.about_parts(parts))
+    assert [] == list(memory_advice.about_parts(MemoryParts()))
+
+
+def scene(parts: MemoryParts, used_gib: float, limit_gib: float):
+    """A stand-in with the parts of a scene that are looked at."""
+    machine = Machine(Program(10, "train.py", flat(100), save_s=1.0))
+    reading = next(each for each in machine.readings() if each.key.kind.value == "ram")
+    reading = replace(reading, used=used_gib * GIB, limit=limit_gib * GIB)
+    agent = AgentView(machine._task(machine.programs[0]).key, "torch", "/r", memory=parts)
+    return SimpleNamespace(reading=reading), agent
+
+
+@pytest.mark.parametrize(
+    ("activations_gib", "used_gib", "limit_gib", "expected"),
+    [
+        (9.8, 13.0, 8.0, ["Batch 256 needs 9.80 GiB of activations; 104 fits."]),
+        (9.8, 13.0, 40.0, []),  # they fit
+        (0.5, 13.0, 14.0, []),  # they are not what it is about
+        (9.8, 13.0, 3.0, [("Batch 256 needs 9.80 GiB of activations, and not even batch 1 fits: "
+                          "the model itself is too large for what is left.")]),
+    ],
+)  # fmt: skip
+def test_a_batch_that_is_too_large_is_told_with_one_that_fits(
+    activations_gib, used_gib, limit_gib, expected
+):
+    """What the machine's other programs hold and what does not depend on the batch is kept."""
+    parts = MemoryParts(
+        batch_size=256, weights_bytes=GIB, gradients_bytes=GIB, optimizer_bytes=GIB,
+        activations_bytes=int(activations_gib * GIB), resident_bytes=int(used_gib * GIB),
+    )  # fmt: skip
+    about, agent = scene(parts, used_gib, limit_gib)
+
+    assert expected == list(memory_advice._about_batch(about, agent, parts))

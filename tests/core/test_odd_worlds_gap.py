@@ -1,0 +1,79 @@
+"""Times in which nobody looked: no gap and no sleep is taken for growth."""
+
+from __future__ import annotations
+
+import pytest
+from simulation import Machine, Program, flat, leak
+
+from watchdog_app.core.ceilings import readings
+from watchdog_app.core.engine import Engine
+from watchdog_app.core.hardware import Battery, Hardware
+from watchdog_app.core.outlook import CeilingKind
+from watchdog_app.core.records import HostMemory, Snapshot
+from watchdog_app.core.settings import Settings
+
+GIB = 1 << 30
+UNIX_S = 1_800_000_000.0
+SLEPT_AT_S = 1200.0
+
+
+def battery(engine: Engine, t: float, percent: float):
+    """The forecast for a battery at that charge."""
+    host = HostMemory(64 * GIB, 60 * GIB, 0, 0, None, None, None, None, None)
+    hardware = Hardware(batteries=(Battery("BAT0", percent, True),), on_mains=False)
+    snapshot = Snapshot(t, UNIX_S + t, host, (), infos={}, hardware=hardware)
+    result = engine.tick(snapshot, (), readings(snapshot, (), ()), {})
+    return next(a for k, a in result.assessments.items() if k.kind is CeilingKind.BATTERY), result
+
+
+@pytest.mark.parametrize("asleep", [pytest.param(True, id="slept"), pytest.param(False, id="fell")])
+def test_what_a_battery_lost_in_a_sleep_is_no_pace(asleep):
+    """A night takes 40 percent between two looks: told anew by what follows, not by that."""
+    engine = Engine(Settings(), own_uid=0)
+    t, told = 0.0, []
+    while t < SLEPT_AT_S + 60:
+        left = 90 - t / 600 - (40 if t >= SLEPT_AT_S else 0)
+        if asleep and SLEPT_AT_S <= t < SLEPT_AT_S + 1:
+            engine.begin_anew()
+        assessment, result = battery(engine, t, left)
+        if t >= SLEPT_AT_S and assessment.forecast is not None:
+            told.append(assessment.forecast.eta_s)
+        t += 1.0
+
+    assert asleep == (not told), "without a word about the sleep it reads as a fall"
+    assert not result.decisions
+
+
+def test_a_gap_in_the_looks_is_no_trend():
+    """What grew while nobody looked is not carried on: nothing is decided on two looks."""
+    machine = Machine(
+        Program(7, "train.ipynb", lambda t: 300e6 if t < 60 else 700e6, save_s=0.5, group="g"),
+        groups={"g": 1000},
+    )
+    machine.run(58)
+    assert [] == machine.log
+
+    machine._advance(machine.now + 45)
+    result = machine.tick()
+
+    assert [] == machine.log
+    assert all(each.forecast is None for each in result.assessments.values())
+    machine.run(60)
+    assert [] == machine.log, "it stands still since"
+
+
+def test_an_open_danger_is_found_again_after_a_gap():
+    """Forecasts are made anew from what follows the gap: a leak that goes on is seen again."""
+    machine = Machine(
+        Program(7, "train.ipynb", leak(10), save_s=0.5, group="g"),
+        Program(8, "idle.ipynb", flat(100)),
+        groups={"g": 2000},
+    )
+    machine.run(60)
+    machine.engine.begin_anew()
+    before = len(machine.log)
+
+    machine.run(100)
+
+    assert len(machine.log) > before
+    assert machine.programs[0].saves, "it was saved in time"

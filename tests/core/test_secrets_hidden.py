@@ -1,0 +1,55 @@
+"""What looks like a secret is in no journal, notice or command line of ours."""
+
+from __future__ import annotations
+
+import pytest
+
+from watchdog_app.core.secrets_hidden import shown_text, shown_words
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--token", "x1"], ["--token", "***"]),
+        (["--hf_token=x1"], ["--hf_token=***"]),
+        (["--wandbApiKey", "x1"], ["--wandbApiKey", "***"]),
+        (["--aws-secret-access-key", "x1"], ["--aws-secret-access-key", "***"]),
+        (["-password", "x1"], ["-password", "***"]),
+        (["WANDB_API_KEY=x1", "run"], ["WANDB_API_KEY=***", "run"]),
+        (["trainer.logger.api_key=x1"], ["trainer.logger.api_key=***"]),
+        (["hf_abcdefghijklmnop"], ["***"]),
+        (["sk-proj-abcdefghijklmnop"], ["***"]),
+        (["postgres://me:x1@host/db"], ["postgres://***@host/db"]),
+        (["https://host/?token=x1&a=1"], ["https://host/?token=***&a=1"]),
+        # Words that only look like it.
+        (["--tokenizer", "bert-base"], ["--tokenizer", "bert-base"]),
+        (["--max-tokens", "512"], ["--max-tokens", "512"]),
+        (["--sort-key", "loss"], ["--sort-key", "loss"]),
+        (["--author", "me"], ["--author", "me"]),
+        (["--no-auth", "train"], ["--no-auth", "train"]),
+        (["data/token/train.txt"], ["data/token/train.txt"]),
+        (["--token", "--lr", "1"], ["--token", "--lr", "1"]),
+    ],
+)
+def test_a_command_line_is_shown_without_its_secrets(words, expected):
+    """By the name of an option, by the form of a word; the rest stays as it was."""
+    assert expected == shown_words(words)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "401 for https://u:x1y2@host/a", "bad token=x1y2", 'got {"api_key": "x1y2"}',
+        "password: x1y2", "Authorization token: Bearer x1y2",
+    ],
+)  # fmt: skip
+def test_the_text_of_an_error_loses_its_secrets(text):
+    """It goes into the journal and onto the screen."""
+    assert "x1y2" not in shown_text(text)
+
+
+def test_a_usual_text_stays_as_it_is():
+    """No word is lost for nothing."""
+    text = "Expected 3 tokens, got key 'loss' and password-free secrets"
+
+    assert text == shown_text(text)

@@ -1,0 +1,214 @@
+"""A training that stands still is one incident: looked into, told once, closed when it goes on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from simulation import Machine, Program, flat
+
+from watchdog_app.core import explain
+from watchdog_app.core.engine import Engine
+from watchdog_app.core.picture import Frame, Picture, ProcessLook, ThreadLook
+from watchdog_app.core.records import RescueRecord
+from watchdog_app.core.settings import RuleSettings, Settings, StallSettings
+
+SETTINGS = Settings(stalls=StallSettings(idle_s=10.0))
+QUEUE = Frame("/usr/lib/python3.11/queue.py", 171, "get")
+STEP = Frame("/home/me/train.py", 42, "batches")
+
+
+class Stalled:
+    """One training under an engine; it is looked at once a second."""
+
+    def __init__(self, settings: Settings = SETTINGS) -> None:
+        self.machine = Machine(Program(10, "train.py", flat(100), save_s=1.0), settings=settings)
+        self.program = self.machine.programs[0]
+        agent = self.machine._agent(self.program)
+        self.agent = replace(agent, step_s=0.1, step=200, reported_mono_s=0.0)
+        self.there = self.connected = True
+        self.engine: Engine = self.machine.engine
+        self.decisions = []
+        self.closed = []
+        self.wanted = []
+
+    def look(self, seconds: float = 1.0, **agent):
+        """Let time pass; the last tick."""
+        self.agent = replace(self.agent, **agent)
+        for _ in range(int(seconds)):
+            self.machine.now += 1.0
+            tasks = [self.machine._task(self.program)] if self.there else []
+            views = {self.agent.key: self.agent} if self.there and self.connected else {}
+            tick = self.engine.tick(
+                self.machine._snapshot(),
+                tasks,
+                self.machine.readings() if self.there else (),
+                views,
+            )
+            self.decisions += tick.decisions
+            self.closed += tick.closed
+            self.wanted += [(self.machine.now, key) for key in tick.stalled]
+        return tick
+
+    def show(self, *frames: Frame) -> None:
+        """The daemon has seen what its threads do."""
+        thread = ThreadLook(
+            10, "MainThread", "S", "futex_do_wait", frames=frames or (QUEUE, STEP), trains=True
+        )
+        program = ProcessLook(10, 1, "python", "S", (thread,), 1, has_agent=True)
+        self.engine.stands(self.machine._task(self.program), Picture((program,), True))
+
+
+def test_it_is_opened_looked_into_and_told_once():
+    """The notice waits for the threads, and says what most likely holds it up."""
+    training = Stalled()
+    tick = training.look(12)
+    (incident,) = tick.incidents
+    assert ("stalled", "train.py stands still") == (incident.ceiling.kind.value, incident.label)
+    assert [(training.machine.now, training.agent.key)] == training.wanted
+    assert [] == training.decisions
+
+    training.show()
+    assert training.engine.wants_tick
+    tick = training.look(1)
+
+    (decision,) = training.decisions
+    (incident,) = tick.incidents
+    said = explain.notice(decision, training.machine._task(training.program), training.agent)
+    assert incident.id == said.incident
+    assert "Most likely it waits for a queue that nobody fills" in said.body
+    assert "queue.py:171 in get" in said.body
+    assert said.body.endswith("watchdog stacks train.py")
+    assert "no step since step 200" in incident.why
+    assert "Most likely it waits for a queue" in incident.why
+    assert incident.advice
+    assert "train.py:42 in batches" in "\n".join(tick.standstills[training.agent.key])
+    told = explain.about_incident(incident, 0.0)
+    assert "needs somebody" in told
+    assert "of the growth" not in told
+
+    tick = training.look(59)
+    assert 1 == len(training.decisions)
+    assert 2 == len(training.wanted), "it is looked into again after a minute"
+
+
+def test_without_anybody_who_looks_it_is_told_all_the_same():
+    """Another system, a replay: after some seconds, with what is known."""
+    training = Stalled()
+    training.look(11)
+    assert [] == training.decisions
+
+    training.look(7)
+
+    (decision,) = training.decisions
+    said = explain.notice(decision, training.machine._task(training.program), training.agent)
+    assert "why is not known" in said.body
+
+
+def test_what_is_not_known_is_said_to_be_not_known():
+    """With the place, and without a guess."""
+    training = Stalled()
+    training.look(12)
+    training.show(Frame("/home/me/train.py", 9, "own_wait"))
+    thread = ThreadLook(10, "MainThread", "S", "hrtimer_nanosleep", frames=(STEP,), trains=True)
+    program = ProcessLook(10, 1, "python", "S", (thread,), 1, has_agent=True)
+    training.engine.stands(training.machine._task(training.program), Picture((program,), True))
+
+    (incident,) = training.look(1).incidents
+
+    assert incident.why.endswith("Why is not known; it is at train.py:42 in batches")
+    assert () == incident.advice
+
+
+def test_it_is_over_with_the_next_step_and_that_is_told():
+    """In place of the notice that it stands."""
+    training = Stalled()
+    training.look(12)
+    training.show()
+    training.look(5)
+
+    tick = training.look(1, step=201)
+
+    assert () == tick.incidents
+    (closed,) = training.closed
+    assert closed.closed_unix_s is not None
+    first, over = training.decisions
+    assert first.incident == over.incident
+    said = explain.notice(over, training.machine._task(training.program), training.agent)
+    assert ("Goes on: train.py", "over") == (said.title, said.topic)
+    assert "It makes steps again, and is at step 201." == said.body
+
+
+@pytest.mark.parametrize("way", ["task", "training", "agent"])
+def test_what_has_ended_is_closed_without_a_word(way):
+    """A death is told in its own notice, an end that was wanted in none."""
+    training = Stalled()
+    training.look(12)
+    training.show()
+    training.look(1)
+    if way == "task":
+        training.there = False
+    elif way == "agent":
+        training.connected = False
+
+    training.look(35, training=way != "training")
+
+    assert 1 == len(training.closed)
+    assert 1 == len(training.decisions)
+
+
+def test_a_connection_that_breaks_for_a_moment_does_not_end_it():
+    """The agent comes again, and has at first said nothing."""
+    training = Stalled()
+    training.look(12)
+    training.show()
+    training.look(1)
+    training.connected = False
+    training.look(10)
+    training.connected = True
+
+    training.look(1, step=None, training=False, reported_mono_s=None)
+    tick = training.look(2, step=200, training=True, reported_mono_s=1.0)
+
+    assert [] == training.closed
+    assert 1 == len(tick.incidents)
+
+
+def test_another_daemon_goes_on_with_it_and_does_not_tell_it_twice():
+    """It learns where the training stands, and closes the incident when it moves."""
+    training = Stalled()
+    training.look(12)
+    training.show()
+    training.look(1)
+    state = training.engine.dump()
+    engine = Engine(SETTINGS, own_uid=0)
+    engine.load(state, training.machine.now, training.machine.now + 1.6e9)
+    training.engine = engine
+
+    tick = training.look(30)
+    assert 1 == len(tick.incidents)
+    assert 1 == len(training.decisions)
+    training.show()
+    training.look(1, step=201)
+
+    assert 1 == len(training.closed)
+    assert "makes steps again" in training.decisions[1].reason
+
+
+def test_a_rule_can_silence_stalls_and_the_incident_is_there_all_the_same():
+    """`ceiling = "stalled"`, as for every other kind."""
+    training = Stalled(replace(SETTINGS, rules=(RuleSettings(ceiling="stalled", notify=False),)))
+
+    tick = training.look(30)
+
+    assert 1 == len(tick.incidents)
+    assert [] == training.decisions
+
+
+def test_nobody_is_saved_or_paused_on_its_account():
+    """A save happens at a step, and there is none."""
+    training = Stalled()
+    training.agent = replace(training.agent, rescue=RescueRecord("/r", 1, 1, 1.0, 1.0))
+    training.look(200)
+
+    assert {"notify"} == {each.kind.value for each in training.decisions}

@@ -1,0 +1,209 @@
+"""What most likely holds a training up, from what its threads do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from watchdog_app.core.picture import Frame, Picture, ProcessLook, ThreadLook
+from watchdog_app.core.stack_lines import of_picture, where
+from watchdog_app.core.suspects import Circumstances, Why, suspects
+from watchdog_app.core.usage import SwapTraffic
+
+LIB = "/usr/lib/python3.11"
+STEP = Frame("/home/me/train.py", 42, "step")
+GET = Frame(f"{LIB}/queue.py", 171, "get")
+POOL = Frame(f"{LIB}/multiprocessing/pool.py", 765, "wait")
+NEXT = Frame("/venv/site-packages/torch/utils/data/dataloader.py", 701, "__next__")
+PRIVATE_FOREVER = (0x7F00, 0x80, 2, 0, 0, 0)
+PRIVATE_FOR_A_WHILE = (0x7F00, 0x89, 2, 0x7FFE, 0, 0)
+THRASHING = SwapTraffic.of(50e6, 60e6)
+
+
+def main(*frames: Frame, **more) -> ThreadLook:
+    """The training's thread, asleep in a lock."""
+    fields = {"state": "S", "wchan": "futex_do_wait", "syscall": "futex", "trains": True, **more}
+    return ThreadLook(100, "MainThread", frames=frames or (STEP,), **fields)
+
+
+def program(*threads: ThreadLook, **more) -> ProcessLook:
+    """The process that holds the agent."""
+    threads = threads or (main(),)
+    fields = {"thread_count": len(threads), "has_agent": True, **more}
+    return ProcessLook(100, 1, "python", "S", threads, **fields)
+
+
+def worker(pid: int = 200, state: str = "S", threads: int = 1, **more) -> ProcessLook:
+    """A child of the program."""
+    fields = {"wchan": "futex_do_wait", "syscall": "futex", "arguments": PRIVATE_FOREVER, **more}
+    thread = ThreadLook(pid, "python", state, **fields)
+    return ProcessLook(pid, 100, "python", state, (thread,) * threads, threads)
+
+
+def picture(*processes: ProcessLook, answered: bool | None = True, **more) -> Picture:
+    return Picture(processes or (program(),), answered, **more)
+
+
+READS = {"wchan": "anon_pipe_read", "syscall": "read"}
+WAITS_FOR_POOL = main(POOL, STEP)
+SILENT = {
+    "answered": False,
+    "last_seen": STEP,
+    "last_seen_s": 1.4,
+}
+CASES = {
+    "a stopped worker": (picture(program(main(NEXT)), worker(state="T")), {}, Why.STOPPED),
+    "a debugger": (picture(program(), worker(state="t")), {}, Why.DEBUGGER),
+    "the driver in the wait channel": (
+        picture(program(main(state="D", wchan="os_acquire_rwlock_write"))), {}, Why.DRIVER,
+    ),
+    "the driver in the kernel's stack": (
+        picture(program(main(state="D", wchan=None, kernel=("down_read", "uvm_ioctl")))),
+        {}, Why.DRIVER,
+    ),
+    "a card that reported a fault": (picture(), {"card_fault": "GPU 0: Xid 79"}, Why.DRIVER),
+    "pages from swap": (
+        picture(program(main(state="D", wchan="folio_wait_bit", kernel=("do_swap_page",)))),
+        {}, Why.SWAP,
+    ),
+    "many faults while the machine swaps": (
+        picture(major_faults_per_s=900.0), {"swap": THRASHING}, Why.SWAP,
+    ),
+    "a server of files": (
+        picture(program(main(state="D", wchan="rpc_wait_bit_killable"))), {}, Why.FILES,
+    ),
+    "a disk": (picture(program(main(state="D", wchan="io_schedule"))), {}, Why.FILES),
+    "a zombie that is waited for": (
+        picture(program(WAITS_FOR_POOL), ProcessLook(200, 100, "python", "Z")),
+        {}, Why.DEAD_WORKER,
+    ),
+    "a worker that is gone": (picture(program(WAITS_FOR_POOL)), {"lost": (200,)}, Why.DEAD_WORKER),
+    "a fork while a lock was held": (
+        picture(program(WAITS_FOR_POOL, ThreadLook(101, "t", "S")), worker()), {}, Why.FORK,
+    ),
+    "the same where system calls are not told": (
+        picture(program(WAITS_FOR_POOL), worker(syscall=None, arguments=())), {}, Why.FORK,
+    ),
+    "workers of several threads in one lock": (
+        picture(program(WAITS_FOR_POOL), worker(threads=2)), {}, Why.WORKER_LOCK,
+    ),
+    "a C call that keeps the interpreter's lock": (
+        picture(program(main(wchan="hrtimer_nanosleep")), **SILENT), {}, Why.LIBRARY,
+    ),
+    "one that computes": (picture(program(main(state="R"))), {"cores": 1.0}, Why.BUSY),
+    "a lock of a thread that ended": (picture(), {}, Why.LOCK),
+    "a queue": (picture(program(main(GET, STEP))), {}, Why.DATA),
+    "a pipe": (picture(program(main(**READS))), {}, Why.DATA),
+    "a socket": (picture(program(main(wchan="sk_wait_data", syscall="recvfrom"))), {}, Why.DATA),
+    "only the machine thrashes": (
+        picture(program(main(wchan="hrtimer_nanosleep", syscall=None))),
+        {"swap": THRASHING}, Why.SWAP,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_first_suspect_is_what_the_evidence_says(name):
+    """With a reason that was seen and something to do, in sentences that can be joined."""
+    seen, around, expected = CASES[name]
+
+    found = suspects(seen, Circumstances(**around))
+
+    assert expected is found[0].why
+    for each in found:
+        assert each.reasons
+        assert not each.text.endswith(".")
+        assert not any(reason.endswith(".") for reason in each.reasons)
+
+
+INNOCENT = {
+    "nothing is known": picture(answered=None),
+    "no process was read": Picture(()),
+    "it sleeps somewhere": picture(program(main(wchan="hrtimer_nanosleep", syscall=None))),
+    "a child has ended and nobody waits for one": picture(
+        program(main(wchan="hrtimer_nanosleep", syscall=None)), ProcessLook(200, 100, "sh", "Z")
+    ),
+    "it has no threads that can be read": picture(ProcessLook(100, 1, "python", "S")),
+}
+
+
+@pytest.mark.parametrize("name", INNOCENT)
+def test_without_evidence_nobody_is_suspected(name):
+    """Not known is an answer; a guess is none."""
+    assert () == suspects(INNOCENT[name])
+
+
+def test_workers_that_wait_for_work_are_no_deadlock():
+    """One listens at the pipe, the others wait for their turn: so an idle pool looks."""
+    waits_shared = {"arguments": (0x7F00, 0x0, 2, 0, 0, 0)}
+    idle = picture(program(main(GET, STEP)), worker(200, **READS), worker(201, **waits_shared))
+
+    assert Why.FORK not in {each.why for each in suspects(idle)}
+    assert Why.DATA is suspects(idle)[0].why
+
+
+def test_a_worker_that_computes_is_no_deadlock():
+    """Somebody works: the others may wait for it."""
+    busy = worker(201, state="R", wchan=None, syscall=None)
+
+    found = suspects(picture(program(WAITS_FOR_POOL), worker(200, syscall=None), busy))
+
+    assert Why.FORK not in {each.why for each in found}
+
+
+def test_a_lock_that_is_waited_for_for_a_while_is_not_for_ever():
+    """Only a wait without end for a lock of its own process is exact."""
+    timed = worker(arguments=PRIVATE_FOR_A_WHILE)
+
+    (found,) = [each for each in suspects(picture(program(WAITS_FOR_POOL), timed))
+                if each.why is Why.FORK]  # fmt: skip
+
+    assert "nobody is left" not in " ".join(found.reasons)
+
+
+def test_what_we_have_paused_ourselves_is_no_suspect():
+    """The policy knows of its pauses."""
+    seen = picture(program(main(NEXT, wchan=None, syscall=None)), worker(200, state="T"))
+
+    found = suspects(seen, Circumstances(stopped_by_us=frozenset({200})))
+
+    assert Why.STOPPED not in {each.why for each in found}
+
+
+def test_two_threads_that_wait_for_each_other_are_both_named():
+    """Each with its line."""
+    other = ThreadLook(101, "loader", "S", "futex_do_wait",
+                       frames=(Frame("/home/me/data.py", 7, "fill"),))  # fmt: skip
+
+    (found,) = suspects(picture(program(main(), other)))
+
+    assert "wait for each other" in found.text
+    assert "train.py:42 in step" in found.reasons[0]
+    assert "loader at data.py:7 in fill" in found.reasons[1]
+
+
+def test_names_of_users_cannot_break_a_line():
+    """Files and threads are called what users call them."""
+    hostile = replace(
+        main(Frame("/x/\x1b[31m\nevil.py", 1, "f\nf")), name="a\nb\x1b]0;x\x07", wchan="f\nutex"
+    )
+    seen = picture(program(hostile))
+
+    told = [*of_picture(seen), where(seen) or ""]
+    for each in suspects(seen):
+        told += [each.text, *each.reasons, each.cure]
+
+    assert told
+    assert not [line for line in told if any(ord(char) < 32 for char in line)]
+
+
+def test_the_lines_of_a_picture_show_python_first_and_count_the_rest():
+    """A framework has dozens of threads that do nothing of interest."""
+    pool = [ThreadLook(110 + n, "python", "S", "futex_do_wait") for n in range(40)]
+    lines = list(of_picture(picture(program(main(GET, STEP), *pool))))
+
+    assert "  MainThread (100, it trains): sleeps in futex_do_wait" == lines[1]
+    assert ["    queue.py:171 in get", "    train.py:42 in step"] == lines[2:4]
+    assert "  40 more: sleeps in futex_do_wait" == lines[4]
+    assert 5 == len(lines)

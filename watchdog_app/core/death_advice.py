@@ -1,0 +1,61 @@
+"""What to change after an end for a lack of memory, from what the journal holds of it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+# What PyTorch, concurrent.futures and joblib say when one is gone.
+_WORKER = re.compile(
+    r"DataLoader worker .*(?:killed by signal: Killed|exited unexpectedly)"
+    r"|BrokenProcessPool|TerminatedWorkerError"
+)
+_OF_MEMORY = frozenset(("program_memory", "address_space", "gpu_memory"))
+
+
+def after(entry: Mapping[str, Any]) -> Iterator[str]:
+    """
+    Sentences, the most useful first; none after an end of another cause.
+
+    Args:
+        entry: of the journal, of kind "death" or "end".
+    """
+    cause = entry.get("cause")
+    if cause == "failed" and _lost_a_worker(entry):
+        yield (
+            "A worker process was killed, most often for memory: use fewer workers (num_workers, "
+            "prefetch_factor), keep no cache in the data set, and arrays instead of lists."
+        )
+    if cause not in _OF_MEMORY:
+        return
+    agent = entry.get("agent")
+    card = cause == "gpu_memory"
+    if isinstance(agent, Mapping):
+        yield "Make the batch smaller: the step that failed needs memory in proportion."
+        yield (
+            'Or keep it and let the agent train in parts what does not fit: Rescue(..., on_oom="'
+            'shrink"); the loss stays that of the whole batch (see docs/agent.md).'
+        )
+        where = " --gpu" if card else ""
+        yield f"See before the start what fits: watchdog estimate MODEL --batch N{where}"
+    else:
+        yield (
+            "Smaller batches or chunks; if it grew until the end, look for what is kept in a list "
+            "or dict."
+        )
+    if cause == "address_space":
+        yield "The shell's own limit stopped it: see `ulimit -v`, and raise it before the start."
+    elif card:
+        yield "Or train in mixed precision, and close what else is on that card."
+
+
+def _lost_a_worker(entry: Mapping[str, Any]) -> bool:
+    """Whether its last words say that a worker was killed."""
+    evidence = entry.get("evidence")
+    return any(
+        isinstance(each, Mapping)
+        and each.get("source") == "python"
+        and _WORKER.search(str(each.get("text"))) is not None
+        for each in (evidence if isinstance(evidence, list) else ())
+    )

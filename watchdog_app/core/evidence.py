@@ -1,0 +1,296 @@
+"""
+How the cause of an end is known: every piece of evidence in its own words. Pure.
+
+What could not be read is said as well: a cause that is missing a witness is another one than a
+cause that no witness speaks for.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+from watchdog_app.core.death_records import (
+    Certainty,
+    DeathFacts,
+    Evidence,
+    KernelWord,
+    LastWords,
+    WordKind,
+)
+from watchdog_app.core.exhausted import exhausted
+from watchdog_app.core.exit_status import crashed, signal_name, signal_of
+from watchdog_app.core.plain_text import plain
+from watchdog_app.units import format_bytes
+
+_LONGEST = 240
+_STALLED_PERCENT = 5.0  # of the time: less is everyday
+_MOST_FRAMES = 3
+_MOST_ROWS = 5
+_SAME_MOMENT_S = 1.0
+_JUST_NOW_S = 10.0
+_EVERYBODYS = (WordKind.OOM_KILL, WordKind.HOT)
+
+
+def evidence_of(facts: DeathFacts) -> tuple[Evidence, ...]:
+    """All that is known of an end, the surest first."""
+    found = [
+        *_status(facts),
+        *_airbag(facts),
+        *_kernel(facts),
+        *_python(facts.words),
+        *_counts(facts),
+        *_limits(facts),
+        *_cards(facts),
+        *_levels(facts),
+        *_others(facts),
+    ]
+    order = tuple(Certainty)
+    return tuple(sorted(found, key=lambda each: order.index(each.certainty)))
+
+
+def concerning(
+    words: tuple[KernelWord, ...], pid: int, now_mono_s: float
+) -> tuple[KernelWord, ...]:
+    """
+    The lines that concern the end of `pid`, just now: its own, and those of the same moments.
+
+    A kill for memory brings its report and its table along; without one, what the kernel said
+    in the last seconds may still say why: another kill, a machine that is too hot.
+    """
+    own = next((w for w in words if w.kind is WordKind.OOM_KILL and w.pid == pid), None)
+    if own is not None:
+        return tuple(
+            word
+            for word in words
+            if abs(word.mono_s - own.mono_s) <= _SAME_MOMENT_S
+            and (word.pid in (None, pid) or word.kind is WordKind.OOM_TASK)
+        )
+    return tuple(
+        word
+        for word in words
+        if word.kind is not WordKind.OOM_TASK
+        and (
+            word.pid == pid
+            or (word.kind in _EVERYBODYS and now_mono_s - word.mono_s <= _JUST_NOW_S)
+        )
+    )
+
+
+def takers(words: tuple[KernelWord, ...]) -> tuple[tuple[int, str, int], ...]:
+    """
+    Who held most when the kernel chose whom to kill: (pid, name, bytes), the largest first.
+
+    Names are untrusted, and those of the kernel: 15 characters at most. Empty without its table.
+    """
+    rows = {
+        word.pid: (word.pid, word.name or "?", word.rss_bytes)
+        for word in words
+        if word.kind is WordKind.OOM_TASK and word.pid is not None and word.rss_bytes
+    }
+    return tuple(sorted(rows.values(), key=lambda row: -row[2])[:_MOST_ROWS])
+
+
+def _status(facts: DeathFacts) -> Iterator[Evidence]:
+    status = facts.wait_status
+    if status is None:
+        yield Evidence(
+            "status",
+            Certainty.UNKNOWN,
+            "Its exit status could not be read: whoever started it had collected it before.",
+        )
+        return
+    number = signal_of(status)
+    if number is None:
+        yield Evidence("status", Certainty.EXACT, f"It ended by itself with status {status >> 8}.")
+        return
+    core = ", and left a core file" if status & 0x80 else ""
+    yield Evidence(
+        "status", Certainty.EXACT, f"It was ended by signal {number} ({signal_name(number)}){core}."
+    )
+
+
+def _airbag(facts: DeathFacts) -> Iterator[Evidence]:
+    if facts.airbag is None:
+        return
+    text = f"It ran in an airbag with a limit of {format_bytes(facts.airbag.limit_bytes)}."
+    if facts.airbag.told:
+        text = f"Its airbag says: {plain(facts.airbag.told, _LONGEST)}"
+    yield Evidence("airbag", Certainty.EXACT, text)
+
+
+def _kernel(facts: DeathFacts) -> Iterator[Evidence]:
+    spoke = False
+    for word in facts.kernel:
+        # What is not about one process is about all: a machine that is too hot, a group that is
+        # full. Rows of the table are shown by themselves.
+        if word.kind is WordKind.OOM_TASK or word.pid not in (None, facts.pid):
+            continue
+        spoke = True
+        # The report of a kill is long and hard to read: what it says is said.
+        told = _group(word) or f"The kernel log says: {plain(word.text, _LONGEST)}"
+        yield Evidence("kernel", Certainty.EXACT, told)
+    number = signal_of(facts.wait_status)
+    killed = facts.wait_status is None or number in (signal.SIGKILL, signal.SIGTERM)
+    others = {w.pid: w for w in facts.kernel if w.kind is WordKind.OOM_KILL and w.pid != facts.pid}
+    for pid, word in others.items() if killed else ():
+        yield Evidence(
+            "kernel",
+            Certainty.EXACT,
+            f"In the same seconds the kernel killed {plain(word.name or '?')} (process {pid}) "
+            "for memory.",
+        )
+    if spoke or not (killed or crashed(facts.wait_status)):
+        return
+    if facts.kernel_log_readable:
+        yield Evidence("kernel", Certainty.EXACT, "The kernel log says nothing about it.")
+    elif facts.kernel_log_readable is False:
+        yield Evidence(
+            "kernel",
+            Certainty.UNKNOWN,
+            "The kernel log could not be read by this user (kernel.dmesg_restrict). An "
+            "administrator can look: sudo dmesg -T | grep -i -e oom -e segfault -e Xid",
+        )
+
+
+def _group(word: KernelWord) -> str | None:
+    """Whose memory was short, in words."""
+    if word.kind is not WordKind.OOM_REPORT or word.constraint is None:
+        return None
+    if word.constraint == "CONSTRAINT_MEMCG":
+        where = "" if word.group is None else f" {plain(word.group, 120)}"
+        return f"The kernel log says: the limit that was met is that of the memory group{where}."
+    if word.constraint == "CONSTRAINT_NONE":
+        return "The kernel log says: the whole machine was out of memory, no group's limit was met."
+    return "The kernel log says: the memory that it was bound to (a NUMA node) was used up."
+
+
+def _python(words: LastWords | None) -> Iterator[Evidence]:
+    if words is None:
+        return
+    if words.fatal is not None:
+        yield Evidence(
+            "python", Certainty.EXACT, f"Python wrote in the end: {plain(words.fatal, 120)}."
+        )
+    elif words.error is not None:
+        told = f": {plain(words.message, 160)}" if words.message else ""
+        yield Evidence(
+            "python",
+            Certainty.EXACT,
+            f"An exception that nobody caught ended it: {plain(words.error, 60)}{told}",
+        )
+    if words.frames:
+        shown = list(words.frames[:_MOST_FRAMES])
+        if words.place is not None and words.place not in shown:
+            shown[-1] = words.place  # the program's own line is what its owner looks for
+        path = ", called from ".join(plain(each, 100) for each in shown)
+        yield Evidence("python", Certainty.EXACT, f"It was at {path}.")
+
+
+def _counts(facts: DeathFacts) -> Iterator[Evidence]:
+    if signal_of(facts.wait_status) != signal.SIGKILL and facts.wait_status is not None:
+        return
+    for whose, before, after in (
+        ("its memory group", facts.group_kills_before, facts.group_kills_after),
+        ("the machine", facts.host_kills_before, facts.host_kills_after),
+    ):
+        if before is None or after is None:
+            continue
+        if after > before:
+            text = f"The kernel's count of kills for memory in {whose} rose from {before} to "
+            yield Evidence("count", Certainty.EXACT, f"{text}{after}.")
+            return
+    if facts.group_kills_after is not None or facts.host_kills_after is not None:
+        yield Evidence(
+            "count", Certainty.EXACT, "The kernel counted no kill for memory at that time."
+        )
+
+
+def _limits(facts: DeathFacts) -> Iterator[Evidence]:
+    if facts.cpu_limit_s is not None and facts.cpu_used_s is not None:
+        yield Evidence(
+            "limit",
+            Certainty.EXACT,
+            f"It had used {facts.cpu_used_s:.0f} s of the {facts.cpu_limit_s:.0f} s of processor "
+            "time that it was allowed (ulimit -t).",
+        )
+    space = facts.address_space_full
+    if space is None and exhausted(facts.words) is not None:
+        space = facts.address_space  # a large piece does not fit long before it is full
+    if space is not None:
+        text = f"Its address space (ulimit -v) held {space} when last seen."
+        yield Evidence("limit", Certainty.EXACT, text)
+
+
+def _cards(facts: DeathFacts) -> Iterator[Evidence]:
+    if facts.card_fault is not None:
+        text = f"The card that it was on: {plain(facts.card_fault, _LONGEST)}."
+        yield Evidence("gpu", Certainty.EXACT, text)
+    if facts.device_ooms:
+        yield Evidence(
+            "gpu",
+            Certainty.EXACT,
+            f"Its framework counted {facts.device_ooms} failed allocations of GPU memory.",
+        )
+    if facts.device_full is not None:
+        text = f"When last seen: {plain(facts.device_full, 120)}."
+        yield Evidence("gpu", Certainty.EXACT, text)
+
+
+def _levels(facts: DeathFacts) -> Iterator[Evidence]:
+    """How full it was: what was seen is exact, what follows from it is not."""
+    number = signal_of(facts.wait_status)
+    if number not in (None, signal.SIGKILL, signal.SIGTERM) or facts.wait_status == 0:
+        return  # a crash, a Ctrl-C: how much was left has nothing to do with it
+    if facts.group_used_bytes is not None and facts.group_limit_bytes:
+        yield Evidence(
+            "level",
+            Certainty.EXACT,
+            f"When last seen its memory group held {format_bytes(facts.group_used_bytes)} of "
+            f"{format_bytes(facts.group_limit_bytes)}.",
+        )
+    total, available = facts.host_total_bytes, facts.host_available_bytes
+    if total and available is not None:
+        swap = ""
+        if facts.swap_total_bytes:
+            free = format_bytes(facts.swap_free_bytes)
+            swap = f", and {free} of {format_bytes(facts.swap_total_bytes)} swap"
+        yield Evidence(
+            "level",
+            Certainty.EXACT,
+            f"When last seen the machine had {format_bytes(available)} of {format_bytes(total)} "
+            f"RAM left{swap}.",
+        )
+    stalled = facts.stalled_percent
+    if stalled is not None and stalled >= _STALLED_PERCENT:
+        yield Evidence(
+            "pressure",
+            Certainty.EXACT,
+            f"In the 10 s before, programs waited for memory {stalled:.0f} % of the time.",
+        )
+
+
+def _others(facts: DeathFacts) -> Iterator[Evidence]:
+    number = signal_of(facts.wait_status)
+    if facts.oomd_kills:
+        text = f"systemd-oomd has noted {facts.oomd_kills} kills on its group."
+        yield Evidence("guard", Certainty.EXACT, text)
+    if facts.oom_daemons and number in (None, signal.SIGKILL, signal.SIGTERM):
+        names = " and ".join(facts.oom_daemons)
+        yield Evidence("guard", Certainty.EXACT, f"Running here: {names}, which ends programs "
+                       "when memory is short.")  # fmt: skip
+    if facts.was_paused:
+        yield Evidence(
+            "jupyter",
+            Certainty.EXACT,
+            "It was paused then. Jupyter kills a paused kernel on Restart and on Shutdown.",
+        )
+    if facts.notebook and facts.parent is not None:
+        text = f"What had started it, {plain(facts.parent, 60)}, lives on."
+        yield Evidence("jupyter", Certainty.EXACT, text)
+    elif facts.notebook:
+        text = "What had started it, the Jupyter server or application, has ended as well."
+        yield Evidence("jupyter", Certainty.EXACT, text)
+    if facts.said_bye and not (facts.words is not None and facts.words.error is not None):
+        text = "Its agent had said good-bye: Python was ending in good order."
+        yield Evidence("agent", Certainty.EXACT, text)

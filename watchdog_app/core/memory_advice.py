@@ -1,0 +1,177 @@
+"""
+Advice made from what an agent knows of its training: which part is too large, which line holds it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from watchdog_app.core.outlook import CeilingKind, Regime
+from watchdog_app.core.plain_text import plain
+from watchdog_app.core.records import AgentView, GrowingLine, Growth, MemoryParts, ProcessKey
+from watchdog_app.core.scene import Scene
+from watchdog_app.units import format_bytes
+
+_USABLE = 0.9  # of a limit: what a batch or a buffer may be planned to fill
+_PART = 0.15  # of the limit: smaller activations are not what makes it run out
+_SHARE = 0.2  # of the task's growth: less than that a line does not explain
+_OWN = 0.3  # of the largest line: a line of the program is what its owner can change
+_COUNT = re.compile(r"\b(\d[\d,]*) (examples|batches)\b")
+_SHUFFLE = "shuffle"
+_GROWING = frozenset((Regime.LINEAR, Regime.ACCELERATING, Regime.STAIRCASE))
+_CARDS = frozenset((CeilingKind.GPU_MEMORY, CeilingKind.GPU_ALLOCATOR))
+
+
+class Filling(NamedTuple):
+    """A buffer that was announced and is not full yet."""
+
+    what: str
+    filled_bytes: float
+    bytes: float
+
+
+class Known(NamedTuple):
+    """What is known of the tasks from inside, by task."""
+
+    filling: Mapping[ProcessKey, Filling]
+    growth: Mapping[ProcessKey, Growth]
+
+
+def lines(scene: Scene, known: Known) -> Iterator[str]:
+    """Sentences about the first of the culprits that an agent tells of, the most useful first."""
+    room = max(0.0, _USABLE * scene.reading.limit - scene.reading.used)
+    for culprit in scene.incident.attribution.culprits:
+        filling = known.filling.get(culprit.task)
+        if filling is not None and scene.reading.key.kind not in _CARDS:
+            yield about_filling(filling, room)
+        growth = known.growth.get(culprit.task)
+        if growth is not None:
+            yield from about_growth(growth, culprit.slope_bytes_per_s)
+        # What grows from step to step is no matter of the batch.
+        grows = scene.assessment.regime in _GROWING and filling is None
+        for agent in scene.agents.get(culprit.task, ()):
+            if agent.memory is not None and not grows:
+                yield from _about_batch(scene, agent, agent.memory)
+
+
+def about_filling(filling: Filling, room: float) -> str:
+    """
+    A buffer on its way, and whether it will fit.
+
+    Args:
+        filling: as it is now.
+        room: bytes that may still be taken.
+    """
+    name = filling.what.removeprefix("the ").partition(" of ")[0]
+    rest = max(0.0, filling.bytes - filling.filled_bytes)
+    state = (
+        f"{name[:1].upper()}{name[1:]} still filling: {format_bytes(filling.filled_bytes)} of "
+        f"{format_bytes(filling.bytes)}"
+    )
+    if rest <= room:
+        return f"{state}; the rest fits."
+    counted = _COUNT.search(filling.what)
+    if counted is None or not filling.bytes:
+        return f"{state}; it will not fit: make it smaller."
+    count = int(counted[1].replace(",", ""))
+    fits = _rounded(count * (filling.filled_bytes + room) / filling.bytes)
+    if fits < 1:
+        return f"{state}; it will not fit: make it smaller."
+    call = f"shuffle({fits})" if _SHUFFLE in filling.what else f"{fits:,} {counted[2]}"
+    return f"{state}; it will not fit: {call} would."
+
+
+def about_growth(growth: Growth, slope_bytes_per_s: float | None = None) -> Iterator[str]:
+    """
+    What grows, and where.
+
+    Args:
+        growth: as the agent has seen it.
+        slope_bytes_per_s: of the task; None: name what was found however small it is.
+    """
+    own = next((each for each in growth.lines if each.own), None)
+    first = growth.lines[0] if growth.lines else None
+    if own is not None and first is not None and own.bytes >= _OWN * first.bytes:
+        first = own
+    place = None if first is None else _short(first)
+    expected = (slope_bytes_per_s or 0.0) * growth.seconds
+    if first is not None and first.bytes >= _SHARE * expected:
+        rate = (
+            f"{format_bytes(first.bytes_per_step)} a step"
+            if first.bytes_per_step is not None
+            else f"{format_bytes(first.bytes)} in {growth.seconds:.0f} s"
+        )
+        yield f"Python objects grow {rate}: line {place} holds them."
+    for each in growth.tensors[:2]:
+        shape = f"({', '.join(map(str, each.shape))}{',' if len(each.shape) == 1 else ''})"
+        made = "" if own is None else f" (see {_short(own)})"
+        yield (
+            f"{each.more:,} more tensors of {shape} live than {growth.seconds:.0f} s ago: "
+            f"a list or dict holds them{made}."
+        )
+
+
+def _short(line: GrowingLine) -> str:
+    return plain(f"{os.path.basename(line.file)}:{line.line}", 80)
+
+
+def about_parts(parts: MemoryParts) -> Iterator[str]:
+    """What the memory of a training is for: lines for a person, the largest part first."""
+    named = [
+        ("weights", parts.weights_bytes),
+        ("gradients", parts.gradients_bytes),
+        ("optimizer", parts.optimizer_bytes),
+        ("activations", parts.activations_bytes),
+        *((plain(each.what, 60), each.bytes) for each in parts.buffers),
+    ]
+    known = sorted(
+        ((name, size) for name, size in named if size), key=lambda each: each[1], reverse=True
+    )
+    if known:
+        batch = "" if parts.batch_size is None else f" at batch {parts.batch_size}"
+        said = ", ".join(f"{name} {format_bytes(size)}" for name, size in known)
+        yield f"Its memory{batch}: {said}."
+        rest = (parts.resident_bytes or 0) - parts.known_bytes
+        if parts.resident_bytes is not None and rest > 0:
+            yield f"Besides: {format_bytes(rest)} of Python, libraries and what is not known."
+    per_step = parts.python_blocks_per_step
+    if per_step is not None and per_step >= 1:
+        yield f"Python keeps {per_step:,.0f} more objects with each step."
+
+
+def _about_batch(scene: Scene, agent: AgentView, parts: MemoryParts) -> Iterator[str]:
+    batch, activations = parts.batch_size, parts.activations_bytes
+    limit = scene.reading.limit
+    if not batch or not activations or activations < _PART * limit:
+        return
+    if scene.reading.unit != "bytes":
+        return
+    need = f"Batch {batch} needs {format_bytes(activations)} of activations"
+    if scene.reading.key.kind in _CARDS:
+        # What a card holds at the end of a step is without them.
+        held = [each.used_bytes for each in agent.allocators]
+        if len(held) != 1:
+            return
+        budget = _USABLE * limit - held[0]
+    else:
+        others = max(0.0, scene.reading.used - (parts.resident_bytes or 0))
+        budget = _USABLE * limit - others - (parts.known_bytes - activations)
+    fits = _rounded(batch * budget / activations)
+    if fits < 1:
+        yield f"{need}, and not even batch 1 fits: the model itself is too large for what is left."
+    elif fits < batch:
+        yield f"{need}; {fits} fits."
+
+
+def _rounded(count: float) -> int:
+    """Down to a number that a person would choose: two digits, or a multiple of 8."""
+    whole = max(0, int(count))
+    if whole < 16:
+        return whole
+    if whole < 1000:
+        return whole - whole % 8
+    step = 10 ** (len(str(whole)) - 2)
+    return int(whole - whole % step)

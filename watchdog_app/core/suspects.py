@@ -1,0 +1,376 @@
+"""
+Why a training stands still, from what its threads do: the usual suspects, with reasons. Pure.
+
+A suspect is named when there is evidence for it, the strongest first. Where there is none the
+answer is "not known": the stacks say more than a guess would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from watchdog_app.core import signs
+from watchdog_app.core.advice import thrashing
+from watchdog_app.core.picture import Picture, ProcessLook
+from watchdog_app.core.plain_text import plain
+from watchdog_app.core.usage import SwapTraffic
+from watchdog_app.units import format_rate
+
+_THRASH_FAULTS_PER_S = 100.0
+_BUSY_CORES = 0.1
+
+_THRASHES = "the machine is thrashing: memory is read back from swap as fast as it is put there"
+_MAKE_ROOM = "Close what you can spare; smaller batches or buffers keep it from coming back."
+
+
+class Why(StrEnum):
+    """What may hold a training up."""
+
+    STOPPED = "stopped"
+    DEBUGGER = "debugger"
+    DRIVER = "driver"
+    SWAP = "swap"
+    FILES = "files"  # a file system over the network
+    DEAD_WORKER = "dead_worker"
+    FORK = "fork"
+    WORKER_LOCK = "worker_lock"
+    DATA = "data"
+    LOCK = "lock"
+    LIBRARY = "library"  # a C call that keeps the interpreter's lock
+    BUSY = "busy"
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """One explanation."""
+
+    why: Why
+    text: str  # what is the case: a clause without a point
+    reasons: tuple[str, ...]  # what was seen: clauses
+    cure: str  # what to do: a sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What is known besides the picture."""
+
+    cores: float = 0.0  # that the task has used since its last step
+    swap: SwapTraffic | None = None  # of the machine
+    card_fault: str | None = None  # of the card that the task is on
+    lost: tuple[int, ...] = ()  # pids of workers that ended since the last step
+    stopped_by_us: frozenset[int] = frozenset()
+
+
+def suspects(picture: Picture, around: Circumstances | None = None) -> tuple[Suspect, ...]:
+    """The explanations that there is evidence for, the strongest first; empty: not known."""
+    around = around or Circumstances()
+    root = picture.root
+    if root is None:
+        return ()
+    found: dict[Why, Suspect] = {}
+    for search in _SEARCHES:
+        for suspect in search(picture, root, around):
+            found.setdefault(suspect.why, suspect)
+    return tuple(found.values())
+
+
+def _stopped(picture: Picture, root: ProcessLook, around: Circumstances) -> Iterator[Suspect]:
+    del root
+    for process in picture.processes:
+        if process.pid in around.stopped_by_us:
+            continue
+        if process.state == "T":
+            yield Suspect(
+                Why.STOPPED,
+                f"somebody has stopped process {signs.named(process)}, and the rest waits for it",
+                (f"process {process.pid} is in state T (stopped by a signal)",),
+                f"Let it go on: kill -CONT {process.pid}",
+            )
+            return
+        if process.state == "t":
+            yield Suspect(
+                Why.DEBUGGER,
+                f"a debugger holds process {signs.named(process)}",
+                (f"process {process.pid} is in state t (stopped by a tracer)",),
+                "Let it go on in the debugger, or end the debugger.",
+            )
+            return
+
+
+def _driver(picture: Picture, root: ProcessLook, around: Circumstances) -> Iterator[Suspect]:
+    reasons = []
+    for process, thread in signs.all_threads(picture):
+        if thread.state == "D" and (place := signs.in_kernel(thread, signs.DRIVER)):
+            reasons.append(
+                f"thread {thread.tid} of process {process.pid} cannot be interrupted in {place}"
+            )
+    if around.card_fault is not None:
+        reasons.append(around.card_fault)
+    del root
+    if reasons:
+        yield Suspect(
+            Why.DRIVER,
+            "the graphics driver does not answer",
+            tuple(reasons[:3]),
+            "Look for Xid lines: sudo dmesg | grep -i nvrm. Such a process cannot be killed until "
+            "the driver lets go; often only a reset of the card or a restart helps.",
+        )
+
+
+def _swap(picture: Picture, root: ProcessLook, around: Circumstances) -> Iterator[Suspect]:
+    del root
+    reasons = []
+    faults = picture.major_faults_per_s
+    waiting = [
+        place
+        for _, thread in signs.all_threads(picture)
+        if thread.state == "D" and (place := signs.in_kernel(thread, signs.SWAP))
+    ]
+    if waiting:
+        reasons.append(f"{signs.threads_wait(len(waiting))} for pages from swap ({waiting[0]})")
+    thrashes = around.swap is not None and thrashing(around.swap)
+    if thrashes and faults is not None and faults > _THRASH_FAULTS_PER_S:
+        reasons.append(f"{faults:,.0f} of its pages a second have to be read back")
+    if reasons:
+        yield Suspect(Why.SWAP, _THRASHES, (*reasons, *_swap_traffic(around)), _MAKE_ROOM)
+
+
+def _swapping_elsewhere(
+    picture: Picture, root: ProcessLook, around: Circumstances
+) -> Iterator[Suspect]:
+    """The machine thrashes, and nothing shows that this task does: the last thing to think of."""
+    del picture, root
+    reasons = tuple(_swap_traffic(around))
+    if reasons:
+        yield Suspect(Why.SWAP, _THRASHES, reasons, _MAKE_ROOM)
+
+
+def _swap_traffic(around: Circumstances) -> Iterator[str]:
+    swap = around.swap
+    if swap is not None and thrashing(swap):
+        yield (
+            f"{format_rate(swap.out_per_s)} go out to swap and {format_rate(swap.in_per_s)} "
+            "come back"
+        )
+
+
+def _files(picture: Picture, root: ProcessLook, around: Circumstances) -> Iterator[Suspect]:
+    del around
+    for process, thread in signs.all_threads(picture):
+        if thread.state != "D":
+            continue
+        over_network = signs.in_kernel(thread, signs.NETWORK_FILES)
+        place = over_network or (signs.in_kernel(thread, signs.DISK) if process is root else None)
+        if place is None:
+            continue
+        what = "a file system over the network" if over_network else "a disk"
+        reasons = [f"thread {thread.tid} of process {process.pid} waits in {place} (state D)"]
+        if thread.frames:
+            reasons.append(f"it is at {signs.at(thread.frames)}")
+        cure = (
+            "Look whether the server is there: ls on that folder hangs, too, if it is not."
+            if over_network
+            else "Look at the disk: sudo dmesg | tail; iostat -x 1."
+        )
+        yield Suspect(Why.FILES, f"it waits for {what} that does not answer", tuple(reasons), cure)
+        return
+
+
+def _dead_worker(picture: Picture, root: ProcessLook, around: Circumstances) -> Iterator[Suspect]:
+    main = root.main
+    zombies = [each for each in picture.processes if each.state == "Z" and each.ppid == root.pid]
+    waiting = None if main is None else signs.waits_for_workers(main)
+    if not zombies and not around.lost:
+        return
+    if waiting is None and not (zombies and main is not None and not main.frames):
+        return  # children that have ended are normal where nobody waits for one
+    reasons = [f"worker {each.pid} has ended and nobody has noticed (zombie)" for each in zombies]
+    reasons += [f"worker {pid} has ended since the last step" for pid in around.lost]
+    reasons = reasons[:3]
+    if waiting is not None:
+        reasons.append(f"the program waits for its workers at {signs.place(waiting)}")
+    yield Suspect(
+        Why.DEAD_WORKER,
+        "it waits for a worker process that has ended",
+        tuple(reasons),
+        "Such a worker was often killed for lack of memory (see: watchdog explain). Use "
+        "fewer workers or smaller batches; give a DataLoader timeout=60, so that it raises an "
+        "error instead of waiting for ever.",
+    )
+
+
+def _forked(picture: Picture, root: ProcessLook, around: Circumstances) -> Iterator[Suspect]:
+    """Workers whose only thread waits for a lock: which thread of theirs should open it?"""
+    del around
+    workers = [each for each in picture.processes if signs.is_worker(each, root)]
+    if not workers or any(not signs.stuck(each) and not signs.idle(each) for each in workers):
+        return  # one of them computes or reads: they are alive
+    stuck = [each for each in workers if signs.stuck(each)]
+    if not stuck:
+        return
+    alone = [each for each in stuck if each.thread_count == 1]
+    sure = [each for each in alone if each.main is not None and signs.forever_alone(each.main)]
+    if any(signs.idle(each) for each in workers) and not sure:
+        return  # one listens for work and the others wait for their turn: they have nothing to do
+    waiting = None if root.main is None else signs.waits_for_workers(root.main)
+    reasons = []
+    if sure:
+        reasons.append(
+            f"worker {sure[0].pid} waits for a lock of its own process, and has one thread: "
+            "nobody is left to open it"
+        )
+    else:
+        waiting_ones = signs.workers_wait([each.pid for each in stuck])
+        reasons.append(f"{waiting_ones} for a lock (futex), and no worker runs")
+    if alone and root.thread_count > 1:
+        reasons.append(
+            f"the program had {root.thread_count} threads; a fork takes one of them along, and "
+            "every lock as it was"
+        )
+    if waiting is not None:
+        reasons.append(f"the program waits for its workers at {signs.place(waiting)}")
+    if waiting is None and not sure:
+        return
+    if alone:
+        yield Suspect(
+            Why.FORK,
+            "a worker was forked while another thread held a lock, and waits for it for ever",
+            tuple(reasons),
+            "Start workers without fork: multiprocessing.set_start_method('forkserver') or "
+            "'spawn', DataLoader(..., multiprocessing_context='forkserver'); or start them before "
+            "TensorFlow, PyTorch and threads are.",
+        )
+    else:
+        yield Suspect(
+            Why.WORKER_LOCK,
+            "its workers wait for a lock that nobody holds any more",
+            tuple(reasons),
+            "A worker that was killed while it held a shared lock or queue leaves it locked: start "
+            "the training anew, with fewer workers if memory was short.",
+        )
+
+
+def _library(picture: Picture, root: ProcessLook, around: Circumstances) -> Iterator[Suspect]:
+    if picture.answered is not False or root.main is None:
+        return
+    main = root.main
+    reasons = ["the agent's own thread gets no turn: the interpreter's lock (GIL) is not let go"]
+    if main.state == "R" or around.cores > _BUSY_CORES:
+        reasons.append("it computes")
+    elif main.waits is not None:
+        reasons.append(f"its main thread waits in the kernel in {main.waits}")
+    if picture.last_seen is not None:
+        age = picture.last_seen_s or 0.0
+        reasons.append(
+            f"when it last let go, {age:.0f} s ago, it was at {signs.place(picture.last_seen)}"
+        )
+    yield Suspect(
+        Why.LIBRARY,
+        "a call into a C library does not return and keeps Python from running",
+        tuple(reasons),
+        f"See the call itself: sudo py-spy dump --native --pid {root.pid}",
+    )
+
+
+def _busy(picture: Picture, root: ProcessLook, around: Circumstances) -> Iterator[Suspect]:
+    del picture
+    if around.cores <= _BUSY_CORES:
+        return
+    reasons = [f"it has used {around.cores:.1f} cores since the last step"]
+    if root.main is not None and root.main.frames:
+        reasons.append(f"it is at {signs.at(root.main.frames)}")
+    yield Suspect(
+        Why.BUSY,
+        "it still computes: one step has become very long, or it turns in circles",
+        tuple(reasons),
+        "Look twice whether it moves: watchdog stacks. A compilation or a validation that is not "
+        "announced looks the same.",
+    )
+
+
+def _data(picture: Picture, root: ProcessLook, around: Circumstances) -> Iterator[Suspect]:
+    del picture
+    main = root.main
+    if main is None or main.state == "R" or around.cores > _BUSY_CORES:
+        return
+    queue = next((f for f in main.frames[: signs.DEEP] if signs.is_queue(f)), None)
+    reads = signs.reads_from(main)
+    steps = next((f for f in main.frames[: signs.DEEP] if f.function == "__next__"), None)
+    if queue is None and reads is None and steps is None:
+        return
+    reasons = []
+    if main.frames:
+        reasons.append(f"it is at {signs.at(main.frames)}")
+    if reads is not None:
+        reasons.append(f"it waits in the kernel in {main.waits}")
+        what = f"it waits for data from {reads}"
+    elif queue is not None:
+        what = "it waits for a queue that nobody fills"
+        reasons.append(f"queue: {signs.place(queue)}")
+        others = [each for each in root.threads if each is not main and each.frames]
+        if not others:
+            reasons.append("no other Python thread is left in the program that could fill it")
+    else:
+        what = "it waits for the next batch"
+    yield Suspect(
+        Why.DATA,
+        what,
+        tuple(reasons),
+        "Look at what is to fill it: a producer that ended, a server that does not answer, a pipe "
+        "without a writer. With a timeout in that call it would end with an error instead.",
+    )
+
+
+def _lock(picture: Picture, root: ProcessLook, around: Circumstances) -> Iterator[Suspect]:
+    main = root.main
+    if main is None or not picture.answered or not main.frames or around.cores > _BUSY_CORES:
+        return
+    if not signs.has(main, signs.FUTEX) and main.syscall != "futex":
+        return
+    if any(signs.is_queue(frame) for frame in main.frames[: signs.DEEP]) or signs.waits_for_workers(
+        main
+    ):
+        return
+    others = [each for each in root.threads if each is not main and each.frames]
+    awake = [
+        each for each in others if not signs.has(each, signs.FUTEX) and each.syscall != "futex"
+    ]
+    reasons = [f"it waits for a lock (futex) at {signs.at(main.frames)}"]
+    if not others:
+        reasons.append("no other Python thread is left that could open it")
+        text = "it waits for a lock that nobody is left to open: the thread that held it has ended"
+    elif not awake:
+        reasons.append(
+            f"so {'does' if len(others) == 1 else 'do'} "
+            + ", ".join(f"{plain(each.name, 40)} at {signs.at(each.frames)}" for each in others[:2])
+        )
+        text = "its threads wait for each other"
+    else:
+        text = "it waits for a lock that another thread holds"
+        reasons.append(f"{plain(awake[0].name, 40)} is at {signs.at(awake[0].frames)}")
+    yield Suspect(
+        Why.LOCK,
+        text,
+        tuple(reasons),
+        "Use `with lock:`, so that an error opens it, and take several locks in one order "
+        "everywhere.",
+    )
+
+
+Search = Callable[[Picture, ProcessLook, Circumstances], Iterable[Suspect]]
+# The most exact first: what the kernel says of a state, then what stacks and waits suggest.
+_SEARCHES: Sequence[Search] = (
+    _stopped,
+    _driver,
+    _swap,
+    _files,
+    _dead_worker,
+    _forked,
+    _library,
+    _busy,
+    _lock,
+    _data,
+    _swapping_elsewhere,
+)
