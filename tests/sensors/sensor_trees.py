@@ -61,6 +61,28 @@ class Tree:
         assert old.encode() in text
         (self.proc / path).write_bytes(text.replace(old.encode(), new.encode()))
 
+    def fault(self, pid: int) -> None:
+        """The process touches a page, and its stat says so: minflt, field 10."""
+        head, _, rest = (self.proc / f"{pid}/stat").read_text().rpartition(")")
+        fields = rest.split(" ")
+        fields[8] = str(int(fields[8]) + 1)
+        self.write(f"{pid}/stat", f"{head}){' '.join(fields)}")
+
+    def compute(self, pid: int, ticks: int) -> None:
+        """The process uses a processor: utime, field 14."""
+        head, _, rest = (self.proc / f"{pid}/stat").read_text().rpartition(")")
+        fields = rest.split(" ")
+        fields[12] = str(int(fields[12]) + ticks)
+        self.write(f"{pid}/stat", f"{head}){' '.join(fields)}")
+
+    def limit_space(self, pid: int, limit: int) -> None:
+        """The process sets the soft limit of its address space."""
+        line = f"Max address space         {limit}           unlimited            bytes     \n"
+        lines = (self.proc / f"{pid}/limits").read_text().splitlines(keepends=True)
+        self.write(
+            f"{pid}/limits", "".join(line if "address space" in old else old for old in lines)
+        )
+
     def remove(self, pid: int) -> None:
         """End a process."""
         shutil.rmtree(self.proc / str(pid))

@@ -7,9 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import count
+
+import pytest
 
 from watchdog_app.core.records import ProcessKey, ProcessSample
-from watchdog_app.core.tasks import group
+from watchdog_app.core.tasks import group, resident_bytes
 from watchdog_app.sensors.forks import Forks
 from watchdog_app.sensors.machine import Machine
 
@@ -35,12 +38,18 @@ def sample(pid: int, ppid: int = 0, rss: int = 100, shared: int = 10) -> Process
     return ProcessSample(ProcessKey(pid, pid), ppid, "S", rss * MIB, shared * MIB, 0, None, 0.0)
 
 
-def write_rollup(proc, pid: int, private: int) -> None:
-    """A smaps_rollup with so many MiB of its own."""
+def write_rollup(proc, pid: int, private: float, pss: float | None = None) -> None:
+    """A smaps_rollup with so many MiB of its own; with shared pages divided by users, so many."""
     (proc / str(pid)).mkdir(parents=True, exist_ok=True)
+    part = "" if pss is None else f"Pss_Anon: {round(pss * 1024)} kB\n"
     (proc / f"{pid}/smaps_rollup").write_text(
-        f"0-f ---p [rollup]\nPrivate_Clean: 0 kB\nPrivate_Dirty: {private * 1024} kB\n"
+        f"0-f ---p [rollup]\n{part}Private_Clean: 0 kB\nPrivate_Dirty: {round(private * 1024)} kB\n"
     )
+
+
+def held(samples) -> int:
+    """MiB that the family holds, as all who read samples add it up."""
+    return resident_bytes(samples) // MIB
 
 
 def test_newborn_fork_shares_what_its_parent_has(tmp_path):
@@ -87,7 +96,7 @@ def test_measured_fork_shares_what_is_not_its_own(tmp_path):
 
 def test_measuring_stops_when_the_budget_is_spent(tmp_path):
     """The others have their turn at the next tick."""
-    for pid in (2, 3, 4):
+    for pid in (1, 2, 3, 4):
         write_rollup(tmp_path, pid, private=90)
     now = [0.0]
 
@@ -100,21 +109,63 @@ def test_measuring_stops_when_the_budget_is_spent(tmp_path):
     forks.complete(family, 0.0)
 
     counts = [
-        sum(part.cow_bytes == 0 for part in forks.complete(family, 2.0 + tick)) for tick in range(3)
+        sum(part.cow_bytes == 0 for part in forks.complete(family, 2.0 + tick)) for tick in range(4)
     ]
 
-    assert [1, 2, 3] == counts
+    assert [0, 1, 2, 3] == counts  # whom they stem from was first
 
 
-def test_nothing_is_measured_near_a_ceiling(tmp_path):
-    """Fast ticks have no time for page tables."""
-    write_rollup(tmp_path, 2, private=30)
+def test_what_siblings_share_without_their_parent_is_counted_once(tmp_path):
+    """Their parent has written to it and has a copy: twice there, and no process has grown."""
+    family = [sample(1, shared=0), sample(2, ppid=1, shared=0), sample(3, ppid=1, shared=0)]
     forks = Forks(str(tmp_path), lambda _: "same")
-    pair = [sample(1), sample(2, ppid=1)]
+    for pid in (1, 2, 3):
+        write_rollup(tmp_path, pid, private=0, pss=100 / 3)
+    forks.complete(family, 0.0)
+    before = held(forks.complete(family, 2.0))
 
-    found = [forks.complete(pair, tick / 10)[1].cow_bytes for tick in range(40)]
+    write_rollup(tmp_path, 1, private=100, pss=100)
+    for pid in (2, 3):
+        write_rollup(tmp_path, pid, private=0, pss=50)
+    after = held(forks.complete(family, 60.0))
 
-    assert {90 * MIB} == set(found)
+    assert pytest.approx(100, abs=1) == before
+    assert pytest.approx(200, abs=1) == after
+
+
+def test_near_a_ceiling_copies_are_seen_within_two_seconds(tmp_path):
+    """Ticks follow fast there, and half a minute later all is over."""
+    write_rollup(tmp_path, 1, private=0, pss=50)
+    write_rollup(tmp_path, 2, private=0, pss=50)
+    pair = [sample(1, shared=0), sample(2, ppid=1, shared=0)]
+    near, at_rest = (Forks(str(tmp_path), lambda _: "same") for _ in range(2))
+    for tick in range(30):
+        near.complete(pair, tick / 10)
+    for second in range(4):
+        at_rest.complete(pair, float(second))
+
+    for pid in (1, 2):
+        write_rollup(tmp_path, pid, private=100, pss=100)
+    soon = [held(near.complete(pair, 3.0 + tick / 10)) for tick in range(20)]
+
+    assert 200 == soon[-1]
+    assert 100 == held(at_rest.complete(pair, 5.0))
+
+
+def test_near_a_ceiling_a_family_costs_a_hundredth_of_a_core(tmp_path):
+    """Walks of 2.5 ms each: those of five processes come back after 1.25 s."""
+    calls = count()
+    forks = Forks(str(tmp_path), lambda _: "same", lambda: next(calls) * 0.0025)
+    family = [sample(1), *(sample(pid, ppid=1) for pid in range(2, 6))]
+    for pid in (1, 3, 4, 5):
+        write_rollup(tmp_path, pid, private=30)
+    seen = set()
+
+    for tick in range(600):
+        write_rollup(tmp_path, 2, private=tick / 10)
+        seen.add(forks.complete(family, tick / 10)[1].cow_bytes)
+
+    assert 30 <= len(seen) <= 60 / 1.25 + 1
 
 
 def test_fork_that_may_not_be_measured_keeps_its_first_guess(tmp_path):

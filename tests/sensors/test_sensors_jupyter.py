@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
-import subprocess
-import sys
+import tempfile
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,7 +20,6 @@ from watchdog_app.errors import Denied, SensorError, Unsupported
 from watchdog_app.sensors.jupyter_rest import ask, parse_server_info, parse_sessions
 from watchdog_app.sensors.jupyter_servers import JupyterServers, usual_runtime_dirs
 from watchdog_app.sensors.kernels import Witnesses
-from watchdog_app.sensors.machine import Machine
 from watchdog_app.sensors.notebooks import Session
 
 TOKEN = "not-a-token"
@@ -112,7 +109,10 @@ def test_captured_descriptions_are_read(name: str):
     assert TOKEN not in repr(info)
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"url": 3}', b"\xff", b'{"token": "x"}'])
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[]", b"{}", b'{"url": 3}', b"\xff", b'{"token": "x"}', b"[" * 60_000],
+)
 def test_what_is_no_description_is_none(data: bytes):
     """Half written or somebody else's."""
     assert parse_server_info(data) is None
@@ -158,6 +158,24 @@ def test_what_is_no_description_is_none(data: bytes):
 def test_sessions_by_kernel(entries, expected):
     """Entries that make no sense are left out."""
     assert expected == parse_sessions(json.dumps(entries).encode(), "/r")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["", "a\0.ipynb", "x" * 5000, 3, None],
+)
+def test_path_that_no_file_can_have_names_nothing(path: object):
+    """A server that is broken, or hostile."""
+    data = json.dumps([{"path": path, "kernel": KERNEL}]).encode()
+
+    assert {} == parse_sessions(data, "/home/user")
+
+
+def test_halves_of_characters_can_be_written_down():
+    """JSON can hold what UTF-8 has no bytes for."""
+    data = b'[{"path": "\\ud800.ipynb", "kernel": {"id": "k1"}}]'
+
+    assert "/r/?.ipynb" == parse_sessions(data, "/r")["k1"][0].path
 
 
 def test_broken_answer_holds_no_sessions():
@@ -226,6 +244,32 @@ def test_token_that_is_no_header_is_not_sent(serve, token: str):
     assert [] == [request for request in server.requests if request]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can listen as somebody else")
+@pytest.mark.parametrize("unix", [False, True])
+def test_token_is_not_sent_to_another_user_who_has_the_port_by_now(serve, unix: bool):
+    """The server was killed: its description stays, and its port is free for anyone."""
+    _, description = serve(http(SESSIONS))
+    os.chown(description, 4242, -1)
+    stranger = Path(tempfile.mkdtemp())  # pytest's folders are closed to others
+    stranger.chmod(0o777)
+    os.seteuid(65534)
+    try:
+        server = StubServer(http(SESSIONS), path=str(stranger / "s.sock") if unix else None)
+    finally:
+        os.seteuid(0)
+    info = json.loads(Path(description).read_text())
+    info["sock"] = str(stranger / "s.sock") if unix else ""
+    info["url"] = f"http://localhost:{server.port}/"
+    Path(description).write_text(json.dumps(info))
+
+    with pytest.raises(Unsupported, match="another user"):
+        ask(description, 5.0)
+
+    server.close()
+    shutil.rmtree(stranger)
+    assert not any(TOKEN.encode() in request for request in server.requests)
+
+
 def test_silent_server_is_left_after_the_timeout(serve):
     """All of it has one deadline."""
     _, path = serve(b"", pause_s=60.0)
@@ -254,7 +298,7 @@ def _until(check: Callable[[], bool], seconds: float = 5.0) -> bool:
 
 
 def test_rename_is_seen_by_the_next_question(serve, tmp_path: Path):
-    """Ten seconds later, and not before: a server is not asked at every tick."""
+    """Three seconds later, and not before: a server is not asked at every tick."""
     server, _ = serve(http(SESSIONS))
     servers = JupyterServers([], lambda _: True)
     kernels = [_witnesses(tmp_path)]
@@ -263,15 +307,36 @@ def test_rename_is_seen_by_the_next_question(serve, tmp_path: Path):
     first = servers.of("k1")
 
     server.answer = http([{**SESSIONS[0], "path": "new.ipynb"}])
-    for tick in range(2, 100):
+    for tick in range(2, 30):
         servers.look(kernels, tick / 10)
     asked = len(server.requests)
-    changed = _until(lambda: servers.look(kernels, 10.2))
+    changed = _until(lambda: servers.look(kernels, 33.2))  # an answer may have taken its time
 
     assert "/home/user/sub/a.ipynb" == first[0].path
     assert (1, True) == (asked, changed)
     assert "/home/user/new.ipynb" == servers.of("k1")[0].path
     assert () == servers.of("k2")
+    servers.close()
+
+
+def test_notebook_that_is_gone_is_asked_for_at_once(serve, tmp_path: Path):
+    """A rename takes the file away first; the next look asks, however recent the last answer."""
+    server, _ = serve(http(SESSIONS))
+    notebook = tmp_path / "a.ipynb"
+    notebook.write_text("{}")
+    servers = JupyterServers([], lambda _: True)
+    kernels, shown = [_witnesses(tmp_path)], {str(notebook)}
+    assert _until(lambda: servers.look(kernels, 0.0, shown))
+    # The questions are answered one after the other: by the second of these the file is known.
+    assert _until(lambda: servers.look(kernels, 31.0, shown) or len(server.requests) == 2)
+    assert _until(lambda: len(server.requests) == 2)
+
+    notebook.rename(tmp_path / "b.ipynb")
+    seen = _until(lambda: servers.look(kernels, 32.1, shown))
+
+    assert seen
+    assert {str(notebook): str(tmp_path / "b.ipynb")} == servers.moved
+    assert _until(lambda: servers.look(kernels, 32.2, shown) or len(server.requests) == 3)
     servers.close()
 
 
@@ -325,125 +390,3 @@ def test_kernels_without_a_server_start_no_thread(tmp_path: Path):
 def test_runtime_folders(environ: dict[str, str], expected: list[str]):
     """As Jupyter itself looks for them."""
     assert expected == usual_runtime_dirs(environ)[: len(expected)]
-
-
-class RealServer:
-    """A Jupyter server with one notebook's session."""
-
-    def __init__(self, folder: Path) -> None:
-        self.root = folder / "root"
-        self.runtime = folder / "runtime"
-        for path in (self.root / "sub", self.runtime):
-            path.mkdir(parents=True)
-        notebook = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
-        (self.root / "train.ipynb").write_text(json.dumps(notebook))
-        self._log = (folder / "log").open("wb")
-        self.process = subprocess.Popen(
-            [
-                sys.executable,
-                *("-m", "jupyter_server", "--no-browser", "--allow-root"),
-                f"--ServerApp.root_dir={self.root}",
-                "--port=0",
-                f"--IdentityProvider.token={TOKEN}",
-            ],
-            env={
-                **os.environ,
-                "JUPYTER_RUNTIME_DIR": str(self.runtime),
-                "JUPYTER_CONFIG_DIR": str(folder / "config"),
-                "JPY_SESSION_NAME": "",
-                "PYDEVD_DISABLE_FILE_VALIDATION": "1",
-            },
-            stdout=self._log,
-            stderr=self._log,
-        )
-        self.url = ""
-        self.session: dict = {}
-
-    def open_notebook(self) -> None:
-        """Wait for the server and start a session."""
-        description = self.runtime / f"jpserver-{self.process.pid}.json"
-        assert _until(description.exists, 60.0)
-        self.url = json.loads(description.read_text())["url"]
-        self.session = self.rest(
-            "POST",
-            "api/sessions",
-            {
-                "path": "train.ipynb",
-                "name": "train.ipynb",
-                "type": "notebook",
-                "kernel": {"name": "python3"},
-            },
-        )
-
-    def rest(self, method: str, path: str, body: object) -> dict:
-        """One request; the server may still be starting to listen."""
-        request = urllib.request.Request(
-            self.url + path,
-            method=method,
-            data=json.dumps(body).encode(),
-            headers={"Authorization": f"token {TOKEN}", "Content-Type": "application/json"},
-        )
-        for attempt in range(100):
-            try:
-                with urllib.request.urlopen(request, timeout=90) as answer:
-                    return json.load(answer)
-            except urllib.error.HTTPError:
-                raise
-            except urllib.error.URLError:
-                if attempt == 99:
-                    raise
-                time.sleep(0.1)
-        raise AssertionError("unreachable")
-
-    def close(self) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(15)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self._log.close()
-
-
-@pytest.fixture(scope="module")
-def real_server(tmp_path_factory) -> Iterator[RealServer]:
-    """One real server for all tests of this file."""
-    server = RealServer(tmp_path_factory.mktemp("jupyter"))
-    try:
-        server.open_notebook()
-        yield server
-    finally:
-        server.close()
-
-
-def test_real_kernel_is_named_by_its_notebook_before_and_after_a_rename(real_server: RealServer):
-    """First by its connection file, after the rename by what the server says."""
-    machine = Machine(runtime_dirs=[])
-    wanted = real_server.session["kernel"]["id"]
-    clock = iter(range(0, 100_000, 11))
-
-    def kernel():
-        infos = machine.sample(float(next(clock)), time.time()).infos.values()
-        return next((info for info in infos if info.kernel_id == wanted), None)
-
-    try:
-        before = kernel()
-        real_server.rest(
-            "PATCH",
-            f"api/sessions/{real_server.session['id']}",
-            {"path": "sub/renamed.ipynb", "name": "renamed.ipynb", "type": "notebook"},
-        )
-        renamed = _until(lambda: kernel().name == "renamed.ipynb", 20.0)
-        after = kernel()
-    finally:
-        machine.close()
-
-    assert before is not None
-    assert (TaskKind.NOTEBOOK, "train.ipynb", str(real_server.root / "train.ipynb")) == (
-        before.kind,
-        before.name,
-        before.notebook,
-    )
-    assert real_server.process.pid == before.ppid
-    assert renamed
-    assert str(real_server.root / "sub/renamed.ipynb") == after.notebook

@@ -7,7 +7,7 @@ from sensor_trees import FIXTURES
 
 from watchdog_app.core.records import TaskKind
 from watchdog_app.sensors.command_line import identify
-from watchdog_app.sensors.kernels import gather
+from watchdog_app.sensors.kernels import forked, gather
 from watchdog_app.sensors.notebooks import (
     Session,
     absolute,
@@ -17,6 +17,7 @@ from watchdog_app.sensors.notebooks import (
 )
 
 NOTEBOOK, CONSOLE, KERNEL = TaskKind.NOTEBOOK, TaskKind.CONSOLE, TaskKind.KERNEL
+PYTHON = TaskKind.PYTHON
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,17 @@ def test_captured_connection_file_names_its_notebook():
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"{", b"[]", b"{}", b'{"jupyter_session": ""}', b'{"jupyter_session": 3}', b"\xff"],
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"{}",
+        b'{"jupyter_session": ""}',
+        b'{"jupyter_session": 3}',
+        b"\xff",
+        b"[" * 60_000,
+        b'{"jupyter_session": "\\u0000"}',
+    ],
 )
 def test_connection_file_without_a_name_is_none(data: bytes):
     """Also when it is half written or somebody else's."""
@@ -116,14 +127,22 @@ def test_relative_paths_need_a_folder(path, cwd, expected):
     assert expected == absolute(path, cwd)
 
 
-def _gather(command: str, environ: dict[str, str], parent: str, ppid: int = 10):
+def _gather(
+    command: str,
+    environ: dict[str, str],
+    parent: str,
+    ppid: int = 10,
+    parent_environ: dict[str, str] | None = None,
+):
     return gather(
         identify(command.split()),
         command.split(),
         ppid,
         "/cwd",
         environ=lambda: environ,
+        environ_of=lambda _: parent_environ or {},
         argv_of={ppid: parent.split()}.__getitem__,
+        cwd_of={ppid: "/above"}.__getitem__,
     )
 
 
@@ -135,7 +154,50 @@ def test_papermill_inside_a_notebook_is_not_that_notebook():
         "python /b/papermill inner.ipynb out.ipynb",
     )
 
-    assert ("inner.ipynb",) == found.parent_notebooks
+    assert ("/above/inner.ipynb",) == found.parent_notebooks
+
+
+def test_kernel_that_a_notebook_starts_is_not_that_notebook():
+    """It inherits the notebook's name, in its environment and its connection file."""
+    environ = {"JPY_SESSION_NAME": "/p/outer.ipynb", "JPY_PARENT_PID": "10"}
+    command = "python -m ipykernel_launcher -f /tmp/x.json"
+
+    inner = _gather(command, environ, "python -m ipykernel_launcher -f /y", parent_environ=environ)
+    served = _gather(command, environ, "python /b/jupyter-lab", parent_environ={})
+
+    assert (None, "/p/outer.ipynb") == (inner.session_name, served.session_name)
+
+
+@pytest.mark.parametrize(
+    ("command", "parent", "expected"),
+    [
+        (
+            "python -m ipykernel_launcher -f /t/x.json",
+            "python /b/jupyter-console",
+            "jupyter-console",
+        ),
+        ("python -m ipykernel_launcher -f /t/x.json", "python -m qtconsole", "qtconsole"),
+        ("python -m spyder_kernels.console -f /t/x.json", "python /b/spyder", "Spyder console"),
+        ("python -m spyder_kernels.console -f /t/kernel-x.json", "", "Spyder console"),
+        ("python -m ipykernel_launcher -f /t/x.json", "python /b/jupyter-lab", None),
+        ("python -m ipykernel_launcher -f /t/x.json", "python train.py", None),
+    ],
+)
+def test_kernel_behind_a_prompt_is_a_console(command, parent, expected):
+    """Its user sees no notebook but lines to type."""
+    assert expected == _gather(command, {}, parent).console
+
+
+def test_fork_of_a_kernel_is_none():
+    """A DataLoader's worker in a notebook bears the kernel's command line."""
+    argv = ["python", "-m", "ipykernel_launcher", "-f", "/t/kernel-1.json"]
+    program = identify(argv)
+
+    worker = forked(program, argv, 10, lambda _: argv)
+
+    assert (PYTHON, "forked worker of kernel") == (worker.kind, worker.name)
+    assert worker.connection_file is None
+    assert program == forked(program, argv, 10, lambda _: ["python", "/b/jupyter-lab"])
 
 
 def test_server_that_opened_a_notebook_does_not_name_its_kernels():
@@ -171,7 +233,18 @@ def test_environment_of_a_script_is_not_read():
 
     argv = ["python", "train.py"]
 
-    assert gather(identify(argv), argv, 1, "/", environ=never, argv_of=lambda _: ()) is None
+    found = gather(
+        identify(argv),
+        argv,
+        1,
+        "/",
+        environ=never,
+        environ_of=lambda _: {},
+        argv_of=lambda _: (),
+        cwd_of=lambda _: None,
+    )
+
+    assert found is None
 
 
 @pytest.mark.parametrize(

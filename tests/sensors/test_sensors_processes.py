@@ -96,6 +96,7 @@ def test_shared_memory_is_told_from_pages_of_files_whenever_shared_pages_have_mo
 
     def shmem(pages: int, kib: int) -> int | None:
         tree.write("420/statm", f"900000 300000 {pages} 1 0 1676 0\n")
+        tree.fault(420)
         tree.write("420/status", f"Name:\tpython\nRssShmem:\t{kib:8} kB\n")
         moment_s = float(len(seen))
         found = {s.key.pid: s for s in machine.sample(moment_s, NOW_UNIX_S).processes}
@@ -107,6 +108,22 @@ def test_shared_memory_is_told_from_pages_of_files_whenever_shared_pages_have_mo
         seen.append(shmem(pages, kib))
 
     assert [None, 5000 * 1024, 5000 * 1024, 13000 * 1024] == seen
+
+
+def test_a_process_whose_line_has_not_changed_is_not_read_further(tree: Tree):
+    """It did nothing: no fault, no tick, no page. What it did show when it does stands at once."""
+    machine = tree.machine()
+    key = ProcessKey(420, 5200)
+    before = {s.key: s for s in machine.sample(0.0, NOW_UNIX_S).processes}[key]
+    tree.write("420/statm", "900000 400000 5 1 0 1676 0\n")
+
+    idle = {s.key: s for s in machine.sample(1.0, NOW_UNIX_S).processes}[key]
+    tree.fault(420)
+    busy = {s.key: s for s in machine.sample(2.0, NOW_UNIX_S).processes}[key]
+
+    assert before is idle
+    assert 400000 * PAGE == busy.rss_bytes
+    assert 400000 * PAGE == machine.read_process(key).rss_bytes
 
 
 def test_process_that_ends_is_dropped_and_its_descriptors_with_it(tree: Tree):
@@ -262,6 +279,8 @@ def test_infos_are_the_same_object_until_something_changes(tree: Tree):
 def test_watchdog_and_this_very_process_are_not_watched(tree: Tree):
     """Neither by command line nor by pid."""
     own = os.getpid()
+    # In a container our pid is small: the tree may have a process of that number.
+    shutil.rmtree(tree.proc / str(own), ignore_errors=True)
     tree.copy(450, own, start=9000)
 
     infos = by_pid(tree.machine().sample(0.0, NOW_UNIX_S))
@@ -321,6 +340,7 @@ def test_half_a_line_for_a_moment_is_not_a_death(tree: Tree):
     machine = tree.machine()
     before = {s.key: s for s in machine.sample(0.0, NOW_UNIX_S).processes}
     tree.write("450/statm", b"1 2")
+    tree.fault(450)
 
     after = {s.key: s for s in machine.sample(0.1, NOW_UNIX_S).processes}
 

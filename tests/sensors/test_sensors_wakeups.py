@@ -6,7 +6,9 @@ import os
 import selectors
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -14,9 +16,10 @@ import pytest
 from watchdog_app.actions.memory_group import MemoryGroup, open_group
 from watchdog_app.core.records import CgroupMemory
 from watchdog_app.errors import ActionError
+from watchdog_app.sensors.alarms import Wakeup
 from watchdog_app.sensors.cgroup_paths import GroupLocator, discover
 from watchdog_app.sensors.cgroups import GroupReader
-from watchdog_app.sensors.wakeups import Wakeup, Wakeups
+from watchdog_app.sensors.wakeups import Wakeups
 
 EATER = """
 import sys
@@ -68,6 +71,7 @@ def test_group_that_nears_its_limit_wakes_once_a_tick(group: MemoryGroup):
     """80 % of the limit is crossed between two looks; silent then until the next update."""
     wakeups = Wakeups()
     wakeups.update([read(group)])
+    wakeups.settle(5.0)
     process = subprocess.Popen(
         group.command([sys.executable, "-c", EATER]), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -99,6 +103,7 @@ def test_death_in_a_group_wakes(group: MemoryGroup):
     seen = set()
     try:
         wakeups.update([read(group)])
+        wakeups.settle(5.0)
         process.stdin.write(b"200\n")
         process.stdin.flush()
         end = time.monotonic() + 10.0
@@ -121,10 +126,12 @@ def test_group_that_is_removed_wakes_nobody(group: MemoryGroup):
     """The kernel signals its descriptors once more; that is no news of memory."""
     wakeups = Wakeups()
     wakeups.update([read(group)])
+    wakeups.settle(5.0)
     group.close()
 
     found = woken(wakeups, 0.3)
     wakeups.update([])
+    wakeups.settle(5.0)
     after = woken(wakeups, 0.1)
     wakeups.close()
 
@@ -138,13 +145,16 @@ def test_changed_limit_moves_the_thresholds(group: MemoryGroup):
     wakeups = Wakeups()
     now = read(group)
     wakeups.update([now])
+    wakeups.settle(5.0)
     open_now = len(os.listdir("/proc/self/fd"))
 
     for factor in range(2, 12):
         wakeups.update([replace(now, limit_bytes=factor << 27)])
+        wakeups.settle(5.0)
 
     assert open_now == len(os.listdir("/proc/self/fd"))
     wakeups.update([])
+    wakeups.settle(5.0)
     assert open_now > len(os.listdir("/proc/self/fd"))
     wakeups.close()
 
@@ -181,7 +191,9 @@ def test_group_that_cannot_be_armed_is_said_once(tmp_path, version: int):
     ]
 
     wakeups.update(found[:1])
+    wakeups.settle(5.0)
     wakeups.update(found[1:])
+    wakeups.settle(5.0)
 
     assert 1 == sum(fault.source == "wakeups.groups" for fault in wakeups.faults)
     wakeups.close()
@@ -193,9 +205,42 @@ def test_group_that_vanished_is_no_fault(tmp_path):
     gone = CgroupMemory(str(tmp_path / "g"), 1, 1, 0, 0, 1 << 30, None, None, None, None, None)
 
     wakeups.update([gone])
+    wakeups.settle(5.0)
 
     assert [] == [fault for fault in wakeups.faults if fault.source == "wakeups.groups"]
     wakeups.close()
+
+
+def test_no_look_waits_for_the_kernel_to_arm_a_group(tmp_path):
+    """Each call takes it tens of milliseconds, and longer without a processor: here for ever."""
+    os.mkfifo(tmp_path / "memory.usage_in_bytes")  # opening it waits for somebody to write
+    (tmp_path / "cgroup.event_control").touch()
+    wakeups = Wakeups()
+    returned = threading.Event()
+    in_time: list[bool] = []
+
+    def release() -> None:
+        in_time.append(returned.wait(5.0))
+        end = time.monotonic() + 5.0
+        while not done.is_set() and time.monotonic() < end:
+            with suppress(OSError):
+                os.close(os.open(tmp_path / "memory.usage_in_bytes", os.O_WRONLY | os.O_NONBLOCK))
+            time.sleep(0.01)
+
+    done = threading.Event()
+    releaser = threading.Thread(target=release)
+    releaser.start()
+    group = CgroupMemory(str(tmp_path), 1, 1, 0, 0, 1 << 30, None, None, None, None, None)
+
+    wakeups.update([group])
+    returned.set()
+    wakeups.update([])
+
+    wakeups.settle(5.0)
+    done.set()
+    releaser.join()
+    wakeups.close()
+    assert [True] == in_time
 
 
 def test_foreign_descriptor_is_nothing():

@@ -8,13 +8,16 @@ and Documentation/admin-guide/cgroup-v1/memory.rst.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from watchdog_app.core.records import CgroupMemory
 from watchdog_app.errors import Gone, SensorError
 from watchdog_app.sensors.cgroup_paths import GroupLocator
 from watchdog_app.sensors.files import KeptFile, read_bytes
+from watchdog_app.sensors.limit_changes import LimitChanges
+from watchdog_app.sensors.procfs import whole
 
 # v1 has no word for "no limit": PAGE_COUNTER_MAX, the largest signed number cut to a whole page
 # (4, 16 or 64 KiB). Older kernels (before 3.19) had the largest signed number itself.
@@ -39,17 +42,13 @@ class Limits:
 
 def parse_limit(data: bytes) -> int | None:
     """Bytes of a limit file; None for `max`, v1's huge number and what is no number."""
-    word = data.strip()
-    if not word.isdigit():
-        return None
-    value = int(word)
-    return None if value >= _NO_LIMIT_V1 else value
+    value = whole(data.strip())
+    return None if value is None or value >= _NO_LIMIT_V1 else value
 
 
 def parse_count(data: bytes) -> int | None:
     """A file that holds one number; None: it does not."""
-    word = data.strip()
-    return int(word) if word.isdigit() else None
+    return whole(data.strip())
 
 
 def parse_flat(data: bytes, *labels: bytes) -> list[int | None]:
@@ -63,14 +62,14 @@ def parse_flat(data: bytes, *labels: bytes) -> list[int | None]:
             continue
         start = at + len(label) + 2
         end = lines.find(b"\n", start)
-        word = lines[start : end if end >= 0 else None].strip()
-        found.append(int(word) if word.isdigit() else None)
+        found.append(whole(lines[start : end if end >= 0 else None].strip()))
     return found
 
 
 class _Group(ABC):
     """One group that we read; its files stay open while it has a limit."""
 
+    limit_names: tuple[str, ...]
     _usage_name: str
     _events_name: str
 
@@ -109,6 +108,7 @@ class _Group(ABC):
 
 
 class _GroupV2(_Group):
+    limit_names = ("memory.max", "memory.high", "memory.swap.max")
     _usage_name = "memory.current"
     _events_name = "memory.events"
 
@@ -117,9 +117,7 @@ class _GroupV2(_Group):
         self._swap: KeptFile | None = KeptFile(f"{path}/memory.swap.current")
 
     def read_limits(self) -> Limits:
-        return Limits(
-            self._limit("memory.max"), self._limit("memory.high"), self._limit("memory.swap.max")
-        )
+        return Limits(*map(self._limit, self.limit_names))
 
     def read(self) -> CgroupMemory:
         usage = parse_count(self._usage.read(64))
@@ -155,12 +153,12 @@ class _GroupV2(_Group):
 
 
 class _GroupV1(_Group):
+    limit_names = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
     _usage_name = "memory.usage_in_bytes"
     _events_name = "memory.oom_control"
 
     def read_limits(self) -> Limits:
-        memory = self._limit("memory.limit_in_bytes")
-        both = self._limit("memory.memsw.limit_in_bytes")
+        memory, both = map(self._limit, self.limit_names)
         swap = max(0, both - memory) if both is not None and memory is not None else None
         return Limits(memory, None, swap)
 
@@ -195,6 +193,7 @@ class GroupReader:
         self._locator = locator
         self._groups: dict[str, _Group] = {}
         self._wanted: frozenset[str] = frozenset()
+        self._changes = LimitChanges()
 
     def read(self, folders: Iterable[str], now_mono_s: float) -> tuple[CgroupMemory, ...]:
         """
@@ -223,6 +222,33 @@ class GroupReader:
                 self._groups[path].limits = Limits()
         return tuple(found)
 
+    def glance(self, paths: Collection[str]) -> tuple[CgroupMemory, ...]:
+        """These groups now, with the limits of the last `read`; one that has ended is left out."""
+        found = []
+        for path in paths:
+            group = self._groups.get(path)
+            if group is not None:
+                with suppress(SensorError):
+                    found.append(group.read())
+        return tuple(found)
+
+    def limits_changed(self, now_mono_s: float) -> bool:
+        """
+        Whether a limit of any group that is followed has been set since the last `read`.
+
+        Also of one that had none. True once; the next `read` reads them all.
+        """
+        changed = self._changes.any()
+        if not changed and not self._changes.complete:
+            changed = any(
+                now_mono_s >= group.limits_due_mono_s and group.limits != group.read_limits()
+                for group in self._groups.values()
+            )
+        if changed:
+            for group in self._groups.values():
+                group.limits_due_mono_s = 0.0
+        return changed
+
     def _follow(self, wanted: frozenset[str]) -> None:
         chains = {step for leaf in wanted for step in self._locator.ancestors(leaf)}
         for path in self._groups.keys() - {path for path, _ in chains}:
@@ -232,6 +258,9 @@ class GroupReader:
                 self._groups[path] = _GroupV2(path) if version == 2 else _GroupV1(path)
         self._groups = dict(sorted(self._groups.items()))
         self._wanted = wanted
+        self._changes.follow(
+            [f"{path}/{name}" for path, group in self._groups.items() for name in group.limit_names]
+        )
 
     def close(self) -> None:
         """Give the descriptors back."""
@@ -239,3 +268,4 @@ class GroupReader:
             group.close()
         self._groups.clear()
         self._wanted = frozenset()
+        self._changes.close()

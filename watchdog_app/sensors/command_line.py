@@ -27,6 +27,8 @@ _WITH_VALUE = "WX"
 _INTERPRETER = re.compile(r"\.?(python|pypy|graalpy)", re.IGNORECASE)
 
 _OWN_PACKAGE = "watchdog_app"
+# Of it, what is run by its path: a keeper of an airbag takes no time to look for packages.
+_OWN_SCRIPTS = tuple(f"{_OWN_PACKAGE}/{each}" for each in ("__main__.py", "airbag/keep.py"))
 _CONNECTION = re.compile(r"--?f|--(?:[A-Za-z]+\.)?connection[-_]file")
 _KERNEL_FILE = re.compile(r"kernel-.+\.json")
 
@@ -107,6 +109,11 @@ def kernel_id(connection_file: str) -> str | None:
     return name[7:-5] if _KERNEL_FILE.fullmatch(name) else None
 
 
+def is_spyder_kernel(argv: Sequence[str]) -> bool:
+    """Whether a command line starts the kernel behind one of Spyder's consoles."""
+    return _target(argv).what.startswith("spyder_kernels")
+
+
 def notebook_arguments(argv: Sequence[str]) -> tuple[str, ...]:
     """Notebooks that a command line names: `papermill in.ipynb out.ipynb` runs the first."""
     found = tuple(part for part in argv if part.endswith(".ipynb") and not part.startswith("-"))
@@ -159,7 +166,7 @@ def _own(target: _Target, base: str) -> Program | None:
             command in OWN_COMMANDS or (command is None and folder in ("bin", "Scripts"))
         ):
             return Program(TaskKind.SCRIPT, "watchdog", script=target.what, own=True)
-        if base == _OWN_PACKAGE or target.what.endswith(f"{_OWN_PACKAGE}/__main__.py"):
+        if base == _OWN_PACKAGE or target.what.endswith(_OWN_SCRIPTS):
             return Program(TaskKind.SCRIPT, "watchdog", script=target.what, own=True)
     return None
 

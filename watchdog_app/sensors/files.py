@@ -59,6 +59,26 @@ def read_bytes(path: str, limit: int = 1 << 16) -> bytes:
         raise translate(error, path) from error
 
 
+def read_record(path: str, limit: int = 4096) -> bytes:
+    """
+    Content of a file that the kernel writes in one piece, at most `limit` bytes of it.
+
+    Such are the single records of /proc/PID (status, limits, cgroup): nobody needs to ask whether
+    there is more, which costs as much as the reading.
+
+    Raises:
+        Gone, Denied, Unsupported: as `translate` tells them apart.
+    """
+    try:
+        fd = os.open(path, _FLAGS)
+        try:
+            return os.read(fd, limit)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise translate(error, path) from error
+
+
 def read_regular(path: str, limit: int = 1 << 16) -> bytes:
     """
     Content of a file whose path another process named: never a device, never a pipe.

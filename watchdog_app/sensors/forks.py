@@ -1,8 +1,10 @@
 """
-What forked workers still share with their parent: measured now and then, within a budget.
+What forked workers still share with their family: measured now and then, within a budget.
 
 After a fork both processes count every page as resident, though there is one
-of each until somebody writes. Only a walk of the page tables tells how many
+of each until somebody writes. Then there are two, and neither process has
+become larger: an interpreter that counts references does that to all of its
+objects, without any allocation. Only a walk of the page tables tells how many
 are left (/proc/PID/smaps_rollup): about 6 us for each MB of 4 KiB pages, and
 it takes the lock of the process's memory map.
 """
@@ -10,7 +12,7 @@ it takes the lock of the process's memory map.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -22,15 +24,22 @@ from watchdog_app.sensors.files import read_bytes
 _TICK_BUDGET_S = 0.003  # begun within a tick; the last one may take longer
 _EVERY_S = 30.0
 _COST_FACTOR = 1000.0  # a walk of 50 ms is repeated after 50 s: a thousandth of a core
-_REST_S = 0.5  # ticks that follow faster are those near a ceiling: no time for this then
+_REST_S = 0.5  # ticks that follow faster are those near a ceiling, where each copy counts
+_EVERY_NEAR_S = 1.0
+_COST_FACTOR_NEAR = 100.0  # for all of a family together: a hundredth of a core
 
 
-class _Fork:
-    __slots__ = ("due_mono_s", "shared_bytes")
+class _Walk:
+    """What the last walk of one process has shown."""
+
+    __slots__ = ("due_mono_s", "near_mono_s", "shared_bytes", "surplus_bytes")
 
     def __init__(self, now_mono_s: float) -> None:
-        self.shared_bytes: int | None = None  # None: not measured yet
+        self.shared_bytes: int | None = None  # with anybody; None: not measured yet
+        # What it counts beyond its part of the shared pages; None: the kernel does not say.
+        self.surplus_bytes: int | None = None
         self.due_mono_s = now_mono_s + 1.0  # many live shorter than that
+        self.near_mono_s = self.due_mono_s  # the same near a ceiling
 
 
 class Forks:
@@ -52,57 +61,99 @@ class Forks:
         self._proc = proc
         self._program_of = program_of
         self._clock = clock
-        self._forks: dict[ProcessKey, _Fork] = {}
+        self._walks: dict[ProcessKey, _Walk] = {}  # of forks and of whom they stem from
         self._last_mono_s: float | None = None
 
     def complete(
         self, samples: Sequence[ProcessSample], now_mono_s: float
     ) -> tuple[ProcessSample, ...]:
-        """The samples, those of forks with what they share with their parent."""
+        """The samples, those of forks with what they share with their family."""
+        parents = self._parents(samples)
+        at_rest = self._last_mono_s is None or now_mono_s - self._last_mono_s >= _REST_S
+        self._last_mono_s = now_mono_s
+        if not parents:
+            self._walks.clear()
+            return tuple(samples)
+        families: dict[ProcessKey, list[ProcessSample]] = {}
+        for sample in samples:
+            if sample.key in parents:
+                head = _head(sample, parents)
+                families.setdefault(head.key, [head]).append(sample)
+        known = {member.key for family in families.values() for member in family}
+        for key in self._walks.keys() - known:
+            del self._walks[key]
+        deadline_s = self._clock() + _TICK_BUDGET_S
+        cow: dict[ProcessKey, int] = {}
+        for family in families.values():
+            for member in family:
+                walk = self._walks.setdefault(member.key, _Walk(now_mono_s))
+                due_s = walk.due_mono_s if at_rest else walk.near_mono_s
+                if now_mono_s >= due_s and self._clock() < deadline_s:
+                    self._measure(member, walk, now_mono_s, len(family))
+            cow.update(self._shares(family, parents))
+        return tuple(
+            replace(sample, cow_bytes=min(_private(sample), cow[sample.key]))
+            if sample.key in cow
+            else sample
+            for sample in samples
+        )
+
+    def _parents(self, samples: Sequence[ProcessSample]) -> dict[ProcessKey, ProcessSample]:
+        """Whom each fork was forked from."""
         by_pid = {sample.key.pid: sample for sample in samples}
-        forked = {}
+        parents = {}
         for sample in samples:
             parent = by_pid.get(sample.ppid)
             if parent is not None and parent is not sample:
                 program = self._program_of(sample.key.pid)
                 if program is not None and program == self._program_of(sample.ppid):
-                    forked[sample.key] = parent
-        if not forked:
-            self._forks.clear()
-            self._last_mono_s = now_mono_s
-            return tuple(samples)
-        for key in self._forks.keys() - forked.keys():
-            del self._forks[key]
-        at_rest = self._last_mono_s is None or now_mono_s - self._last_mono_s >= _REST_S
-        self._last_mono_s = now_mono_s
-        deadline_s = self._clock() + (_TICK_BUDGET_S if at_rest else 0.0)
-        completed = []
-        for sample in samples:
-            parent = forked.get(sample.key)
-            if parent is None:
-                completed.append(sample)
-                continue
-            fork = self._forks.setdefault(sample.key, _Fork(now_mono_s))
-            if now_mono_s >= fork.due_mono_s and self._clock() < deadline_s:
-                self._measure(sample, fork, now_mono_s)
-            private = _private(sample)
-            # A newborn shares all that its parent has; it can never share more than it has.
-            shared = _private(parent) if fork.shared_bytes is None else fork.shared_bytes
-            completed.append(replace(sample, cow_bytes=min(private, shared)))
-        return tuple(completed)
+                    parents[sample.key] = parent
+        return parents
 
-    def _measure(self, sample: ProcessSample, fork: _Fork, now_mono_s: float) -> None:
+    def _shares(
+        self, family: Sequence[ProcessSample], parents: Mapping[ProcessKey, ProcessSample]
+    ) -> Iterator[tuple[ProcessKey, int]]:
+        """What is to be taken off each fork's size, so that the sum counts every page once."""
+        walks = [self._walks[member.key] for member in family]
+        surplus = [walk.surplus_bytes for walk in walks]
+        whole = sum(part for part in surplus if part is not None)
+        of_forks = sum(part for part in surplus[1:] if part is not None)
+        for member, walk in zip(family[1:], walks[1:], strict=True):
+            if walk.shared_bytes is None:
+                # A newborn shares all that its parent has; it can never share more than it has.
+                yield member.key, _private(parents[member.key])
+            elif None in surplus:
+                yield member.key, walk.shared_bytes
+            else:
+                # Not what it shares: siblings can share what their parent has written to since.
+                part = walk.surplus_bytes or 0
+                yield member.key, whole * part // of_forks if of_forks else 0
+
+    def _measure(
+        self, sample: ProcessSample, walk: _Walk, now_mono_s: float, relatives: int
+    ) -> None:
         begun_s = self._clock()
-        own = None
+        data = b""
         with suppress(SensorError):
-            own = procfs.parse_private(
-                read_bytes(f"{self._proc}/{sample.key.pid}/smaps_rollup", 4096)
-            )
+            data = read_bytes(f"{self._proc}/{sample.key.pid}/smaps_rollup", 4096)
+        own, part = procfs.parse_private(data), procfs.parse_pss_anon(data)
         if own is not None:
             # What is neither its own nor of a file is shared with whom it was forked from.
-            fork.shared_bytes = max(0, _private(sample) - own)
+            walk.shared_bytes = max(0, _private(sample) - own)
+            walk.surplus_bytes = None if part is None else max(0, _private(sample) - part)
         cost_s = self._clock() - begun_s
-        fork.due_mono_s = now_mono_s + max(_EVERY_S, _COST_FACTOR * cost_s)
+        walk.due_mono_s = now_mono_s + max(_EVERY_S, _COST_FACTOR * cost_s)
+        near_s = max(_EVERY_NEAR_S, _COST_FACTOR_NEAR * cost_s * relatives)
+        walk.near_mono_s = min(walk.due_mono_s, now_mono_s + near_s)
+
+
+def _head(sample: ProcessSample, parents: Mapping[ProcessKey, ProcessSample]) -> ProcessSample:
+    """Whom a fork stems from, through forks of forks."""
+    seen = {sample.key}
+    while (parent := parents.get(sample.key)) is not None and parent.key not in seen:
+        sample = parent
+        seen.add(sample.key)
+    return sample
 
 
 def _private(sample: ProcessSample) -> int:

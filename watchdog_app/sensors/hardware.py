@@ -24,9 +24,12 @@ from watchdog_app.core.hardware import (
     Throttling,
 )
 from watchdog_app.core.records import Fault
-from watchdog_app.sensors.batteries import BatteryReader
-from watchdog_app.sensors.power import PowerReader
-from watchdog_app.sensors.thermal import HeatReader
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from watchdog_app.sensors.batteries import BatteryReader
+    from watchdog_app.sensors.power import PowerReader
+    from watchdog_app.sensors.thermal import HeatReader
 
 _EVERY_S = 2.0
 _LOOK_EVERY_S = 60.0  # for sensors where there were none
@@ -57,7 +60,7 @@ class GpuLookFace(Protocol):
 
 
 class GpuFace(Protocol):
-    """Where the cards are read: `sensors.gpu.watch.GpuWatch`."""
+    """Where the cards are read: `sensors.gpu.awaited.AwaitedCards`."""
 
     def read(self, now_mono_s: float, busy: bool = False) -> GpuLookFace:
         """The cards as last heard, each second while `busy`; never waits for a driver."""
@@ -104,12 +107,23 @@ class SysReader:
 
     def __init__(self, sys_root: str = "/sys") -> None:
         self._root = sys_root
-        self._heat = HeatReader(sys_root)
-        self._batteries = BatteryReader(sys_root)
-        self._power = PowerReader(sys_root)
+        self._readers: tuple[HeatReader, BatteryReader, PowerReader] | None = None
 
     def present(self) -> bool:
-        """Whether one of the trees has anything in it."""
+        """Whether one of the trees has anything in it; what reads them is loaded then."""
+        if self._readers is None and self._any():
+            self._load()
+        return self._readers is not None
+
+    def _load(self) -> None:
+        # 0.3 MB that a machine without such sensors does without: most virtual ones.
+        from watchdog_app.sensors.batteries import BatteryReader
+        from watchdog_app.sensors.power import PowerReader
+        from watchdog_app.sensors.thermal import HeatReader
+
+        self._readers = (HeatReader(self._root), BatteryReader(self._root), PowerReader(self._root))
+
+    def _any(self) -> bool:
         for tree in self._TREES:
             try:
                 with os.scandir(f"{self._root}/{tree}") as entries:
@@ -121,14 +135,19 @@ class SysReader:
 
     def read(self, now_mono_s: float) -> HeatAndPower:
         """What can be read now; what cannot is left out."""
-        temperatures, fans, throttling = self._heat.read(now_mono_s)
-        batteries, on_mains = self._batteries.read(now_mono_s)
-        power = self._power.read(now_mono_s)
-        return HeatAndPower(temperatures, fans, throttling, batteries, on_mains, power)
+        if self._readers is None:
+            return _BLANK
+        heat, battery, power = self._readers
+        temperatures, fans, throttling = heat.read(now_mono_s)
+        batteries, on_mains = battery.read(now_mono_s)
+        return HeatAndPower(
+            temperatures, fans, throttling, batteries, on_mains, power.read(now_mono_s)
+        )
 
     def close(self) -> None:
         """Give the descriptors back."""
-        self._heat.close()
+        if self._readers is not None:
+            self._readers[0].close()
 
 
 class HardwareWatch:

@@ -12,6 +12,7 @@ import os
 from watchdog_app.core.records import Fault, HostMemory, Pressure
 from watchdog_app.errors import Denied, SensorError, Unsupported
 from watchdog_app.sensors.files import KeptFile, read_bytes
+from watchdog_app.sensors.procfs import whole
 
 _PRESSURE = "host.pressure"
 _SHM = "host.shm"
@@ -24,10 +25,17 @@ def parse_meminfo(data: bytes) -> dict[bytes, int]:
     for line in data.splitlines():
         label, colon, rest = line.partition(b":")
         words = rest.split()
-        if colon and words and words[0].isdigit():
+        value = whole(words[0]) if colon and words else None
+        if value is not None:
             # HugePages_* are counts and not kB; nobody asks for them here.
-            values[label] = int(words[0]) * 1024
+            values[label] = value * 1024
     return values
+
+
+def _kib(meminfo: bytes, label: bytes) -> int:
+    """Bytes of one line of /proc/meminfo. Raises ValueError: it is not there."""
+    at = meminfo.index(label) + len(label)
+    return int(meminfo[at : meminfo.index(b"k", at)]) * 1024
 
 
 def parse_swap_traffic(vmstat: bytes) -> tuple[int, int] | None:
@@ -73,8 +81,9 @@ def parse_arc(arcstats: bytes) -> int | None:
     values = {}
     for line in arcstats.splitlines():
         words = line.split()
-        if len(words) == 3 and words[2].isdigit():
-            values[words[0]] = int(words[2])
+        value = whole(words[2]) if len(words) == 3 else None
+        if value is not None:
+            values[words[0]] = value
     if b"size" not in values or b"c_min" not in values:
         return None
     return max(0, values[b"size"] - values[b"c_min"])
@@ -90,6 +99,8 @@ class HostReader:
         self._arc: str | None = f"{proc}/spl/kstat/zfs/arcstats"
         self._shm = shm
         self._traffic: tuple[int, int] | None = None
+        self._total = 0
+        self._has_swap = True
         self.faults: dict[str, Fault] = {}
 
     def read(self) -> HostMemory:
@@ -109,6 +120,7 @@ class HostReader:
         swap_total = values.get(b"SwapTotal", 0)
         shm_used, shm_limit = self._read_shm()
         traffic = self._read_traffic(has_swap=swap_total > 0)
+        self._total, self._has_swap = total, swap_total > 0
         return HostMemory(
             total_bytes=total,
             available_bytes=min(total, available + self._read_arc()),
@@ -120,6 +132,28 @@ class HostReader:
             shm_limit_bytes=shm_limit,
             pressure=self._read_pressure(),
         )
+
+    def glance(self, *, shm: bool) -> tuple[int, int, int | None]:
+        """
+        Bytes available, free in swap, and used of shared memory, as `read` counts them.
+
+        Args:
+            shm: whether the last is asked for.
+
+        Raises:
+            SensorError, ValueError: the level cannot be read so.
+        """
+        data = self._meminfo.read(1536)
+        at = data.index(b"MemAvailable:") + 13
+        available = int(data[at : data.index(b"k", at)]) * 1024
+        swap_free = _kib(data, b"SwapFree:") if self._has_swap else 0
+        shm_used = None
+        if shm:
+            found = os.statvfs(self._shm)
+            shm_used = (found.f_blocks - found.f_bfree) * found.f_frsize
+        if self._arc is not None:
+            available += self._read_arc()
+        return min(self._total, available), swap_free, shm_used
 
     def _read_traffic(self, *, has_swap: bool) -> tuple[int, int] | None:
         # Without swap the counters stand still, and vmstat is 4 KB that the kernel adds up

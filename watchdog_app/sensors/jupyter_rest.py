@@ -10,7 +10,6 @@ Sources: jupyter_server, `serverapp.py` (server_info), `services/sessions`.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import socket
@@ -19,8 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from watchdog_app.errors import Denied, Unsupported
+from watchdog_app.sensors import listeners
 from watchdog_app.sensors.files import read_regular
-from watchdog_app.sensors.notebooks import Session, session_of
+from watchdog_app.sensors.notebooks import Session, read_json, session_of, text_of
 
 _ANSWER_LIMIT = 4 << 20
 # VS Code, connected to a Jupyter server, names its sessions after the notebook and a number.
@@ -43,10 +43,7 @@ class ServerInfo:
 
 def parse_server_info(data: bytes) -> ServerInfo | None:
     """A jpserver-PID.json or nbserver-PID.json; None: not such a file."""
-    try:
-        content = json.loads(data)
-    except ValueError:
-        return None
+    content = read_json(data)
     if not isinstance(content, dict) or not isinstance(content.get("url"), str):
         return None
 
@@ -71,10 +68,7 @@ def parse_sessions(data: bytes, root_dir: str) -> dict[str, tuple[Session, ...]]
         data: the body.
         root_dir: folder that the paths are relative to; '' when it is not known.
     """
-    try:
-        content = json.loads(data)
-    except ValueError:
-        return {}
+    content = read_json(data)
     found: dict[str, tuple[Session, ...]] = {}
     for entry in content if isinstance(content, list) else []:
         session = _session(entry, root_dir) if isinstance(entry, dict) else None
@@ -85,17 +79,16 @@ def parse_sessions(data: bytes, root_dir: str) -> dict[str, tuple[Session, ...]]
 
 
 def _session(entry: dict[str, Any], root_dir: str) -> tuple[str, Session] | None:
-    kernel, path = entry.get("kernel"), entry.get("path")
-    if not isinstance(path, str) and isinstance(entry.get("notebook"), dict):
-        path = entry["notebook"].get("path")
+    kernel, path = entry.get("kernel"), text_of(entry.get("path"))
+    if path is None and isinstance(entry.get("notebook"), dict):
+        path = text_of(entry["notebook"].get("path"))
     if not isinstance(kernel, dict) or not isinstance(kernel.get("id"), str):
         return None
-    if not isinstance(path, str) or not path:
+    if path is None:
         return None
     kind = entry.get("type") if isinstance(entry.get("type"), str) else None
     if kind == "console":
-        name = entry.get("name")
-        return kernel["id"], session_of(name if isinstance(name, str) and name else path, kind)
+        return kernel["id"], session_of(text_of(entry.get("name")) or path, kind)
     path = _VSCODE_SUFFIX.sub("", _DRIVE.sub("", path))
     return kernel["id"], session_of(os.path.join(root_dir, path), kind)
 
@@ -115,10 +108,11 @@ def ask(info_path: str, timeout_s: float) -> dict[str, tuple[Session, ...]]:
     info = parse_server_info(read_regular(info_path))
     if info is None:
         raise Unsupported(f"{info_path} is no description of a Jupyter server")
-    if not info.token.isprintable():
+    if not (info.token.isascii() and info.token.isprintable()):
         raise Unsupported(f"{info_path} holds a token that fits into no header")
     try:
-        answer = _get(info, timeout_s)
+        # Root may read the token anyway; whoever has the port of a server that has ended may not.
+        answer = _get(info, timeout_s, frozenset((os.stat(info_path).st_uid, 0)))
     except (OSError, ValueError) as error:
         raise Unsupported(f"the Jupyter server of {info_path} does not answer: {error}") from error
     head, _, body = answer.partition(b"\r\n\r\n")
@@ -132,8 +126,8 @@ def ask(info_path: str, timeout_s: float) -> dict[str, tuple[Session, ...]]:
     return parse_sessions(body, info.root_dir)
 
 
-def _get(info: ServerInfo, timeout_s: float) -> bytes:
-    """The whole answer to GET /api/sessions."""
+def _get(info: ServerInfo, timeout_s: float, uids: frozenset[int]) -> bytes:
+    """The whole answer to GET /api/sessions, of a server of these users alone."""
     from urllib.parse import unquote, urlsplit
 
     deadline = time.monotonic() + timeout_s
@@ -144,6 +138,8 @@ def _get(info: ServerInfo, timeout_s: float) -> bytes:
         info.sock or _socket_path(unquote(url.netloc), url.scheme), info, timeout_s
     )
     try:
+        if listeners.is_of(connection, uids) is False:
+            raise OSError("another user has its port by now")
         if secure:
             connection = _encrypted(connection)
         connection.sendall(
@@ -188,11 +184,33 @@ def _connect(path: str, info: ServerInfo, timeout_s: float) -> socket.socket:
         return connection
     url = urlsplit(info.url)
     host, port = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
+    addresses = [host]
     if host not in ("::1", "localhost") and not host.startswith("127."):
         # One that listens on all addresses names its host; one that listens on a single address
         # is asked there, if the address is this machine's: the token goes nowhere else.
-        host = host if _is_local(host) else "127.0.0.1"
-    return socket.create_connection((host, port), timeout=timeout_s)
+        addresses = [host] if _is_local(host) else ["127.0.0.1", *_own_addresses(host)]
+    for number, address in enumerate(addresses, start=1):
+        try:
+            return socket.create_connection((address, port), timeout=timeout_s)
+        except ConnectionRefusedError:
+            if number == len(addresses):
+                raise
+    raise AssertionError("unreachable")  # there is always an address
+
+
+def _own_addresses(host: str) -> list[str]:
+    """Addresses of this machine under its own name (`--ip=$(hostname)`); no other is looked up."""
+    if not host or host.lower() != socket.gethostname().lower():
+        return []
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return [
+        address
+        for address in dict.fromkeys(str(each[4][0]) for each in found)
+        if address != "127.0.0.1" and _is_local(address)
+    ]
 
 
 def _is_local(address: str) -> bool:

@@ -2,25 +2,36 @@
 The Jupyter servers behind the watched kernels, asked in a thread of their own.
 
 The loop never waits for a server: it hands out questions and picks up answers
-at a later tick. A server is asked every 10 s at most, and more seldom while it
-does not answer.
+at a later tick. A server is asked every 3 s at most, more seldom while it does
+not answer or takes its time, and at once when a notebook is gone from where it
+was: a rename is seen at the next look.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
 from watchdog_app.errors import SensorError
-from watchdog_app.sensors.jupyter_rest import ask
 from watchdog_app.sensors.kernels import Witnesses
+from watchdog_app.sensors.notebook_files import NotebookFiles
 from watchdog_app.sensors.notebooks import Session
 
-_EVERY_S = 10.0
+_EVERY_S = 3.0
+_COST_FACTOR = 300.0  # an answer that took 20 ms is asked for again after 6 s
+_SLOW_EVERY_S = 30.0  # at most, however long an answer takes
+_SILENT_S = 10.0  # ... and twice as long after each further silence
 _SILENT_EVERY_S = 300.0  # at most, once a server does not answer
 _TIMEOUT_S = 2.0
+_AGAIN_S = 60.0  # until the description of a process that had none is looked for again
+_FILES_EVERY_S = 1.0
+# A rename is two requests of the browser's: the file, then the session.
+_HURRY_S = 5.0
+_HURRIED_EVERY_S = 0.5
 # The usual 8 MB would all be resident in a daemon that locks its memory.
 _STACK_BYTES = 512 * 1024
 
@@ -40,6 +51,20 @@ class _Server:
         self.sessions: _ByKernel = {}
 
 
+class _Answer(NamedTuple):
+    """What a server said; None: nothing, or nothing to us."""
+
+    pid: int
+    sessions: _ByKernel | None
+    took_s: float
+
+
+class _Moved(NamedTuple):
+    """Notebooks that are gone from where they were, and where they are now."""
+
+    paths: dict[str, str | None]
+
+
 class JupyterServers:
     """Who serves which kernel, as the servers themselves said last."""
 
@@ -54,9 +79,18 @@ class JupyterServers:
         self._dirs = tuple(usual_runtime_dirs() if runtime_dirs is None else runtime_dirs)
         self._servers: dict[int, _Server] = {}  # by pid
         self._missing: dict[tuple[int, str | None], float] = {}  # when to look for a file again
-        self._questions: SimpleQueue[tuple[int, str] | None] = SimpleQueue()
-        self._answers: SimpleQueue[tuple[int, _ByKernel | None]] = SimpleQueue()
+        self._questions: SimpleQueue[tuple[int, str] | frozenset[str] | None] = SimpleQueue()
+        self._answers: SimpleQueue[_Answer | _Moved] = SimpleQueue()
+        self._files = NotebookFiles()  # the thread's alone
+        self._files_due_mono_s: float | None = 0.0  # None: they are being looked at
+        self._hurry_until_mono_s = float("-inf")
         self._thread: threading.Thread | None = None
+        self.moved: Mapping[str, str] = {}  # notebooks by where they were at the look before
+
+    @property
+    def known(self) -> bool:
+        """A server of one of the kernels is known."""
+        return bool(self._servers)
 
     def of(self, kernel_id: str | None) -> Sequence[Session]:
         """Documents of a kernel, as its server said last; empty: nothing is known."""
@@ -65,9 +99,16 @@ class JupyterServers:
                 return server.sessions[kernel_id]
         return ()
 
-    def look(self, kernels: Iterable[Witnesses], now_mono_s: float) -> bool:
+    def look(
+        self, kernels: Iterable[Witnesses], now_mono_s: float, notebooks: Collection[str] = ()
+    ) -> bool:
         """
         Pick up what came in, ask what is due; whether a name may have changed. Never waits.
+
+        Args:
+            kernels: all there are.
+            now_mono_s: of this look.
+            notebooks: paths of those that kernels are shown by now.
         """
         changed = self._collect(now_mono_s)
         wanted = set()
@@ -80,27 +121,55 @@ class JupyterServers:
             del self._servers[pid]  # its kernels are gone
         for pid, server in self._servers.items():
             if not server.asked and now_mono_s >= server.due_mono_s:
-                self._ask(pid, server)
+                server.asked = True
+                self._ask((pid, server.path))
+        due_mono_s = self._files_due_mono_s
+        due = due_mono_s is not None and now_mono_s >= due_mono_s
+        if due and notebooks and self._servers:
+            self._files_due_mono_s = None
+            self._ask(frozenset(notebooks))
         return changed
 
     def _collect(self, now_mono_s: float) -> bool:
         changed = False
+        self.moved = {}
         while True:
             try:
-                pid, sessions = self._answers.get_nowait()
+                answer = self._answers.get_nowait()
             except Empty:
                 return changed
-            server = self._servers.get(pid)
+            if isinstance(answer, _Moved):
+                self._files_due_mono_s = now_mono_s + _FILES_EVERY_S
+                if answer.paths:
+                    self._hurry(now_mono_s)
+                found = {before: now for before, now in answer.paths.items() if now is not None}
+                self.moved = {**self.moved, **found}
+                changed = changed or bool(found)
+                continue
+            server = self._servers.get(answer.pid)
             if server is None:
                 continue
             server.asked = False
             # After a refusal or a silence: 20 s, 40 s, ... What was known stays.
-            server.silences = 0 if sessions is not None else server.silences + 1
-            pause_s = min(_EVERY_S * 2 ** min(server.silences, 8), _SILENT_EVERY_S)
-            server.due_mono_s = now_mono_s + pause_s
-            if sessions is not None and sessions != server.sessions:
-                server.sessions = sessions
+            server.silences = 0 if answer.sessions is not None else server.silences + 1
+            server.due_mono_s = now_mono_s + self._pause_s(server, answer.took_s, now_mono_s)
+            if answer.sessions is not None and answer.sessions != server.sessions:
+                server.sessions = answer.sessions
                 changed = True
+
+    def _pause_s(self, server: _Server, took_s: float, now_mono_s: float) -> float:
+        if server.silences:
+            return min(_SILENT_S * (1 << min(server.silences, 8)), _SILENT_EVERY_S)
+        if now_mono_s < self._hurry_until_mono_s:
+            return _HURRIED_EVERY_S
+        return min(max(_EVERY_S, _COST_FACTOR * took_s), _SLOW_EVERY_S)
+
+    def _hurry(self, now_mono_s: float) -> None:
+        """A notebook is not where it was: its server may know more."""
+        self._hurry_until_mono_s = now_mono_s + _HURRY_S
+        for server in self._servers.values():
+            if not server.silences:
+                server.due_mono_s = now_mono_s
 
     def _find(self, pid: int, connection_file: str | None, now_mono_s: float) -> bool:
         """Whether this process has described itself as a server."""
@@ -115,11 +184,14 @@ class JupyterServers:
                     return True
         if len(self._missing) > 1000:
             self._missing.clear()  # pids of long ago
-        self._missing[(pid, connection_file)] = now_mono_s + 6 * _EVERY_S
+        self._missing[(pid, connection_file)] = now_mono_s + _AGAIN_S
         return False
 
-    def _ask(self, pid: int, server: _Server) -> None:
+    def _ask(self, question: tuple[int, str] | frozenset[str]) -> None:
         if self._thread is None:
+            from watchdog_app.sensors import jupyter_rest  # loaded with the first server
+
+            self._rest = jupyter_rest
             before = threading.stack_size(_STACK_BYTES)
             try:
                 self._thread = threading.Thread(
@@ -128,20 +200,24 @@ class JupyterServers:
                 self._thread.start()
             finally:
                 threading.stack_size(before)
-        server.asked = True
-        self._questions.put((pid, server.path))
+        self._questions.put(question)
 
     def _work(self) -> None:
         while (question := self._questions.get()) is not None:
+            if isinstance(question, frozenset):
+                # On a network's disk that does not answer it is this thread that waits.
+                self._answers.put(_Moved(self._files.follow(question)))
+                continue
             pid, path = question
             sessions = None
+            began_s = time.monotonic()
             # The file of a server that was killed stays behind, and its port is free for anyone.
             if self._is_alive(pid):
                 try:
-                    sessions = ask(path, _TIMEOUT_S)
+                    sessions = self._rest.ask(path, _TIMEOUT_S)
                 except SensorError:
                     sessions = None  # the other witnesses have to do
-            self._answers.put((pid, sessions))
+            self._answers.put(_Answer(pid, sessions, time.monotonic() - began_s))
 
     def close(self) -> None:
         """End the thread; it may take until its question has run out, and nobody waits for it."""

@@ -1,5 +1,5 @@
 """
-What the kernel log says about NVIDIA's cards: the only witness when the driver itself is gone.
+The kernel log, and what it says about NVIDIA's cards: the only witness when the driver is gone.
 
 /dev/kmsg gives one record a read and never waits when opened so. It may be read by root, or by
 anybody where kernel.dmesg_restrict is 0; elsewhere there is simply no such source. Sources:
@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -23,7 +24,7 @@ FALLEN_XID = 79
 # Such as: NVRM: Xid (PCI:0000:05:00): 79, pid=1234, name=python, GPU has fallen off the bus
 _XID = re.compile(
     r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{7,20})\): (\d{1,5})"
-    r"(?:, pid='?(<unknown>|\d+)'?)?(?:, name=[^,]*)?(?:, *(.*))?$"
+    r"(?:, pid='?(<unknown>|\d{1,10})'?)?(?:, name=[^,]*)?(?:, *(.*))?$"
 )
 _FALLEN = re.compile(
     r"NVRM:.*?\b(?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)\b"
@@ -75,28 +76,46 @@ def parse_line(message: str, mono_s: float) -> LogLine | None:
     return None
 
 
-def parse_record(record: bytes) -> LogLine | None:
-    """One record of /dev/kmsg: `priority,sequence,microseconds,flags;message` and more lines."""
+def message_of(record: bytes) -> tuple[str, float] | None:
+    """
+    Message and time in s since boot of one record of /dev/kmsg; None: not the kernel's own.
+
+    `priority,sequence,microseconds,flags;message` and more lines.
+    """
     head, semicolon, rest = record.partition(b";")
     fields = head.split(b",")
-    if not semicolon or len(fields) < 3 or b"NVRM" not in rest:
+    if not semicolon or len(fields) < 3:
         return None
     # Facility 0 is the kernel's. Root can write there too: that is no word of the driver's.
     try:
-        priority, microseconds = int(fields[0]), int(fields[2])
-    except ValueError:
+        priority, mono_s = int(fields[0]), int(fields[2]) / 1e6
+    except (ValueError, OverflowError):
         return None
     if priority >> 3:
         return None
-    message = rest.split(b"\n", 1)[0].decode("utf-8", "replace")
-    return parse_line(message, microseconds / 1e6)
+    return rest.split(b"\n", 1)[0].decode("utf-8", "replace"), mono_s
 
 
-class KernelLog:
-    """New lines of the kernel log since the last look, from the oldest that the kernel keeps."""
+def parse_record(record: bytes) -> LogLine | None:
+    """What one record of /dev/kmsg says of a card; None: nothing."""
+    if b"NVRM" not in record:
+        return None
+    found = message_of(record)
+    return None if found is None else parse_line(*found)
 
-    def __init__(self, path: str = _PATH) -> None:
+
+class Records:
+    """
+    New records of the kernel log since the last look, from the oldest that the kernel keeps.
+
+    Args:
+        path: of the device.
+        most: records a look; the rest comes with the next.
+    """
+
+    def __init__(self, path: str = _PATH, most: int = _MOST_A_LOOK) -> None:
         self._path = path
+        self._most = most
         self._fd: int | None = None
         self._tried = False
 
@@ -105,20 +124,17 @@ class KernelLog:
         """Whether this user may read it."""
         return self._fd is not None or not self._tried
 
-    def read(self) -> list[LogLine]:
-        """
-        What is new about cards; at most 500 records a look, the rest next time.
-        """
+    def read(self) -> Iterator[bytes]:
+        """What is new, one by one: a log of years is never in memory at once."""
         if not self._tried:
             self._tried = True
             try:
                 self._fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             except OSError:
                 self._fd = None  # not for this user, or not here
-        if self._fd is None:
-            return []
-        found = []
-        for _ in range(_MOST_A_LOOK):
+        for _ in range(self._most if self._fd is not None else 0):
+            if self._fd is None:
+                break
             try:
                 record = os.read(self._fd, _RECORD)
             except OSError as error:
@@ -129,16 +145,34 @@ class KernelLog:
                 break
             if not record:
                 break
-            line = parse_record(record)
-            if line is not None:
-                found.append(line)
-        return found
+            yield record
 
     def close(self) -> None:
         """Give the descriptor back; nothing is read any more."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+class KernelLog:
+    """New lines about cards since the last look; at most 500 records a look."""
+
+    def __init__(self, path: str = _PATH) -> None:
+        self._records = Records(path)
+
+    @property
+    def readable(self) -> bool:
+        """Whether this user may read it."""
+        return self._records.readable
+
+    def read(self) -> list[LogLine]:
+        """What is new about cards."""
+        found = (parse_record(record) for record in self._records.read())
+        return [line for line in found if line is not None]
+
+    def close(self) -> None:
+        """Give the descriptor back; nothing is read any more."""
+        self._records.close()
 
 
 def _plain(text: str) -> str:

@@ -11,12 +11,19 @@ from typing import Protocol
 
 from watchdog_app.core.records import ProcessInfo, TaskKind
 from watchdog_app.errors import SensorError
-from watchdog_app.sensors.command_line import Program, identify, notebook_arguments
+from watchdog_app.sensors.command_line import (
+    Program,
+    identify,
+    is_spyder_kernel,
+    notebook_arguments,
+)
 from watchdog_app.sensors.files import read_regular
 from watchdog_app.sensors.notebooks import Session, absolute, name_kernel, parse_connection_file
 
 # All that is wanted of an environment, which also holds secrets.
 ENVIRON = ("JPY_SESSION_NAME", "JPY_PARENT_PID", "WATCHDOG_RUNTIME_DIR")
+
+_ONE_OF_A_KIND = frozenset((TaskKind.KERNEL, TaskKind.CONSOLE, TaskKind.NOTEBOOK))
 
 
 class Sessions(Protocol):
@@ -34,6 +41,7 @@ class Witnesses:
     session_name: str | None
     parent_notebooks: tuple[str, ...]
     server_pids: tuple[int, ...]  # processes that may be its Jupyter server
+    console: str | None = None  # the program at whose prompt its user types
 
 
 def gather(
@@ -43,7 +51,9 @@ def gather(
     cwd: str | None,
     *,
     environ: Callable[[], Mapping[str, str]],
+    environ_of: Callable[[int], Mapping[str, str]],
     argv_of: Callable[[int], Sequence[str]],
+    cwd_of: Callable[[int], str | None],
 ) -> Witnesses | None:
     """
     The witnesses of a kernel's name; None for a process that is no kernel.
@@ -54,7 +64,9 @@ def gather(
         ppid: parent of the process.
         cwd: its working directory, where known.
         environ: reads its environment, at least `ENVIRON` of it; asked only where it matters.
+        environ_of: reads that of another process; empty when it cannot be read.
         argv_of: reads the command line of another process; empty when it cannot be read.
+        cwd_of: likewise its working directory, which its arguments are relative to.
     """
     overwritten = program.kind is TaskKind.PYTHON and len(argv) == 1
     if program.kind is not TaskKind.KERNEL and not overwritten:
@@ -68,12 +80,40 @@ def gather(
     connection_file = absolute(program.connection_file, cwd)
     session_name = _session_name(connection_file) or variables.get("JPY_SESSION_NAME")
     parent = argv_of(ppid)
+    above = identify(parent) if parent else None
     notebooks: tuple[str, ...] = ()
     # `jupyter lab train.ipynb` opens that one in a browser and serves many.
-    if parent and identify(parent).kind is not TaskKind.SERVER:
-        notebooks = notebook_arguments(parent)
+    if above is not None and above.kind is not TaskKind.SERVER:
+        folder = cwd_of(ppid)
+        notebooks = tuple(absolute(path, folder) or path for path in notebook_arguments(parent))
+    console = None
+    if is_spyder_kernel(argv):
+        console = "Spyder console"
+    elif above is not None and above.kind is TaskKind.CONSOLE:
+        console = above.name
     pids = [ppid, int(launcher)] if launcher.isascii() and launcher.isdigit() else [ppid]
-    return Witnesses(connection_file, session_name, notebooks, tuple(dict.fromkeys(pids)))
+    pids = list(dict.fromkeys(pids))
+    # What a notebook starts, it inherits the notebook's environment, and jupyter_client writes
+    # that into the new kernel's connection file as well: it names the one that started it.
+    if session_name is not None and any(
+        environ_of(pid).get("JPY_SESSION_NAME") == session_name for pid in pids
+    ):
+        session_name = None
+    return Witnesses(connection_file, session_name, notebooks, tuple(pids), console)
+
+
+def forked(
+    program: Program, argv: Sequence[str], ppid: int, argv_of: Callable[[int], Sequence[str]]
+) -> Program:
+    """
+    The program of a process that may be a fork: one without an exec bears its parent's words.
+
+    A DataLoader's worker in a notebook has the command line of the kernel, and is none.
+    """
+    alone = program.kind not in _ONE_OF_A_KIND or len(argv) < 2
+    if alone or tuple(argv) != tuple(argv_of(ppid)):
+        return program
+    return Program(TaskKind.PYTHON, f"forked worker of {program.name}")
 
 
 def named(info: ProcessInfo, witnesses: Witnesses, sessions: Sessions) -> ProcessInfo:
@@ -82,11 +122,18 @@ def named(info: ProcessInfo, witnesses: Witnesses, sessions: Sessions) -> Proces
         sessions.of(info.kernel_id),
         # A kernel that papermill starts inside a notebook inherits that notebook's
         # environment: the command line that started it knows better.
-        None if witnesses.parent_notebooks else witnesses.session_name,
+        None if witnesses.parent_notebooks or witnesses.console else witnesses.session_name,
         witnesses.parent_notebooks,
         info.cwd,
+        witnesses.console,
     )
-    return replace(info, kind=found.kind, name=found.name, notebook=found.notebook)
+    return replace(
+        info,
+        kind=found.kind,
+        name=found.name,
+        notebook=found.notebook,
+        other_notebooks=found.others,
+    )
 
 
 def _session_name(connection_file: str | None) -> str | None:

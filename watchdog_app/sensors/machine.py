@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
+from watchdog_app.core.glance import Glance, Rest
 from watchdog_app.core.records import (
     CgroupMemory,
     DiskSpace,
@@ -22,19 +23,33 @@ from watchdog_app.sensors.cgroup_paths import GroupLocator, discover
 from watchdog_app.sensors.cgroups import GroupReader
 from watchdog_app.sensors.disks import Disks
 from watchdog_app.sensors.files import read_bytes
-from watchdog_app.sensors.gpu.watch import GpuWatch
+from watchdog_app.sensors.gpu.awaited import AwaitedCards
 from watchdog_app.sensors.hardware import HardwareWatch
 from watchdog_app.sensors.host import HostReader
 from watchdog_app.sensors.jupyter_servers import JupyterServers
+from watchdog_app.sensors.newcomers import tells_pids
 from watchdog_app.sensors.process_info import Describer
 from watchdog_app.sensors.process_table import ProcessTable
+from watchdog_app.sensors.strangers import Strangers
 
 
 class MachineFace(Protocol):
     """What every machine offers, whatever the operating system."""
 
+    can_glance: bool  # whether `glance` ever has an answer here
+
     def sample(self, now_mono_s: float, now_unix_s: float) -> Snapshot:
         """One look at everything."""
+
+    @property
+    def served(self) -> bool:
+        """A Jupyter server is known to serve one of the kernels."""
+
+    def glance(self, rest: Rest, now_mono_s: float) -> Glance | None:
+        """The few figures that tell whether a full look is needed; None: they do not do here."""
+
+    def stirred(self) -> None:
+        """A glance has seen something move: whoever may have changed is asked at the next look."""
 
     def alive(self, key: ProcessKey) -> bool:
         """Whether that very process still runs."""
@@ -87,6 +102,8 @@ class Machine:
             mountinfo = read_bytes(f"{proc}/self/mountinfo", 1 << 20)
         except SensorError:
             mountinfo = b""
+        # Of another /proc nothing tells cheaply that a process has begun.
+        self.can_glance = tells_pids(proc)
         self._swap_in_use = False
         self._host = HostReader(proc, shm)
         self._servers = JupyterServers(runtime_dirs, lambda pid: os.path.exists(f"{proc}/{pid}"))
@@ -98,6 +115,7 @@ class Machine:
             os.getpid(),
         )
         self._groups = GroupReader(locator)
+        self._strangers = Strangers(proc)
         self._disks = Disks()
         self._hardware = HardwareWatch() if hardware is None else hardware
 
@@ -112,13 +130,15 @@ class Machine:
         self._swap_in_use = host.swap_free_bytes < host.swap_total_bytes
         processes = self._processes
         processes.update(now_mono_s, now_unix_s)
-        if self._servers.look(processes.kernels, now_mono_s):
-            processes.rename()
+        if self._servers.look(processes.kernels, now_mono_s, processes.notebooks):
+            processes.rename(self._servers.moved)
         samples = processes.sample(now_mono_s, now_unix_s, swap_in_use=self._swap_in_use)
         infos = processes.infos
         groups: tuple[CgroupMemory, ...] = self._groups.read(
             {info.cgroup for info in infos.values() if info.cgroup is not None}, now_mono_s
         )
+        watched = {sample.key.pid for sample in samples}
+        groups = self._strangers.complete(groups, watched, now_mono_s)
         disks: tuple[DiskSpace, ...] = self._disks.read(now_mono_s)
         hardware = self._hardware.read(now_mono_s)
         return Snapshot(
@@ -132,6 +152,38 @@ class Machine:
             infos=infos,
             hardware=hardware,
         )
+
+    @property
+    def served(self) -> bool:
+        """A Jupyter server is known to serve one of the kernels."""
+        return self._servers.known
+
+    def glance(self, rest: Rest, now_mono_s: float) -> Glance | None:
+        """
+        The few figures that tell whether a full look is needed: mostly two files, kept open.
+
+        None where they cannot be had: an emulated /proc, a file that fails for a moment.
+        """
+        try:
+            host = self._host.glance(shm=rest.asks_shm)
+            newcomers = self._processes.glance(now_mono_s)
+            changed = self._groups.limits_changed(now_mono_s) or self._processes.changed(now_mono_s)
+            if rest.ram_alone:
+                return Glance(now_mono_s, *host, newcomers, changed)
+            return Glance(
+                now_mono_s,
+                *host,
+                newcomers,
+                changed,
+                self._groups.glance(rest.groups),
+                {pid: self._processes.address_space(pid) for pid in rest.spaces},
+            )
+        except (SensorError, OSError, ValueError):
+            return None
+
+    def stirred(self) -> None:
+        """A glance has seen something move: whoever may have changed is asked at the next look."""
+        self._processes.stirred()
 
     def alive(self, key: ProcessKey) -> bool:
         """Whether that very process still runs; a zombie does not."""
@@ -195,7 +247,7 @@ def open_machine(
 ) -> MachineFace:
     """The machine that we run on: /proc, /sys and its cards on Linux, psutil elsewhere."""
     if platform == "linux":
-        hardware = HardwareWatch(gpu=GpuWatch())
+        hardware = HardwareWatch(gpu=AwaitedCards())
         return Machine(own_uid=own_uid, runtime_dirs=runtime_dirs, hardware=hardware)
     from watchdog_app.sensors.portable import PortableMachine
 

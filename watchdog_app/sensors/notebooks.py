@@ -15,11 +15,13 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from watchdog_app.core.records import TaskKind
 
 # What a session's path ends in when it is a document; jupytext opens the others as notebooks.
 _DOCUMENTS = (".ipynb", ".md", ".py", ".r", ".rmd", ".qmd", ".jl", ".myst")
+_LONGEST = 4096  # PATH_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class KernelName:
     kind: TaskKind
     name: str
     notebook: str | None
+    others: tuple[str, ...] = ()  # further notebooks that share the kernel
 
 
 def session_of(path: str, session_type: str | None = None) -> Session:
@@ -53,12 +56,24 @@ def parse_connection_file(data: bytes) -> str | None:
 
     The file also holds the key of the kernel's sockets: nothing else leaves this function.
     """
+    content = read_json(data)
+    return text_of(content.get("jupyter_session")) if isinstance(content, dict) else None
+
+
+def read_json(data: bytes) -> Any:
+    """What another program wrote; None for what cannot be read, however it is broken."""
     try:
-        content = json.loads(data)
-    except ValueError:
+        return json.loads(data)
+    except (ValueError, RecursionError):  # the latter: `[[[[...`, by accident or to hurt us
         return None
-    name = content.get("jupyter_session") if isinstance(content, dict) else None
-    return name if isinstance(name, str) and name else None
+
+
+def text_of(value: object) -> str | None:
+    """A name or path that another program gave; None: there is none, or no file can bear it."""
+    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST or "\0" in value:
+        return None
+    # JSON can hold halves of characters, which can be neither shown nor written down.
+    return value.encode("utf-8", "replace").decode()
 
 
 def name_kernel(
@@ -66,6 +81,7 @@ def name_kernel(
     session_name: str | None,
     parent_notebooks: Sequence[str],
     cwd: str | None,
+    console: str | None = None,
 ) -> KernelName:
     """
     A kernel's name from all witnesses.
@@ -75,6 +91,7 @@ def name_kernel(
         session_name: of the connection file or the environment.
         parent_notebooks: notebooks on the command line of the process that started it.
         cwd: its working directory, for a kernel that nobody names and for relative paths.
+        console: the program at whose prompt its user types; None: there is none.
     """
     if not sessions and session_name:
         sessions = [session_of(session_name)]
@@ -82,13 +99,17 @@ def name_kernel(
         sessions = [Session(path, TaskKind.NOTEBOOK) for path in parent_notebooks]
     if not sessions:
         folder = os.path.basename(cwd.rstrip("/")) if cwd else ""
-        return KernelName(TaskKind.KERNEL, f"kernel in {folder}" if folder else "kernel", None)
+        kind = TaskKind.KERNEL if console is None else TaskKind.CONSOLE
+        what = console or "kernel"
+        return KernelName(kind, f"{what} in {folder}" if folder else what, None)
     documents = sorted(session.path for session in sessions if session.kind is TaskKind.NOTEBOOK)
     paths = documents or sorted(session.path for session in sessions)
     names = list(dict.fromkeys(os.path.basename(path) or path for path in paths))
     if not documents:
         return KernelName(TaskKind.CONSOLE, ", ".join(names), None)
-    return KernelName(TaskKind.NOTEBOOK, ", ".join(names), absolute(documents[0], cwd))
+    whole = list(dict.fromkeys(path for each in documents if (path := absolute(each, cwd))))
+    first = whole[0] if whole else None
+    return KernelName(TaskKind.NOTEBOOK, ", ".join(names), first, tuple(whole[1:]))
 
 
 def absolute(path: str | None, cwd: str | None) -> str | None:

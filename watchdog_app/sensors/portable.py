@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 import psutil
 
+from watchdog_app.core.glance import Glance, Rest
 from watchdog_app.core.records import (
     Fault,
     HostMemory,
@@ -70,6 +71,7 @@ class PortableMachine:
             shm: a shared memory file system, where there is one.
             hardware: cards, heat and power; closed with this. None: heat and power by psutil.
         """
+        self.can_glance = False
         self._own_uid = _own_uid() if own_uid is None else own_uid
         self._own_user = optional(psutil.Process().username)
         self._known: dict[int, _Known] = {}
@@ -126,6 +128,18 @@ class PortableMachine:
             infos=self._infos,
             hardware=hardware,
         )
+
+    @property
+    def served(self) -> bool:
+        """A Jupyter server is known to serve one of the kernels."""
+        return self._servers.known
+
+    def glance(self, rest: Rest, now_mono_s: float) -> Glance | None:  # noqa: ARG002
+        """None: nothing here tells cheaply that a process has begun."""
+        return None
+
+    def stirred(self) -> None:
+        """Every look is a full one."""
 
     def alive(self, key: ProcessKey) -> bool:
         """Whether that very process still runs; a zombie does not."""

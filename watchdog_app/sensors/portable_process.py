@@ -14,7 +14,7 @@ import psutil
 from watchdog_app.core.records import ProcessInfo, ProcessKey, ProcessSample
 from watchdog_app.errors import Denied, Gone, SensorError, Unsupported
 from watchdog_app.sensors.command_line import identify, is_interpreter, kernel_id
-from watchdog_app.sensors.kernels import ENVIRON, Witnesses, gather
+from watchdog_app.sensors.kernels import ENVIRON, Witnesses, forked, gather
 from watchdog_app.sensors.notebooks import absolute
 
 _STATES = {
@@ -73,13 +73,22 @@ def describe(
         exe = optional(process.exe) or None
         if not is_interpreter(exe or (argv[0] if argv else "")):
             return None
-        program = identify(argv, exe)
+        ppid = process.ppid()
+        program = forked(identify(argv, exe), argv, ppid, _argv_of)
         if program.own:
             return None
         cwd = optional(process.cwd) or None
-        ppid = process.ppid()
         variables = _environ(process)
-        kernel = gather(program, argv, ppid, cwd, environ=lambda: variables, argv_of=_argv_of)
+        kernel = gather(
+            program,
+            argv,
+            ppid,
+            cwd,
+            environ=lambda: variables,
+            environ_of=_environ_of,
+            argv_of=_argv_of,
+            cwd_of=_cwd_of,
+        )
         started_unix_s = process.create_time()
         info = ProcessInfo(
             key=ProcessKey(process.pid, int(started_unix_s * 1e6)),
@@ -96,7 +105,7 @@ def describe(
             kernel_id=kernel_id(program.connection_file) if program.connection_file else None,
             started_unix_s=started_unix_s,
             rlimit_as_bytes=_rlimit_as(process),
-            leads_session=_leads_session(process.pid),
+            leads_session=_leads_session(process.pid) and optional(process.terminal) is None,
             runtime_dir=variables.get("WATCHDOG_RUNTIME_DIR") or None,
         )
     except psutil.Error:
@@ -156,6 +165,18 @@ def _leads_session(pid: int) -> bool:
 def _environ(process: psutil.Process) -> dict[str, str]:
     found = optional(process.environ) or {}
     return {name: found[name] for name in ENVIRON if name in found}
+
+
+def _environ_of(pid: int) -> dict[str, str]:
+    with suppress(psutil.Error, OSError):
+        return _environ(psutil.Process(pid))
+    return {}
+
+
+def _cwd_of(pid: int) -> str | None:
+    with suppress(psutil.Error, OSError):
+        return psutil.Process(pid).cwd() or None
+    return None
 
 
 def _argv_of(pid: int) -> Sequence[str]:

@@ -19,6 +19,8 @@ _INFO_BYTES = 64
 _PIDFD_GET_INFO = (3 << 30) | (_INFO_BYTES << 16) | (0xFF << 8) | 11
 _PIDFD_INFO_EXIT = 1 << 3
 
+_OOM_DAEMONS = ("earlyoom", "nohang", "systemd-oomd", "oomd", "bustd")
+
 
 def open_handle(pid: int) -> int | None:
     """A descriptor that becomes readable when `pid` ends; None where there are none."""
@@ -26,6 +28,19 @@ def open_handle(pid: int) -> int | None:
         return None
     with suppress(OSError):
         return os.pidfd_open(pid)
+    return None
+
+
+def own_pid_of(pid: int, proc: str = "/proc") -> int | None:
+    """
+    What a process takes for its own pid: another one than ours in a container; None: unknown.
+
+    Source: proc(5), NSpid of status: one for each namespace, the innermost last.
+    """
+    with suppress(OSError, ValueError, IndexError), open(f"{proc}/{pid}/status", "rb") as file:
+        for line in file:
+            if line.startswith(b"NSpid:"):
+                return int(line.split()[-1])
     return None
 
 
@@ -39,21 +54,32 @@ def wait_status(pid: int, start_time: int, handle: int | None, proc: str = "/pro
         handle: from `open_handle`, opened while it lived.
         proc: where proc is mounted.
     """
-    if handle is not None and sys.platform == "linux":
-        import fcntl
-
-        info = bytearray(_INFO_BYTES)
-        struct.pack_into("=Q", info, 0, _PIDFD_INFO_EXIT)
-        with suppress(OSError):
-            fcntl.ioctl(handle, _PIDFD_GET_INFO, info, True)
-            if struct.unpack_from("=Q", info)[0] & _PIDFD_INFO_EXIT:
-                return int(struct.unpack_from("=i", info, 60)[0])
+    status = _kept(handle)
+    if status is not None:
+        return status
     with suppress(OSError, ValueError, IndexError):
         with open(f"{proc}/{pid}/stat", "rb") as file:
             fields = file.read(4096).rpartition(b")")[2].split()
         # Numbered from field 3 (state) on: 22 is at 19, 52 at 49.
         if fields[0] in (b"Z", b"X") and int(fields[19]) == start_time:
             return int(fields[49])
+    # The descriptor knows it from the moment on at which the parent reaps it, /proc up to then:
+    # that moment may have been between the two.
+    return _kept(handle)
+
+
+def _kept(handle: int | None) -> int | None:
+    """What the kernel keeps behind a pidfd once the process is reaped; None: not yet, or never."""
+    if handle is None or sys.platform != "linux":
+        return None
+    import fcntl
+
+    info = bytearray(_INFO_BYTES)
+    struct.pack_into("=Q", info, 0, _PIDFD_INFO_EXIT)
+    with suppress(OSError):
+        fcntl.ioctl(handle, _PIDFD_GET_INFO, info, True)
+        if struct.unpack_from("=Q", info)[0] & _PIDFD_INFO_EXIT:
+            return int(struct.unpack_from("=i", info, 60)[0])
     return None
 
 
@@ -73,4 +99,47 @@ def group_oom_kills(folder: str) -> int | None:
             for line in file:
                 if line.startswith(b"oom_kill "):
                     return int(line.split()[1])
+    return None
+
+
+def cpu_limit_s(pid: int) -> float | None:
+    """Seconds of processor time that a process may use (RLIMIT_CPU); None: no limit, or unknown."""
+    if sys.platform != "linux":
+        return None
+    import resource
+
+    with suppress(OSError, ValueError):
+        soft, hard = resource.prlimit(pid, resource.RLIMIT_CPU)
+        limits = [each for each in (soft, hard) if each != resource.RLIM_INFINITY]
+        return float(min(limits)) if limits else None
+    return None
+
+
+def name_of(pid: int, proc: str = "/proc") -> str | None:
+    """What a process calls itself, 15 characters at most; None: there is none."""
+    with suppress(OSError), open(f"{proc}/{pid}/comm", "rb") as file:
+        return file.read(64).decode("utf-8", "replace").strip() or None
+    return None
+
+
+def oom_daemons(proc: str = "/proc") -> tuple[str, ...]:
+    """Those that end programs when memory is short and run here now, by name."""
+    found = set()
+    with suppress(OSError):
+        for entry in os.listdir(proc):
+            name = name_of(int(entry), proc) if entry.isdigit() else None
+            if name in _OOM_DAEMONS:
+                found.add(name)
+    return tuple(sorted(found))
+
+
+def oomd_kills(group: str) -> int | None:
+    """
+    Processes that systemd-oomd has noted to have killed in a group; None: none, or the group is
+    gone. Source: systemd, src/oom/oomd-util.c, the extended attribute user.oomd_kill.
+    """
+    if sys.platform != "linux":
+        return None
+    with suppress(OSError, ValueError):
+        return int(os.getxattr(group, "user.oomd_kill")) or None
     return None

@@ -14,7 +14,7 @@ from watchdog_app.core.records import ProcessKey, ProcessSample
 from watchdog_app.errors import Denied, Gone, SensorError, Unsupported
 from watchdog_app.sensors import procfs
 from watchdog_app.sensors.command_line import is_interpreter
-from watchdog_app.sensors.files import KeptFile, read_bytes, read_link
+from watchdog_app.sensors.files import KeptFile, read_bytes, read_link, read_record
 
 _PAGE = os.sysconf("SC_PAGESIZE") if hasattr(os, "sysconf") else 4096
 TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
@@ -113,7 +113,17 @@ def embeds_python(proc: str, pid: int, exe: str) -> bool:
 class ProcessFiles:
     """What is read of one watched process each tick."""
 
-    __slots__ = ("_last", "_proc", "_shared", "_shmem", "_stat", "_statm", "key", "stat")
+    __slots__ = (
+        "_data",
+        "_last",
+        "_proc",
+        "_shared",
+        "_shmem",
+        "_stat",
+        "_statm",
+        "key",
+        "stat",
+    )
 
     def __init__(self, proc: str, key: ProcessKey, stat: procfs.Stat) -> None:
         self.key = key
@@ -122,6 +132,7 @@ class ProcessFiles:
         self._stat = KeptFile(f"{proc}/{key.pid}/stat")
         self._statm = KeptFile(f"{proc}/{key.pid}/statm")
         self._last: ProcessSample | None = None
+        self._data = (b"", False)  # what it was made of
         self._shmem: int | None = None
         self._shared = 0  # pages, when that was read
 
@@ -137,7 +148,13 @@ class ProcessFiles:
             Denied, Unsupported: it cannot be read, and never was.
         """
         try:
-            self._last = self.read(swap_in_use=swap_in_use)
+            # A process that does nothing at all shows the same line to the last digit: its
+            # faults, pages and ticks stand in it, so nothing else of it has changed either.
+            data = (self._stat.read(2048), swap_in_use)
+            if data == self._data and self._last is not None:
+                return self._last
+            self._last = self._read(data[0], swap_in_use=swap_in_use)
+            self._data = data
         except Gone:
             self.close()
             raise
@@ -154,7 +171,10 @@ class ProcessFiles:
         Raises:
             Gone, Denied, Unsupported: it has ended, or cannot be read.
         """
-        stat = _stat_of(self._stat.read(2048), self._stat.path)
+        return self._read(self._stat.read(2048), swap_in_use=swap_in_use)
+
+    def _read(self, data: bytes, *, swap_in_use: bool) -> ProcessSample:
+        stat = _stat_of(data, self._stat.path)
         if stat.start_ticks != self.key.start_time or is_dead(stat):
             raise Gone(f"process {self.key.pid} has ended")
         try:
@@ -179,9 +199,33 @@ class ProcessFiles:
             shmem_bytes=self._shmem,
         )
 
+    def cpu_s(self) -> float:
+        """
+        Processor time used until now.
+
+        Raises:
+            Gone, Denied, Unsupported: it has ended, or cannot be read.
+        """
+        data = self._stat.read(2048)
+        if self._last is not None and data == self._data[0]:
+            return self._last.cpu_s
+        return _stat_of(data, self._stat.path).cpu_ticks / TICKS_PER_S
+
+    def address_space(self) -> int:
+        """
+        Bytes of address space now.
+
+        Raises:
+            Gone, Denied, Unsupported: it has ended, or cannot be read.
+        """
+        words = self._statm.read(256).split(b" ", 1)
+        if not words[0].isdigit():
+            raise Unsupported(f"{self._statm.path} cannot be understood")
+        return int(words[0]) * _PAGE
+
     def _status(self) -> bytes:
         with suppress(SensorError):
-            return read_bytes(f"{self._proc}/{self.key.pid}/status", 4096)
+            return read_record(f"{self._proc}/{self.key.pid}/status")
         return b""
 
     def close(self) -> None:

@@ -12,12 +12,13 @@ from watchdog_app.errors import SensorError
 from watchdog_app.sensors import procfs
 from watchdog_app.sensors.cgroup_paths import GroupLocator
 from watchdog_app.sensors.command_line import identify, kernel_id
-from watchdog_app.sensors.files import read_bytes, read_link
-from watchdog_app.sensors.kernels import ENVIRON, Sessions, Witnesses, gather, named
+from watchdog_app.sensors.files import read_bytes, read_link, read_record
+from watchdog_app.sensors.kernels import ENVIRON, Sessions, Witnesses, forked, gather, named
 from watchdog_app.sensors.notebooks import absolute
 from watchdog_app.sensors.process_files import TICKS_PER_S, read_argv, read_exe
 
 _ENVIRON_LIMIT = 1 << 20
+_CLOCK_SET_S = 2.0  # less is rounding, and a clock that is being corrected
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +51,8 @@ class Describer:
         """
         exe = read_exe(self._proc, pid)
         argv = read_argv(self._proc, pid)
-        program = identify(argv, exe)
-        cwd = None
-        with suppress(SensorError):
-            cwd = read_link(f"{self._proc}/{pid}/cwd").removesuffix(" (deleted)")
+        program = forked(identify(argv, exe), argv, stat.ppid, self._argv_of)
+        cwd = self._cwd_of(pid)
         variables = self._environ(pid)
         kernel = gather(
             program,
@@ -61,7 +60,9 @@ class Describer:
             stat.ppid,
             cwd,
             environ=lambda: variables,
-            argv_of=lambda other: read_argv(self._proc, other),
+            environ_of=self._environ,
+            argv_of=self._argv_of,
+            cwd_of=self._cwd_of,
         )
         info = ProcessInfo(
             key=ProcessKey(pid, stat.start_ticks),
@@ -79,7 +80,9 @@ class Describer:
             cgroup=self.group(pid),
             started_unix_s=self._started(stat, now_unix_s),
             rlimit_as_bytes=self.rlimit_as(pid),
-            leads_session=stat.session == pid,
+            # With a terminal of its own it is what a notebook runs by `!python train.py`: the
+            # shell between the two has become the program.
+            leads_session=stat.session == pid and stat.tty == 0,
             runtime_dir=variables.get("WATCHDOG_RUNTIME_DIR") or None,
         )
         if kernel is None:
@@ -95,13 +98,25 @@ class Describer:
     def group(self, pid: int) -> str | None:
         """Folder of the group that charges the process; None: none that we can see."""
         with suppress(SensorError):
-            return self._locator.locate(read_bytes(f"{self._proc}/{pid}/cgroup", 1 << 14))
+            return self._locator.locate(self.membership(pid))
         return None
+
+    def membership(self, pid: int) -> bytes:
+        """The groups of a process, as the kernel tells them. Raises Gone, Denied, Unsupported."""
+        return read_record(f"{self._proc}/{pid}/cgroup", 1 << 14)
 
     def rlimit_as(self, pid: int) -> int | None:
         """Soft limit of its address space; None: unlimited or not for us to see."""
         with suppress(SensorError):
-            return procfs.parse_rlimit_as(read_bytes(f"{self._proc}/{pid}/limits", 1 << 13))
+            return procfs.parse_rlimit_as(read_record(f"{self._proc}/{pid}/limits"))
+        return None
+
+    def _argv_of(self, pid: int) -> tuple[str, ...]:
+        return read_argv(self._proc, pid)
+
+    def _cwd_of(self, pid: int) -> str | None:
+        with suppress(SensorError):
+            return read_link(f"{self._proc}/{pid}/cwd").removesuffix(" (deleted)")
         return None
 
     def _environ(self, pid: int) -> dict[str, str]:
@@ -110,9 +125,25 @@ class Describer:
             return procfs.parse_environ(data, ENVIRON)
         return {}
 
+    def started(
+        self, stat: procfs.Stat, now_unix_s: float, before: float | None = None
+    ) -> float | None:
+        """
+        When a process began, by the clock as it is set now; None: unknown.
+
+        Args:
+            stat: of the process.
+            now_unix_s: now.
+            before: as told last; it stays where the clock was not set since.
+        """
+        found = self._started(stat, now_unix_s)
+        if found is None or before is None or abs(found - before) >= _CLOCK_SET_S:
+            return found
+        return before
+
     def _started(self, stat: procfs.Stat, now_unix_s: float) -> float | None:
         with suppress(SensorError):
-            uptime_s = procfs.parse_uptime(read_bytes(f"{self._proc}/uptime", 64))
+            uptime_s = procfs.parse_uptime(read_record(f"{self._proc}/uptime", 64))
             if uptime_s is not None:
                 return now_unix_s - uptime_s + stat.start_ticks / TICKS_PER_S
         return None

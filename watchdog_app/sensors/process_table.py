@@ -9,10 +9,7 @@ which another process has taken over.
 
 from __future__ import annotations
 
-import os
-from collections import deque
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -24,59 +21,31 @@ from watchdog_app.core.records import (
     TaskKind,
 )
 from watchdog_app.errors import Gone, SensorError
-from watchdog_app.sensors import procfs
 from watchdog_app.sensors.ancestry import nearest
+from watchdog_app.sensors.bystanders import YOUNG_EVERY_S, YOUNG_S, Bystanders
 from watchdog_app.sensors.command_line import identify
-from watchdog_app.sensors.files import KeptFile
 from watchdog_app.sensors.forks import Forks
 from watchdog_app.sensors.kernels import Witnesses
+from watchdog_app.sensors.listing import Listing, pids
+from watchdog_app.sensors.newcomers import Newcomers
 from watchdog_app.sensors.process_files import (
+    TICKS_PER_S,
     ProcessFiles,
-    embeds_python,
-    is_python,
     read_argv,
     read_exe,
     read_owner,
     read_stat,
 )
-from watchdog_app.sensors.process_info import Describer, Description
+from watchdog_app.sensors.process_info import Describer
+from watchdog_app.sensors.watched import AskedAtRest, Watched, computes
 
 _SOURCE = "processes"
-# A newcomer is looked at closely for so long: launchers exec, enter a memory group and set
-# limits within their first moments.
-_YOUNG_S = 5.0
-_YOUNG_EVERY_S = 0.5
 # Everything else is asked again this often: limits set by the program itself, late execs.
 _REVIEW_EVERY_S = 10.0
-_OTHERS_EVERY_S = 20.0
-_LIST_EVERY_S = 5.0
+# Later than that. Groups are asked in turn meanwhile, and whoever computes is asked more often.
+_REVIEW_AT_REST_S = 290.0
 # Two descriptors a process; the rest of the daemon needs some too.
 _KEPT_SHARE = 4
-_MAX_PLAIN = 1000
-
-
-class _Watched:
-    """A process that is sampled each tick."""
-
-    __slots__ = ("description", "files", "review_due_mono_s", "seen", "since_mono_s")
-
-    def __init__(self, files: ProcessFiles, description: Description, now_mono_s: float) -> None:
-        self.files = files
-        self.description = description
-        self.since_mono_s = now_mono_s
-        self.review_due_mono_s = now_mono_s + _YOUNG_EVERY_S
-        self.seen = files.stat  # when it was last described or reviewed
-
-
-class _Other:
-    """A process that is not watched: no Python, another user's, or watchdog itself."""
-
-    __slots__ = ("asked_mono_s", "map_read", "since_mono_s")
-
-    def __init__(self, now_mono_s: float) -> None:
-        self.since_mono_s = now_mono_s
-        self.asked_mono_s = now_mono_s
-        self.map_read = False
 
 
 class ProcessTable:
@@ -87,16 +56,16 @@ class ProcessTable:
         self._describer = describer
         self._own_uid = own_uid
         self._own_pid = own_pid
-        self._watched: dict[str, _Watched] = {}  # by pid as listed
-        self._others: dict[str, _Other] = {}
-        self._young: set[str] = set()  # of the others
-        self._plain: set[str] = set()  # programs that were found to hold no interpreter
-        self._queue: deque[str] = deque()  # of the others, the longest unasked first
-        self._asked_mono_s: float | None = None
-        # The figure in /proc/loadavg is that of our own pid namespace: no use for another /proc.
-        self._loadavg = KeptFile("/proc/loadavg") if proc == "/proc" else None
-        self._last_pid: int | None = None
-        self._listed_mono_s: float | None = None
+        self._watched: dict[int, Watched] = {}  # by pid
+        self._others = Bystanders(proc)
+        self._newcomers = Newcomers(
+            proc, own_uid, own_pid, watched=lambda pid: pid in self._watched
+        )
+        self._review_slack_s = 0.0
+        self._sampled_mono_s = 0.0
+        self._glanced = False  # since the last update: nothing nears its limit
+        self._at_rest = AskedAtRest(describer)
+        self._listing = Listing(self._newcomers)
         self._infos: Mapping[ProcessKey, ProcessInfo] = MappingProxyType({})
         self._changed = False
         self._kept = _descriptor_limit() // (2 * _KEPT_SHARE)
@@ -122,9 +91,30 @@ class ProcessTable:
             if watched.description.kernel is not None
         ]
 
-    def rename(self) -> None:
-        """Give every kernel the name that it has now."""
+    @property
+    def notebooks(self) -> set[str]:
+        """Paths that kernels are shown by now."""
+        return {
+            path
+            for watched in self._watched.values()
+            if watched.description.kernel is not None
+            and (path := watched.description.info.notebook) is not None
+        }
+
+    def rename(self, moved: Mapping[str, str]) -> None:
+        """
+        Give every kernel the name that it has now.
+
+        Args:
+            moved: notebooks that were renamed, by where they were.
+        """
         for watched in self._watched.values():
+            kernel = watched.description.kernel
+            path = watched.description.info.notebook
+            now = None if path is None else moved.get(path)
+            if kernel is not None and now is not None and not kernel.parent_notebooks:
+                kernel = replace(kernel, session_name=now)
+                watched.description = replace(watched.description, kernel=kernel)
             info = self._describer.renamed(watched.description)
             if info != watched.description.info:
                 watched.description = replace(watched.description, info=info)
@@ -132,9 +122,38 @@ class ProcessTable:
 
     def update(self, now_mono_s: float, now_unix_s: float) -> None:
         """Find who is new, drop who is gone, look again at who may have changed."""
-        if self._must_list(now_mono_s):
+        at_rest, self._glanced = self._glanced, False
+        self._review_slack_s = _REVIEW_AT_REST_S if at_rest else 0.0
+        # Known for something else until now: a shell, a launcher.
+        became = [pid for pid in self._newcomers.became if pid in self._others]
+        if self._listing.due(now_mono_s, at_rest=at_rest):
             self._list(now_mono_s, now_unix_s)
-        self._ask_others(now_mono_s, now_unix_s)
+        found = False
+        for pid in became:
+            if pid in self._others:
+                found |= self._examine(pid, now_mono_s, now_unix_s)
+        for pid in self._others.due(now_mono_s, at_rest=at_rest):
+            found |= self._examine(pid, now_mono_s, now_unix_s)
+        if found:
+            self._find_ancestors()
+
+    def glance(self, now_mono_s: float) -> bool:
+        """Whether a Python may have begun since the last update; cheap while none has."""
+        self._glanced = True
+        return self._newcomers.look(now_mono_s)
+
+    def stirred(self) -> None:
+        """Something has moved since: at the next update there is no time to lose."""
+        self._glanced = False
+
+    def changed(self, now_mono_s: float) -> bool:
+        """
+        Whether a watched process has another limit or memory group than at the last look.
+
+        Some are asked at each call: all in turn, those that compute more often.
+        """
+        keep = len(self._watched) <= self._kept
+        return self._at_rest.changed(self._watched, now_mono_s, keep=keep)
 
     def sample(
         self, now_mono_s: float, now_unix_s: float, *, swap_in_use: bool
@@ -142,25 +161,47 @@ class ProcessTable:
         """All watched processes now. One that ends while it is read is dropped: that is normal."""
         samples = []
         keep = len(self._watched) <= self._kept
-        for name, watched in list(self._watched.items()):
+        elapsed_s, self._sampled_mono_s = now_mono_s - self._sampled_mono_s, now_mono_s
+        computing = False
+        for pid, watched in list(self._watched.items()):
             files = watched.files
             try:
                 sample = files.sample(swap_in_use=swap_in_use)
             except SensorError:
-                self._drop(name)
+                self._drop(pid)
                 continue
             if not keep:
                 files.close()
             seen, stat = watched.seen, files.stat
+            # Who does nothing changes nothing of itself: that can wait, at rest.
+            if sample is watched.last:
+                slack_s = self._review_slack_s
+            else:
+                slack_s = 0.0
+                computing |= computes(watched.last, sample, elapsed_s)
+                watched.last = sample
             if (
-                now_mono_s >= watched.review_due_mono_s
+                now_mono_s >= watched.review_due_mono_s + slack_s
                 or stat.start_stack != seen.start_stack
                 or stat.comm != seen.comm
                 or stat.ppid != seen.ppid
-            ) and not self._review(name, watched, now_mono_s, now_unix_s):
+            ) and not self._review(watched, now_mono_s, now_unix_s):
                 continue
             samples.append(sample)
+        self._at_rest.sampled(computing=computing, now_mono_s=now_mono_s)
         return self._forks.complete(samples, now_mono_s)
+
+    def address_space(self, pid: int) -> int:
+        """
+        Bytes of a watched process's address space now.
+
+        Raises:
+            Gone, Denied, Unsupported: it has ended, or cannot be read.
+        """
+        watched = self._watched.get(pid)
+        if watched is None:
+            raise Gone(f"process {pid} is not watched any more")
+        return watched.files.address_space()
 
     def read(self, key: ProcessKey, *, swap_in_use: bool) -> ProcessSample:
         """
@@ -170,7 +211,7 @@ class ProcessTable:
             Gone: it has ended, or its pid belongs to another process.
             Denied, Unsupported: it cannot be read now.
         """
-        watched = self._watched.get(str(key.pid))
+        watched = self._watched.get(key.pid)
         if watched is not None and watched.files.key == key:
             return watched.files.read(swap_in_use=swap_in_use)
         files = ProcessFiles(self._proc, key, read_stat(self._proc, key.pid))
@@ -183,29 +224,11 @@ class ProcessTable:
         """Give the descriptors back."""
         for watched in self._watched.values():
             watched.files.close()
-        if self._loadavg is not None:
-            self._loadavg.close()
-
-    def _must_list(self, now_mono_s: float) -> bool:
-        """
-        Whether a process may have begun since the last listing.
-
-        Listing 300 processes costs 0.1 ms, one look at the pid that was given out last 1 us.
-        """
-        last_pid = None
-        if self._loadavg is not None:
-            with suppress(SensorError):
-                last_pid = procfs.parse_last_pid(self._loadavg.read(128))
-        overdue = self._listed_mono_s is None or now_mono_s - self._listed_mono_s >= _LIST_EVERY_S
-        if overdue or last_pid is None or last_pid != self._last_pid:
-            self._last_pid = last_pid
-            self._listed_mono_s = now_mono_s
-            return True
-        return False
+        self._newcomers.close()
 
     def _list(self, now_mono_s: float, now_unix_s: float) -> None:
         try:
-            listed = set(os.listdir(self._proc))
+            listed = pids(self._proc)
         except OSError as error:
             self.faults[_SOURCE] = Fault(
                 _SOURCE,
@@ -215,111 +238,66 @@ class ProcessTable:
             )
             return
         self.faults.pop(_SOURCE, None)
-        for name in self._watched.keys() - listed:
-            self._drop(name)
-        for name in self._others.keys() - listed:
-            self._forget(name)
+        watched, others = self._watched, self._others
+        new = sorted(pid for pid in listed if pid not in others and pid not in watched)
+        if len(listed) - len(new) < len(watched) + len(others):  # somebody has ended
+            there = frozenset(listed)
+            for pid in [pid for pid in watched if pid not in there]:
+                self._drop(pid)
+            for pid in [pid for pid in others if pid not in there]:
+                others.forget(pid)
         found = False
-        new = listed - self._watched.keys() - self._others.keys()
-        for name in sorted((name for name in new if name.isascii() and name.isdigit()), key=int):
-            found |= self._examine(name, now_mono_s, now_unix_s)
+        self._listing.listed()
+        for pid in new:
+            if self._listing.spent():
+                break
+            found |= self._examine(pid, now_mono_s, now_unix_s)
         if found:
             self._find_ancestors()
 
-    def _examine(self, name: str, now_mono_s: float, now_unix_s: float) -> bool:
+    def _examine(self, pid: int, now_mono_s: float, now_unix_s: float) -> bool:
         """Look at a pid that is not watched; whether it is from now on."""
-        pid = int(name)
         try:
             # Root may ask anyone at once; others are refused all but the owner of foreign ones.
             foreign = self._own_uid != 0 and read_owner(self._proc, pid) != self._own_uid
-            if pid != self._own_pid and not foreign and self._holds_python(name):
+            if pid != self._own_pid and not foreign and self._others.holds_python(pid):
                 uid = read_owner(self._proc, pid)
                 stat = read_stat(self._proc, pid)
                 description = self._describer.describe(pid, stat, uid, now_unix_s)
                 if not description.own:
                     files = ProcessFiles(self._proc, description.info.key, stat)
-                    self._forget(name)
-                    self._watched[name] = _Watched(files, description, now_mono_s)
+                    self._others.forget(pid)
+                    self._watched[pid] = Watched(files, description, now_mono_s)
                     self._changed = True
                     return True
         except Gone:
-            self._forget(name)
+            self._others.forget(pid)
             return False
         except SensorError:
             pass  # not for us to read: not for us to watch
-        other = self._others.get(name)
-        if other is None:
-            self._others[name] = _Other(now_mono_s)
-            self._young.add(name)
-            self._queue.append(name)
-        else:
-            other.asked_mono_s = now_mono_s
+        self._others.note(pid, now_mono_s)
         return False
 
-    def _holds_python(self, name: str) -> bool:
-        pid = int(name)
-        if is_python(self._proc, pid):
-            return True
-        other = self._others.get(name)
-        # Not in the first look: most newcomers are gone before their map would be read.
-        if other is None or other.map_read or name in self._young:
-            return False
-        other.map_read = True
-        exe = read_exe(self._proc, pid)
-        if exe is None or exe in self._plain:
-            return False
-        if embeds_python(self._proc, pid, exe):
-            return True
-        if len(self._plain) >= _MAX_PLAIN:
-            self._plain.clear()
-        self._plain.add(exe)  # a browser has fifty processes of one program
-        return False
-
-    def _ask_others(self, now_mono_s: float, now_unix_s: float) -> None:
-        """Ask the young again, and of the rest as many as are due since the last tick."""
-        found = False
-        for name in list(self._young):
-            other = self._others[name]
-            if now_mono_s - other.since_mono_s >= _YOUNG_S:
-                self._young.discard(name)
-            elif now_mono_s - other.asked_mono_s >= _YOUNG_EVERY_S:
-                found |= self._examine(name, now_mono_s, now_unix_s)
-        elapsed_s = 0.0 if self._asked_mono_s is None else now_mono_s - self._asked_mono_s
-        # At least one a tick, so that the round is never stuck; all of them after a suspend.
-        due = min(len(self._queue), 1 + int(len(self._queue) * elapsed_s / _OTHERS_EVERY_S))
-        self._asked_mono_s = now_mono_s
-        for _ in range(due):
-            name = self._queue.popleft()
-            if name not in self._others:
-                continue  # gone since
-            if name in self._young:
-                self._queue.append(name)
-                continue
-            found |= self._examine(name, now_mono_s, now_unix_s)
-            if name in self._others:
-                self._queue.append(name)
-        if found:
-            self._find_ancestors()
-
-    def _review(self, name: str, watched: _Watched, now_mono_s: float, now_unix_s: float) -> bool:
+    def _review(self, watched: Watched, now_mono_s: float, now_unix_s: float) -> bool:
         """Look again at a watched process; False: it is no Python any more."""
         stat, info = watched.files.stat, watched.description.info
         pid = info.key.pid
-        young = now_mono_s - watched.since_mono_s < _YOUNG_S
+        young = now_mono_s - watched.since_mono_s < YOUNG_S
         # Spread by the pid, or all that were found together would be reviewed in one tick.
-        every_s = _YOUNG_EVERY_S if young else _REVIEW_EVERY_S * (0.75 + (pid % 16) / 32)
+        every_s = YOUNG_EVERY_S if young else _REVIEW_EVERY_S * (0.75 + (pid % 16) / 32)
         watched.review_due_mono_s = now_mono_s + every_s
         exe = read_exe(self._proc, pid)
         if stat.start_stack != watched.seen.start_stack or exe not in (None, info.exe):
             # Another program in the same process. (None: it cannot be read for a moment.)
-            self._drop(name)
-            self._examine(name, now_mono_s, now_unix_s)
+            self._drop(pid)
+            self._examine(pid, now_mono_s, now_unix_s)
             self._find_ancestors()
-            return name in self._watched
+            return pid in self._watched
         renewed = replace(
             info,
             ppid=stat.ppid,
             cgroup=self._describer.group(pid),
+            started_unix_s=self._describer.started(stat, now_unix_s, info.started_unix_s),
             rlimit_as_bytes=self._describer.rlimit_as(pid),
         )
         if info.kind is TaskKind.PYTHON and (young or stat.comm != watched.seen.comm):
@@ -332,7 +310,7 @@ class ProcessTable:
             watched.description = replace(watched.description, info=renewed)
             self._changed = True
         moved = stat.ppid != watched.seen.ppid
-        watched.seen = stat
+        watched.seen, watched.asked_cpu_s = stat, stat.cpu_ticks / TICKS_PER_S
         if moved:
             self._find_ancestors()
         return True
@@ -348,22 +326,18 @@ class ProcessTable:
                 self._changed = True
 
     def _info_of(self, pid: int) -> ProcessInfo | None:
-        watched = self._watched.get(str(pid))
+        watched = self._watched.get(pid)
         return watched.description.info if watched is not None else None
 
     def _program_of(self, pid: int) -> tuple[int, str | None] | None:
-        watched = self._watched.get(str(pid))
+        watched = self._watched.get(pid)
         if watched is None or not watched.seen.start_stack:
             return None
         return watched.seen.start_stack, watched.description.info.exe
 
-    def _drop(self, name: str) -> None:
-        self._watched.pop(name).files.close()
+    def _drop(self, pid: int) -> None:
+        self._watched.pop(pid).files.close()
         self._changed = True
-
-    def _forget(self, name: str) -> None:
-        self._others.pop(name, None)
-        self._young.discard(name)
 
 
 def _descriptor_limit() -> int:

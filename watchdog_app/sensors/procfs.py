@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import NamedTuple
 
+_PF_KTHREAD = 0x00200000  # include/linux/sched.h
+_MOST_DIGITS = 20  # of 2**64; int() refuses more than 4300 with an error
+
 
 class Stat(NamedTuple):
     """What we use of /proc/PID/stat."""
@@ -53,6 +56,26 @@ def parse_stat(data: bytes) -> Stat:
     )
 
 
+def is_kernel_thread(stat: bytes) -> bool:
+    """
+    Whether /proc/PID/stat is that of a thread of the kernel, which can never become a program.
+
+    Raises:
+        ValueError: not a whole line of that file.
+    """
+    rest = stat[stat.rfind(b")") + 2 :].split(b" ", 7)
+    if len(rest) < 8:
+        raise ValueError(f"no line of /proc/PID/stat: {stat[:64]!r}")
+    return bool(int(rest[6]) & _PF_KTHREAD)
+
+
+def parse_tgid(status: bytes) -> int | None:
+    """The process that a thread belongs to, of /proc/TID/status; None: not in it."""
+    at = status.find(b"\nTgid:")
+    words = status[at + 6 : at + 40].split(maxsplit=1) if at >= 0 else []
+    return whole(words[0]) if words else None
+
+
 def parse_statm(data: bytes) -> tuple[int, int]:
     """
     Resident and shared pages of /proc/PID/statm; shared is within resident.
@@ -81,6 +104,16 @@ def parse_private(smaps_rollup: bytes) -> int | None:
     clean = _kib_line(smaps_rollup, b"\nPrivate_Clean:")
     dirty = _kib_line(smaps_rollup, b"\nPrivate_Dirty:")
     return None if clean is None or dirty is None else clean + dirty
+
+
+def parse_pss_anon(smaps_rollup: bytes) -> int | None:
+    """Memory of no file, each page divided by its users; None: not in it (before Linux 5.3)."""
+    return _kib_line(smaps_rollup, b"\nPss_Anon:")
+
+
+def whole(word: bytes) -> int | None:
+    """The number that a kernel file holds there; None: no number, or one beyond 64 bits."""
+    return int(word) if word.isdigit() and len(word) <= _MOST_DIGITS else None
 
 
 def _kib_line(data: bytes, label: bytes) -> int | None:
@@ -121,7 +154,7 @@ def parse_rlimit_as(limits: bytes) -> int | None:
     for line in limits.splitlines():
         if line.startswith(b"Max address space"):
             soft = line[len(b"Max address space") :].split(maxsplit=1)
-            return int(soft[0]) if soft and soft[0].isdigit() else None
+            return whole(soft[0]) if soft else None
     return None
 
 
@@ -138,4 +171,4 @@ def parse_last_pid(loadavg: bytes) -> int | None:
     """The pid that was given out last, threads included, of /proc/loadavg; None: not in it."""
     words = loadavg.split()
     # Emulated kernels write a 0 that never changes.
-    return (int(words[4]) or None) if len(words) >= 5 and words[4].isdigit() else None
+    return (whole(words[4]) or None) if len(words) >= 5 else None

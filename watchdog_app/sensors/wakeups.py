@@ -6,9 +6,8 @@ ask for POLLPRI, which pressure and group events are told by. A source that has
 fired is silent until the next `update`, so that a group which brushes its limit
 a thousand times a second (page cache does) costs one wake-up a tick and no more.
 
-Sources: kernel, Documentation/accounting/psi.rst (monitoring for pressure
-thresholds), Documentation/admin-guide/cgroup-v1/memory.rst (9. memory
-thresholds, 10. OOM control), Documentation/admin-guide/cgroup-v2.rst (memory.events).
+Groups are armed and given up by a thread, which is there as long as it has something to do: the
+kernel makes each of these calls wait, and no look is to be late by it.
 """
 
 from __future__ import annotations
@@ -17,141 +16,33 @@ import os
 import select
 import selectors
 import sys
-from collections.abc import Iterable
+import threading
+from _thread import start_new_thread
+from collections import deque
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from functools import partial
 
 from watchdog_app.core.records import CgroupMemory, Fault
-from watchdog_app.errors import SensorError
+from watchdog_app.sensors.alarms import PressureTrigger, Source, Wakeup, arm, rank
 from watchdog_app.sensors.files import translate
-from watchdog_app.sensors.host import parse_pressure
 
-# Stalled for 0.1 s within 2 s. Without CAP_SYS_RESOURCE the window must be a multiple of 2 s.
-_TRIGGER = b"some 100000 2000000\0"
-_STALL_S = 0.1
-_RATIOS = (0.80, 0.90, 0.95)
+_STACK_BYTES = 512 * 1024
+_END_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Wakeup:
-    """Why to look at once."""
+@dataclass(slots=True, eq=False)
+class _Armed:
+    """A group that is followed, with the limit that it was armed for."""
 
-    source: str  # "pressure", "threshold", "oom", "events"
-    path: str  # the file or group that it concerns
-    detail: str
-
-
-class _Source(Protocol):
-    """One descriptor that tells one thing."""
-
-    fd: int
-    mask: int
-
-    def fired(self) -> Wakeup | None:
-        """What happened; None when it was a false alarm."""
-
-    def close(self) -> None:
-        """Give the descriptor back."""
-
-
-class _PressureTrigger:
-    """A trigger on one pressure file."""
-
-    mask = select.EPOLLPRI if sys.platform == "linux" else 0
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            os.write(self.fd, _TRIGGER)
-            self._total_s = self._read()
-        except OSError:
-            os.close(self.fd)
-            raise
-
-    def _read(self) -> float:
-        pressure = parse_pressure(os.pread(self.fd, 512, 0))
-        return pressure.some_total_s if pressure else 0.0
-
-    def fired(self) -> Wakeup | None:
-        # It can fire right after arming without any stall: only a grown total is true.
-        total_s = self._read()
-        grown_s, self._total_s = total_s - self._total_s, total_s
-        if grown_s < _STALL_S / 2:
-            return None
-        return Wakeup("pressure", self.path, f"stalled for {grown_s:.2f} s more")
-
-    def close(self) -> None:
-        os.close(self.fd)
-
-
-class _EventV1:
-    """An eventfd on a memory threshold or on the OOM event of a cgroup v1 group."""
-
-    mask = select.EPOLLIN if sys.platform == "linux" else 0
-
-    def __init__(self, wakeup: Wakeup, group: str, name: str, argument: str = "") -> None:
-        self._wakeup = wakeup
-        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        try:
-            target = os.open(f"{group}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                control = os.open(f"{group}/cgroup.event_control", os.O_WRONLY | os.O_CLOEXEC)
-                try:
-                    os.write(control, f"{self.fd} {target} {argument}".rstrip().encode())
-                finally:
-                    os.close(control)
-            finally:
-                os.close(target)
-        except OSError:
-            os.close(self.fd)
-            raise
-
-    def fired(self) -> Wakeup | None:
-        try:
-            os.eventfd_read(self.fd)
-        except BlockingIOError:
-            return None
-        # The kernel signals once more when the group is removed: nothing is near its limit then.
-        return self._wakeup if os.path.isdir(self._wakeup.path) else None
-
-    def close(self) -> None:
-        os.close(self.fd)
-
-
-class _EventsV2:
-    """The memory.events file of a cgroup v2 group, which changes when a limit is met."""
-
-    mask = select.EPOLLPRI if sys.platform == "linux" else 0
-
-    def __init__(self, group: str) -> None:
-        self._group = group
-        self.fd = os.open(f"{group}/memory.events", os.O_RDONLY | os.O_CLOEXEC)
-        self._seen = self._read()
-
-    def _read(self) -> bytes:
-        # Reading is also what arms it: it reports changes since the last read.
-        return os.pread(self.fd, 4096, 0)
-
-    def fired(self) -> Wakeup | None:
-        try:
-            now = self._read()
-        except OSError:  # the group was removed
-            return None
-        before, self._seen = self._seen, now
-        changed = sorted(set(now.splitlines()) - set(before.splitlines()))
-        if not changed:
-            return None
-        return Wakeup("events", self._group, b", ".join(changed).decode("ascii", "replace"))
-
-    def close(self) -> None:
-        os.close(self.fd)
+    limit_bytes: int | None
+    fds: list[int] = field(default_factory=list)
 
 
 class Wakeups:
     """
-    The descriptors that a loop waits on between ticks.
+    The descriptors that a loop waits on between ticks. For one thread.
 
     `faults` says what cannot be had here; ticks then have to do alone.
     """
@@ -159,14 +50,19 @@ class Wakeups:
     def __init__(self, pressure_path: str = "/proc/pressure/memory") -> None:
         self.faults: tuple[Fault, ...] = ()
         self._epoll: select.epoll | None = None
-        self._sources: dict[int, _Source] = {}
+        self._sources: dict[int, Source] = {}
         self._quiet: set[int] = set()  # fired, and not armed again yet
-        self._groups: dict[str, tuple[int | None, list[int]]] = {}  # limit and descriptors by path
+        self._groups: dict[str, _Armed] = {}  # by path
+        self._lock = threading.Condition()  # for the next two
+        self._jobs: deque[Callable[[], None]] = deque()
+        self._at_work = False  # the thread is there
+        self._finished: deque[tuple[str, _Armed, list[Source], OSError | None]] = deque()
+        self._told = -1  # readable when a group has been armed
         if sys.platform != "linux":
             return
         self._epoll = select.epoll()
         try:
-            self._add(_PressureTrigger(pressure_path))
+            self._add(PressureTrigger(pressure_path))
         except OSError as error:
             self._say(
                 "wakeups.pressure",
@@ -182,9 +78,14 @@ class Wakeups:
         return [(self._epoll.fileno(), selectors.EVENT_READ)]
 
     def update(self, groups: Iterable[CgroupMemory]) -> None:
-        """Arm what has fired again, and follow these groups and their limits. Once a tick."""
+        """
+        Arm what has fired again, and follow these groups and their limits. Once a tick.
+
+        A group that is new here wakes nobody until it is armed: a moment later.
+        """
         if self._epoll is None:
             return
+        self._take_in()
         for fd in self._quiet:
             source = self._sources.get(fd)
             if source is not None:
@@ -200,19 +101,23 @@ class Wakeups:
         }
         for path in list(self._groups):
             group = wanted.get(path)
-            if group is None or group.limit_bytes != self._groups[path][0]:
-                for fd in self._groups.pop(path)[1]:
-                    self._remove(fd)
+            if group is None or group.limit_bytes != self._groups[path].limit_bytes:
+                for fd in self._groups.pop(path).fds:
+                    self._soon(self._remove(fd).close)
         for path, group in wanted.items():
             if path not in self._groups:
-                self._groups[path] = (group.limit_bytes, self._arm(group))
+                armed = self._groups[path] = _Armed(group.limit_bytes)
+                self._soon(partial(self._arm, group, armed))
 
     def fired(self, fd: int) -> Wakeup | None:
-        """What woke the loop; None when it was nothing. To be called when `fd` is readable."""
+        """The gravest of what woke the loop, or None. To be called when `fd` is readable."""
         if self._epoll is None or fd != self._epoll.fileno():
             return None
         found: Wakeup | None = None
         ready = [ready_fd for ready_fd, _ in self._epoll.poll(0)]
+        if self._told in ready:
+            os.eventfd_read(self._told)
+            self._take_in()
         # The outer wait may have taken a pressure event away already (a trigger reports each one
         # once): its counter is asked whenever anything is readable and nothing else has spoken.
         pressure = [fd for fd, source in self._sources.items() if source.mask == select.EPOLLPRI]
@@ -228,60 +133,110 @@ class Wakeups:
                 # Taken out and not merely masked: an error of a removed group is never masked.
                 self._epoll.unregister(source_fd)
                 self._quiet.add(source_fd)
-            found = found or wakeup
+            if wakeup is not None and (found is None or rank(wakeup) < rank(found)):
+                found = wakeup
         return found
+
+    def settle(self, timeout_s: float) -> None:
+        """Wait until the groups of the latest `update` are armed, as far as they can be."""
+        with self._lock:
+            self._lock.wait_for(lambda: not self._at_work, timeout_s)
+        self._take_in()
 
     def close(self) -> None:
         """Give all descriptors back."""
-        for fd in list(self._sources):
-            self._remove(fd)
+        if self._epoll is None:
+            return
+        with self._lock:
+            self._jobs = deque(job for job in self._jobs if not isinstance(job, partial))
         self._groups.clear()
-        if self._epoll is not None:
-            self._epoll.close()
-            self._epoll = None
+        self.settle(_END_S)
+        for fd in list(self._sources):
+            self._remove(fd).close()
+        self.settle(_END_S)
+        self._epoll.close()
+        self._epoll = None
+        if self._told >= 0:
+            os.close(self._told)
+            self._told = -1
 
-    def _arm(self, group: CgroupMemory) -> list[int]:
-        armed: list[int] = []
+    # In the thread
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._jobs:
+                    self._at_work = False
+                    self._lock.notify_all()
+                    return
+                job = self._jobs.popleft()
+            with suppress(OSError):
+                job()
+
+    def _arm(self, group: CgroupMemory, armed: _Armed) -> None:
+        sources: list[Source] = []
+        problem = None
         try:
-            if group.version == 2:
-                armed.append(self._add(_EventsV2(group.path)))
-                with suppress(OSError):  # only where the group is delegated to us
-                    armed.append(self._add(_PressureTrigger(f"{group.path}/memory.pressure")))
-                return armed
-            limit = group.limit_bytes or 0
-            for ratio in _RATIOS:
-                wakeup = Wakeup("threshold", group.path, f"usage crossed {ratio:.0%} of its limit")
-                threshold = f"{int(limit * ratio)}"
-                armed.append(
-                    self._add(_EventV1(wakeup, group.path, "memory.usage_in_bytes", threshold))
-                )
-            oom = Wakeup("oom", group.path, "the limit was met and nothing could be given back")
-            armed.append(self._add(_EventV1(oom, group.path, "memory.oom_control")))
+            arm(group, sources)
         except OSError as error:
-            problem: SensorError = translate(error, group.path)
-            if os.path.isdir(group.path):
+            problem = error
+        self._finished.append((group.path, armed, sources, problem))
+        os.eventfd_write(self._told, 1)
+
+    # In the loop
+
+    def _soon(self, job: Callable[[], None]) -> None:
+        """Let the thread do this, in the order of these calls."""
+        if self._told < 0 and self._epoll is not None:
+            self._told = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self._epoll.register(self._told, select.EPOLLIN)
+        with self._lock:
+            self._jobs.append(job)
+            if self._at_work:
+                return
+            self._at_work = True
+        old = threading.stack_size(_STACK_BYTES)
+        try:
+            # Not threading.Thread, which waits until the new one has been given a processor.
+            start_new_thread(self._run, ())
+        except RuntimeError:  # no thread can be had now: late is better than never
+            self._run()
+        finally:
+            threading.stack_size(old)
+
+    def _take_in(self) -> None:
+        """Wait for what has been armed, unless the group is not followed any more."""
+        while self._finished:
+            path, armed, sources, problem = self._finished.popleft()
+            wanted = self._groups.get(path) is armed
+            for source in sources:
+                if wanted:
+                    armed.fds.append(self._add(source))
+                else:
+                    self._soon(source.close)
+            if problem is not None and wanted and os.path.isdir(path):
                 self._say(
                     "wakeups.groups",
-                    f"Memory groups do not wake watchdog between two looks ({problem}). "
+                    "Memory groups do not wake watchdog between two looks "
+                    f"({translate(problem, path)}). "
                     "It looks more often when a group nears its limit.",
                     None,
                 )
-        return armed
 
-    def _add(self, source: _Source) -> int:
+    def _add(self, source: Source) -> int:
         if self._epoll is None:
             raise OSError("closed")
         self._epoll.register(source.fd, source.mask)
         self._sources[source.fd] = source
         return source.fd
 
-    def _remove(self, fd: int) -> None:
+    def _remove(self, fd: int) -> Source:
         source = self._sources.pop(fd)
         self._quiet.discard(fd)
         if self._epoll is not None:
             with suppress(OSError):
                 self._epoll.unregister(fd)
-        source.close()
+        return source
 
     def _say(self, source: str, message: str, remedy: str | None) -> None:
         if all(fault.source != source for fault in self.faults):

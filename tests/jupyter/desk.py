@@ -1,0 +1,132 @@
+"""
+A desk with a real Jupyter server, real kernels and a daemon that watches them.
+
+One kernel is paused for a whole minute; everything else goes on beside it: one desk a session.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from harness import NO_PAUSE, World
+from real_server import JupyterServer, Kernel
+
+from watchdog_app.enable import startup
+
+GROW = """
+import time
+held = []
+for _ in range(60):
+    held.append(b"x" * (2 << 20))
+    time.sleep(0.1)
+print("grown to", len(held))
+"""
+
+
+@dataclass
+class Desk:
+    """Server and daemon, and what every test asks of them."""
+
+    world: World
+    server: JupyterServer
+
+    def task(self, pid: int) -> dict[str, Any] | None:
+        return self.world.task(pid)
+
+    def name(self, pid: int) -> str | None:
+        return (self.task(pid) or {}).get("name")
+
+    def until(self, what, why: str) -> Any:
+        return self.world.until(what, why)
+
+    def entries(self, kind: str, name: str) -> list[dict[str, Any]]:
+        return [one for one in self.world.history(kind) if one["name"] == name]
+
+    def restarted(self, kernel: Kernel, before: int, name: str) -> dict[str, Any]:
+        """Wait until the daemon has followed a kernel into its next process."""
+
+        def found() -> dict[str, Any] | None:
+            tasks = self.world.client.call("status")["processes"]
+            now = [one for one in tasks if one["kernel_id"] == kernel.id and one["pid"] != before]
+            return dict(now[0]) if now and self.entries("restart", name) else None
+
+        task: dict[str, Any] = self.until(found, f"{name} is restarted")
+        kernel.reconnect()
+        return task
+
+    def watchdog(self, *words: str) -> str:
+        """What a command prints, errors included."""
+        done = subprocess.run(
+            [sys.executable, "-m", "watchdog_app", *words],
+            env=self.world.env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="session")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """Kernels hold the agent by its startup file; those of "limited" live in a memory group."""
+    folder = tmp_path_factory.mktemp("desk")
+    world = World(folder)
+    own = folder / "ipython" / "profile_default" / "startup" / startup.FILE
+    own.parent.mkdir(parents=True)
+    own.write_bytes(startup.content())
+    server = JupyterServer(folder, env=world.env)
+    try:
+        world.start_daemon(NO_PAUSE)
+        server.wait()
+        yield Desk(world, server)
+    finally:
+        server.close()
+        world.close()
+
+
+@dataclass
+class Paused:
+    """A kernel whose tab stays open."""
+
+    kernel: Kernel
+    pid: int
+    cell: str
+    since_mono_s: float
+
+    def __post_init__(self) -> None:
+        self._asked_for = threading.Event()
+        self._tab = threading.Thread(target=self._listen, daemon=True)
+        self._tab.start()
+
+    def _listen(self) -> None:
+        while not self._asked_for.wait(5.0):
+            self.kernel.listen()
+
+    def take_over(self) -> Kernel:
+        """From here on the caller alone reads what comes from it."""
+        self._asked_for.set()
+        self._tab.join()
+        return self.kernel
+
+
+@pytest.fixture(scope="session")
+def paused(desk: Desk) -> Iterator[Paused]:
+    """A kernel that was stopped amid its work, while all other tests of this folder run."""
+    kernel = desk.server.open("long.ipynb")
+    pid = kernel.pid()
+    desk.until(lambda: desk.name(pid) == "long.ipynb", "the notebook is seen")
+    before = desk.task(pid)["ram_bytes"]
+    cell = kernel.begin(GROW)
+    desk.until(lambda: desk.task(pid)["ram_bytes"] > before + (12 << 20), "it grows")
+    desk.world.client.call("task.pause", task="long.ipynb")
+    found = Paused(kernel, pid, cell, time.monotonic())
+    yield found
+    found.take_over()

@@ -1,0 +1,244 @@
+"""Notebooks that are renamed, shared, killed and restarted, at a desk with a daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from desk import Desk
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.connect import write_connection_file
+
+from watchdog_app.actions.memory_group import open_group
+from watchdog_app.errors import ActionError
+
+TRAIN = """
+import os, time
+import keras
+import numpy as np
+
+class Slowly(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if os.path.exists("slowly"):
+            time.sleep(0.2)
+
+keras.utils.set_random_seed(7)
+x = np.random.default_rng(7).normal(size=(64, 4)).astype("float32")
+y = x.sum(axis=1, keepdims=True)
+model = keras.Sequential([keras.layers.Dense(8), keras.layers.Dropout(0.2), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+history = model.fit(x, y, epochs=4, batch_size=8, verbose=0, callbacks=[Slowly()])
+print("LOSSES", history.history["loss"])
+"""
+FILL = """
+held = []
+while True:
+    held.append(b"x" * (8 << 20))
+"""
+
+pytestmark = pytest.mark.usefixtures("paused")
+
+
+def test_notebook_that_is_renamed_while_it_runs_is_shown_by_its_new_name(desk: Desk):
+    """The file goes first, then the session; both names would lead to it by its kernel's id."""
+    kernel = desk.server.open("old.ipynb")
+    pid = kernel.pid()
+    cell = kernel.begin("import time; time.sleep(1); print('done')")
+    desk.until(lambda: desk.name(pid) == "old.ipynb", "the notebook is seen")
+
+    desk.server.rename(kernel, "old.ipynb", "new.ipynb")
+    desk.until(lambda: desk.name(pid) == "new.ipynb", "the rename is seen")
+
+    found = desk.task(pid)
+    assert str(desk.server.root / "new.ipynb") == found["notebook"]
+    assert (kernel.id, "done\n") == (found["kernel_id"], kernel.finish(cell))
+    assert "new.ipynb" in desk.watchdog("explain", kernel.id, "--color=never")
+
+
+def test_notebooks_that_share_a_kernel_are_all_named(desk: Desk):
+    """Opened on the kernel of another one; each name leads to it."""
+    kernel = desk.server.open("first.ipynb")
+    pid = kernel.pid()
+    desk.server.notebook("second.ipynb")
+    desk.server.rest(
+        "POST",
+        "api/sessions",
+        {
+            "path": "second.ipynb",
+            "name": "second.ipynb",
+            "type": "notebook",
+            "kernel": {"id": kernel.id},
+        },
+    )
+
+    desk.until(lambda: desk.name(pid) == "first.ipynb, second.ipynb", "both are seen")
+
+    assert "second.ipynb" in desk.watchdog("explain", "second.ipynb", "--color=never")
+
+
+AGENT = """
+from watchdog_app.agent.reporting.link import Link
+from watchdog_app.agent.notebook import notebook_path, program_path
+link = Link("keras", {folder!r}, notebook_path())
+link.start()
+print(program_path())
+"""
+STRANGER = """
+import subprocess, sys
+code = '''
+import time
+from watchdog_app.agent.reporting.link import Link
+link = Link("keras", {folder!r}, "/somebody/else.ipynb")
+link.start()
+while not link.connected:
+    time.sleep(0.05)
+print("CONNECTED", flush=True)
+time.sleep(600)
+'''
+child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+print(child.stdout.readline())
+"""
+
+
+def test_kernel_of_vscode_has_the_name_that_the_agent_inside_says(desk: Desk):
+    """From the first cell on. VS Code leaves the path in a variable alone; children say nothing."""
+    connection = desk.world.folder / "runtime" / "kernel-v3abcdef0123456789.json"
+    write_connection_file(str(connection))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ipykernel_launcher", f"--f={connection}"],
+        env=desk.server.env,
+        cwd=desk.world.folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    client = BlockingKernelClient(connection_file=str(connection))
+    client.load_connection_file()
+    client.start_channels()
+
+    def run(code: str, *, silent: bool = False) -> str:
+        printed: list[str] = []
+
+        def hear(message: dict[str, Any]) -> None:
+            content = message["content"]
+            printed.extend([content.get("text", ""), *content.get("traceback", [])])
+
+        client.execute_interactive(code, silent=silent, timeout=120, output_hook=hear)
+        return "".join(printed)
+
+    folder, notebook = str(desk.world.folder), str(desk.world.folder / "code.ipynb")
+    folder_name = desk.world.folder.name
+    try:
+        client.wait_for_ready(timeout=120)
+        desk.until(lambda: desk.name(process.pid) == f"kernel in {folder_name}", "it is seen")
+        # As VS Code does it: neither counts for a cell.
+        assert "CONNECTED" in run(STRANGER.format(folder=folder), silent=True)
+        run(f"__vsc_ipynb_file__ = {notebook!r}", silent=True)
+        assert f"kernel in {folder_name}" == desk.name(process.pid)
+
+        assert "" == run("a = 1")
+        desk.until(lambda: desk.name(process.pid) == "code.ipynb", "it is named")
+        printed = run(AGENT.format(folder=folder))
+
+        assert f"{notebook}\n" == printed
+        assert notebook == desk.task(process.pid)["notebook"]
+        run("child.kill(); link.close()")
+        assert "code.ipynb" in desk.watchdog("explain", "code.ipynb", "--color=never")
+    finally:
+        client.stop_channels()
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.tensorflow
+def test_training_of_a_killed_kernel_goes_on_in_the_next_one(desk: Desk):
+    """Nothing in the notebook names watchdog; the same cell again, bit for bit."""
+    slowly = desk.server.root / "slowly"
+    slowly.touch()
+    kernel = desk.server.open("train.ipynb")
+    pid = kernel.pid()
+    kernel.begin(TRAIN)
+    desk.until(lambda: ((desk.task(pid) or {}).get("agent") or {}).get("step"), "it trains")
+    desk.world.client.call("snooze", task="train.ipynb", for_s=600)
+    saved = desk.world.client.call("task.checkpoint", task="train.ipynb", wait=True)
+
+    os.kill(pid, signal.SIGKILL)
+    desk.until(lambda: desk.entries("death", "train.ipynb"), "the death is seen")
+    now = desk.restarted(kernel, pid, "train.ipynb")
+    slowly.unlink()
+    resumed = kernel.run(TRAIN)
+    begun_anew = kernel.run(TRAIN)
+
+    assert "done" == saved["requests"][0]["status"]
+    assert "train.ipynb" == now["name"]
+    assert "going on from" in resumed
+    assert "going on from" not in begun_anew
+    assert resumed.split("LOSSES")[1] == begun_anew.split("LOSSES")[1]
+    status = desk.world.client.call("status")
+    assert [now["pid"]] == [one["task"] for one in status["daemon"]["snoozed"]]
+    restart = desk.entries("restart", "train.ipynb")[0]
+    assert (pid, now["pid"]) == (restart["before"], restart["pid"])
+    for wanted in (kernel.id, str(now["pid"])):
+        kinds = {one["kind"] for one in desk.world.client.call("history", task=wanted)["entries"]}
+        assert {"death", "restart"} <= kinds
+        series = desk.world.client.call("series", task=wanted)["series"]
+        assert {pid, now["pid"]} <= {one["pid"] for one in series}
+    explained = desk.watchdog("explain", "train.ipynb", "--color=never")
+    assert f"it was process {pid} before" in " ".join(explained.split())
+
+
+@pytest.mark.cgroup
+def test_kernel_that_the_kernel_kills_for_memory_is_told_with_its_successor(desk: Desk):
+    """In a memory group of its own; Jupyter's restarter starts it again in the same group."""
+    try:
+        group = open_group(f"watchdog-desk-{os.getpid()}", 200 << 20)
+    except ActionError as error:
+        pytest.skip(str(error))
+    try:
+        spec = Path(desk.server.env["JUPYTER_DATA_DIR"]) / "kernels" / "limited"
+        spec.mkdir(parents=True)
+        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        (spec / "kernel.json").write_text(
+            json.dumps(
+                {"argv": group.command(argv), "display_name": "limited", "language": "python"}
+            )
+        )
+        kernel = desk.server.open("hungry.ipynb", kernel="limited")
+        pid = kernel.pid()
+        desk.until(lambda: desk.name(pid) == "hungry.ipynb", "the notebook is seen")
+
+        kernel.begin(FILL)
+        death = desk.until(lambda: desk.entries("death", "hungry.ipynb"), "the death is seen")[0]
+        now = desk.restarted(kernel, pid, "hungry.ipynb")
+
+        assert ("group_limit", pid) == (death["cause"], death["pid"])
+        assert "hungry.ipynb" == now["name"]
+        told = [one["evidence"].get("topic") for one in desk.entries("decision", "hungry.ipynb")]
+        assert {"died", "restarted"} <= set(told)
+        # A request can be lost while Jupyter connects itself to the new kernel.
+        desk.until(lambda: "42\n" == kernel.run("print(6 * 7)"), "the new kernel answers")
+        assert now["pid"] == kernel.pid()
+    finally:
+        desk.server.rest("DELETE", f"api/sessions/{kernel.session}")
+        group.close()
+
+
+def test_kernel_that_its_user_restarts_is_followed_without_a_notice(desk: Desk):
+    """The button: it is written down, and nobody is told what they did themselves."""
+    kernel = desk.server.open("again.ipynb")
+    pid = kernel.pid()
+    desk.until(lambda: desk.name(pid) == "again.ipynb", "the notebook is seen")
+
+    kernel.restart()
+    now = desk.restarted(kernel, pid, "again.ipynb")
+
+    assert (now["pid"], "again.ipynb") == (kernel.pid(), now["name"])
+    topics = [one["evidence"].get("topic") for one in desk.entries("decision", "again.ipynb")]
+    assert "restarted" not in topics

@@ -1,0 +1,62 @@
+"""What reads cards is loaded once there is a driver."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from watchdog_app.sensors.gpu.awaited import AwaitedCards, NoCards
+from watchdog_app.sensors.gpu.watch import GpuLook
+
+
+def test_a_driver_that_is_loaded_later_is_noticed_at_the_next_look(tmp_path: Path, monkeypatch):
+    """Its library alone within five minutes: until it is loaded it reads nothing."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", "")
+    root = tmp_path / "root"
+    cards = AwaitedCards(str(root))
+    try:
+        assert NoCards() == cards.read(1000.0)
+        library = root / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
+        library.parent.mkdir(parents=True)
+        library.write_bytes(b"")
+        assert NoCards() == cards.read(1299.0)
+
+        (root / "dev").mkdir()
+        (root / "dev/nvidiactl").touch()
+
+        assert isinstance(cards.read(1299.5), GpuLook)
+    finally:
+        cards.close()
+
+    late = AwaitedCards(str(root))
+    (root / "dev/nvidiactl").unlink()
+    try:
+        assert isinstance(late.read(0.0), GpuLook)
+    finally:
+        late.close()
+
+
+def test_without_a_driver_nothing_that_reads_cards_is_loaded(tmp_path: Path):
+    """Nor sensors of heat, where there are none."""
+    program = (
+        "import sys\n"
+        "from watchdog_app.sensors.hardware import HardwareWatch\n"
+        "from watchdog_app.sensors.gpu.awaited import AwaitedCards\n"
+        f"watch = HardwareWatch({str(tmp_path)!r}, AwaitedCards({str(tmp_path)!r}))\n"
+        "assert () == watch.read(1.0).gpus\n"
+        "watch.close()\n"
+        "print(*(name for name in sys.modules if name.startswith('watchdog_app.sensors.')))\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"LD_LIBRARY_PATH": ""},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+
+    loaded = {name.removeprefix("watchdog_app.sensors.") for name in done.stdout.split()}
+    assert "gpu.library" in loaded
+    assert not loaded & {"gpu.watch", "gpu.link", "thermal", "heat_sources", "batteries"}

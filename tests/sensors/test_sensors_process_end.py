@@ -1,0 +1,49 @@
+"""The exit status of a process that somebody else started."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from watchdog_app.sensors import process_end
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pidfds are Linux's")
+# Linux keeps the status behind a pidfd since 6.15; before, nobody knows it after the reaping.
+_KEPT = tuple(int(part) for part in platform.release().split(".")[:2]) >= (6, 15)
+
+
+def _start_time(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+
+def test_status_is_known_when_the_parent_collects_it_in_between(tmp_path: Path) -> None:
+    """Between the question to the descriptor and the one to /proc, its parent may reap it."""
+    child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"])
+    handle = process_end.open_handle(child.pid)
+    assert handle is not None
+    start_time = _start_time(child.pid)
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended; it is not reaped yet
+    stat = tmp_path / str(child.pid) / "stat"
+    stat.parent.mkdir()
+    os.mkfifo(stat)
+
+    def reap() -> None:
+        with stat.open("wb"):  # opens when somebody reads, and nothing is there any more
+            child.wait()
+
+    parent = threading.Thread(target=reap)
+    parent.start()
+
+    status = process_end.wait_status(child.pid, start_time, handle, str(tmp_path))
+
+    parent.join()
+    os.close(handle)
+    assert (int(signal.SIGKILL) if _KEPT else None) == status

@@ -1,0 +1,174 @@
+"""
+What the threads of some processes do, from /proc: states, where in the kernel they wait.
+
+Nothing is stopped and nothing is attached to. What this user may not read is left out: the
+system call of a process that is no child of ours (kernel.yama.ptrace_scope) and the kernel's
+stack (root alone) are often among that.
+
+Source: proc(5); the system calls' numbers: kernel, arch/x86/entry/syscalls/syscall_64.tbl and
+include/uapi/asm-generic/unistd.h (arm64).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+from watchdog_app.core.picture import ProcessLook, ThreadLook
+from watchdog_app.core.records import ProcessKey
+from watchdog_app.errors import SensorError
+from watchdog_app.sensors.files import read_bytes
+from watchdog_app.sensors.procfs import parse_stat
+
+_MOST_PROCESSES = 64
+_MOST_THREADS = 128  # of one process
+_MOST_IN_ALL = 400
+_KERNEL_FRAMES = 8
+
+# What a thread that stands still can be in.
+_CALLS: Mapping[str, Mapping[int, str]] = {
+    "x86_64": {
+        0: "read", 1: "write", 7: "poll", 17: "pread64", 16: "ioctl", 19: "readv", 23: "select",
+        35: "nanosleep", 42: "connect", 43: "accept", 45: "recvfrom", 47: "recvmsg", 61: "wait4",
+        72: "fcntl", 73: "flock", 74: "fsync", 26: "msync", 202: "futex", 230: "clock_nanosleep",
+        232: "epoll_wait", 247: "waitid", 257: "openat", 270: "pselect6", 271: "ppoll",
+        281: "epoll_pwait", 288: "accept4", 2: "open", 65: "semop", 220: "semtimedop",
+    },
+    "aarch64": {
+        63: "read", 64: "write", 73: "ppoll", 67: "pread64", 29: "ioctl", 65: "readv",
+        72: "pselect6", 101: "nanosleep", 203: "connect", 202: "accept", 207: "recvfrom",
+        212: "recvmsg", 260: "wait4", 25: "fcntl", 32: "flock", 82: "fsync", 227: "msync",
+        98: "futex", 115: "clock_nanosleep", 22: "epoll_pwait", 95: "waitid", 56: "openat",
+        242: "accept4", 193: "semop", 192: "semtimedop",
+    },
+}  # fmt: skip
+
+
+def look(
+    members: Iterable[ProcessKey], proc: str = "/proc", machine: str | None = None
+) -> tuple[ProcessLook, ...]:
+    """
+    The processes that are still those, in this order, and their children that have ended.
+
+    Args:
+        members: of a task, its root first; of more than 64 the first ones.
+        proc: where /proc is.
+        machine: as `os.uname` has it, for the numbers of system calls; None: this one.
+    """
+    calls = _CALLS.get(machine or (os.uname().machine if hasattr(os, "uname") else ""), {})
+    found: list[ProcessLook] = []
+    left = _MOST_IN_ALL
+    children: list[int] = []
+    for _, key in zip(range(_MOST_PROCESSES), members, strict=False):
+        with suppress(SensorError, ValueError):
+            stat = parse_stat(read_bytes(f"{proc}/{key.pid}/stat"))
+            if stat.start_ticks != key.start_time:
+                continue
+            process = _process(proc, key.pid, min(left, _MOST_THREADS), calls, children)
+            left -= len(process.threads)
+            found.append(process)
+    known = {process.pid for process in found}
+    for pid in children[: 4 * _MOST_PROCESSES]:
+        if pid in known:
+            continue
+        with suppress(SensorError, ValueError):
+            stat = parse_stat(read_bytes(f"{proc}/{pid}/stat"))
+            if stat.state == "Z" and stat.ppid in known:
+                known.add(pid)
+                found.append(ProcessLook(pid, stat.ppid, _text(stat.comm), stat.state))
+    return tuple(found)
+
+
+def _process(
+    proc: str, pid: int, most: int, calls: Mapping[int, str], children: list[int]
+) -> ProcessLook:
+    data = read_bytes(f"{proc}/{pid}/stat")
+    stat = parse_stat(data)
+    threads: list[ThreadLook] = []
+    for tid in _threads(proc, pid)[:most]:
+        folder = f"{proc}/{pid}/task/{tid}"
+        with suppress(SensorError, ValueError):
+            threads.append(_thread(folder, tid, calls))
+        with suppress(SensorError, ValueError):  # a kernel may be built without it
+            children += [int(word) for word in read_bytes(f"{folder}/children").split()]
+    return ProcessLook(
+        pid,
+        stat.ppid,
+        _text(stat.comm),
+        stat.state,
+        tuple(threads),
+        stat.threads,
+        parse_major_faults(data),
+    )
+
+
+def _threads(proc: str, pid: int) -> list[int]:
+    try:
+        found = sorted(int(name) for name in os.listdir(f"{proc}/{pid}/task") if name.isdigit())
+    except OSError:
+        return []
+    return [pid] * (pid in found) + [tid for tid in found if tid != pid]
+
+
+def _thread(folder: str, tid: int, calls: Mapping[int, str]) -> ThreadLook:
+    stat = parse_stat(read_bytes(f"{folder}/stat"))
+    wchan = syscall = None
+    arguments: tuple[int, ...] = ()
+    kernel: tuple[str, ...] = ()
+    with suppress(SensorError):
+        wchan = parse_wchan(read_bytes(f"{folder}/wchan", 256))
+    with suppress(SensorError, ValueError):
+        number, arguments = parse_syscall(read_bytes(f"{folder}/syscall", 512))
+        syscall = None if number is None else calls.get(number)
+    with suppress(SensorError):
+        kernel = parse_stack(read_bytes(f"{folder}/stack", 4096))
+    return ThreadLook(tid, _text(stat.comm), stat.state, wchan, syscall, arguments, kernel)
+
+
+def parse_major_faults(stat: bytes) -> int:
+    """
+    Pages that had to be read from a disk or from swap, of /proc/PID/stat.
+
+    Raises:
+        ValueError: not a line of that file.
+    """
+    rest = stat[stat.rfind(b")") + 2 :].split(b" ", 11)
+    if len(rest) < 11:
+        raise ValueError(f"no line of /proc/PID/stat: {stat[:64]!r}")
+    return int(rest[9])
+
+
+def parse_wchan(data: bytes) -> str | None:
+    """The function of the kernel in which a thread sleeps; None: in none, or it is not told."""
+    # `poll_schedule_timeout.constprop.0`: what compilers append says nothing.
+    name = _text(data.strip()).partition(".")[0]
+    return None if name in ("", "0") else name[:80]
+
+
+def parse_syscall(data: bytes) -> tuple[int | None, tuple[int, ...]]:
+    """
+    Number and arguments of a system call, of /proc/PID/syscall; None: it is in none.
+
+    Raises:
+        ValueError: not a line of that file.
+    """
+    words = data.split()
+    if not words or words[0] in (b"running", b"-1"):
+        return None, ()
+    return int(words[0]), tuple(int(word, 16) for word in words[1:7])
+
+
+def parse_stack(data: bytes) -> tuple[str, ...]:
+    """Functions of the kernel's stack, innermost first, of /proc/PID/stack."""
+    found = []
+    for line in data.splitlines()[:_KERNEL_FRAMES]:
+        _, _, name = line.partition(b"] ")
+        name = name.partition(b"+")[0].partition(b".")[0].strip()
+        if name:
+            found.append(_text(name)[:80])
+    return tuple(found)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")
