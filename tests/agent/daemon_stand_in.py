@@ -22,6 +22,7 @@ class StandIn:
     ) -> None:
         self.path = path
         self.received: list[tuple[str, dict[str, Any]]] = []
+        self.places: list[Any] = []  # of each report
         self.connections: list[socket.socket] = []
         self.ended = 0  # connections that the other side closed
         self._refuses = refuses
@@ -104,6 +105,9 @@ class StandIn:
             del self._decoders[connection.fileno()]
             return
         for message in self._decoders[connection.fileno()].feed(data):
+            if message["method"] == "agent.report":
+                # Where the training was differs from run to run.
+                self.places.append(message["params"].pop("place", None))
             self.received.append((message["method"], message["params"]))
             if "id" in message and not self._mute:
                 answer = messages.result(message["id"], {"protocol": 1, "version": "0", "pid": 1})

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from watchdog_app.agent import allocator, tensorflow_limits
-from watchdog_app.agent.allocator import Allocators
+from watchdog_app.agent.reporting import allocator, tensorflow_limits
+from watchdog_app.agent.reporting.allocator import Allocators
 
 GIB = 2**30
 CARD = "GPU-00112233-4455-6677-8899-aabbccddeeff"
@@ -293,7 +293,7 @@ def test_the_real_tensorflow_tells_its_devices_memory(tmp_path):
 import time
 import tensorflow as tf
 from tensorflow.python.eager import context
-from watchdog_app.agent import allocator, tensorflow_limits
+from watchdog_app.agent.reporting import allocator, tensorflow_limits
 untouched = allocator.Allocators(time.monotonic).read()
 made_before = context.context()._context_handle is not None
 tf.constant(1.0)
@@ -333,7 +333,7 @@ def test_a_real_card_s_limit_is_that_of_tensorflow(tmp_path):
     program = """
 import json, time
 import tensorflow as tf
-from watchdog_app.agent.allocator import Allocators
+from watchdog_app.agent.reporting.allocator import Allocators
 if not tf.config.list_physical_devices("GPU"):
     print("null")
     raise SystemExit

@@ -141,7 +141,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_the_structure_of_a_pipeline_tells_what_it_will_hold(tf, name):
     """Sizes at the place of each buffer; what shares its tensors counts once."""
-    from watchdog_app.agent.buffers import growth
+    from watchdog_app.agent.reporting.buffers import growth
 
     make, bytes_, what, at_most = CASES[name]
 
@@ -154,7 +154,7 @@ def test_the_structure_of_a_pipeline_tells_what_it_will_hold(tf, name):
 
 def test_looking_at_a_pipeline_draws_nothing_from_it(tf):
     """The generator behind it is not asked."""
-    from watchdog_app.agent.buffers import growth
+    from watchdog_app.agent.reporting.buffers import growth
 
     drawn = []
 
@@ -171,7 +171,7 @@ def test_looking_at_a_pipeline_draws_nothing_from_it(tf):
 
 def test_a_long_chain_is_looked_at_in_bounds(tf):
     """As many parts as a loop over files makes; no recursion."""
-    from watchdog_app.agent.buffers import growth
+    from watchdog_app.agent.reporting.buffers import growth
 
     chain = tf.data.Dataset.range(2)
     for _ in range(1200):
@@ -182,7 +182,7 @@ def test_a_long_chain_is_looked_at_in_bounds(tf):
 
 def test_only_the_first_pipeline_of_a_process_is_certain_to_grow_it(tf):
     """The next ones may use what it gave back; several that begin together add up."""
-    from watchdog_app.agent import buffers
+    from watchdog_app.agent.reporting import buffers
 
     large = images(tf, 10_000).shuffle(10_000)
     foreseen = buffers.Foreseen()
@@ -194,6 +194,21 @@ def test_only_the_first_pipeline_of_a_process_is_certain_to_grow_it(tf):
     assert (first.bytes, False, False) == (both.bytes // 2, first.at_most, both.at_most)
     assert (first.bytes, True) == (later.bytes, later.at_most)
     assert buffers.Foreseen().begins(images(tf).shuffle(10)) is None
+
+
+def test_a_much_larger_pipeline_later_is_certain_for_what_goes_beyond(tf, monkeypatch):
+    """What the first gave back can be used again, and no more than that."""
+    from watchdog_app.agent.reporting import buffers
+
+    monkeypatch.setattr(buffers, "_filled_bytes", 0)
+    first, second = buffers.Foreseen(), buffers.Foreseen()
+    small = first.begins(images(tf, 20_000).shuffle(6000))
+    first.settle()
+
+    large = second.begins(images(tf, 20_000).shuffle(20_000))
+
+    assert (False, False) == (small.at_most, large.at_most)
+    assert 14_000 * (IMAGE + LABEL) == large.bytes
 
 
 LOOP = """
@@ -239,7 +254,7 @@ MEASURE = """
 import os, sys
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 import tensorflow as tf
-from watchdog_app.agent.buffers import growth
+from watchdog_app.agent.reporting.buffers import growth
 def rss():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 next(iter(tf.data.Dataset.range(9).map(lambda i: tf.zeros(3)).shuffle(9).batch(3)))

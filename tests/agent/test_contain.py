@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import signal
+
 import pytest
 
 from watchdog_app.agent.contain import STRICT, Guard, say
@@ -59,7 +62,7 @@ def test_nothing_is_said_without_stderr(monkeypatch):
     """A program may have closed stderr, or have none at all."""
     monkeypatch.setattr("sys.stderr", None)
 
-    say("hello")
+    assert say("hello") is None
 
 
 def test_control_characters_do_not_reach_the_terminal(capsys):
@@ -77,3 +80,36 @@ def test_a_message_is_told_once(capsys):
     guard.tell_once("full")
 
     assert "watchdog: full\n" == capsys.readouterr().err
+
+
+class Handler:
+    """An object that can be called, as a handler."""
+
+    def __call__(self, number, frame):
+        raise RuntimeError("a worker was killed")
+
+    def method(self, number, frame):
+        raise RuntimeError("a worker was killed")
+
+
+def handle(number, frame):
+    raise RuntimeError("a worker was killed")
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [handle, Handler(), Handler().method, functools.partial(handle)],
+    ids=["function", "object", "method", "partial"],
+)
+def test_what_a_signal_handler_of_the_program_raises_is_not_held_back(monkeypatch, handler):
+    """PyTorch says so that a worker has died; it may come while code of ours runs."""
+    monkeypatch.delenv(STRICT, raising=False)
+    guard = Guard()
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(RuntimeError, match="a worker was killed"), guard:
+            signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+    assert 0 == guard.count

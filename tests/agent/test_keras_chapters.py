@@ -12,19 +12,25 @@ from pathlib import Path
 
 import pytest
 
-from watchdog_app.agent import chapters
-from watchdog_app.agent.store import RescueStore
+from watchdog_app.agent.saving import chapters
+from watchdog_app.agent.saving.store import RescueStore
 from watchdog_app.errors import RescueError
 
 SAVE = """
 import sys
-from watchdog_app.agent import chapters
-from watchdog_app.agent.store import RescueStore
+from watchdog_app.agent.saving import chapters
+from watchdog_app.agent.saving.store import RescueStore
 for step in map(int, sys.argv[2].split(",")):
     RescueStore(sys.argv[1]).save([], {}, step=step)
 if len(sys.argv) > 3:
     chapters.finish(sys.argv[3], sys.argv[1])
 """
+
+
+@pytest.fixture(autouse=True)
+def script(monkeypatch):
+    """As within a script, whatever other tests of this process have imported."""
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
 
 
 def left_by_another(folder: Path, *steps: int, finished: Path | None = None) -> None:
@@ -185,7 +191,7 @@ def test_what_fails_while_a_rescue_is_given_back_is_told_with_the_way_out():
 
 WAIT = """
 import sys
-from watchdog_app.agent.store import RescueStore
+from watchdog_app.agent.saving.store import RescueStore
 store = RescueStore(sys.argv[1])
 store.save([], {}, step=int(sys.argv[2]))
 store.settle()

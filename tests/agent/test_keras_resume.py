@@ -33,6 +33,7 @@ ONCE = (
     "five_steps_per_execution",
     "lazy_model_with_moving_average",
     "mixed_precision",
+    "quantized_with_lora",
     "callbacks_and_validation",
     "during_validation",
     "mirrored_strategy",

@@ -10,7 +10,7 @@ import safetensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from watchdog_app.agent.layout import (
+from watchdog_app.agent.saving.layout import (
     ALIGN_BYTES,
     ITEM_BYTES,
     TensorEntry,

@@ -12,10 +12,10 @@ import time
 import pytest
 from daemon_stand_in import StandIn
 
-from watchdog_app.agent.checkpoint_request import CheckpointRequest
 from watchdog_app.agent.contain import STRICT
-from watchdog_app.agent.identity import own
-from watchdog_app.agent.link import Link
+from watchdog_app.agent.reporting.checkpoint_request import CheckpointRequest
+from watchdog_app.agent.reporting.identity import own
+from watchdog_app.agent.reporting.link import Link
 
 
 @pytest.fixture
@@ -248,6 +248,7 @@ def test_a_line_that_is_given_up_ends(daemon, path):
     del link
 
     daemon.until(lambda: daemon.ended == 1)
+    assert 1 == len(daemon.connections), "it has not come back"
 
 
 def test_a_daemon_that_hangs_holds_nobody_up(path, link):
@@ -298,6 +299,9 @@ def test_more_open_files_than_select_takes_are_no_obstacle(daemon, link):
         daemon.wait_for("agent.register")
         link.saved(None, "/p", 1, 2, 3.0)
         daemon.wait_for("agent.saved")
+        assert ["/p"] == [
+            fields["path"] for method, fields in daemon.received if method == "agent.saved"
+        ]
     finally:
         for each in held:
             each.close()
@@ -317,7 +321,7 @@ def run(program, *arguments, **options):
 
 EXITS = """
 import sys
-from watchdog_app.agent.link import Link
+from watchdog_app.agent.reporting.link import Link
 link = Link("keras", "/rescues", socket_path=sys.argv[1])
 link.start()
 import time
@@ -344,7 +348,8 @@ def test_an_interpreter_that_ends_says_good_bye_and_does_not_hang(
     assert ("ValueError: mine" in err) is (status == 1)
     assert "watchdog" not in err.replace("watchdog_app", "")
     if wait == "wait":
-        daemon.wait_for("agent.bye")
+        bye = daemon.wait_for("agent.bye")
+        assert {"finished": False, "failed": "raise" in ending} == bye
 
 
 def test_without_a_daemon_an_interpreter_ends_at_once(path):
@@ -356,7 +361,7 @@ def test_without_a_daemon_an_interpreter_ends_at_once(path):
 
 FORKS = """
 import os, sys, time
-from watchdog_app.agent.link import Link
+from watchdog_app.agent.reporting.link import Link
 link = Link("keras", "/rescues", socket_path=sys.argv[1])
 link.start()
 while not link.connected:

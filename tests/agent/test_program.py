@@ -13,7 +13,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 keras = pytest.importorskip("keras")
 
-from watchdog_app.agent import program  # noqa: E402
+from watchdog_app.agent.fit import program  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from daemon_stand_in import StandIn
 
-from watchdog_app.agent.checkpoint_request import CheckpointRequest
 from watchdog_app.agent.contain import STRICT
-from watchdog_app.agent.cost import SaveCost
-from watchdog_app.agent.layout import TensorEntry
-from watchdog_app.agent.link import Link
+from watchdog_app.agent.reporting.checkpoint_request import CheckpointRequest
+from watchdog_app.agent.reporting.link import Link
+from watchdog_app.agent.saving.cost import SaveCost
+from watchdog_app.agent.saving.layout import TensorEntry
+from watchdog_app.agent.saving.store import RescueStore
 from watchdog_app.agent.session import Capture, Session
-from watchdog_app.agent.store import RescueStore
 
 
 class Clock:
@@ -282,6 +282,7 @@ def test_what_is_reported_reaches_the_daemon(tmp_path, training):
         "batch",
         "loss",
         "allocators",
+        "memory",
     } == set(report)
     assert (True, 2000, 1, 0.5) == tuple(
         report[key] for key in ("training", "state_bytes", "epoch", "loss")

@@ -10,7 +10,7 @@ import pytest
 from daemon_stand_in import StandIn
 
 from watchdog_app.actions.memory_group import GroupV1, open_group
-from watchdog_app.agent.store import RescueStore
+from watchdog_app.agent.saving.store import RescueStore
 
 MIB = 1024 * 1024
 PAGE = 4096
@@ -19,10 +19,10 @@ pytestmark = pytest.mark.cgroup
 
 TRAINING = """
 import mmap, os, sys, time
-from watchdog_app.agent.layout import TensorEntry
-from watchdog_app.agent.link import Link
+from watchdog_app.agent.saving.layout import TensorEntry
+from watchdog_app.agent.reporting.link import Link
 from watchdog_app.agent.session import Capture, Session
-from watchdog_app.agent.store import RescueStore
+from watchdog_app.agent.saving.store import RescueStore
 
 directory, socket_path, count, size = *sys.argv[1:3], *map(int, sys.argv[3:5])
 held = []

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from watchdog_app.agent import callback_state, matching, state_values
-from watchdog_app.agent.loop_state import LoopState
-from watchdog_app.agent.passes import Passes
+from watchdog_app.agent.fit import callback_state
+from watchdog_app.agent.loops import state_values
+from watchdog_app.agent.loops.loop_state import LoopState
+from watchdog_app.agent.loops.passes import Passes
+from watchdog_app.agent.saving import matching
 
 pytestmark = pytest.mark.tensorflow
 

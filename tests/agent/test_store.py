@@ -14,13 +14,13 @@ import zlib
 import pytest
 import safetensors
 
-from watchdog_app.agent import finished, names
-from watchdog_app.agent.disk_errors import SaveFailed
-from watchdog_app.agent.filesystem import in_memory
-from watchdog_app.agent.identity import Owner, own
-from watchdog_app.agent.layout import TensorEntry
-from watchdog_app.agent.loaded import LoadedRescue
-from watchdog_app.agent.store import RescueStore
+from watchdog_app.agent.reporting.identity import Owner, own
+from watchdog_app.agent.saving import finished, names
+from watchdog_app.agent.saving.disk_errors import SaveFailed
+from watchdog_app.agent.saving.filesystem import in_memory
+from watchdog_app.agent.saving.layout import TensorEntry
+from watchdog_app.agent.saving.loaded import LoadedRescue
+from watchdog_app.agent.saving.store import RescueStore
 from watchdog_app.errors import RescueDamaged, RescueError
 
 DEAD = f"999999.1.{own().namespace}"  # beyond the largest pid of common kernels
@@ -82,7 +82,8 @@ def test_what_was_saved_is_found_again(store):
     }
     for each in entries:
         assert bytes(each.view()) == found.read(each.name)
-    assert os.path.getsize(os.path.join(saved.path, "state.safetensors")) == saved.bytes
+    both = sum(each.stat().st_size for each in os.scandir(saved.path))
+    assert (both, both) == (saved.bytes, found.bytes)
     assert saved.seconds > 0
 
 
@@ -396,7 +397,7 @@ def test_unfinished_folders_of_dead_writers_are_removed_and_of_live_ones_are_not
 
 
 def _start(pid):
-    from watchdog_app.agent.identity import start_time
+    from watchdog_app.agent.reporting.identity import start_time
 
     return start_time(pid)
 
@@ -592,8 +593,8 @@ def test_a_save_takes_no_second_copy(tmp_path):
     """Peak memory of 60 MB of tensors saved stays within a few MiB of before."""
     program = (
         "import sys, mmap, resource\n"
-        "from watchdog_app.agent.store import RescueStore\n"
-        "from watchdog_app.agent.layout import TensorEntry\n"
+        "from watchdog_app.agent.saving.store import RescueStore\n"
+        "from watchdog_app.agent.saving.layout import TensorEntry\n"
         "m = mmap.mmap(-1, 60 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"
         "m[:1 << 20] = b'x' * (1 << 20)\n"
         "for at in range(0, len(m), 4096): m[at] = 1\n"

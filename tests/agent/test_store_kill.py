@@ -8,12 +8,12 @@ import subprocess
 import sys
 import time
 
-from watchdog_app.agent.store import RescueStore
+from watchdog_app.agent.saving.store import RescueStore
 
 SAVER = """
 import sys
-from watchdog_app.agent.layout import TensorEntry
-from watchdog_app.agent.store import RescueStore
+from watchdog_app.agent.saving.layout import TensorEntry
+from watchdog_app.agent.saving.store import RescueStore
 store = RescueStore(sys.argv[1])
 store.prepare(4, rehearse=False)
 step = int(sys.argv[2])

@@ -13,11 +13,11 @@ import zlib
 
 import pytest
 
-from watchdog_app.agent.disk_errors import SaveFailed
-from watchdog_app.agent.layout import TensorEntry
-from watchdog_app.agent.reserve import Reserve, private_memory
-from watchdog_app.agent.sink import Sink
-from watchdog_app.agent.stream import Bytes, Streamer, write_stream
+from watchdog_app.agent.saving.disk_errors import SaveFailed
+from watchdog_app.agent.saving.layout import TensorEntry
+from watchdog_app.agent.saving.reserve import Reserve, private_memory
+from watchdog_app.agent.saving.sink import Sink
+from watchdog_app.agent.saving.stream import Bytes, Streamer, write_stream
 from watchdog_app.errors import RescueError
 
 CHUNK = 8192
@@ -267,7 +267,7 @@ def test_a_busy_python_thread_beside_it_only_delays(tmp_path, streamer):
 
 FORKED = """
 import os, sys
-from watchdog_app.agent.stream import Bytes, Streamer
+from watchdog_app.agent.saving.stream import Bytes, Streamer
 streamer = Streamer(8192)
 streamer.prepare()
 pid = os.fork()

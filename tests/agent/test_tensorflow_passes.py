@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 
-from watchdog_app.agent.passes import Passes
+import pytest
+
+from watchdog_app.agent.loops.passes import Passes
+from watchdog_app.errors import RescueMismatch
 
 
 class Shuffled:
@@ -48,6 +51,33 @@ def test_a_pass_goes_on_after_the_batches_that_were_had():
     assert [21, 22, 23] == rest
     assert 2 == fresh.passes
     assert [1] == seen
+
+
+class Counted(list):
+    """Batches whose number is known."""
+
+    __hash__ = object.__hash__
+
+
+def test_another_number_of_batches_is_an_error_that_names_both():
+    """With another batch size the place in the data has no meaning."""
+    passes = Passes(silent)
+    next(passes.run(Counted(range(20)), silent_arrival))
+
+    with pytest.raises(RescueMismatch, match=r"20 batches .* this one has 10"):
+        next(resumed(passes).run(Counted(range(10)), silent_arrival))
+
+
+def test_the_number_of_batches_of_a_pass_that_had_ended_does_not_matter():
+    """A validation that is shorter today was complete then."""
+    passes = Passes(silent)
+    list(passes.run(Counted(range(4)), silent_arrival))
+    next(passes.run(Counted(range(20)), silent_arrival))
+
+    again = resumed(passes)
+
+    assert [] == list(again.run(Counted(range(2)), silent_arrival))
+    assert list(range(1, 20)) == list(again.run(Counted(range(20)), silent_arrival))
 
 
 def test_a_finished_pass_of_the_epoch_gives_nothing_and_the_next_goes_on():

@@ -11,6 +11,7 @@ import torch
 from torch import nn, optim
 from torch.optim import lr_scheduler
 
+from watchdog_app.agent.loops.torch_part import StatefulPart
 from watchdog_app.agent.torch import Rescue
 
 pytestmark = pytest.mark.torch
@@ -101,3 +102,27 @@ def test_it_goes_on_where_it_stood(
     _, *objects = program(resume="newest")
 
     assert expected == trained(*objects, steps=5)
+
+
+@pytest.mark.parametrize("kind", SCHEDULERS)
+def test_how_far_a_schedule_has_come_is_no_setting(kind: str):
+    """A resume is there to bring that back: nothing needs to be said of it."""
+    model = nn.Linear(2, 1)
+    optimizer = optim.SGD(model.parameters(), lr=0.05)
+    schedule = SCHEDULERS[kind](optimizer)
+    part = StatefulPart("scheduler", schedule)
+    before = part.settings()
+    for _ in range(5):
+        optimizer.step()
+        schedule.step(*([1.0] if kind == "plateau" else []))
+
+    assert before == part.settings()
+
+
+def test_what_a_schedule_was_given_is_a_setting():
+    """That the program says otherwise now is worth a word."""
+    optimizer = optim.SGD(nn.Linear(2, 1).parameters(), lr=0.05)
+
+    found = StatefulPart("scheduler", lr_scheduler.StepLR(optimizer, 7)).settings()
+
+    assert {"step_size": 7, "gamma": 0.1} == found

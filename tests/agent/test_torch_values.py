@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from watchdog_app.agent import torch_tensors, torch_values
-from watchdog_app.agent.torch_values import Tensors
+from watchdog_app.agent.loops import torch_tensors, torch_values
+from watchdog_app.agent.loops.torch_values import Tensors
 
 pytestmark = pytest.mark.torch
 

@@ -45,7 +45,7 @@ class Kernel:
 
 
 @contextmanager
-def kernel(python, folder, **env):
+def kernel(python, folder, kernel_id=None, **env):
     """A kernel of that Python, started in `folder`; it is gone afterwards."""
     spec = folder / "jupyter" / "kernels" / "tried"
     spec.mkdir(parents=True, exist_ok=True)
@@ -54,6 +54,8 @@ def kernel(python, folder, **env):
         json.dumps({"argv": argv, "display_name": "tried", "language": "python"})
     )
     manager = KernelManager(kernel_name="tried")
+    if kernel_id is not None:  # as a Jupyter server names it, over restarts
+        manager.connection_file = str(folder / f"kernel-{kernel_id}.json")
     manager.kernel_spec_manager.kernel_dirs = [str(spec.parent)]
     manager.start_kernel(
         cwd=str(folder),

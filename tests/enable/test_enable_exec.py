@@ -21,13 +21,18 @@ def execute(*words, **more):
     )  # fmt: skip
 
 
+def besides_airbag(stderr):
+    """What is said on stderr besides the one line on the airbag."""
+    return [line for line in stderr.splitlines() if not line.startswith("watchdog: airbag: ")]
+
+
 def test_the_agent_is_on_in_the_program_and_in_what_it_starts():
     """And in no other."""
     code = f"{IS_ON}; import subprocess; subprocess.run([sys.executable, '-c', {IS_ON!r}])"
 
     done = execute("--", sys.executable, "-u", "-c", code)
 
-    assert ("True\nTrue\n", "", 0) == (done.stdout, done.stderr, done.returncode)
+    assert ("True\nTrue\n", [], 0) == (done.stdout, besides_airbag(done.stderr), done.returncode)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +85,7 @@ def test_a_sitecustomize_of_the_program_runs_and_is_the_one_that_is_found(tmp_pa
         capture_output=True, text=True, check=True, env={**os.environ, **env},
     )  # fmt: skip
 
-    assert "" == done.stderr
+    assert [] == besides_airbag(done.stderr)
     assert plain.stdout == done.stdout
 
 

@@ -37,8 +37,8 @@ def python(code, folder=None, **more):
     return done.stdout
 
 
-def test_switching_on_costs_a_fraction_of_importing_argparse_and_logging(tmp_path, monkeypatch):
-    """In the same process; and no framework is imported for it."""
+def test_switching_on_costs_a_tenth_of_importing_argparse_and_logging(tmp_path, monkeypatch):
+    """In the same process, where those take 8 ms; and no framework is imported for it."""
     code = (
         "import sys, time, json\n"
         "try: import no_such_module\n"  # the folders of sys.path are known from here on
@@ -54,7 +54,7 @@ def test_switching_on_costs_a_fraction_of_importing_argparse_and_logging(tmp_pat
 
     found = [json.loads(python(code)) for _ in range(7)]
 
-    assert 0.5 > statistics.median(ratio for ratio, _ in found)
+    assert 0.1 > statistics.median(ratio for ratio, _ in found)
     assert {0} == {frameworks for _, frameworks in found}
 
 
@@ -130,6 +130,30 @@ def test_asking_for_a_spec_without_importing_leaves_the_hook_where_it_is(keras):
     assert "True\ncallback_list.py\nTrue\n" == python(code, keras)
 
 
+@pytest.mark.parametrize("place", ["0", "len(sys.meta_path)", "1"])
+@pytest.mark.parametrize("ours", ["first", "last"])
+def test_another_finder_that_asks_everybody_is_no_endless_circle(keras, place, ours):
+    """Tracers and profilers do as we do: each would ask the other without an end."""
+    on = "from watchdog_app.agent import hook; hook.switch_on()\n"
+    other = (
+        "class Everybody:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        others = [each for each in sys.meta_path if each is not self]\n"
+        "        found = (each.find_spec(name, path, target) for each in others)\n"
+        "        return next((spec for spec in found if spec), None) if 'keras' in name else None\n"
+        f"sys.meta_path.insert({place}, Everybody())\n"
+    )
+    code = (on + other if ours == "first" else other + on) + (
+        "import importlib, keras.src.callbacks.callback_list as m\n"
+        "print(hasattr(m.CallbackList.__init__, '__wrapped__'), m.CallbackList([1]).callbacks)\n"
+        "importlib.reload(m); init = m.CallbackList.__init__\n"
+        "print(hasattr(init, '__wrapped__'), hasattr(init.__wrapped__, '__wrapped__'))\n"
+        "print(type(m.__loader__).__name__)"
+    )
+
+    assert "True [1]\nTrue False\nSourceFileLoader\n" == python(code, keras)
+
+
 @pytest.mark.parametrize(
     ("run", "name"),
     [
@@ -142,7 +166,7 @@ def test_asking_for_a_spec_without_importing_leaves_the_hook_where_it_is(keras):
 )
 def test_rescues_lie_beside_the_program_under_its_name(tmp_path, run, name):
     """Other arguments are another training."""
-    code = "from watchdog_app.agent.automatic import place; print(*place())"
+    code = "from watchdog_app.agent.found.automatic import place; print(*place())"
     (tmp_path / "train.py").write_text(code)
     (tmp_path / "pack").mkdir()
     for each in ("__init__", "__main__", "train"):

@@ -116,12 +116,29 @@ def test_a_file_that_somebody_changed_is_left_to_them(watchdog, tmp_path):
     assert "mine = 1" == file.read_text()
 
 
+def test_what_another_watchdog_has_placed_is_not_said_to_be_off(watchdog, tmp_path):
+    """Of another version, noted where we cannot look; one that is the same to the byte is ours."""
+    file = tmp_path / "home/.ipython/profile_default/startup/90-watchdog.py"
+    watchdog("enable", "--user")
+    file.write_bytes(startup.content() + b"# newer\n")
+    elsewhere = {"WATCHDOG_STATE_DIR": str(tmp_path / "other")}
+
+    stays = watchdog("disable", "--user", **elsewhere)
+    file.write_bytes(startup.content())
+    gone = watchdog("disable", "--user", **elsewhere)
+
+    assert (1, 0) == (stays.returncode, gone.returncode)
+    assert "still on" in stays.stderr
+    assert not file.exists()
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
         (["enable", "--kernel", "nosuch"], 2, "There is no kernel nosuch"),
         (["enable", "--python", "/nosuch/python"], 2, "There is no program"),
-        (["enable", "--python", "/bin/true"], 1, "does not answer as a Python does"),
+        (["enable", "--python", "/bin/true"], 1, "is no Python, or it does not start"),
+        (["enable", "--python", "/bin/ls"], 1, "it ended with status 2"),
         (["enable", "--json"], 2, "--json belongs to"),
         (["enable", "--user", "--kernel", "x"], 2, "not allowed with"),
         (["switch"], 2, "invalid choice"),

@@ -54,6 +54,8 @@ def test_a_changed_program_trains_anew_beside_the_rescue_that_does_not_fit(train
     other = train(KILL="1", UNITS="17")
 
     assert -signal.SIGKILL == other.returncode
+    assert 1 == other.stderr.count("saved in rescues/train.py-2/rescue-0000000003-")
+    assert 1 == other.stderr.count("When the fit is run again, it goes on from there.")
     assert "belongs to a different program" in other.stderr
     assert kept == os.listdir(tmp_path / "rescues" / "train.py")
     assert 1 == len(os.listdir(tmp_path / "rescues" / "train.py-2"))

@@ -3,18 +3,21 @@ The border between the agent and the training: an error of ours stays ours.
 
 Everything that the training calls goes through a `Guard`. It holds back
 `Exception` and nothing else: Ctrl-C, `sys.exit` and the kernel's signals are
-the user's. With WATCHDOG_AGENT_STRICT=1 (our own tests) nothing is held back.
+the user's, and so is what a signal handler of the program raises while code of
+ours happens to run (PyTorch's: a worker of a DataLoader was killed). With
+WATCHDOG_AGENT_STRICT=1 (our own tests) nothing is held back.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
-from types import TracebackType
-from typing import ParamSpec, TypeVar
+from types import CodeType, TracebackType
+from typing import Any, ParamSpec, TypeVar
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -41,8 +44,13 @@ class Guard:
         self._told: set[str] = set()
 
     def caught(self, error: Exception) -> None:
-        """Count `error` and tell the first one; raise it again where tests asked for that."""
-        if os.environ.get(STRICT) == "1":
+        """
+        Count `error` and tell the first one.
+
+        Raises:
+            Exception: `error` again, where tests asked for that or it is none of ours.
+        """
+        if os.environ.get(STRICT) == "1" or _of_signal_handler(error):
             raise error
         self.count += 1
         if self.first_traceback is not None:
@@ -84,6 +92,25 @@ class Guard:
                 return None
 
         return guarded
+
+
+def _of_signal_handler(error: BaseException) -> bool:
+    """Whether a signal handler raised it, which the interpreter had put between ours."""
+    seen = []
+    step = error.__traceback__
+    while step is not None:
+        seen.append(step.tb_frame.f_code)
+        step = step.tb_next
+    return any(_code(signal.getsignal(number)) in seen for number in signal.valid_signals())
+
+
+def _code(handler: Any) -> CodeType | None:
+    """Of a function, a method, a partial, or an object that can be called."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    call = getattr(type(handler), "__call__", None)  # noqa: B004 - for its code
+    found = getattr(handler, "__code__", None) or getattr(call, "__code__", None)
+    return found if isinstance(found, CodeType) else None
 
 
 def say(message: str) -> None:

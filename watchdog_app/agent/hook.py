@@ -1,43 +1,87 @@
 """
-The agent switched on without a word in the program: it waits until Keras is imported.
+The agent switched on without a word in the program: it waits until a framework is imported.
 
     from watchdog_app.agent import hook
     hook.switch_on()
 
 One finder on `sys.meta_path` looks at the name of each module that is imported, and nothing
-else happens until Keras's list of callbacks is. Nothing of a framework is imported here, and
+else happens until one of those in `WAITED_FOR` is. Nothing of a framework is imported here, and
 nothing at all that starts slowly: this runs at the start of every kernel and every script.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+from _thread import get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-# Keras 3 alone has it. Each fit of every backend comes by here.
-CALLBACKS = "keras.src.callbacks.callback_list"
+# A framework's module: what it has once it is complete, and the module of ours that is then
+# given it: `attach(module)`, once a module, and `detach()`, which undoes all of them.
+WAITED_FOR = {
+    # Keras 3 alone has it. Each fit of every backend comes by here.
+    "keras.src.callbacks.callback_list": ("CallbackList", "watchdog_app.agent.found.automatic"),
+    # What a loop over Keras 3's `train_on_batch` comes by.
+    "keras.src.trainers.trainer": (
+        "model_supports_jit",
+        "watchdog_app.agent.found.automatic_on_batch",
+    ),
+    # Keras 2, where a program still uses it.
+    "tf_keras.src.callbacks": ("UpdateEmbeddingCallback", "watchdog_app.agent.found.automatic"),
+    # Every optimizer of Keras 3 steps through it, in a fit and in loops of the user's own.
+    "keras.src.optimizers.base_optimizer": (
+        "BaseOptimizer",
+        "watchdog_app.agent.found.automatic_tensorflow",
+    ),
+    # PyTorch tells of each step of each optimizer; its loaders, of each pass over data.
+    "torch.optim.optimizer": ("Optimizer", "watchdog_app.agent.found.automatic_torch"),
+    "torch.utils.data.dataloader": (
+        "_MultiProcessingDataLoaderIter",
+        "watchdog_app.agent.found.automatic_torch",
+    ),
+}
+
+
+# In an airbag: what it refuses is an error that does not name it.
+_AIRBAG = ("WATCHDOG_AIRBAG", "WATCHDOG_AIRBAG_LIMIT")
+
+# What computes imports one of these: from then on the end of the process is noted. Before that
+# not even our module for it is loaded.
+_COMPUTES = frozenset(("numpy", "torch", "tensorflow", "keras", "jax"))
 
 
 class _Finder:
     """Lets others find the module, and has a look at it when it is made."""
 
+    def __init__(self) -> None:
+        self._asked: set[tuple[int, str]] = set()  # thread and module that is being looked for
+
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """The module's spec with a loader of ours around its own; None for any other module."""
-        if name != CALLBACKS:
+        if name not in WAITED_FOR:
+            if name in _COMPUTES:
+                _listen()
             return None
-        # It stays in the list: TensorFlow asks for specs of what it does not import.
-        for finder in list(sys.meta_path):
-            find = getattr(finder, "find_spec", None)
-            spec = None if finder is self or find is None else find(name, path, target)
-            if spec is not None:
-                if spec.loader is not None and hasattr(spec.loader, "exec_module"):
-                    spec.loader = _Loader(spec.loader)
-                return spec
-        return None
+        asked = (get_ident(), name)
+        if asked in self._asked:
+            return None  # by another finder that asks everybody, as we do
+        self._asked.add(asked)
+        try:
+            # It stays in the list: TensorFlow asks for specs of what it does not import.
+            for finder in list(sys.meta_path):
+                find = getattr(finder, "find_spec", None)
+                spec = None if finder is self or find is None else find(name, path, target)
+                if spec is not None:
+                    if spec.loader is not None and hasattr(spec.loader, "exec_module"):
+                        spec.loader = _Loader(spec.loader)
+                    return spec
+            return None
+        finally:
+            self._asked.discard(asked)
 
 
 class _Loader:
@@ -66,7 +110,7 @@ _finder = _Finder()
 
 def switch_on() -> bool:
     """
-    From now on fits that name no Rescue get one. Never raises.
+    From now on trainings that name no Rescue get one. Never raises.
 
     Returns:
         False where it was on already.
@@ -74,10 +118,15 @@ def switch_on() -> bool:
     if is_on():
         return False
     sys.meta_path.insert(0, _finder)
-    module = sys.modules.get(CALLBACKS)
-    # While it is being imported by another thread it has no class yet: that import is let be.
-    if module is not None and hasattr(module, "CallbackList"):
-        _attach(module)
+    if any(name in os.environ for name in _AIRBAG):
+        _watch_refusals()
+    if not _COMPUTES.isdisjoint(sys.modules):
+        _listen()
+    for name, (last, _) in WAITED_FOR.items():
+        module = sys.modules.get(name)
+        # While it is being imported by another thread it is not complete: that import is let be.
+        if module is not None and hasattr(module, last):
+            _attach(module)
     return True
 
 
@@ -91,26 +140,50 @@ def switch_off() -> bool:
     if not is_on():
         return False
     sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not _finder]
-    automatic = sys.modules.get("watchdog_app.agent.automatic")
-    if automatic is not None:
-        automatic.detach()
+    for ours in {ours for _, ours in WAITED_FOR.values()}:
+        attached: Any = sys.modules.get(ours)
+        if attached is not None:
+            attached.detach()
+    words: Any = sys.modules.get("watchdog_app.agent.reporting.last_words")
+    if words is not None:
+        words.forget()
     return True
 
 
 def is_on() -> bool:
-    """Whether fits of this process get a Rescue."""
+    """Whether trainings of this process get a Rescue."""
     return any(finder is _finder for finder in sys.meta_path)
+
+
+def _listen() -> None:
+    try:
+        from watchdog_app.agent.reporting.last_words import listen
+
+        listen()
+    except Exception:  # noqa: S110 - an end that nobody explains is no reason to fail at the start
+        pass
+
+
+def _watch_refusals() -> None:
+    try:
+        from watchdog_app.agent.exhaustion import refused
+
+        WAITED_FOR.update(refused.WAITED_FOR)
+        refused.watch()
+    except Exception:  # noqa: S110 - an error that is not explained is no reason to fail either
+        pass
 
 
 def _attach(module: ModuleType) -> None:
     try:
-        from watchdog_app.agent import automatic
+        from importlib import import_module
 
-        automatic.attach(module)
-    except Exception as error:  # the program imports Keras, with us or without
+        import_module(WAITED_FOR[module.__name__][1]).attach(module)
+    except Exception as error:  # the program imports its framework, with us or without
         from watchdog_app.agent.contain import describe, say
 
+        framework = module.__name__.partition(".")[0]
         say(
-            "fits that name no Rescue are not saved: this Keras could not be attached to "
-            f"({describe(error)}). Your program is not affected; Rescue(...) still works."
+            f"trainings that name no Rescue are not saved: this {framework} could not be attached "
+            f"to ({describe(error)}). Your program is not affected; Rescue(...) still works."
         )

@@ -1,24 +1,119 @@
-"""`%load_ext watchdog_app.agent` and `%unload_ext watchdog_app.agent`."""
+"""
+The agent in a kernel: `%load_ext watchdog_app.agent`, and what the startup file calls.
+
+Switched on, it gives the notebook the name `watchdog`, notes which cells fail, and says in one
+line when the kernel before this one died in the middle of a training.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 from watchdog_app.agent import hook
+
+_NAME = "watchdog"
+_offered = False
 
 
 def load() -> None:
     """Switch the agent on in this kernel, and say so in one line."""
-    from watchdog_app.agent import automatic
+    from watchdog_app.agent.found import automatic
 
     if not hook.switch_on():
         print("watchdog: it is on already in this kernel.")
         return
     directory, _ = automatic.place()
     print(
-        f"watchdog: Keras fits are saved in {automatic.shown(directory)} when memory runs out. "
+        f"watchdog: trainings are saved in {automatic.shown(directory)} when memory runs out. "
         "Off again: %unload_ext watchdog_app.agent"
     )
+    _begin()
 
 
 def unload() -> None:
     """Everything as it was before."""
     hook.switch_off()
+    import watchdog_app
+
+    names = _names()
+    if names.get(_NAME) is watchdog_app:
+        del names[_NAME]
+
+
+def kernel_starts() -> None:
+    """From the startup file: nothing is said before there is a cell to say it under."""
+    from watchdog_app.agent.resuming.resume_cells import shell
+
+    events = getattr(shell(), "events", None)
+    if events is None:
+        return
+
+    def first_cell(info: Any = None) -> None:
+        events.unregister("pre_run_cell", first_cell)
+        if hook.is_on():
+            text = str(getattr(info, "raw_cell", ""))
+            _begin(quiet=f"{_NAME}.resume(" in text or "watchdog_app.resume(" in text)
+
+    events.register("pre_run_cell", first_cell)
+
+
+def _begin(*, quiet: bool = False) -> None:
+    import watchdog_app
+    from watchdog_app.agent.contain import Guard
+    from watchdog_app.agent.resuming import resume_cells
+
+    global _offered
+    _tell_name()
+    with Guard("the look for a training that was left"):
+        resume_cells.listen()
+        # A variable of the user's is not touched; a later `import watchdog` takes the name.
+        if _names().setdefault(_NAME, watchdog_app) is watchdog_app:
+            resume_cells.shell().user_ns_hidden[_NAME] = watchdog_app  # %who lists the user's own
+        if quiet or _offered:
+            return
+        _offered = True
+        from watchdog_app.agent.found import automatic
+        from watchdog_app.agent.resuming import resume
+
+        what = resume.unfinished() if automatic.resumes() else None
+        if what is not None:
+            print(f"watchdog: {resume.offer(what)}")
+
+
+def _tell_name() -> None:
+    """
+    The daemon learns which notebook this is, where nobody else can tell it: in VS Code.
+
+    One message from a thread of its own; a daemon that comes later hears it from the training.
+    """
+    from watchdog_app.agent.notebook import told_inside
+
+    path = told_inside()
+    if path is None:
+        return
+
+    def tell() -> None:
+        from contextlib import suppress
+
+        from watchdog_app.agent.reporting.identity import own
+        from watchdog_app.errors import WatchdogError
+        from watchdog_app.protocol.client import Client
+
+        with suppress(WatchdogError, OSError), Client.connect(role="agent") as daemon:
+            me = own()
+            told = {"pid": me.pid, "start_time": me.start_time, "notebook": path}
+            daemon.notify("agent.notebook", **told)
+
+    import threading
+
+    try:
+        threading.Thread(target=tell, name="watchdog-notebook", daemon=True).start()
+    except RuntimeError:  # none can be started
+        pass
+
+
+def _names() -> dict[str, Any]:
+    from watchdog_app.agent.resuming.resume_cells import shell
+
+    names: dict[str, Any] = getattr(shell(), "user_ns", {})
+    return names

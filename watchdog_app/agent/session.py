@@ -9,30 +9,39 @@ save that somebody asked for and the one that nobody did.
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from watchdog_app.agent.allocator import Allocators
-from watchdog_app.agent.checkpoint_request import CheckpointRequest
 from watchdog_app.agent.contain import Guard, describe
-from watchdog_app.agent.cost import SaveCost
-from watchdog_app.agent.layout import TensorEntry
-from watchdog_app.agent.link import Link
 from watchdog_app.agent.notebook import program_path
-from watchdog_app.agent.store import RescueStore, SavedRescue
+from watchdog_app.agent.published.own_page import OwnPage
+from watchdog_app.agent.reporting import last_words
+from watchdog_app.agent.reporting.allocator import Allocators
+from watchdog_app.agent.reporting.announcements import Announcements
+from watchdog_app.agent.reporting.breakdown import Breakdown
+from watchdog_app.agent.reporting.checkpoint_request import CheckpointRequest
+from watchdog_app.agent.reporting.link import Link
+from watchdog_app.agent.resuming import resume_cells
+from watchdog_app.agent.saving.cost import SaveCost
+from watchdog_app.agent.saving.layout import TensorEntry
+from watchdog_app.agent.saving.store import RescueStore, SavedRescue
 from watchdog_app.errors import RescueError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from watchdog_app.agent.published.publisher import Guards, Publisher
 
 _REPORT_EVERY_S = 0.5  # the link sends at most one a second; half of that keeps it fresh
 _REARM_AFTER_S = 10.0  # a process that lives on after a save may hold its reserve again
-_LONGEST_WORD, _LONGEST_TEXT = 40, 100  # the daemon takes no longer ones
+_LONGEST_WORD = 40  # the daemon takes no longer ones
 _SMOOTHING = 0.1  # of the step time: about the last ten steps
 _LONGEST_RATIO = 4.0  # a gap longer than this many steps is a validation or a pause, not a step
 
-_announcements = itertools.count(1)  # of the process: the next training's are new ones too
+_OTHERS = "epoch_end"  # the phase in which callbacks of the program may change what is trained
 
 _REMEDY = "The training goes on; the watchdog will ask again."
 
@@ -59,6 +68,8 @@ class Session:
         link: Link,
         capture: Callable[[], Capture],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        guards: Callable[[], Guards] | None = None,
     ) -> None:
         self.store = store
         self.link = link
@@ -76,6 +87,11 @@ class Session:
         self._phase: str | None = None
         self._told: Mapping[str, Any] = {}  # the position as told last
         self._allocators = Allocators(clock)
+        self.breakdown = Breakdown(clock)
+        self._announcements = Announcements(link, self.breakdown, self.guard, clock)
+        # To a page outside the process, where there is one: for when we can do nothing any more.
+        self.published: Publisher | None = None
+        self._page = OwnPage(guards)
 
     @property
     def step_s(self) -> float | None:
@@ -94,8 +110,10 @@ class Session:
         A folder that cannot be written is told at once rather than at the end of the night.
         """
         with self.guard:
+            self.breakdown.begins()
             self.link.start()
             self.link.report(training=True)
+            self._open_page()
             try:
                 rehearsal = self.store.prepare(self._tensors)
             except RescueError as error:
@@ -115,24 +133,51 @@ class Session:
         Returns:
             The rescue that was saved here, or None.
         """
+        return self.attend(step, **position) if self.ends() else None
+
+    def ends(self) -> bool:
+        """
+        The first half of `boundary`: note how long the step took.
+
+        In a step of milliseconds the model empties the caches, and each function and dict that is
+        touched after it costs ten times what it does in a tight loop: here there are few.
+
+        Returns:
+            Whether the other half, `attend`, is to be called.
+        """
+        now = self._clock()
+        last = self._last
+        self._last = now
+        if last is not None:
+            spent = now - last
+            typical = self._step_s
+            if typical is None:
+                self._step_s = spent
+            else:
+                if spent > typical * _LONGEST_RATIO:  # noqa: PLR1730 - a call less
+                    spent = typical * _LONGEST_RATIO
+                self._step_s = typical + _SMOOTHING * (spent - typical)
+        return (
+            now >= self._next_report or self.link.wanted is not None or self.published is not None
+        )
+
+    def attend(self, step: int, **position: Any) -> SavedRescue | None:
+        """The second half of `boundary`, as that: publish, save and report where it is due."""
         try:
-            now = self._clock()
-            last = self._last
-            self._last = now
-            if last is not None:
-                spent = now - last
-                typical = self._step_s
-                if typical is None:
-                    self._step_s = spent
-                else:
-                    spent = min(spent, typical * _LONGEST_RATIO)
-                    self._step_s = typical + _SMOOTHING * (spent - typical)
+            now = self._clock() if self._last is None else self._last  # the step's end
+            self.publish(step, **position)
             if self.link.wanted is None and now < self._next_report:
                 return None
             return self._attend(now, step, position)
         except Exception as error:
             self.guard.caught(error)
             return None
+
+    def publish(self, step: int, **position: Any) -> None:
+        """The first moment between two steps, before anybody hears that one has ended."""
+        if self.published is not None:
+            self._told = position
+            self.published.boundary(step)
 
     def save_now(self, reason: str, step: int) -> SavedRescue | None:
         """
@@ -144,6 +189,11 @@ class Session:
         with self.guard:
             return self._save(None, reason, step)
         return None
+
+    def step_begins(self) -> None:
+        """Until the next boundary the state may change in an order that nobody can tell."""
+        if self.published is not None:
+            self.published.step_begins()
 
     def look(self) -> None:
         """Between two batches that train nothing (a validation): report what the GPUs hold."""
@@ -159,53 +209,57 @@ class Session:
         """What comes next is no step (validation, a new epoch): do not count it as one."""
         self._last = None
 
-    def phase(self, name: str, epoch: int | None = None) -> None:
+    def phase(self, name: str, epoch: int | None = None, **position: Any) -> None:
         """
         Another part of an epoch begins: the daemon learns what each part needs.
 
         Args:
             name: "train", "validate", "save", "epoch_end", or a word of the program's own.
             epoch: counted from 0; None: as reported last.
+            position: what has changed with it: `step`, `batch`.
         """
         name = name[:_LONGEST_WORD]
         if name == self._phase:
             return
         self._phase = name
+        if name == _OTHERS:
+            self.step_begins()
         with self.guard:
-            fields: dict[str, Any] = {"phase": name}
+            fields: dict[str, Any] = {"phase": name, **position}
             if epoch is not None:
                 fields["epoch"] = epoch
             self.link.report_soon(**fields)
 
     def expect(self, bytes_: int, what: str, *, at_most: bool = False) -> None:
+        """Announce memory that the program is about to take: see `Announcements.expect`."""
+        self._announcements.expect(bytes_, what, at_most=at_most)
+
+    def last_chance(self, bytes_: int, step: int, **position: Any) -> SavedRescue | None:
         """
-        The program is about to take so much more memory, and no more.
+        What was announced begins now, and until it is there no step ends: save first, if the
+        daemon finds within a second that it will not fit.
+
+        Returns:
+            The rescue that was saved here, or None.
+        """
+        refused = step > 0 and self._announcements.refused(bytes_)
+        self.gap()  # what was waited is no part of a step
+        return self.boundary(step, **position) if refused else None
+
+    def end(self, *, well: bool = True) -> None:
+        """
+        The training is over: tell the daemon, give memory and threads back.
 
         Args:
-            bytes_: so much more than now.
-            what: as a person would call it.
-            at_most: it may be less.
-
-        Raises:
-            ValueError: `bytes_` is negative or no number.
+            well: it was not an exception that ended it.
         """
-        count = int(bytes_)
-        if count < 0:
-            raise ValueError(f"bytes must not be negative, but is {bytes_}")
         with self.guard:
-            self.link.report_soon(
-                expected_bytes=count,
-                expected_for=what[:_LONGEST_TEXT],
-                expected_number=next(_announcements),
-                expected_at_most=at_most,
-                expected_mono_s=self._clock(),
-            )
-
-    def end(self) -> None:
-        """The training ended well: tell the daemon, give memory and threads back."""
-        with self.guard:
-            self.link.report(training=False)
-            self.link.close()
+            failed = not well and last_words.failed()
+            if not failed:  # else it is under way to its end: nobody has left it
+                self.link.report(training=False)
+            self.published = None
+            self._page.close()
+            self.link.close(finished=well, failed=failed)
             self.store.close()
 
     def measure(self) -> None:
@@ -265,7 +319,7 @@ class Session:
         return saved
 
     def _store(self, request: str | int | None, reason: str, step: int) -> SavedRescue:
-        capture = self._capture()
+        capture = self._whole(reason, step)
         self._note(capture)
         progress = None
         if request is not None:
@@ -273,14 +327,28 @@ class Session:
             def progress(done: int, total: int) -> None:
                 self.link.progress(request, done, total)
 
+        return self.store.save(capture.entries, capture.meta, progress, step=step)
+
+    def _whole(self, reason: str, step: int) -> Capture:
+        """The state and everything that a rescue says beside it."""
+        capture = self._capture()
         meta = {
             "step": step,
             "reason": reason,
             "program_path": program_path(),
-            "loss": _plain_number(self._told.get("loss")),
+            resume_cells.KEY: resume_cells.record(),
+            **self._told_beside(),
             **capture.meta,
         }
-        return self.store.save(capture.entries, meta, progress, step=step)
+        return Capture(capture.entries, meta)
+
+    def _told_beside(self) -> dict[str, Any]:
+        return {"loss": _plain_number(self._told.get("loss"))}
+
+    def _open_page(self) -> None:
+        if self.published is None:
+            take = partial(self._whole, "")
+            self.published = self._page.open(self.link.page, self.store, take, self._told_beside)
 
     def _note(self, capture: Capture) -> None:
         self.state_bytes = sum(entry.nbytes for entry in capture.entries)
@@ -288,6 +356,8 @@ class Session:
 
     def _report(self, step: int, position: Mapping[str, Any]) -> None:
         self._next_report = self._clock() + _REPORT_EVERY_S
+        self._open_page()  # the daemon may have come
+        allocators = self._allocators.read()
         self.link.report(
             training=True,
             state_bytes=self.state_bytes,
@@ -297,7 +367,8 @@ class Session:
             epoch=position.get("epoch"),
             batch=position.get("batch"),
             loss=position.get("loss"),
-            allocators=self._allocators.read(),
+            allocators=allocators,
+            memory=self.breakdown.read(step, allocators),
         )
 
 

@@ -16,309 +16,99 @@ docs/agent.md.
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from types import TracebackType
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from watchdog_app.agent import chapters, environment
-from watchdog_app.agent.contain import Guard, say
-from watchdog_app.agent.link import Link
-from watchdog_app.agent.notebook import notebook_path
-from watchdog_app.agent.session import Session
-from watchdog_app.agent.store import RescueStore
-from watchdog_app.agent.torch_data import Passes
-from watchdog_app.agent.torch_state import SavedTorch, TorchState, circumstances
-from watchdog_app.agent.torch_values import Tensors
-from watchdog_app.errors import RescueMismatch
+from watchdog_app.agent.contain import say
+from watchdog_app.agent.exhaustion import exhaustion_torch, micro_batches_torch
+from watchdog_app.agent.loops.loop import LoopRescue
+from watchdog_app.agent.loops.torch_data import Passes
+from watchdog_app.agent.loops.torch_state import SavedTorch, TorchState, circumstances
 
 __all__ = ["Rescue"]
 
-# Reading the loss waits for the device: as often as it is reported and no more.
-_LOSS_EVERY_S = 0.5
 
-
-class Rescue:
+class Rescue(LoopRescue[TorchState, SavedTorch, Passes]):
     """
     Saves a PyTorch training loop when memory runs out, and resumes it bit for bit.
+
+    Takes by name modules, optimizers, schedulers, gradient scalers, averaged models, tensors,
+    random generators, arrays, dicts and lists of plain values, and objects with `state_dict` and
+    `load_state_dict`; `data()` takes a DataLoader or any iterable.
 
     May be used as a context manager: leaving it without an error ends the training well, like
     `finish()`. For use in the one thread that trains.
     """
 
-    def __init__(
+    framework = "torch"
+
+    def backward(
         self,
-        directory: str | os.PathLike[str],
+        batch: Any,
+        loss_of: Callable[..., Any],
         *,
-        resume: bool | str = True,
-        keep: int = 2,
-        **state: Any,
-    ) -> None:
+        scaler: Any = None,
+        reduction: str = "mean",
+        weight: Callable[..., Any] | None = None,
+    ) -> Any:
         """
-        Restores the newest unfinished rescue of this training, if there is one.
+        The forward and backward pass of one batch: `optimizer.step()` comes next, as ever.
+
+        With on_oom="shrink" a batch that does not fit goes through in halves, quarters and so on,
+        with gradients added up to those of the whole, and later batches as what fitted. Without
+        it, and where all fits, this is `loss_of(*batch).backward()`.
 
         Args:
-            directory: where rescues go; made when missing. A disk, not a tmpfs.
-            resume: True goes on from an unfinished rescue of this training; False begins anew;
-                "newest" goes on from the newest rescue there is, finished or not.
-            keep: complete rescues that stay, at least 1.
-            state: all that changes while you train, by names of your choice: modules, optimizers,
-                schedulers, gradient scalers, averaged models, tensors, random generators, arrays,
-                dicts and lists of plain values, objects with `state_dict` and `load_state_dict`.
+            batch: a tensor, or tuples, lists and dicts of tensors of one length.
+            loss_of: its loss; called with the members of a tuple or list, else with the batch.
+            scaler: a GradScaler that the loss is to be scaled by.
+            reduction: what the loss is over the samples, "mean" or "sum".
+            weight: what a mean divides by where that is not the number of samples, called like
+                `loss_of`: the tokens that are no padding, for instance.
 
-        Raises:
-            RescueMismatch: the rescue is of another program; the message names the difference.
-            RescueError: an optimizer without its module, several processes, or resume="newest"
-                found nothing.
-            TypeError: something in `state` cannot be saved.
-            ValueError: `resume` or `keep` is not one of the choices.
+        Returns:
+            The loss of the whole batch, detached.
         """
-        chapters.check(resume)
-        self.directory = os.fspath(directory)
-        self.step_number = 0
-        self.epoch = 0
-        self._guard = Guard()
-        self._passes = Passes(say)
-        self._state = TorchState(state, self._position, self._passes)
-        self._saved: SavedTorch | None = None
-        self._told: set[str] = set()
-        self._loss: float | None = None
-        self._next_loss = 0.0
-        self._at_epoch: dict[str, Any] | None = None  # random numbers as it began
-        self._placed = False  # epochs() or data() leads the loop to its place, or that was said
-        store = RescueStore(chapters.chapter_directory(self.directory), keep)
-        link = Link("torch", store.directory, notebook_path())
-        self._session: Session | None = Session(store, link, self._state.capture)
-        self._resume(self._session, resume)
-        self._session.prepare()
+        return micro_batches_torch.backward(
+            batch,
+            loss_of,
+            micro=self.micro,
+            shrinks=self._shrinks,
+            parameters=exhaustion_torch.parameters(self._state),
+            buffers=exhaustion_torch.buffers(self._state) if self._shrinks else [],
+            generators=[part.thing for part in self._state._parts.values()],
+            scaler=scaler,
+            reduction=reduction,
+            weight=weight,
+        )
 
-    @property
-    def resumed(self) -> bool:
-        """Whether this training goes on from a rescue."""
-        return self._saved is not None
+    def _make_look(self) -> exhaustion_torch.TorchLook:
+        return exhaustion_torch.TorchLook(self._state)
 
-    def epochs(self, count: int) -> Iterator[int]:
-        """
-        The epochs that are still to be trained, of `count` in all; the training ends well
-        after the last one. After a `break`, call `finish()`.
-        """
-        self._placed = True
-        if self.resumed and self.epoch >= count:
-            say(
-                f"nothing was trained: the rescue is of epoch {self.epoch + 1}, which "
-                f"epochs({count}) does not reach."
-            )
-            self._end()
-            return
-        for epoch in range(self.epoch, count):
-            if epoch != self.epoch:
-                self.epoch = epoch
-                self._passes.new_epoch()
-                if self._session is not None:
-                    self._session.gap()
-            self._epoch_begins(epoch)
-            yield epoch
-        self.finish()
+    def _make_passes(self) -> Passes:
+        return Passes(say)
 
-    def data(self, dataset: Iterable[Any]) -> Iterator[Any]:
-        """
-        The batches of `dataset` that the current epoch has not trained on.
+    def _make_state(self, objects: Mapping[str, Any]) -> TorchState:
+        return TorchState(objects, self._position, self._passes)
 
-        Args:
-            dataset: a DataLoader, or any iterable that gives the same batches in the same order
-                when the program runs again.
+    def _read(self, path: str, meta: Mapping[str, Any], read: Any) -> SavedTorch:
+        return SavedTorch(path, meta, read)
 
-        Raises:
-            RescueMismatch: it has another number of batches than the rescue's.
-        """
-        self._placed = True
+    def _put(self, saved: SavedTorch) -> None:
+        self._state.put(saved)
+
+    def _batches(self, dataset: Iterable[Any]) -> Iterator[Any]:
         read = self._saved.read if self._saved is not None else None
         return self._passes.run(dataset, self._arrive, read)
 
-    def step(self, loss: Any = None) -> None:
-        """
-        A training step has ended: everything in `state` is as it will be for the next one.
+    def _circumstances(self) -> Mapping[str, Any]:
+        return circumstances()
 
-        Call it after the optimizer and the scheduler have stepped.
+    def _changed_settings(self, saved: SavedTorch) -> list[str]:
+        return self._state.changed_settings(saved)
 
-        Args:
-            loss: a number or scalar tensor to be reported; looked at twice a second.
-        """
-        if not self._placed:
-            self._say_place()
-        self.step_number += 1
-        session = self._session
-        if session is None:
-            return
-        if loss is not None:
-            now = time.monotonic()
-            if now >= self._next_loss:
-                self._next_loss = now + _LOSS_EVERY_S
-                with self._guard:
-                    self._loss = float(loss.detach() if hasattr(loss, "detach") else loss)
-        saved = session.boundary(
-            self.step_number, epoch=self.epoch, batch=self._passes.batch, loss=self._loss
-        )
-        self._state.boundary()
-        if saved is not None:
-            self._tell()
+    def _stepped(self) -> None:
+        self._state._stepped.forget()
 
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """
-        What is done inside is no training step: `with rescue.phase("validate"): ...`.
-
-        The daemon learns what memory it takes, and foretells the next.
-
-        Args:
-            name: "validate", "save", "epoch_end", or a word of your own.
-        """
-        if self._session is not None:
-            self._session.phase(name, self.epoch)
-        try:
-            yield
-        finally:
-            if self._session is not None:
-                self._session.phase("train")
-                self._session.gap()
-
-    def expect(self, bytes_: int, what: str) -> None:
-        """
-        Announce memory that the program is about to take: growth up to that is no leak.
-
-        What was announced last counts; 0 takes it back.
-
-        Args:
-            bytes_: so much more than now.
-            what: as a person would call it: "the cache of the data set".
-
-        Raises:
-            ValueError: `bytes_` is negative.
-        """
-        if self._session is not None:
-            self._session.expect(bytes_, what)
-
-    def save(self, reason: str = "asked by the program") -> str | None:
-        """
-        Save now, without the daemon having asked; between two steps.
-
-        Returns:
-            The folder of the rescue, or None when it could not be saved, which was then said.
-        """
-        if self._session is None:
-            return None
-        saved = self._session.save_now(reason, self.step_number)
-        if saved is None:
-            return None
-        self._tell()
-        return saved.path
-
-    def finish(self) -> None:
-        """The training ended well: its rescues are not to be resumed. May be called twice."""
-        if self._session is None:
-            return
-        with self._guard:
-            chapters.finish(self.directory, self._session.store.directory)
-        self._end()
-
-    def __enter__(self) -> Rescue:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        if error is None:
-            self.finish()
-
-    def _epoch_begins(self, epoch: int) -> None:
-        """
-        Keep the random numbers of the epoch's beginning, which it may draw an order from.
-
-        In the epoch of a rescue they are put back, and again to those of the rescue when the
-        data stands at its place.
-        """
-        saved = self._saved
-        if saved is not None and epoch == saved.position["epoch"]:
-            before = saved.position.get("at_epoch")
-            if before is not None:
-                with chapters.restoring(saved.path):
-                    self._state.put_random(before)
-        with self._guard:
-            self._at_epoch = self._state.take_random()
-
-    def _end(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            self._state.close()
-            session.end()
-
-    def _resume(self, session: Session, resume: bool | str) -> None:
-        choice = chapters.choose(self.directory, session.store, resume)
-        if choice.why is not None:
-            say(choice.why)
-        if choice.rescue is None:
-            return
-        rescue = choice.rescue
-        try:
-            with chapters.restoring(rescue.path):
-                saved = SavedTorch(rescue.path, rescue.meta, rescue.read)
-                self._state.put(saved)
-        except RescueMismatch as error:
-            if choice.certain:
-                raise
-            say(f"this training begins anew. {error}")
-            return
-        self._saved = saved
-        self.step_number = rescue.step
-        self.epoch = saved.position["epoch"]
-        self._passes.continue_from(saved.position["passes"])
-        chapters.resumed(rescue.path)
-        session.link.goes_on_from(rescue.path, rescue.step, rescue.bytes, rescue.created_unix_s)
-        say(
-            f"going on from {rescue.path}: step {rescue.step}, epoch {self.epoch + 1}. "
-            "To begin anew: Rescue(..., resume=False)."
-        )
-        lost = saved.meta.get("not_restored")
-        if lost:
-            say(f"what does not come back: {'; '.join(lost)}.")
-        settings = self._state.changed_settings(saved)
-        if settings:
-            say(f"the settings of the rescue are used: {'; '.join(settings)}.")
-        changed = environment.differences(saved.meta["environment"], circumstances())
-        if changed:
-            say(f"not as it was when the rescue was saved: {'; '.join(changed)}.")
-
-    def _say_place(self) -> None:
-        """A loop that finds its batches by itself begins at the first one again: it must know."""
-        self._placed = True
-        if self.resumed:
-            say(
-                f"this loop uses neither rescue.epochs() nor rescue.data(), so the batches that "
-                f"the rescue has had are not skipped: {self.step_number} steps are done, in epoch "
-                f"{self.epoch + 1}. Begin after them (rescue.step_number, rescue.epoch), or take "
-                "the batches from rescue.data(loader)."
-            )
-
-    def _tell(self) -> None:
-        """Say, once each, what a resume from the rescue just saved would not bring back."""
-        new = [text for text in self._state.lost if text not in self._told]
-        self._told.update(new)
-        if new:
-            say(f"a resume of this training will not bring back: {'; '.join(new)}.")
-
-    def _arrive(self) -> None:
-        """The data stands at its place: undo what the loop did to its state on the way there."""
-        if self._saved is not None:
-            with chapters.restoring(self._saved.path):
-                self._state.put(self._saved)
-
-    def _position(self, tensors: Tensors) -> dict[str, Any]:
-        return {
-            "epoch": self.epoch,
-            "batch": self._passes.batch,
-            "passes": self._passes.position(tensors),
-            # Without a pass nobody would say when the loop is back at its place.
-            "at_epoch": self._at_epoch if self._passes.begun else None,
-        }
+    def _ended(self) -> None:
+        self._state.close()

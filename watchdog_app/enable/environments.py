@@ -72,8 +72,23 @@ def ask(python: str) -> Environment:
         return Environment(program, str(found["prefix"]), version, found["startup"])
     except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
         raise WatchdogError(
-            f"{program} does not answer as a Python does ({type(error).__name__})."
+            f"{program} is no Python, or it does not start: {_said(error)}. Name a Python, such as "
+            "--python .venv/bin/python"
         ) from error
+
+
+def _said(error: Exception) -> str:
+    """What it did instead of answering."""
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"it did not answer within {_ASK_S:.0f} s"
+    if isinstance(error, subprocess.CalledProcessError):
+        words = (error.stderr or error.stdout or "").strip().splitlines()
+        shown = "".join(each for each in words[-1][:200] if each.isprintable()) if words else ""
+        last = f" ({shown})" if shown else ""
+        return f"asked for its version it ended with status {error.returncode}{last}"
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return "asked for its version it said something else"
 
 
 def kernels(env: Mapping[str, str] = os.environ) -> Iterator[Kernel]:

@@ -19,8 +19,8 @@ FILE = "90-watchdog.py"
 
 _TEXT = """\
 # Placed by `watchdog agent enable`, taken away by `watchdog agent disable`.
-# Keras fits that name no Rescue are saved when memory runs out. Nothing happens before Keras is
-# imported, and nothing at all where watchdog is gone.
+# Trainings that name no Rescue are saved when memory runs out. Nothing happens before a framework
+# is imported but a look for a training that was left, and nothing at all where watchdog is gone.
 def _watchdog_agent():
     import sys
 
@@ -28,14 +28,17 @@ def _watchdog_agent():
     try:
         try:
             from watchdog_app.agent.hook import switch_on
+            from watchdog_app.agent.ipython import kernel_starts
         except ImportError:
             # Enabled from another environment: only the package itself is found from there.
             sys.path.append(root)
             try:
                 from watchdog_app.agent.hook import switch_on
+                from watchdog_app.agent.ipython import kernel_starts
             finally:
                 sys.path.remove(root)
         switch_on()
+        kernel_starts()
     except Exception:
         pass
 

@@ -232,6 +232,14 @@ def sliding():
     return keras.optimizers.Adam(rate, gradient_accumulation_steps=4)
 
 
+def adapted():
+    """Frozen weights in eight bits, and a small trained difference beside them (LoRA)."""
+    model = network()
+    model.layers[-1].enable_lora(2)
+    model.layers[-1].quantize("int8")
+    return compiled(model)
+
+
 VALIDATION = {"validation_data": (images[:64], labels[:64])}
 
 # Name: model, arguments of fit, callbacks, where it is left (epoch, batch, validation batch).
@@ -281,6 +289,7 @@ CASES = {
         (1, 2),
     ),
     "mixed_precision": (mixed, arrays, None, (1, 3)),
+    "quantized_with_lora": (adapted, arrays, None, (1, 3)),
     "callbacks_and_validation": (compiled, lambda: arrays(**VALIDATION), remembering, (2, 3)),
     "during_validation": (compiled, lambda: arrays(**VALIDATION), remembering, (1, 9, 1)),
     "mirrored_strategy": (mirrored, arrays, None, (1, 3)),

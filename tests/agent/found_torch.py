@@ -1,0 +1,63 @@
+"""Small PyTorch trainings without a Rescue, for tests of how the agent finds them."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from watchdog_app.agent.found import automatic_torch
+from watchdog_app.agent.found.automatic_torch_training import FoundTraining
+from watchdog_app.agent.reporting.checkpoint_request import CheckpointRequest
+
+
+def loader() -> DataLoader:
+    rows = torch.randn(24, 3, generator=torch.Generator().manual_seed(1))
+    return DataLoader(TensorDataset(rows, rows.sum(1, keepdim=True)), 4, shuffle=True)
+
+
+def ask(training: FoundTraining) -> None:
+    assert training.session is not None
+    training.session.link.wanted = CheckpointRequest(1, "a test", time.monotonic())
+
+
+def train(
+    steps: int, at: Callable[[int], Any] = lambda _: None, model: nn.Module | None = None
+) -> weakref.ref[Any]:
+    """Train for so many steps, long enough to be watched; the model, weakly."""
+    model = nn.Linear(3, 1) if model is None else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batches = loader()
+    count = 0
+    while count < steps:
+        for features, targets in batches:
+            at(count)
+            if count == 2:
+                time.sleep(0.55)
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(features), targets).backward()
+            optimizer.step()
+            count += 1
+    return weakref.ref(model)
+
+
+def only() -> FoundTraining:
+    (training,) = automatic_torch.under_way()
+    return training
+
+
+def rescues(folder: Path) -> list[Path]:
+    return sorted(each for each in folder.glob("rescues/**/rescue-*") if each.is_dir())
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)

@@ -1,0 +1,173 @@
+"""
+Loops that the agent meets when it is on: which it takes, where their steps end, what it costs.
+
+Prints one JSON object. Run in a folder of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import queue
+import sys
+import time
+import weakref
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+from watchdog_app.agent import hook
+
+hook.switch_on()
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+from watchdog_app.agent.found import automatic_tensorflow as found  # noqa: E402
+
+x = np.random.default_rng(1).normal(size=(32, 4)).astype("float32")
+result = {}
+
+
+def network():
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2), keras.layers.Dense(1)])
+
+
+def step(model, optimizer, batch):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(batch) ** 2)
+    weights = model.trainable_variables
+    optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+    return loss
+
+
+def steps_of(loop):
+    return None if loop is None else loop._step
+
+
+def fit_beside():
+    """Fits and train_on_batch, eager ones too: no loop."""
+    model = network()
+    model.compile("adam", "mse", run_eagerly=True)
+    model.fit(x, x[:, :1], 8, 2, verbose=0)
+    for _ in range(3):
+        model.train_on_batch(x[:8], x[:8, :1])
+    model.compile("adam", "mse")
+    model.fit(x, x[:, :1], 8, 2, verbose=0)
+    return steps_of(found.steps.loop)
+
+
+def arrays():
+    """No tf.data: a step ends at the next tape. A peek at a data set before is no batch."""
+    model, optimizer = network(), keras.optimizers.Adam()
+    held = iter(tf.data.Dataset.from_tensor_slices(x).batch(8))
+    next(held)
+    for _ in range(2):
+        for at in range(0, 32, 8):
+            step(model, optimizer, x[at : at + 8])
+    return steps_of(found.steps.loop)
+
+
+def nested():
+    """A step that was traced by itself, and is then part of an epoch in one function."""
+    model, optimizer = network(), keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+    inner = tf.function(lambda batch: step(model, optimizer, batch))
+    for _ in range(3):
+        inner(x[:8])
+    first = steps_of(found.steps.loop)
+
+    @tf.function
+    def epoch():
+        for _ in range(4):
+            inner(tf.constant(x[:8]))
+
+    for _ in range(4):
+        epoch()
+    return first, steps_of(found.steps.loop)
+
+
+def own_rescue():
+    """A loop with a Rescue of its own is left alone."""
+    from watchdog_app.agent.tensorflow import Rescue
+
+    model, optimizer = network(), keras.optimizers.Adam()
+    rescue = Rescue("own", model=model, optimizer=optimizer)
+    for _ in rescue.epochs(2):
+        for batch in rescue.data(tf.data.Dataset.from_tensor_slices(x).batch(8)):
+            step(model, optimizer, batch)
+            rescue.step()
+    return found.steps.loop.open
+
+
+def kept_alive():
+    """We hold no model."""
+    model, optimizer = network(), keras.optimizers.Adam()
+    for batch in tf.data.Dataset.from_tensor_slices(x).batch(8):
+        step(model, optimizer, batch)
+    seen = found.steps.loop.open
+    return seen, weakref.ref(model)
+
+
+def nameless():
+    """What no name leads to is said once."""
+
+    hidden = queue.Queue()
+    hidden.put((network(), keras.optimizers.Adam()))
+    for _ in range(5):
+        step(*hidden.queue[0], x[:8])
+    return found.steps.loop.open
+
+
+def seconds(function, count=20_000):
+    best = 1.0
+    for _ in range(5):
+        began = time.perf_counter()
+        for _ in range(count):
+            function()
+        best = min(best, (time.perf_counter() - began) / count)
+    return best
+
+
+def cost():
+    """Of each wrapper beyond what it wraps, and of a whole step's boundary, in µs."""
+    model, optimizer = network(), keras.optimizers.Adam()
+    for batch in tf.data.Dataset.from_tensor_slices(x).repeat(2).batch(8):
+        step(model, optimizer, batch)
+
+    class Nothing:
+        def __call__(self):
+            pass
+
+        def apply(self):
+            pass
+
+    nothing = Nothing()
+    plain = seconds(nothing.apply)
+    call = found._call(Nothing.__call__)
+    apply = found._apply(Nothing.apply)
+    found._number(nothing)
+    number = found._number(optimizer)
+
+    def whole():
+        found._stepped(number)
+        found.steps.fetched = False
+        found._over("next")
+
+    figures = {"call": seconds(lambda: call(nothing)) - plain, "boundary": seconds(whole)}
+    found.steps.restart()
+    figures["apply"] = seconds(lambda: apply(nothing)) - plain
+    return {name: taken * 1e6 for name, taken in figures.items()}
+
+
+names = sys.argv[1:] or [
+    "fit_beside", "arrays", "nested", "own_rescue", "kept_alive", "nameless", "cost"
+]  # fmt: skip
+for name in names:
+    result[name] = globals()[name]()
+    print(name, result[name], file=sys.stderr)
+if "kept_alive" in result:
+    gc.collect()
+    opened, model_ref = result["kept_alive"]
+    result["kept_alive"] = [opened, model_ref() is None]
+print(json.dumps(result))

@@ -1,0 +1,279 @@
+"""
+PyTorch loops that really run out of memory: `torch_exhausted.py FOLDER CASE...`, JSON on stdout.
+
+The address space is limited before one batch, to what is in use and some more.
+"""
+
+import gc
+import io
+import json
+import os
+import random
+import resource
+import sys
+
+os.environ["WATCHDOG_AGENT_STRICT"] = "1"
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+import torch
+
+from watchdog_app.agent.torch import Rescue
+
+torch.set_num_threads(1)
+MIB = 2**20
+ROWS, BATCH = 190, 32  # six batches, the last one smaller
+x = torch.randn(ROWS, 64, generator=torch.Generator().manual_seed(1))
+y = torch.randn(ROWS, 1, generator=torch.Generator().manual_seed(2))
+
+
+class Wide(torch.nn.Module):
+    """Nothing but this is large: 40 MiB of a whole batch."""
+
+    def forward(self, values):
+        return values.repeat_interleave(20480, dim=1).tanh().mean(dim=1, keepdim=True) * values
+
+
+def narrow(room_mib):
+    gc.collect()
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + room_mib * MIB, resource.RLIM_INFINITY))
+
+
+def wide():
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+class Training:
+    def __init__(self, *, noisy):
+        torch.manual_seed(5)
+        random.seed(5)
+        between = [torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.3)] if noisy else []
+        self.model = torch.nn.Sequential(
+            torch.nn.Linear(64, 16), *between, Wide(), torch.nn.Linear(16, 1)
+        )
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-2)
+        self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 60)
+        dataset = torch.utils.data.TensorDataset(x, y)
+        self.loader = torch.utils.data.DataLoader(dataset, BATCH, shuffle=True)
+        self.losses = []
+
+    def state(self):
+        return {
+            "model": self.model,
+            "optimizer": self.optimizer,
+            "scheduler": self.scheduler,
+        }
+
+    def loss(self, rows, targets):
+        return torch.nn.functional.mse_loss(self.model(rows), targets)
+
+    def run(self, rescue, *, epochs=2, narrow_at=None, helper=True, room_mib=36):
+        step = 0
+        for _ in rescue.epochs(epochs):
+            for batch in rescue.data(self.loader):
+                if step == narrow_at:
+                    narrow(room_mib)
+                self.optimizer.zero_grad()
+                if helper:
+                    loss = rescue.backward(batch, self.loss)
+                else:
+                    loss = self.loss(*batch)
+                    loss.backward()
+                self.optimizer.step()
+                self.scheduler.step()
+                self.losses.append(float(loss.detach()).hex())
+                rescue.step(loss)
+                step += 1
+
+
+def train(folder, *, noisy=False, epochs=2, narrow_at=None, helper=True, **options):
+    training = Training(noisy=noisy)
+    said, sys.stderr = sys.stderr, io.StringIO()
+    found = {"error": None, "notes": []}
+    try:
+        with Rescue(folder, **training.state(), **options) as rescue:
+            training.run(rescue, epochs=epochs, narrow_at=narrow_at, helper=helper)
+    except Exception as error:
+        found["error"] = type(error).__name__
+        found["notes"] = list(getattr(error, "__notes__", []))
+    finally:
+        wide()
+        found["said"], sys.stderr = sys.stderr.getvalue(), said
+    return {**found, "losses": training.losses}
+
+
+def where(name):
+    return os.path.join(sys.argv[1], name)
+
+
+def saved(*, helper):
+    """The loop is stopped at the eighth batch, the second of its second epoch, and goes on."""
+    folder = where(f"saved-{helper}")
+    return {
+        "stopped": train(folder, noisy=True, narrow_at=7, helper=helper),
+        "resumed": train(folder, noisy=True, helper=helper, resume="newest"),
+        "reference": train(where(f"whole-{helper}"), noisy=True, helper=helper),
+    }
+
+
+def shrunk(*, noisy):
+    folder = where(f"shrunk-{noisy}")
+    return {
+        "parts": train(folder, noisy=noisy, epochs=9, narrow_at=0, on_oom="shrink"),
+        "reference": train(where(f"whole-{noisy}"), noisy=noisy, epochs=9),
+    }
+
+
+def remembered():
+    """A rescue of a training in parts is gone on from in parts of that size."""
+    folder = where("remembered")
+    sizes = []
+    for narrow_at in (0, None):
+        training = Training(noisy=False)
+        rescue = Rescue(
+            folder, on_oom="shrink", resume="newest" if sizes else True, **training.state()
+        )
+        sizes.append(rescue.micro.size)
+        if narrow_at is not None:
+            narrow(36)
+            rescue.backward((x[:BATCH], y[:BATCH]), training.loss)
+            wide()
+            rescue.step()
+            sizes.append(rescue.micro.size)
+            rescue.save()
+    return {"sizes": sizes}
+
+
+def placed(fails_at):
+    """
+    A loop with a step of its scheduler and random numbers between its epochs, whose batch number
+    `fails_at` does not fit: what each step that ended has had, in two runs and in one.
+    """
+
+    def steps(folder, *, narrow_at=None, resume=True):
+        training = Training(noisy=True)
+        training.scheduler = torch.optim.lr_scheduler.StepLR(training.optimizer, 1, 0.99)
+        had, count = [], 0
+        said, sys.stderr = sys.stderr, io.StringIO()
+        try:
+            with Rescue(folder, resume=resume, **training.state()) as rescue:
+                for epoch in rescue.epochs(12):
+                    rows = BATCH if epoch == 0 else 2 * BATCH
+                    loader = torch.utils.data.DataLoader(training.loader.dataset, rows, True)
+                    for batch in rescue.data(loader):
+                        if count == narrow_at:
+                            narrow(20)
+                        training.optimizer.zero_grad()
+                        loss = training.loss(*batch)
+                        loss.backward()
+                        training.optimizer.step()
+                        rate = training.scheduler.get_last_lr()[0]
+                        had.append([epoch, float(batch[1].sum()).hex(), rate, float(loss).hex()])
+                        rescue.step()
+                        count += 1
+                    training.scheduler.step()
+                    random.random()
+                    torch.rand(1)
+        except RuntimeError:
+            pass
+        finally:
+            wide()
+            text, sys.stderr = sys.stderr.getvalue(), said
+        return {"had": had, "said": text}
+
+    folder = where(f"placed-{fails_at}")
+    return {
+        "stopped": steps(folder, narrow_at=fails_at),
+        "resumed": steps(folder, resume="newest"),
+        "reference": steps(where(f"placed-whole-{fails_at}")),
+    }
+
+
+def between():
+    """
+    A pass that is read in the middle of an epoch, before the rescue and again after it.
+
+    Resumed at its first step after the first of them; what it reads is told, and the losses.
+    """
+
+    def losses(folder, *, stop_at=None, resume=True):
+        training = Training(noisy=True)
+        checked = torch.utils.data.DataLoader(training.loader.dataset, 95)
+        had = []
+        rescue = Rescue(folder, resume=resume, **training.state())
+        for _ in rescue.epochs(2):
+            for batch in rescue.data(training.loader):
+                training.optimizer.zero_grad()
+                loss = training.loss(*batch)
+                loss.backward()
+                training.optimizer.step()
+                had.append(float(loss).hex())
+                rescue.step()
+                if rescue.step_number == stop_at:
+                    rescue.save()
+                    return had
+                if rescue.step_number % 2 == 0:
+                    with torch.no_grad():
+                        had.append(len([training.loss(*each) for each in rescue.data(checked)]))
+        return had
+
+    said, sys.stderr = sys.stderr, io.StringIO()
+    try:
+        return {
+            "stopped": losses(where("between"), stop_at=3),
+            "resumed": losses(where("between"), resume="newest"),
+            "reference": losses(where("between-whole")),
+        }
+    finally:
+        sys.stderr = said
+
+
+def torn():
+    """An error of memory that is raised while the optimizer is at work."""
+    training = Training(noisy=False)
+    folder = where("torn")
+    said, sys.stderr = sys.stderr, io.StringIO()
+
+    class Greedy(torch.optim.SGD):
+        def step(self, closure=None):
+            super().step(closure)
+            if len(training.losses) == 3:
+                torch.empty(2**50)
+
+    training.optimizer = Greedy(training.model.parameters(), lr=1e-2)
+    training.scheduler = torch.optim.lr_scheduler.StepLR(training.optimizer, 5)
+    try:
+        with Rescue(folder, **training.state()) as rescue:
+            training.run(rescue)
+    except RuntimeError as error:
+        notes = list(getattr(error, "__notes__", []))
+    finally:
+        text, sys.stderr = sys.stderr.getvalue(), said
+    kept = [name for name in os.listdir(folder) if name.startswith("rescue-")]
+    return {"notes": notes, "said": text, "rescues": kept}
+
+
+def uncaught():
+    """Nobody waits for the error: it reaches the top of the program."""
+    training = Training(noisy=True)
+    rescue = Rescue(where("uncaught"), **training.state())
+    training.run(rescue, narrow_at=4, helper=False)
+
+
+CASES = {
+    "saved": lambda: saved(helper=False),
+    "helped": lambda: saved(helper=True),
+    "shrunk": lambda: shrunk(noisy=False),
+    "shrunk_noisy": lambda: shrunk(noisy=True),
+    "remembered": remembered,
+    "placed_first": lambda: placed(6),
+    "placed_later": lambda: placed(33),
+    "between": between,
+    "torn": torn,
+    "uncaught": uncaught,
+}
+
+if __name__ == "__main__":
+    for case in sys.argv[2:]:
+        print(json.dumps({case: CASES[case]()}), flush=True)

@@ -1,0 +1,26 @@
+"""A PyTorch loop that knows nothing of us and asks for more memory than there is."""
+
+import time
+
+from watchdog_app.agent import hook
+
+hook.switch_on()
+
+import torch  # noqa: E402 - the hook waits for it
+
+
+def main():
+    torch.manual_seed(1)
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    began = time.monotonic()
+    while True:
+        optimizer.zero_grad()
+        if time.monotonic() - began > 1.5:
+            torch.empty(2**50)
+        model(torch.ones(4, 8)).mean().backward()
+        optimizer.step()
+        time.sleep(0.02)
+
+
+main()

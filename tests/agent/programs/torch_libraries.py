@@ -1,0 +1,149 @@
+"""
+Lightning and Hugging Face trainings, saved by themselves, killed, and gone on from.
+
+    watchdog exec -- python torch_libraries.py FOLDER lightning|transformers
+
+Three runs, in a process each: `reference`, `interrupted` and `resumed`, which differ in one line.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from watchdog_app.agent.found.automatic_torch import under_way
+from watchdog_app.agent.reporting.checkpoint_request import CheckpointRequest
+
+ASK_AT, KILL_AT = 26, 32  # forward passes
+
+
+class Net(nn.Module):
+    """Writes down the loss of each forward pass; asks for a rescue and dies where that is due."""
+
+    def __init__(self, path: Path, role: str) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.3), nn.Linear(16, 1))
+        self.file, self.role, self.count = path.open("w"), role, 0
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        loss = ((self.layers(x) - labels) ** 2).mean()
+        print(loss.item().hex(), file=self.file, flush=True)
+        self.count += 1
+        if self.role == "interrupted":
+            if self.count < 20:
+                time.sleep(0.05)  # one that is over at once would not be watched
+            if self.count == ASK_AT:
+                (training,) = under_way()
+                training.session.link.wanted = CheckpointRequest(1, "a test", time.monotonic())
+            if self.count == KILL_AT:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return {"loss": loss}
+
+
+def rows() -> TensorDataset:
+    features = torch.randn(80, 6, generator=torch.Generator().manual_seed(1))
+    return TensorDataset(features, features.sum(1, keepdim=True))
+
+
+def saved() -> str:
+    (folder,) = glob.glob(f"{Path(__file__).parent}/rescues/*")
+    return folder
+
+
+def lightning(path: Path, role: str) -> None:
+    import lightning as L
+
+    from watchdog_app.agent.lightning import resumed
+
+    class Module(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = Net(path, role)
+
+        def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
+            return self.net(*batch)["loss"]
+
+        def configure_optimizers(self) -> dict[str, object]:
+            optimizer = torch.optim.AdamW(self.parameters(), 0.01)
+            schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=60)
+            return {
+                "optimizer": optimizer,
+                "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+            }
+
+    loader = DataLoader(rows(), 4, shuffle=True)
+    trainer = L.Trainer(
+        max_epochs=3,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    if role == "resumed":
+        trainer.fit(Module(), **resumed(saved(), loader))
+    else:
+        trainer.fit(Module(), loader)
+
+
+def transformers(path: Path, role: str) -> None:
+    from transformers import Trainer, TrainingArguments
+
+    from watchdog_app.agent.transformers import checkpoint
+
+    class Rows(Dataset):
+        def __len__(self) -> int:
+            return 80
+
+        def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+            features, targets = rows()[index]
+            return {"x": features, "labels": targets}
+
+    arguments = TrainingArguments(
+        str(path.parent / "out"),
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=2,
+        num_train_epochs=3,
+        report_to=[],
+        save_strategy="no",
+        use_cpu=True,
+        disable_tqdm=True,
+        logging_steps=1000,
+    )
+    trainer = Trainer(Net(path, role), arguments, train_dataset=Rows())
+    trainer.train(resume_from_checkpoint=checkpoint(saved()) if role == "resumed" else None)
+
+
+def run(library: str, role: str, folder: Path) -> None:
+    """In a process of its own, which has imported everything already."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            torch.manual_seed(3)
+            torch.set_num_threads(1)
+            globals()[library](folder / f"{library}.{role}.txt", role)
+            sys.stdout.flush()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    status = os.waitpid(pid, 0)[1]
+    expected = -signal.SIGKILL if role == "interrupted" else 0
+    assert os.waitstatus_to_exitcode(status) == expected, (library, role, status)
+
+
+if __name__ == "__main__":
+    target, which = sys.argv[1:]
+    sys.argv[1:] = []
+    __import__(which)
+    for each in ("reference", "interrupted", "resumed"):
+        run(which, each, Path(target))

@@ -1,0 +1,192 @@
+"""Loops of TensorFlow that name no Rescue: found, saved, and gone on from with the lines told."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
+
+PROGRAMS = Path(__file__).parent / "programs"
+CASES = ("eager", "function", "two_optimizers")
+
+
+def run(folder, *words, **env):
+    own = {"WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon"), "WATCHDOG_AGENT_STRICT": "1"}
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=folder, capture_output=True, text=True, check=False, timeout=200,
+        env={**os.environ, **own, **env},
+    )  # fmt: skip
+
+
+def parts(text):
+    """What each case printed."""
+    found = {}
+    for line in text.splitlines():
+        if line.startswith("CASE "):
+            lines = found[line.split()[1]] = []
+        else:
+            lines.append(line)
+    return found
+
+
+@pytest.fixture(scope="module")
+def loops(tmp_path_factory):
+    """Output of each case and role, what was said, and the rescue of each case."""
+    folder = tmp_path_factory.mktemp("found")
+    shutil.copy(PROGRAMS / "found_loops.py", folder / "train.py")
+    reference = run(folder, "train.py", "reference", *CASES)
+    assert 0 == reference.returncode, reference.stderr
+    said, killed, places = {}, {}, {}
+    for case in CASES:
+        known = set((folder / "rescues").glob("*"))
+        done = run(folder, "train.py", "killed", case)
+        assert -signal.SIGKILL == done.returncode, done.stderr
+        killed |= parts(done.stdout)
+        said[case] = [one for one in done.stderr.splitlines() if one.startswith("watchdog:")]
+        (places[case],) = set((folder / "rescues").glob("*")) - known
+    again = run(folder, "train.py", "killed", "eager")
+    env = {f"PLACE_{case}": str(place) for case, place in places.items()}
+    resumed = run(folder, "train.py", "resumed", *CASES, **env)
+    assert 0 == resumed.returncode, resumed.stderr
+    return {
+        "reference": parts(reference.stdout), "killed": killed, "said": said, "places": places,
+        "resumed": parts(resumed.stdout), "again": again.stderr, "folder": folder,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_killed_loop_goes_on_with_the_lines_and_repeats_every_bit(loops, case):
+    """Up to the rescue as without the agent, and from there on as if nothing had happened."""
+    expected, killed, resumed = (loops[role][case] for role in ("reference", "killed", "resumed"))
+
+    # The process ran a step further than its rescue before it was killed.
+    assert expected[: len(killed)] == killed
+    assert 13 <= len(killed) <= 15
+    assert expected[-len(resumed) :] == resumed
+    assert len(expected) <= len(killed) + len(resumed) <= len(expected) + 2
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_line_as_it_is_found_and_one_as_it_is_first_saved(loops, case):
+    """And no other."""
+    found, saved = loops["said"][case]
+
+    assert "this training loop is saved in rescues/train.py-" in found
+    assert "saved in rescues/train.py-" in saved
+    assert "A resume will not bring back: plain values that the loop keeps" in saved
+
+
+def test_the_next_run_says_which_lines_go_on(loops):
+    """Names of the program, its data sets, and nothing else; the rescue is left alone."""
+    place = loops["places"]["eager"]
+    given = "model=model, optimizer=optimizer, mean=mean, average=average"
+    lines = [line for line in loops["again"].splitlines() if line.startswith("    ")]
+
+    assert "This run has begun anew and leaves it alone" in loops["again"]
+    assert [
+        "    from watchdog_app.agent.tensorflow import Rescue",
+        f"    rescue = Rescue('rescues/{place.name}', {given})",
+        "    for epoch in rescue.epochs(EPOCHS):  # instead of: for epoch in range(EPOCHS)",
+        "        for batch in rescue.data(dataset):",
+        "            ...  # the step, as it is",
+        "            rescue.step()",
+    ] == lines
+    assert (loops["folder"] / "rescues" / f"{place.name}-2").is_dir()
+    assert 1 == len([one for one in place.iterdir() if one.name.startswith("rescue-")])
+
+
+@pytest.mark.parametrize(
+    ("case", "names", "data"),
+    [
+        (
+            "function",
+            {"net": "self.net", "opt": "self.opt", "seen": "self.seen"},
+            ["dataset"],
+        ),
+        (
+            "two_optimizers",
+            {
+                "generator": "generator", "critic": "critic", "own": "own",
+                "generator_optimizer": "generator_optimizer",
+                "critic_optimizer": "critic_optimizer",
+            },
+            ["dataset", "noise"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_rescue_tells_the_names_that_the_program_has(loops, case, names, data):
+    """Attributes of a trainer and several data sets too."""
+    (rescue,) = loops["places"][case].glob("rescue-*")
+
+    found = json.loads((rescue / "rescue.json").read_text())["rescue"]["meta"]["found"]
+
+    assert names == found["names"]
+    assert data == found["data"]
+
+
+@pytest.fixture(scope="module")
+def manners(tmp_path_factory):
+    """What one process met, what was said, and its folder."""
+    folder = tmp_path_factory.mktemp("manners")
+    shutil.copy(PROGRAMS / "found_manners.py", folder)
+    done = run(folder, "found_manners.py")
+    assert 0 == done.returncode, done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("watchdog:")]
+    return json.loads(done.stdout), said, folder
+
+
+def test_fits_and_batches_trained_by_keras_are_no_loops(manners):
+    """Their train_step calls an optimizer as well, in every step where it runs eagerly."""
+    assert manners[0]["fit_beside"] is None
+
+
+def test_a_loop_over_arrays_ends_its_steps_at_the_next_tape(manners):
+    """Of eight steps the last one has none behind it."""
+    assert 7 == manners[0]["arrays"]
+
+
+def test_a_function_that_calls_a_traced_step_trains(manners):
+    """Its calls are the steps then; the step within was traced before."""
+    assert 5 == manners[0]["nested"][1]
+
+
+def test_a_loop_with_a_rescue_of_its_own_is_left_alone(manners):
+    """It is saved by that."""
+    assert manners[0]["own_rescue"] is False
+
+
+def test_no_model_is_kept_alive(manners):
+    """The loop was taken, and its model is gone with its function."""
+    assert [True, True] == manners[0]["kept_alive"]
+
+
+def test_what_no_name_leads_to_is_told_in_one_line(manners):
+    """With the two lines that name it."""
+    assert manners[0]["nameless"] is False
+    (line,) = [line for line in manners[1] if "no name in it leads to" in line]
+    assert "Rescue(folder, model=..., optimizer=...), and rescue.step() in it" in line
+
+
+def test_a_program_that_ends_well_leaves_no_folder_and_says_one_line_only(manners):
+    """Nothing had to be saved; five loops are told of once."""
+    said = [line for line in manners[1] if "this training loop is saved in" in line]
+
+    assert 1 == len(said)
+    assert not (manners[2] / "rescues").exists()
+
+
+def test_a_step_costs_microseconds(manners):
+    """A hundredth of what is measured would do for a step of 5 ms; the limits are wide here."""
+    cost = manners[0]["cost"]
+
+    assert 20 > cost["call"]
+    assert 200 > cost["boundary"] + cost["apply"]

@@ -1,0 +1,66 @@
+"""Lightning and the Trainer of Hugging Face: found, saved, killed, and gone on from in one line."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from watchdog_app.agent.found import automatic_lines
+from watchdog_app.agent.saving.loaded import LoadedRescue
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+
+PROGRAM = Path(__file__).parent / "programs" / "torch_libraries.py"
+LINES = {
+    "lightning": "trainer.fit(model, **resumed('{}/rescues/train.py', loader))",
+    "transformers": "trainer.train(resume_from_checkpoint=checkpoint('{}/rescues/train.py'))",
+}
+
+
+def start(folder: Path, library: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            *(sys.executable, "-m", "watchdog_app", "exec", "--"),
+            *(sys.executable, str(folder / "train.py"), str(folder), library),
+        ],
+        cwd=folder,
+        env={
+            **os.environ,
+            "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon"),
+            "OPENBLAS_NUM_THREADS": "1",  # the program forks: it must have no threads
+            "HF_HUB_OFFLINE": "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("library", LINES)
+def test_a_librarys_training_goes_on_bit_for_bit_with_one_line(tmp_path: Path, library: str):
+    """Every loss after the kill is that of the uninterrupted run; the folder is the one named."""
+    if find_spec(library) is None:
+        pytest.skip(f"{library} is not installed: see docs/agent.md for what was tried with it")
+    shutil.copy(PROGRAM, tmp_path / "train.py")
+
+    done = start(tmp_path, library)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    expected = (tmp_path / f"{library}.reference.txt").read_text().splitlines()
+    interrupted = (tmp_path / f"{library}.interrupted.txt").read_text().splitlines()
+    resumed = (tmp_path / f"{library}.resumed.txt").read_text().splitlines()
+    assert (60, 32) == (len(expected), len(interrupted))
+    assert expected[:32] == interrupted
+    assert expected[26:] == resumed
+    (path,) = (each for each in tmp_path.glob("rescues/*/rescue-*") if each.is_dir())
+    with LoadedRescue(str(path)) as rescue:
+        found = automatic_lines.recorded(rescue.meta)
+    assert found is not None
+    assert LINES[library].format(tmp_path) == automatic_lines.lines(found)[-1]

@@ -1,0 +1,298 @@
+"""A PyTorch training that was found by itself: whose it is, when it is over, what it leaves."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from daemon_stand_in import StandIn  # noqa: E402
+from found_torch import ask, loader, only, rescues, train, wait_until  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
+
+from watchdog_app.agent import hook  # noqa: E402
+from watchdog_app.agent.found import automatic_torch, loop_end  # noqa: E402
+from watchdog_app.agent.saving import finished  # noqa: E402
+from watchdog_app.agent.torch import Rescue  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+
+
+def test_a_training_is_saved_when_it_is_asked(here: Path):
+    """One rescue, of the iteration in which it was asked for."""
+    train(12, lambda count: ask(only()) if count == 8 else None)
+
+    (path,) = rescues(here)
+    assert path.name.startswith("rescue-0000000009-")
+
+
+def test_what_the_program_lets_go_of_is_gone(here: Path):
+    """Neither model nor optimizer is kept alive, and the training counts as ended well."""
+    model = train(12, lambda count: ask(only()) if count == 8 else None)
+    gc.collect()
+
+    assert model() is None
+    wait_until(lambda: bool(finished.read(str(rescues(here)[0].parent)).rescues))
+    assert [] == automatic_torch.under_way()
+
+
+def test_a_training_that_had_nothing_to_save_leaves_nothing(here: Path):
+    """No folder stays."""
+    train(8)
+    gc.collect()
+
+    wait_until(lambda: not (here / "rescues").exists())
+    assert [] == automatic_torch.under_way()
+
+
+def test_a_short_training_is_not_watched(here: Path):
+    """Half a second goes by before a folder and a thread are worth it."""
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    for features, targets in loader():
+        nn.functional.mse_loss(model(features), targets).backward()
+        optimizer.step()
+
+    assert only().session is None
+    assert not (here / "rescues").exists()
+
+
+def test_an_exception_that_reaches_the_top_leaves_the_rescue_unfinished(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its rescues wait to be gone on from."""
+
+    def at(count: int) -> None:
+        if count == 8:
+            ask(only())
+        if count == 10:
+            raise RuntimeError("out of luck")
+
+    with pytest.raises(RuntimeError) as caught:
+        train(12, at)
+    training = only()
+    monkeypatch.setattr(sys, "last_traceback", caught.value.__traceback__, raising=False)
+
+    assert not training.ended_well()
+    training.end(well=training.ended_well())
+    assert frozenset() == finished.read(str(rescues(here)[0].parent)).rescues
+
+
+def test_trainings_one_after_the_other_have_places_of_their_own(here: Path):
+    """The second one's rescues lie in a chapter of theirs."""
+    models = []
+    for _ in range(2):
+        models.append(nn.Linear(3, 1))  # kept: the next one begins while it lives
+        train(12, lambda count: ask(only()) if count == 8 else None, models[-1])
+
+    first, second = rescues(here)
+    assert "fit-2" == first.parent.name
+    assert first.parent.parent == second.parent
+
+
+def test_a_training_with_a_rescue_of_its_own_is_left_alone(here: Path):
+    """Whether it was made before the first step or after some."""
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with Rescue(here / "own", model=model, optimizer=optimizer) as rescue:
+        for features, targets in rescue.data(loader()):
+            nn.functional.mse_loss(model(features), targets).backward()
+            optimizer.step()
+            rescue.step()
+
+    assert [] == automatic_torch.under_way()
+
+    def at(count: int) -> None:
+        if count == 8:
+            training = only()
+            late.append(Rescue(here / "late", optimizer=training.steps.optimizers()[0], model=net))
+            ask(training)
+
+    late: list[Rescue] = []
+    net = nn.Linear(3, 1)
+    train(12, at, net)
+    late[0].finish()
+
+    assert [] == automatic_torch.under_way()
+    assert not (here / "rescues").exists()
+
+
+def test_a_thread_trains_for_itself(here: Path):
+    """Two threads, two trainings, each saved in its own."""
+    names: list[int] = []
+
+    def at(count: int) -> None:
+        if count == 8:
+            mine = automatic_torch.of_this_thread()
+            assert mine is not None
+            ask(mine)
+            names.append(threading.get_ident())
+
+    threads = [threading.Thread(target=train, args=(12, at)) for _ in range(2)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+
+    assert 2 == len(set(names)) == len(rescues(here))
+
+
+def test_variables_stay_and_batches_go(here: Path):
+    """The look at a frame neither unsets its variables nor keeps what they held."""
+    held: list[weakref.ref[Any]] = []
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batches = loader()
+    count = 0
+    for _epoch in range(3):
+        for features, targets in batches:
+            if count == 2:
+                time.sleep(0.55)
+            loss = nn.functional.mse_loss(model(features), targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if count == 8:
+                ask(only())
+            if count == 9:
+                held.append(weakref.ref(features))
+            count += 1
+    del features, targets, loss
+
+    assert 1 == len(rescues(here))
+    assert 18 == count
+    assert held[0]() is None
+
+
+def test_a_training_of_several_processes_is_not_saved(
+    here: Path, capsys: pytest.CaptureFixture[str]
+):
+    """That is said once."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        train(4)
+        train(4)
+    finally:
+        torch.distributed.destroy_process_group()
+
+    assert [] == automatic_torch.under_way()
+    assert 1 == capsys.readouterr().err.count("runs in 2 processes: it is watched, but not saved")
+
+
+def test_what_cannot_be_found_is_told_with_the_explicit_way(
+    here: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Tensors that nobody has a name for."""
+
+    def nameless() -> Any:
+        return torch.optim.SGD([{"params": [torch.zeros(3, requires_grad=True)]}], lr=0.1)
+
+    optimizer = nameless()
+    for count in range(6):
+        if count == 2:
+            time.sleep(0.55)
+        optimizer.param_groups[0]["params"][0].sum().backward()
+        optimizer.step()
+
+    said = capsys.readouterr().err
+    assert 1 == said.count("is not saved by itself: some of what it trains belongs to no module")
+    assert "rescue = Rescue(folder, model=model, optimizer=optimizer" in said
+
+
+def test_steps_without_a_loop_are_told(here: Path, capsys: pytest.CaptureFixture[str]):
+    """Nobody can tell where one iteration ends."""
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step() -> None:
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+
+    loops = loop_end.loops(sys._getframe().f_code)
+    step(), step(), step(), step(), step(), step(), step(), step()
+
+    assert () == loops
+    assert "no loop was found" in capsys.readouterr().err
+
+
+def test_a_debugger_keeps_its_trace(here: Path, capsys: pytest.CaptureFixture[str]):
+    """Nothing is saved in its way, and that is said."""
+
+    def traced(*_: Any) -> None:
+        return None
+
+    def at(count: int) -> None:
+        if count == 8:
+            ask(only())
+            sys.settrace(traced)
+
+    try:
+        train(12, at)
+        assert traced is sys.gettrace()
+    finally:
+        sys.settrace(None)
+
+    assert [] == rescues(here)
+    assert "a debugger or a coverage tool traces this program" in capsys.readouterr().err
+
+
+def test_switching_off_puts_everything_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Neither the loader nor the optimizers know of us."""
+    monkeypatch.chdir(tmp_path)
+    from torch.optim.optimizer import _global_optimizer_post_hooks as hooks
+
+    before, count = DataLoader.__iter__, len(hooks)
+    hook.switch_on()
+    assert (before, count) != (DataLoader.__iter__, len(hooks))
+
+    hook.switch_off()
+
+    assert (before, count) == (DataLoader.__iter__, len(hooks))
+
+
+def test_a_loop_that_was_left_is_no_training_any_more_and_its_epochs_are(here: Path):
+    """A validation between two epochs is; what the program does after the loop is no stall."""
+    daemon = StandIn(str(here / "run" / "daemon.sock"))
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def epoch(batches: DataLoader) -> None:
+        for features, targets in batches:
+            time.sleep(0.12)
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(features), targets).backward()
+            optimizer.step()
+
+    def program(batches: DataLoader) -> None:
+        for _ in range(2):
+            epoch(batches)
+            time.sleep(1.2)  # a validation
+
+    try:
+        program(loader())
+        at_end = daemon.last("agent.report")["training"]
+        daemon.until(lambda: daemon.last("agent.report")["training"] is False)
+        left = only()
+        program(loader())
+        daemon.until(lambda: daemon.last("agent.report")["training"] is False)
+    finally:
+        daemon.close()
+
+    assert at_end is True
+    assert left.session is not None  # its model and optimizer live: it may be gone on with
+    told = [params["training"] for name, params in daemon.received if name == "agent.report"]
+    assert [True, False, True, False] == [
+        now for before, now in zip([None, *told], told, strict=False) if now != before
+    ]

@@ -1,0 +1,43 @@
+"""PyTorch trainings in cells of a notebook: each is over with its cell."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from watchdog_app.agent.saving import finished
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+
+PROGRAM = Path(__file__).parent / "programs" / "torch_cells.py"
+
+
+def test_a_training_is_over_with_its_cell_and_unfinished_where_that_failed(tmp_path: Path):
+    """What holds the model lives on; the rescue of the cell that failed waits."""
+    env = {**os.environ, "WATCHDOG_RUNTIME_DIR": str(tmp_path / "no-daemon")}
+    env["IPYTHONDIR"] = str(tmp_path / "ipython")
+
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM)],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "True 0" in done.stdout
+    assert "False 0" in done.stdout
+    failed, well = sorted(
+        (each for each in tmp_path.glob("rescues/**/rescue-*") if each.is_dir()),
+        key=lambda each: len(each.parts),
+    )
+    assert "fit-2" == well.parent.name
+    assert frozenset() == finished.read(str(failed.parent)).rescues
+    assert {well.name} == finished.read(str(well.parent)).rescues

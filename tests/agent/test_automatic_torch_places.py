@@ -1,0 +1,182 @@
+"""A PyTorch training that was found by itself: the place in its data, and what cannot be told."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from found_torch import ask, loader, only, rescues, wait_until  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
+
+from watchdog_app.agent.exhaustion import exhaustion_hooks  # noqa: E402
+from watchdog_app.agent.found import automatic_torch  # noqa: E402
+from watchdog_app.agent.found.automatic_torch_data import AHEAD, SEVERAL  # noqa: E402
+from watchdog_app.agent.saving import finished  # noqa: E402
+from watchdog_app.agent.saving.loaded import LoadedRescue  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+
+
+def _one_by_one(batches: DataLoader) -> Iterator[Any]:
+    for _ in range(3):
+        yield from batches
+
+
+def _one_ahead(batches: DataLoader) -> Iterator[Any]:
+    for _ in range(3):
+        iterator = iter(batches)
+        held = next(iterator, None)
+        while held is not None:
+            now, held = held, next(iterator, None)
+            yield now
+
+
+def _kept(batches: DataLoader) -> Iterator[Any]:
+    return itertools.islice(itertools.cycle(batches), 18)
+
+
+@pytest.mark.parametrize(
+    ("draw", "lost"),
+    [(_one_by_one, []), (_one_ahead, [AHEAD]), (_kept, [SEVERAL])],
+    ids=["one_by_one", "one_ahead", "kept"],
+)
+def test_a_place_in_the_data_that_the_loader_does_not_tell_is_named(
+    here: Path, draw: Callable[[DataLoader], Iterator[Any]], lost: list[str]
+):
+    """A batch in hand is no batch that was trained on; nor is a cycle's batch of the loader."""
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    for count, (features, targets) in enumerate(draw(loader())):
+        if count == 2:
+            time.sleep(0.55)
+        if count == 9:
+            ask(only())
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(features), targets).backward()
+        optimizer.step()
+
+    (path,) = rescues(here)
+    with LoadedRescue(str(path)) as saved:
+        assert 10 == saved.step
+        assert lost == [one for one in saved.meta["not_restored"] if "counters" not in one]
+
+
+@pytest.mark.parametrize(
+    ("steps", "leaves", "waits"),
+    [
+        (9, SystemExit, True),  # no traceback tells of it
+        (9, KeyboardInterrupt, True),  # caught by the program, to stop in good order
+        (9, None, True),  # by `break`: whether it was to be gone on with is not known
+        (12, None, False),
+        (12, SystemExit, False),  # at the end of the last epoch
+    ],
+)
+def test_a_loop_that_is_left_in_the_middle_of_its_data_keeps_its_rescue(
+    here: Path, steps: int, leaves: type[BaseException] | None, waits: bool
+):
+    """Nobody is told of `sys.exit()`, nor of what the program catches: better kept than lost."""
+    model = nn.Linear(3, 1)
+
+    def left() -> None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        count = 0
+        while True:
+            for features, targets in batches:
+                if count == 2:
+                    time.sleep(0.55)
+                if count == 7:
+                    ask(only())
+                optimizer.zero_grad()
+                nn.functional.mse_loss(model(features), targets).backward()
+                optimizer.step()
+                count += 1
+                if count == steps and leaves is not None:
+                    raise leaves
+                if count == steps:
+                    return
+
+    batches = loader()
+    with suppress(SystemExit, KeyboardInterrupt):
+        left()
+    gc.collect()
+    wait_until(lambda: not automatic_torch.under_way())
+    wait_until(lambda: all(each.name != "watchdog-end" for each in threading.enumerate()))
+
+    (saved,) = rescues(here)
+    assert waits == (saved.name not in finished.read(str(saved.parent)).rescues)
+
+
+@pytest.mark.parametrize(("fails_at", "place"), [(9, (1, 2)), (13, (2, 0))])
+def test_the_batch_that_ran_out_of_memory_has_not_been_had(
+    here: Path, fails_at: int, place: tuple[int, int]
+):
+    """In the middle of an epoch; at the first of one, whose scheduler has stepped."""
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    batches = loader()
+    count = 0
+
+    def epoch() -> None:
+        nonlocal count
+        for features, targets in batches:
+            count += 1
+            if count == 3:
+                time.sleep(0.55)
+            if count == fails_at:
+                raise MemoryError
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(features), targets).backward()
+            optimizer.step()
+
+    try:
+        for _ in range(4):
+            epoch()
+            scheduler.step()
+    except MemoryError as error:
+        exhaustion_hooks.tell(error)
+
+    (path,) = rescues(here)
+    with LoadedRescue(str(path)) as saved:
+        position = saved.meta["position"]
+        assert (fails_at - 1, *place) == (saved.step, position["epoch"], position["batch"])
+        assert (place[1], True) == tuple(
+            position["passes"]["0"][key] for key in ("drawn", "current")
+        )
+        assert place[0] == saved.meta["parts"]["scheduler"]["last_epoch"]
+
+
+def test_a_loop_that_yields_in_each_iteration_is_told_with_the_explicit_way(
+    here: Path, capsys: pytest.CaptureFixture[str]
+):
+    """The end of an iteration cannot be waited for there."""
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def losses() -> Iterator[float]:
+        for count in range(20):
+            if count == 2:
+                time.sleep(0.55)
+            if count == 6:
+                ask(only())
+            optimizer.zero_grad()
+            loss = model(torch.ones(1, 3)).sum()
+            loss.backward()
+            optimizer.step()
+            yield loss.item()
+
+    assert 20 == len(list(losses()))
+    assert [] == rescues(here)
+    assert "by yield or await" in capsys.readouterr().err

@@ -1,0 +1,97 @@
+"""PyTorch trainings that name no Rescue: killed, and gone on from with the lines that are said."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+
+PROGRAM = Path(__file__).parent / "programs" / "torch_found_cases.py"
+# Iterations that are done when the rescue is saved: it is asked for in the 17th.
+DONE = {
+    "convolution": 17,
+    "workers": 17,
+    "accumulated": 18,  # where the optimizer steps next
+    "no_loader": 17,
+    "adversarial": 17,
+    "listed": 17,
+}
+NAMES = {
+    "convolution": {"model": "model", "optimizer": "optimizer", "scheduler": "scheduler"},
+    "workers": {
+        "net": "self.net",
+        "average": "self.average",
+        "optim": "self.optim",
+        "decay": "self.decay",
+    },
+    "no_loader": {
+        "model": "model",
+        "weight": "weight",
+        "optimizer": "optimizer",
+        "draws": "draws",
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with what each run of each case wrote, started by `watchdog exec`."""
+    folder = tmp_path_factory.mktemp("found")
+    program = folder / "train.py"
+    shutil.copy(PROGRAM, program)
+    env = {**os.environ, "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon")}
+    env["OPENBLAS_NUM_THREADS"] = "1"  # the program forks: it must have no threads
+    watchdog = [sys.executable, "-m", "watchdog_app", "exec", "--"]
+    done = subprocess.run(
+        [*watchdog, sys.executable, str(program), str(folder), *DONE],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (folder / "said.txt").write_text(done.stderr)
+    return folder
+
+
+@pytest.mark.parametrize("case", DONE)
+def test_a_training_that_names_no_rescue_goes_on_bit_for_bit_with_the_lines(
+    trained: Path, case: str
+):
+    """Losses, learning rates and random numbers after the kill are those of one run."""
+    expected = (trained / f"{case}.reference.txt").read_text().splitlines()
+    interrupted = (trained / f"{case}.interrupted.txt").read_text().splitlines()
+    resumed = (trained / f"{case}.resumed.txt").read_text().splitlines()
+
+    assert 30 == len(expected)
+    assert expected[: len(interrupted)] == interrupted
+    assert DONE[case] < len(interrupted) < 30
+    assert expected[DONE[case] :] == resumed
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_the_lines_name_what_the_program_names(trained: Path, case: str):
+    """Modules, optimizers, schedulers, averages, tensors and generators, as they are reached."""
+    found = json.loads((trained / f"{case}.names.json").read_text())
+
+    assert NAMES[case] == found["names"]
+    assert ([] if case == "no_loader" else ["loader"]) == found["data"]
+
+
+def test_a_training_says_once_where_it_is_saved(trained: Path):
+    """One line as it is met, one as it is saved, for each process that saved."""
+    said = (trained / "said.txt").read_text().splitlines()
+
+    met = sum("PyTorch trainings are saved in rescues/" in line for line in said)
+    # On a slow machine the uninterrupted trainings take long enough to be met as well.
+    assert len(DONE) <= met <= 2 * len(DONE)
+    assert len(DONE) == sum("When this program is run again" in line for line in said)

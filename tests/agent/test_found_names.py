@@ -1,0 +1,153 @@
+"""What the program calls its things."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import sysconfig
+import types
+import weakref
+
+import pytest
+
+from watchdog_app.agent.found import found_names
+
+
+class Thing:
+    """Something that can be looked for."""
+
+
+class Trainer:
+    """A program's own class."""
+
+    def __init__(self, model):
+        self.model = model
+        self.parts = {"encoder": Thing(), 3: Thing()}
+
+    def frame(self):
+        return sys._getframe()
+
+
+shared = Thing()
+
+
+def uses_shared():
+    return shared
+
+
+def here():
+    return sys._getframe(1)
+
+
+def test_names_are_those_of_the_function_and_its_callers():
+    """The innermost name counts; globals are known where the code uses them."""
+    outer_thing = Thing()
+
+    def inner(network):
+        uses = uses_shared
+        return found_names.names_of([network, outer_thing, shared], sys._getframe()), uses
+
+    names, _ = inner(outer_thing)
+
+    assert {"network": outer_thing, "shared": shared} == names
+
+
+def test_things_in_attributes_and_containers_have_names_too():
+    """With the expression that reaches them."""
+    trainer = Trainer(Thing())
+
+    found = found_names.search(trainer.frame(), lambda one: type(one) is Thing)
+
+    assert {
+        ("model", "self.model"),
+        ("parts_encoder", "self.parts['encoder']"),
+        ("parts_3", "self.parts[3]"),
+    } <= {(one.name, one.expression) for one in found}
+
+
+def test_two_things_of_one_name_are_told_apart():
+    """A keyword can be given once."""
+    first, second = Trainer(Thing()), Trainer(Thing())
+
+    names = found_names.names_of([first.model, second.model], here_of(first, second))
+
+    assert {"model": first.model, "model_2": second.model} == names
+
+
+def here_of(first, second):
+    return sys._getframe()
+
+
+def test_a_thing_without_a_name_is_left_out():
+    """Nothing is invented."""
+    names = found_names.names_of([Thing()], sys._getframe())
+
+    assert {} == names
+
+
+def test_the_look_keeps_nothing_alive():
+    """A variable that the function deletes later is gone, as it would be without us."""
+    big = Thing()
+    gone = weakref.ref(big)
+
+    found_names.names_of([], sys._getframe())
+    del big
+    gc.collect()
+
+    assert gone() is None
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="locals() is a copy there")
+def test_a_dict_of_locals_that_the_program_holds_is_left_as_it_is():
+    """`config = locals()` is a habit of many programs."""
+    rate = 0.5
+    config = locals()
+
+    found_names.names_of([], sys._getframe())
+
+    assert rate == config["rate"]
+
+
+def test_hostile_things_do_not_stop_the_search():
+    """Things that raise when looked at, that hold themselves, and whose names are odd."""
+
+    class Hostile:
+        def __getattr__(self, name):
+            raise RuntimeError(name)
+
+        def __eq__(self, other):
+            raise RuntimeError
+
+        __hash__ = None
+
+    hostile, itself, _odd = Hostile(), [], {"a b\n": Thing(), "": Thing()}
+    itself.append(itself)
+
+    found = found_names.search(sys._getframe(), lambda one: type(one) is Thing)
+
+    assert all(one.name.isidentifier() for one in found)
+    assert 2 == len([one for one in found if one.expression.startswith("_odd")])
+    assert hostile is not itself
+
+
+@pytest.mark.parametrize(
+    ("file", "own"),
+    [
+        ("/home/u/train.py", True),
+        ("<ipython-input-3-abc>", True),
+        ("/tmp/ipykernel_12/99.py", True),
+        ("/home/u/venv/lib/python3.11/site-packages/keras/x.py", False),
+        ("/usr/lib/python3/dist-packages/x.py", False),
+        ("<frozen importlib._bootstrap>", False),
+        (os.path.join(sysconfig.get_path("scripts"), "pytest"), False),
+        (os.path.join(sysconfig.get_path("scripts"), "train.py"), True),
+        (types.__file__, False),
+        (found_names.__file__, False),
+    ],
+)
+def test_libraries_are_no_program(file, own):
+    """Their variables are nobody's names."""
+    code = compile("0", file, "exec")
+
+    assert own == found_names.is_program(code)

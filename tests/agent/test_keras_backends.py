@@ -1,0 +1,146 @@
+"""A fit of Keras on PyTorch or JAX, or of Keras 2, that was left and resumed repeats every bit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from watchdog_app.agent.saving.loaded import LoadedRescue
+
+pytestmark = pytest.mark.timeout(600)
+
+PROGRAM = Path(__file__).parent / "programs" / "fit_backends.py"
+CASES = {
+    "torch": (
+        *("during_validation", "py_dataset", "loader", "loader_with_workers", "wrapped"),
+        *("in_background", "killed"),
+    ),
+    "jax": (
+        *("during_validation", "py_dataset", "loader", "in_background", "several_devices"),
+        "killed",
+    ),
+    "keras2": (
+        *("during_validation", "last_of_an_epoch", "py_dataset", "tf_data", "legacy"),
+        "killed",
+    ),
+}
+UNREPEATABLE = ("left_over", "disturbed")  # the order of their data
+MARKS = {"torch": pytest.mark.torch, "jax": pytest.mark.jax, "keras2": pytest.mark.tensorflow}
+
+
+def start(backend: str, role: str, folder: Path, *cases: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore", str(folder / "train.py"), role, str(folder), *cases],
+        env={
+            **os.environ,
+            "KERAS_BACKEND": backend,
+            "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon"),
+            "WATCHDOG_STATE_DIR": str(folder / "state"),
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+            "CUDA_VISIBLE_DEVICES": "",
+            # Compiled once for all roles; one thread, as others may be using the machine.
+            "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "OMP_NUM_THREADS": "1",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def ended(process: subprocess.Popen[str], code: int = 0) -> str:
+    output, _ = process.communicate(timeout=550)
+    assert process.returncode == code, output
+    return output
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory):
+    """For a backend: the folder with what every role wrote; a resume is in another process."""
+
+    @cache
+    def train(backend: str) -> tuple[Path, str]:
+        pytest.importorskip(
+            {"keras2": "tf_keras"}.get(backend, backend), reason="pip install -e .[dev]"
+        )
+        folder = tmp_path_factory.mktemp(backend)
+        shutil.copy(PROGRAM, folder / "train.py")
+        unrepeatable = UNREPEATABLE if backend == "torch" else ()
+        ended(start(backend, "both", folder, *unrepeatable, *CASES[backend]), -signal.SIGKILL)
+        output = ended(start(backend, "resumed", folder, *CASES[backend]))
+        return folder, output
+
+    return train
+
+
+@pytest.mark.parametrize(
+    ("backend", "case"),
+    [
+        pytest.param(backend, case, marks=MARKS[backend])
+        for backend, cases in CASES.items()
+        for case in cases
+    ],
+)
+def test_a_resumed_fit_repeats_the_uninterrupted_one_on_its_backend(trained, backend, case):
+    """Losses, metrics, history, weights, slots and random numbers, to the last bit."""
+    folder, _output = trained(backend)
+    expected = (folder / f"{case}.reference.txt").read_text()
+
+    interrupted = (folder / f"{case}.interrupted.txt").read_text()
+    resumed = (folder / f"{case}.resumed.txt").read_text()
+
+    assert expected == interrupted + resumed
+    assert interrupted
+    assert "state " in resumed
+
+
+@pytest.mark.parametrize("backend", [pytest.param(each, marks=MARKS[each]) for each in CASES])
+def test_a_fit_that_names_no_rescue_is_told_how_it_goes_on(trained, backend):
+    """The hook's Rescue resumes by itself, says so, and says how not to."""
+    folder, output = trained(backend)
+
+    told = output[output.index("fits are saved in") :]
+
+    assert f"going on from {folder / 'rescues' / 'train.py'}" in told
+    assert "WATCHDOG_AGENT_RESUME=no" in told
+    assert "not come back" not in told
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [("left_over", "a PyDataset with workers"), ("disturbed", "draws global random numbers")],
+)
+def test_what_a_backend_cannot_repeat_is_listed_as_it_is_saved(trained, case, words):
+    """Batches that Keras left over from the epoch before; a generator that others disturb."""
+    folder, _output = trained("torch")
+    path = next((folder / f"{case}.rescues").glob("rescue-*"))
+
+    with LoadedRescue(str(path)) as rescue:
+        lost = rescue.meta["not_restored"]
+
+    assert 1 == len(lost)
+    assert words in lost[0]
+
+
+@pytest.mark.torch
+@pytest.mark.jax
+def test_a_rescue_of_another_backend_is_refused_by_name(trained):
+    """Both backends are named; nothing is loaded, and the rescue stays as it is."""
+    pytest.importorskip("jax", reason="pip install -e .[dev]")
+    left, _output = trained("torch")
+    before = sorted(path.name for path in (left / "left_over.rescues").glob("rescue-*"))
+
+    output = ended(start("jax", "resumed", left, "left_over"), 1)
+
+    assert "was saved by Keras on torch; this is Keras on jax" in output
+    assert "Nothing was loaded" in output
+    assert before == sorted(path.name for path in (left / "left_over.rescues").glob("rescue-*"))

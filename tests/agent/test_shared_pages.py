@@ -1,0 +1,72 @@
+"""What forked workers share with the training is left shared by whoever looks at its objects."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from watchdog_app.agent.reporting import shared_pages
+
+PROGRAM = """
+import json, os, signal, sys
+
+kept = [[number] for number in range(300_000)]  # about 30 MiB that the garbage collector knows
+from watchdog_app.agent.reporting import python_growth
+
+def own():
+    with open("/proc/self/smaps_rollup") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("Private_Dirty"))
+
+child = os.fork() if sys.argv[1] == "forked" else 0
+if child == 0 and sys.argv[1] == "forked":
+    signal.pause()
+before = own()
+found = python_growth.trace(1.0, lambda: None)
+print(json.dumps([found["unlooked"], (own() - before) // 1024]))
+if child:
+    os.kill(child, signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs smaps_rollup")
+@pytest.mark.parametrize("how", ["forked", "alone"])
+def test_a_look_for_what_grows_does_not_copy_what_workers_share(how):
+    """It is asked for when memory is short, and the copies would be the end of it."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, how],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+    unlooked, copied_mib = json.loads(done.stdout)
+
+    assert (how == "forked") == unlooked
+    assert copied_mib < 12
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0-f ---p [rollup]\nShared_Dirty: 30 kB\nAnonymous: 50 kB\n", 30 * 1024),
+        ("0-f ---p [rollup]\nShared_Dirty: 90 kB\nAnonymous: 50 kB\n", 50 * 1024),  # shared memory
+        ("0-f ---p [rollup]\nShared_Dirty: 90 kB\n", None),
+        ("0-f ---p [rollup]\nShared_Dirty: kB\nAnonymous:\n", None),
+        ("", None),
+    ],
+)
+def test_shared_memory_is_read_as_the_kernel_writes_it(tmp_path, text, expected):
+    """Or not known."""
+    path = tmp_path / "smaps_rollup"
+    path.write_text(text)
+
+    assert expected == shared_pages.shared_bytes(str(path))
+
+
+def test_where_the_system_does_not_say_it_is_not_known(tmp_path):
+    """Another system, or an old kernel."""
+    assert shared_pages.shared_bytes(str(tmp_path / "none")) is None

@@ -1,0 +1,168 @@
+"""What an agent tells of its threads: lines and functions, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+
+from daemon_stand_in import StandIn
+
+from watchdog_app.agent.reporting import stacks
+from watchdog_app.agent.reporting.link import Link
+from watchdog_app.protocol import messages
+
+
+def wait_here(release: threading.Event, password: str) -> str:
+    release.wait()
+    return password
+
+
+def deep(left: int, release: threading.Event) -> None:
+    if left:
+        deep(left - 1, release)
+    else:
+        release.wait()
+
+
+class Waiting:
+    """A thread that stands still in a function until the block ends."""
+
+    def __init__(self, function, *args) -> None:
+        self.release = threading.Event()
+        self.thread = threading.Thread(
+            target=function, args=(*args[:1], self.release) if function is deep else
+            (self.release, *args), name="the waiting one",
+        )  # fmt: skip
+
+    def __enter__(self):
+        self.thread.start()
+        ident = self.thread.ident
+        while (frame := sys._current_frames().get(ident)) is None or (
+            frame.f_code.co_name != "wait"
+        ):
+            time.sleep(0.001)
+        return self.thread
+
+    def __exit__(self, *_) -> None:
+        self.release.set()
+        self.thread.join()
+
+
+def test_the_thread_that_trains_comes_first_with_its_stack_innermost_first():
+    """With the kernel's number of it, by which the daemon finds it in /proc."""
+    with Waiting(wait_here, "s3cret") as thread:
+        found = stacks.collect(thread.ident)
+
+    first = found["threads"][0]
+    assert ("the waiting one", thread.native_id, True) == (
+        first["name"], first["native_id"], first["trains"]
+    )  # fmt: skip
+    functions = [frame["function"] for frame in first["frames"]]
+    assert "wait_here" in functions
+    assert functions.index("wait") < functions.index("wait_here") < functions.index("run")
+    assert not any(each["trains"] for each in found["threads"][1:])
+
+
+def test_no_value_of_a_variable_is_told():
+    """A password in an argument stays there."""
+    with Waiting(wait_here, "s3cret") as thread:
+        told = json.dumps(stacks.collect(thread.ident))
+
+    assert "wait_here" in told
+    assert "s3cret" not in told
+
+
+def test_a_deep_stack_is_cut_at_its_outer_end():
+    """A message has a size."""
+    with Waiting(deep, 200) as thread:
+        frames = stacks.collect(thread.ident)["threads"][0]["frames"]
+
+    assert stacks._MOST_FRAMES == len(frames)
+    assert "wait" == frames[0]["function"]
+    assert "deep" == frames[-1]["function"]
+
+
+def test_the_place_is_the_programs_own_line():
+    """`wait` is a line of Python's library; who waits is what a person wants to know."""
+    with Waiting(wait_here, "x") as thread:
+        found = stacks.place(thread.ident)
+
+    assert found is not None
+    assert ("wait_here", __file__) == (found["function"], found["file"])
+
+
+def test_a_thread_that_is_not_known_has_no_place():
+    """Nobody has reported yet, or it has ended."""
+    assert stacks.place(None) is None
+    assert stacks.place(1) is None
+
+
+def test_the_agent_answers_while_the_training_stands_still(tmp_path):
+    """Its own thread tells what the others do; the training thread is known by its reports."""
+    daemon = StandIn(str(tmp_path / "run" / "daemon.sock"))
+    link = Link("test", str(tmp_path), socket_path=daemon.path)
+    link.start()
+    try:
+        daemon.wait_for("agent.register")
+        link.report(training=True, step=1)
+        daemon.wait_for("agent.report")
+        daemon.say(messages.notification("agent.stacks", {"request": "q1"}))
+        told = daemon.wait_for("agent.stacked")
+        daemon.say(messages.notification("agent.stacks", {"request": 7}))
+        daemon.say(messages.notification("agent.stacks", {}))
+        daemon.say(messages.notification("agent.nonsense", {"request": "q2"}))
+        daemon.say(messages.notification("agent.stacks", {"request": "q3"}))
+        daemon.wait_for("agent.stacked", 2)
+    finally:
+        link.close()
+        daemon.close()
+
+    assert "q1" == told["request"]
+    first = told["threads"][0]
+    assert (threading.get_native_id(), True) == (first["native_id"], first["trains"])
+    assert "test_the_agent_answers_while_the_training_stands_still" in [
+        frame["function"] for frame in first["frames"]
+    ]
+    assert "_serve" not in [f["function"] for t in told["threads"] for f in t["frames"][:3]]
+    assert {"file", "line", "function"} == set(daemon.places[-1])
+    assert ["q1", "q3"] == [p["request"] for m, p in daemon.received if m == "agent.stacked"]
+
+
+# A collection in the midst of the look runs finalizers that let go of the GIL while threads end.
+COLLECTED = """
+import _thread, gc, time
+from watchdog_app.agent.reporting import stacks
+
+class Held:
+    def __init__(self):
+        self.me = self
+    def __del__(self):
+        time.sleep(0.0002)
+
+def short():
+    time.sleep(0)
+
+gc.set_threshold(1, 1, 1)
+end = time.monotonic() + 2
+looks = 0
+while time.monotonic() < end:
+    for _ in range(4):
+        _thread.start_new_thread(short, ())
+    Held()
+    stacks.place(_thread.get_ident())
+    looks += 1
+print(looks)
+"""
+
+
+def test_a_look_never_hangs_a_program_that_collects_garbage_and_ends_threads():
+    """Up to Python 3.11 `sys._current_frames` alone does, for ever."""
+    done = subprocess.run(
+        [sys.executable, "-c", COLLECTED], capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert 0 == done.returncode, done.stderr
+    assert int(done.stdout) > 0

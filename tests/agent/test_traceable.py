@@ -1,0 +1,50 @@
+"""A trace of memory is not begun where its end could crash the program."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from watchdog_app.agent.reporting.traceable import crash_risk
+
+OLD = (3, 11, 7)
+FRAMEWORKS = ("tensorflow.python.ops.script_ops", "torch", "jax")
+
+
+def registry(count):
+    return SimpleNamespace(_py_funcs=SimpleNamespace(size=lambda: count))
+
+
+def cards(initialized):
+    return SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: initialized))
+
+
+@pytest.mark.parametrize(
+    ("loaded", "version", "expected"),
+    [
+        ({}, OLD, None),
+        ({FRAMEWORKS[0]: registry(0)}, OLD, None),
+        ({FRAMEWORKS[0]: registry(2)}, OLD, "TensorFlow"),
+        ({FRAMEWORKS[0]: SimpleNamespace()}, OLD, "TensorFlow"),  # it cannot be told
+        ({FRAMEWORKS[1]: cards(False)}, OLD, None),
+        ({FRAMEWORKS[1]: cards(True)}, OLD, "PyTorch"),
+        ({FRAMEWORKS[2]: SimpleNamespace()}, OLD, "JAX"),
+        ({FRAMEWORKS[0]: registry(2)}, (3, 12, 8), "TensorFlow"),
+        ({FRAMEWORKS[0]: registry(2)}, (3, 12, 9), None),
+        ({FRAMEWORKS[0]: registry(2)}, (3, 13, 1), "TensorFlow"),
+        ({FRAMEWORKS[0]: registry(2)}, (3, 13, 2), None),
+        ({FRAMEWORKS[0]: registry(2)}, (3, 14, 0), None),
+    ],
+)
+def test_native_threads_that_come_into_python_are_a_risk(monkeypatch, loaded, version, expected):
+    """With the framework's name, and only where Python has that fault."""
+    for name in FRAMEWORKS:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    for name, module in loaded.items():
+        monkeypatch.setitem(sys.modules, name, module)
+
+    found = crash_risk(version)
+
+    assert expected == (None if found is None else found.partition(" ")[0])

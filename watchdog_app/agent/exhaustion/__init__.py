@@ -1,0 +1,1 @@
+"""A training that runs out of memory by itself: saved as it was, or trained in parts."""

@@ -1,0 +1,236 @@
+"""
+Memory that the airbag refused: below the error that leaves the program a line says so.
+
+A refusal is an ordinary MemoryError, and what its reader needs is not in it: that it was the
+airbag, where the limit stands, and what to type. Nothing is said of an error that the program
+catches, and none where something else refused: the size alone, a `raise` in Python, `ulimit -v`.
+
+Used at the start of every Python in an airbag: what is imported here is there already.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType, TracebackType
+    from typing import Any
+
+    from watchdog_app.airbag.record import BagRecord
+
+FOLDER = "WATCHDOG_AIRBAG"  # as `airbag.page` has it: its last part names the airbag
+LIMIT = "WATCHDOG_AIRBAG_LIMIT"  # bytes, where there is no group and reservations alone are limited
+
+# Who else shows an error to people: what it has once it is complete. The agent's hook waits for it.
+WAITED_FOR = {
+    "threading": ("_after_fork", __name__),
+    "IPython.core.interactiveshell": ("InteractiveShellABC", __name__),
+}
+
+_main_hook: Any = None  # what was there before ours
+_thread_hook: Any = None
+_init_events: Any = None
+
+
+def watch() -> None:
+    """Say so from now on, below tracebacks of this process; does nothing where it does already."""
+    global _main_hook
+    if _main_hook is None:
+        _main_hook, sys.excepthook = sys.excepthook, _left_program
+
+
+def attach(module: ModuleType) -> None:
+    """What shows errors in threads, or in cells, has been imported."""
+    global _thread_hook, _init_events
+    held: Any = module
+    if module.__name__ == "threading":
+        if _thread_hook is None:
+            _thread_hook, held.excepthook = held.excepthook, _left_thread
+    elif _init_events is None:
+        _init_events = held.InteractiveShell.init_events
+        held.InteractiveShell.init_events = _events_begin
+
+
+def detach() -> None:
+    """As it was, unless somebody else has put theirs on top."""
+    global _main_hook, _thread_hook, _init_events
+    if sys.excepthook is _left_program:
+        sys.excepthook, _main_hook = _main_hook, None
+    threading: Any = sys.modules.get("threading")
+    if threading is not None and threading.excepthook is _left_thread:
+        threading.excepthook, _thread_hook = _thread_hook, None
+    shell: Any = getattr(sys.modules.get("IPython.core.interactiveshell"), "InteractiveShell", None)
+    if shell is not None and shell.init_events is _events_begin:
+        shell.init_events, _init_events = _init_events, None
+
+
+def _left_program(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    (_main_hook or sys.__excepthook__)(kind, error, trace)
+    _tell(error, lives=hasattr(sys, "ps1"))
+
+
+def _left_thread(args: Any) -> None:
+    _thread_hook(args)
+    _tell(args.exc_value, lives=True)
+
+
+def _events_begin(shell: Any) -> None:
+    _init_events(shell)
+    shell.events.register("post_run_cell", _cell_ended)
+
+
+def _cell_ended(result: Any = None) -> None:
+    # IPython has shown the error by now.
+    _tell(getattr(result, "error_in_exec", None), lives=True)
+
+
+def _tell(error: BaseException | None, *, lives: bool) -> None:
+    """Never raises: nothing of ours may come between a program and its error."""
+    try:
+        if not isinstance(error, Exception):
+            return
+        line = explained(error, lives=lives)
+        if line is not None:
+            from watchdog_app.agent.contain import say
+
+            say(line)
+    except Exception:  # noqa: S110
+        pass
+
+
+def explained(error: Exception, *, lives: bool) -> str | None:
+    """
+    What is said of an error that leaves the program; None: it was not the airbag.
+
+    Args:
+        error: of any kind.
+        lives: the program goes on, as a notebook or another thread does.
+    """
+    from watchdog_app.agent.exhaustion import exhaustion
+
+    if not exhaustion.is_of_memory(error) or _by_hand(error):
+        return None
+    wanted = wanted_bytes(error)
+    room = _room_bytes()
+    # The keeper follows what the program does: the room may be a little wider by now.
+    if room is None or (wanted is not None and wanted < room // 2):
+        return None
+    from watchdog_app.units import format_bytes
+
+    what = "what does not fit" if wanted is None else f"these {format_bytes(wanted)}"
+    bag = _bag()
+    if bag is None:
+        limit = os.environ.get(LIMIT, "")
+        if not limit.isdigit():
+            return None
+        return (
+            f"its airbag refused {what}: each process may reserve {format_bytes(int(limit))} "
+            f"here. {_again(int(limit) + (wanted or 0))}"
+        )
+    used = max(bag.used_bytes, held_bytes())
+    return (
+        f"its airbag refused {what}: the limit is {format_bytes(bag.limit_bytes)}, and "
+        f"{format_bytes(used)} are held. {_way_out(bag, used, wanted, lives=lives)}"
+    )
+
+
+def _way_out(bag: BagRecord, used: int, wanted: int | None, *, lives: bool) -> str:
+    from watchdog_app.airbag import shares
+    from watchdog_app.units import format_bytes, size_above
+
+    needed = max(bag.limit_bytes, used + (wanted or 0))
+    free = shares.free_now(bag.group, _version(bag))
+    # With what is free now, whoever holds it: what is beyond that no limit helps.
+    if (wanted or 0) > free.free_bytes or bag.follows_machine:
+        return (
+            f"Only {format_bytes(free.free_bytes)} are free here, so a higher limit does not help: "
+            "ask for less (a smaller batch, chunks, a smaller type), or end something else first."
+        )
+    if not lives:
+        return _again(needed)
+    return (
+        "Give it more from a terminal, and run that again: "
+        f"watchdog limit {bag.pid} {size_above(needed)}"
+    )
+
+
+def _again(bytes_: int) -> str:
+    from watchdog_app.units import size_above
+
+    return f"Run it again with more: watchdog exec --limit {size_above(bytes_)} -- ..."
+
+
+def wanted_bytes(error: BaseException) -> int | None:
+    """What an allocation asked for, as NumPy and PyTorch say it; None: it is not said."""
+    shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)
+    if isinstance(shape, tuple) and isinstance(getattr(dtype, "itemsize", None), int):
+        found = int(dtype.itemsize)  # type: ignore[union-attr]
+        for each in shape:
+            found *= int(each)
+        return found
+    import re
+
+    said = re.search(r"tried to allocate (\d+) bytes", str(error)[:4000])
+    return None if said is None else int(said[1])
+
+
+def _by_hand(error: BaseException) -> bool:
+    """Whether a `raise` in Python made it: no allocation failed there."""
+    if type(error) is not MemoryError:
+        return False
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    if place is None:
+        return True
+    from opcode import opmap
+
+    return place.tb_frame.f_code.co_code[place.tb_lasti] == opmap["RAISE_VARARGS"]
+
+
+def _room_bytes() -> int | None:
+    """What this process may still reserve under the airbag's limit; None: another one is nearer."""
+    import resource
+
+    from watchdog_app.airbag.refusal import reserved_bytes
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    reserved = reserved_bytes(os.getpid())
+    if soft == resource.RLIM_INFINITY or reserved is None:
+        return None
+    room = max(0, soft - reserved)
+    space, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if space != resource.RLIM_INFINITY:
+        with open("/proc/self/statm", "rb") as file:
+            left = space - int(file.read(128).split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        if left < room:
+            return None
+    return room
+
+
+def held_bytes() -> int:
+    """By this process, without the pages of files and libraries, which no limit counts."""
+    with open("/proc/self/statm", "rb") as file:
+        resident, shared = file.read(128).split()[1:3]
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _bag() -> BagRecord | None:
+    """The airbag that this process is in, as its keeper has written it down."""
+    name = os.path.basename(os.environ.get(FOLDER, "").rstrip("/"))
+    if not name:
+        return None
+    from watchdog_app.airbag import groups, record
+
+    found = record.read(os.path.join(record.root(), name))
+    if found is None or groups.bag_of(os.getpid()) != groups.name_of(found.pid, found.start_time):
+        return None
+    return found
+
+
+def _version(bag: BagRecord) -> int:
+    return 1 if bag.how.endswith("v1") else 2

@@ -1,0 +1,400 @@
+"""
+The Rescue callback of a `fit`, whichever Keras calls it: what is done at each of its hooks.
+
+`keras` and `tf_keras` make it a callback of theirs; neither is imported here.
+"""
+
+# ruff: noqa: ARG002, D102 - the hooks and their arguments are Keras's, and documented there
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from watchdog_app.agent.contain import Guard, say
+from watchdog_app.agent.exhaustion import exhaustion
+from watchdog_app.agent.exhaustion.exhaustion_callbacks import CallbackErrors
+from watchdog_app.agent.exhaustion.exhaustion_fit import FitExhaustion
+from watchdog_app.agent.fit import callback_state, keras_backend, position, step_end
+from watchdog_app.agent.fit.fit_state import FitState
+from watchdog_app.agent.fit.keras_backend import Backend
+from watchdog_app.agent.fit.keras_passes import DataPasses
+from watchdog_app.agent.fit.resumption import Resumption
+from watchdog_app.agent.fit.step_end import Behind, StepEnd
+from watchdog_app.agent.notebook import notebook_path
+from watchdog_app.agent.reporting.link import Link
+from watchdog_app.agent.saving import chapters
+from watchdog_app.agent.saving.store import RescueStore, SavedRescue
+from watchdog_app.agent.session import Capture, Session
+from watchdog_app.errors import RescueMismatch
+
+
+class FitRescue:
+    """See `watchdog_app.agent.keras.Rescue`."""
+
+    model: Any  # Keras's callbacks have it
+    # Else Keras waits for the numbers of each step, see `step_end`.
+    async_safe = True
+    _behind: type[Behind]
+    _backend: Callable[[], Backend | None] = staticmethod(keras_backend.current)
+    _find_iterator: Callable[[], Any] = staticmethod(position.find_iterator)
+    _unsupported: Callable[[Any], str | None] = staticmethod(position.unsupported)
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        resume: bool | str = True,
+        keep: int = 2,
+        on_oom: str | None = "save",
+    ) -> None:
+        """
+        Touches nothing before `fit` begins.
+
+        Args:
+            directory: where rescues go; made when missing. A disk, not a tmpfs.
+            resume: True goes on from an unfinished rescue of this training; False begins anew;
+                "newest" goes on from the newest rescue there is, finished or not.
+            keep: complete rescues that stay, at least 1.
+            on_oom: when a training step itself runs out of memory, "save" saves the state before
+                it and lets the error go on; "shrink" trains that batch and later ones in parts
+                that fit, as one step each; None leaves all to the program.
+
+        Raises:
+            ValueError: `resume`, `keep` or `on_oom` is none of these.
+        """
+        super().__init__()
+        chapters.check(resume)
+        exhaustion.check(on_oom)
+        if keep < 1:
+            raise ValueError(f"keep must be at least 1, not {keep}")
+        self.directory = os.fspath(directory)
+        self.resume = resume
+        self.keep = keep
+        self.on_oom = on_oom
+        self._guard = Guard()
+        self._told: set[str] = set()
+        self._session: Session | None = None
+        self._state: FitState | None = None
+        self._resumption: Resumption | None = None
+        self._exhaustion: FitExhaustion | None = None
+        self._steps_before = 0  # trained in the finished epochs
+        self._loss: float | None = None
+        self._first_epoch = True
+        self._validating = False
+        self._expected: tuple[int, str] | None = None  # announced
+        self._foreseen: Any = None  # what the buffers of a tf.data pipeline will take
+        self._postponed: str | None = None  # reason of a save that waits for the next batch
+        self._callback_list: Any = None  # while the fit begins
+        self._step_end = StepEnd()
+
+    @property
+    def step_number(self) -> int:
+        """Batches trained since the beginning, over restarts."""
+        return self._steps_before + (self._state.course.next_batch if self._state else 0)
+
+    def save(self, reason: str = "asked by the program") -> str | None:
+        """
+        Save without the daemon having asked, from a hook of another callback.
+
+        In a batch hook the state is saved at once. Elsewhere (`on_epoch_end`) some callbacks have
+        seen what others have not: the save then happens before the next batch.
+
+        Returns:
+            The folder of the rescue; None when it is still to come, or could not be saved, which
+            was then said.
+        """
+        if self._session is None or self._state is None:
+            return None
+        hook = None if self._step_end.elsewhere else position.batch_hook()
+        if hook is None or (hook[0].startswith("on_test") and not self._validating):
+            self._postponed = reason
+            return None
+        name, batch, logs = hook
+        if name == "on_train_batch_begin" and self._state.backend.draws_before_the_hooks:
+            self._postponed = reason
+            return None
+        if name == "on_train_batch_end":  # the caller may stand before us in the list
+            self._state.course.next_batch = batch + 1
+            if isinstance(logs, dict):
+                self._state.logs = logs
+        return self._save_here(reason)
+
+    def expect(self, bytes_: int, what: str) -> None:
+        """
+        Announce memory that the program is about to take: growth up to that is no leak.
+
+        May be called before `fit`. What was announced last counts; 0 takes it back.
+
+        Args:
+            bytes_: so much more than now.
+            what: as a person would call it: "the shuffle buffer".
+
+        Raises:
+            ValueError: `bytes_` is negative.
+        """
+        if bytes_ < 0:
+            raise ValueError(f"bytes_ must not be negative, but is {bytes_}")
+        if self._session is None:
+            self._expected = (int(bytes_), what)
+        else:
+            self._session.expect(int(bytes_), what)
+
+    def set_model(self, model: Any) -> None:
+        super().set_model(model)  # type: ignore[misc]  # of Keras's callback
+        with self._guard:
+            inside_fit = self._find_iterator() is not None
+            if inside_fit and chapters.may_resume(self.directory, self.resume):
+                callback_state.before_training_begins(position.siblings())
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        with self._guard:
+            self._begin(position.siblings())
+            self._step_end = step_end.of(position.caller(), self, self._behind)
+        # Errors of the resume are the user's to see: training anew in silence would be worse.
+        if self._session is not None and self._state is not None:
+            self._callback_list = position.caller()
+            self._resumption = self._resume(self._session, self._state)
+            self._callback_list = None
+            self._session.prepare()
+            if self._expected is not None:
+                self._session.expect(*self._expected)
+                self._expected = None  # a second fit does not take it again
+            else:
+                self._foresee(self._session, self._state.course.iterator)
+        if self._exhaustion is not None:
+            with self._guard:
+                self._exhaustion.begin(CallbackErrors(position.caller(), self))
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if self._state is None:
+            return
+        if self._resumption is not None:
+            self._resumption.epoch_begins(epoch)
+        with self._guard:
+            if self._first_epoch and self._resumption is None:
+                self._state.course.first_epoch = epoch
+            self._first_epoch = False
+            self._state.epoch_begins(epoch)
+            if self._session is not None:
+                at = {"step": self.step_number, "batch": self._state.course.next_batch}
+                self._session.phase("train", epoch, **at)
+            if self._exhaustion is not None:
+                self._exhaustion.epoch_begins()
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        # The one place where every callback has seen the last batch and none the next.
+        session, state = self._session, self._state
+        if session is None or state is None:
+            return
+        course = state.course
+        course.next_batch, course.epoch_done = batch, False
+        step = self._steps_before + batch
+        if (watch := self._exhaustion) is not None:
+            watch.armed, watch.trained = True, step > 0
+        if state.backend.draws_before_the_hooks:
+            session.step_begins()
+            return
+        if self._postponed is not None:
+            reason, self._postponed = self._postponed, None
+            self.save(reason)
+        if step > 0:
+            saved = session.boundary(step, epoch=course.epoch, batch=batch, loss=self._loss)
+            if saved is not None:
+                self._tell(saved)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        state = self._state
+        if state is None or self._step_end.elsewhere:
+            return
+        state.course.next_batch = batch + 1
+        if isinstance(logs, dict):  # a step of the user's own may return something else
+            state.logs = logs
+            self._loss = logs.get("loss")
+
+    def _batch_ended(self) -> None:
+        """Every callback has seen the batch."""
+        if self._session is None or self._state is None:
+            return
+        if self._state.backend.draws_before_the_hooks:
+            if self._postponed is not None:
+                reason, self._postponed = self._postponed, None
+                self._save_here(reason)
+            self._boundary()
+        # After the last batch comes what grows most: validation and other callbacks' checkpoints.
+        elif self._session.link.wanted is not None and self._state.course.last_batch_trained:
+            self._boundary()
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        if self._session is None or self._state is None:
+            return
+        with self._guard:
+            # An evaluation by itself, after a fit that was interrupted, is no place to save at.
+            inside_fit = self._find_iterator() is not None
+            if inside_fit:
+                self._session.phase("validate", self._state.course.epoch)
+            # This one puts other weights into the model for the validation.
+            swaps = any(type(c).__name__ == "SwapEMAWeights" for c in self._state.callbacks)
+            if inside_fit and not swaps:
+                self._state.course.epoch_done = True
+                self._boundary()  # the weights stay as they are until the validation has ended
+                self._state.validation_begins()
+                self._validating = True
+                if self._exhaustion is not None:
+                    self._exhaustion.validation_begins()
+
+    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if self._session is None:
+            return
+        if self._validating and self._session.link.wanted is not None:
+            self._boundary()
+        self._session.look()
+
+    def on_test_end(self, logs: Any = None) -> None:
+        if self._session is not None:
+            # What other callbacks do at the end of an epoch comes now.
+            self._session.phase("epoch_end")
+        if self._validating and self._state is not None:
+            self._state.validation_ends()
+            self._validating = False
+            if self._exhaustion is not None:
+                self._exhaustion.validation_ends()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self._session is None or self._state is None:
+            return
+        with self._guard:
+            if self._resumption is not None:
+                self._resumption.epoch_ends()
+                self._resumption = None
+            self._steps_before += self._state.course.next_batch
+            self._state.course.epoch_ends()
+            self._session.gap()
+            self._session.phase("epoch_end", epoch)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        with self._guard:
+            if self._resumption is not None:
+                self._resumption.no_epoch_left()
+            elif self._session is not None:
+                if self._postponed is not None:
+                    self._save_at_end(self._session, self._postponed)
+                chapters.finish(self.directory, self._session.store.directory)
+        self._close()
+
+    def _begin(self, callbacks: list[Any]) -> None:
+        self._close()
+        backend = self._backend()
+        obstacle = keras_backend.UNKNOWN if backend is None else backend.obstacle()
+        if backend is None or obstacle is not None:
+            say(f"{obstacle} Nothing will be saved; the training goes on.")
+            return
+        iterator = self._find_iterator()
+        if self._unsupported(iterator) is not None:
+            iterator = None
+        course = position.Course(iterator)
+        self._state = state = FitState(self.model, callbacks, course, backend)
+        if iterator is not None:
+            state.order = backend.own_order(iterator, self.model)
+            # Workers run ahead from the beginning of the epoch: there is no moment to note.
+            if backend.reads_in_python and not position.reads_in_background(
+                iterator, in_python=True
+            ):
+                course.passes = DataPasses(iterator, say)
+                course.passes.install()
+        self._exhaustion = FitExhaustion(self.model, state, self.on_oom, self._save_before)
+        self._session = self._open(iterator, state.guards)
+
+    def _open(self, iterator: Any, guards: Callable[[], Any]) -> Session:
+        store = RescueStore(chapters.chapter_directory(self.directory), self.keep)
+        link = Link("keras", store.directory, notebook_path())
+        session = Session(store, link, self._capture, guards=guards)
+        session.breakdown.holds([self.model])
+        session.breakdown.data(getattr(iterator, "data_adapter", None))
+        return session
+
+    def _capture(self) -> Capture:
+        self._step_end.wait()
+        return self._exhaustion.capture()  # type: ignore[union-attr]  # there with the session
+
+    def _resume(self, session: Session, state: FitState) -> Resumption | None:
+        choice = chapters.choose(self.directory, session.store, self.resume)
+        if choice.why is not None:
+            say(choice.why)
+        if choice.rescue is None:
+            return None
+        try:
+            with chapters.restoring(choice.rescue.path):
+                resumption = Resumption(choice.rescue, self.model, state, self._callback_list)
+        except RescueMismatch as error:
+            if choice.certain:
+                raise
+            say(f"this training begins anew. {error}")
+            return None
+        chapters.resumed(choice.rescue.path)
+        found = choice.rescue
+        if self._exhaustion is not None:
+            self._exhaustion.micro.remembered(found.meta)
+        session.link.goes_on_from(found.path, found.step, found.bytes, found.created_unix_s)
+        self._steps_before = choice.rescue.step - state.course.next_batch
+        return resumption
+
+    def _save_at_end(self, session: Session, reason: str) -> None:
+        """A save that was asked for at the end of the last epoch: as if another were to begin."""
+        if self._state is not None:
+            self._state.epoch_begins(self._state.course.epoch + 1)
+            self._state.course.between_epochs = True
+            self._tell(session.save_now(reason, self.step_number))
+
+    def _foresee(self, session: Session, iterator: Any) -> None:
+        with self._guard:
+            if position.adapter_name(iterator) == "TFDatasetAdapter":
+                from watchdog_app.agent.reporting import buffers  # the program has TensorFlow then
+
+                self._foreseen = buffers.Foreseen()
+                growth = self._foreseen.begins(iterator.data_adapter.get_tf_dataset())
+                if growth is not None:
+                    session.expect(growth.bytes, growth.what, at_most=growth.at_most)
+
+    def _save_here(self, reason: str) -> str | None:
+        """Save the state as it is, before the batch that comes next or runs."""
+        if self._session is None:
+            return None
+        saved = self._session.save_now(reason, self.step_number)
+        self._tell(saved)
+        return None if saved is None else saved.path
+
+    def _save_before(self, reason: str) -> str | None:
+        return self._save_here(reason) if self.step_number else None  # else nothing is trained
+
+    def _boundary(self) -> None:
+        if self._session is not None and self._state is not None:
+            course = self._state.course
+            told = {"epoch": course.epoch, "batch": course.next_batch, "loss": self._loss}
+            self._tell(self._session.boundary(self.step_number, **told))
+
+    def _tell(self, saved: SavedRescue | None) -> None:
+        """Say, once each, what a resume from this rescue would not bring back."""
+        lost = [] if saved is None or self._state is None else self._state.lost
+        new = [text for text in lost if text not in self._told]
+        self._told.update(new)
+        if new:
+            say(f"a resume of this training will not bring back: {'; '.join(new)}.")
+
+    def _close(self) -> None:
+        if self._resumption is not None:  # a fit that was left in its first epoch
+            self._resumption.epoch_ends()
+        if self._foreseen is not None:
+            self._foreseen.settle()
+            self._foreseen = None
+        if self._state is not None and self._state.course.passes is not None:
+            self._state.course.passes.remove()
+        if self._exhaustion is not None:
+            self._exhaustion.end()
+            self._exhaustion = None
+        self._step_end.leave()
+        if self._session is not None:
+            self._session.end()
+        self._session = self._state = self._resumption = self._loss = self._postponed = None
+        self._steps_before, self._first_epoch, self._validating = 0, True, False

@@ -1,0 +1,219 @@
+"""
+A Keras `fit` on its way from its start to the position of a rescue.
+
+Fit resets metrics and callbacks set learning rates as epochs begin, so the
+state is put back at the last moment: when the data has arrived at its place and
+before the next batch is trained. The variables are loaded at the start as well,
+for those who look at them earlier.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+from watchdog_app.agent.contain import say
+from watchdog_app.agent.fit import fit_state, position, program
+from watchdog_app.agent.fit.fit_state import FitState, SavedFit
+from watchdog_app.agent.fit.keras_backend import TENSORFLOW
+from watchdog_app.agent.loops import own_random, randomness
+from watchdog_app.agent.saving import chapters, matching
+from watchdog_app.agent.saving.loaded import LoadedRescue
+from watchdog_app.errors import RescueMismatch
+from watchdog_app.units import format_duration
+
+_METRICS_HOOK = "_get_metrics_result_or_logs"
+
+
+class Resumption:
+    """Made in `on_train_begin`; from then on the first epoch's hooks lead it to its end."""
+
+    def __init__(
+        self, rescue: LoadedRescue, model: Any, state: FitState, callbacks: Any = None
+    ) -> None:
+        """
+        Compare, load the variables and get ready for the first epoch.
+
+        Args:
+            rescue: to go on from.
+            model: that is fitted.
+            state: of this fit.
+            callbacks: the CallbackList of this fit.
+
+        Raises:
+            RescueMismatch: the rescue is of another program; nothing was changed.
+        """
+        if rescue.meta.get("kind") != fit_state.KIND:
+            raise RescueMismatch(
+                f"The rescue {rescue.path} was not saved by a Keras fit. Give each training a "
+                "folder of its own, or start afresh with Rescue(..., resume=False)."
+            )
+        _same_backend(rescue, state)
+        self._rescue = rescue
+        self._model = model
+        self._state = state
+        self._callbacks = callbacks
+        self._saved = saved = SavedFit(rescue.path, rescue.meta, rescue.read)
+        self._arrived = False
+        self._replay: Any = None
+        course = state.course
+        iterator = course.iterator if saved.position["followed"] else None
+        saved.build(model, state)
+        current = state.variables()
+        found = saved.differences(current)
+        # What the first training step alone can make, it makes during the replay.
+        waits = bool(found) and iterator is not None and saved.only_missing(current)
+        if found and not waits:
+            raise matching.mismatch(rescue.path, found)
+        configured = program.differences(rescue.meta.get("program"), state.program)
+        if configured:
+            raise matching.mismatch(rescue.path, configured)
+        _same_length(saved, course)
+        changed = saved.changed(model, state)
+        self._loaded = not found
+        if not found:
+            saved.load_variables(current)
+        if state.order is not None and rescue.meta["order_seed"] is not None:
+            state.order.seed = rescue.meta["order_seed"]
+        course.continue_from(saved.position)
+        model._initial_epoch = course.epoch
+        if iterator is not None:
+            self._replay = state.backend.replay(
+                iterator,
+                saved.position,
+                before_epoch=self._before_epoch,
+                train_step=partial(state.backend.train_on, model) if waits else None,
+                arrived=self._arrive,
+                without_training=state.backend.without_training(
+                    model, callbacks, dict(saved.meta["logs"])
+                ),
+                data_ended=state.backend.data_ended,
+                say=say,
+            )
+            self._replay.install()
+            if course.passes is not None:
+                course.passes.go_back(saved.position.get("passes"))
+        self._tell(changed)
+
+    @property
+    def arrived(self) -> bool:
+        """Whether everything is as it was when the rescue was saved."""
+        return self._arrived
+
+    def epoch_begins(self, epoch: int) -> None:
+        """Call in `on_epoch_begin`, before anything else of ours."""
+        self._model._initial_epoch = None
+        if self._arrived:
+            return
+        if epoch != self._saved.position["epoch"] and self._replay is not None:
+            self._replay.remove()
+            self._replay = None
+            say(
+                f"another callback sent the training to epoch {epoch + 1}, the rescue is of epoch "
+                f"{self._saved.position['epoch'] + 1}: the epoch is trained from its first batch "
+                "with the variables of the rescue. Use BackupAndRestore or Rescue, not both."
+            )
+        if self._replay is None:
+            self._state.course.next_batch = 0
+            self._arrive()
+            self._model.reset_metrics()
+
+    def epoch_ends(self) -> None:
+        """Call in the first `on_epoch_end`."""
+        vars(self._model).pop(_METRICS_HOOK, None)
+        self._rescue.close()
+
+    def no_epoch_left(self) -> None:
+        """The fit ended without an epoch: it asks for fewer than the rescue has behind it."""
+        self._arrive()
+        self.epoch_ends()
+        self._model._initial_epoch = None
+        say(
+            f"nothing was trained: the rescue is of epoch {self._saved.position['epoch'] + 1}, and "
+            "fit was asked for no more than that. To train on, give fit a higher epochs=."
+        )
+
+    def _before_epoch(self) -> None:
+        order = self._saved.position["python_random"]
+        if order is not None:
+            randomness.put_python(order)
+            self._state.course.python_random = order
+
+        with chapters.restoring(self._rescue.path):
+            as_before = self._saved.load_own_random(self._state)
+        if not as_before:
+            say(own_random.CHANGED)
+
+    def _arrive(self) -> None:
+        with chapters.restoring(self._rescue.path):
+            self._put_back()
+        if self._state.course.passes is not None:
+            self._state.course.passes.arrived()
+        # Copied from outside, between the end of a step and what the callbacks made of it.
+        at = self._saved.position
+        if at.get("callbacks_to_hear") and self._callbacks is not None and self._replay is not None:
+            self._callbacks.on_train_batch_end(at["next_batch"] - 1, dict(self._saved.meta["logs"]))
+
+    def _put_back(self) -> None:
+        self._arrived = True
+        at = self._saved.position
+        if self._replay is not None and not at.get("between_epochs"):
+            # Fit began the epoch at 0; where all of its batches are trained, none says otherwise.
+            self._state.course.next_batch = at["next_batch"]
+        current = self._state.variables()
+        found = self._saved.differences(current)
+        if found:
+            raise matching.mismatch(self._rescue.path, found)
+        # Between two epochs: fit and the callbacks have begun the epoch with what was loaded first.
+        if not (self._loaded and self._saved.position.get("between_epochs")):
+            self._saved.load_variables(current)
+        absent = self._saved.load_rest(self._state)
+        if absent:
+            say(f"the rescue holds the memory of callbacks that are gone: {', '.join(absent)}.")
+        # An epoch whose last batch was trained before the save has no logs of its own any more.
+        original = getattr(self._model, _METRICS_HOOK, None)
+        if self._saved.position.get("between_epochs"):
+            return
+        if original is not None:
+            last = self._saved.meta["logs"]
+            vars(self._model)[_METRICS_HOOK] = lambda logs: original(logs or last)
+
+    def _tell(self, changed: list[str]) -> None:
+        at = self._saved.position
+        age = format_duration(max(0.0, time.time() - self._rescue.created_unix_s))
+        place = f"after batch {at['next_batch']}" if self._replay else "from its first batch"
+        say(
+            f"going on from {self._rescue.path}: step {self._rescue.step}, epoch "
+            f"{at['epoch'] + 1}, {place}, saved {age} ago. {self._state.anew}"
+        )
+        lost = self._saved.meta.get("not_restored")
+        if lost:
+            say(f"what does not come back: {'; '.join(lost)}.")
+        if changed:
+            say(f"not as it was when the rescue was saved: {'; '.join(changed)}.")
+
+
+def _same_backend(rescue: LoadedRescue, state: FitState) -> None:
+    saved, now = rescue.meta.get("backend", TENSORFLOW), state.backend.name
+    if saved != now:
+        raise RescueMismatch(
+            f"The rescue {rescue.path} was saved by {_called(saved)}; this is {_called(now)}, "
+            "whose random numbers and order of the data are others, so it could not go on where "
+            f"that training was. Train with {_called(saved)} again, or start afresh with "
+            "Rescue(..., resume=False). Nothing was loaded or overwritten."
+        )
+
+
+def _called(backend: str) -> str:
+    return backend if backend.startswith("Keras") else f"Keras on {backend}"
+
+
+def _same_length(saved: SavedFit, course: position.Course) -> None:
+    before, now = saved.position["num_batches"], course.num_batches
+    if before is not None and now is not None and before != now:
+        raise RescueMismatch(
+            f"The rescue {saved.path} is of a training with {before} batches an epoch, this one "
+            f"has {now}, so its place in the data has no meaning here. Train on the same data "
+            "with the same batch size, or start afresh with Rescue(..., resume=False)."
+        )

@@ -1,0 +1,139 @@
+"""
+The order in which `fit` shuffles arrays, made repeatable where the program set no seed.
+
+Keras shuffles arrays with an operation that draws from the machine's entropy
+when there is no seed: nobody can tell later which rows of an epoch were trained.
+For such a fit the permutation of each epoch is drawn from a seed of ours and
+the number of the epoch instead. It is as random as before, and a rescue can hold
+it. Programs with a seed are left alone: Keras repeats their order by itself.
+
+The pipeline is Keras's own (`ArrayDataAdapter.get_tf_dataset`, Keras 3.8 to
+3.15) with another permutation; the tensors of the data are used again, since
+making them a second time would copy all of it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import tensorflow as tf
+
+# The permutation comes of a sort: 4 million rows take half a second, in the background.
+_MOST_ROWS = 4_000_000
+
+
+class EpochOrder:
+    """Permutations that follow from `seed` and the number of the epoch."""
+
+    def __init__(self) -> None:
+        self._seed = tf.Variable(
+            int.from_bytes(os.urandom(7), "little"), dtype=tf.int64, trainable=False
+        )
+        self._epoch = tf.Variable(0, dtype=tf.int64, trainable=False)
+
+    @property
+    def seed(self) -> int:
+        """What a rescue has to hold."""
+        return int(self._seed.numpy())
+
+    @seed.setter
+    def seed(self, value: int) -> None:
+        self._seed.assign(value)
+
+    def epoch_begins(self, epoch: int) -> None:
+        """Call before the epoch's first batch is drawn."""
+        self._epoch.assign(epoch)
+
+    def permutation(self, rows: int) -> Any:
+        """All rows in the order of the epoch, as a tensor."""
+        return tf.random.experimental.stateless_shuffle(
+            tf.range(rows, dtype=tf.int64), seed=tf.stack([self._seed, self._epoch])
+        )
+
+
+def make_repeatable(iterator: Any, model: Any) -> EpochOrder | None:
+    """
+    Exchange the order of a fit that shuffles arrays without a seed.
+
+    Args:
+        iterator: the fit's EpochIterator, before its first epoch.
+        model: the model that is fitted.
+
+    Returns:
+        The order, or None when there is nothing to do or it cannot be done; then nothing was
+        changed.
+    """
+    adapter: Any = getattr(iterator, "data_adapter", None)
+    if type(adapter).__name__ != "ArrayDataAdapter" or adapter._shuffle is not True:
+        return None
+    if _seeded() or model._distribute_strategy is not None or iterator.steps_per_epoch:
+        return None
+    arrays = _arrays(iterator._distributed_dataset)
+    if arrays is None or adapter._num_samples > _MOST_ROWS:
+        return None
+    order = EpochOrder()
+    made = _pipeline(order, arrays, adapter._num_samples, adapter._batch_size)
+    if made.element_spec != iterator._distributed_dataset.element_spec:
+        return None
+    iterator._distributed_dataset = made
+    return order
+
+
+def unrepeatable(iterator: Any) -> str | None:
+    """Whether Keras shuffles arrays in an order that nobody can tell later, in words."""
+    adapter: Any = getattr(iterator, "data_adapter", None)
+    if type(adapter).__name__ == "ArrayDataAdapter" and adapter._shuffle and not _seeded():
+        return "the shuffled order of arrays without a seed (keras.utils.set_random_seed)"
+    return None
+
+
+def _seeded() -> bool:
+    from tensorflow.python.eager import context
+
+    return context.global_seed() is not None
+
+
+def _arrays(dataset: Any) -> Any:
+    """The part of Keras's pipeline that repeats the whole arrays, None when it looks different."""
+    found = []
+    waiting = [dataset]
+    while waiting:
+        part = waiting.pop()
+        if type(part).__name__ == "_RepeatDataset":
+            found.append(part)
+        waiting.extend(part._inputs())
+    if len(found) != 1:
+        return None
+    dense = all(isinstance(spec, tf.TensorSpec) for spec in tf.nest.flatten(found[0].element_spec))
+    return found[0] if dense else None
+
+
+def _pipeline(order: EpochOrder, arrays: Any, rows: int, batch_size: int) -> Any:
+    whole = rows // batch_size * batch_size
+
+    def batches(indices: Any) -> Any:
+        found = tf.data.Dataset.from_tensor_slices(
+            tf.reshape(indices[:whole], [whole // batch_size, batch_size])
+        )
+        if whole < rows:
+            found = found.concatenate(tf.data.Dataset.from_tensors(indices[whole:]))
+        return found
+
+    def gather(indices: Any, data: Any) -> Any:
+        return tf.nest.map_structure(lambda tensor: tf.gather(tensor, indices, axis=0), data)
+
+    def permutation(_: Any) -> Any:
+        return order.permutation(rows)
+
+    # Nothing in them is to be converted, which took 50 to 150 ms.
+    as_it_is = tf.autograph.experimental.do_not_convert
+    indices = tf.data.Dataset.range(1).map(as_it_is(permutation)).prefetch(1)
+    made = tf.data.Dataset.zip((indices.flat_map(as_it_is(batches)), arrays))
+    made = made.map(as_it_is(gather), num_parallel_calls=tf.data.AUTOTUNE)
+    options = tf.data.Options()
+    # As Keras: serialising the pipeline would take a copy of the arrays.
+    options.experimental_optimization.apply_default_optimizations = False
+    options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return made.with_options(options).prefetch(tf.data.AUTOTUNE)

@@ -1,0 +1,1 @@
+"""Trainings that name no Rescue: found where the framework comes by, saved, and let go of."""

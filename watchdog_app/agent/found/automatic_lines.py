@@ -1,0 +1,170 @@
+"""
+What a program is told of a loop that was saved by itself: the lines that go on from it.
+
+A loop of somebody's own is not resumed without a word in its code: nobody else knows where it
+begins. So its rescue notes under which names it was saved, and the next run of the program says
+which lines to write. Until then that rescue is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from watchdog_app.agent.contain import say
+from watchdog_app.agent.found import automatic
+from watchdog_app.agent.saving import chapters, inventory
+from watchdog_app.agent.saving.loaded import LoadedRescue
+from watchdog_app.errors import RescueError
+from watchdog_app.units import format_duration
+
+_MOST_PLACES = 50
+KEY = "found"  # of a rescue's description
+# Whose own way to resume is given what it takes.
+_LIBRARIES = {
+    "lightning": (
+        "from watchdog_app.agent.lightning import resumed",
+        "trainer.fit(model, **resumed({folder}, {data}))",
+    ),
+    "transformers": (
+        "from watchdog_app.agent.transformers import checkpoint",
+        "trainer.train(resume_from_checkpoint=checkpoint({folder}))",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a rescue says of a loop that was found by itself."""
+
+    framework: str  # "tensorflow" or "torch", or the library that runs the loop
+    directory: str  # to be given to Rescue
+    names: Mapping[str, str]  # keyword: expression in the program
+    data: Sequence[str]  # names of the data sets, in the order of their passes in an epoch
+    where: str  # file and function of the loop
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A rescue of this program that waits to be gone on from."""
+
+    path: str
+    step: int
+    epoch: int | None  # counted from 0
+    created_unix_s: float
+    found: Recorded | None  # None where the program named the Rescue itself
+
+
+def place() -> tuple[str, Waiting | None]:
+    """
+    The folder for the next loop of this program, and what waits there, or in one before it.
+
+    A folder where a rescue waits is left alone: its own rescues would displace it.
+    """
+    directory, known = automatic.place()
+    first: Waiting | None = None
+    for number in range(1, _MOST_PLACES):
+        root = directory if number == 1 else f"{directory}-{number}"
+        if not known or not chapters.may_resume(root, True):
+            return root, first
+        if first is None:
+            first = newest(chapters.chapter_directory(root))
+    return root, first
+
+
+def newest(folder: str) -> Waiting | None:
+    """The newest unfinished rescue in a folder whose process has ended, if it can be read."""
+    for one in reversed(inventory.rescues_in(folder)):
+        if one.training == "unfinished" and one.condition == "complete":
+            with suppress(RescueError, OSError), LoadedRescue(one.path) as loaded:
+                created = loaded.created_unix_s
+                return Waiting(one.path, loaded.step, one.epoch, created, recorded(loaded.meta))
+    return None
+
+
+def recorded(meta: Mapping[str, Any]) -> Recorded | None:
+    """What a rescue's description says of a loop that was found; None where it says nothing."""
+    try:
+        told = meta[KEY]
+        names = {str(name): str(expression) for name, expression in told["names"].items()}
+        data = [str(each) for each in told["data"]]
+        framework, directory = str(told["framework"]), str(told["directory"])
+        if framework not in ("tensorflow", "torch", *_LIBRARIES) or not all(
+            map(str.isidentifier, names)
+        ):
+            return None
+        return Recorded(framework, directory, names, data, str(told.get("where", "")))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def lines(found: Recorded) -> list[str]:
+    """The lines of code that go on from a rescue, ready to be pasted."""
+    if found.framework in _LIBRARIES:
+        data = found.data[0] if found.data else "loader"
+        folder = repr(automatic.shown(found.directory))
+        return [each.format(folder=folder, data=data) for each in _LIBRARIES[found.framework]]
+    given = "".join(f", {name}={value}" for name, value in found.names.items())
+    code = [
+        f"from watchdog_app.agent.{found.framework} import Rescue",
+        f"rescue = Rescue({automatic.shown(found.directory)!r}{given})",
+        "for epoch in rescue.epochs(EPOCHS):  # instead of: for epoch in range(EPOCHS)",
+    ]
+    if len(found.data) > 1:
+        code += [f"    {name} = rescue.data({name})" for name in found.data]
+        code.append("    for ... in ...:  # as it is")
+    else:
+        data = found.data[0] if found.data else "your_data"
+        code.append(f"    for batch in rescue.data({data}):")
+    return [*code, "        ...  # the step, as it is", "        rescue.step()"]
+
+
+def offer(waiting: Waiting, directory: str) -> None:
+    """Say what waits and the lines that go on from it; this run has begun anew."""
+    if not automatic.resumes():
+        return
+    say(
+        f"{described(waiting)} waits in {automatic.shown(waiting.path)}. This run has begun anew "
+        f"and leaves it alone; its own rescues go to {automatic.shown(directory)}. "
+        + ("To go on from it, stop this run and write:" if waiting.found else _NAMED)
+    )
+    if waiting.found is not None:
+        print_code(waiting.found)
+
+
+_NAMED = "It was saved by a Rescue(...) in the program: go on from it with the same one."
+
+
+def described(waiting: Waiting) -> str:
+    """`a rescue of step 1200, epoch 4, saved 3 min ago`."""
+    ago = format_duration(max(0.0, time.time() - waiting.created_unix_s))
+    epoch = "" if waiting.epoch is None else f", epoch {waiting.epoch + 1}"
+    return f"a rescue of step {waiting.step}{epoch}, saved {ago} ago,"
+
+
+def print_code(found: Recorded) -> None:
+    """The lines to stderr, as they are to be copied: nothing in front of them but blanks."""
+    shown = [
+        "".join(c if c.isprintable() else repr(c)[1:-1] for c in line) for line in lines(found)
+    ]
+    text = "".join(f"    {line}\n" for line in shown)
+    with suppress(Exception):  # stderr may be closed, replaced or None
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def leave_nothing(*folders: str | None) -> None:
+    """Remove the folders of a training that had to save nothing, where they are empty."""
+    for each in folders:
+        if each is not None:
+            with suppress(OSError):
+                os.rmdir(each)

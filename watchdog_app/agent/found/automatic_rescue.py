@@ -1,0 +1,89 @@
+"""The Rescue of a fit that named none: it never stands in the way of the training."""
+
+from __future__ import annotations
+
+import functools
+import os
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+from watchdog_app.agent.contain import say
+from watchdog_app.agent.fit.fit_state import FitState
+from watchdog_app.agent.fit.keras_fit import FitRescue
+from watchdog_app.agent.fit.resumption import Resumption
+from watchdog_app.agent.found import automatic as found_places
+from watchdog_app.agent.saving.store import SavedRescue
+from watchdog_app.agent.session import Session
+from watchdog_app.errors import RescueError, RescueMismatch
+
+_MOST_PLACES = 50
+
+
+@functools.cache
+def automatic(package: str) -> Any:
+    """The class for fits of a package, "keras" or "tf_keras": that one's `Rescue`, automatic."""
+    rescue = import_module(f"watchdog_app.agent.{package}").Rescue
+    return type("AutomaticRescue", (Automatic, rescue), {"__doc__": Automatic.__doc__})
+
+
+class Automatic(FitRescue):
+    """
+    As `Rescue`, but a rescue that does not fit the program is no error.
+
+    The training begins anew then, in a folder beside, so that the rescue is not displaced.
+    """
+
+    def __init__(self, directory: str, *, resume: bool) -> None:
+        super().__init__(directory, resume=resume)
+        above = os.path.dirname(directory)
+        self._made_above = None if os.path.lexists(above) else above
+        self._said_where = False
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Leave no empty folders behind where nothing had to be saved."""
+        folder = None if self._session is None else self._session.store.directory
+        super().on_train_end(logs)
+        for each in (folder, self.directory, self._made_above):
+            if each is not None:
+                with suppress(OSError):
+                    os.rmdir(each)
+
+    def _tell(self, saved: SavedRescue | None) -> None:
+        """Say once where it is: nobody named the folder."""
+        if saved is not None and not self._said_where and self._state is not None:
+            self._said_where = True
+            onwards = (
+                "When the fit is run again, it goes on from there."
+                if self.resume
+                else "See: watchdog rescues"
+            )
+            say(
+                f"saved in {found_places.shown(saved.path)}: step {saved.step}, epoch "
+                f"{self._state.course.epoch + 1}. {onwards}"
+            )
+        super()._tell(saved)
+
+    def _resume(self, session: Session, state: FitState) -> Resumption | None:
+        asked = self.directory
+        state.anew = "To begin anew: start it with WATCHDOG_AGENT_RESUME=no in the environment."
+        for number in range(2, _MOST_PLACES):
+            try:
+                found = super()._resume(session, state)
+            except RescueError as error:
+                if not _nothing_was_loaded(error):
+                    raise  # half of the variables may be the rescue's: that must not train on
+                self.directory = f"{asked}-{number}"
+                say(
+                    f"{error} This training was not asked to resume, so it begins anew; its own "
+                    f"rescues go to {self.directory}. Remove the other folder if it is of no use."
+                )
+                session = self._session = self._open(state.course.iterator, state.guards)
+            else:
+                return found
+        return None
+
+
+def _nothing_was_loaded(error: RescueError) -> bool:
+    """It was refused when it was looked at: it is another program's, or cannot be read here."""
+    return isinstance(error, RescueMismatch) or isinstance(error.__cause__, RescueError)

@@ -1,0 +1,209 @@
+"""
+The passes over DataLoaders that a training makes by itself: seen as they begin.
+
+What `torch_data.Passes` notes when a program reads through `rescue.data()` is noted here of
+every pass that begins while gradients are computed: the random numbers before it, and which
+loader it is of. Which passes are the training's is told by their iterators: those that have
+moved on from one optimizer step to the next.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from watchdog_app.agent.contain import say
+from watchdog_app.agent.loops import own_random, torch_random
+from watchdog_app.agent.loops.epoch_passes import COUNTED, batches_of
+from watchdog_app.agent.loops.torch_data import (
+    PERSISTENT,
+    Pass,
+    Passes,
+    begun_anew,
+    reference,
+)
+from watchdog_app.agent.loops.torch_values import Tensors
+
+AHEAD = "batches that the loop had drawn and not trained on yet: they are left out"
+SEVERAL = (
+    "the place among steps that are made on the same batch, or on batches that the program keeps "
+    "(itertools.cycle): the loader's next batch is gone on with"
+)
+_MOST_SEEN = 8  # of a thread: training loaders that are read in turns
+
+_Ref = Callable[[], Any]
+
+
+@dataclass(eq=False, slots=True)
+class Seen:
+    """A pass over a DataLoader, of whoever."""
+
+    loader: _Ref
+    iterator: _Ref
+    begin: dict[str, Any]
+    generators: list[Any]
+    begin_own: list[Any]
+    drawn: int = 0  # as looked at last
+    most: int = 1  # between two looks
+    first: int = 0  # when the first step was made
+    length: int | None = None  # batches of the whole pass
+    ours: SeenPass | None = None
+
+
+@dataclass
+class SeenPass(Pass):
+    """A pass of the training."""
+
+    seen: Seen | None = field(default=None, repr=False)
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.passes: deque[Seen] = deque(maxlen=_MOST_SEEN)
+
+
+_thread = _Thread()
+
+
+def about_to_begin(loader: Any) -> Callable[[Any], None]:
+    """
+    Note the random numbers before a pass over `loader`.
+
+    Returns:
+        To be called with the iterator of the pass.
+    """
+    generators = own_random.find(loader)
+    begin, begin_own = torch_random.take(), own_random.take(generators)
+
+    def begun(iterator: Any) -> None:
+        for each in list(_thread.passes):
+            there = each.iterator()
+            # One that workers stay for begins anew; one that is gone does not move on any more.
+            if there is iterator or there is None:
+                _thread.passes.remove(each)
+        _thread.passes.append(
+            Seen(reference(loader), weakref.ref(iterator), begin, generators, begin_own)
+        )
+
+    return begun
+
+
+class SeenPasses(Passes):
+    """The passes of one training that names no Rescue."""
+
+    def __init__(self) -> None:
+        super().__init__(say)
+        self.epoch = 0
+        self._stays = False
+        self._of_thread = _thread.passes  # which is the training's own
+
+    def look(self) -> bool:
+        """The optimizer has stepped: have passes of the training moved on?"""
+        moved = False
+        for seen in self._of_thread:
+            iterator = seen.iterator()
+            if iterator is None:
+                continue
+            drawn = iterator._num_yielded
+            between = drawn - seen.drawn
+            if between == 0:
+                continue
+            moved = True
+            if between == 1 == seen.first and seen.ours is not None:  # by far the most
+                seen.drawn = seen.ours.drawn = drawn
+                continue
+            if seen.ours is None:
+                seen.first = seen.most = drawn
+            else:
+                # The last step of an epoch is of what is left where gradients are added up.
+                ahead = seen.ours.drawn == seen.first and seen.first > between
+                if ahead and drawn != batches_of(seen.loader()):
+                    self._lost[AHEAD] = None
+                seen.most = max(seen.most, between)
+            seen.drawn = drawn
+            if seen.ours is None:
+                self._begins(seen)
+            else:
+                seen.ours.drawn = drawn
+        return moved
+
+    def stood_still(self) -> None:
+        """An iteration has drawn nothing."""
+        if self._epoch and AHEAD not in self._lost:
+            self._lost[SEVERAL] = None
+
+    def failed(self) -> None:
+        """The place is that of the last step, or of an epoch that has begun to be read since."""
+        self._stays = True
+        for seen in list(_thread.passes):
+            if seen.ours is None and self._is_next_epoch(seen.loader()):
+                self._begins(seen)
+
+    @property
+    def loaders(self) -> list[Any]:
+        """What the passes of this epoch are over, as far as it lives."""
+        return [each for one in self._epoch if (each := one.ref()) is not None]
+
+    @property
+    def cut_short(self) -> bool:
+        """
+        Whether every pass of this epoch was left in the middle.
+
+        A pass whose length nobody knows was not, nor one of which the last batch or the last
+        batches that are added up are missing: there may have been no step for them.
+        """
+        seen = [each.seen for each in self._epoch if isinstance(each, SeenPass) and each.seen]
+        return bool(seen) and all(
+            each.length is not None and each.drawn + each.most < each.length for each in seen
+        )
+
+    def position(self, tensors: Tensors) -> dict[str, dict[str, Any]]:
+        """As `Passes.position`."""
+        for each in self._epoch:
+            iterator = each.seen.iterator() if isinstance(each, SeenPass) and each.seen else None
+            if iterator is not None and not self._stays:
+                each.drawn = iterator._num_yielded
+        return super().position(tensors)
+
+    def _begins(self, seen: Seen) -> None:
+        loader = seen.loader()
+        for each in self._epoch:
+            if isinstance(each, SeenPass) and each.seen is not None:
+                self._settle(each, each.seen)
+        if self._is_next_epoch(loader):
+            self.new_epoch()
+            self.epoch += 1
+        place = len(self._epoch)
+        now = SeenPass(seen.loader, seen=seen)
+        begun_anew(now, self._latest.get(place), loader)
+        now.drawn = seen.drawn
+        now.generators, now.begin, now.begin_own = seen.generators, seen.begin, seen.begin_own
+        if now.passes and loader is not None and getattr(loader, "persistent_workers", False):
+            self._lost[PERSISTENT] = None
+        seen.ours = now
+        seen.length = None if loader is None else batches_of(loader)  # which may go before its pass
+        self._epoch.append(now)
+        self._latest[place] = now
+
+    def _settle(self, each: SeenPass, seen: Seen) -> None:
+        """A pass that another one comes after: it had all its batches, or was left."""
+        length = batches_of(seen.loader())
+        # Batches after the last step of an epoch are not counted.
+        each.finished = length is not None and each.drawn + seen.most > length
+        if each.finished or (seen.iterator() is not None and seen in _thread.passes):
+            return  # or two are read in turns
+        each.finished = True
+        if length is not None:
+            self._lost[COUNTED] = None
+
+    def _is_next_epoch(self, loader: Any) -> bool:
+        if not self._epoch:
+            return False
+        if any(each.ref() is loader for each in self._epoch):
+            return True
+        # Loaders that are made anew in each epoch take the place of those before.
+        return all(each.finished and each.ref() is None for each in self._epoch)

@@ -1,0 +1,238 @@
+"""
+What the program calls its things: names in the frames that lead to a call, and what they reach.
+
+A rescue of a loop that names no Rescue must bear the names that its writer would give. They
+are looked for as a reader of the program would: in the variables of the function that trains
+and of its callers, in the globals that their code uses, in attributes of the program's own
+objects, in small lists and dicts. Libraries are not looked into.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import sys
+import sysconfig
+import types
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any
+
+_MOST_FRAMES = 40  # of the program, and all between them
+_MOST_THINGS = 4000
+_MOST_ITEMS = 32  # of a list or dict; longer ones are data
+_DEPTH = 5
+_OPTIMIZED = 0x1  # inspect.CO_OPTIMIZED: a function, not a module or a class body
+_ARGUMENTS = ("argparse", "Namespace")
+_PLAIN = (bool, int, float, complex, str, bytes, bytearray, type(None))
+_LIBRARY_FOLDERS = tuple(
+    os.path.join(folder, "")
+    for folder in {
+        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+        os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+    }
+    if folder
+)
+# pytest, accelerate, jupyter: what installed packages are started by.
+_COMMANDS = sysconfig.get_path("scripts") or ""
+_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One thing that the program has a name for."""
+
+    name: str  # an identifier, unique within one search
+    expression: str  # as the program reaches it: "self.model", 'parts["encoder"]'
+    thing: Any
+
+
+def names_of(objects: Iterable[object], frame: FrameType | None) -> dict[str, Any]:
+    """
+    The names that the program has for `objects`, those of the innermost function first.
+
+    Args:
+        objects: are compared by identity.
+        frame: where the program stands; its callers are looked at as well.
+
+    Returns:
+        Name to object, in the order in which they were found; objects without a name are left
+        out. Where two would have the same name, the later one has a number behind it.
+    """
+    asked = {id(each): each for each in objects}
+    return {found.name: found.thing for found in search(frame, lambda one: id(one) in asked)}
+
+
+def search(
+    frame: FrameType | None, wanted: Callable[[Any], bool], passing: Collection[str] = ()
+) -> list[Found]:
+    """
+    Everything within reach of the program's names that is `wanted`, each thing once.
+
+    What is wanted is not looked into further. `wanted` may raise: then the thing is not.
+
+    Args:
+        frame: where the program stands; its callers are looked at as well.
+        wanted: whether to return a thing.
+        passing: variables that name another thing soon: only where nothing else leads to it.
+    """
+    taken: set[str] = set()
+    found = []
+    for expression, thing in _things(frame, wanted, passing):
+        name = base = _identifier(expression)
+        number = 2
+        while name in taken:
+            name, number = f"{base}_{number}", number + 1
+        taken.add(name)
+        found.append(Found(name, expression, thing))
+    return found
+
+
+def is_program(code: CodeType) -> bool:
+    """Whether code is the program's own: a script, a cell, a module of its folder."""
+    file = code.co_filename
+    if file.startswith("<frozen ") or _INSTALLED.search(file):
+        return False
+    if os.path.dirname(file) == _COMMANDS and not file.endswith(".py"):
+        return False
+    return not file.startswith(_LIBRARY_FOLDERS)
+
+
+def program_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frames of the program's own code, from `frame` outwards."""
+    count = 0
+    while frame is not None and count < _MOST_FRAMES:
+        if is_program(frame.f_code):
+            count += 1
+            yield frame
+        frame = frame.f_back
+
+
+def _things(
+    frame: FrameType | None, wanted: Callable[[Any], bool], passing: Collection[str]
+) -> Iterator[tuple[str, Any]]:
+    seen: dict[int, Any] = {}  # keeps what was seen alive: another thing may not get its id
+    for each, late in itertools.product(program_frames(frame), (False, True)):
+        waiting = [
+            (name, thing, 0) for name, thing in _names_in(each).items() if (name in passing) is late
+        ]
+        while waiting and len(seen) < _MOST_THINGS:
+            expression, thing, depth = waiting.pop(0)
+            if isinstance(thing, _PLAIN) or id(thing) in seen:
+                continue
+            seen[id(thing)] = thing
+            try:
+                if wanted(thing):
+                    yield expression, thing
+                elif depth < _DEPTH:
+                    inner = _within(expression, thing, each.f_globals)
+                    waiting.extend((*one, depth + 1) for one in inner)
+            except Exception:  # noqa: S112 - a thing that does not let itself be looked into
+                continue
+
+
+def _names_in(frame: FrameType) -> dict[str, Any]:
+    """The variables of a frame, and the globals that its code names."""
+    code, outer = frame.f_code, frame.f_globals
+    names: dict[str, Any] = {}
+    if code.co_flags & _OPTIMIZED:
+        names.update(_locals_of(frame))
+    names.update(
+        (name, outer[name]) for name in _named_by(code) if name in outer and name not in names
+    )
+    return names
+
+
+def _locals_of(frame: FrameType) -> dict[str, Any]:
+    """
+    The variables of a function that runs.
+
+    Before Python 3.13 the look leaves a dict behind that keeps alive what the function holds,
+    also after it deleted it: it is emptied, unless the program has called `locals()` and has it.
+    """
+    found = frame.f_locals
+    names = dict(found)
+    # The frame, `found` and the argument: nobody else.
+    if sys.version_info < (3, 13) and sys.getrefcount(found) <= 3:
+        found.clear()
+    return names
+
+
+def _named_by(code: CodeType) -> Iterator[str]:
+    """The names that code uses, those of its inner functions as well."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _named_by(constant)
+
+
+def _within(expression: str, thing: Any, outer: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What a thing of the program holds, with the expressions that reach it."""
+    if isinstance(thing, types.MethodType):
+        yield expression.rpartition(".")[0] or expression, thing.__self__
+        thing = thing.__func__
+    # A tf.function, and what functools.wraps made.
+    inner = getattr(thing, "_python_function", None) or getattr(thing, "__wrapped__", None)
+    if isinstance(inner, types.FunctionType | types.MethodType):
+        yield from _within(expression, inner, outer)
+    elif isinstance(thing, types.FunctionType):
+        yield from _of_function(thing)
+    elif isinstance(thing, list | tuple):
+        if len(thing) <= _MOST_ITEMS:
+            yield from ((f"{expression}[{number}]", one) for number, one in enumerate(thing))
+    elif isinstance(thing, dict):
+        if len(thing) <= _MOST_ITEMS:
+            yield from (
+                (f"{expression}[{key!r}]", one)
+                for key, one in list(thing.items())
+                if isinstance(key, str | int)
+            )
+    elif isinstance(thing, types.ModuleType):
+        file = getattr(thing, "__file__", None)
+        if file and not _INSTALLED.search(file) and not file.startswith(_LIBRARY_FOLDERS):
+            for name, one in list(vars(thing).items()):
+                if not name.startswith("__") and not isinstance(one, types.ModuleType | type):
+                    yield f"{expression}.{name}", one
+    elif not isinstance(thing, type) and _of_program(type(thing)):
+        for name, one in list(getattr(thing, "__dict__", {}).items()):
+            yield f"{expression}.{name}", one
+        for kind in type(thing).__mro__:
+            slots = kind.__dict__.get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                if hasattr(thing, name):
+                    yield f"{expression}.{name}", getattr(thing, name)
+
+
+def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    code = function.__code__
+    # What autograph made of a function of the program lies in a temporary file: still its own.
+    if not is_program(code):
+        return
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # not filled yet
+            continue
+    for name in _named_by(code):
+        if name in function.__globals__:
+            yield name, function.__globals__[name]
+
+
+def _of_program(kind: type) -> bool:
+    """A class that the program wrote, or one of the standard library's for its attributes."""
+    module = sys.modules.get(kind.__module__)
+    if kind is types.SimpleNamespace or (kind.__module__, kind.__name__) == _ARGUMENTS:
+        return True
+    if kind.__module__ == "__main__":
+        return True
+    file = getattr(module, "__file__", None)
+    return bool(file and not _INSTALLED.search(file) and not file.startswith(_LIBRARY_FOLDERS))
+
+
+def _identifier(expression: str) -> str:
+    """`model` for "self.model", `parts_encoder` for 'parts["encoder"]'."""
+    last = expression.rpartition(".")[2] if expression.isprintable() else "thing"
+    name = re.sub(r"\W+", "_", last).strip("_") or "thing"
+    return f"_{name}" if name[0].isdigit() else name

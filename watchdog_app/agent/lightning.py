@@ -1,0 +1,95 @@
+"""
+Going on from a rescue with Lightning.
+
+    from watchdog_app.agent.lightning import resumed
+
+    trainer.fit(model, **resumed("rescues/train.py", loader))
+
+The agent that is switched on saves a Lightning training as a rescue, without a second copy in
+memory. Lightning resumes from a checkpoint of its own, which this makes of a rescue; the random
+numbers and the place in the data, which such a checkpoint leaves out, come back as the loader is
+read.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from watchdog_app.agent.contain import say
+from watchdog_app.agent.found import found_rescue
+from watchdog_app.agent.found.automatic_torch_owner import LIGHTNING
+from watchdog_app.agent.found.found_rescue import FoundRescue
+from watchdog_app.agent.loops import torch_random
+from watchdog_app.agent.loops.torch_data import Passes
+from watchdog_app.errors import RescueMismatch
+
+__all__ = ["resumed"]
+
+
+def resumed(directory: str | os.PathLike[str], loader: Iterable[Any]) -> dict[str, Any]:
+    """
+    Arguments for `trainer.fit`: the loader, and what to go on from.
+
+    Args:
+        directory: the folder of rescues, as the watchdog named it.
+        loader: the training's DataLoader.
+
+    Returns:
+        `train_dataloaders`, and `ckpt_path` where a rescue waits.
+
+    Raises:
+        RescueMismatch: the rescue is not one of a Lightning training with one module.
+        RescueError: it cannot be read.
+    """
+    rescue = found_rescue.waiting(directory, LIGHTNING)
+    if rescue is None:
+        return {"train_dataloaders": loader}
+    modules = rescue.modules()
+    if len(modules) != 1:
+        raise RescueMismatch(
+            f"The rescue {rescue.path} holds {len(modules)} modules; Lightning goes on with one. "
+            "Nothing was loaded."
+        )
+    library = sys.modules.get("lightning") or sys.modules["pytorch_lightning"]
+    path = f"{rescue.path}.ckpt"
+    torch.save(
+        {
+            "epoch": rescue.library["epoch"],
+            "global_step": rescue.library["global_step"],
+            "pytorch-lightning_version": library.__version__,
+            "state_dict": modules[0],
+            "loops": {"fit_loop": rescue.library["loops"]},
+            "callbacks": {},
+            "optimizer_states": rescue.optimizers(),
+            "lr_schedulers": rescue.schedulers(),
+        },
+        path,
+    )
+    rescue.went_on()
+    return {"train_dataloaders": _Resumed(loader, rescue), "ckpt_path": path}
+
+
+class _Resumed:
+    """The loader, of which the first pass goes on where the rescue stood."""
+
+    def __init__(self, loader: Any, rescue: FoundRescue) -> None:
+        self._loader = loader
+        self._rescue = rescue
+        self._passes = Passes(say)
+        self._passes.continue_from(rescue.meta["position"]["passes"])
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._passes.begun:
+            self._passes.new_epoch()
+        return self._passes.run(self._loader, self._arrived, self._rescue.read)
+
+    def _arrived(self) -> None:
+        torch_random.put(self._rescue.meta["random"])

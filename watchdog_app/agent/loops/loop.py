@@ -1,0 +1,387 @@
+"""
+What the `Rescue` of every loop of the user's own does, whatever the framework.
+
+The framework gives the state that is saved, the passes over the data, and a few words
+of its own; see `watchdog_app.agent.torch` and `watchdog_app.agent.tensorflow`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+
+from watchdog_app.agent.contain import Guard, say
+from watchdog_app.agent.exhaustion import exhaustion
+from watchdog_app.agent.exhaustion.exhaustion_loop import LoopExhaustion, LoopLook
+from watchdog_app.agent.exhaustion.micro_batches import FIELD, MicroBatches
+from watchdog_app.agent.loops.epoch_passes import EpochPasses
+from watchdog_app.agent.loops.loop_words import LoopWords
+from watchdog_app.agent.notebook import notebook_path
+from watchdog_app.agent.reporting.link import Link
+from watchdog_app.agent.saving import chapters, environment
+from watchdog_app.agent.saving.store import RescueStore
+from watchdog_app.agent.session import Capture, Session
+from watchdog_app.errors import RescueMismatch
+
+# Reading the loss waits for the device: as often as it is reported and no more.
+_LOSS_EVERY_S = 0.5
+
+
+class _Saved(Protocol):
+    """A rescue as the framework reads it."""
+
+    path: str
+    meta: Mapping[str, Any]
+    position: dict[str, Any]
+
+
+class _State(Protocol):
+    """The named objects of a loop, as the framework takes and gives them back."""
+
+    lost: list[str]
+
+    def capture(self) -> Capture: ...
+    def guards(self) -> Any: ...
+    def take_random(self) -> dict[str, Any]: ...
+    def put_random(self, state: Mapping[str, Any]) -> None: ...
+
+
+S = TypeVar("S", bound=_State)
+V = TypeVar("V", bound=_Saved)
+P = TypeVar("P", bound=EpochPasses[Any, Any])
+
+
+class LoopRescue(ABC, Generic[S, V, P]):
+    """
+    Saves a training loop when memory runs out, and resumes it bit for bit.
+
+    As a context manager: leaving it without an error ends the training well, like `finish()`.
+    For use in the one thread that trains.
+    """
+
+    framework: ClassVar[str]  # as the daemon is told
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        resume: bool | str = True,
+        keep: int = 2,
+        on_oom: str | None = "save",
+        **state: Any,
+    ) -> None:
+        """
+        Restores the newest unfinished rescue of this training, if there is one.
+
+        Args:
+            directory: where rescues go; made when missing. A disk, not a tmpfs.
+            resume: True goes on from an unfinished rescue of this training; False begins anew;
+                "newest" goes on from the newest rescue there is, finished or not.
+            keep: complete rescues that stay, at least 1.
+            on_oom: when the program itself runs out of memory, "save" saves the state after the
+                last step as the error leaves it; "shrink" also lets the framework's helper for a
+                step (`backward`, `gradients`) go on with parts of a batch; None does nothing.
+            state: all that changes while you train, by names of your choice.
+
+        Raises:
+            RescueMismatch: the rescue is of another program; the message names the difference.
+            RescueError: a part was not given or is not built, or resume="newest" found nothing.
+            TypeError: something in `state` cannot be saved.
+            ValueError: `resume`, `keep` or `on_oom` is not one of the choices.
+        """
+        chapters.check(resume)
+        exhaustion.check(on_oom)
+        self.directory = os.fspath(directory)
+        self.step_number = self.epoch = 0
+        self._guard = Guard()
+        self._passes = self._make_passes()
+        self._state = self._make_state(state)
+        self._saved: V | None = None
+        self._words = LoopWords()
+        self._loss: float | None = None
+        self._next_loss = 0.0
+        self._loss_wanted = False  # for a report that has gone out without
+        self._at_epoch: dict[str, Any] | None = None  # random numbers as it began
+        self._placed = False  # epochs() or data() leads the loop to its place, or that was said
+        store = RescueStore(chapters.chapter_directory(self.directory), keep)
+        link = Link(self.framework, store.directory, notebook_path())
+        self.micro = MicroBatches()  # what is known of how much of a batch fits
+        self._shrinks = on_oom == "shrink"
+        self._exhaustion: LoopExhaustion | None = None
+        self._session: Session | None
+        self._session = Session(store, link, self._capture, guards=self._state.guards)
+        self._session.breakdown.holds(state.values())
+        self._resume(self._session, resume)
+        self._session.prepare()
+        look = None if on_oom is None else self._make_look()
+        if look is not None:
+            self._exhaustion = LoopExhaustion(look, self._passes, self.save, shrinks=self._shrinks)
+            self._passes.began = self._exhaustion.pass_begun
+
+    @abstractmethod
+    def _make_passes(self) -> P:
+        """The passes over the framework's data."""
+
+    @abstractmethod
+    def _make_state(self, objects: Mapping[str, Any]) -> S:
+        """The state of the named objects; raises what `__init__` does."""
+
+    @abstractmethod
+    def _read(self, path: str, meta: Mapping[str, Any], read: Any) -> V:
+        """A rescue; RescueMismatch where it is no loop of this framework."""
+
+    @abstractmethod
+    def _put(self, saved: V) -> None:
+        """Set everything to what the rescue holds."""
+
+    @abstractmethod
+    def _batches(self, dataset: Iterable[Any]) -> Iterator[Any]:
+        """The batches of a pass that the training has not had."""
+
+    def _make_look(self) -> LoopLook | None:
+        """What a step may change; None where that cannot be told."""
+        return None
+
+    def _build(self, saved: V) -> None:
+        """Make what the rescue holds and the program makes later, before the first `_put`."""
+
+    def _circumstances(self) -> Mapping[str, Any]:
+        """What decides whether the last digits are repeated; see `environment.differences`."""
+        return environment.record()
+
+    def _changed_settings(self, _saved: V) -> list[str]:
+        """Settings that the program gives otherwise than the rescue, whose count."""
+        return []
+
+    def _stepped(self) -> None:
+        """A step has ended, and was saved where that was wanted."""
+
+    def _ended(self) -> None:
+        """The training is over: let go of the framework."""
+
+    @property
+    def resumed(self) -> bool:
+        """Whether this training goes on from a rescue."""
+        return self._saved is not None
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """
+        The epochs that are still to be trained, of `count` in all; the training ends well
+        after the last one. After a `break`, call `finish()`.
+        """
+        self._placed = True
+        if self.resumed and self.epoch >= count:
+            self._words.nothing_left(self.epoch, count)
+            self._end()
+            return
+        for epoch in range(self.epoch, count):
+            if epoch != self.epoch:
+                self.epoch = epoch
+                self._passes.new_epoch()
+                if self._session is not None:
+                    self._session.gap()
+            self._epoch_begins(epoch)
+            yield epoch
+        self.finish()
+
+    def data(self, dataset: Iterable[Any]) -> Iterator[Any]:
+        """
+        The batches of `dataset` that the current epoch has not trained on.
+
+        Args:
+            dataset: the framework's own, or any iterable that gives the same batches in the same
+                order when the program runs again.
+
+        Raises:
+            RescueMismatch: it has another number of batches than the rescue's.
+        """
+        self._placed = True
+        if self._session is not None:
+            self._session.breakdown.data(dataset)
+        return self._batches(dataset)
+
+    def step(self, loss: Any = None) -> None:
+        """
+        A training step has ended: everything in `state` is as it will be for the next one.
+
+        Call it after the optimizer and the scheduler have stepped. `loss`, a number or scalar
+        tensor to be reported, is looked at twice a second.
+        """
+        if not self._placed:
+            self._placed = True
+            if self.resumed:
+                self._words.not_placed(self.step_number, self.epoch)
+        self.step_number += 1
+        passes = self._passes
+        if not passes.gone_on:
+            passes.stepped()
+        session = self._session
+        if session is None:
+            return
+        due, saved = session.ends(), None
+        if due or self._loss_wanted:
+            self._look_at(loss)
+        if due:
+            saved = session.attend(
+                self.step_number, epoch=self.epoch, batch=passes.batch, loss=self._loss
+            )
+        if self._exhaustion is not None:
+            self._exhaustion.stepped()
+        self._stepped()
+        if saved is not None:
+            self._words.saved(self._state.lost)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """
+        What is done inside is no training step: `with rescue.phase("validate"): ...`.
+
+        The daemon learns what memory it takes, and foretells the next. `name` is "validate",
+        "save", "epoch_end", or a word of your own.
+        """
+        if self._session is not None:
+            self._session.phase(name, self.epoch)
+        try:
+            yield
+        finally:
+            if self._session is not None:
+                self._session.phase("train")
+                self._session.gap()
+
+    def expect(self, bytes_: int, what: str) -> None:
+        """
+        Announce memory that the program is about to take: growth up to that is no leak.
+
+        Args:
+            bytes_: so much more than now. What was announced last counts; 0 takes it back.
+            what: as a person would call it: "the cache of the data set".
+
+        Raises:
+            ValueError: `bytes_` is negative.
+        """
+        if self._session is not None:
+            self._session.expect(bytes_, what)
+
+    def save(self, reason: str = "asked by the program") -> str | None:
+        """
+        Save now, without the daemon having asked; between two steps. Gives the folder of the
+        rescue, or None when it could not be saved, which was then said.
+        """
+        if self._session is None:
+            return None
+        saved = self._session.save_now(reason, self.step_number)
+        if saved is None:
+            return None
+        self._words.saved(self._state.lost)
+        return saved.path
+
+    def finish(self) -> None:
+        """The training ended well: its rescues are not to be resumed. May be called twice."""
+        if self._session is None:
+            return
+        with self._guard:
+            chapters.finish(self.directory, self._session.store.directory)
+        self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.finish()
+        elif self._exhaustion is not None and exhaustion.is_of_memory(error):
+            self._exhaustion.exhausted(error)
+
+    def _look_at(self, loss: Any) -> None:
+        """Look at the loss, or at the next one that there is."""
+        self._loss_wanted = loss is None
+        now = time.monotonic()
+        if loss is not None and now >= self._next_loss:
+            self._next_loss = now + _LOSS_EVERY_S
+            with self._guard:
+                self._loss = float(loss.detach() if hasattr(loss, "detach") else loss)
+
+    def _epoch_begins(self, epoch: int) -> None:
+        """
+        Keep the random numbers of the epoch's beginning, which it may draw an order from. In the
+        epoch of a rescue they are put back, and its own when the data stands at its place.
+        """
+        saved = self._saved
+        if saved is not None and epoch == saved.position["epoch"]:
+            before = saved.position.get("at_epoch")
+            if before is not None:
+                with chapters.restoring(saved.path):
+                    self._state.put_random(before)
+        with self._guard:
+            self._at_epoch = self._state.take_random()
+
+    def _end(self) -> None:
+        session, self._session = self._session, None
+        if self._exhaustion is not None:
+            self._exhaustion.end()
+        if session is not None:
+            self._ended()
+            session.end()
+
+    def _capture(self) -> Capture:
+        """The state, with what is known here."""
+        capture = self._state.capture()
+        if self._exhaustion is not None:
+            self._state.lost.extend(self._exhaustion.inexact)  # the same list as in what is saved
+        return replace(capture, meta={**capture.meta, FIELD: self.micro.size})
+
+    def _resume(self, session: Session, resume: bool | str) -> None:
+        choice = chapters.choose(self.directory, session.store, resume)
+        if choice.why is not None:
+            say(choice.why)
+        if choice.rescue is None:
+            return
+        rescue = choice.rescue
+        try:
+            with chapters.restoring(rescue.path):
+                saved = self._read(rescue.path, rescue.meta, rescue.read)
+                self._build(saved)
+                self._put(saved)
+        except RescueMismatch as error:
+            if choice.certain:
+                raise
+            say(f"this training begins anew. {error}")
+            return
+        self._saved = saved
+        self.step_number = rescue.step
+        self.epoch = saved.position["epoch"]
+        self._passes.continue_from(saved.position["passes"])
+        self.micro.remembered(saved.meta)
+        chapters.resumed(rescue.path)
+        session.link.goes_on_from(rescue.path, rescue.step, rescue.bytes, rescue.created_unix_s)
+        self._words.resumed(
+            rescue,
+            self.epoch,
+            saved.meta.get("not_restored") or (),
+            self._changed_settings(saved),
+            environment.differences(saved.meta["environment"], self._circumstances()),
+        )
+
+    def _arrive(self) -> None:
+        """The data stands at its place: undo what the loop did on the way there, and no step."""
+        if self._saved is not None and not self._passes.gone_on:
+            with chapters.restoring(self._saved.path):
+                self._put(self._saved)
+
+    def _position(self, *passes: Any) -> dict[str, Any]:
+        """Where the loop stands, as JSON, for the state that is being taken."""
+        return {
+            "epoch": self.epoch,
+            "batch": self._passes.batch,
+            "passes": self._passes.position(*passes),
+            # Without a pass nobody would say when the loop is back at its place.
+            "at_epoch": self._at_epoch if self._passes.begun else None,
+        }

@@ -1,0 +1,313 @@
+"""
+The state of a custom training loop: whatever the user names, taken and given back.
+
+Understood are Keras models, layers, optimizers, metrics and variables; whatever
+TensorFlow can track (tf.Module, tf.Variable, tf.random.Generator,
+tf.train.Checkpoint); NumPy arrays, NumPy's and Python's random generators;
+dicts and lists of plain values; objects with state_dict and load_state_dict.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from watchdog_app.agent.fit.callback_state import plain
+from watchdog_app.agent.loops import own_random, randomness, state_values, variables
+from watchdog_app.agent.loops.passes import Passes
+from watchdog_app.agent.loops.variables import Row, StateVariable
+from watchdog_app.agent.saving import environment, matching
+from watchdog_app.agent.session import Capture
+from watchdog_app.errors import RescueError, RescueMismatch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from watchdog_app.agent.published.publisher import Guards
+
+KIND = "loop"
+
+_WITH_VARIABLES = (
+    keras.Layer,
+    keras.optimizers.Optimizer,
+    keras.metrics.Metric,
+)
+_ACCEPTED = (
+    "a Keras or TensorFlow object with variables, a NumPy array, a random generator, a dict or "
+    "list of plain values, or an object with state_dict() and load_state_dict()"
+)
+
+_ACCEPTED_HINT = (
+    "Dicts and lists may hold numbers, strings, None, arrays, tensors, tuples, sets, dicts and "
+    "lists."
+)
+
+
+class LoopState:
+    """The named objects of one loop."""
+
+    def __init__(
+        self,
+        objects: Mapping[str, Any],
+        position: Callable[[], dict[str, Any]],
+        passes: Passes,
+    ) -> None:
+        """
+        Args:
+            objects: as the user named them.
+            position: where the loop stands, as JSON.
+            passes: over its data; knows what of that cannot come back.
+
+        Raises:
+            TypeError: an object's state cannot be taken.
+            RescueError: a model has no variables yet.
+        """
+        self._position = position
+        self._passes = passes
+        self.lost: list[str] = []  # what the last capture could not take, in words
+        self._variables: dict[str, Any] = {}
+        self._arrays: dict[str, np.ndarray[Any, Any]] = {}
+        self._others: dict[str, Any] = {}
+        for name, thing in objects.items():
+            self._sort(name, thing)
+        self._early = {item.name for item in self.variables()}
+        self.not_repeatable: list[str] = []  # orders of data, filled in by the loop
+
+    def variables(self) -> list[StateVariable]:
+        """Every variable of the objects, as they are now."""
+        return variables.of_objects(self._variables)
+
+    def capture(self) -> Capture:
+        """Everything, as tensors to be read one by one and as JSON."""
+        held = self.variables()
+        entries = [variables.entry(item.row, item.nbytes, item.array) for item in held]
+        rows = [item.row for item in held]
+        arrays = {f"{name}/": array for name, array in self._arrays.items()}
+        others = {name: _take(name, thing, arrays) for name, thing in self._others.items()}
+        for name, array in arrays.items():
+            row = (name, array.dtype.name, array.shape)
+            entries.append(variables.entry(row, array.nbytes, partial(np.asarray, array)))
+            rows.append(row)
+        optimizers = self._optimizers()
+        late = [
+            item.name
+            for item in held
+            if item.name not in self._early and item.group != variables.OPTIMIZER
+        ]
+        lost = [f"{name}, made after Rescue(...) was" for name in late]
+        lost += self.not_repeatable + self._passes.lost
+        self.lost = lost
+        meta = {
+            "kind": KIND,
+            "position": self._position(),
+            "variables": rows,
+            "arrays": len(arrays),
+            "late": late,
+            "optimizers": {name: self._targets(thing) for name, thing in optimizers.items()},
+            "others": others,
+            "random": randomness.take(),
+            "environment": environment.record(),
+            "not_restored": lost,
+        }
+        return Capture(entries, meta)
+
+    def guards(self) -> Guards:
+        """How it is known from outside that a step has begun to change the weights."""
+        from watchdog_app.agent.fit.keras_backend import TENSORFLOW
+        from watchdog_app.agent.published import keras_guards
+
+        return keras_guards.of(self, TENSORFLOW)
+
+    compiled = False  # the program's own functions may be: then nothing counts where it was
+
+    def optimizers(self) -> list[Any]:
+        """Keras's among the objects."""
+        return list(self._optimizers().values())
+
+    def changing(self) -> dict[str, Any] | None:
+        """What of the JSON values is another with each batch; None where tensors are as well."""
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        others = {name: _take(name, thing, arrays) for name, thing in self._others.items()}
+        if arrays or self._arrays:
+            return None
+        return {"position": self._position(), "others": others, "random": randomness.take()}
+
+    def build(self, saved: SavedLoop) -> None:
+        """Make the slots of optimizers that have not stepped yet."""
+        trained = self._model_variables()
+        for name, thing in self._optimizers().items():
+            indices = saved.meta["optimizers"].get(name)
+            if not thing.built and indices and max(indices) < len(trained):
+                thing.build([trained[index] for index in indices])
+
+    def put(self, saved: SavedLoop) -> None:
+        """
+        Set everything to what the rescue holds.
+
+        Raises:
+            RescueMismatch: it does not fit; nothing was set.
+        """
+        current = self.variables()
+        rows = saved.rows({item.name for item in current})
+        found = matching.differences(rows, current)
+        names = set(saved.meta["others"])
+        found += [f"{name} is in the rescue only" for name in sorted(names - set(self._others))]
+        found += [f"{name} is in the program only" for name in sorted(set(self._others) - names)]
+        for name, array in self._arrays.items():
+            row = saved.row(f"{name}/")
+            if row is None or row[1:] != (array.dtype.name, array.shape):
+                found.append(f"the array {name} has another type or shape in the rescue")
+        if found:
+            raise matching.mismatch(saved.path, found)
+        matching.load(rows, current, saved.read)
+        for name, array in self._arrays.items():
+            array[...] = saved.read(f"{name}/")
+        for name, thing in self._others.items():
+            _put(thing, saved.meta["others"][name], saved.read)
+        randomness.put(saved.meta["random"])
+
+    def take_random(self) -> dict[str, Any]:
+        """The global random numbers and those of the named generators, as JSON."""
+        return {"random": randomness.take(), "own": own_random.take(self._generators())}
+
+    def put_random(self, state: Mapping[str, Any]) -> None:
+        """Set them to what `take_random` returned."""
+        randomness.put(state["random"])
+        own_random.put(self._generators(), state["own"])
+
+    def _generators(self) -> list[Any]:
+        named = (*self._others.values(), *self._variables.values())
+        return [thing for thing in named if own_random.is_generator(thing)]
+
+    def _sort(self, name: str, thing: Any) -> None:
+        if isinstance(thing, keras.Model) and not thing.built:
+            raise RescueError(
+                f"{name} has no variables yet, so a rescue could not be given back to it. "
+                f"Build it before Rescue(...): {name}.build(input_shape), or call it once."
+            )
+        if isinstance(thing, tf.data.Iterator):
+            raise TypeError(
+                f"{name} is an iterator over data, whose state would hold the batches that it "
+                "reads ahead. Iterate with `for batch in rescue.data(dataset)` instead."
+            )
+        if isinstance(thing, np.ndarray):
+            self._arrays[name] = thing
+        elif (
+            isinstance(thing, _WITH_VARIABLES)
+            or variables.is_variable(thing)
+            or hasattr(thing, "_trackable_children")
+        ):
+            self._variables[name] = thing
+        elif _understood(thing):
+            self._others[name] = thing
+            try:
+                _take(name, thing, {})  # now rather than when memory runs out
+            except RescueError as error:
+                why = error.__cause__
+                raise TypeError(
+                    f"the state of {name} cannot be saved: {why}. {_ACCEPTED_HINT}"
+                ) from why
+        else:
+            raise TypeError(
+                f"{name} is of type {type(thing).__name__}, whose state cannot be taken. "
+                f"Give {_ACCEPTED}. A single number can live in a tf.Variable or a dict."
+            )
+
+    def _optimizers(self) -> dict[str, Any]:
+        found = {}
+        for name, thing in self._variables.items():
+            if isinstance(thing, keras.optimizers.Optimizer):
+                found[name] = thing
+            elif isinstance(thing, keras.Model):
+                inner = variables.optimizers_of(thing)
+                found.update({f"{name}.{index}": one for index, one in enumerate(inner)})
+        return found
+
+    def _model_variables(self) -> list[Any]:
+        return [
+            variable
+            for thing in self._variables.values()
+            if isinstance(thing, keras.Layer)
+            for variable in thing.variables
+        ]
+
+    def _targets(self, optimizer: Any) -> list[int] | None:
+        return variables.targets_of(optimizer, self._model_variables())
+
+
+class SavedLoop:
+    """A rescue of a custom loop."""
+
+    def __init__(self, path: str, meta: Mapping[str, Any], read: Callable[[str], Any]) -> None:
+        if meta.get("kind") != KIND:
+            raise RescueMismatch(
+                f"The rescue {path} was not saved by a custom training loop. Give each training "
+                "a folder of its own, or start afresh with Rescue(..., resume=False)."
+            )
+        self.path = path
+        self.meta = meta
+        self.position: dict[str, Any] = meta["position"]
+        rows = [(name, dtype, tuple(shape)) for name, dtype, shape in meta["variables"]]
+        self._rows: dict[str, Row] = {row[0]: row for row in rows}
+        self._variables = rows[: len(rows) - meta["arrays"]]
+        self._read_raw = read
+
+    def rows(self, present: set[str]) -> list[Row]:
+        """The saved variables, less those made late that this program has not made yet."""
+        late = set(self.meta["late"])
+        return [row for row in self._variables if row[0] not in late or row[0] in present]
+
+    def row(self, name: str) -> Row | None:
+        """Name, type and shape of one tensor, None when there is none of that name."""
+        return self._rows.get(name)
+
+    def read(self, name: str) -> np.ndarray[Any, Any]:
+        """One tensor."""
+        return variables.from_bytes(self._rows[name], self._read_raw(name))
+
+
+def _understood(thing: Any) -> bool:
+    kinds = (np.random.Generator, np.random.RandomState, random.Random, dict, list)
+    return isinstance(thing, kinds) or (
+        hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
+    )
+
+
+def _take(name: str, thing: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
+    """The state as JSON; its arrays go into `arrays`."""
+    try:
+        if isinstance(thing, np.random.Generator):
+            return plain(thing.bit_generator.state)
+        if isinstance(thing, np.random.RandomState):
+            return plain(thing.get_state())
+        if isinstance(thing, random.Random):
+            return plain(thing.getstate())
+        if isinstance(thing, (dict, list)):
+            known = dict(thing) if isinstance(thing, dict) else list(thing)
+            return state_values.encode(known, name, arrays)
+        return state_values.encode(thing.state_dict(), name, arrays, tensors_as_arrays=True)
+    except Exception as error:
+        raise RescueError(f"{name} cannot be saved: {error}. Nothing was saved.") from error
+
+
+def _put(thing: Any, state: Any, read: Callable[[str], np.ndarray[Any, Any]]) -> None:
+    if isinstance(thing, np.random.Generator):
+        thing.bit_generator.state = state
+    elif isinstance(thing, np.random.RandomState):
+        kind, keys, *rest = state
+        thing.set_state((kind, np.array(keys, dtype=np.uint32), *rest))
+    elif isinstance(thing, random.Random):
+        version, words, gauss = state
+        thing.setstate((version, tuple(words), gauss))
+    elif isinstance(thing, dict):
+        thing.clear()
+        thing.update(state_values.decode(state, read))
+    elif isinstance(thing, list):
+        thing[:] = state_values.decode(state, read)
+    else:
+        thing.load_state_dict(state_values.decode(state, read))

@@ -1,0 +1,298 @@
+"""
+Random generators that a source of data holds for itself: found, taken, put back.
+
+A generator function draws its order from `rng` in its closure, a `PyDataset`
+from `self.rng`, a `map` from a layer's seeds. Nobody names them, but their state
+at the start of a pass is all that it takes to have the same pass again. They are
+looked for in what the program wrote: attributes, closures, and the globals that
+its functions name. Orders that a source shuffles in place with them go along.
+
+Those of each framework that the program has loaded are known; none is imported.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import random
+import sys
+import types
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import numpy as np
+
+States = list[list[Any]]  # of each generator: its kind, and its state as JSON
+Orders = dict[str, list[int]]  # by attribute
+
+CHANGED = (
+    "the data draws from other random generators than when the rescue was saved: its order "
+    "begins anew."
+)
+_OF_TORCH = "torch.Generator"
+_OF_KERAS, _OF_TENSORFLOW = "SeedGenerator", "tf.random.Generator"
+_WITH_VARIABLE = (_OF_KERAS, _OF_TENSORFLOW)  # whose state is one
+_DATALOADER = ("torch", "utils", "data", "DataLoader")
+_PLAIN = frozenset({int, float, complex, bool, str, bytes, type(None), type})
+_MOST_THINGS = 3000
+_MOST_ITEMS = 64  # of a list or dict; longer ones are data
+_MOST_FOUND = 32
+_MOST_ROWS = 200_000  # of an order that goes into a rescue
+_LIBRARIES = frozenset(
+    {"tensorflow", "keras", "torch", "torchvision", "torchaudio", "numpy", "pandas", "PIL"}
+    | {"watchdog_app", "random", "builtins", "threading", "_thread", "multiprocessing"}
+)
+# Library objects that hold functions or sources of the program: pipelines, loaders, samplers,
+# subsets, compositions of transforms.
+_HOLDERS = (
+    *("tensorflow.python.data.", "tensorflow.python.ops.script_ops"),
+    *("torch.utils.data", "torchvision"),
+)
+
+
+def find(source: Any) -> list[Any]:
+    """
+    The generators within reach of a data set or loader, in an order that the same program repeats.
+
+    NumPy's and Python's, Keras's seed generators, TensorFlow's and PyTorch's. Never the global
+    ones.
+    """
+    found: list[Any] = []
+    waiting: list[Any] = [source]
+    seen: dict[int, Any] = {}  # keeps what was seen alive: another thing may not get its id
+    while waiting and len(seen) < _MOST_THINGS and len(found) < _MOST_FOUND:
+        thing = waiting.pop()
+        if type(thing) in _PLAIN or id(thing) in seen:
+            continue
+        seen[id(thing)] = thing
+        if _kind(thing) is not None:
+            if not is_global(thing):
+                found.append(thing)
+            continue
+        try:
+            waiting.extend(reversed(list(_within(thing))))
+        except Exception:  # noqa: S112 - a thing that does not let itself be looked into
+            continue
+    return found
+
+
+def is_generator(thing: Any) -> bool:
+    """Whether this is a random generator that can be taken and put back."""
+    return _kind(thing) is not None
+
+
+def take(generators: Sequence[Any]) -> States:
+    """The states as they are now, as JSON."""
+    return [take_one(each) for each in generators]
+
+
+def put(generators: Sequence[Any], states: Sequence[Sequence[Any]]) -> bool:
+    """Set the generators; False, and nothing set, where they are others than were taken."""
+    if [_kind(each) for each in generators] != [state[0] for state in states]:
+        return False
+    for each, state in zip(generators, states, strict=True):
+        put_one(each, state)
+    return True
+
+
+def take_one(generator: Any) -> list[Any]:
+    """Kind and state of one generator, as JSON."""
+    kind = _kind(generator)
+    if kind == "Random":
+        state = _plain(generator.getstate())
+    elif kind == "RandomState":
+        state = _plain(generator.get_state())
+    elif kind == _OF_TORCH:
+        state = base64.b64encode(generator.get_state().cpu().numpy().tobytes()).decode("ascii")
+    elif kind in _WITH_VARIABLE:
+        state = _numpy().asarray(generator.state).tolist()
+    else:
+        state = _plain(generator.bit_generator.state)
+    return [kind, state]
+
+
+def put_one(generator: Any, state: Sequence[Any]) -> None:
+    """Set one generator, of the same kind, to what `take_one` returned."""
+    kind, held = state
+    if kind == "Random":
+        version, words, gauss = held
+        generator.setstate((version, tuple(words), gauss))
+    elif kind == "RandomState":
+        name, keys, *rest = held
+        generator.set_state((name, _numpy().array(keys, dtype="uint32"), *rest))
+    elif kind == _OF_TORCH:
+        raw = bytearray(base64.b64decode(held))
+        generator.set_state(_module("torch").frombuffer(raw, dtype=_module("torch").uint8))
+    elif kind in _WITH_VARIABLE:
+        type_ = _numpy().asarray(generator.state).dtype
+        generator.state.assign(_numpy().array(held, dtype=type_))
+    else:
+        generator.bit_generator.state = held
+
+
+def sketch(source: Any) -> dict[str, int]:
+    """Checksums of the orders (vectors of whole numbers) that an object of the program keeps."""
+    return {name: zlib.crc32(order.tobytes()) for name, order in _orders(source)}
+
+
+def changed_orders(source: Any, before: dict[str, int]) -> Orders:
+    """The orders that are not as they were when `before` was sketched."""
+    return {
+        name: order.tolist()
+        for name, order in _orders(source)
+        if before.get(name) != zlib.crc32(order.tobytes())
+    }
+
+
+def put_orders(source: Any, orders: Orders) -> None:
+    """Set the orders that `changed_orders` returned, where the object still keeps such."""
+    for name, order in _orders(source):
+        rows = orders.get(name)
+        if rows is not None and len(rows) == len(order):
+            setattr(source, name, _numpy().array(rows, dtype=order.dtype))
+
+
+def _orders(source: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    if _of_library(type(source).__module__):
+        return
+    for name, value in getattr(source, "__dict__", {}).items():
+        if (
+            not isinstance(value, _loaded("numpy", "ndarray"))
+            or value.ndim != 1
+            or value.dtype.kind not in "iu"
+        ):
+            continue
+        if value.size <= _MOST_ROWS:
+            yield name, value
+
+
+def _kind(thing: Any) -> str | None:
+    if isinstance(thing, random.Random):
+        return None if isinstance(thing, random.SystemRandom) else "Random"
+    if isinstance(thing, _loaded("numpy", "random", "Generator")):
+        return type(thing.bit_generator).__name__
+    for kind, module, *path in (
+        ("RandomState", "numpy", "random", "RandomState"),
+        (_OF_KERAS, "keras", "random", "SeedGenerator"),
+        (_OF_TENSORFLOW, "tensorflow", "random", "Generator"),
+        (_OF_TORCH, "torch", "Generator"),
+    ):
+        if isinstance(thing, _loaded(module, *path)):
+            return kind
+    return None
+
+
+def _module(name: str) -> Any:
+    """A module that the program has loaded; None where it has not."""
+    return sys.modules.get(name)
+
+
+def _numpy() -> Any:
+    return sys.modules["numpy"]
+
+
+def _loaded(module: str, *path: str) -> Any:
+    """A class of a framework where that is loaded; else what nothing is an instance of."""
+    found = _module(module)
+    for name in path:
+        found = getattr(found, name, None)
+    return found if isinstance(found, type) else ()
+
+
+def is_global(thing: Any) -> bool:
+    """Whether this is one of the generators that belong to the whole process."""
+    known = (
+        getattr(random, "_inst", None),
+        getattr(_module("numpy.random.mtrand"), "_rand", None),
+        getattr(_module("torch"), "default_generator", None),
+    )
+    return any(thing is each for each in known)
+
+
+def _plain(value: Any) -> Any:
+    """A generator's state, whatever it is made of, in JSON's types."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _within(thing: Any) -> Iterator[Any]:
+    """What a thing holds, as far as the program put it there."""
+    if isinstance(thing, types.FunctionType):
+        yield from _of_function(thing)
+    elif isinstance(thing, types.MethodType):
+        yield thing.__self__
+        yield thing.__func__
+    elif isinstance(thing, functools.partial):
+        yield from (thing.func, *thing.args, *thing.keywords.values())
+    elif isinstance(thing, types.GeneratorType):
+        if thing.gi_frame is not None:
+            yield from thing.gi_frame.f_locals.values()
+            yield from _globals(thing.gi_code, thing.gi_frame.f_globals)
+    elif isinstance(thing, (list, tuple)):
+        if len(thing) <= _MOST_ITEMS:
+            yield from thing
+    elif isinstance(thing, dict):
+        if len(thing) <= _MOST_ITEMS:
+            yield from thing.values()
+    elif isinstance(thing, _loaded("keras", "Layer")):
+        yield from getattr(thing, "_seed_generators", ())
+        yield from getattr(thing, "_layers", ())
+    elif not isinstance(
+        thing, (type, types.ModuleType, _loaded("numpy", "ndarray"), _loaded("torch", "Tensor"))
+    ):
+        yield from _of_object(thing)
+
+
+def _of_function(function: types.FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not filled yet
+            continue
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    yield getattr(function, "__wrapped__", None)
+    yield from _globals(function.__code__, function.__globals__)
+
+
+def _globals(code: types.CodeType, known: dict[str, Any]) -> Iterator[Any]:
+    """The globals that a function of the program names, those of its inner functions as well."""
+    if _of_library(known.get("__name__", "")):
+        return
+    for name in code.co_names:
+        if name in known:
+            yield known[name]
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _globals(inner, known)
+
+
+def _of_library(module: Any) -> bool:
+    return str(module).partition(".")[0] in _LIBRARIES
+
+
+def _of_object(thing: Any) -> Iterator[Any]:
+    module = str(type(thing).__module__)
+    if _of_library(module) and not module.startswith(_HOLDERS):
+        return
+    sources = getattr(thing, "_inputs", None)
+    if callable(sources):
+        yield from sources()
+    under_way = "_iterator" if isinstance(thing, _loaded(*_DATALOADER)) else None
+    for name, value in getattr(thing, "__dict__", {}).items():
+        if name != under_way:
+            yield value
+    for kind in type(thing).__mro__:
+        if _of_library(kind.__module__):
+            continue
+        for name in getattr(kind, "__slots__", ()):
+            yield getattr(thing, name, None)
+        for held in vars(kind).values():
+            if isinstance(held, types.FunctionType):
+                yield held

@@ -1,0 +1,308 @@
+"""
+Which batches a PyTorch loop has had, and how a fresh loop gets to its place in the data.
+
+A DataLoader draws a seed as it is iterated over, and its order from that. So the
+random numbers are noted as each pass begins. A resumed loop puts them back,
+begins the pass again, and leaves out the batches that it had: without loading
+them where the loader works in this process, by drawing them again where workers
+have random numbers of their own. A loader with `state_dict` (torchdata's
+StatefulDataLoader) is asked for its place instead.
+
+A pass is known by its place among the passes of its epoch, since objects have no
+name that another process would know.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from watchdog_app.agent.loops import own_random, torch_random, torch_values
+from watchdog_app.agent.loops.epoch_passes import EpochPasses, batches_of, check_length
+from watchdog_app.agent.loops.torch_values import Tensors
+
+UNSEEN = "the place in data that is not read through rescue.data()"
+LAZY = (
+    "the order of data that draws global random numbers while it is read (give it a generator of "
+    "its own)"
+)
+PERSISTENT = (
+    "random numbers that the workers of a DataLoader with persistent_workers=True draw, after the "
+    "first epoch"
+)
+_LOOKS = 3  # draws of a pass at which the global random numbers are compared
+
+
+@dataclass
+class _Recorded:
+    """What a rescue tells about one place in the epoch."""
+
+    passes: int  # begun over the same data before this one
+    drawn: int = 0  # batches handed out in this pass
+    total: int = 0  # and in all passes over the same data
+    finished: bool = False
+    current: bool = False  # begun in the epoch of the rescue
+    begin: dict[str, Any] | None = None  # global random numbers as it began
+    begin_own: list[Any] = field(default_factory=list)  # and those of its own generators
+    now_own: list[Any] = field(default_factory=list)  # the same at the save
+    loader: Any = None  # the state_dict of a loader that has one
+    length: int | None = None  # batches of a whole pass, where known
+
+    def next_epoch(self) -> _Recorded:
+        """The same place one epoch later."""
+        if not self.current:
+            return self
+        return _Recorded(self.passes + 1, total=self.total, now_own=self.now_own)
+
+
+@dataclass
+class Pass:
+    """One pass over data, in this process."""
+
+    ref: Callable[[], Any]  # to the data; weak, so that a loader of one epoch may go with it
+    passes: int = 0
+    total: int = 0  # batches of the same data in earlier passes
+    anew: bool = False  # the data is another object in each epoch
+    drawn: int = 0
+    finished: bool = False
+    ahead: bool = False  # the data itself is further on
+    generators: list[Any] = field(default_factory=list)
+    begin: dict[str, Any] | None = None
+    begin_own: list[Any] = field(default_factory=list)
+
+    @property
+    def made_anew(self) -> bool:
+        """Whether the next pass at this place will be over another object."""
+        dataset = self.ref()
+        # Nobody iterates again over an iterator that has ended.
+        ended = self.finished and isinstance(dataset, Iterator)
+        return self.anew or dataset is None or ended
+
+
+class Passes(EpochPasses[Pass, _Recorded]):
+    """The passes over the data of one training."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(say, _Recorded)
+
+    @property
+    def lost(self) -> list[str]:
+        """As `EpochPasses.lost`."""
+        return list(self._lost) if self._latest or self._recorded else [UNSEEN, *self._lost]
+
+    def position(self, tensors: Tensors) -> dict[str, dict[str, Any]]:
+        """
+        Where each place in the epoch stands, as JSON, for `continue_from`.
+
+        Args:
+            tensors: receives those that the state of a loader holds.
+        """
+        places = dict(self._recorded)
+        for place, last in self._latest.items():
+            now_own = own_random.take(last.generators)
+            if place >= len(self._epoch):
+                if last.made_anew:
+                    places[place] = _Recorded(0)
+                else:
+                    total = last.total + last.drawn
+                    places[place] = _Recorded(last.passes + 1, total=total, now_own=now_own)
+                continue
+            dataset, loader = last.ref(), None
+            if not (last.finished or last.ahead) and _keeps_place(dataset):
+                # Some have the methods and no state; without it the batches are drawn again.
+                with suppress(Exception):
+                    state = dataset.state_dict()
+                    loader = torch_values.encode(state, f"data/{place}", tensors)
+            places[place] = _Recorded(
+                last.passes,
+                last.drawn,
+                last.total + last.drawn,
+                last.finished,
+                current=True,
+                begin=None if last.finished else last.begin,
+                begin_own=[] if last.finished else last.begin_own,
+                now_own=now_own,
+                loader=loader,
+                length=batches_of(dataset),
+            )
+        # Not `asdict`: random numbers are long lists, and nobody changes them.
+        return {str(place): dict(vars(known)) for place, known in places.items()}
+
+    def run(
+        self,
+        dataset: Iterable[Any],
+        arrived: Callable[[], None],
+        read: Callable[[str], Any] | None = None,
+    ) -> Iterator[Any]:
+        """
+        The batches of `dataset` that the training has not had.
+
+        Args:
+            dataset: a DataLoader, or any iterable.
+            arrived: called when a pass that the rescue was in, or had finished in its epoch,
+                stands where it stood.
+            read: name to tensor, of the rescue.
+        """
+        place = len(self._epoch)
+        known = self._recorded.pop(place, None)
+        before = self._latest.get(place)
+        now = Pass(reference(dataset))
+        if known is not None:
+            now.passes, now.total = known.passes, known.total - known.drawn
+        else:
+            begun_anew(now, before, dataset)
+        with self._guard:
+            now.generators = own_random.find(dataset)
+        self._epoch.append(now)
+        self._latest[place] = now
+        if known is None or not known.current:
+            if known is not None and known.passes:
+                self._put_own(now, known.now_own)
+            iterator = self._begin(dataset, now, known)
+        else:
+            now.drawn, now.finished = known.drawn, known.finished
+            if known.finished:
+                self._put_own(now, known.now_own)
+                arrived()
+                return
+            random = torch_random.take() if self.gone_on else None
+            iterator = self._return(dataset, now, known, read)
+            self._put_own(now, known.now_own)
+            if random is not None:  # not read since the rescue, while steps were made
+                torch_random.put(random)
+            arrived()
+        self._has_begun()
+        yield from self._hand_out(dataset, now, iterator)
+
+    def _begin(self, dataset: Iterable[Any], now: Pass, known: _Recorded | None) -> Iterator[Any]:
+        """A pass that the rescue was not in."""
+        self._warm(dataset, now)
+        self._note(now)
+        iterator = iter(dataset)
+        # An iterator of the program's goes on where its last pass stopped, also in a fresh process.
+        if iterator is dataset and known is not None:
+            self._draw(iterator, known.total)
+        return iterator
+
+    def _return(
+        self,
+        dataset: Iterable[Any],
+        now: Pass,
+        known: _Recorded,
+        read: Callable[[str], Any] | None,
+    ) -> Iterator[Any]:
+        """The iterator of a pass that the rescue was in, at the rescue's place."""
+        check_length(known.length, batches_of(dataset))
+        self._warm(dataset, now)
+        itself = isinstance(dataset, Iterator)
+        # An iterator that began in an earlier pass draws its whole past again.
+        if known.begin is not None and (not itself or known.total == known.drawn):
+            torch_random.put(known.begin)
+            self._put_own(now, known.begin_own)
+        self._note(now)
+        if known.loader is not None and read is not None and _keeps_place(dataset):
+            keeper: Any = dataset
+            keeper.load_state_dict(torch_values.decode(known.loader, read))
+            return iter(dataset)
+        iterator = iter(dataset)
+        if itself:
+            self._draw(iterator, known.total)
+        elif _indices_suffice(dataset, iterator):
+            inner: Any = iterator
+            for _ in range(known.drawn):
+                next(inner._sampler_iter, None)
+            inner._num_yielded = known.drawn
+        else:
+            self._draw(iterator, known.drawn)
+        return iterator
+
+    def _hand_out(self, dataset: Any, now: Pass, iterator: Iterator[Any]) -> Iterator[Any]:
+        looks = _LOOKS if _reads_here(dataset) else 0
+        while True:
+            before = self._random_now() if looks and now.drawn else None
+            try:
+                item = next(iterator)
+            except StopIteration:
+                break
+            if before is not None:
+                looks -= 1
+                if before != self._random_now():
+                    self._lost[LAZY] = None
+                    looks = 0
+            now.drawn += 1
+            yield item
+        now.finished = True
+
+    def _warm(self, dataset: Any, now: Pass) -> None:
+        """Workers that live for several passes are started by the first, which draws a seed."""
+        if not (isinstance(dataset, DataLoader) and dataset.num_workers and now.passes):
+            return
+        if dataset.persistent_workers:
+            self._lost[PERSISTENT] = None
+            if getattr(dataset, "_iterator", None) is None:
+                iter(dataset)
+
+    def _random_now(self) -> dict[str, Any] | None:
+        with self._guard:
+            return torch_random.take()
+        return None
+
+    def _note(self, now: Pass) -> None:
+        with self._guard:
+            now.begin = torch_random.take()
+            now.begin_own = own_random.take(now.generators)
+
+    def _put_own(self, now: Pass, states: list[Any]) -> None:
+        if not own_random.put(now.generators, states):
+            self._say(own_random.CHANGED)
+
+
+def begun_anew(now: Pass, before: Pass | None, dataset: Any) -> None:
+    """What a pass over `dataset` takes over from the one before at its place in an epoch."""
+    if before is None:
+        return
+    if before.ref() is dataset:
+        now.passes, now.total = before.passes + 1, before.total + before.drawn
+    else:
+        now.anew = True
+
+
+def reference(dataset: Any) -> Callable[[], Any]:
+    """A weak reference, where the kind of thing allows it."""
+    try:
+        return weakref.ref(dataset)
+    except TypeError:  # lists and iterators of some kinds cannot be referred to weakly
+        return lambda: dataset
+
+
+def _keeps_place(dataset: Any) -> bool:
+    """A loader that says where it is, and goes there."""
+    return hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
+
+
+def _indices_suffice(dataset: Any, iterator: Any) -> bool:
+    """
+    Whether batches can be left out by leaving out their indices.
+
+    With workers they cannot: what a worker draws depends on the batches that it has made.
+    """
+    return (
+        isinstance(dataset, DataLoader)
+        and dataset.num_workers == 0
+        and not isinstance(dataset.dataset, IterableDataset)
+        and type(iterator).__name__ == "_SingleProcessDataLoaderIter"
+        and hasattr(iterator, "_sampler_iter")
+        and hasattr(iterator, "_num_yielded")
+    )
+
+
+def _reads_here(dataset: Any) -> bool:
+    """Whether items are made in this process and cannot be left out by their indices."""
+    if isinstance(dataset, DataLoader):
+        return dataset.num_workers == 0 and isinstance(dataset.dataset, IterableDataset)
+    return not isinstance(dataset, (list, tuple))

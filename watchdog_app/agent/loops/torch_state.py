@@ -1,0 +1,228 @@
+"""
+The state of a PyTorch loop: whatever the user names, taken and given back.
+
+Understood are modules, optimizers, tensors, random generators, NumPy arrays, dicts
+and lists of plain values, and everything with state_dict and load_state_dict:
+schedulers, gradient scalers, averaged models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from watchdog_app.agent.loops import (
+    own_random,
+    torch_optimizers,
+    torch_parts,
+    torch_random,
+    torch_tensors,
+)
+from watchdog_app.agent.loops.torch_data import Passes
+from watchdog_app.agent.loops.torch_part import Part
+from watchdog_app.agent.loops.torch_values import Tensors
+from watchdog_app.agent.saving import environment
+from watchdog_app.agent.saving.element_types import Row
+from watchdog_app.agent.saving.mismatch import mismatch
+from watchdog_app.agent.session import Capture
+from watchdog_app.errors import RescueError, RescueMismatch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from watchdog_app.agent.published.torch_guards import TorchGuards
+
+KIND = "torch"
+
+
+class TorchState:
+    """The named objects of one loop."""
+
+    def __init__(
+        self,
+        objects: Mapping[str, Any],
+        position: Callable[[Tensors], dict[str, Any]],
+        passes: Passes,
+        waiting: Callable[[], set[int]] | None = None,
+    ) -> None:
+        """
+        Args:
+            objects: as the user named them.
+            position: where the loop stands, as JSON; tensors of it go into its argument.
+            passes: over its data; knows what of that cannot come back.
+            waiting: ids of the parameters whose gradients wait for their optimizer's step;
+                None: hooks on the optimizers tell.
+
+        Raises:
+            TypeError: an object's state cannot be taken.
+            RescueError: an optimizer trains what was not given, or several processes train.
+        """
+        self._position = position
+        self._passes = passes
+        self.lost: list[str] = []  # what the last capture could not take, in words
+        _one_process()
+        self._parts: dict[str, Part] = {
+            name: torch_parts.part(name, thing) for name, thing in objects.items()
+        }
+        torch_parts.check_owners(self._parts)
+        self._never = torch_optimizers.forgotten_schedulers(objects)
+        self._settings = {name: part.settings() for name, part in self._parts.items()}
+        self._stepped = torch_optimizers.Stepped(() if waiting else objects.values())
+        self._waiting = waiting or self._stepped.adding_up
+
+    def capture(self) -> Capture:
+        """Everything, as tensors to be read one by one and as JSON."""
+        torch_tensors.settle_devices()
+        tensors = Tensors()
+        parts = {name: part.take(tensors) for name, part in self._parts.items()}
+        waiting = self._waiting()
+        gradients = {name: part.gradients(tensors, waiting) for name, part in self._parts.items()}
+        position = self._position(tensors)
+        self.lost = self._not_restored()
+        meta = {
+            "kind": KIND,
+            "position": position,
+            "tensors": tensors.rows,
+            "parts": parts,
+            "gradients": gradients,
+            "settings": self._settings,
+            "programs": {name: part.program() for name, part in self._parts.items()},
+            "random": torch_random.take(),
+            "environment": circumstances(),
+            "not_restored": self.lost,
+        }
+        return Capture(tensors.entries, meta)
+
+    def guards(self) -> TorchGuards:
+        """How it is known from outside that a step has begun to change the weights."""
+        from watchdog_app.agent.published.torch_guards import TorchGuards
+
+        return TorchGuards(self._parts, self._waiting, self._position, self._not_restored)
+
+    def _not_restored(self) -> list[str]:
+        return [*self._never, *self._passes.lost]
+
+    def check(self, saved: SavedTorch) -> None:
+        """
+        Compare what the rescue holds with the program.
+
+        Raises:
+            RescueMismatch: it does not fit; nothing was set.
+        """
+        before = saved.meta["parts"]
+        found = [f"{name} is in the rescue only" for name in before if name not in self._parts]
+        found += [f"{name} is in the program only" for name in self._parts if name not in before]
+        same_version = saved.meta["environment"].get("PyTorch") == torch.__version__
+        for name, part in self._parts.items():
+            if name in before:
+                program = saved.meta["programs"][name]
+                found += part.differences(before[name], program, saved.row, same_version)
+        if found:
+            raise mismatch(saved.path, found)
+
+    def put(self, saved: SavedTorch) -> None:
+        """
+        Set everything to what the rescue holds.
+
+        Raises:
+            RescueMismatch: it does not fit; nothing was set.
+        """
+        self.check(saved)
+        for name, part in self._parts.items():
+            part.put(saved.meta["parts"][name], saved.read)
+        for name, held in saved.meta["gradients"].items():
+            if held is not None:
+                self._parts[name].put_gradients(held, saved.read)
+        torch_random.put(saved.meta["random"])
+
+    def changed_settings(self, saved: SavedTorch) -> list[str]:
+        """Settings that the program gives otherwise than the one that saved; the rescue's count."""
+        found = []
+        for name, now in self._settings.items():
+            before = saved.meta["settings"].get(name, {})
+            found += [
+                f"{name}'s {key} was {before[key]}, the program says {value}"
+                for key, value in now.items()
+                if key in before and before[key] != value
+            ]
+        return found
+
+    def take_random(self) -> dict[str, Any]:
+        """The global random numbers and those of the named generators, as JSON."""
+        own = {
+            name: own_random.take_one(part.thing)
+            for name, part in self._parts.items()
+            if own_random.is_generator(part.thing)
+        }
+        return {"random": torch_random.take(), "own": own}
+
+    def put_random(self, state: Mapping[str, Any]) -> None:
+        """Set them to what `take_random` returned."""
+        torch_random.put(state["random"])
+        for name, held in state["own"].items():
+            own_random.put_one(self._parts[name].thing, held)
+
+    def close(self) -> None:
+        """Take our hooks off the optimizers."""
+        self._stepped.close()
+
+
+class SavedTorch:
+    """A rescue of a PyTorch loop."""
+
+    def __init__(self, path: str, meta: Mapping[str, Any], read: Callable[[str], Any]) -> None:
+        if meta.get("kind") != KIND:
+            raise RescueMismatch(
+                f"The rescue {path} was not saved by a PyTorch training loop. Give each training "
+                "a folder of its own, or start afresh with Rescue(..., resume=False)."
+            )
+        self.path = path
+        self.meta = meta
+        self.position: dict[str, Any] = meta["position"]
+        self._rows: dict[str, Row] = {
+            name: (name, dtype, tuple(shape)) for name, dtype, shape in meta["tensors"]
+        }
+        self._read_raw = read
+
+    def row(self, name: str) -> Row:
+        """Name, type and shape of one tensor."""
+        return self._rows[name]
+
+    def read(self, name: str) -> torch.Tensor:
+        """One tensor, of its own memory, on the CPU."""
+        _name, dtype, shape = self._rows[name]
+        return torch_tensors.from_bytes(dtype, shape, self._read_raw(name))
+
+
+def circumstances() -> dict[str, Any]:
+    """What decides whether the last digits are repeated; see `environment.differences`."""
+    found = {
+        **environment.record(),
+        "PyTorch": torch.__version__,
+        "PyTorch's threads": torch.get_num_threads(),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "default element type": str(torch.get_default_dtype()),
+        "float32 matmul precision": torch.get_float32_matmul_precision(),
+    }
+    if torch.cuda.is_initialized():
+        found["CUDA"] = torch.version.cuda
+        found["GPUs"] = [
+            torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())
+        ]
+        found["cuDNN benchmark"] = torch.backends.cudnn.benchmark
+        found["cuDNN deterministic"] = torch.backends.cudnn.deterministic
+    return found
+
+
+def _one_process() -> None:
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return
+    count = distributed.get_world_size()
+    if count > 1:
+        raise RescueError(
+            f"This training runs in {count} processes, and a rescue holds the state of one: they "
+            "could not be brought back to the same step. Use torch.distributed.checkpoint, and "
+            "leave Rescue out."
+        )

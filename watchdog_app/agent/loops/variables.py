@@ -1,0 +1,232 @@
+"""
+Which variables make up a training, how to look at their bytes, how to put them back.
+
+A Keras model keeps its state in four places: `variables` (weights, statistics
+and random seeds), `metrics_variables`, those of every optimizer, and plain
+TensorFlow variables hung on it. All four are needed for a resume that repeats
+the uninterrupted run bit for bit; every stock save leaves some of them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from watchdog_app.agent.fit.keras_kinds import is_a
+from watchdog_app.agent.fit.keras_optimizers import (
+    build_optimizers,
+    optimizer_targets,
+    optimizers_of,
+    targets_of,
+)
+from watchdog_app.agent.saving.rows import METRIC, MODEL, OPTIMIZER, OTHER, Row, entry, from_bytes
+from watchdog_app.errors import RescueError
+
+__all__ = [
+    "METRIC",
+    "MODEL",
+    "OPTIMIZER",
+    "OTHER",
+    "Row",
+    "StateVariable",
+    "build_optimizers",
+    "collect",
+    "entry",
+    "from_bytes",
+    "is_variable",
+    "metrics_of",
+    "of_model",
+    "of_objects",
+    "optimizer_targets",
+    "optimizers_of",
+    "plain_variables",
+    "targets_of",
+]
+
+
+_OF_KERAS = ("Layer", "Metric", "Optimizer", "SeedGenerator")
+
+
+@dataclass(frozen=True, slots=True)
+class StateVariable:
+    """One tensor of the training's state: a variable, or one replica's part of it."""
+
+    name: str  # unique within a list, e.g. "model/dense/kernel"
+    group: str  # MODEL, METRIC, OPTIMIZER or OTHER
+    holder: Any  # the tf.Variable
+
+    @property
+    def dtype(self) -> str:
+        """NumPy's name of the element type, e.g. "float32" or "bfloat16"."""
+        return str(self.holder.dtype.name)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Dimensions as they are now."""
+        if self.holder.shape.is_fully_defined():
+            return tuple(self.holder.shape)
+        return tuple(int(size) for size in tf.shape(self.holder))
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the raw elements."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count * int(self.holder.dtype.size)
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """
+        The elements as they are now: the variable's own memory on a CPU, a copy from a GPU.
+
+        TensorFlow writes to a new buffer while this array lives, so it never
+        changes later; hold it no longer than needed.
+        """
+        return np.asarray(self.holder.read_value()._numpy())
+
+    @property
+    def row(self) -> Row:
+        """What a rescue says of this variable, to be compared at the resume."""
+        return self.name, self.dtype, self.shape
+
+    def assign(self, value: np.ndarray[Any, Any]) -> None:
+        """Set the variable."""
+        self.holder.assign(value)
+
+
+def of_model(model: Any, extra: Iterable[Any] = ()) -> list[StateVariable]:
+    """
+    Every variable of a compiled or bare Keras model, in an order that its program repeats.
+
+    `extra`: TensorFlow variables beyond Keras's own lists, see `plain_variables`.
+    """
+    found = _Collector()
+    found.add(MODEL, model.variables)
+    found.add(METRIC, model.metrics_variables)
+    for optimizer in optimizers_of(model):
+        found.add(OPTIMIZER, optimizer.variables)
+    found.add(OTHER, extra)
+    return found.variables
+
+
+def _refuse(objects: Mapping[str, Any], backend: str) -> None:
+    """Keras's own things are no TensorFlow variables on another backend."""
+    of_keras = [name for name, thing in objects.items() if is_a(thing, *_OF_KERAS)]
+    if of_keras:
+        raise RescueError(
+            f"{', '.join(of_keras)}: this is Keras on {backend}, and "
+            "watchdog_app.agent.tensorflow.Rescue saves loops of TensorFlow. A fit is saved on "
+            "every backend: model.fit(..., callbacks=[Rescue(...)]) with the Rescue of "
+            "watchdog_app.agent.keras."
+        )
+
+
+def collect(groups: Iterable[tuple[str, Iterable[Any]]]) -> list[StateVariable]:
+    """Variables by groups (MODEL, ...), once each, under unique names."""
+    found = _Collector()
+    for group, members in groups:
+        found.add(group, members)
+    return found.variables
+
+
+def metrics_of(model: Any) -> list[StateVariable]:
+    """The variables of a model's metrics alone."""
+    found = _Collector()
+    found.add(METRIC, model.metrics_variables)
+    return found.variables
+
+
+def of_objects(objects: Mapping[str, Any]) -> list[StateVariable]:
+    """
+    Every variable of named objects: models, layers, optimizers, metrics, modules, variables.
+
+    The objects' names become the first part of the variables' names.
+    """
+    import keras
+
+    if keras.backend.backend() != "tensorflow":
+        _refuse(objects, keras.backend.backend())
+    found = _Collector()
+    for name, thing in objects.items():
+        if isinstance(thing, keras.Model):
+            found.add(name, thing.variables, MODEL)
+            found.add(name, thing.metrics_variables, METRIC)
+            for optimizer in optimizers_of(thing):
+                found.add(name, optimizer.variables, OPTIMIZER)
+        elif isinstance(thing, keras.optimizers.Optimizer):
+            found.add(name, thing.variables, OPTIMIZER)
+        elif isinstance(thing, keras.metrics.Metric):
+            found.add(name, thing.variables, METRIC)
+        elif isinstance(thing, keras.Layer):
+            found.add(name, thing.variables, MODEL)
+        elif is_variable(thing):
+            found.add(name, [thing], OTHER)
+        found.add(name, plain_variables(thing), OTHER)
+    return found.variables
+
+
+def plain_variables(root: Any) -> list[Any]:
+    """TensorFlow variables that are reached from a trackable object, in a repeatable order."""
+    if is_variable(root) or not hasattr(root, "_trackable_children"):
+        return []
+    return [thing for thing in tf.train.TrackableView(root).descendants() if is_variable(thing)]
+
+
+def is_variable(thing: Any) -> bool:
+    """A variable of TensorFlow or Keras."""
+    return isinstance(thing, tf.Variable) or _of_keras(thing)
+
+
+def _of_keras(thing: Any) -> bool:
+    # Before Keras 3.6 `keras.Variable` is a subclass of what layers make, so isinstance fails.
+    return type(thing).__name__ == "Variable" and hasattr(thing, "value") and hasattr(thing, "path")
+
+
+class _Collector:
+    """Gathers variables once each, under unique names."""
+
+    def __init__(self) -> None:
+        self.variables: list[StateVariable] = []
+        self._seen: set[int] = set()
+        self._names: dict[str, int] = {}
+
+    def add(self, prefix: str, variables: Iterable[Any], group: str | None = None) -> None:
+        """Append those not seen before; strings and handles have no raw bytes and are left out."""
+        for variable in variables:
+            holder = variable.value if _of_keras(variable) else variable
+            path = getattr(variable, "path", None) or holder.name.removesuffix(":0")
+            for index, part in enumerate(_parts(holder)):
+                if id(part) in self._seen or not _has_bytes(part):
+                    continue
+                self._seen.add(id(part))
+                name = f"{prefix}/{path}" if index == 0 else f"{prefix}/{path}:{index}"
+                self.variables.append(StateVariable(self._unique(name), group or prefix, part))
+
+    def _unique(self, name: str) -> str:
+        count = self._names.get(name, 0)
+        self._names[name] = count + 1
+        return name if count == 0 else self._unique(f"{name}~{count}")
+
+
+def _parts(holder: Any) -> Sequence[Any]:
+    """
+    What has to be saved of a variable: itself, or every replica's part.
+
+    A mirrored variable is the same everywhere and is set everywhere by one
+    assignment. One that is synchronised when read (metrics, statistics under a
+    distribution strategy) differs by replica, and its sum cannot be taken apart.
+    """
+    if (
+        isinstance(holder, tf.distribute.DistributedValues)
+        and "SyncOnRead" in type(holder).__name__
+    ):
+        return list(holder.values)
+    return [holder]
+
+
+def _has_bytes(holder: Any) -> bool:
+    return holder.dtype not in (tf.string, tf.resource, tf.variant)

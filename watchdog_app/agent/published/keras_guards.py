@@ -1,0 +1,205 @@
+"""
+Keras fits: what of their state a step changes, how it tells that it has begun, what has changed.
+
+On TensorFlow the step counts in memory before it applies gradients. On PyTorch the optimizer is
+Python and tells before it begins. On JAX the step takes the state over, and draws its data itself:
+there is no moment that could be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from watchdog_app.agent.fit.keras_backend import TENSORFLOW
+from watchdog_app.agent.published.contents import Contents
+from watchdog_app.agent.published.publisher import Guards, Later, Refresh, Refreshed
+from watchdog_app.agent.saving.rows import OPTIMIZER, Holding
+from watchdog_app.airbag.table import Marker
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from watchdog_app.agent.fit.fit_state import FitState
+    from watchdog_app.agent.published.tensorflow_refresh import TensorFlowRefresh
+
+
+class Told(Protocol):
+    """A training with Keras's things, a fit or a loop."""
+
+    @property
+    def compiled(self) -> bool:
+        """Whether XLA, or a strategy, has an order of its own for what a step does."""
+
+    def variables(self) -> Sequence[Holding]:
+        """All of its state that are tensors of the framework."""
+
+    def optimizers(self) -> Sequence[Any]:
+        """That train it."""
+
+    def changing(self) -> Mapping[str, Any] | None:
+        """What of the JSON values may be another at each boundary; None where others are too."""
+
+
+class FitGuards(Guards):
+    """Of a training whose step tells nothing before it begins (JAX, Keras 2): none is published."""
+
+    tells = False
+
+    def __init__(self, told: Told, fit: FitState | None) -> None:
+        self._told = told
+        self._fit = fit
+        self._names: set[str] = set()
+
+    def look(self, step: int) -> None:  # noqa: ARG002
+        """See `Guards`: the names of what is changed by optimizers alone."""
+        trained: set[int] = set()
+        for optimizer in self._told.optimizers():
+            for each in getattr(optimizer, "_trainable_variables", None) or ():
+                trained |= {id(each), id(getattr(each, "value", each))}
+        self._names = {
+            item.name
+            for item in self._told.variables()
+            if (item.group == OPTIMIZER and item.row[2] != ()) or id(item.holder) in trained
+        }
+
+    def guarded(self, name: str, address: int) -> bool:  # noqa: ARG002
+        """See `Guards`."""
+        return name in self._names
+
+
+class OnTorch(FitGuards):
+    """The optimizers of Keras are called by Python for each step."""
+
+    tells = True
+
+    def __init__(self, told: Told, fit: FitState | None) -> None:
+        super().__init__(told, fit)
+        self._wrapped: list[tuple[Any, Any]] = []
+
+    def begin(self, step_begins: Callable[[], None]) -> None:
+        """See `Guards`."""
+        for optimizer in self._told.optimizers():
+            apply = optimizer.apply
+
+            def told(*args: Any, _apply: Any = apply, **others: Any) -> Any:
+                step_begins()
+                return _apply(*args, **others)
+
+            optimizer.apply = told
+            self._wrapped.append((optimizer, told))
+
+    def end(self) -> None:
+        """See `Guards`."""
+        for optimizer, told in self._wrapped:
+            if vars(optimizer).get("apply") is told:
+                del optimizer.apply
+        self._wrapped = []
+
+
+class OnTensorFlow(FitGuards):
+    """The step counts, see `tensorflow_mark`; whether it does is seen at each look."""
+
+    tells = True
+
+    def __init__(self, told: Told, fit: FitState | None) -> None:
+        super().__init__(told, fit)
+        self._marker: Marker | None = None
+        self._arrived = 0  # data, as counted at the last look
+        self._step = -1
+        self._counts = False
+        self._waits = False  # nothing is written before the data has come
+        self._refresh: TensorFlowRefresh | None = None
+
+    def prepare(self) -> None:
+        """See `Guards`."""
+        from watchdog_app.agent.published import tensorflow_mark
+
+        if not self._told.compiled:
+            for optimizer in self._told.optimizers():
+                tensorflow_mark.count_in(optimizer)
+            if self._fit is not None:
+                tensorflow_mark.order(self._fit.model)
+
+    def look(self, step: int) -> None:
+        """See `Guards`."""
+        super().look(step)
+        self.follow(step)
+
+    def follow(self, step: int) -> None:
+        """Whether the steps since the last look have counted, and where."""
+        from watchdog_app.agent.published import tensorflow_mark
+
+        before, self._marker = self._marker, tensorflow_mark.APPLIED.read()
+        arrived, self._arrived = self._arrived, tensorflow_mark.ARRIVED.read().value
+        if step != self._step:
+            now = self._marker
+            self._waits = self._arrived - arrived == step - self._step
+            self._counts = (
+                before is not None
+                and before.address == now.address
+                and before.value < now.value
+                and not self._told.compiled
+            )
+        self._step = step
+
+    def markers(self) -> Iterable[Marker]:
+        """See `Guards`."""
+        return () if self._marker is None else (self._marker,)
+
+    @property
+    def trusted(self) -> bool:  # type: ignore[override]  # known only when it is asked
+        """See `Guards`."""
+        return self._counts
+
+    def end(self) -> None:
+        """See `Guards`."""
+        from watchdog_app.agent.published import tensorflow_mark
+
+        for optimizer in self._told.optimizers():
+            tensorflow_mark.count_no_more(optimizer)
+
+    def later(
+        self, meta: Mapping[str, Any], contents: Contents, also: Sequence[str]
+    ) -> Later | None:
+        """See `Guards`."""
+        if self._fit is None:
+            return None
+        from watchdog_app.agent.published.keras_later import KerasLater, Unknown
+
+        try:
+            return KerasLater(self._fit, meta, contents, also, lambda: self._waits)
+        except (Unknown, OSError):
+            return None
+
+    def refresh(self, meta: Mapping[str, Any], contents: Contents) -> Refresh | None:
+        """See `Guards`."""
+        from watchdog_app.agent.published.tensorflow_refresh import TensorFlowRefresh
+
+        if self._refresh is None or not self._refresh.is_of(contents):
+            self._refresh = TensorFlowRefresh(self._told, contents)
+        known = self._refresh
+        known.meta = meta
+
+        def take(step: int) -> Refreshed | None:
+            self.follow(step)
+            found = known.take()
+            return None if found is None else replace(found, markers=tuple(self.markers()))
+
+        return take
+
+
+def of(told: Told, backend: str, fit: FitState | None = None) -> Guards:
+    """
+    Those of the backend that a training runs on.
+
+    Args:
+        told: the training.
+        backend: as Keras says it.
+        fit: the same, where it is a fit and no loop.
+    """
+    kinds: dict[str, type[FitGuards]] = {
+        TENSORFLOW: OnTensorFlow,
+        "torch": OnTorch,
+    }
+    return kinds.get(backend, FitGuards)(told, fit)

@@ -1,0 +1,393 @@
+"""
+A training that publishes what a rescue of it would hold, at its boundaries, as often as is free.
+
+It may cost half a percent of the time (`budget`), and where the framework knows how, each step is
+told from the last table by what is another since (`increments`). When a limit is near, the watcher
+asks for a table after every batch. The sequence number goes on with each step, so that a table
+that is not of this boundary is known to be stale.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from watchdog_app.agent.contain import Guard
+from watchdog_app.agent.published.budget import Budget
+from watchdog_app.agent.published.contents import Contents, Sorter, Unable
+from watchdog_app.agent.reporting.identity import own
+from watchdog_app.agent.saving.layout import TensorEntry
+from watchdog_app.airbag import page as pages
+from watchdog_app.airbag import table as tables
+from watchdog_app.airbag.page import Page
+from watchdog_app.airbag.table import Marker, News
+from watchdog_app.errors import WatchdogError
+
+_SHARE_WHOLE = 0.001  # beside that into taking the whole state again, which is rarely needed
+_WHOLE_EVERY_S = 2.0
+_SET_PTRACER = 0x59616D61  # prctl(2)
+
+Bytes = bytes | bytearray | memoryview
+Parts = tuple[bytes, bytes, bytes, Bytes, Bytes]  # see `tables.write`
+
+
+class Whole(Protocol):
+    """What a rescue would hold now; `session.Capture` with everything that the session adds."""
+
+    @property
+    def entries(self) -> Sequence[TensorEntry]:
+        """The tensors."""
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """The rest, as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """A state that has the same tensors as one that was published whole."""
+
+    news: Sequence[News]  # what of the meta has changed since
+    values: Bytes  # of the small tensors
+    samples: Bytes  # of the large ones
+    addresses: bytes | None = None  # of the large ones; None: where they were
+    markers: Sequence[Marker] | None = None  # None: as they were
+
+
+Refresh = Callable[[int], Refreshed | None]  # of the step that is complete
+
+
+class Later(Protocol):
+    """How later boundaries are told in a few hundred bytes, from a state on that was published."""
+
+    @property
+    def plan(self) -> Mapping[str, Any]:
+        """See `increments.plan`."""
+
+    def published(self) -> bool:
+        """A state was published just now; whether later ones can be told from there."""
+
+    def now(self) -> bool:
+        """Whether a step is told at this boundary: else a later one may be."""
+
+    def take(self, also: Mapping[str, Any]) -> bytes | None:
+        """As `increments` has it; None where the whole is to be told."""
+
+
+class Guards:
+    """
+    What tells that a step has begun to change the large tensors. This one knows of nothing.
+
+    A framework's sets the page's mark, or has a number in memory that it counts.
+    """
+
+    # Whether a step that begins after this boundary will tell; else what is published holds for
+    # the boundary alone.
+    trusted = True
+    tells = True  # whether there is any such moment; else nothing is published
+
+    def prepare(self) -> None:
+        """Before the first step, and perhaps before there is a page."""
+
+    def look(self, step: int) -> None:
+        """The training stands at a boundary: which tensors are guarded may be asked now."""
+
+    def guarded(self, name: str, address: int) -> bool:  # noqa: ARG002
+        """Whether this tensor is changed only after the mark."""
+        return False
+
+    def markers(self) -> Iterable[Marker]:
+        """Numbers in memory that change before a large tensor does."""
+        return ()
+
+    def begin(self, step_begins: Callable[[], None]) -> None:
+        """From now on `step_begins` is to be called before a large tensor is changed."""
+
+    def refresh(
+        self,
+        meta: Mapping[str, Any],  # noqa: ARG002
+        contents: Contents,  # noqa: ARG002
+    ) -> Refresh | None:
+        """
+        What tells cheaply how a state is at later boundaries; None where there is no such way.
+
+        Args:
+            meta: of the state that is being published whole.
+            contents: its tensors.
+        """
+        return None
+
+    def later(
+        self,
+        meta: Mapping[str, Any],  # noqa: ARG002
+        contents: Contents,  # noqa: ARG002
+        also: Sequence[str],  # noqa: ARG002
+    ) -> Later | None:
+        """
+        What tells later boundaries in a few hundred bytes; None where there is no such way.
+
+        Args:
+            meta, contents: as of `refresh`.
+            also: what is beside the framework's in the meta, and changes with each step.
+        """
+        return None
+
+    def end(self) -> None:
+        """Take hooks off."""
+
+
+class Publisher:
+    """One training and its page. For the training's thread; raises nothing of ours."""
+
+    def __init__(
+        self,
+        page: Page,
+        take: Callable[[int], Whole],
+        about: Mapping[str, Any],
+        guards: Guards,
+        also: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        """
+        Args:
+            page: of this process, and of no other training in it.
+            take: gives what a rescue of a step would hold, without its bytes.
+            about: `directory` and `keep` of its rescues.
+            guards: of the framework.
+            also: gives what is beside the framework's in the meta, and changes with each step.
+        """
+        self._page = page
+        self._take = take
+        self._about = about
+        self._also = also
+        self._guards = guards
+        self._guard = Guard("publishing for a save from outside")
+        self._sorter = Sorter()
+        self._known: _Known | None = None
+        self._next_whole_s = 0.0
+        self._budget = Budget()
+        self._pid = os.getpid()
+        self._learned = False
+        self._stands = (-1, -1, False)  # number, step, and `early` of the last boundary
+        self._base: tuple[int, Later] | None = None  # a table that later boundaries go on from
+        self.early = False  # the step has returned, and others are yet to hear of its end
+        self.over = False
+        me = own()
+        page.begin(me.pid, me.start_time)
+        self._guards.begin(self.step_begins)
+
+    @property
+    def asked(self) -> bool:
+        """Whether a limit is near, and each step is to be published."""
+        return self._page.asked
+
+    @property
+    def due(self) -> bool:
+        """Whether the next boundary is published, not only counted."""
+        asked = self._base is not None or self._page.asked or self._budget.table_due
+        return asked and self._guards.tells
+
+    def boundary(self, step: int) -> None:
+        """Between two steps: publish where that is due."""
+        page = self._page
+        if not self._guards.tells:
+            page.boundary(step)
+            page.step_begins()
+            return
+        # What was made as this same step returned still holds, where nobody heard of it since.
+        if (page.sequence, step, self.early) == self._stands:
+            return
+        if os.getpid() != self._pid:  # a forked child: the page is its parent's
+            return
+        if not page.asked and not self._budget.table_due:
+            if self._add(step):
+                return
+            if not self._budget.table_due:
+                page.boundary(step)
+                return
+        began = time.thread_time()
+        page.step_begins()
+        self._learned = False
+        self._base = None
+        with self._guard:
+            self._permit()
+            self._publish(step)
+            if not self._guards.trusted:
+                page.step_begins()
+            self._stands = page.sequence, step, self.early
+        # What is learned once is paid once.
+        cost_s = 0.0 if self._learned else time.thread_time() - began
+        self._budget.table_made(cost_s, lasts=bool(self._base))
+
+    def _add(self, step: int) -> bool:
+        """A boundary by what is another since the last table; whether that tells it."""
+        if self._base is None:
+            return False
+        sequence, later = self._base
+        began = self._budget.add() if later.now() else None
+        if began is None:
+            return False
+        try:
+            body = later.take(self._also())
+            if body is not None and len(body) <= pages.INCREMENT_BYTES:
+                self._page.add(sequence, step, body)
+                self._stands = self._page.sequence, step, self.early
+                self._budget.added(began)
+                return True
+        except Exception as error:
+            self._guard.caught(error)
+        self._base = None
+        self._budget.lost()
+        return False
+
+    def batches_end(self) -> None:
+        """Others change what is trained now: what was told without its bytes counts no longer."""
+        if self._base is not None and os.getpid() == self._pid:
+            self._page.step_begins()
+
+    def step_begins(self) -> None:
+        """What comes next changes the state, in an order that nobody can tell."""
+        # A forked child must not write into its parent's page. And whoever has wrapped an
+        # optimizer after us calls this for as long as he likes.
+        if not self.over and os.getpid() == self._pid:
+            self._page.step_begins()
+
+    def end(self) -> None:
+        """The training is over: what is published counts no longer."""
+        self.over = True
+        with self._guard:
+            if os.getpid() == self._pid:
+                self._page.step_begins()
+                self._page.unable("its training is over")
+        self._page.close()
+
+    def _publish(self, step: int) -> None:
+        try:
+            parts, state_bytes = self._parts(step)
+        except Unable as error:
+            self._page.boundary(step)
+            self._page.unable(str(error))
+            return
+        length = tables.length_of(parts)
+        if self._page.publish(step, state_bytes, length, lambda view: tables.write(view, parts)):
+            self._page.unable(None)
+            later = None if self._known is None else self._known.later
+            if later is not None and self._guards.trusted and later.published():
+                self._base = self._page.sequence, later
+        else:
+            self._page.unable(f"its table of {length} bytes is too long for its page")
+
+    def _parts(self, step: int) -> tuple[Parts, int]:
+        known = self._known
+        now = time.perf_counter()
+        due = now >= self._next_whole_s
+        if known is not None and not due:
+            refreshed = known.refresh(step)
+            if refreshed is not None:
+                also = [((key,), value) for key, value in self._also().items()]
+                return known.parts(step, refreshed, also), known.state_bytes
+        began = time.thread_time()
+        whole = self._take(step)
+        self._guards.look(step)
+        contents = self._sorter.sort(whole.entries, self._guards.guarded)
+        later = self._guards.later(whole.meta, contents, tuple(self._also()))
+        static = tables.static_text(
+            owner=str(own()),
+            tensors=contents.rows,
+            meta=whole.meta,
+            plan=None if later is None else later.plan,
+            **self._about,
+        )
+        markers = tuple(self._guards.markers())
+        changing = tables.changing_text(step, markers, ())
+        refresh = self._guards.refresh(whole.meta, contents)
+        self._known = (
+            None
+            if refresh is None
+            else _Known(static, contents.addresses, contents.state_bytes, markers, refresh, later)
+        )
+        cost = time.thread_time() - began
+        self._next_whole_s = now + max(_WHOLE_EVERY_S, cost / _SHARE_WHOLE)
+        self._learned = due and refresh is not None
+        return (
+            (static, changing, contents.addresses, contents.samples, contents.values),
+            contents.state_bytes,
+        )
+
+    def _permit(self) -> None:
+        """Let the watcher read our memory, where the kernel's Yama would not."""
+        reader = self._page.reader
+        if reader is None or not sys.platform.startswith("linux"):
+            return
+        # Refused where there is no Yama: then nobody needs it.
+        ctypes.CDLL(None).prctl(_SET_PTRACER, ctypes.c_ulong(reader), 0, 0, 0)
+        self._page.has_permitted(reader)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was published whole, and how it is told later."""
+
+    static: bytes
+    addresses: bytes
+    state_bytes: int
+    markers: Sequence[Marker]
+    refresh: Refresh
+    later: Later | None
+
+    def parts(self, step: int, now: Refreshed, also: Iterable[News]) -> Parts:
+        markers = self.markers if now.markers is None else now.markers
+        # The step is in the meta as well.
+        text = tables.changing_text(step, markers, [(("step",), step), *also, *now.news])
+        addresses = self.addresses if now.addresses is None else now.addresses
+        return self.static, text, addresses, now.samples, now.values
+
+
+_open: dict[str, weakref.ref[Publisher]] = {}  # by path: a process has one page
+
+
+def publisher(
+    path: str | None,
+    take: Callable[[int], Whole],
+    about: Mapping[str, Any],
+    guards: Guards,
+    also: Callable[[], Mapping[str, Any]] = dict,
+) -> Publisher | None:
+    """
+    The publisher of a training that begins; None where there is no page for it.
+
+    Args:
+        path: of the page, as the daemon told it; None: where `watchdog exec` has told it.
+        take, about, guards, also: as `Publisher`.
+    """
+    if path is None:
+        path = _own_page()
+    if path is None:
+        return None
+    other = _open.get(path)
+    known = None if other is None else other()
+    if known is not None and not known.over:
+        return None  # another training of this process was first
+    try:
+        page = Page(path)
+    except (OSError, WatchdogError):
+        return None
+    made = Publisher(page, take, about, guards, also)
+    _open[path] = weakref.ref(made)
+    return made
+
+
+def _own_page() -> str | None:
+    where = os.environ.get(pages.ENVIRONMENT)
+    if not where:
+        return None
+    me = own()
+    try:
+        return pages.claim(where, me.pid, me.start_time)
+    except OSError:
+        return None

@@ -1,0 +1,137 @@
+"""
+PyTorch: weights and slots are changed by optimizers, and each tells before it begins.
+
+Gradients that are being added up are changed by the backward pass, which tells as well.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+
+from watchdog_app.agent.loops.torch_optimizers import parameters
+from watchdog_app.agent.loops.torch_part import Part
+from watchdog_app.agent.loops.torch_values import Tensors
+from watchdog_app.agent.published import torch_refresh
+from watchdog_app.agent.published.contents import Contents
+from watchdog_app.agent.published.publisher import Guards, Refresh
+
+
+class OptimizerGuards(Guards):
+    """Of whatever optimizers there are."""
+
+    def __init__(
+        self, optimizers: Callable[[], Iterable[Any]], waiting: Callable[[], set[int]]
+    ) -> None:
+        """
+        Args:
+            optimizers: those that train, now.
+            waiting: ids of the parameters whose gradients wait for their optimizer's step.
+        """
+        self.waiting = waiting
+        self._optimizers = optimizers
+        self._hooked: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._addresses: set[int] = set()
+        self._adding_up = False
+        self._step_begins: Callable[[], None] = lambda: None
+        self._hooks: list[Any] = []
+
+    def look(self, step: int) -> None:  # noqa: ARG002
+        """See `Guards`."""
+        self._hook()
+        addresses = self._addresses = set()
+        waiting = self.waiting()
+        gradients: list[torch.Tensor] = []
+        for optimizer in self._optimizers():
+            for each in parameters(optimizer):
+                addresses.add(each.data_ptr())
+                if each.grad is not None and id(each) in waiting:
+                    gradients.append(each.grad)
+            for slots in optimizer.state.values():
+                for slot in slots.values():
+                    if isinstance(slot, torch.Tensor):
+                        addresses.add(slot.data_ptr())
+        if gradients and self._watch_backward():
+            addresses.update(each.data_ptr() for each in gradients)
+        addresses.discard(0)
+
+    def guarded(self, name: str, address: int) -> bool:  # noqa: ARG002
+        """See `Guards`."""
+        return address in self._addresses
+
+    def begin(self, step_begins: Callable[[], None]) -> None:
+        """See `Guards`."""
+        self._step_begins = step_begins
+        self._hook()
+
+    def end(self) -> None:
+        """See `Guards`."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        self._hooked.clear()
+
+    def trained(self) -> list[Any]:
+        """The parameters of the optimizers."""
+        return [each for one in self._optimizers() for each in parameters(one)]
+
+    def _hook(self) -> None:
+        """A program may make others as it goes."""
+        step_begins = self._step_begins
+
+        def before(*_: Any) -> None:
+            step_begins()
+
+        for each in self._optimizers():
+            if each not in self._hooked:
+                self._hooked.add(each)
+                self._hooks.append(each.register_step_pre_hook(before))
+
+    def _watch_backward(self) -> bool:
+        """Whether the next backward pass tells before it adds to a gradient."""
+        if not self._adding_up:
+            trained = [each for each in self.trained() if each.requires_grad]
+
+            def first(_: Any) -> None:
+                self._step_begins()
+
+            try:
+                hook = torch.autograd.graph.register_multi_grad_hook(trained, first, mode="any")
+            except TypeError:  # PyTorch before 2.1
+                return False
+            self._hooks.append(hook)
+            self._adding_up = True
+        return True
+
+
+class TorchGuards(OptimizerGuards):
+    """Of named objects, whose later states are told cheaply."""
+
+    def __init__(
+        self,
+        parts: Mapping[str, Part],
+        waiting: Callable[[], set[int]],
+        position: Callable[[Tensors], Mapping[str, Any]],
+        lost: Callable[[], list[str]],
+    ) -> None:
+        """
+        Args:
+            parts: that are trained; optimizers among them.
+            waiting: as `OptimizerGuards`.
+            position: where the loop stands.
+            lost: what a resume would not bring back, in words.
+        """
+        things = [part.thing for part in parts.values()]
+        optimizers = [each for each in things if isinstance(each, torch.optim.Optimizer)]
+        super().__init__(lambda: optimizers, waiting)
+        self.parts, self.position, self.lost = parts, position, lost
+
+    def refresh(self, meta: Mapping[str, Any], contents: Contents) -> Refresh | None:
+        """See `Guards`."""
+        try:
+            return torch_refresh.TorchRefresh(self, meta, contents).take
+        except torch_refresh.Unknown:
+            return None

@@ -1,0 +1,192 @@
+"""
+What is left behind in the last moment: where Python was when it crashed, or which exception
+nobody caught.
+
+Python's own handler (faulthandler) writes the stack into a small file in the state folder; where
+the program has switched it on itself, it is left alone. An exception is noted by type, first line
+and place, and goes on to whoever was asked before us. The daemon reads the file after the end,
+shows it with the cause of death, and removes it; a process that ends well removes its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import os
+import sys
+
+from watchdog_app import paths
+
+# This runs at the start of every kernel and script: nothing is imported that starts slowly.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Any
+
+FOLDER = "last-words"
+_MOST_FILES = 200  # of processes that no daemon has asked after
+_OLD_S = 7 * 86400.0
+_MOST_FRAMES = 4
+_LONGEST = 200
+_INSTALLED = ("/lib/python3", "/lib64/python3", "/site-packages/", "/dist-packages/", "<frozen ")
+
+_file: int | None = None
+_path: str | None = None
+_ours = False  # the handler of faulthandler
+_before: Any = None  # sys.excepthook before ours
+_ready = False
+_failed = False  # an exception that nobody caught came by
+
+
+def listen() -> bool:
+    """
+    From now on the end of this process is noted. Never raises; does nothing where it is on.
+
+    Returns:
+        Whether it is on.
+    """
+    global _file, _path, _ours, _before, _ready
+    if _file is not None:
+        return True
+    start = _start_time()
+    if start is None:
+        return False
+    folder = os.path.join(paths.state_dir(), FOLDER)
+    path = os.path.join(folder, f"{os.getpid()}-{start}")
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        _sweep(folder)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        file = os.open(path, flags, 0o600)
+        if _is_strangers(os.fstat(file)):
+            os.close(file)
+            return False
+        _file = file
+    except OSError:
+        return False  # a full disk, a read-only home: an end is explained without it
+    _path = path
+    if not faulthandler.is_enabled():
+        faulthandler.enable(_file)
+        _ours = True
+    _before = sys.excepthook
+    sys.excepthook = _note
+    if not _ready:
+        _ready = True
+        atexit.register(forget)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_in_child)
+    return True
+
+
+def _is_strangers(found: os.stat_result) -> bool:
+    """A file that somebody else has laid there, or a second name of one that matters."""
+    regular = found.st_mode & 0o170000 == 0o100000  # S_ISREG; stat is not imported at a start
+    return not regular or found.st_nlink != 1 or paths.foreign(found)
+
+
+def forget() -> None:
+    """As it was before; what was noted stays for the daemon, an empty file goes."""
+    file, path = _file, _path
+    if file is None:
+        return
+    _let_go()
+    try:
+        if path is not None and os.fstat(file).st_size == 0:
+            os.unlink(path)
+        os.close(file)
+    except OSError:
+        pass
+
+
+def failed() -> bool:
+    """
+    Whether an exception that nobody caught is ending the program: asked when Python exits.
+
+    In IPython, errors of cells end nothing, and pass by elsewhere.
+    """
+    if _failed or "IPython" in sys.modules:
+        return _failed
+    last = getattr(sys, "last_type", None)
+    return isinstance(last, type) and issubclass(last, Exception)
+
+
+def _let_go() -> None:
+    """The handlers of before, unless somebody else has put theirs on top."""
+    global _file, _path, _ours, _before
+    _file = _path = None
+    if _ours:
+        _ours = False
+        faulthandler.disable()
+    if sys.excepthook is _note:
+        sys.excepthook = _before
+        _before = None
+
+
+def _in_child() -> None:
+    """A fork writes nothing into its parent's file; it ends as it would have without us."""
+    file = _file
+    if file is None:
+        return
+    _let_go()
+    try:
+        os.close(file)
+    except OSError:
+        pass
+
+
+def _note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Stands in for `sys.excepthook`: notes what ends the program, and passes it on."""
+    global _failed
+    # Programs call it by themselves too, to print an error, and go on; a prompt goes on as well.
+    ends = getattr(sys, "last_value", None) is error and not hasattr(sys, "ps1")
+    if ends and issubclass(kind, Exception):
+        _failed = True
+    if ends and _file is not None and issubclass(kind, Exception):
+        try:
+            os.write(_file, _told(kind, error, trace))
+        except Exception:  # noqa: S110 - nothing of ours may come between a program and its error
+            pass
+    (_before or sys.__excepthook__)(kind, error, trace)
+
+
+def _told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> bytes:
+    """Type, first line of the text, and the innermost places; no values of variables."""
+    try:
+        message = str(error).strip().partition("\n")[0][:_LONGEST]
+    except Exception:
+        message = ""
+    lines = [f"Uncaught {kind.__name__[:_LONGEST]}: {message}"]
+    frames: list[str] = []
+    own: str | None = None  # the innermost place that is no library's: often far from the error
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        frames.append(f'  File "{code.co_filename}", line {trace.tb_lineno} in {code.co_name}')
+        del frames[: max(0, len(frames) - _MOST_FRAMES)]
+        if not any(part in code.co_filename for part in _INSTALLED):
+            own = frames[-1]
+        trace = trace.tb_next
+    if own is not None and own not in frames:
+        frames.insert(0, own)
+    return "\n".join([*lines, *reversed(frames), ""]).encode("utf-8", "backslashreplace")
+
+
+def _start_time() -> int | None:
+    """As in `identity.start_time`, of this process alone, and without what that imports."""
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None  # not Linux: there nobody reads it either
+
+
+def _sweep(folder: str) -> None:
+    """Files that no daemon came for: the oldest go."""
+    import time
+
+    now = time.time()
+    with os.scandir(folder) as entries:
+        found = sorted((one.stat(follow_symlinks=False).st_mtime, one.path) for one in entries)
+    for at, path in found[:-_MOST_FILES] if len(found) > _MOST_FILES else found[:20]:
+        if len(found) > _MOST_FILES or now - at > _OLD_S:
+            os.unlink(path)

@@ -1,0 +1,299 @@
+"""
+The thread behind a `Link`: connects, registers, sends, listens, tries again.
+
+It owns the socket. Others leave messages with `post` and set plain attributes;
+a pipe wakes it.
+"""
+
+from __future__ import annotations
+
+import _thread
+import operator
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from watchdog_app.agent.contain import Guard
+from watchdog_app.agent.reporting import answers, stacks
+from watchdog_app.agent.reporting.checkpoint_request import CheckpointRequest
+from watchdog_app.agent.reporting.identity import own
+from watchdog_app.errors import RequestError, WatchdogError
+from watchdog_app.protocol.client import Client
+
+_MOST_WAITING = 100  # messages; the oldest is dropped
+_REPORT_EVERY_S = 1.0
+_NEWS_EVERY_S = 0.25  # phases of a hundredth of a second are nobody's business
+_PROGRESS_EVERY_S = 0.25
+_FIRST_RETRY_S = 0.5
+_LAST_RETRY_S = 10.0
+_ANSWER_S = 5.0
+_STALE_S = 3.0  # growth that was announced longer before the daemon came has begun without it
+
+# Worth telling a daemon that came later; the others made sense only when they were said.
+_LASTING = frozenset({"agent.saved", "agent.failed", "agent.bye"})
+
+
+_LISTS = frozenset({"allocators", "memory"})  # made of JSON's values where they are read
+
+_guard = Guard("the agent's line to the daemon")
+
+
+class Line:
+    """One thread and, while a daemon listens, one connection."""
+
+    gate: ClassVar[threading.Lock] = threading.Lock()  # held while a socket is being opened
+
+    def __init__(
+        self,
+        about: Mapping[str, Any],
+        deliver: Callable[[CheckpointRequest], None],
+        socket_path: str | None,
+    ) -> None:
+        self.fields: Mapping[str, Any] = {}  # replaced as a whole, never changed
+        self.progress: Mapping[str, Any] | None = None
+        self.last_saved: Mapping[str, Any] | None = None
+        self.trainer: int | None = None  # identity of the thread that makes the steps
+        self.left: Callable[[], bool] | None = None  # see Link
+        self.page: str | None = None  # see Link
+        self._about = about
+        self._deliver = deliver
+        self._socket_path = socket_path
+        self._waiting: deque[tuple[str, Mapping[str, Any]]] = deque(maxlen=_MOST_WAITING)
+        self._client: Client | None = None
+        self._stopping = False
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        self._pipe_lock = threading.Lock()
+        self._connected_s = 0.0
+        self._sent: Mapping[str, Any] | None = None
+        self._saving = False
+        self._hurried = False
+        self._end = threading.Lock()  # opened when the thread has ended
+        self._end.acquire()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the daemon has registered us."""
+        return self._client is not None
+
+    def start(self) -> None:
+        """
+        Start the thread.
+
+        Raises:
+            RuntimeError: none can be started.
+        """
+        try:
+            # Not threading.Thread: Ctrl-C while that starts becomes a RuntimeError (Python 3.11).
+            _thread.start_new_thread(self._run, ())
+        except RuntimeError:
+            self._close_pipe()
+            raise
+
+    def post(self, method: str, params: Mapping[str, Any]) -> None:
+        """Leave a message to be sent; never waits."""
+        self._waiting.append((method, params))
+        self._wake()
+
+    def hurry(self) -> None:
+        """Send `fields` soon: they hold news."""
+        if not self._hurried:
+            self._hurried = True
+            self._wake()
+
+    def stop(self) -> None:
+        """Let the thread end once it has sent what waits, if it can be sent at once."""
+        self._stopping = True
+        self._wake()
+
+    def join(self, wait_s: float) -> None:
+        """Wait for the thread's end, no longer than `wait_s`."""
+        self._end.acquire(timeout=wait_s)
+
+    def abandon(self) -> None:
+        """In a forked child: close our copies of the parent's files without a word."""
+        self._stopping = True
+        self._disconnect()
+        self._pipe_lock = threading.Lock()  # another thread may have held it
+        self._close_pipe()
+
+    def _run(self) -> None:
+        retry_s = _FIRST_RETRY_S
+        try:
+            while not self._stopping:
+                try:
+                    self._connect()
+                    retry_s = _FIRST_RETRY_S
+                    self._serve()
+                except RequestError as error:  # it will refuse us again, so a person must know
+                    _guard.tell_once(f"the daemon does not take this training: {error}")
+                except (WatchdogError, OSError):
+                    pass  # no daemon, one that ended, or one that talks nonsense: look again later
+                except Exception as error:
+                    _guard.caught(error)
+                finally:
+                    self._disconnect()
+                if not self._stopping:
+                    self._pause(retry_s)
+                    retry_s = min(2 * retry_s, _LAST_RETRY_S)
+        finally:
+            self._close_pipe()
+            self._end.release()
+
+    def _connect(self) -> None:
+        with Line.gate:
+            client = Client.connect(self._socket_path, role="agent", timeout_s=_ANSWER_S)
+            try:
+                me = own()
+                # `rescue`: a daemon that came later learns of the one that it did not see.
+                answer = client.call(
+                    "agent.register",
+                    pid=me.pid,
+                    start_time=me.start_time,
+                    rescue=self.last_saved,
+                    **self._about,
+                )
+                self.page = answer.get("page")
+            except BaseException:
+                client.close()
+                raise
+            self._client = client
+        self._connected_s = time.monotonic()
+        self._sent = None
+        for _ in range(len(self._waiting)):  # one by one: others may be posting
+            message = self._waiting.popleft()
+            if message[0] in _LASTING:
+                self._waiting.append(message)
+
+    def _serve(self) -> None:
+        client = self._client
+        assert client is not None  # noqa: S101 - _connect() made it
+        next_report = 0.0
+        self._take_all(client)  # what came together with the answer to our registration
+        while True:
+            self._send_waiting(client)
+            if self._stopping:
+                return
+            progress, self.progress = self.progress, None
+            if progress is not None:
+                client.notify("agent.progress", **progress)
+            now = time.monotonic()
+            due = next_report
+            if self._hurried:
+                due -= _REPORT_EVERY_S - _NEWS_EVERY_S
+                if now >= due:
+                    self._hurried = False  # before the fields are read: later ones hurry anew
+            fields = self.fields
+            if self.left is not None and fields.get("training") and self.left():
+                fields = {**fields, "training": False}  # and no stall, if no step follows
+            if fields is not self._sent and now >= due:
+                if fields and fields != self._sent:
+                    report = _plain(self._fresh(fields))
+                    report["place"] = stacks.place(self.trainer)
+                    client.notify("agent.report", **report)
+                    next_report = now + _REPORT_EVERY_S
+                self._sent = fields
+            quick = self._saving or self._hurried
+            if self._wait(_PROGRESS_EVERY_S if quick else _REPORT_EVERY_S):
+                self._take_all(client)
+
+    def _fresh(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields without an announcement whose growth the daemon did not see begin."""
+        announced_s = fields.get("expected_mono_s")
+        stale = announced_s is not None and self._connected_s - announced_s > _STALE_S
+        return {
+            key: value
+            for key, value in fields.items()
+            if key != "expected_mono_s" and not (stale and key.startswith("expected_"))
+        }
+
+    def _send_waiting(self, client: Client) -> None:
+        while self._waiting:
+            message = self._waiting.popleft()
+            method, params = message
+            self._saving = method == "agent.progress"
+            if not self._saving:
+                self.progress = None  # of a save that has ended
+            try:
+                client.notify(method, **params)
+            except BaseException:
+                self._waiting.appendleft(message)
+                raise
+            if method == "agent.bye":
+                self._stopping = True  # nothing is said after it, however late `stop` comes
+
+    def _take_all(self, client: Client) -> None:
+        for message in client.notifications(0):
+            if message.get("method") == "agent.checkpoint":
+                request = CheckpointRequest.read(message.get("params"), time.monotonic())
+                if request is not None:
+                    self._deliver(request)
+                continue
+            with _guard:
+                answers.answer(message, self.post, self.trainer, self._step)
+
+    def _step(self) -> int | None:
+        step = self.fields.get("step")
+        return step if isinstance(step, int) else None
+
+    def _wait(self, seconds: float) -> bool:
+        """Sleep until something comes; whether it came from the daemon."""
+        # poll(2), not select(2): a training may have more than 1024 files open.
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        client = self._client
+        if client is not None:
+            poll.register(client.fileno(), select.POLLIN)
+        ready = {fd for fd, _ in poll.poll(seconds * 1000)}
+        if self._wake_read in ready:
+            ready.discard(self._wake_read)
+            os.read(self._wake_read, 4096)
+        return bool(ready)
+
+    def _pause(self, seconds: float) -> None:
+        """Sleep; only `stop` ends it early."""
+        end = time.monotonic() + seconds
+        while not self._stopping and (left := end - time.monotonic()) > 0:
+            self._wait(left)
+
+    def _disconnect(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _wake(self) -> None:
+        # Under a lock: after the pipe is closed its number may be another file's.
+        with self._pipe_lock:
+            if self._wake_write >= 0:
+                try:
+                    os.write(self._wake_write, b"x")
+                except BlockingIOError:  # full: it will wake anyway
+                    pass
+
+    def _close_pipe(self) -> None:
+        with self._pipe_lock:
+            for fd in (self._wake_read, self._wake_write):
+                if fd >= 0:
+                    os.close(fd)
+            self._wake_read = self._wake_write = -1
+
+
+def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures as JSON knows them: a scalar becomes a number, what cannot is left out."""
+    found: dict[str, Any] = {}
+    for key, value in fields.items():
+        if value is None or isinstance(value, bool | int | float | str) or key in _LISTS:
+            found[key] = value
+            continue
+        for number in (operator.index, float):  # NumPy's integers are no floats, nor is a tensor
+            try:
+                found[key] = number(value)
+            except (TypeError, ValueError):
+                continue
+            break
+    return found

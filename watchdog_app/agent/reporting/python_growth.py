@@ -1,0 +1,240 @@
+"""
+Which lines of the program hold what grows, and of which tensors there are more and more.
+
+Two ways to look, as neither sees all: `tracemalloc` knows the line of every object of Python's,
+and nothing of the memory of a tensor; the garbage collector knows the tensors that live, and not
+who made them. Both cost, so both are switched on for some seconds alone, on request or when a
+warning is due, and off again. A program that traces itself is left as it is.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from watchdog_app.agent.reporting import shared_pages, stacks
+from watchdog_app.agent.reporting.traceable import crash_risk
+
+LEAST_S, MOST_S = 1.0, 120.0
+_SETTLE_SHARE = 0.2  # of the time, before what grows is told from what is made anew each step
+_LOOK_EVERY_S = 0.2
+# A trace takes 60 bytes, and one in a snapshot twice as much again: of two snapshots 50 MB in all.
+_MOST_TRACES_BYTES = 8 * 2**20
+_BUDGET_S = 0.05  # for a look at the live objects
+_EVERY = 16384  # objects between two looks at the clock
+# A look at the live objects copies what forked workers share: this much at most is no harm.
+_MOST_COPIED_BYTES = 8 * 2**20
+_MOST_LINES = 5
+_MOST_KINDS = 3
+_LEAST_MORE = 3  # tensors
+_LEAST_BYTES = 2048
+_LEAST_OWN_BYTES = 256
+_LEAST_SHARE = 0.001  # of the largest growth: below it is noise
+_FRAMES = 6  # from an array of NumPy's to the line of the program that asked for it
+_MOST_OWN = 3
+_PATH_CHARS = 250
+_OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+_TENSORS = frozenset(
+    ("Tensor", "EagerTensor", "Parameter", "ResourceVariable", "Variable", "ArrayImpl", "ndarray")
+)
+_FRAMEWORKS = ("torch", "tensorflow", "tf_keras", "keras", "jax", "numpy")
+
+Json = dict[str, Any]
+Kind = tuple[str, tuple[int, ...]]
+
+
+def trace(seconds: float, step: Callable[[], int | None]) -> Json:
+    """
+    Look for what grows, which takes `seconds`; as in `agent.traced`.
+
+    Args:
+        seconds: 1 to 120; what grows only now and then needs longer.
+        step: the step that the training is at; None: not known.
+
+    Returns:
+        `seconds`, `steps` (null: not known), `refused` (null, or why lines are not known),
+        `lines`: `{file, line, own, bytes, bytes_per_step}`, the largest growth first,
+        `tensors`: `{type, shape, more}`, `complete`: whether all objects were seen,
+        `unlooked`: whether none was looked at, as forked workers share their memory,
+        `early`: whether it ended before its time, as the traces took too much memory.
+    """
+    import tracemalloc
+
+    seconds = min(MOST_S, max(LEAST_S, seconds))
+    refused = crash_risk()
+    if tracemalloc.is_tracing():
+        refused = "the program uses tracemalloc itself"
+    if refused is None:
+        _hook()
+        _on[0] = True
+        tracemalloc.start(_FRAMES)
+    try:
+        early = _wait(_SETTLE_SHARE * seconds)
+        before = None if refused else tracemalloc.take_snapshot()
+        copied = shared_pages.shared_bytes()
+        unlooked = copied is not None and copied > _MOST_COPIED_BYTES
+        live, whole = (Counter(), False) if unlooked else tensors()
+        first, began = step(), time.monotonic()
+        early = _wait((1 - _SETTLE_SHARE) * seconds) or early
+        later, still = (Counter(), False) if unlooked else tensors()
+        last, took = step(), time.monotonic() - began
+        after = None if refused or not tracemalloc.is_tracing() else tracemalloc.take_snapshot()
+    finally:
+        if refused is None:
+            tracemalloc.stop()
+            _on[0] = False
+    steps = None if first is None or last is None or last <= first else last - first
+    return {
+        "seconds": took,
+        "steps": steps,
+        "refused": refused,
+        "lines": [] if before is None or after is None else _lines(before, after, steps),
+        "tensors": _more(live, later),
+        "complete": whole and still,
+        "unlooked": unlooked,
+        "early": early,
+    }
+
+
+def _wait(seconds: float) -> bool:
+    """
+    Sleep; whether it was for less time than that.
+
+    So it is where the traces take much memory, which is short when this is asked for.
+    """
+    import tracemalloc
+
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        time.sleep(min(left, _LOOK_EVERY_S))
+        if tracemalloc.get_tracemalloc_memory() > _MOST_TRACES_BYTES:
+            return True
+    return False
+
+
+_on = [False]  # tracing is ours, and is on
+_hooked = [False]
+
+
+def _hook() -> None:
+    """A worker that is forked meanwhile must not be traced for all its life."""
+    if not _hooked[0] and hasattr(os, "register_at_fork"):
+        _hooked[0] = True
+        os.register_at_fork(after_in_child=_in_child)
+
+
+def _in_child() -> None:
+    if _on[0]:
+        import tracemalloc
+
+        _on[0] = False
+        tracemalloc.stop()
+
+
+def tensors(budget_s: float = _BUDGET_S) -> tuple[Counter[Kind], bool]:
+    """
+    The live tensors by type and shape, and whether all objects were seen within the budget.
+
+    The youngest objects are looked at first: what has grown is among them. Arrays of NumPy are not
+    known to the garbage collector.
+    """
+    end = time.monotonic() + budget_s
+    found: Counter[Kind] = Counter()
+    wanted: set[type] = set()
+    seen: set[type] = set()
+    for generation in (0, 1, 2):
+        objects = gc.get_objects(generation)
+        for last in range(len(objects), 0, -_EVERY):
+            if time.monotonic() > end:
+                return found, False
+            part = objects[max(0, last - _EVERY) : last]
+            # In C, thirty nanoseconds an object.
+            kinds = set(map(type, part))
+            wanted.update(filter(_is_tensor, kinds - seen))
+            seen |= kinds
+            if not wanted.isdisjoint(kinds):
+                found.update(
+                    (type(each).__name__, _shape(each)) for each in part if type(each) in wanted
+                )
+        del objects
+    return found, True
+
+
+def _is_tensor(kind: type) -> bool:
+    module = getattr(kind, "__module__", None)
+    return (
+        kind.__name__ in _TENSORS
+        and isinstance(module, str)
+        and module.partition(".")[0] in (*_FRAMEWORKS, "jaxlib")
+    )
+
+
+def _shape(thing: Any) -> tuple[int, ...]:
+    try:
+        return tuple(int(size) for size in thing.shape)
+    except Exception:  # of unknown rank, deleted, or not made yet
+        return ()
+
+
+def _more(before: Counter[Kind], after: Counter[Kind]) -> list[Json]:
+    grown = {kind: after[kind] - before[kind] for kind in after}
+    found = sorted(grown.items(), key=lambda item: item[1], reverse=True)
+    return [
+        {"type": kind, "shape": list(shape)[:8], "more": more}
+        for (kind, shape), more in found[:_MOST_KINDS]
+        if more >= _LEAST_MORE
+    ]
+
+
+def _lines(before: Any, after: Any, steps: int | None) -> list[Json]:
+    import tracemalloc
+
+    others = (
+        tracemalloc.Filter(False, tracemalloc.__file__),
+        tracemalloc.Filter(False, os.path.join(_OURS, "*")),
+        tracemalloc.Filter(False, "<frozen *"),
+    )
+    changes = after.filter_traces(others).compare_to(before.filter_traces(others), "traceback")
+    grown: Counter[tuple[str, int]] = Counter()
+    for each in changes:
+        # What is made and dropped with each step is there in both: what is left has grown.
+        if each.size_diff:
+            grown[_place(each.traceback)] += each.size_diff
+    found = [(place, size) for place, size in grown.most_common() if size >= _least(place[0])]
+    # Beside the largest, each kind for itself: a line that keeps tensors grows by little.
+    noise = {
+        own: _LEAST_SHARE
+        * max((size for place, size in found if stacks.of_program(place[0]) is own), default=0)
+        for own in (False, True)
+    }
+    found = [(place, size) for place, size in found if size >= noise[stacks.of_program(place[0])]]
+    # A list that keeps tensors grows by eight bytes each: the program's own lines tell the most.
+    own = [place for place, _ in found if stacks.of_program(place[0])]
+    told = {*own[:_MOST_OWN], *(place for place, _ in found[:_MOST_LINES])}
+    return [
+        {
+            "file": file[-_PATH_CHARS:],
+            "line": line,
+            "own": stacks.of_program(file),
+            "bytes": size,
+            "bytes_per_step": None if steps is None else size / steps,
+        }
+        for (file, line), size in found
+        if (file, line) in told
+    ]
+
+
+def _place(traceback: Any) -> tuple[str, int]:
+    """The program's own line that led to an object; the line that made it where none did."""
+    for frame in reversed(traceback):  # the innermost is the last
+        if stacks.of_program(frame.filename):
+            return frame.filename, frame.lineno
+    return traceback[-1].filename, traceback[-1].lineno
+
+
+def _least(file: str) -> int:
+    return _LEAST_OWN_BYTES if stacks.of_program(file) else _LEAST_BYTES

@@ -1,0 +1,210 @@
+"""
+Which cells of a notebook have run, noted in each rescue; and their text when that is wanted.
+
+A rescue holds numbers and no text: cells may hold secrets. The text stays where IPython keeps it
+anyway, in its history database, or is taken from the notebook where that has no history.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+KEY = "cells"  # of a rescue's description
+_MOST = 10_000  # cells; a loop that runs cells by itself is no notebook
+_KERNEL_ID = re.compile(r"kernel-(.+)\.json")
+
+_failed: set[int] = set()  # cells of this process that ended with an error
+_listening = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """What a rescue says of its notebook's session."""
+
+    session: int  # of IPython's history database
+    history: str  # that database's file; "" where history is off
+    kernel: str | None  # Jupyter's id, which outlives a restart
+    running: int  # number of the cell that trained
+    failed: tuple[int, ...]
+    check: int | None = None  # CRC-32 of the text of the cell that trained
+    # Sixteen bits of that of each cell: enough to know it again, too few to guess a secret by.
+    checks: Mapping[int, int] = field(default_factory=dict)
+
+
+def shell() -> Any:
+    """IPython's shell in this process, or None."""
+    get = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return get() if get else None
+
+
+def kernel_id() -> str | None:
+    """Jupyter's id of this kernel, as its connection file is named; None where there is none."""
+    app = getattr(sys.modules.get("ipykernel.kernelapp"), "IPKernelApp", None)
+    file = app.instance().connection_file if app is not None and app.initialized() else ""
+    found = _KERNEL_ID.fullmatch(os.path.basename(str(file)))
+    return found[1] if found else None
+
+
+def number(here: Any) -> int:
+    """
+    The number of the cell that runs.
+
+    IPython 9 counts on as a cell begins, those before it as it ends; both leave `_iN` first.
+    """
+    count = int(here.execution_count)
+    return count if f"_i{count}" in here.user_ns else count - 1
+
+
+def listen() -> None:
+    """From now on note which cells end with an error."""
+    global _listening
+    events = getattr(shell(), "events", None)
+    if not _listening and events is not None:
+        _listening = True
+        events.register("post_run_cell", _ended)
+
+
+def record() -> dict[str, Any] | None:
+    """The session of this notebook as JSON values; None outside IPython. Never raises."""
+    try:
+        here = shell()
+        if here is None:
+            return None
+        history = here.history_manager
+        enabled = bool(getattr(history, "enabled", False))
+        running = number(here)
+        text = here.user_ns.get(f"_i{running}")
+        return {
+            "session": int(history.session_number),
+            "history": os.path.abspath(str(history.hist_file)) if enabled else "",
+            "kernel": kernel_id(),
+            "running": running,
+            "failed": sorted(_failed),
+            "check": check_of(text) if isinstance(text, str) else None,
+            "checks": [_short_check(here.user_ns.get(f"_i{n}")) for n in range(1, running + 1)],
+        }
+    except Exception:  # whatever a shell of somebody's own is made of
+        return None
+
+
+def read(meta: Mapping[str, Any]) -> Cells | None:
+    """What `record` wrote into a rescue; None where it is no notebook's."""
+    try:
+        told = meta[KEY]
+        kernel = told["kernel"]
+        failed = tuple(int(each) for each in told["failed"])
+        check = told.get("check")
+        checks = {
+            number: int(each)
+            for number, each in enumerate(told.get("checks") or (), 1)
+            if each is not None
+        }
+        running = int(told["running"])
+        if not 0 < running <= _MOST:
+            return None
+        return Cells(
+            int(told["session"]), str(told["history"]),
+            kernel if isinstance(kernel, str) else None, running, failed,
+            check if isinstance(check, int) else None, checks,
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+
+
+def texts(cells: Cells, notebook: str | None) -> dict[int, str]:
+    """
+    The text of each cell that had run, by its number, as far as it is still known.
+
+    Args:
+        cells: of the rescue.
+        notebook: path of the .ipynb, for cells that the history does not have.
+    """
+    found = {}
+    for number, text in _from_notebook(notebook) if notebook is not None else ():
+        # A saved notebook holds cells of earlier sessions as well, with the numbers of those.
+        if number <= cells.running and cells.checks.get(number) == _short_check(text):
+            found[number] = text
+    if not _is_that(found, cells):
+        found = {}  # the notebook was run or changed since
+    kept = _from_history(cells)
+    if _is_that(kept, cells):  # else the database was begun anew, and this is another session
+        for number, text in kept.items():
+            if cells.checks.get(number) in (None, _short_check(text)):
+                found[number] = text
+    return dict(sorted(found.items()))
+
+
+def _short_check(text: object) -> int | None:
+    return check_of(text) & 0xFFFF if isinstance(text, str) else None
+
+
+def check_of(text: str) -> int:
+    """What tells whether a text is the one that ran."""
+    return zlib.crc32(text.rstrip("\n").encode("utf-8", "surrogatepass"))
+
+
+def _is_that(found: Mapping[int, str], cells: Cells) -> bool:
+    text = found.get(cells.running)
+    return text is not None and (cells.check is None or cells.check == check_of(text))
+
+
+def _from_history(cells: Cells) -> dict[int, str]:
+    if not os.path.isfile(cells.history):
+        return {}
+    import sqlite3
+
+    # A database that another kernel writes to at this moment is waited for.
+    where = f"file:{_quoted(cells.history)}?mode=ro"
+    with suppress(sqlite3.Error), closing(sqlite3.connect(where, uri=True, timeout=5)) as database:
+        rows = database.execute(
+            "SELECT line, source_raw FROM history WHERE session = ? AND line <= ?",
+            (cells.session, cells.running),
+        )
+        return {int(line): str(text) for line, text in rows if text is not None}
+    return {}
+
+
+def _from_notebook(path: str) -> list[tuple[int, str]]:
+    """Cells as they were saved, with the number that they were last run with."""
+    import json
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            cells = json.load(file)["cells"]
+        return [
+            (int(each["execution_count"]), "".join(each["source"]))
+            for each in cells
+            if each.get("cell_type") == "code" and each.get("execution_count")
+        ]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return []
+
+
+def _quoted(path: str) -> str:
+    from urllib.parse import quote
+
+    return quote(path)
+
+
+def _ended(result: Any = None) -> None:
+    number = getattr(result, "execution_count", None)
+    if number is not None and not getattr(result, "success", True):
+        _failed.add(int(number))
+
+
+def consecutive(numbers: Sequence[int]) -> str:
+    """`1-4, 7`: numbers as a person writes them."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

@@ -1,0 +1,234 @@
+"""
+What a cell does besides Python: shell commands, questions, a resume of its own.
+
+IPython turns a cell into Python first, so that a line with `!` in the middle of a text is no
+shell command. What starts one is left out unless it is asked for: it was done once already, and
+nobody knows what a second time would do.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+# Magics that run other programs, or write over files of the user's.
+_OUTSIDE_CELLS = frozenset(
+    {
+        *("bash", "sh", "script", "cmd", "perl", "ruby", "system", "sx", "!"),
+        *("writefile", "file", "powershell", "pwsh", "zsh", "fish"),
+        *("python", "python2", "python3", "pypy"),
+    }
+)
+_OUTSIDE_LINES = frozenset(
+    {
+        *("system", "sx", "sc", "pip", "conda", "mamba", "uv", "micromamba", "killbgscripts"),
+        *("save", "notebook", "edit", "reset", "reset_selective", "logstart"),
+    }
+)
+_IN_PYTHON = frozenset({"time", "timeit", "capture", "prun"})
+_LOADS = "%load_ext watchdog_app.agent"
+_OURS = ("watchdog", "watchdog_app")
+_SHELL = 'left out: shell commands (run="all" runs them)'
+_COROUTINE = 0x80  # inspect.CO_COROUTINE; inspect takes long to import
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One cell of a resume."""
+
+    number: int  # that it had in the session that died
+    text: str  # as it was
+    run: str | None  # as it is run; None: it is left out
+    why: str | None  # in words: left out, or what of it
+    trains: bool = False
+    awaits: bool = False  # it cannot run within another cell
+
+
+def plan(
+    texts: Sequence[tuple[int, str]],
+    running: int,
+    failed: Sequence[int],
+    *,
+    everything: bool,
+    skip: Sequence[int],
+    transform: Callable[[str], str],
+    aliases: Collection[str] = (),
+) -> list[Step]:
+    """
+    What is done with each cell.
+
+    Args:
+        texts: number and text of the cells that had run, in order.
+        running: the number of the cell that trained.
+        failed: numbers of those that ended with an error.
+        everything: leave nothing out but what was asked for.
+        skip: numbers that are to be left out.
+        transform: a cell as Python, as IPython's `transform_cell` makes it.
+        aliases: magics that are programs: `rm`, `mv`, ...
+    """
+    reader = _Reader(transform, frozenset(aliases) | _OUTSIDE_LINES)
+    found = []
+    for number, text in texts:
+        run: str | None = text
+        why = None
+        if number in skip:
+            run, why = None, "left out, as you said"
+        elif not text.strip():
+            continue
+        elif text.strip() == _LOADS:
+            run, why = None, "left out: it is on already"
+        elif number in failed and number != running and not everything:
+            run, why = None, "left out: it ended with an error"
+        else:
+            run, why = reader.read(text, everything=everything)
+        awaits = run is not None and reader.awaits(run)
+        if awaits:
+            why = "it awaits: it cannot run within another cell"
+        found.append(Step(number, text, run, why, number == running, awaits))
+    return found
+
+
+class _Reader:
+    """Cells as Python, with what starts a program in them found."""
+
+    def __init__(self, transform: Callable[[str], str], outside: Collection[str]) -> None:
+        self._transform = transform
+        self._outside = outside
+
+    def read(self, text: str, *, everything: bool) -> tuple[str | None, str | None]:
+        """A cell as it is run, and what is to be said of it; None: nothing of it is run."""
+        tree = self._tree(text)
+        if tree is None:
+            return text, None  # it shows its error as it did
+        if any(_resumes(node) for node in ast.walk(tree)):
+            return None, "left out: it was a resume itself"
+        if everything:
+            return text, None
+        if _cell_of(tree) is None:
+            return self._without_commands(text, tree)
+        first, _, body = text.lstrip().partition("\n")  # `%%time`, and what it times
+        if self._names_program(first.removeprefix("%%").partition(" ")[2]):
+            return None, _SHELL
+        kept, why = self.read(body, everything=False)
+        if kept is None:
+            return None, why
+        return (text if kept == body else f"{first}\n{kept}"), why
+
+    def awaits(self, text: str) -> bool:
+        """Whether a cell awaits something outside of any function."""
+        tree = self._tree(text)
+        if tree is None:
+            return False
+        inner = _cell_of(tree)
+        if inner is not None:
+            return inner[0] in _IN_PYTHON and self.awaits(inner[1])
+        try:
+            flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+            code = compile(tree, "<cell>", "exec", flags=flags, dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError):
+            return False
+        return bool(code.co_flags & _COROUTINE)
+
+    def _tree(self, text: str) -> ast.Module | None:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # they are told as the cell is run
+                return ast.parse(self._transform(text))
+        except (SyntaxError, ValueError, RecursionError):
+            return None
+
+    def _without_commands(self, text: str, tree: ast.Module) -> tuple[str | None, str | None]:
+        outside = [node for node in ast.walk(tree) if self._starts_command(node)]
+        if not outside:
+            asks = any(_name(node) in ("input", "getpass") for node in ast.walk(tree))
+            return text, "it asks for an answer" if asks else None
+        alone = {id(each.value) for each in _expressions(tree)}
+        if any(id(node) not in alone for node in outside):
+            return None, 'left out: it needs what a shell command prints (run="all" runs it)'
+        taken = _Without({id(node) for node in outside})
+        kept = ast.fix_missing_locations(taken.visit(tree))
+        if all(isinstance(each, ast.Pass) for each in kept.body):
+            return None, _SHELL
+        return ast.unparse(kept), 'without its shell commands (run="all" runs them)'
+
+    def _starts_command(self, node: ast.AST) -> bool:
+        """`get_ipython().system(...)`, `getoutput`, or a magic that does such a thing."""
+        call = _magic(node)
+        if call is None:
+            return False
+        how, magic, rest = call
+        if how in ("system", "getoutput"):
+            return True
+        if how == "run_cell_magic":
+            return magic in _OUTSIDE_CELLS
+        return magic in self._outside or self._names_program(rest)
+
+    def _names_program(self, rest: str) -> bool:
+        """`!rm x` or `%rm x` after a magic, as in `%time !rm x`."""
+        text = rest.strip()
+        while text.startswith("-"):  # its options
+            text = text.partition(" ")[2].strip()
+        tree = self._tree(text) if text[:1] in ("!", "%") else None
+        return tree is not None and any(self._starts_command(node) for node in ast.walk(tree))
+
+
+class _Without(ast.NodeTransformer):
+    """Puts `pass` where a shell command was."""
+
+    def __init__(self, gone: set[int]) -> None:
+        self._gone = gone
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        return ast.Pass() if id(node.value) in self._gone else node
+
+
+def _expressions(tree: ast.AST) -> Iterator[ast.Expr]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Expr))
+
+
+def _magic(node: ast.AST) -> tuple[str, str, str] | None:
+    """Method of `get_ipython()`, magic, and the line behind it; None: it is no such call."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return None
+    if _name(node.func.value) != "get_ipython":
+        return None
+    words = [
+        each.value if isinstance(each, ast.Constant) and isinstance(each.value, str) else ""
+        for each in node.args
+    ]
+    magic, rest = (*words, "", "")[:2]
+    return node.func.attr, magic, rest
+
+
+def _cell_of(tree: ast.Module) -> tuple[str, str] | None:
+    """A magic for a whole cell and that cell, where it may be Python: `%%time`, `%%capture`."""
+    if len(tree.body) != 1 or not isinstance(tree.body[0], ast.Expr):
+        return None
+    node = tree.body[0].value
+    call = _magic(node)
+    if call is None or call[0] != "run_cell_magic" or not isinstance(node, ast.Call):
+        return None
+    if call[1] in _OUTSIDE_CELLS or len(node.args) != 3:
+        return None
+    body = node.args[2]
+    text = body.value if isinstance(body, ast.Constant) else None
+    return (call[1], text) if isinstance(text, str) else None
+
+
+def _resumes(node: ast.AST) -> bool:
+    """`watchdog.resume(...)`"""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    owner = node.func.value
+    return node.func.attr == "resume" and isinstance(owner, ast.Name) and owner.id in _OURS
+
+
+def _name(node: ast.AST) -> str | None:
+    """The name of the function that a call names, `getpass.getpass` as well."""
+    if not isinstance(node, ast.Call):
+        return None
+    if isinstance(node.func, ast.Name):
+        return node.func.id
+    return node.func.attr if isinstance(node.func, ast.Attribute) else None

@@ -1,0 +1,1 @@
+"""Rescues on disk: written whole or not at all, read back, listed, chosen."""

@@ -1,0 +1,75 @@
+"""
+Rescues for Keras 2: one callback, as for Keras 3.
+
+    from watchdog_app.agent.tf_keras import Rescue
+
+    model.fit(..., callbacks=[Rescue("rescues/")])
+
+For programs that import `tf_keras`, or `tf.keras` with TF_USE_LEGACY_KERAS=1. See
+docs/agent.md for what is restored.
+"""
+
+# ruff: noqa: D102 - the hooks and their arguments are Keras's, and documented there
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import tf_keras
+
+from watchdog_app.agent.fit import position
+from watchdog_app.agent.fit.keras_fit import FitRescue
+from watchdog_app.agent.fit.step_end import Behind
+from watchdog_app.agent.fit.tf_keras_backend import OnKeras2
+from watchdog_app.agent.fit.tf_keras_data import find_handler, unsupported
+
+__all__ = ["Rescue"]
+
+_LOOK_EVERY_S = 0.25  # at the loss, which may still be computed on a GPU
+
+
+class _Behind(Behind, tf_keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
+    """See `Behind`."""
+
+    _supports_tf_logs = True
+
+
+class Rescue(FitRescue, tf_keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
+    """
+    Saves a `fit` when memory runs out, and resumes it bit for bit.
+
+    Use one folder a training, and give the callback to every `fit` that should
+    be saved. Without a watchdog daemon it does nothing but wait for one.
+    """
+
+    _supports_tf_logs = True  # else Keras would wait for each batch to make numbers of its tensors
+    _behind = _Behind
+    _backend = OnKeras2
+    _find_iterator = staticmethod(find_handler)
+    _unsupported = staticmethod(unsupported)
+    _next_look_mono_s = 0.0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        super().on_train_begin(logs)
+        with self._guard:
+            calling = position.caller()
+            # Keras warns of the first batches' hooks if there is any callback that is not its own.
+            if calling is not None and all(_known(each) for each in calling.callbacks):
+                calling._check_timing = False
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        loss = self._loss
+        super().on_train_batch_end(batch, logs)
+        self._loss = loss
+        now = time.monotonic()
+        if now >= self._next_look_mono_s and isinstance(logs, dict) and "loss" in logs:
+            self._next_look_mono_s = now + _LOOK_EVERY_S
+            with self._guard:
+                self._loss = float(logs["loss"])
+
+
+def _known(callback: Any) -> bool:
+    return isinstance(callback, (Behind, FitRescue)) or type(callback).__module__.startswith(
+        "tf_keras."
+    )

@@ -1,0 +1,80 @@
+"""
+Going on from a rescue with the Trainer of Hugging Face.
+
+    from watchdog_app.agent.transformers import checkpoint
+
+    trainer.train(resume_from_checkpoint=checkpoint("rescues/train.py"))
+
+The agent that is switched on saves a Trainer's training as a rescue, without a second copy in
+memory. Trainer resumes from folders of its own: this makes one of a rescue.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import numpy as np
+import torch
+
+from watchdog_app.agent.found import found_rescue
+from watchdog_app.agent.found.automatic_torch_owner import TRANSFORMERS
+from watchdog_app.agent.found.found_rescue import FoundRescue
+from watchdog_app.agent.loops import torch_random
+from watchdog_app.errors import RescueMismatch
+
+__all__ = ["checkpoint"]
+
+
+def checkpoint(directory: str | os.PathLike[str]) -> str | None:
+    """
+    A folder for `resume_from_checkpoint`, made of the newest unfinished rescue.
+
+    Args:
+        directory: the folder of rescues, as the watchdog named it.
+
+    Returns:
+        The folder, beside the rescue; None where no rescue waits: training begins anew.
+
+    Raises:
+        RescueMismatch: the rescue is not one of a Trainer with one model and one optimizer.
+        RescueError: it cannot be read.
+    """
+    rescue = found_rescue.waiting(directory, TRANSFORMERS)
+    if rescue is None:
+        return None
+    modules, optimizers, schedulers = rescue.modules(), rescue.optimizers(), rescue.schedulers()
+    if (len(modules), len(optimizers)) != (1, 1):
+        raise RescueMismatch(
+            f"The rescue {rescue.path} holds {len(modules)} modules and {len(optimizers)} "
+            "optimizers; Trainer goes on with one of each. Nothing was loaded."
+        )
+    folder = os.path.join(os.path.dirname(rescue.path), f"checkpoint-{rescue.step}")
+    os.makedirs(folder, exist_ok=True)
+    torch.save(modules[0], os.path.join(folder, "pytorch_model.bin"))
+    torch.save(optimizers[0], os.path.join(folder, "optimizer.pt"))
+    if schedulers:
+        torch.save(schedulers[0], os.path.join(folder, "scheduler.pt"))
+    torch.save(_random(rescue), os.path.join(folder, "rng_state.pth"))
+    with open(os.path.join(folder, "trainer_state.json"), "w", encoding="utf-8") as file:
+        json.dump(rescue.library["state"], file)
+    rescue.went_on()
+    return folder
+
+
+def _random(rescue: FoundRescue) -> dict[str, Any]:
+    """What Trainer keeps of random numbers."""
+    state = rescue.meta["random"]
+    version, words, gauss = state["python"]
+    found: dict[str, Any] = {
+        "python": (version, tuple(words), gauss),
+        "cpu": torch_random.from_text(state["torch"]),
+    }
+    if "numpy" in state:
+        kind, keys, *rest = state["numpy"]
+        found["numpy"] = (kind, np.array(keys, dtype=np.uint32), *rest)
+    cards = [torch_random.from_text(text) for text in state["devices"].get("cuda", ())]
+    if cards:
+        found["cuda"] = cards if len(cards) > 1 else cards[0]
+    return found
