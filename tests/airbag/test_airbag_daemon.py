@@ -1,0 +1,119 @@
+"""The daemon and the airbags: shown, told of, changed on request, and left alone by the policy."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from watchdog_app.errors import DaemonNotRunning, RequestError
+from watchdog_app.protocol.client import Client
+
+
+@pytest.fixture
+def daemon(desk):
+    """One beside the programs of the desk."""
+    (desk.folder / "config.toml").write_text(
+        "[actions]\npause = false\n[notify]\ndesktop = false\n"
+    )
+    log = open(desk.folder / "daemon.log", "wb")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "watchdog_app", "run"], env=desk.env, stdout=log, stderr=log
+    )
+    log.close()
+
+    def connect():
+        try:
+            return Client.connect(str(desk.folder / "run" / "daemon.sock"), timeout_s=20)
+        except DaemonNotRunning:
+            return None
+
+    client = desk.until(connect, "no daemon")
+    yield client
+    client.close()
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(20)
+
+
+def shown(client, process):
+    found = client.call("status")["processes"]
+    # The tests' own process is the task, and the program a part of it.
+    return next((one for one in found if (one["airbag"] or {}).get("pid") == process.pid), None)
+
+
+def test_a_held_task_is_shown_told_of_and_let_go_through_the_daemon(desk, daemon):
+    """State, bag, explanation, history; `bag.limit` reaches the keeper."""
+    hog = desk.hog(200, 0, options=("--no-refuse",))
+    desk.stage(hog, "held")
+    task = desk.until(
+        lambda: (found := shown(daemon, hog)) and found["state"] == "held" and found, "not shown"
+    )
+    text = daemon.call("explain", task=str(task["pid"]))["text"]
+    history = desk.until(
+        lambda: [
+            entry
+            for entry in daemon.call("history", kinds=["decision"], limit=50)["entries"]
+            if entry["decision_kind"] == "hold"
+        ],
+        "not in the history",
+    )
+    refused = []
+    for method in ("task.pause", "task.resume"):
+        with pytest.raises(RequestError) as error:
+            daemon.call(method, task=str(task["pid"]))
+        refused.append(str(error.value))
+    (asked,) = daemon.call("task.checkpoint", task=str(task["pid"]), wait=False)["requests"]
+    answer = daemon.call("bag.limit", task=str(task["pid"]), limit_bytes=400 << 20)
+
+    assert (True, "cgroup v1", 100 << 20) == tuple(
+        task["airbag"][key] for key in ("held", "kind", "limit_bytes")
+    )
+    assert "At that limit it is held and not killed" in text
+    assert str(hog.pid) in history[0]["text"]
+    # Neither stopped nor woken: it would take that signal later, when nobody expects it.
+    for said in (*refused, asked["detail"]):
+        assert "is held there" in said
+        assert f"watchdog limit {hog.pid}" in said
+    assert "is 400 MiB now" in answer["text"]
+    assert 0 == desk.end(hog)
+
+
+NONSENSE = (
+    {}, {"limit_bytes": 0}, {"limit_bytes": "12G"}, {"end": True, "more": True},
+    {"limit_bytes": 2**50}, {"limit_bytes": 1000},
+)  # fmt: skip
+
+
+def test_what_makes_no_sense_is_refused_and_changes_nothing(desk, daemon):
+    """By the daemon, or by the keeper."""
+    program = desk.start(sys.executable, "-c", "input()", options=("--limit", "200M"), stdin=-1)
+    task = desk.until(lambda: shown(daemon, program), "not shown")
+
+    for params in NONSENSE:
+        with pytest.raises(RequestError):
+            daemon.call("bag.limit", task=str(task["pid"]), **params)
+
+    assert 200 << 20 == desk.record(program)["limit_bytes"]
+
+
+def test_the_daemon_starts_a_keeper_when_keeper_and_second_are_killed_at_one_blow(desk, daemon):
+    """Held as before, and let go by its limit: nobody is held for ever, or killed for it."""
+    hog = desk.hog(300, 0, options=("--no-refuse",))
+    record = desk.stage(hog, "held")
+    desk.until(lambda: shown(daemon, hog), "not shown")
+    record = desk.record(hog)
+    os.kill(record["second_pid"], signal.SIGSTOP)  # so that it cannot be quicker
+    os.kill(record["keeper_pid"], signal.SIGKILL)
+    os.kill(record["second_pid"], signal.SIGKILL)
+
+    desk.until(lambda: desk.record(hog)["keeper_pid"] != record["keeper_pid"], "no keeper again")
+    assert "held" == desk.record(hog)["stage"]
+    assert 0 == desk.run("limit", str(hog.pid), "500M").returncode
+    assert 0 == desk.end(hog)

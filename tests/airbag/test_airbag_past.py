@@ -1,0 +1,213 @@
+"""What became of a program in an airbag, told later: by the daemon, and where none runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from watchdog_app.airbag import past, record, report
+from watchdog_app.airbag.record import BagRecord, prepare
+from watchdog_app.cli import bags_seen
+from watchdog_app.core.death_account import about_death
+from watchdog_app.core.death_notice import worth_noting, worth_telling
+from watchdog_app.core.death_records import CauseKind, Certainty, DeathFacts, LastWords
+from watchdog_app.core.deaths import diagnose
+from watchdog_app.core.evidence import evidence_of
+from watchdog_app.core.records import ProcessKey
+from watchdog_app.daemon import bag_ends
+from watchdog_app.daemon.bags import Bags
+from watchdog_app.daemon.log import Log
+
+MIB = 1 << 20
+KEY = ProcessKey(4711, 99)
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """Folders of this test's own."""
+    monkeypatch.setenv("WATCHDOG_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.setenv("WATCHDOG_STATE_DIR", str(tmp_path / "state"))
+    return tmp_path
+
+
+def a_bag(**more) -> BagRecord:
+    return BagRecord(
+        4711, 99, "fit.py", "cgroup v1", "/sys/fs/cgroup/memory/watchdog-bag-4711-99",
+        800 * MIB, 256 * MIB, keeper_pid=1234, **more,
+    )  # fmt: skip
+
+
+def test_what_the_airbag_ended_is_told_exactly_and_not_as_a_kill(places):
+    """Whatever signal or status it took; not told twice, and always written down."""
+    past.keep(a_bag(stage="ending", because="that is what --at-limit end asks for"))
+    bag = bag_ends.of(KEY, None)
+
+    causes = [diagnose(DeathFacts(wait_status=status, airbag=bag)) for status in (15, 9, 256, None)]
+
+    assert {CauseKind.AIRBAG} == {each.kind for each in causes}
+    assert {Certainty.EXACT} == {each.certainty for each in causes}
+    assert (
+        "ended by its airbag at its memory limit of 800 MiB: that is what --at-limit end asks for"
+        == causes[0].text
+    )
+    assert not worth_telling(causes[0], None)
+    facts = DeathFacts(wait_status=15, airbag=bag)
+    assert worth_noting(facts, causes[0], seen=True, kernel=False, age_s=1, cared_for=False)
+
+
+def test_an_end_by_another_cause_in_an_airbag_keeps_its_cause(places):
+    """A crash is a crash; a MemoryError is told with the limit that refused."""
+    past.keep(a_bag())
+    bag = bag_ends.of(KEY, None)
+    words = LastWords(error="MemoryError", frames=("fit.py:3 in load",))
+
+    crash = diagnose(DeathFacts(wait_status=11, airbag=bag))
+    refused = diagnose(DeathFacts(wait_status=256, words=words, airbag=bag))
+    without = diagnose(DeathFacts(wait_status=256, words=words))
+
+    assert CauseKind.SIGNAL is crash.kind
+    assert CauseKind.PROGRAM_MEMORY is refused.kind
+    assert "its airbag refuses what does not fit into its limit of 800 MiB" in refused.text
+    assert "airbag" not in without.text
+    assert any("a limit of 800 MiB" in each.text for each in evidence_of(DeathFacts(airbag=bag)))
+
+
+@pytest.mark.parametrize(("status", "refused"), [(256, True), (6, True), (0, False), (2, False)])
+def test_an_error_right_after_a_refusal_is_most_likely_that(places, status, refused):
+    """Though nobody has read which: a program without an agent, a library in C."""
+    bag = a_bag()
+    bag.note(time.time() - 1, "refusing", "text")
+    past.keep(bag)
+
+    cause = diagnose(DeathFacts(wait_status=status, airbag=bag_ends.of(KEY, None)))
+
+    assert refused is (cause.kind is CauseKind.PROGRAM_MEMORY)
+    assert refused is ("its airbag refused it further memory" in cause.text)
+
+
+def test_the_next_start_is_told_with_a_higher_limit_and_goes_on_from_the_copy(places):
+    """The rescue that was copied from outside is the one to go on from, where it is the newest."""
+    rescue = {"pid": 4711, "path": str(places), "step": 145}
+    past.keep(a_bag(stage="ending", agents=1, saved=1, rescues=[rescue], saved_unix_s=50.0))
+    bag = bag_ends.of(KEY, None)
+    found = bag_ends.newest(None, bag)
+
+    assert (str(places), 145, 50.0) == (found.path, found.step, found.saved_unix_s)
+    entry = {"pid": 4711, "name": "fit.py", "cause": "airbag", "next_limit": bag.next_limit,
+             "argv": ["/usr/bin/python3", "fit.py"], "cwd": "/w", "reason": bag.ended}  # fmt: skip
+    told = about_death(entry, at="12:00", now_unix_s=60.0)
+    assert "  cd /w && watchdog exec --limit 1100M -- python3 fit.py" in told
+
+
+def test_the_bag_of_what_was_started_in_one_is_found_by_its_group(places):
+    """A kernel below a server ends: the airbag is the server's."""
+    past.keep(a_bag(stage="ending"))
+
+    assert bag_ends.of(ProcessKey(5000, 3), None) is None
+    for group in ("/sys/fs/cgroup/memory/watchdog-bag-4711-99", "/u/watchdog-bag-4711-99.scope"):
+        assert bag_ends.of(ProcessKey(5000, 3), group).limit_bytes == 800 * MIB
+
+
+def test_only_the_newest_are_kept_and_what_is_no_record_is_passed_over(places):
+    """Nothing grows for ever, and a broken file breaks nothing."""
+    for number in range(60):
+        bag = a_bag()
+        bag.start_time = number
+        past.keep(bag)
+    for name, text in (("1.2.json", "{"), ("3.4.json", json.dumps({"pid": "x"}))):
+        (places / "state" / "airbags" / name).write_text(text)
+
+    assert len(past.every()) <= 50
+    assert {4711} == {bag.pid for bag in past.every()}
+
+
+@pytest.mark.parametrize(
+    ("stage", "kinds", "said"),
+    [
+        ("calm", (), ""),
+        ("calm", ("limit",), "came to its memory limit, went on, and has ended"),
+        ("calm", ("limit", "refusing"), "was refused more memory, and ended"),
+        ("held", ("limit", "held"), "ended while it was held"),
+        ("leaving", ("limit", "held"), "was interrupted while it was held"),
+        ("opened", ("limit", "opened"), "went on without one"),
+        ("ending", ("limit", "ending"), "was ended by its airbag at its memory limit of 800 MiB"),
+    ],
+)
+def test_what_came_of_it_is_said_for_every_stage(stage, kinds, said):
+    """And nothing where nothing had happened."""
+    bag = a_bag(stage=stage)
+    for kind in kinds:
+        bag.note(1.0, kind, "text")
+
+    told = report.past(bag)
+
+    assert said in told
+    assert bool(said) == bool(told)
+
+
+@pytest.mark.parametrize(
+    ("stage", "topic", "too_late"),
+    [("calm", "warning", False), ("held", "warning", True), ("refusing", "warning", True),
+     ("held", "rescued", False)],
+)  # fmt: skip
+def test_nobody_is_warned_of_a_limit_that_the_airbag_has_met_and_told_of(
+    places, stage, topic, too_late
+):
+    """One notice, with the choices, and not a second one that says what may happen."""
+    group = places / "watchdog-bag-4711-99"
+    group.mkdir()
+    bag = a_bag(stage=stage)
+    bag.group = str(group)
+    prepare(bag.pid, bag.start_time)
+    bag.write()
+    shown = []
+    bags = Bags(lambda: (), shown.append, lambda _: None, Log())
+    decision = SimpleNamespace(
+        ceiling=SimpleNamespace(subject=str(group)), evidence={"topic": topic}
+    )
+
+    assert too_late is (bags.settled(decision) is not None)
+    decision.ceiling.subject = "/sys/fs/cgroup/another"
+    assert bags.settled(decision) is None
+
+
+def test_without_a_daemon_a_hold_and_its_end_are_known_to_status_explain_and_history(
+    desk, monkeypatch
+):
+    """The airbag needs no daemon, and neither does who asks about it."""
+    hog = desk.hog(300, 0, limit="60M", options=("--no-refuse",))
+    desk.stage(hog, "held")
+
+    status, explain, history = (desk.run(word) for word in ("status", "explain", "history"))
+    for name in ("WATCHDOG_RUNTIME_DIR", "WATCHDOG_STATE_DIR"):
+        monkeypatch.setenv(name, desk.env[name])
+    strangers, known = bags_seen.explained("nobody.py"), bags_seen.explained(str(hog.pid))
+    (old,) = record.every()
+    old.used_bytes = 1  # as a keeper has it that wrote it down some seconds ago
+    with monkeypatch.context() as earlier:
+        earlier.setattr(record, "every", lambda: [old])
+        (now,) = bags_seen.every()
+    desk.run("limit", str(hog.pid), "--end")
+    desk.end(hog)
+    desk.until(lambda: not os.path.exists(f"/proc/{hog.pid}"), "it lives")
+    desk.until(lambda: desk.record(hog) is None, "its bag is there")
+    after = desk.run("explain", str(hog.pid))
+    deaths = bags_seen.entries([], {"kinds": ["death"]})
+
+    assert 3 == status.returncode
+    assert f"watchdog limit {hog.pid} 80M" in status.stderr
+    assert 0 == explain.returncode
+    assert now.used_bytes > 50 * MIB
+    assert f"(pid {hog.pid}) is held. It runs in an airbag" in " ".join(explain.stdout.split())
+    assert "is held there: it stands still and loses nothing" in " ".join(explain.stdout.split())
+    assert "No daemon runs" in explain.stdout
+    assert "hold: " in history.stdout
+    assert ([], 1) == (strangers, len(known))
+    assert "was ended by its airbag" in " ".join(after.stdout.split())
+    assert ["ended by its airbag at its memory limit of 60.0 MiB: somebody asked for that"] == [
+        each["reason"] for each in deaths
+    ]

@@ -1,0 +1,55 @@
+"""What is written into a group of version 2, in files that stand for the kernel's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from watchdog_app.airbag.groups_v2 import BagV2
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Path:
+    """A group's files; those that are written begin empty."""
+    for name in ("memory.high", "memory.max", "memory.swap.max", "memory.current"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def limits(group: Path) -> tuple[int, int]:
+    """memory.high and memory.max."""
+    return int((group / "memory.high").read_text()), int((group / "memory.max").read_text())
+
+
+@pytest.mark.parametrize(
+    ("wanted", "used", "killing"),
+    [
+        (200, 100, 264),  # room: a guard above the limit
+        (200, 200, 264),
+        (200, 390, 454),  # the reserve was used, and is taken back; a user wants less
+        (6400, 100, 6800),  # a sixteenth of what is large
+        (3200, 6400, 6800),
+    ],
+)
+def test_the_limit_that_kills_lies_above_what_is_used(group, wanted, used, killing):
+    """The kernel kills whoever is above memory.max the moment it is written, frozen or not."""
+    (group / "memory.current").write_text(str(used * MIB))
+    bag = BagV2(str(group), 0, 0)
+
+    bag.allow(wanted * MIB)
+
+    assert (wanted * MIB, killing * MIB) == limits(group)
+    assert wanted * MIB == bag.limit_bytes
+    assert (group / "memory.swap.max").read_text() == "0"
+
+
+def test_a_group_whose_usage_cannot_be_read_has_the_limit_and_its_guard(group):
+    """An empty file, as from a group that has just gone: no wrong figure comes of it."""
+    bag = BagV2(str(group), 0, 0)
+
+    bag.allow(200 * MIB)
+
+    assert (200 * MIB, 264 * MIB) == limits(group)

@@ -1,0 +1,57 @@
+"""What a keeper sees of a page without reading its table: is it of this boundary, and how large."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+from watchdog_app.airbag.page import Page, claim
+
+
+@pytest.fixture
+def page(tmp_path):
+    with Page(claim(str(tmp_path), 5, 6)) as found:
+        found.begin(5, 6)
+        yield found
+
+
+def publish(page, step, state_bytes=7):
+    def write(view):
+        view[:] = b"table"
+        return zlib.crc32(b"table")
+
+    assert page.publish(step, state_bytes, 5, write)
+
+
+def test_a_page_is_fresh_at_the_boundary_that_was_published_and_never_within_a_step(page):
+    """It agrees with what whoever copies would find."""
+    seen = [page.fresh]
+    publish(page, 1)
+    seen.append(page.fresh)
+    page.step_begins()
+    seen.append(page.fresh)
+    page.boundary(2)
+    seen.append(page.fresh)
+
+    assert [False, True, False, False] == seen
+
+
+def test_a_page_is_fresh_where_an_increment_brings_its_table_to_the_boundary(page):
+    """Not one that goes on from another table."""
+    publish(page, 1)
+    base = page.table().sequence
+    page.add(base, 2, b"more")
+    brought = page.fresh
+    page.add(base - 2, 3, b"more")
+
+    assert (True, False) == (brought, page.fresh)
+    assert page.increment(page.table()) is None
+
+
+def test_the_size_of_what_would_be_saved_is_known_without_reading_the_table(page):
+    """0 before there is one."""
+    before = page.state_bytes
+    publish(page, 1, state_bytes=400_000_000)
+
+    assert (0, 400_000_000) == (before, page.state_bytes)

@@ -1,0 +1,250 @@
+"""
+The bag: a memory group of one task's own, in which the limit holds instead of killing.
+
+    bag = open_bag("watchdog-bag-4711-99", limit_bytes, swap_bytes)
+    bag.enter(pid)
+
+Three kinds, tried in this order: cgroup v1 (`groups_v1`), a transient scope of systemd
+(`groups_scope`), a folder in cgroup v2 (`groups_v2`). Where none can be had the caller is left
+with limits on address space alone (`refusal`), which hold nothing but refuse.
+
+Sources: kernel, Documentation/admin-guide/cgroup-v1/memory.rst (10. OOM control),
+cgroup-v1/freezer-subsystem.rst, cgroup-v2.rst (memory interface files, cgroup.freeze).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+
+from watchdog_app.airbag.stillness import start_time
+from watchdog_app.errors import ActionError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final, Protocol
+
+    from watchdog_app.airbag.record import BagRecord
+
+    class Bag(Protocol):
+        """A group that exists. Every method may raise OSError where the kernel refuses."""
+
+        how: str  # "cgroup v1", "cgroup v2", "systemd scope"
+        version: int
+        path: str | None  # folder in the memory hierarchy
+        limit_bytes: int
+        swap_bytes: int
+        tells_near: bool  # `near_bytes` of `arm` is told of: nobody has to look often
+
+        def enter(self, pid: int) -> None:
+            """Move a process into the group; what it starts from now on is in it as well."""
+
+        def lies_at(self, path: str) -> None:
+            """The folder, as the process knows that has entered it (a scope's is made then)."""
+
+        def leave_to(self, pid: int) -> None:
+            """Move a process to where the bag itself lies."""
+
+        def arm(self, near_bytes: int) -> list[tuple[int, int]]:
+            """(descriptor, poll mask) of what tells that the limit, or `near_bytes`, was met."""
+
+        def heard(self, fd: int) -> None:
+            """Take an event away, so that the next one is heard."""
+
+        def hold_at_limit(self) -> None:
+            """From now on the limit holds; until then, and after `release`, it kills."""
+
+        def release(self) -> None:
+            """The kernel's own ways again: nobody in the group is held by its limit for ever."""
+
+        def usage(self) -> Usage:
+            """What the group holds now."""
+
+        def at_limit(self) -> bool:
+            """Somebody waits for memory, and nothing is left that could be given back."""
+
+        def allow(self, bytes_: int) -> None:
+            """Another limit, at once."""
+
+        def pids(self) -> list[int]:
+            """Everyone in the group and below it."""
+
+        def freeze(self) -> bool:
+            """Stop everyone, those who wait for memory included; False: somebody still runs."""
+
+        def thaw(self) -> None:
+            """Let everyone run."""
+
+        def close(self) -> bool:
+            """Remove the group once it is empty; False: somebody is in it."""
+
+
+PREFIX: Final = "watchdog-bag-"
+LEAST_LIMIT_BYTES: Final = 32 << 20  # below this a Python does not even start
+
+
+class Usage:
+    """Memory of a group in bytes; `held` is what cannot be given back by dropping page cache."""
+
+    __slots__ = ("cache_bytes", "used_bytes")
+
+    def __init__(self, used_bytes: int, cache_bytes: int) -> None:
+        self.used_bytes = used_bytes
+        self.cache_bytes = cache_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Used, less the page cache."""
+        return max(0, self.used_bytes - self.cache_bytes)
+
+
+def name_of(pid: int, start_time: int) -> str:
+    """The folder's name of the bag of a process."""
+    return f"{PREFIX}{pid}-{start_time}"
+
+
+def bag_of(pid: int, proc: str = "/proc") -> str | None:
+    """The name of the bag that a process is in; None: it is in none."""
+    try:
+        with open(f"{proc}/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
+            for line in file:
+                for part in line.rstrip("\n").split("/"):
+                    if part.startswith(PREFIX):
+                        return part.removesuffix(".scope")
+    except OSError:
+        pass
+    return None
+
+
+def open_bag(name: str, limit_bytes: int, swap_bytes: int = 0, root: str = "/sys/fs/cgroup") -> Bag:
+    """
+    A new bag; nobody is in it, and its limit does not hold yet.
+
+    Args:
+        name: as `name_of` gives it; must be new.
+        limit_bytes: RAM that the group may hold, page cache included.
+        swap_bytes: swap that it may hold besides; 0: none.
+        root: where the cgroup file systems are mounted.
+
+    Raises:
+        ActionError: no kind is open to this user, and why; nothing was left behind.
+    """
+    if sys.platform != "linux":
+        raise ActionError("This system has no memory groups.")
+    from watchdog_app.airbag.groups_v1 import BagV1
+    from watchdog_app.airbag.groups_v2 import BagV2
+
+    found: Bag | None = BagV1.make(root, name, limit_bytes, swap_bytes)
+    # Where systemd writes the tree of v2, a group of ours is made by it and not beside it.
+    if found is None and os.path.isdir("/run/systemd/system"):
+        from watchdog_app.airbag.groups_scope import make
+
+        found = make(root, name, limit_bytes, swap_bytes)
+    if found is None:
+        found = BagV2.make(root, name, limit_bytes, swap_bytes)
+    if found is not None:
+        return found
+    raise ActionError(
+        "no memory group of its own can be made here: the control groups cannot be written, and "
+        "systemd gives this user none"
+    )
+
+
+def existing(record: BagRecord) -> Bag:
+    """The bag that a record tells of, which is entered."""
+    path = record.group or ""
+    if os.path.exists(f"{path}/memory.oom_control"):
+        from watchdog_app.airbag.groups_v1 import BagV1
+
+        return BagV1(path, record.limit_bytes, record.swap_bytes, record.freezer)
+    from watchdog_app.airbag.groups_v2 import BagV2
+
+    bag = BagV2(path, record.limit_bytes, record.swap_bytes)
+    bag.how = record.how
+    return bag
+
+
+def release_orphan(path: str, limit_bytes: int | None = None) -> None:
+    """
+    A bag at `path` that nobody keeps: nobody in it is held any longer, and an empty one goes.
+
+    Args:
+        path: of its group.
+        limit_bytes: at which the kernel kills from now on; None: where it was.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    from watchdog_app.airbag.groups_v1 import BagV1
+    from watchdog_app.airbag.groups_v2 import BagV2
+
+    if PREFIX not in path:
+        return
+    bag: Bag
+    if os.path.exists(f"{path}/memory.oom_control"):
+        own = enclosing("freezer") or ""
+        name = os.path.basename(path)
+        places = (f"/sys/fs/cgroup/freezer{base.rstrip('/')}/{name}" for base in (own, ""))
+        freezer = next((each for each in places if os.path.isdir(each)), None)
+        bag = BagV1(path, 0, 0, freezer)
+    else:
+        bag = BagV2(path, 0, 0)
+    if limit_bytes is not None:
+        bag.allow(limit_bytes)
+    bag.release()
+    bag.close()
+
+
+def remove_strays() -> None:
+    """Empty groups go whose programs have ended, and whose keepers could not do it any more."""
+    for name in ("memory", "freezer", ""):
+        own = enclosing(name)
+        if own is None:
+            continue
+        for base in dict.fromkeys((own.rstrip("/"), "")):
+            folder = f"/sys/fs/cgroup/{name}{base}"
+            with suppress(OSError):
+                strays = [each for each in os.listdir(folder) if _is_stray(each)]
+                for each in strays:
+                    with suppress(OSError):  # somebody is in it, and it stays
+                        os.rmdir(f"{folder}/{each}")
+
+
+def _is_stray(name: str) -> bool:
+    pid, _, began = name.removeprefix(PREFIX).removesuffix(".scope").partition("-")
+    if not (name.startswith(PREFIX) and pid.isdecimal() and began.isdecimal()):
+        return False
+    return start_time(int(pid)) != int(began)
+
+
+def pids_below(folder: str) -> list[int]:
+    """The processes of a group and of all groups in it."""
+    found: list[int] = []
+    for inner, _, files in os.walk(folder):
+        if "cgroup.procs" in files:
+            with suppress(OSError, ValueError), open(f"{inner}/cgroup.procs") as file:
+                found += [int(line) for line in file]
+    return found
+
+
+def enclosing(name: str, proc: str = "/proc") -> str | None:
+    """Path of this process's own group in one hierarchy (`memory`, `freezer`, '' for v2)."""
+    try:
+        with open(f"{proc}/self/cgroup", encoding="utf-8", errors="surrogateescape") as file:
+            for line in file:
+                _, controllers, path = line.rstrip("\n").split(":", 2)
+                if name in controllers.split(","):
+                    return outside(path)
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def outside(path: str) -> str:
+    """The group in which a bag lies, for a path in or below one; others as they are."""
+    parts = path.split("/")
+    for at, part in enumerate(parts):
+        if part.startswith(PREFIX):
+            return "/".join(parts[:at]) or "/"
+    return path

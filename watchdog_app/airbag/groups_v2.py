@@ -1,0 +1,177 @@
+"""
+A bag in cgroup v2: `memory.high` slows down at the limit, `cgroup.freeze` stops everyone.
+
+There is no way to switch killing off, so the limit is `memory.high`, and `memory.max` lies above it
+by as much as is never filled before the freeze: above `memory.high` a process is put to sleep on
+its way out of each page fault that took memory. A `memory.max` below what is used kills at once,
+whoever is frozen too, so it is never set there.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from contextlib import suppress
+
+from watchdog_app.actions.memory_group import GroupV2
+from watchdog_app.airbag.groups import Usage, enclosing, pids_below
+from watchdog_app.airbag.shares import flat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Self
+
+_FREEZE_DEADLINE_S = 5.0  # a throttled task sleeps up to 2 s before it can be frozen
+_POLL_S = 0.002
+_FULL_SHARE = 0.98
+_LEAST_GUARD_BYTES = 64 << 20
+_GUARD_SHARE = 16  # of the limit: what may be taken between the event and the freeze
+
+
+class BagV2(GroupV2):
+    """A folder of the one hierarchy that we may write."""
+
+    version = 2
+    tells_near = False
+
+    def __init__(self, path: str, limit_bytes: int, swap_bytes: int) -> None:
+        super().__init__(path, limit_bytes)
+        self.swap_bytes = swap_bytes
+        self._event: int | None = None
+
+    @classmethod
+    def make(cls, root: str, name: str, limit_bytes: int, swap_bytes: int) -> Self | None:
+        """A new one below the nearest group above us that hands memory out; None: none does."""
+        own = enclosing("")
+        if own is None:
+            return None
+        path = own.rstrip("/")
+        while True:
+            bag = cls._below(f"{root}{path}", name, limit_bytes, swap_bytes)
+            if bag is not None or not path:
+                return bag
+            path = os.path.dirname(path).rstrip("/")
+
+    @classmethod
+    def _below(cls, base: str, name: str, limit_bytes: int, swap_bytes: int) -> Self | None:
+        bag = cls(f"{base}/{name}", limit_bytes, swap_bytes)
+        try:
+            with open(f"{base}/cgroup.subtree_control") as file:
+                if "memory" not in file.read().split():
+                    return None
+            os.mkdir(bag._dir)
+        except OSError:
+            return None
+        with suppress(OSError):
+            bag.allow(limit_bytes)
+            if os.access(f"{bag._dir}/cgroup.freeze", os.W_OK):  # from Linux 5.2 on
+                return bag
+        with suppress(OSError):
+            os.rmdir(bag._dir)
+        return None
+
+    def enter(self, pid: int) -> None:
+        """As `Bag.enter`."""
+        self._put("cgroup.procs", str(pid))
+
+    def leave_to(self, pid: int) -> None:
+        """Move a process to where the bag itself lies, as far as a group may hold processes."""
+        with suppress(OSError):
+            fd = os.open(f"{os.path.dirname(self._dir)}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(fd, str(pid).encode())
+            finally:
+                os.close(fd)
+
+    def lies_at(self, path: str) -> None:
+        """As `Bag.lies_at`."""
+        self.path = self._dir = path
+
+    def arm(self, near_bytes: int) -> list[tuple[int, int]]:
+        """As `Bag.arm`; cgroup v2 tells of the limit alone."""
+        del near_bytes
+        if self._event is None:
+            self._event = os.open(f"{self._dir}/memory.events", os.O_RDONLY | os.O_CLOEXEC)
+        self.heard(self._event)
+        return [(self._event, select.POLLPRI)]
+
+    def heard(self, fd: int) -> None:
+        """As `Bag.heard`: reading is what arms it."""
+        with suppress(OSError):
+            os.pread(fd, 4096, 0)
+
+    def hold_at_limit(self) -> None:
+        """As `Bag.hold_at_limit`."""
+        self.allow(self.limit_bytes)
+
+    def release(self) -> None:
+        """As `Bag.release`: what lies beyond the limit kills again, nothing slows down."""
+        with suppress(OSError):
+            self._put("memory.high", "max")
+        self.thaw()
+
+    def usage(self) -> Usage:
+        """As `Bag.usage`."""
+        stat = flat(f"{self._dir}/memory.stat")
+        cache = sum(stat.get(name, 0) for name in ("inactive_file", "active_file"))
+        return Usage(self.usage_bytes() or 0, cache)
+
+    def at_limit(self) -> bool:
+        """As `Bag.at_limit`."""
+        # The event comes for page cache as well, which the kernel then gives back by itself.
+        return self.usage().held_bytes >= self.limit_bytes * _FULL_SHARE
+
+    def allow(self, bytes_: int) -> None:
+        """As `Bag.allow`."""
+        self.limit_bytes = bytes_
+        # The reserve that is taken back may have been used; a user may want less than there is.
+        filled = max(bytes_, self.usage_bytes() or 0)
+        most = filled + max(_LEAST_GUARD_BYTES, filled // _GUARD_SHARE)
+        # Raised from above, lowered from below: the one that kills is never the lower one.
+        now = self._read("memory.max").strip()
+        rising = now != "max" and int(now or 0) < most
+        steps = [("memory.high", str(bytes_)), ("memory.max", str(most))]
+        for name, value in reversed(steps) if rising else steps:
+            self._put(name, value)
+        if os.path.exists(f"{self._dir}/memory.swap.max"):
+            self._put("memory.swap.max", str(self.swap_bytes))
+
+    def pids(self) -> list[int]:
+        """As `Bag.pids`."""
+        return pids_below(self._dir)
+
+    def freeze(self) -> bool:
+        """As `Bag.freeze`."""
+        self._put("cgroup.freeze", "1")
+        end = time.monotonic() + _FREEZE_DEADLINE_S
+        while "frozen 1" not in self._read("cgroup.events"):
+            if time.monotonic() > end:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    def thaw(self) -> None:
+        """As `Bag.thaw`."""
+        with suppress(OSError):
+            self._put("cgroup.freeze", "0")
+
+    def close(self) -> bool:  # type: ignore[override]
+        """As `Bag.close`."""
+        if self._event is not None:
+            os.close(self._event)
+            self._event = None
+        try:
+            os.rmdir(self._dir)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    def _put(self, name: str, value: str) -> None:
+        fd = os.open(f"{self._dir}/{name}", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, value.encode())
+        finally:
+            os.close(fd)

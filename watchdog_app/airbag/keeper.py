@@ -1,0 +1,400 @@
+"""
+The keeper of a bag: a small process outside of it that waits, and decides at the limit.
+
+It outlives nothing: it ends when the last process has left the bag. A second process waits for
+the keeper's own end and starts another one (`second`); so no bag stays held for want of one.
+
+Small, as there is one for each task: nothing here or below may import dataclasses or typing,
+which alone are 2 MB.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from contextlib import suppress
+
+from watchdog_app.airbag import groups, report, starting
+from watchdog_app.airbag.job_control import JobControl
+from watchdog_app.airbag.limits import Limits
+from watchdog_app.airbag.policy import MOST_OF_RESERVE, AtLimit, Do, Policy, Stage
+from watchdog_app.airbag.refusal import Refusal
+from watchdog_app.airbag.rescuers import Rescuers
+from watchdog_app.airbag.wishes import Listener
+from watchdog_app.units import format_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from watchdog_app.airbag.groups import Bag
+    from watchdog_app.airbag.record import BagRecord
+
+_NEAR_SHARE = 0.8  # of the limit: from here on agents publish after every batch
+_INSURE_SHARE = 0.85  # of the limit: one copy beforehand, as nobody foretells anything here
+_INSURE_EVERY_S = 120.0
+_INSURE_TRIES = 25
+_SLOWEST_S, _FASTEST_S = 1.0, 0.1
+_FILL_BYTES_PER_S = 2e9  # as fast as one process fills memory
+_WAITING_S, _HELD_S, _ENDING_S = 0.02, 0.2, 0.05
+_MACHINE_EVERY_S = 1.0
+_WRITE_EVERY_S = 5.0
+_CHANGED_SHARE = 0.02  # of the limit: less is no news
+_ROOM_AGAIN_BYTES = 16 << 20
+_TERM_S = 5.0  # after SIGTERM, before SIGKILL
+_LITTLE_BYTES = 4 << 20
+
+
+class Keeper:
+    """
+    One bag's.
+
+    Args:
+        bag: made, and entered by the program.
+        record: what is known of it, and wanted at its limit; written by the keeper from now on.
+    """
+
+    def __init__(self, bag: Bag, record: BagRecord) -> None:
+        self.bag = bag
+        self.record = record
+        self.policy = Policy(AtLimit(record.at_limit), record.notebook, record.hold_s)
+        self.limits = Limits(bag, record)
+        self._job_control = JobControl(record, self.policy)
+        self._rescuers = Rescuers(record.pages)
+        self._refusal = Refusal() if record.refuse else None
+        self._poll = select.poll()
+        self._handlers: dict[int, Callable[[], None]] = {}
+        self._armed: list[int] = []
+        self._listener: Listener | None = None
+        self._insured_mono_s = float("-inf")
+        self._insured_tries = 0
+        self._held_bytes = 0
+        self._used_bytes = 0
+        self._next_machine = 0.0
+        self._next_write = 0.0
+        self._written: tuple[object, ...] = ()
+        self._killed_at: float | None = None
+        self._fd_of_program: int | None = None
+
+    def open(self) -> None:
+        """
+        Be ready: from here on the limit holds.
+
+        Raises:
+            OSError: the kernel refuses something that a bag needs.
+        """
+        self.bag.hold_at_limit()
+        self._arm()
+        with suppress(OSError):
+            self._listener = Listener(self.record.socket_path, self._wish)
+            self.watch(self._listener.fd, self._listener.serve)
+        with suppress(OSError):
+            handle = os.pidfd_open(self.record.pid)
+            self._fd_of_program = handle
+            self.watch(handle, self._program_ended)
+        self._rescuers.open()
+        self._write(time.monotonic(), always=True)
+
+    def guarded_by(self, pid: int) -> None:
+        """`pid` waits for our end, as we do for its."""
+        starting.Second(self.record, self).guarded_by(pid)
+
+    def watch(self, fd: int, then: Callable[[], None]) -> None:
+        """Call `then` whenever `fd` is readable."""
+        self._handlers[fd] = then
+        self._poll.register(fd, select.POLLIN)
+
+    def forget(self, fd: int) -> None:
+        """Watch it no longer."""
+        if self._handlers.pop(fd, None) is not None:
+            self._poll.unregister(fd)
+
+    def run(self) -> None:
+        """Until the bag is empty."""
+        while True:
+            for fd, _ in self._poll.poll(self._wait_s() * 1000):
+                handler = self._handlers.get(fd)
+                if handler is not None:
+                    handler()
+            try:
+                if not self.look(time.monotonic()):
+                    return
+            except FileNotFoundError:  # the group is gone
+                return
+
+    def look(self, now: float) -> bool:
+        """One turn; False when nobody is in the bag any more."""
+        usage = self.bag.usage()
+        self._held_bytes, self._used_bytes = usage.held_bytes, usage.used_bytes
+        pids = self.bag.pids()
+        if not pids:
+            return False
+        policy = self.policy
+        if policy.stage is Stage.ENDING:
+            self._end(now, pids)
+        elif not policy.still and self.bag.at_limit():
+            self._act(policy.limit_met(now), now)
+        else:
+            self._act(policy.tick(now, self._held_bytes, self.limits.limit_bytes), now)
+            if self._wants_insurance(now) and self._rescuers.all_fresh():
+                self._insured_tries += 1
+                self._act(policy.insure(now), now)
+        if policy.stage is Stage.COPYING:
+            copies = self._rescuers.finished(now)
+            if copies is not None:
+                self._take()
+                if copies.complete:
+                    self._insured_mono_s = now
+                self._act(policy.copied(now, copies), now)
+        elif policy.stage is Stage.WAITING:
+            self._wait_for_boundary(now)
+        elif policy.stage in (Stage.HELD, Stage.ASIDE, Stage.LEAVING):
+            self._act(self._job_control.hear(now, pids), now)
+        self._follow(now, pids)
+        self._write(now)
+        self._rescuers.tidy(now)
+        return True
+
+    def stand_at(self, stage: Stage) -> None:
+        """After the end of an earlier keeper: stand where it stood; before `open`."""
+        record, policy = self.record, self.policy
+        # What the group may hold now: with the reserve, where that was given.
+        spent = stage in (Stage.REFUSING, Stage.ENDING)
+        self.bag.limit_bytes = record.limit_bytes + (record.reserve_bytes if spent else 0)
+        policy.since_mono_s = time.monotonic()
+        policy.because = record.because
+        if stage in (Stage.HELD, Stage.REFUSING, Stage.OPENED, Stage.ENDING):
+            policy.stage = stage
+            if stage is Stage.HELD:
+                self.bag.freeze()
+            elif stage is Stage.REFUSING:
+                self._do(Do.REFUSE, policy.since_mono_s)
+        elif not self.bag.at_limit():
+            self.bag.thaw()  # whoever is at the limit is met there again, and copied
+
+    def close(self) -> None:
+        """The bag is empty, or is to be nobody's business any more."""
+        self._rescuers.close()
+        if self._refusal is not None:
+            self._refusal.take_back()
+        if self._listener is not None:
+            self._listener.close()
+        self.bag.release()
+        if self.bag.close():
+            self.record.remove()
+
+    # What the policy wants
+
+    def _act(self, steps: Iterable[Do], now: float) -> None:
+        for step in steps:
+            self._do(step, now)
+
+    def _do(self, step: Do, now: float) -> None:
+        if step is Do.FREEZE:
+            self.bag.freeze()
+        elif step is Do.THAW:
+            self.bag.thaw()
+        elif step is Do.COPY:
+            self.record.since_unix_s = time.time()
+            kind, why = "limit", self.policy.because or "Its limit was met."
+            if self.policy.insuring:
+                kind, why = "copy", "Its limit is near."
+            self.record.note(time.time(), kind, why)
+            self._write(now, always=True)
+            self._rescuers.copy(self.bag.pids(), self)
+        elif step is Do.ASK:
+            self._rescuers.ask(self)
+        elif step is Do.GIVE_LITTLE:
+            self.limits.allow(max(self.limits.limit_bytes, self._used_bytes) + _LITTLE_BYTES)
+        elif step is Do.GIVE_MOST:
+            self.limits.allow(
+                self.limits.limit_bytes + int(self.record.reserve_bytes * MOST_OF_RESERVE)
+            )
+        elif step is Do.GIVE_ALL:
+            self.limits.allow(self.limits.limit_bytes + self.record.reserve_bytes)
+        elif step is Do.TAKE_BACK:
+            self.limits.allow(self.limits.limit_bytes)
+        elif step is Do.OPEN:
+            # First: without its limit it runs at once, and would be refused what it asks for.
+            if self._refusal is not None:
+                self._refusal.open_up(self.bag.pids())
+            self.limits.open_up(self._held_bytes)
+            self._arm()
+        elif step is Do.REFUSE and self._refusal is not None:
+            self._refusal.clamp(self.bag.pids())
+        elif step is Do.ALLOW and self._refusal is not None:
+            self._refusal.unclamp()
+            self._follow_refusal(self.bag.pids())
+        elif step is Do.REPORT:
+            self._report(now)
+        elif step is Do.END:
+            self._killed_at = None
+            self._end(now, self.bag.pids())
+
+    def _end(self, now: float, pids: list[int]) -> None:
+        """SIGTERM first where the program can still hear it, then SIGKILL, and let them die."""
+        if self._killed_at is None:
+            self._killed_at = now
+            self.limits.allow(self.limits.limit_bytes + self.record.reserve_bytes)
+            number = signal.SIGTERM
+        elif now - self._killed_at > _TERM_S or self.bag.at_limit():
+            number = signal.SIGKILL
+        else:
+            return
+        for pid in pids:
+            with suppress(OSError):
+                os.kill(pid, number)
+        self.bag.thaw()  # nobody dies while frozen
+
+    def _report(self, now: float) -> None:
+        self.record.stage = self.policy.stage.value
+        self.record.because = self.policy.because
+        self.record.since_unix_s = time.time()
+        self._take()
+        text = report.told(self.record)
+        if self.policy.stage is Stage.CALM:
+            text += self._job_control.goes_on()
+        self.record.note(time.time(), self.policy.stage.value, text)
+        self._write(now, always=True)
+        report.write(self.record.pid, text)
+        self._rescuers.tell_daemon(self)
+
+    def _take(self) -> None:
+        """What the rescuers have brought."""
+        copies = self._rescuers.copies
+        self.record.agents, self.record.saved = copies.agents, copies.saved
+        self.record.trouble = copies.why
+        if self._rescuers.rescues:
+            self.record.rescues = self._rescuers.rescues[-10:]
+            self.record.saved_unix_s = self._rescuers.saved_unix_s
+
+    # What happens
+
+    def _wait_for_boundary(self, now: float) -> None:
+        if self._rescuers.at_boundary():
+            self._act(self.policy.boundary(now), now)
+        elif self._rescuers.all_answered(now):
+            copies = self._rescuers.copies
+            if copies.complete:
+                self._act(self.policy.saved_by_itself(now, copies.agents), now)
+            else:
+                self._act(self.policy.boundary(now), now)
+
+    def _wants_insurance(self, now: float) -> bool:
+        """Near its limit, with an agent in it, and nothing saved lately."""
+        near = self._held_bytes > self.limits.limit_bytes * _INSURE_SHARE
+        if not near or self.policy.stage is not Stage.CALM or not self._rescuers.agents:
+            self._insured_tries = 0
+            return False
+        return self._insured_tries < _INSURE_TRIES and now - self._insured_mono_s > _INSURE_EVERY_S
+
+    def _program_ended(self) -> None:
+        if self._fd_of_program is not None:
+            self.forget(self._fd_of_program)
+            os.close(self._fd_of_program)
+            self._fd_of_program = None
+
+    def _heard(self, fd: int) -> None:
+        self.bag.heard(fd)
+
+    def _arm(self) -> None:
+        for fd in self._armed:
+            self.forget(fd)
+        self._armed = []
+        for fd, mask in self.bag.arm(int(self.limits.limit_bytes * _NEAR_SHARE)):
+            self._armed.append(fd)
+            self._handlers[fd] = lambda fd=fd: self._heard(fd)  # type: ignore[misc]
+            self._poll.register(fd, mask)
+
+    def _wish(self, wish: dict[str, Any]) -> str:
+        """Raises ActionError: it cannot be, and why."""
+        now = time.monotonic()
+        if wish.get("end") is True:
+            self._act(self.policy.told_to_end(now), now)
+            return f"{self.record.name} is being ended."
+        if wish.get("go_on") is True:
+            self.record.follows_machine = False
+            self._act(self.policy.told_to_go_on(now), now)
+            return f"{self.record.name} goes on without a limit of its own."
+        wanted, held = self.limits.wanted(wish)
+        self.record.follows_machine = False
+        if self.policy.stage is Stage.OPENED:
+            self.bag.hold_at_limit()
+        self._set_limit(wanted)
+        said = f"The limit of {self.record.name} is {format_bytes(wanted)} now"
+        if wanted <= held:
+            said += f"; it holds {format_bytes(held)} already and is held at once"
+        else:
+            self._act(self.policy.raised(now), now)
+        self._write(now, always=True)
+        return f"{said}."
+
+    def _set_limit(self, bytes_: int) -> None:
+        self.limits.set(bytes_)
+        self._arm()
+        self._follow_refusal(self.bag.pids())  # before anybody runs again
+
+    # What goes on all the time
+
+    def _follow(self, now: float, pids: list[int]) -> None:
+        near = self._held_bytes > self.limits.limit_bytes * _NEAR_SHARE
+        self._rescuers.look(pids, near or self.policy.stage is not Stage.CALM)
+        self._follow_refusal(pids)
+        if now >= self._next_machine:
+            self._next_machine = now + (_FASTEST_S if near else _MACHINE_EVERY_S)
+            if not near:
+                self.limits.keep_for(self._rescuers.state_bytes())
+            if self.record.follows_machine:
+                self._follow_machine(now)
+
+    def _follow_refusal(self, pids: list[int]) -> None:
+        if self._refusal is not None and self.policy.stage is not Stage.OPENED:
+            room = self.limits.limit_bytes - self._held_bytes
+            limit, reserve = self.limits.limit_bytes, self.record.reserve_bytes
+            self._refusal.follow(pids, room, limit, reserve)
+
+    def _follow_machine(self, now: float) -> None:
+        stage = self.policy.stage
+        if stage not in (Stage.CALM, Stage.HELD):
+            return
+        limit = self.limits.by_machine(self._held_bytes, self._rescuers.agents, stage)
+        if stage is Stage.HELD:
+            if limit > self._held_bytes + max(_ROOM_AGAIN_BYTES, self._held_bytes // 10):
+                self._set_limit(limit)
+                self._act(self.policy.raised(now), now)
+        elif abs(limit - self.limits.limit_bytes) > self.limits.limit_bytes * _CHANGED_SHARE:
+            self._set_limit(max(limit, groups.LEAST_LIMIT_BYTES))
+
+    def _wait_s(self) -> float:
+        stage = self.policy.stage
+        if stage in (Stage.WAITING, Stage.COPYING, Stage.ASIDE):
+            return _WAITING_S
+        if stage is Stage.HELD:
+            return _HELD_S
+        if stage in (Stage.ENDING, Stage.LEAVING, Stage.REFUSING):
+            return _ENDING_S
+        if self._wants_insurance(time.monotonic()):
+            return _WAITING_S
+        if self.bag.tells_near and self._used_bytes < self.limits.limit_bytes * _NEAR_SHARE:
+            return _SLOWEST_S
+        # Page cache may have met that long ago, and tells no more what the program takes.
+        room = max(0, self.limits.limit_bytes - self._held_bytes)
+        return min(_SLOWEST_S, max(_FASTEST_S, room / _FILL_BYTES_PER_S))
+
+    def _write(self, now: float, always: bool = False) -> None:
+        record = self.record
+        # Whoever takes over holds what was on its way to stop.
+        aside = self.policy.stage is Stage.ASIDE
+        record.stage = (Stage.HELD if aside else self.policy.stage).value
+        record.used_bytes = self._held_bytes
+        record.because = self.policy.because
+        record.agents = max(self._rescuers.agents, record.agents)
+        state = (record.stage, record.limit_bytes, record.agents, record.saved, record.second_pid)
+        if always or state != self._written or now >= self._next_write:
+            self._written = state
+            self._next_write = now + _WRITE_EVERY_S
+            with suppress(OSError):
+                record.write()

@@ -1,0 +1,25 @@
+"""What is read of a page: a table, and what brings it to a later boundary. Bytes, not believed."""
+
+from __future__ import annotations
+
+
+class Published:
+    """A table as it lies in a page: whole, by its checksum."""
+
+    __slots__ = ("body", "sequence", "state_bytes", "step")
+
+    def __init__(self, sequence: int, step: int, state_bytes: int, body: bytes) -> None:
+        self.sequence = sequence
+        self.step = step
+        self.state_bytes = state_bytes
+        self.body = body
+
+
+class Increment:
+    """What of a table is another at a later boundary; see `increments`."""
+
+    __slots__ = ("body", "step")
+
+    def __init__(self, step: int, body: bytes) -> None:
+        self.step = step
+        self.body = body

@@ -1,0 +1,72 @@
+"""
+Airbags that are over: what became of the programs in them, for whoever asks later.
+
+A keeper writes down the last state of its bag as it goes; no daemon is needed for that.
+
+    STATE/airbags/PID.START.json      as `record` has it, with the time of the end
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import suppress
+
+from watchdog_app import paths
+from watchdog_app.airbag import groups, record
+from watchdog_app.airbag.record import BagRecord
+
+_MOST = 50
+
+
+def folder() -> str:
+    """Where they are."""
+    return os.path.join(os.path.abspath(paths.state_dir()), "airbags")
+
+
+def keep(bag: BagRecord) -> None:
+    """Write down how a bag stood at its end. Never raises: a full disk loses no more than that."""
+    with suppress(OSError):
+        os.makedirs(os.path.dirname(folder()), mode=0o700, exist_ok=True)
+        os.makedirs(folder(), mode=0o700, exist_ok=True)
+        if paths.foreign(os.lstat(folder())) or os.path.islink(folder()):
+            return
+        path = os.path.join(folder(), f"{bag.pid}.{bag.start_time}.json")
+        new = f"{path}.new"
+        with open(new, "w", encoding="utf-8") as file:
+            data = {name: getattr(bag, name) for name in BagRecord.__annotations__}
+            file.write(json.dumps({**data, "ended_unix_s": time.time()}))
+        os.rename(new, path)
+        found = sorted(
+            (os.path.join(folder(), name) for name in os.listdir(folder())), key=os.path.getmtime
+        )
+        for old in found[:-_MOST]:
+            os.unlink(old)
+
+
+def every() -> list[BagRecord]:
+    """Those that are over, the newest first."""
+    try:
+        names = os.listdir(folder())
+    except OSError:
+        return []
+    found = [record.read_file(os.path.join(folder(), name)) for name in names[: 4 * _MOST]]
+    known = [each for each in found if each is not None and each.ended_unix_s is not None]
+    return sorted(known, key=lambda bag: -(bag.ended_unix_s or 0.0))
+
+
+def of(pid: int, start_time: int, group: str | None = None) -> BagRecord | None:
+    """
+    The bag that a process was in which has just ended, over or not; None: none is known.
+
+    Args:
+        pid, start_time: of the process.
+        group: folder of its memory group, which names the bag for what was started in one later.
+    """
+    name = f"{pid}.{start_time}"
+    base = os.path.basename((group or "").rstrip("/")).removesuffix(".scope")
+    if base.startswith(groups.PREFIX):
+        name = base.removeprefix(groups.PREFIX).replace("-", ".", 1)
+    found = record.read(os.path.join(record.root(), name))
+    return found or record.read_file(os.path.join(folder(), f"{name}.json"))

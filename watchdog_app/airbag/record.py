@@ -1,0 +1,300 @@
+"""
+What is known of a bag, in a file beside its keeper's socket: for `status`, `limit` and the daemon.
+
+A file and no message: a daemon that is stopped or slow can then hold no keeper up, and a daemon
+that starts later knows every bag at once. The folder is the user's own, in memory on most systems.
+
+    RUNTIME/airbag/PID.START/bag.json      what this module reads and writes
+    RUNTIME/airbag/PID.START/keeper.sock   where the keeper takes wishes
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import suppress
+
+from watchdog_app import paths
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_FILE = "bag.json"
+_SOCKET = "keeper.sock"
+_LOCK = "keeper.lock"
+_MOST_BYTES = 64 * 1024
+_MOST_BAGS = 200
+_MOST_EVENTS = 20
+_ADOPTION_S = 5.0
+
+
+class BagRecord:
+    """One bag. Bytes, and seconds since 1970."""
+
+    pid: int  # of the program that was started in it
+    start_time: int
+    name: str
+    how: str
+    group: str | None  # folder in the memory hierarchy; None: limits on reservations alone
+    limit_bytes: int
+    reserve_bytes: int
+    keeper_pid: int = 0
+    second_pid: int = 0
+    follows_machine: bool = False  # the limit is what the machine can give
+    follows_state: bool = False  # the reserve grows with what there is to save
+    swap_bytes: int = 0
+    freezer: str | None = None  # folder in that hierarchy, where it is one of its own
+    refuse: bool = True  # reservations that cannot fit are refused beforehand
+    notebook: bool = False
+    at_limit: str = "auto"
+    hold_s: float | None = None
+    stage: str = "calm"
+    since_unix_s: float = 0.0
+    used_bytes: int = 0
+    because: str = ""
+    agents: int = 0
+    saved: int = 0
+    trouble: str = ""  # why a training in it could not be saved
+    saved_unix_s: float | None = None
+    rescues: list[dict[str, Any]]  # pid, path, step
+    events: list[dict[str, Any]]  # unix_s, kind, text; newest last
+    ended_unix_s: float | None = None  # where it is over, see `past`
+
+    def __init__(  # noqa: PLR0917 - as every bag begins
+        self,
+        pid: int,
+        start_time: int,
+        name: str,
+        how: str,
+        group: str | None,
+        limit_bytes: int,
+        reserve_bytes: int,
+        **more: Any,
+    ) -> None:
+        """`more`: any of the others."""
+        self.pid, self.start_time = pid, start_time
+        self.name, self.how, self.group = name, how, group
+        self.limit_bytes, self.reserve_bytes = limit_bytes, reserve_bytes
+        self.rescues, self.events = [], []
+        for key, value in more.items():
+            if key not in FIELDS:
+                raise TypeError(f"a bag has no {key}")
+            setattr(self, key, value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BagRecord) and self.to_json() == other.to_json()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, by name."""
+        return {name: getattr(self, name) for name in FIELDS}
+
+    @property
+    def held(self) -> bool:
+        """Everyone in it stands still."""
+        return self.stage in ("held", "copying")
+
+    @property
+    def folder(self) -> str:
+        """Where its file and socket are."""
+        return folder_of(self.pid, self.start_time)
+
+    @property
+    def socket_path(self) -> str:
+        """Where its keeper takes wishes."""
+        return os.path.join(self.folder, _SOCKET)
+
+    @property
+    def pages(self) -> str:
+        """Where the trainings in it publish themselves."""
+        from watchdog_app.airbag import page
+
+        return os.path.join(page.folder(), os.path.basename(self.folder))
+
+    def note(self, unix_s: float, kind: str, text: str) -> None:
+        """Add an event."""
+        self.events = [
+            *self.events[1 - _MOST_EVENTS :],
+            {"unix_s": unix_s, "kind": kind, "text": text},
+        ]
+
+    def write(self) -> None:
+        """
+        Replace the file.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        path = os.path.join(self.folder, _FILE)
+        new = f"{path}.new"
+        with open(new, "w", encoding="utf-8") as file:
+            file.write(json.dumps(self.to_json()))
+        os.rename(new, path)
+
+    def remove(self) -> None:
+        """Take the folder away; how it stood at last is kept for whoever asks later."""
+        if self.keeper_pid:
+            from watchdog_app.airbag import past
+
+            past.keep(self)
+        for name in (_FILE, f"{_FILE}.new", _SOCKET, _LOCK):
+            with suppress(OSError):
+                os.unlink(os.path.join(self.folder, name))
+        with suppress(OSError):
+            os.rmdir(self.folder)
+
+
+FIELDS = tuple(BagRecord.__annotations__)
+
+
+def root() -> str:
+    """Where the folders of all bags of this user are."""
+    return os.path.join(os.path.abspath(paths.runtime_dir()), "airbag")
+
+
+def folder_of(pid: int, start_time: int) -> str:
+    """The folder of one bag."""
+    return os.path.join(root(), f"{pid}.{start_time}")
+
+
+def every() -> list[BagRecord]:
+    """Every bag that has a file, by pid; what cannot be read is left out."""
+    try:
+        names = os.listdir(root())
+    except OSError:
+        return []
+    found = [read(os.path.join(root(), name)) for name in sorted(names)[:_MOST_BAGS]]
+    return [record for record in found if record is not None and _is_there(record)]
+
+
+def sweep() -> None:
+    """
+    Look after bags whose keeper and second were killed at one blow.
+
+    They get another keeper, which goes on where that one stood. Where none can be had the kernel's
+    own ways hold in them again, so that nobody is held for ever. What is empty goes.
+    """
+    from watchdog_app.airbag import groups, starting
+
+    try:
+        names = os.listdir(root())
+    except OSError:
+        return
+    for name in names[:_MOST_BAGS]:
+        record = read(os.path.join(root(), name))
+        if record is None or _is_kept(record):
+            continue
+        if not _is_there(record):
+            record.remove()
+            continue
+        if starting.adopt(record.folder, _ADOPTION_S):
+            continue
+        with suppress(OSError):
+            groups.release_orphan(record.group or "")
+            record.remove()
+    groups.remove_strays()
+
+
+def claim(folder: str) -> bool:
+    """This process keeps the bag from now on, as long as it lives; False: another one does."""
+    if sys.platform == "win32":
+        return False
+    import fcntl
+
+    path = os.path.join(folder, _LOCK)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of this process alone, not of its children
+    except OSError:
+        os.close(fd)
+        return False
+    return True
+
+
+def _is_there(record: BagRecord) -> bool:
+    return record.group is None or os.path.isdir(record.group)
+
+
+def _is_kept(record: BagRecord) -> bool:
+    """Whether a keeper or its second lives."""
+    # Not of a zombie: where nobody collects those, they would keep a bag for ever.
+    for pid in (record.keeper_pid, record.second_pid):
+        with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+            name, _, rest = file.read(512).partition(b") ")
+            if b"(watchdog-" in name and rest[:1] not in (b"Z", b"X"):
+                return True
+    return False
+
+
+def read(folder: str) -> BagRecord | None:
+    """The bag of a folder; None where there is none, or what is there is no record."""
+    return read_file(os.path.join(folder, _FILE), folder)
+
+
+def read_file(path: str, folder: str | None = None) -> BagRecord | None:
+    """The bag in a file that is called NAME.json, or as a folder is; None: it holds no record."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        with open(fd, "rb") as file:
+            if paths.foreign(os.fstat(fd)):
+                return None
+            return parse(file.read(_MOST_BYTES), folder or path.removesuffix(".json"))
+    except OSError:
+        return None
+
+
+def parse(text: bytes, folder: str) -> BagRecord | None:
+    """The bag of a folder, as `to_json` tells of it; None where that is no record of it."""
+    try:
+        return _checked(json.loads(text), os.path.basename(folder))
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def _checked(found: Any, name: str) -> BagRecord | None:
+    if not isinstance(found, dict):
+        return None
+    known = {key: value for key, value in found.items() if key in FIELDS}
+    record = BagRecord(**known)
+    kinds = BagRecord.__annotations__
+    for key in FIELDS:
+        value, kind = getattr(record, key), kinds[key]
+        right = (
+            (
+                kind == "int"
+                and isinstance(value, int)
+                and not isinstance(value, bool)
+                and value >= 0
+            )
+            or (kind == "bool" and isinstance(value, bool))
+            or (kind == "str" and isinstance(value, str))
+            or (kind == "float" and isinstance(value, int | float))
+            or (kind == "str | None" and isinstance(value, str | None))
+            or (kind == "float | None" and isinstance(value, int | float | None))
+            or (kind.startswith("list") and isinstance(value, list))
+        )
+        if not right:
+            return None
+    if not all(isinstance(each, dict) for each in (*record.rescues, *record.events)):
+        return None
+    return record if name == f"{record.pid}.{record.start_time}" else None
+
+
+def prepare(pid: int, start_time: int) -> str:
+    """
+    Make the folder of a bag.
+
+    Raises:
+        OSError: it cannot be made, or is somebody else's.
+    """
+    os.makedirs(os.path.dirname(root()), mode=0o700, exist_ok=True)
+    for each in (root(), folder_of(pid, start_time)):
+        os.makedirs(each, mode=0o700, exist_ok=True)
+        if paths.foreign(os.lstat(each)) or os.path.islink(each):
+            raise PermissionError(f"{each} is somebody else's")
+    if sys.platform != "win32":
+        os.chmod(root(), 0o700)
+    return folder_of(pid, start_time)

@@ -1,0 +1,173 @@
+"""
+How much a bag may hold that was given no limit: what the machine has left, shared out. Mostly pure.
+
+A bag without a limit of its own follows the machine: it may hold what it holds and its share of
+what is still free, less a margin for everything else and the reserves of all such bags. Nobody
+can starve another: whoever grows takes from the free memory alone, and every bag has a share of
+what is left. Who has least to lose by being held gets the smaller share and is held first.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Final
+
+_MIB = 1 << 20
+LEAST_RESERVE_BYTES: Final = 256 * _MIB
+_MOST_RESERVE_BYTES = 2048 * _MIB
+_RESERVE_SHARE = 4  # of the state that has to be saved
+_MARGIN_SHARE = 16  # of the machine or the group around: for desktop, page cache, the kernel
+_LEAST_MARGIN_BYTES, _MOST_MARGIN_BYTES = 24 * _MIB, 2048 * _MIB
+_PROTECTED, _UNPROTECTED = 3, 1  # shares of what is free
+_NO_LIMIT = (1 << 63) - (1 << 16)  # as v1 writes it
+
+
+class Free:
+    """What can be had, of how much: by the machine or by the tightest group around."""
+
+    __slots__ = ("free_bytes", "total_bytes")
+
+    def __init__(self, free_bytes: int, total_bytes: int) -> None:
+        self.free_bytes = free_bytes
+        self.total_bytes = total_bytes
+
+    @property
+    def margin_bytes(self) -> int:
+        """What is left to everybody else."""
+        share = self.total_bytes // _MARGIN_SHARE
+        return min(max(share, _LEAST_MARGIN_BYTES), _MOST_MARGIN_BYTES)
+
+
+class Holder:
+    """
+    A bag that follows the machine.
+
+    `saved_unix_s`: of its newest rescue; None: it has none. `held`: it stands still, and its rescue
+    is saved or cannot be.
+    """
+
+    __slots__ = ("agents", "held", "held_bytes", "key", "reserve_bytes", "saved_unix_s")
+
+    def __init__(  # noqa: PLR0917 - a row of figures
+        self,
+        key: str,
+        held_bytes: int,
+        reserve_bytes: int,
+        saved_unix_s: float | None,
+        agents: int = 0,
+        held: bool = False,
+    ) -> None:
+        self.key = key
+        self.held_bytes = held_bytes
+        self.reserve_bytes = reserve_bytes
+        self.saved_unix_s = saved_unix_s
+        self.agents = agents
+        self.held = held
+
+
+def limit_of(key: str, bags: Sequence[Holder], free: Free) -> int:
+    """
+    The limit of one of `bags` that share what is free: at least what it holds.
+
+    Args:
+        key: whose.
+        bags: all that follow the machine, this one among them.
+        free: now.
+    """
+    own = next(bag for bag in bags if bag.key == key)
+    others = [bag for bag in bags if bag.key != key]
+    if others and all(bag.held for bag in others):
+        # If this one is held too nothing will be given back: the one that would lose most goes on,
+        # and may use of the margin what would otherwise keep everybody waiting. It keeps that as
+        # it runs: taken back, it would be held again, and so each in turn until nothing is left.
+        kept = max(free.margin_bytes // 2, own.reserve_bytes if own.agents else 0)
+        goes_on = not own.held or max(bags, key=_protection).key == key
+        return own.held_bytes + (max(0, free.free_bytes - kept) if goes_on else 0)
+    # Who stands still needs no reserve any more, and leaves what is free to those who run.
+    spare = free.free_bytes - free.margin_bytes
+    spare -= sum(bag.reserve_bytes for bag in bags if not bag.held)
+    sharing = [bag for bag in bags if bag.key == key or not bag.held]
+    first = least_protected(sharing).key if len(sharing) > 1 else None
+    weights = {bag.key: _UNPROTECTED if bag.key == first else _PROTECTED for bag in sharing}
+    return own.held_bytes + max(0, spare) * weights[key] // sum(weights.values())
+
+
+def least_protected(bags: Sequence[Holder]) -> Holder:
+    """Without an agent before with; then the oldest rescue, or none; then the largest."""
+    return min(bags, key=_protection)
+
+
+def _protection(bag: Holder) -> tuple[bool, float, int, str]:
+    return bag.agents > 0, bag.saved_unix_s or 0.0, -bag.held_bytes, bag.key
+
+
+def reserve_for(state_bytes: int) -> int:
+    """The reserve of a bag whose agents have so much to save."""
+    return min(max(LEAST_RESERVE_BYTES, state_bytes // _RESERVE_SHARE), _MOST_RESERVE_BYTES)
+
+
+def free_now(group: str | None, version: int, proc: str = "/proc") -> Free:
+    """
+    What the machine has left, or the tightest limited group around the bag.
+
+    Args:
+        group: folder of the bag itself, whose limit does not count; None: the machine alone.
+        version: of its hierarchy.
+        proc: where proc is mounted.
+    """
+    known = _meminfo(proc)
+    tightest = Free(known.get("MemAvailable", 0), known.get("MemTotal", 0))
+    folder = os.path.dirname(group) if group else ""
+    while folder.startswith("/sys/fs/cgroup/") or (folder and os.path.exists(f"{folder}/tasks")):
+        found = _group_free(folder, version)
+        if found is not None and found.free_bytes < tightest.free_bytes:
+            tightest = found
+        folder = os.path.dirname(folder)
+    return tightest
+
+
+def _group_free(folder: str, version: int) -> Free | None:
+    if version == 1:
+        limits, usage = ["memory.limit_in_bytes"], "memory.usage_in_bytes"
+        cache = ("total_inactive_file", "total_active_file")
+    else:
+        limits, usage = ["memory.max", "memory.high"], "memory.current"
+        cache = ("inactive_file", "active_file")
+    known = [_number(f"{folder}/{name}") for name in limits]
+    bounded = [limit for limit in known if limit is not None and limit < _NO_LIMIT]
+    used = _number(f"{folder}/{usage}")
+    if not bounded or used is None:
+        return None
+    stat = flat(f"{folder}/memory.stat")
+    free = min(bounded) - used + sum(stat.get(name, 0) for name in cache)
+    return Free(max(0, free), min(bounded))
+
+
+def _meminfo(proc: str) -> dict[str, int]:
+    return {name.rstrip(":"): value * 1024 for name, value in flat(f"{proc}/meminfo").items()}
+
+
+def flat(path: str) -> dict[str, int]:
+    """A file of names and numbers, such as memory.stat and meminfo; empty where there is none."""
+    found = {}
+    try:
+        with open(path) as file:
+            for line in file:
+                words = line.split()
+                if len(words) >= 2 and words[1].isdigit():
+                    found[words[0]] = int(words[1])
+    except OSError:
+        pass
+    return found
+
+
+def _number(path: str) -> int | None:
+    try:
+        with open(path) as file:
+            return int(file.read())
+    except (OSError, ValueError):  # "max"
+        return None

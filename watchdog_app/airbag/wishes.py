@@ -1,0 +1,113 @@
+"""
+What people want of a bag, from `watchdog limit` or the daemon to its keeper: a line, and an answer.
+
+    {"limit_bytes": 17179869184} | {"end": true} | {"go_on": true}  ->  {"ok": true, "text": "..."}
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import time
+from contextlib import suppress
+
+from watchdog_app.errors import ActionError, TargetGone
+from watchdog_app.protocol import transport
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_MOST_BYTES = 4096
+_TALK_S = 0.5  # a client is given this long: the keeper has better things to do
+_ANSWER_S = 10.0
+
+
+def ask(path: str, wish: dict[str, Any]) -> str:
+    """
+    Tell the keeper that listens at `path`; what it says to it.
+
+    Raises:
+        TargetGone: nobody listens: the bag, or its keeper, is gone.
+        ActionError: the keeper refused, and says why; or it did not answer.
+    """
+    try:
+        with transport.connect(path, _ANSWER_S) as connection:
+            if not transport.peer(connection).trusted:
+                raise ActionError("A stranger listens in the place of the bag's keeper.")
+            connection.sendall(json.dumps(wish).encode() + b"\n")
+            answer = json.loads(_line(connection, _ANSWER_S) or b"null")
+    except (FileNotFoundError, ConnectionError) as error:
+        raise TargetGone("There is no bag any more: the program has ended.") from error
+    except (OSError, ValueError) as error:
+        raise ActionError(f"The bag's keeper did not answer: {error}") from error
+    if not isinstance(answer, dict):
+        raise ActionError("The bag's keeper did not answer.")
+    if not answer.get("ok"):
+        raise ActionError(str(answer.get("text", "The bag's keeper refused.")))
+    return str(answer.get("text", ""))
+
+
+class Listener:
+    """Where a keeper hears wishes."""
+
+    def __init__(self, path: str, carry_out: Callable[[dict[str, Any]], str]) -> None:
+        """
+        Listen at `path`.
+
+        Args:
+            path: of the socket; its folder is the user's own.
+            carry_out: given a wish, says what was done; raises ActionError where it refuses.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        self._socket = transport.listen(path, 8)
+        self._carry_out = carry_out
+        self.fd = self._socket.fileno()
+
+    def serve(self) -> None:
+        """Hear one client out, for half a second at most."""
+        try:
+            connection, _ = self._socket.accept()
+        except OSError:
+            return
+        with connection, suppress(OSError):
+            if not transport.peer(connection).trusted:
+                return
+            connection.setblocking(True)
+            answer = self._answer(_line(connection, _TALK_S))
+            connection.settimeout(_TALK_S)
+            connection.sendall(json.dumps(answer).encode() + b"\n")
+
+    def close(self) -> None:
+        """Listen no longer."""
+        self._socket.close()
+
+    def _answer(self, line: bytes) -> dict[str, Any]:
+        try:
+            wish = json.loads(line)
+        except (ValueError, RecursionError):
+            wish = None
+        if not isinstance(wish, dict):
+            return {"ok": False, "text": "That is no wish."}
+        try:
+            return {"ok": True, "text": self._carry_out(wish)}
+        except ActionError as error:
+            return {"ok": False, "text": str(error)}
+
+
+def _line(connection: socket.socket, limit_s: float) -> bytes:
+    end = time.monotonic() + limit_s
+    found = b""
+    while not found.endswith(b"\n") and len(found) < _MOST_BYTES:
+        left_s = end - time.monotonic()
+        if left_s <= 0 or not select.select([connection], [], [], left_s)[0]:
+            raise TimeoutError("nothing came in time")
+        more = connection.recv(_MOST_BYTES)
+        if not more:
+            break
+        found += more
+    return found
