@@ -1,0 +1,30 @@
+"""
+Will it fit: the memory that a training is going to need, before it needs it.
+
+    from watchdog_app.estimate import estimate
+    print(estimate(model, batch_size=64))
+
+`parts` is the cheap half for running trainings: weights, gradients and optimizer state alone.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from watchdog_app.estimate.estimating import estimate
+    from watchdog_app.estimate.record import Estimate, Saving
+
+__all__ = ["Estimate", "Saving", "estimate"]
+
+
+def __getattr__(name: str) -> object:
+    # The agent imports `parts` in a running training: no more than that.
+    if name == "estimate":
+        from watchdog_app.estimate.estimating import estimate
+
+        return estimate
+    if name in ("Estimate", "Saving"):
+        from watchdog_app.estimate import record
+
+        return getattr(record, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

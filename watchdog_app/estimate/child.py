@@ -1,0 +1,132 @@
+"""
+What runs in the Python that has the framework: builds the model, traces it, tells the result.
+
+Started by `cli/estimate.py` with a plan in JSON as its only word; what is for the parent goes as
+JSON, a line each, to the descriptor that the plan names, so that whatever a script prints is its
+own. The order of things matters: what the process holds after the import of the framework is
+measured before anything is built.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from watchdog_app.errors import WatchdogError
+from watchdog_app.estimate import script
+from watchdog_app.estimate.estimating import estimate, resident_bytes
+from watchdog_app.units import MIB
+
+_NO_CARD = " (The estimate runs without cards: make the model without .cuda() or a device.)"
+_IMPORTED = {"keras": "tensorflow", "tensorflow": "tensorflow", "torch": "torch"}
+
+
+def main() -> None:
+    """Carry out the plan; the exit status says only whether an answer was told."""
+    plan = json.loads(sys.argv[1])
+    with os.fdopen(int(plan["answer_fd"]), "w", encoding="utf-8") as out:
+
+        def tell(**message: Any) -> None:
+            out.write(json.dumps(message) + "\n")
+            out.flush()
+
+        try:
+            _run(plan, tell)
+        except WatchdogError as error:
+            tell(error=str(error))
+        except MemoryError:
+            tell(error="The memory limit was reached before the estimate was done.")
+        except ImportError as error:
+            tell(
+                error=f"{plan['target']}: {error}. Is {sys.executable} the right Python? "
+                "--python names one."
+            )
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
+        except Exception as error:
+            place = _place(error.__traceback__, plan["target"])
+            hint = _NO_CARD if "CUDA" in str(error) else ""
+            tell(error=f"{plan['target']}: {type(error).__name__} in {place}: {error}{hint}")
+
+
+def _run(plan: dict[str, Any], tell: Callable[..., None]) -> None:
+    name, _, thing = plan["target"].rpartition(":")
+    if plan["target"].endswith(".keras"):
+        name, thing = plan["target"], ""
+    tell(progress="loading the framework")
+    base = _framework_base(name, plan["framework"])
+    tell(progress="building the model")
+    found = script.find(name, thing, plan["arguments"], hollow=not plan.get("measure"))
+    model, batch = found.model, plan["batch"] or found.batch
+    if plan.get("measure"):
+        from watchdog_app.estimate import measuring
+
+        tell(progress="running some steps")
+        tell(measured=measuring.some_steps(model, {**plan, "batch": batch}))
+        return
+    tell(progress="tracing a step")
+    optimizer = plan["optimizer"]
+    if optimizer is None and getattr(model, "optimizer", None) is None:
+        optimizer = "adam"
+    result = estimate(
+        model,
+        batch,
+        input_shape=[(tuple(shape), dtype) for shape, dtype in plan["inputs"]] or None,
+        optimizer=optimizer,
+        loss=plan["loss"],
+        limit_bytes=plan["limit"],
+        precision=plan["precision"],
+        gpu=plan["gpu"],
+        jit_compile=plan["jit"],
+        own_bytes=resident_bytes(),
+        base_bytes=base,
+    )
+    message = result.to_json()
+    message["notes"] += found.notes
+    if plan["optimizer"] is None and optimizer == "adam":
+        message["notes"].append("no optimizer was named: Adam is assumed; --optimizer names one.")
+    tell(estimate=message)
+
+
+def _place(trace: TracebackType | None, target: str) -> str:
+    """Where it went wrong: the last line of the user's own file, else the last of all."""
+    import traceback
+
+    frames = traceback.extract_tb(trace)
+    own = os.path.abspath(target.rpartition(":")[0])
+    where = next((each for each in reversed(frames) if each.filename == own), frames[-1])
+    return f"{os.path.basename(where.filename)}:{where.lineno}"
+
+
+def _framework_base(name: str, framework: str | None) -> int | None:
+    """What this process holds with the framework imported; None: it is not known which."""
+    chosen = framework or _named_in(name)
+    if chosen is None:
+        return None
+    before = resident_bytes()
+    importlib.import_module(chosen)
+    held = resident_bytes()
+    return held if held > before + 10 * MIB else None
+
+
+def _named_in(name: str) -> str | None:
+    """The framework that a module or a script imports first, by its text."""
+    head = name.partition(".")[0]
+    if name.endswith((".keras", ".h5")):
+        return "keras"
+    if head in ("torch", "torchvision", "timm", "transformers"):
+        return "torch"
+    if head in _IMPORTED:
+        return "keras" if head != "torch" else head
+    if not name.endswith(".py") or not os.path.isfile(name):
+        return None
+    with open(name, encoding="utf-8", errors="replace") as file:
+        text = file.read()
+    if "tensorflow" in text or "keras" in text:
+        return "keras" if "keras" in text else "tensorflow"
+    return "torch" if "torch" in text else None

@@ -1,0 +1,273 @@
+"""The whole estimate of one model: which framework, two traces, a law, a limit, what would save."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from watchdog_app.estimate import limits, saving
+from watchdog_app.estimate.parts import Parts
+from watchdog_app.estimate.process import Held
+from watchdog_app.estimate.record import SPARE_SHARE, Estimate
+from watchdog_app.estimate.step import EstimateError
+from watchdog_app.units import MIB
+
+DEFAULT_BATCH = 32
+PRECISIONS = ("float32", "float16", "bfloat16")
+_LOW, _HIGH = 0.85, 1.25  # of what is not the framework's: docs/measurements.md
+_MOST_GAPS = 1.5
+_FAR = 4  # times as much in activations as in weights: there the line is read
+_MOST_FACTOR = 2**20
+_SURE_BYTES = 40 * MIB  # two runs of one program differ by as much
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """What one batch size takes."""
+
+    batch: int
+    held: Held
+    kept_bytes: int | None  # of activations, at the beginning of the backward pass
+    data_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model as one framework's half of this package sees it."""
+
+    framework: str
+    parts: Parts
+    trace: Callable[[int], Traced]  # of a batch
+    framework_bytes: Callable[[], int]  # after the trace
+    depth: int  # layers that keep activations
+    notes: list[str] = field(default_factory=list)
+
+
+def estimate(  # noqa: PLR0917
+    model: Any,
+    batch_size: int | None = None,
+    input_shape: Any = None,
+    inputs: Any = None,
+    optimizer: Any = None,
+    loss: Any = None,
+    dataset: Any = None,
+    limit_bytes: int | None = None,
+    precision: str | None = None,
+    *,
+    gpu: bool = False,
+    jit_compile: bool | None = None,
+    own_bytes: int | None = None,
+    base_bytes: int | None = None,
+) -> Estimate:
+    """
+    The memory that training `model` is going to need, without training it.
+
+    A live model stays as it is: it is traced on shapes, no weight is read or written, no optimizer
+    state made, no random number drawn.
+
+    Args:
+        model: a built Keras model or a PyTorch module.
+        batch_size: examples in a step; None: the dataset's, else 32.
+        input_shape: of one example, where the model does not tell; a list for several inputs, each
+            a shape or (shape, type).
+        inputs: instead: tensors or arrays of any batch.
+        optimizer: None: the model's own; a name ("adam") or an optimizer.
+        loss: None: the model's own, else one that suits the output.
+        dataset: a tf.data.Dataset, a PyTorch DataLoader: what it holds ready is counted.
+        limit_bytes: None: the tightest ceiling over this process.
+        precision: "float16" or "bfloat16" for PyTorch's autocast; Keras models say their own.
+        gpu: the memory of a card instead of the machine's.
+        jit_compile: compiled by XLA; None: as the model is compiled.
+        own_bytes: of the limit, what this process holds itself; None: measured.
+        base_bytes: what a process holds after importing the framework; None: as measured once.
+
+    Raises:
+        EstimateError: it is no model, is not built, or does not tell what one example is.
+    """
+    if precision not in (None, *PRECISIONS):
+        raise EstimateError(f"precision {precision!r} is none of {', '.join(PRECISIONS)}.")
+    precision = None if precision == "float32" else precision
+    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+        raise EstimateError(f"batch_size {batch_size!r} is no whole number above 0.")
+    subject, batch = _subject(
+        model, batch_size, input_shape, inputs, optimizer, loss, dataset, precision, gpu,
+        jit_compile, base_bytes,
+    )  # fmt: skip
+    traced = subject.trace(batch)
+    per_sample, grown = _law(subject, traced)
+    framework = subject.framework_bytes()
+    held_ready, buffer_text = _ready(dataset, traced.data_bytes, subject.notes)
+    peak = framework + traced.held.resident_bytes + held_ready
+    if grown is traced:
+        fixed, floor = max(0, peak - per_sample * batch), 0
+    else:  # the weights and their update decide, up to a batch far from this one
+        line = framework + held_ready + grown.held.resident_bytes - per_sample * grown.batch
+        fixed, floor = max(0, line), peak
+    limit = _limit(limit_bytes, gpu, own_bytes)
+    roomy = 0
+    if limit is not None:
+        # With something to spare: a batch that is named has to be one that lives.
+        roomy = int((limit.bytes + SPARE_SHARE * framework) / (1 + SPARE_SHARE))
+        room = roomy - framework - held_ready
+        per_sample, moved = _towards(subject, grown, per_sample, room)
+        fixed = max(0, fixed + moved)
+    spread = traced.held.resident_bytes + held_ready
+    parts = subject.parts
+    return Estimate(
+        framework=subject.framework,
+        batch_size=batch,
+        weights_bytes=parts.weights_bytes,
+        gradients_bytes=parts.gradients_bytes,
+        optimizer_bytes=parts.optimizer_bytes,
+        optimizer=parts.optimizer,
+        activations_bytes=traced.kept_bytes,
+        buffers_bytes=traced.data_bytes + held_ready,
+        framework_bytes=framework,
+        allocator_bytes=max(0, traced.held.resident_bytes - traced.held.live_bytes),
+        peak_bytes=peak,
+        low_bytes=max(0, framework + int(_LOW * spread) - _SURE_BYTES),
+        high_bytes=framework + int(_HIGH * spread) + _SURE_BYTES,
+        per_sample_bytes=per_sample,
+        fixed_bytes=fixed,
+        floor_bytes=floor,
+        limit_bytes=None if limit is None else limit.bytes,
+        limit_text="" if limit is None else limit.text,
+        largest_batch=None if limit is None else max(
+            _largest(roomy, fixed, per_sample, floor),
+            min(1, _largest(limit.bytes, fixed, per_sample, floor)),
+        ),
+        savings=saving.savings(
+            parts, traced.kept_bytes, per_sample, batch, subject.depth, held_ready, buffer_text,
+            subject.framework, precision,
+        ),
+        notes=tuple(subject.notes),
+    )  # fmt: skip
+
+
+def _law(subject: Subject, traced: Traced) -> tuple[int, Traced]:
+    """
+    Bytes that one more example takes, and the trace on whose line they were read.
+
+    Where weights outweigh activations, the peak is the update and does not see the batch: then the
+    line is read from batches so large that activations decide.
+    """
+    kept = max(1, traced.kept_bytes or 1)
+    parts = subject.parts
+    static = parts.weights_bytes + parts.gradients_bytes + (parts.optimizer_bytes or 0)
+    if kept >= static:
+        half = traced.batch // 2 if traced.batch > 1 else 2
+        return _slope(traced, subject.trace(half)), traced
+    factor = min(_MOST_FACTOR, _FAR * (1 + static // kept))
+    far = subject.trace(traced.batch * factor)
+    return _slope(far, subject.trace(traced.batch * factor // 2)), far
+
+
+def _towards(subject: Subject, known: Traced, per_sample: int, room: int) -> tuple[int, int]:
+    """
+    The line again, drawn through the batch where it meets the limit: gaps of an allocator and
+    workspaces do not grow with the batch for ever.
+
+    Args:
+        subject: what is traced.
+        known: a trace on the line.
+        per_sample: how steep the line is.
+        room: bytes for all tensors.
+
+    Returns:
+        How steep it is now, and by how much it lies higher where there is no batch.
+    """
+    meets = known.batch + (room - known.held.resident_bytes) // per_sample
+    if not known.batch * 2 <= meets <= _MOST_FACTOR:
+        return per_sample, 0
+    there = subject.trace(meets)
+    rise = there.held.resident_bytes - known.held.resident_bytes
+    steeper = max(1, rise // (meets - known.batch))
+    return steeper, (per_sample - steeper) * known.batch
+
+
+def _largest(limit: int, fixed: int, per_sample: int, floor: int) -> int:
+    return 0 if floor > limit else max(0, (limit - fixed) // per_sample)
+
+
+def _slope(first: Traced, second: Traced) -> int:
+    """The difference of two batches, gaps of the allocator in proportion."""
+    live = (first.held.live_bytes - second.held.live_bytes) / (first.batch - second.batch)
+    gaps = first.held.resident_bytes / max(1, first.held.live_bytes)
+    least = first.data_bytes / first.batch
+    return max(1, int(max(live * min(_MOST_GAPS, max(1.0, gaps)), least)))
+
+
+def _subject(  # noqa: PLR0917
+    model: Any, batch: int | None, shape: Any, inputs: Any, optimizer: Any, loss: Any,
+    dataset: Any, precision: str | None, gpu: bool, jit: bool | None, base: int | None,
+) -> tuple[Subject, int]:  # fmt: skip
+    kind = _kind(model)
+    if kind == "torch":
+        from watchdog_app.estimate import torch_subject
+
+        batch = batch or getattr(dataset, "batch_size", None) or DEFAULT_BATCH
+        subject = torch_subject.subject(model, shape, inputs, optimizer, loss, precision, gpu, base)
+        return subject, batch
+    from watchdog_app.estimate import keras_subject
+    from watchdog_app.estimate.inputs import of_dataset
+
+    specs, own = of_dataset(dataset) if dataset is not None else ([], None)
+    batch = batch or own or getattr(dataset, "batch_size", None) or DEFAULT_BATCH
+    subject = keras_subject.subject(
+        model, shape, inputs, specs, optimizer, loss, gpu, jit, base, precision
+    )
+    return subject, batch
+
+
+def _kind(model: Any) -> str:
+    bases = {f"{each.__module__.partition('.')[0]}.{each.__name__}" for each in type(model).__mro__}
+    if bases & {"keras.Model", "tf_keras.Model", "keras.Functional", "keras.Sequential"}:
+        return "keras"
+    if "torch.Module" in bases:
+        return "torch"
+    raise EstimateError(
+        f"{type(model).__name__} is neither a Keras model nor a PyTorch module. "
+        "Hand in the model itself, not its class or its weights."
+    )
+
+
+def _ready(dataset: Any, data_bytes: int, notes: list[str]) -> tuple[int, str]:
+    """What a pipeline holds beyond the batch in work."""
+    if dataset is None:
+        return 0, ""
+    if hasattr(dataset, "element_spec") and "tensorflow" in sys.modules:
+        from watchdog_app.agent.reporting import buffers
+
+        found = buffers.growth(dataset)
+        if found is None:
+            notes.append("the pipeline does not tell what its buffers are going to hold.")
+            return 0, ""
+        return found.bytes, found.what
+    workers = getattr(dataset, "num_workers", None)
+    if isinstance(workers, int):
+        waiting = workers * (getattr(dataset, "prefetch_factor", None) or 2)
+        if workers:
+            notes.append(f"{workers} worker processes have memory of their own beside this.")
+        return waiting * data_bytes, f"{waiting} batches of {workers} workers"
+    notes.append(f"a {type(dataset).__name__} does not tell what it holds ready.")
+    return 0, ""
+
+
+def _limit(given: int | None, gpu: bool, own_bytes: int | None) -> limits.Limit | None:
+    if given is not None:
+        return limits.Limit(given, "the limit that was given")
+    if gpu:
+        return limits.of_card()
+    return limits.tightest(resident_bytes() if own_bytes is None else own_bytes)
+
+
+def resident_bytes() -> int:
+    """What this process holds now; 0 where nothing tells."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+    except (OSError, ValueError, IndexError):
+        return 0

@@ -1,0 +1,188 @@
+"""A Keras model, to be estimated: by its graph on TensorFlow, by its layers elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from watchdog_app.estimate import inputs as one_example
+from watchdog_app.estimate import process
+from watchdog_app.estimate.estimating import Subject, Traced
+from watchdog_app.estimate.parts import parts_of_keras, shape_of, tensor_bytes
+from watchdog_app.estimate.process import Held, Weight
+from watchdog_app.estimate.step import EstimateError, InputSpec, TraceError
+
+# Without a trace: temporaries of the backward pass, in parts of what the layers put out.
+_LAYERS_KEEP = 1.5
+_LAYERS_TAKE = 0.5
+
+
+def subject(  # noqa: PLR0917
+    model: Any, shape: Any, inputs: Any, specs: list[InputSpec], optimizer: Any, loss: Any,
+    gpu: bool, jit: bool | None, base: int | None, precision: str | None,
+) -> Subject:  # fmt: skip
+    """
+    A built model with how it is traced; arguments as of `estimating.estimate`.
+
+    Raises:
+        EstimateError: it is not built, or does not tell what one example is.
+    """
+    if not getattr(model, "built", False):
+        raise EstimateError(
+            "The model is not built: it has no weights yet. Call model.build((None, ...)) with the "
+            "shape of its input, or call it once."
+        )
+    if inputs is not None:
+        specs = one_example.of_example(inputs)
+    elif shape is not None or not specs:
+        specs = one_example.of_keras(model, shape)
+    notes: list[str] = []
+    if precision is not None:
+        notes.append(
+            "a Keras model has its precision from its layers' policy; precision= is for PyTorch."
+        )
+    optimizer, parts = _with_optimizer(model, optimizer, notes)
+    weights = _weights(model, parts.optimizer_bytes or 0, parts.trained_bytes)
+    static = sum(each.bytes + each.slots_bytes for each in weights)
+    jit = bool(getattr(model, "jit_compile", False) is True if jit is None else jit)
+    backend = _backend(model)
+    operations = [0]
+    traced_by_layers: list[str] = []
+
+    def trace(batch: int) -> Traced:
+        if backend == "tensorflow" and not traced_by_layers:
+            try:
+                return by_graph(batch)
+            except TraceError as error:
+                traced_by_layers.append(str(error))
+                notes.append(
+                    f"the step cannot be traced ({error}): counted layer by layer, roughly."
+                )
+        elif not traced_by_layers:
+            traced_by_layers.append(backend)
+            notes.append(f"on {backend} activations are counted layer by layer, roughly.")
+        return by_layers(batch)
+
+    def by_graph(batch: int) -> Traced:
+        from watchdog_app.estimate import keras_trace, tf_graph
+
+        graph = keras_trace.step_graph(model, specs, batch, optimizer=optimizer, loss=loss)
+        # Operations race each other: no two steps have the same order.
+        plays = [tf_graph.play(graph, workers, compiled=jit) for workers in (2, 3, 1)]
+        operations[0] = max(operations[0], plays[0].operations)
+        data = _data_bytes(specs, batch)
+        if gpu:
+            held = process.on_gpu(static + data + max(each.peak_bytes for each in plays))
+        else:
+            events = [each.events for each in plays]
+            held = process.tensorflow_cpu(weights, events, data, _pooled())
+            # The batch is there as the program made it, as a tensor, and the next one as well.
+            held = Held(held.live_bytes + 2 * data, held.resident_bytes + 2 * data)
+        unknown = f"{plays[0].unknown_shapes} tensors have no known size and are left out."
+        if plays[0].unknown_shapes and unknown not in notes:
+            notes.append(unknown)
+        return Traced(batch, held, plays[0].kept_bytes, data)
+
+    def by_layers(batch: int) -> Traced:
+        data = _data_bytes(specs, batch)
+        put_out = sum(_outputs(model)) * batch
+        live = static + parts.gradients_bytes + data + int(put_out * (_LAYERS_KEEP + _LAYERS_TAKE))
+        held = process.on_gpu(live)
+        return Traced(batch, held, int(put_out * _LAYERS_KEEP), data)
+
+    def framework_bytes() -> int:
+        if gpu:
+            return process.GPU_CONTEXT_BYTES
+        if backend == "torch":
+            return (process.TORCH_BYTES if base is None else base) + process.TORCH_FIRST_BYTES
+        total = (
+            process.TENSORFLOW_BYTES if base is None else base
+        ) + process.TENSORFLOW_FIRST_BYTES
+        total += operations[0] * process.TENSORFLOW_OP_BYTES
+        if jit:
+            total += process.XLA_FIRST_BYTES + operations[0] * process.XLA_OP_BYTES
+        return total
+
+    depth = len(list(_layers(model)))
+    return Subject(backend, parts, trace, framework_bytes, depth, notes)
+
+
+def _with_optimizer(model: Any, optimizer: Any, notes: list[str]) -> tuple[Any, Any]:
+    if optimizer is None:
+        optimizer = getattr(model, "optimizer", None)
+    if optimizer is None:
+        notes.append("no optimizer was named: its state is not counted.")
+    if isinstance(optimizer, str):
+        import keras
+
+        name = optimizer.lower()
+        try:
+            optimizer = (
+                keras.optimizers.SGD(momentum=0.9)
+                if name == "momentum"
+                else keras.optimizers.get(optimizer)
+            )
+        except ValueError as error:
+            raise EstimateError(f"Keras knows no optimizer {optimizer!r}.") from error
+    return optimizer, parts_of_keras(model, optimizer=optimizer)
+
+
+def _weights(model: Any, slots_bytes: int, trained_bytes: int) -> list[Weight]:
+    share = slots_bytes / max(1, trained_bytes)
+    trained = {id(each) for each in model.trainable_variables}
+    return [
+        Weight(
+            tensor_bytes(each),
+            len(shape_of(each)) > 1,
+            int(tensor_bytes(each) * share) if id(each) in trained else 0,
+        )
+        for each in model.variables
+    ]
+
+
+def _backend(model: Any) -> str:
+    if any(each.__module__.startswith("tf_keras") for each in type(model).__mro__):
+        return "tf_keras"
+    import keras
+
+    return str(keras.config.backend())
+
+
+def _data_bytes(specs: Sequence[InputSpec], batch: int) -> int:
+    from watchdog_app.estimate.parts import _TYPE_BYTES
+
+    return sum(batch * prod(each.shape) * _TYPE_BYTES.get(each.dtype, 4) for each in specs)
+
+
+def _layers(model: Any) -> Any:
+    for each in getattr(model, "layers", ()):
+        if getattr(each, "layers", None):
+            yield from _layers(each)
+        else:
+            yield each
+
+
+def _outputs(model: Any) -> list[int]:
+    """Bytes that each layer puts out for one example, where it says."""
+    found = []
+    for each in _layers(model):
+        try:
+            out = each.output
+        except (AttributeError, ValueError):
+            continue
+        for tensor in out if isinstance(out, list | tuple) else [out]:
+            found.append(prod(shape_of(tensor)[1:]) * 4)
+    return found
+
+
+def _pooled() -> bool:
+    """Whether TensorFlow computes with oneDNN, and so keeps memory in a pool."""
+    wanted = os.environ.get("TF_ENABLE_ONEDNN_OPTS")
+    if wanted is not None:
+        return wanted != "0"
+    port = sys.modules.get("tensorflow.python.util._pywrap_util_port")
+    enabled = getattr(port, "IsMklEnabled", None)
+    return bool(enabled()) if enabled is not None else True

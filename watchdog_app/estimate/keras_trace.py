@@ -1,0 +1,161 @@
+"""
+The graph of one Keras training step on TensorFlow, traced and never run.
+
+Forward pass, loss, gradients and the optimizer's update are traced as `fit` would trace them, for
+inputs that are only shapes. The optimizer is a twin of the model's own, made from its
+configuration, whose slots are variables without contents: nothing of the model changes, no
+random number is drawn, and no memory of a weight's size is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+import keras
+import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
+
+from watchdog_app.estimate.step import InputSpec, TraceError
+
+_REAL_BYTES = 64 * 1024  # smaller variables are made as they are: seeds, counters, biases
+
+
+@contextmanager
+def hollow_variables() -> Iterator[None]:
+    """Variables of TensorFlow that are made in here have a shape and a type, and no contents."""
+    with tf.variable_creator_scope(_create):
+        yield
+
+
+def _create(make: Callable[..., Any], **wanted: Any) -> Any:
+    initial = wanted.get("initial_value")
+    if not callable(initial) or not tf.executing_eagerly():
+        return make(**wanted)
+    with tf.Graph().as_default():
+        told = initial()
+        shape, dtype = told.shape, told.dtype
+    if not shape.is_fully_defined() or prod(shape.as_list()) * dtype.size < _REAL_BYTES:
+        return make(**wanted)
+    return resource_variable_ops.UninitializedVariable(
+        trainable=wanted.get("trainable"), shape=shape, dtype=dtype, name=wanted.get("name")
+    )
+
+
+def step_graph(
+    model: Any,
+    inputs: Sequence[InputSpec],
+    batch: int,
+    *,
+    optimizer: Any = None,
+    loss: Any = None,
+    train: bool = True,
+) -> Any:
+    """
+    The FuncGraph of a training step.
+
+    Args:
+        model: a built Keras model, on TensorFlow.
+        inputs: of one example each, in the order of `model.inputs`.
+        batch: examples in the step.
+        optimizer: None: no update is traced.
+        loss: a name or a function as for `compile`; None: one that suits the output.
+        train: False: the forward pass alone.
+
+    Raises:
+        TraceError: it cannot be traced for these inputs.
+    """
+    try:
+        step = _step(model, _twin(optimizer, model), loss, train)
+        specs = [tf.TensorSpec((batch, *each.shape), each.dtype) for each in inputs]
+        given = _arranged(model, specs)
+        return tf.function(step, autograph=False).get_concrete_function(given).graph
+    except Exception as error:
+        raise TraceError(f"{type(error).__name__}: {error}".split("\n", 1)[0]) from error
+
+
+def _step(model: Any, twin: Any, loss: Any, train: bool) -> Callable[[Any], Any]:
+    def forward(x: Any) -> Any:
+        return model(x, training=train)
+
+    def step(x: Any) -> Any:
+        if not train:
+            return forward(x)
+        with tf.GradientTape() as tape:
+            chosen = loss if loss is not None else _own_loss(model)
+            tokens = any(each.dtype.is_integer for each in tf.nest.flatten(x))
+            value = _total(loss_of(forward(x), chosen, tokens))
+            for each in model.losses:
+                value += tf.cast(each, value.dtype)
+        weights = model.trainable_weights
+        gradients = tape.gradient(value, [each.value for each in weights])
+        if twin is None:
+            return value, [each for each in gradients if each is not None]
+        pairs = [pair for pair in zip(gradients, weights, strict=True) if pair[0] is not None]
+        twin.apply_gradients(pairs)
+        return value
+
+    return step
+
+
+def _own_loss(model: Any) -> Any:
+    return getattr(model, "loss", None) if getattr(model, "compiled", False) else None
+
+
+def _total(losses: list[Any]) -> Any:
+    return tf.add_n([tf.cast(each, tf.float32) for each in losses])
+
+
+def loss_of(output: Any, loss: Any, tokens: bool = False) -> list[Any]:
+    """The losses of every output, for targets that are only shapes; `tokens`: of whole numbers."""
+    outputs = tf.nest.flatten(output)
+    given = tf.nest.flatten(loss) if isinstance(loss, dict | list | tuple) else [loss]
+    given = given if len(given) == len(outputs) else [given[0]] * len(outputs)
+    return [_one_loss(out, each, tokens) for out, each in zip(outputs, given, strict=True)]
+
+
+def _one_loss(output: Any, loss: Any, tokens: bool) -> Any:
+    if loss is None:
+        sequence = tokens and (output.shape.rank or 0) > 2
+        classes = (output.shape.rank == 2 or sequence) and (output.shape[-1] or 0) > 1
+        loss = "sparse_categorical_crossentropy" if classes else "mse"
+    chosen = keras.losses.get(loss)
+    same = tf.zeros_like(output)
+    labels = tf.zeros(output.shape[:-1], tf.int32)
+    name = getattr(chosen, "__name__", type(chosen).__name__).lower()
+    for target in (labels, same) if "sparse" in name else (same, labels):
+        try:
+            return tf.reduce_mean(chosen(target, output))
+        except (ValueError, TypeError, tf.errors.InvalidArgumentError):
+            continue
+    return tf.reduce_mean(output)
+
+
+def _twin(optimizer: Any, model: Any) -> Any:
+    """An optimizer of the same settings, built for the model without memory."""
+    if optimizer is None:
+        return None
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    twin = (
+        keras.optimizers.get(inner) if isinstance(inner, str) else inner.from_config(_config(inner))
+    )
+    with hollow_variables():
+        twin.build(model.trainable_variables)
+    return twin
+
+
+def _config(optimizer: Any) -> dict[str, Any]:
+    config: dict[str, Any] = optimizer.get_config()
+    # A schedule would be evaluated; it decides nothing about memory.
+    if not isinstance(config.get("learning_rate"), int | float):
+        config["learning_rate"] = 0.001
+    return config
+
+
+def _arranged(model: Any, specs: list[Any]) -> Any:
+    structure = getattr(model, "_inputs_struct", None)
+    if structure is None:
+        return specs[0] if len(specs) == 1 else specs
+    return keras.tree.pack_sequence_as(structure, specs)

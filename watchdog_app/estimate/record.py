@@ -1,0 +1,201 @@
+"""The result of an estimate: parts, peak, what fits and what would save; and as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from watchdog_app.units import format_bytes
+
+# What the largest batch leaves free, of what is not the framework's: most estimates are nearer.
+SPARE_SHARE = 0.1
+_ENDLESS = 10_000_000  # examples: a larger batch says no more than that the model is tiny
+
+
+class Saving(NamedTuple):
+    """One change of a program, and what it takes off the peak."""
+
+    what: str  # "mixed precision"
+    bytes: int
+    text: str  # what to write, in one sentence
+
+
+class PartBytes(NamedTuple):
+    """One part of the memory; None: not known."""
+
+    name: str
+    bytes: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """
+    What a training is going to need, in bytes.
+
+    The parts need not add up to the peak: gradients come while activations go. `low_bytes` and
+    `high_bytes` enclose most of the runs that this was measured on (docs/estimate.md).
+    """
+
+    framework: str  # "tensorflow", "jax", "torch"
+    batch_size: int
+    weights_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int | None
+    optimizer: str | None
+    activations_bytes: int | None  # what the forward pass leaves for the backward pass
+    buffers_bytes: int  # the batch, and what a pipeline holds ready
+    framework_bytes: int  # the interpreter with its imports, graphs, thread pools
+    allocator_bytes: int  # what is freed and not given back, workspaces of kernels
+    peak_bytes: int
+    low_bytes: int
+    high_bytes: int
+    per_sample_bytes: int
+    fixed_bytes: int
+    floor_bytes: int  # what any batch takes where the weights decide; 0: they do not
+    limit_bytes: int | None
+    limit_text: str  # what the limit is of
+    largest_batch: int | None  # that fits with some to spare; 0: not even one; None: no limit
+    savings: tuple[Saving, ...]
+    notes: tuple[str, ...]  # what was assumed or could not be seen
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the peak stays below the limit; None where there is none."""
+        return None if self.limit_bytes is None else self.peak_bytes <= self.limit_bytes
+
+    def peak_at(self, batch_size: int) -> int:
+        """The peak of another batch size, by the same law."""
+        if batch_size == self.batch_size:
+            return self.peak_bytes
+        return max(self.floor_bytes, self.fixed_bytes + self.per_sample_bytes * batch_size)
+
+    def roomy_peak_at(self, batch_size: int) -> int:
+        """The same with as much to spare as the largest batch leaves."""
+        peak = self.peak_at(batch_size)
+        return peak + int(SPARE_SHARE * max(0, peak - self.framework_bytes))
+
+    @property
+    def parts(self) -> tuple[PartBytes, ...]:
+        """The parts in the order of the table."""
+        return (
+            PartBytes("weights", self.weights_bytes, "with statistics and frozen ones"),
+            PartBytes("gradients", self.gradients_bytes, "one of each trained weight"),
+            PartBytes("optimizer", self.optimizer_bytes, self.optimizer or "none given"),
+            PartBytes("activations", self.activations_bytes, "kept for the backward pass"),
+            PartBytes("data", self.buffers_bytes, "the batch and what is held ready"),
+            PartBytes("framework", self.framework_bytes, "imports, graphs, thread pools"),
+            PartBytes("allocator", self.allocator_bytes, "gaps and workspaces"),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "framework": self.framework,
+            "batch_size": self.batch_size,
+            "parts": {each.name: each.bytes for each in self.parts},
+            "optimizer": self.optimizer,
+            "peak_bytes": self.peak_bytes,
+            "low_bytes": self.low_bytes,
+            "high_bytes": self.high_bytes,
+            "per_sample_bytes": self.per_sample_bytes,
+            "fixed_bytes": self.fixed_bytes,
+            "floor_bytes": self.floor_bytes,
+            "limit_bytes": self.limit_bytes,
+            "limit_text": self.limit_text,
+            "largest_batch": self.largest_batch,
+            "fits": self.fits,
+            "savings": [each._asdict() for each in self.savings],
+            "notes": list(self.notes),
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Estimate:
+        """What `to_json` gave, back."""
+        parts = values["parts"]
+        same = {
+            name: values[name]
+            for name in cls.__dataclass_fields__
+            if name in values and name not in ("savings", "notes")
+        }
+        return cls(
+            **same,
+            weights_bytes=parts["weights"],
+            gradients_bytes=parts["gradients"],
+            optimizer_bytes=parts["optimizer"],
+            activations_bytes=parts["activations"],
+            buffers_bytes=parts["data"],
+            framework_bytes=parts["framework"],
+            allocator_bytes=parts["allocator"],
+            savings=tuple(Saving(**each) for each in values["savings"]),
+            notes=tuple(values["notes"]),
+        )
+
+    def __str__(self) -> str:
+        return "\n".join(lines_of(self))
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+def lines_of(estimate: Estimate) -> list[str]:
+    """The table, a line each."""
+    peak = format_bytes(estimate.peak_bytes)
+    span = f"{format_bytes(estimate.low_bytes)} to {format_bytes(estimate.high_bytes)}"
+    lines = [f"Batch {estimate.batch_size}: about {peak} at the peak ({span})", ""]
+    lines += [
+        f"  {each.name:<12}{format_bytes(each.bytes):>10}  {each.text}" for each in estimate.parts
+    ]
+    lines += [
+        f"  {'peak':<12}{peak:>10}  not the sum: gradients come while activations go",
+        "",
+        _law(estimate),
+        "",
+        *_verdict(estimate),
+    ]
+    if estimate.savings:
+        lines += ["", "What would save:"]
+        width = max(len(each.what) for each in estimate.savings)
+        lines += [
+            f"  {each.what:<{width}}  {format_bytes(each.bytes):>9}  {each.text}"
+            for each in estimate.savings
+        ]
+    if estimate.notes:
+        lines += ["", *(f"Note: {each}" for each in estimate.notes)]
+    return lines
+
+
+def _law(estimate: Estimate) -> str:
+    each = f"  each example {format_bytes(estimate.per_sample_bytes)}"
+    if estimate.floor_bytes:
+        return f"{each}, once that is more than the update of the weights takes"
+    return f"{each}, everything else {format_bytes(estimate.fixed_bytes)}"
+
+
+def _batch(size: int) -> str:
+    """A batch as a person would choose it; the exact figure is in `largest_batch`."""
+    if size >= _ENDLESS:
+        return "more than most data sets hold"
+    step = 10 ** max(0, len(str(size)) - 3)
+    return str(size) if step == 1 else f"about {size // step * step:,}".replace(",", " ")
+
+
+def _verdict(estimate: Estimate) -> Sequence[str]:
+    if estimate.limit_bytes is None:
+        return ["No limit is known here: nothing is said about what fits."]
+    limit = f"{format_bytes(estimate.limit_bytes)} ({estimate.limit_text})"
+    if estimate.largest_batch == 0:
+        return [f"Does not fit into {limit}, not even with a batch of 1."]
+    largest = ""
+    if estimate.largest_batch is not None:
+        largest = (
+            f" Largest batch: {_batch(estimate.largest_batch)}, with {SPARE_SHARE:.0%} to spare."
+        )
+    if not estimate.fits:
+        return [f"Does not fit into {limit}.{largest}"]
+    close = estimate.high_bytes > estimate.limit_bytes
+    word = "May just fit into" if close else "Fits into"
+    return [f"{word} {limit}.{largest}"]

@@ -1,0 +1,249 @@
+"""
+The model that a name means: a script or a module is imported, a function called, and no more.
+
+What a script does when it is imported is its own affair, with one exception: it does not train
+here. Where it begins to, it is stopped, and what it has made until then is there to be looked at.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from watchdog_app.estimate.step import EstimateError
+
+
+class TrainingBegun(BaseException):
+    """Not an Exception: scripts that catch all errors of their training let it through."""
+
+    def __init__(self, model: Any = None, batch: int | None = None) -> None:
+        super().__init__("it began to train")
+        self.model = model  # None: PyTorch does not say which
+        self.batch = batch
+
+
+class Found:
+    """A model, and what was seen on the way to it."""
+
+    def __init__(self, model: Any, batch: int | None = None, notes: tuple[str, ...] = ()) -> None:
+        self.model = model
+        self.batch = batch  # of the training that it began
+        self.notes = notes
+
+
+def find(name: str, thing: str, arguments: dict[str, Any], *, hollow: bool) -> Found:
+    """
+    Import `name`, find `thing` in it, call it where it is a function.
+
+    Args:
+        name: FILE.py, a module, or FILE.keras.
+        thing: a name in it, dotted; empty for a file of a model.
+        arguments: of the function.
+        hollow: Keras models have weights without contents, where they bear that.
+
+    Raises:
+        EstimateError: there is no such thing, or it is no model and makes none.
+    """
+    if name.endswith(".keras"):
+        import keras
+
+        with _hollow(hollow):
+            return Found(keras.saving.load_model(name, compile=True))
+    sys.argv = [name]  # a script that reads its command line finds an empty one
+    with _stopped_training():
+        module, begun = _module(name)
+        where = f"{name}, line {_line(begun, module)}, begins to train" if begun else ""
+        found: Any = module
+        for part in thing.split("."):
+            found = getattr(found, part, None)
+            if found is None:
+                raise EstimateError(_missing(name, thing, module, where))
+        notes = (f"{where} when it is imported: it was stopped there.",) if begun else ()
+        batch = None if begun is None else begun.batch
+        if _is_model(found):
+            return Found(found, batch, notes)
+        if not callable(found):
+            raise EstimateError(
+                f"{thing} in {name} is no model and no function, but of type "
+                f"{type(found).__name__}."
+            )
+        _check_arguments(found, thing, arguments)
+        try:
+            built = _built(found, arguments, hollow)
+        except TrainingBegun as stopped:
+            if stopped.model is None:
+                raise EstimateError(
+                    f"{thing}() in {name} begins to train in line {_line(stopped, module)}. "
+                    "Name a function that makes the model and returns it."
+                ) from None
+            note = f"{thing}() begins to train: it was stopped there, and that model taken."
+            return Found(stopped.model, stopped.batch, (*notes, note))
+    if isinstance(built, tuple) and built and _is_model(built[0]):
+        built = built[0]
+    if not _is_model(built):
+        raise EstimateError(
+            f"{thing}() in {name} should return the model, and returns "
+            f"{'nothing' if built is None else f'a value of type {type(built).__name__}'}."
+        )
+    return Found(built, batch, notes)
+
+
+def _missing(name: str, thing: str, module: Any, where: str) -> str:
+    if where:
+        return (
+            f"{where} when it is imported, before there is a {thing}: it was stopped there. "
+            'Put the training under `if __name__ == "__main__":`.' + _offers(module)
+        )
+    return f"There is no {thing} in {name}.{_offers(module)}"
+
+
+def _built(function: Any, arguments: dict[str, Any], hollow: bool) -> Any:
+    try:
+        with _hollow(hollow):
+            return function(**arguments)
+    except Exception:
+        if not hollow or "tensorflow" not in sys.modules:
+            raise
+        return function(**arguments)  # it looks at its own weights: they have to be there
+
+
+def _hollow(wanted: bool) -> Any:
+    """Weights of TensorFlow without contents: a model of any size can be built."""
+    if not wanted or "tensorflow" not in sys.modules or "keras" not in sys.modules:
+        return nullcontext()
+    import keras
+
+    if keras.config.backend() != "tensorflow":
+        return nullcontext()
+    from watchdog_app.estimate import keras_trace
+
+    return keras_trace.hollow_variables()
+
+
+@contextmanager
+def _stopped_training() -> Iterator[None]:
+    """Trainings of the frameworks that are loaded are not begun in here."""
+
+    def fit(model: Any, *given: Any, **settings: Any) -> None:  # (x, y, batch_size, ...)
+        batch = settings.get("batch_size", given[2] if len(given) > 2 else None)
+        raise TrainingBegun(model, batch if isinstance(batch, int) and batch > 0 else None)
+
+    def train_on_batch(model: Any, x: Any = None, *_: Any, **__: Any) -> None:
+        raise TrainingBegun(model, len(x) if hasattr(x, "__len__") and len(x) else None)
+
+    def backward(*_: Any, **__: Any) -> None:
+        raise TrainingBegun
+
+    wanted = []
+    keras, torch = sys.modules.get("keras"), sys.modules.get("torch")
+    if keras is not None:
+        wanted += [(keras.Model, "fit", fit), (keras.Model, "train_on_batch", train_on_batch)]
+    if torch is not None:
+        wanted.append((torch.Tensor, "backward", backward))
+    before = [(kind, name, vars(kind).get(name)) for kind, name, _ in wanted]
+    for kind, name, own in wanted:
+        setattr(kind, name, own)
+    try:
+        yield
+    finally:
+        for kind, name, old in before:
+            if old is None:
+                delattr(kind, name)
+            else:
+                setattr(kind, name, old)
+
+
+def _module(name: str) -> tuple[Any, TrainingBegun | None]:
+    """The module, and where it began to train while it was imported: then it is not complete."""
+    if not name.endswith(".py"):
+        sys.path.insert(0, os.getcwd())
+        try:
+            return importlib.import_module(name), None
+        except SystemExit as error:
+            raise _ended(name, error) from None
+        except TrainingBegun as stopped:
+            raise EstimateError(
+                f"{name} begins to train when it is imported. "
+                'Put the training under `if __name__ == "__main__":`.'
+            ) from stopped
+    if not os.path.isfile(name):
+        raise EstimateError(f"There is no file {name}.")
+    folder, title = _package(name)
+    sys.path.insert(0, folder)
+    # Not __main__: what stands under `if __name__ == "__main__"` must not begin to train.
+    if "." in title:
+        importlib.import_module(title.rpartition(".")[0])
+    spec = importlib.util.spec_from_file_location(title, name)
+    if spec is None or spec.loader is None:
+        raise EstimateError(f"{name} cannot be loaded as Python.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[title] = module
+    try:
+        spec.loader.exec_module(module)
+    except SystemExit as error:
+        raise _ended(name, error) from None
+    except TrainingBegun as stopped:
+        return module, stopped
+    return module, None
+
+
+def _package(path: str) -> tuple[str, str]:
+    """The folder to import from, and the script's name there: relative imports have to work."""
+    folder, file = os.path.split(os.path.abspath(path))
+    title = os.path.splitext(file)[0]
+    while os.path.isfile(os.path.join(folder, "__init__.py")):
+        folder, part = os.path.split(folder)
+        title = f"{part}.{title}"
+    # A script with the name of a module that is loaded, such as `random.py`, does not replace it.
+    return folder, f"script_{title}" if title in sys.modules else title
+
+
+def _ended(name: str, error: SystemExit) -> EstimateError:
+    said = f" ({error.code})" if error.code not in (None, 0) else ""
+    return EstimateError(
+        f"{name} ended itself{said} when it was imported. What reads the command line or calls "
+        'sys.exit() belongs under `if __name__ == "__main__":`.'
+    )
+
+
+def _line(begun: BaseException | None, module: Any) -> int:
+    """Where a script began to train; 0 where it was not itself."""
+    frames = traceback.extract_tb(None if begun is None else begun.__traceback__)
+    own = [each.lineno or 0 for each in frames if each.filename == getattr(module, "__file__", "")]
+    return own[-1] if own else 0
+
+
+def _offers(module: Any) -> str:
+    own = [
+        name
+        for name, each in vars(module).items()
+        if not name.startswith("_")
+        and (_is_model(each) or inspect.isfunction(each) or inspect.isclass(each))
+        and getattr(each, "__module__", module.__name__) == module.__name__
+    ]
+    return f" It has: {', '.join(sorted(own)[:12])}." if own else ""
+
+
+def _check_arguments(found: Any, thing: str, arguments: dict[str, Any]) -> None:
+    try:
+        inspect.signature(found).bind(**arguments)
+    except TypeError as error:
+        raise EstimateError(
+            f"{thing} cannot be called so: {error}. --arg NAME=VALUE gives what it needs."
+        ) from None
+    except ValueError:
+        pass  # no signature is known
+
+
+def _is_model(thing: Any) -> bool:
+    if isinstance(thing, type):
+        return False
+    names = {f"{each.__module__.partition('.')[0]}.{each.__name__}" for each in type(thing).__mro__}
+    return bool(names & {"keras.Model", "tf_keras.Model", "torch.Module"})

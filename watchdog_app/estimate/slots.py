@@ -1,0 +1,176 @@
+"""
+What each kind of optimizer keeps for a weight, before it has made it.
+
+Kinds go by the names of their classes and of what those inherit from, so that a subclass of Adam
+counts as one. Read from Keras 3.15, tf_keras 2.21 and PyTorch 2.13, and compared with what their
+optimizers really made (tests/estimate/test_estimate_parts.py). Nothing is guessed: a kind that is
+not known is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Any
+
+_COUNTER_BYTES = 4  # PyTorch's counter of steps, a float of its own for every weight
+
+Shape = tuple[int, ...]
+
+
+def kind_of(optimizer: Any) -> str | None:
+    """`Adam`, `SGD with momentum`, `LossScaleOptimizer over AdamW`; None where there is none."""
+    if optimizer is None:
+        return None
+    name = type(optimizer).__name__
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is not None:
+        return f"{name} over {kind_of(inner)}"
+    if name in ("SGD", "RMSprop"):
+        momentum = getattr(optimizer, "momentum", None)
+        if momentum is None:
+            momentum = getattr(optimizer, "defaults", {}).get("momentum", 0)
+        if isinstance(momentum, int | float) and momentum:
+            name += " with momentum"
+    return name
+
+
+def keras(optimizer: Any, shape: Shape, type_bytes: int) -> int | None:
+    """
+    Bytes that an optimizer of Keras keeps for one weight that it is going to train.
+
+    Args:
+        optimizer: not built yet.
+        shape: of the weight.
+        type_bytes: of one of its elements.
+    """
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is not None:  # the scale itself is two scalars
+        return keras(inner, shape, type_bytes)
+    rule = _rule(optimizer, _KERAS)
+    if rule is None:
+        return None
+    elements = rule(_Settings(optimizer), shape)
+    # Two more that any kind may keep.
+    extra = int(bool(getattr(optimizer, "use_ema", False)))
+    extra += int((getattr(optimizer, "gradient_accumulation_steps", None) or 1) > 1)
+    return (elements + extra * prod(shape)) * type_bytes
+
+
+def torch(optimizer: Any, group: Mapping[str, Any], shape: Shape, type_bytes: int) -> int | None:
+    """
+    Bytes that an optimizer of PyTorch is going to keep for one weight.
+
+    Args:
+        optimizer: that holds the weight.
+        group: the group of parameters with its settings.
+        shape: of the weight.
+        type_bytes: of one of its elements.
+    """
+    rule = _rule(optimizer, _TORCH)
+    if rule is None:
+        return None
+    counters = _TORCH_COUNTERS.get(type(optimizer).__name__, 1)
+    return rule(_Settings(None, group), shape) * type_bytes + counters * _COUNTER_BYTES
+
+
+class _Settings:
+    """Settings by name, of an object or a mapping; 0 where there is no such thing."""
+
+    def __init__(self, thing: Any, mapping: Mapping[str, Any] | None = None) -> None:
+        self._thing = thing
+        self._mapping = mapping
+
+    def __getattr__(self, name: str) -> Any:
+        if self._mapping is not None:
+            return self._mapping.get(name) or 0
+        return getattr(self._thing, name, None) or 0
+
+
+_Rule = Callable[[_Settings, Shape], int]  # elements kept for a weight of that shape
+
+
+def _rule(optimizer: Any, table: Mapping[str, _Rule]) -> _Rule | None:
+    for kind in type(optimizer).__mro__:
+        if kind.__name__ in table:
+            return table[kind.__name__]
+    return None
+
+
+def _times(count: int) -> _Rule:
+    return lambda _, shape: count * prod(shape)
+
+
+def _adam(settings: _Settings, shape: Shape) -> int:
+    return (3 if settings.amsgrad else 2) * prod(shape)
+
+
+def _momentum(settings: _Settings, shape: Shape) -> int:
+    return prod(shape) if settings.momentum else 0
+
+
+def _rmsprop(settings: _Settings, shape: Shape) -> int:
+    return (1 + bool(settings.momentum) + bool(settings.centered)) * prod(shape)
+
+
+def _keras_adafactor(_: _Settings, shape: Shape) -> int:
+    """Rows and columns of the last two dimensions, and a full second moment beside them."""
+    if len(shape) < 2:
+        return prod(shape) + 2
+    return prod(shape[:-1]) + prod(shape[:-2]) * shape[-1] + prod(shape)
+
+
+def _keras_muon(_: _Settings, shape: Shape) -> int:
+    """Matrices have a momentum; the others are left to Adam."""
+    return (1 if len(shape) == 2 else 2) * prod(shape)
+
+
+def _torch_adafactor(_: _Settings, shape: Shape) -> int:
+    if len(shape) < 2:
+        return prod(shape)
+    return prod(shape[:-1]) + prod(shape[:-2]) * shape[-1]
+
+
+def _torch_lbfgs(settings: _Settings, shape: Shape) -> int:
+    # Steps and differences of gradients as far back as it looks, direction, last gradient.
+    return (2 * int(settings.history_size or 100) + 2) * prod(shape)
+
+
+_KERAS: dict[str, _Rule] = {
+    "SGD": _momentum,
+    "Adam": _adam,
+    "AdamW": _adam,
+    "Nadam": _times(2),
+    "Adamax": _times(2),
+    "Adagrad": _times(1),
+    "Adadelta": _times(2),
+    "Adafactor": _keras_adafactor,
+    "RMSprop": _rmsprop,
+    "Ftrl": _times(2),
+    "Lion": _times(1),
+    "Lamb": _times(2),
+    "ScheduleFreeAdamW": _times(2),
+    "Muon": _keras_muon,
+}
+_TORCH: dict[str, _Rule] = {
+    "SGD": _momentum,
+    "Adam": _adam,
+    "AdamW": _adam,
+    "NAdam": _times(2),
+    "RAdam": _times(2),
+    "Adamax": _times(2),
+    "SparseAdam": _times(2),
+    "Adagrad": _times(1),
+    "Adadelta": _times(2),
+    "Adafactor": _torch_adafactor,
+    "RMSprop": _rmsprop,
+    "Rprop": _times(2),
+    "ASGD": _times(1),
+    "LBFGS": _torch_lbfgs,
+    "Muon": _times(1),
+    "Lion": _times(1),  # of several packages; not PyTorch's own
+}
+# Scalars for every weight, where that is not one.
+_TORCH_COUNTERS = {
+    "SGD": 0, "LBFGS": 0, "Muon": 0, "Lion": 0, "SparseAdam": 0, "NAdam": 2, "ASGD": 3,
+}  # fmt: skip

@@ -1,0 +1,280 @@
+"""
+The memory of a PyTorch step, from its operations alone: traced on tensors without contents.
+
+The module is copied into tensors that have shapes and no bytes (`FakeTensorMode`), and one forward
+and backward pass runs on them. Every operation of the step is seen with what it makes, and every
+storage is followed until Python and autograd have let go of it: what lives at the worst moment is
+what the real step would hold then. The user's module is neither run nor written to, and no random
+number is drawn.
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+from watchdog_app.estimate.heap import Event
+from watchdog_app.estimate.step import InputSpec, StepMemory, TraceError
+
+_EQUAL = "aten::equal"
+_VALUES = frozenset({_EQUAL, "aten::_local_scalar_dense"})
+_LSTM = "aten::mkldnn_rnn_layer"
+# Of the output of all time steps: four gates, cell and hidden state are kept; and taken again.
+_LSTM_KEEPS = 6
+_LSTM_TAKES = 5
+_LIKELY_ROWS = 2  # an output with more columns than one is taken for the scores of classes
+
+
+@dataclass(slots=True)
+class _Moment:
+    live: int = 0  # of what the step made and not yet dropped
+    peak: int = 0
+    kept: int = 0  # after the forward pass: what the backward pass waits for
+    scratch: int = 0  # at the peak, inside the operation
+
+
+class _Follower(TorchDispatchMode):  # type: ignore[misc]
+    """Counts the storages that operations make, until each is gone."""
+
+    def __init__(self, known: Iterator[Any]) -> None:
+        super().__init__()
+        self.moment = _Moment()
+        self._seen: dict[int, Any] = {}
+        self._count = 0
+        self.assumed = False
+        self.events: list[Event] = []
+        for each in known:
+            self._seen[each.untyped_storage()._cdata] = each.untyped_storage()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func._schema.name in _VALUES:
+            # A decision by a value, such as "is this mask causal?": followed where it is true.
+            self.assumed = True
+            first = args[0]
+            if func._schema.name == _EQUAL or first.dtype == torch.bool:
+                return True
+            return 1.0 if first.is_floating_point() else 1
+        result = func(*args, **(kwargs or {}))
+        made = [each for each in tree_flatten(result)[0] if isinstance(each, torch.Tensor)]
+        if func._schema.name == _LSTM:  # its workspace has no size on paper
+            self._follow(made[-1], int(_LSTM_KEEPS * _nbytes(made[0])))
+        for each in made:
+            self._follow(each)
+        scratch = int(_scratch(func, args, made))
+        if scratch:
+            self._scratched(scratch)
+        now = self.moment.live + scratch
+        if now > self.moment.peak:
+            self.moment.peak, self.moment.scratch = now, scratch
+        return result
+
+    def _scratched(self, size: int) -> None:
+        key = -len(self.events) - 1
+        self.events += ((key, size, 0), (key, 0, 0))
+
+    def _follow(self, tensor: Any, size: int | None = None) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._seen:
+            return
+        size = int(storage.nbytes()) if size is None else size
+        self._seen[key] = None
+        self.moment.live += size
+        self._count += 1
+        if size:
+            self.events.append((self._count, size, 0))
+        weakref.finalize(storage, self._gone, key, self._count, size)
+
+    def _gone(self, key: int, number: int, size: int) -> None:
+        self._seen.pop(key, None)
+        self.moment.live -= size
+        if size:
+            self.events.append((number, 0, 0))
+
+
+def step_memory(
+    module: Any,
+    inputs: Sequence[InputSpec],
+    batch: int,
+    *,
+    loss: Callable[..., Any] | None = None,
+    precision: str | None = None,
+    train: bool = True,
+) -> StepMemory:
+    """
+    What one training step of `module` holds beyond its weights and its optimizer.
+
+    Args:
+        module: on any device; it is copied, without its contents.
+        inputs: of one example each.
+        batch: examples in the step.
+        loss: of (output, target), or of the output alone; None: cross entropy or mean square.
+        precision: "bfloat16" or "float16" for autocast; None: as it is.
+        train: False: the forward pass alone, without gradients.
+
+    Raises:
+        TraceError: it cannot be traced: what it does depends on values, or it does not fit its
+            inputs.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        with FakeCopyMode(mode):
+            fake = copy.deepcopy(module)
+        _without_hooks(fake)
+        with mode:
+            return _traced(fake, inputs, batch, loss, precision, train)
+    except Exception as error:
+        raise TraceError(f"{type(error).__name__}: {error}".split("\n", 1)[0]) from error
+
+
+def _traced(  # noqa: PLR0917
+    fake: Any,
+    inputs: Sequence[InputSpec],
+    batch: int,
+    loss: Callable[..., Any] | None,
+    precision: str | None,
+    train: bool,
+) -> StepMemory:
+    fake.train(train)
+    for each in fake.parameters():
+        each.grad = None
+    device = next((each.device for each in fake.parameters()), torch.device("cpu"))
+    made = [_example(spec, batch, device) for spec in inputs]
+    data_bytes = sum(each.untyped_storage().nbytes() for each in made)
+    half = getattr(torch, precision) if precision else None
+    casting = torch.autocast(device.type, dtype=half) if half else nullcontext()
+    known = [*fake.parameters(), *fake.buffers(), *made]
+    with _Follower(iter(known)) as follower, torch.set_grad_enabled(train):
+        with casting:
+            output = fake(*made)
+            value = loss_of(output, loss, _of_tokens(made)) if train else None
+        follower.moment.kept = follower.moment.live
+        if value is not None and value.requires_grad:
+            value.backward()
+        events = tuple(follower.events)
+    gradients = sum(
+        each.grad.untyped_storage().nbytes() for each in fake.parameters() if each.grad is not None
+    )
+    moment = follower.moment
+    return StepMemory(
+        batch=batch,
+        peak_bytes=moment.peak,
+        kept_bytes=moment.kept,
+        gradients_bytes=gradients,
+        data_bytes=data_bytes,
+        scratch_bytes=moment.scratch,
+        events=events,
+        assumed=follower.assumed,
+    )
+
+
+def _without_hooks(fake: Any) -> None:
+    """A program's own hooks would be handed tensors without contents, and keep them."""
+    for each in fake.modules():
+        for hooks in (each._forward_hooks, each._forward_pre_hooks, each._backward_hooks):
+            for key, hook in list(hooks.items()):
+                owner = getattr(hook, "__module__", None) or type(hook).__module__
+                if not owner.startswith("torch."):  # weight normalisation is one, and computes
+                    del hooks[key]
+
+
+def _example(spec: InputSpec, batch: int, device: Any) -> Any:
+    shape = (batch, *spec.shape)
+    kind = getattr(torch, spec.dtype)
+    made = torch.empty(shape, dtype=kind, device=device)
+    return made if made.is_floating_point() else torch.zeros_like(made)
+
+
+def _of_tokens(inputs: Sequence[Any]) -> bool:
+    return any(not each.is_floating_point() for each in inputs)
+
+
+def loss_of(output: Any, loss: Callable[..., Any] | None, tokens: bool = False) -> Any:
+    """
+    A loss of whatever a module returns: the given one, its own, or one that suits.
+
+    Args:
+        output: what came out.
+        loss: the given one.
+        tokens: whole numbers went in: a sequence of scores is one of classes.
+    """
+    own = getattr(output, "loss", None)
+    if isinstance(own, torch.Tensor):
+        return own
+    outputs = [
+        each
+        for each in tree_flatten(_plain(output))[0]
+        if isinstance(each, torch.Tensor) and each.is_floating_point()
+    ]
+    if loss is not None and len(outputs) == 1:
+        return _given_loss(loss, outputs[0])
+    if len(outputs) == 1:
+        first = outputs[0].flatten(0, -2) if tokens and outputs[0].dim() > 2 else outputs[0]
+        if first.dim() == 2 and first.shape[1] >= _LIKELY_ROWS:
+            target = torch.zeros(first.shape[0], dtype=torch.long, device=first.device)
+            return torch.nn.functional.cross_entropy(first, target)
+        return torch.nn.functional.mse_loss(first, torch.zeros_like(first))
+    return sum(each.float().mean() for each in outputs)
+
+
+def _given_loss(loss: Callable[..., Any], output: Any) -> Any:
+    """A loss is given scores and classes, or two of a kind: whichever it takes."""
+    labels_shape = (output.shape[0], *output.shape[2:])
+    labels = torch.zeros(labels_shape, dtype=torch.long, device=output.device)
+    for target in (labels, torch.zeros_like(output)):
+        try:
+            return loss(output, target)
+        except (RuntimeError, ValueError, TypeError, IndexError):
+            continue
+    return loss(output)
+
+
+def _plain(output: Any) -> Any:
+    """Dictionaries of other packages (transformers' outputs) as plain ones."""
+    items = getattr(output, "items", None)
+    return dict(items()) if callable(items) and not isinstance(output, torch.Tensor) else output
+
+
+# What kernels of the CPU take for themselves, beyond their results.
+
+
+def _scratch(func: Any, args: Any, made: Sequence[Any]) -> int:
+    name = func._schema.name
+    rule = _SCRATCH.get(name)
+    if rule is None:
+        return 0
+    given = [each for each in tree_flatten(args)[0] if isinstance(each, torch.Tensor)]
+    if not given or given[0].device.type != "cpu":
+        return 0
+    return int(rule(given, made))
+
+
+def _nbytes(tensor: Any) -> int:
+    return int(prod(tensor.shape) * tensor.element_size())
+
+
+def _convolution(given: Sequence[Any], made: Sequence[Any]) -> int:
+    """oneDNN computes in a layout of its own: a copy of what comes in and of what goes out."""
+    return sum(map(_nbytes, given[:2])) + sum(map(_nbytes, made))
+
+
+def _lstm_backward(given: Sequence[Any], _made: Sequence[Any]) -> float:
+    """The differences of gates and states of all time steps."""
+    return _LSTM_TAKES * _nbytes(given[7]) if len(given) > 7 else 0
+
+
+_SCRATCH: dict[str, Callable[[Sequence[Any], Sequence[Any]], float]] = {
+    "aten::convolution": _convolution,
+    "aten::convolution_backward": _convolution,
+    "aten::mkldnn_rnn_layer_backward": _lstm_backward,
+}
