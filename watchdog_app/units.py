@@ -44,6 +44,15 @@ def format_bytes(value: float | None) -> str:
     return f"{sign}{size:.0f} B"
 
 
+def size_above(bytes_: float) -> str:
+    """A round size about a third above, as somebody would type it: `1200M`, `16G`."""
+    wanted = int(bytes_) * 4 // 3
+    if wanted >= 4 * GIB:
+        return f"{-(-wanted // GIB)}G"
+    step = 100 if wanted >= GIB else 1
+    return f"{max(1, -(-wanted // (step * MIB)) * step)}M"
+
+
 def format_rate(bytes_per_s: float | None) -> str:
     """`+21.0 MiB/s`, `-3.20 MiB/s`; `0` when nothing moves; `N/A` for None."""
     if bytes_per_s is None or not math.isfinite(bytes_per_s):

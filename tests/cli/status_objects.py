@@ -128,6 +128,9 @@ def status(**more: Any) -> dict[str, Any]:
             "rss_bytes": 21 * MIB,
             "cpu_percent": 0.2,
             "ticks": 7500,
+            "missed_ticks": 0,
+            "missed_own_ticks": 0,
+            "latest_s": 0.0,
             "locked_memory": False,
             "locked_memory_detail": None,
             "notices": {

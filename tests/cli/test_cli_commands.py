@@ -545,14 +545,20 @@ def test_status_imports_no_more_than_it_needs(daemon, own_folders):
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["--json"], ["--check"], ["-a"], ["--all", "--watch"], ["-w"]]
+    ("name", "words"),
+    [
+        *(
+            ("status", words)
+            for words in ([], ["--json"], ["--check"], ["-a"], ["--all", "--watch"], ["-w"])
+        ),
+        *(("run", words) for words in ([], ["-v"], ["--verbose"])),
+    ],
 )
-def test_the_short_way_to_status_means_what_argparse_means(words):
+def test_the_short_way_means_what_argparse_means(name, words):
     """The dispatcher runs these without argparse; both must read the same."""
-    from watchdog_app.cli import status as command
     from watchdog_app.cli.dispatch import parser_of
 
-    _, parser = parser_of("status")
+    command, parser = parser_of(name)
     short = {**command.DEFAULTS, **{command.FLAGS[word]: True for word in words}}
 
     assert vars(parser.parse_args(words)) == short

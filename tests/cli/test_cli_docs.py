@@ -107,7 +107,7 @@ _watchdog; printf '%s\\n' "${{COMPREPLY[@]}}"
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (["status", "start", "stop"], "watchdog st"),
+        (["status", "stacks", "start", "stop"], "watchdog st"),
         (["--json"], "watchdog status --js"),
         (["urgency"], "watchdog status --sort u"),
         (["train.ipynb"], "watchdog pause tr"),
@@ -115,6 +115,8 @@ _watchdog; printf '%s\\n' "${{COMPREPLY[@]}}"
         (["bash"], "watchdog completion b"),
         (["pause"], "watchdog help pa"),
         ([], "watchdog history --limit 5"),
+        (["verify"], "watchdog rescues verif"),
+        ([], "watchdog rescues show verif"),
     ],
 )
 def test_bash_completes(found, words):
@@ -132,6 +134,31 @@ def test_bash_completes(found, words):
     )
 
     assert (found, "") == (done.stdout.split(), done.stderr)
+
+
+def test_fish_completes_the_verbs_of_a_command_once():
+    """In the first place, and not behind another verb."""
+    if shutil.which("fish") is None:
+        pytest.skip("fish is not installed: apt-get install fish")
+    path = SHARE / "fish/vendor_completions.d/watchdog.fish"
+    lines = ("watchdog rescues verif", "watchdog rescues show verif")
+    words = "; echo; ".join(f"complete -C '{line}'" for line in lines)
+
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", f"source {path}; {words}"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+
+    assert {"verify"} == set(done.stdout.split("\n\n")[0].split())
+    assert "" == done.stdout.split("\n\n")[1].strip()
+
+
+def test_zsh_offers_the_verbs_of_a_command_beside_its_paths():
+    """As the word in the first place."""
+    assert '\'1:PATH: _alternative "verbs:verb:(list show verify prune)"' in script("zsh")
 
 
 @pytest.mark.parametrize(
@@ -161,12 +188,14 @@ def test_completion_scripts_are_valid(shell, path):
 @pytest.mark.parametrize("make", [status, leaking], ids=["calm", "leaking"])
 def test_the_schema_fits_the_objects_of_these_tests(validator, make):
     """What is rendered here is what the schema describes."""
-    validator.validate(json.loads(dumps(timed(make(), NOW_UNIX_S))))
+    assert [] == list(validator.iter_errors(json.loads(dumps(timed(make(), NOW_UNIX_S)))))
 
 
 def test_the_schema_fits_the_object_without_a_daemon(validator):
     """One shape for all."""
-    validator.validate(json.loads(dumps(without_daemon("It is gone. Start it.", NOW_UNIX_S))))
+    found = json.loads(dumps(without_daemon("It is gone. Start it.", NOW_UNIX_S)))
+
+    assert [] == list(validator.iter_errors(found))
 
 
 @pytest.mark.parametrize(

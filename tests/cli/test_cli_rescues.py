@@ -10,10 +10,10 @@ import sys
 
 import pytest
 
-from watchdog_app.agent.identity import Owner, own
-from watchdog_app.agent.inventory import Search, folders_of_rescues
-from watchdog_app.agent.layout import TensorEntry
-from watchdog_app.agent.store import RescueStore
+from watchdog_app.agent.reporting.identity import Owner, own
+from watchdog_app.agent.saving.inventory import Search, folders_of_rescues
+from watchdog_app.agent.saving.layout import TensorEntry
+from watchdog_app.agent.saving.store import RescueStore
 from watchdog_app.cli.rescues_text import remarks
 
 GONE = Owner(own().pid, own().start_time + 1, own().namespace)  # a process that has ended
@@ -119,9 +119,27 @@ def test_verify_finds_a_flipped_bit_and_names_the_tensor(watchdog, tmp_path):
     assert 1 == done.returncode
     assert f"{good}: whole" in done.stdout
     assert f"{bad}: DAMAGED: tensor 'dense/kernel' does not match its checksum" in done.stdout
-    verified = {one["path"]: one["verified_unix_s"] for one in listed(watchdog, str(tmp_path))}
-    assert verified[good] is not None
-    assert verified[bad] is None
+    found = {one["path"]: one for one in listed(watchdog, str(tmp_path))}
+    assert "complete" == found[good]["condition"]
+    assert found[good]["verified_unix_s"] is not None
+    assert ("damaged", None) == (found[bad]["condition"], found[bad]["verified_unix_s"])
+    assert "checksum" in found[bad]["problem"]
+
+
+def test_what_was_found_damaged_stays_so_until_it_is_written_anew(watchdog, tmp_path):
+    """In the table, in what `show` says, and when the older ones are to go."""
+    good, bad = save(tmp_path / "r", 5), save(tmp_path / "r", 6)
+    spoil(bad)
+    watchdog("rescues", "verify", str(tmp_path / "r"))
+
+    table = watchdog("rescues", str(tmp_path / "r"), env={"COLUMNS": "300"}).stdout
+    shown = watchdog("rescues", "show", bad)
+    pruned = watchdog("rescues", "prune", str(tmp_path / "r"), "--keep", "1", "--dry-run").stdout
+
+    assert [True] == [" damaged " in line for line in table.splitlines() if bad in line]
+    assert 1 == shown.returncode
+    assert "is damaged: tensor 'dense/kernel'" in shown.stderr
+    assert f"goes    {good}" not in pruned
 
 
 def test_a_rescue_that_changed_after_it_was_verified_is_not_verified(watchdog, tmp_path):

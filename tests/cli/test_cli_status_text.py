@@ -20,7 +20,7 @@ from status_objects import (
 from watchdog_app.cli.check import check
 from watchdog_app.cli.color import Look
 from watchdog_app.cli.status_text import render
-from watchdog_app.cli.task_table import HEADS, SORTS, agent_text, ordered
+from watchdog_app.cli.task_table import HEADS, SORTS, agent_text, bag_remarks, ordered
 from watchdog_app.cli.text import width
 
 
@@ -228,6 +228,21 @@ def test_an_old_reading_is_called_stale():
     assert "OK:" not in text_of(old)
 
 
+def test_what_its_airbag_holds_is_in_no_danger():
+    """It stands still and waits; what is close to a limit that kills is told first all the same."""
+    bag = {"pid": 4712, "held": True, "stage": "held"}
+    held = process(4712, "fit.py", 3 * GIB, state="held", airbag=bag, stage="rescue")
+    limit = ceiling("cgroup", "airbag limit of pid 4712", 3 * GIB, 3 * GIB, stage="rescue")
+    worse = ceiling("ram", "RAM", 15.9 * GIB, 16 * GIB, stage="rescue", eta_s=9.0)
+
+    alone = text_of(status(ceilings=[limit], processes=[held]))
+    both = text_of(status(ceilings=[limit, worse], processes=[held]))
+
+    assert "HELD: fit.py stands still at the limit of its airbag and loses nothing." in alone
+    assert "watchdog limit 4712 SIZE" in alone
+    assert "RESCUE: RAM" in both
+
+
 def test_a_slow_daemon_is_not_stale():
     """What counts is the daemon's own pace."""
     slow = status(time_unix_s=NOW_UNIX_S - 45)
@@ -404,3 +419,24 @@ def test_a_card_that_is_full_and_steady_is_named_in_the_headline():
     assert (
         "OK: nothing is about to run out; GPU 0 memory (RTX) is all but full, and steady." == first
     )
+
+
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        ("held", "let it go on with: watchdog limit 7 200M; end it with: watchdog limit 7 --end"),
+        ("refusing", "more with: watchdog limit 7 200M"),
+        ("waiting", "at its limit: waiting"),
+        ("calm", ""),
+    ],
+)
+def test_what_stands_at_the_limit_of_its_airbag_is_shown_with_the_words_to_type(stage, said):
+    """A size and no placeholder, above what it holds."""
+    bag = {"pid": 7, "kind": "cgroup v1", "stage": stage, "used_bytes": 150 << 20,
+           "limit_bytes": 100 << 20, "reserve_bytes": 0}  # fmt: skip
+
+    first, *rest = bag_remarks(bag)
+
+    assert first.startswith("airbag 150 MiB of 100 MiB")
+    assert bool(said) == bool(rest)
+    assert said in " ".join(rest)

@@ -147,6 +147,7 @@ def test_a_change_of_size_is_drawn_at_once(terminal, daemon):
     view.resize(50, 200)
 
     view.wait_for("train_resnet_with_a_very_long_name_v2_final.ipynb  ")
+    assert view.command.poll() is None
 
 
 def test_keys_change_the_view(terminal):
@@ -156,6 +157,7 @@ def test_keys_change_the_view(terminal):
 
     view.press("s")
     view.wait_for("by ram")
+    assert "networkd-dispatcher" not in view.text
     view.press("a")
     view.wait_for("networkd-dispatcher")
 
@@ -172,6 +174,7 @@ def test_ctrl_z_gives_the_terminal_to_the_shell(terminal):
 
     view.wait_for(ENTER)
     view.wait_for("q quit")
+    assert 2 == view.text.count(ENTER)
 
 
 def test_the_view_survives_a_restart_of_the_daemon(terminal, daemon):
@@ -186,6 +189,8 @@ def test_the_view_survives_a_restart_of_the_daemon(terminal, daemon):
     daemon.start()
 
     view.wait_for("OK: nothing is about to run out.")
+    assert view.command.poll() is None
+    assert "Traceback" not in view.text
 
 
 def test_json_lines_survive_a_restart_of_the_daemon(daemon, own_folders):

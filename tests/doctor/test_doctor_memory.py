@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from doctor_tree import GIB, Tree, found, troubles
 
-from watchdog_app.doctor import killers, memory, power, storage, watchdogs
+from watchdog_app.doctor import killers, memory, power, shell_limits, storage, watchdogs
 from watchdog_app.doctor.machine import Machine, Space, disk_space, process_limits, processes
 
 MIB = 1024**2
@@ -187,7 +187,7 @@ def test_few_threads_are_a_warning(tree):
 )
 def test_limits_of_the_shell(tree, expected, limits):
     """ulimit, as a training inherits it."""
-    assert expected == troubles(memory.process_limits(tree.facts(limits=lambda: limits)))
+    assert expected == troubles(shell_limits.process_limits(tree.facts(limits=lambda: limits)))
 
 
 def test_the_real_limits_can_be_read():

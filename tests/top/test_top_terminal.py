@@ -112,6 +112,7 @@ def test_ctrl_c_ends_it(env, terminal):
     view.type("C-c")
 
     view.until("code 0")
+    assert "Traceback" not in view.screen()
 
 
 def test_without_a_terminal_it_says_what_to_use(env):

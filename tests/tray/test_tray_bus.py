@@ -87,6 +87,7 @@ def test_a_name_with_underscores_is_shown_as_it_is(tray):
     tray.daemon.status = status(processes=[task(5, "a_b__c.ipynb")])
 
     wait_for(lambda: "a__b____c.ipynb" in str(tray.panel_.lines()), "the name is doubled")
+    assert "a_b__c.ipynb" not in str(tray.panel_.lines())
 
 
 @pytest.mark.parametrize(
@@ -120,6 +121,27 @@ def test_a_paused_task_can_be_resumed_and_not_paused_again(tray):
     assert {"task": "4711"} == tray.daemon.wait_call("task.resume")
     assert [] == tray.daemon.called("task.pause")
     assert "Running again: train.ipynb" == tray.screen_.wait("Running again")["title"]
+
+
+def test_what_is_held_in_its_airbag_can_be_given_more_let_go_and_ended(tray):
+    """Each choice of the terminal is in the menu; without a hold only the limit can be raised."""
+    bag = {"held": True, "used_bytes": 1, "limit_bytes": 2, "reserve_bytes": 3}
+    held = task(4711, "train.ipynb", state="held", airbag=bag)
+    calm = task(4712, "calm.py", airbag={**bag, "held": False})
+    tray.daemon.status = status(processes=[held, calm])
+    tray.daemon.answers["bag.limit"] = {"text": "It goes on."}
+    wait_for(lambda: "Go on without" in str(tray.panel_.lines()), "the hold is seen")
+
+    for label in ("Raise the limit", "Go on without", "End it"):
+        tray.panel_.click("train", label)
+    wait_for(lambda: 3 == len(tray.daemon.called("bag.limit")), "not asked")
+
+    assert [{"more": True}, {"go_on": True}, {"end": True}] == [
+        {key: value for key, value in each.items() if key != "task"}
+        for each in tray.daemon.called("bag.limit")
+    ]
+    assert {"4711"} == {each["task"] for each in tray.daemon.called("bag.limit")}
+    assert 1 == sum("Go on without" in str(path) for path in tray.panel_.lines())
 
 
 def test_a_refusal_is_shown_as_a_notice(tray):

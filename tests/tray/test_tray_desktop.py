@@ -147,11 +147,13 @@ def test_an_old_tray_without_a_bus_menu_gets_clicks(desktop):
     desktop.start("trayer", "--edge", "top", "--align", "right", "--height", "30", "--tint", "0")
     companion(desktop, "--backend", "xorg")
     x, y = wait_for(lambda: icon(desktop), "the icon is in the tray", 40)
-    keep(desktop.screenshot("trayer"), "trayer")
+    before = desktop.screenshot("trayer")
+    keep(before, "trayer")
 
     desktop.click(x, y, 1)
 
     wait_for(lambda: desktop.place(TERMINAL), "a click opens a terminal")
+    assert different(before, desktop.screenshot("opened")) > 20_000
 
 
 @pytest.mark.panel("trayer")

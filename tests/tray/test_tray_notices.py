@@ -252,6 +252,7 @@ def test_what_is_over_is_taken_from_the_screen(shown):
     number = shown.screen_.wait("RAM full")["number"]
 
     wait_for(lambda: number in shown.screen_.closed, "it is closed")
+    assert [number] == list(shown.screen_.closed)
 
 
 # The gate by itself

@@ -12,37 +12,43 @@ Source: kernel, Documentation/admin-guide/cgroup-v1/memory.rst and cgroup-v2.rst
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import time
-from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
 
 from watchdog_app.errors import ActionError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Protocol
+
+    class MemoryGroup(Protocol):
+        """A group that exists; `command` runs inside it."""
+
+        path: str | None  # folder in the cgroup file system, None until a scope has started
+        how: str  # "cgroup v1", "cgroup v2", "systemd scope"
+        limit_bytes: int
+
+        def command(self, argv: Sequence[str]) -> list[str]:
+            """The same command, to be started so that it runs inside the group."""
+
+        def oom_kills(self) -> int | None:
+            """Processes of the group that the kernel has killed for memory; None: not known."""
+
+        def usage_bytes(self) -> int | None:
+            """Memory charged to the group, page cache included."""
+
+        def set_limit(self, limit_bytes: int, swap_bytes: int) -> None:
+            """Another limit, for what runs inside as well."""
+
+        def close(self) -> None:
+            """Kill whatever still runs in the group and remove it."""
+else:
+    MemoryGroup = object  # a keeper is without typing, which is 1 MB
+
+
 # The launcher enters the group and then becomes the command: same pid, nothing charged before.
 _ENTER = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
-
-
-class MemoryGroup(Protocol):
-    """A group that exists; `command` runs inside it."""
-
-    path: str | None  # folder in the cgroup file system, None until a scope has started
-    how: str  # "cgroup v1", "cgroup v2", "systemd scope"
-    limit_bytes: int
-
-    def command(self, argv: Sequence[str]) -> list[str]:
-        """The same command, to be started so that it runs inside the group."""
-
-    def oom_kills(self) -> int | None:
-        """Processes of the group that the kernel has killed for memory; None: not known."""
-
-    def usage_bytes(self) -> int | None:
-        """Memory charged to the group, page cache included."""
-
-    def close(self) -> None:
-        """Kill whatever still runs in the group and remove it."""
 
 
 class _Folder:
@@ -109,9 +115,16 @@ class GroupV1(_Folder):
 
     def set_limit(self, limit_bytes: int, swap_bytes: int) -> None:
         """Limit memory, and memory and swap together where the kernel counts swap."""
-        self._write("memory.limit_in_bytes", limit_bytes)
-        if os.path.exists(f"{self._dir}/memory.memsw.limit_in_bytes"):
-            self._write("memory.memsw.limit_in_bytes", limit_bytes + swap_bytes)
+        self.limit_bytes = limit_bytes
+        both = f"{self._dir}/memory.memsw.limit_in_bytes"
+        limits = [("memory.limit_in_bytes", limit_bytes)]
+        if os.path.exists(both):
+            limits.append(("memory.memsw.limit_in_bytes", limit_bytes + swap_bytes))
+            # Never the first above the second, not even in between: that is refused (EINVAL).
+            if limit_bytes > int(self._read("memory.memsw.limit_in_bytes") or 0):
+                limits.reverse()
+        for name, value in limits:
+            self._write(name, value)
         self._write("memory.swappiness", 60 if swap_bytes else 0)
 
 
@@ -124,6 +137,7 @@ class GroupV2(_Folder):
 
     def set_limit(self, limit_bytes: int, swap_bytes: int) -> None:
         """Limit memory and swap."""
+        self.limit_bytes = limit_bytes
         self._write("memory.max", limit_bytes)
         if os.path.exists(f"{self._dir}/memory.swap.max"):
             self._write("memory.swap.max", swap_bytes)
@@ -162,8 +176,22 @@ class Scope:
         """Not known."""
         return None
 
+    def set_limit(self, limit_bytes: int, swap_bytes: int) -> None:
+        """As `MemoryGroup.set_limit`."""
+        import subprocess
+
+        self.limit_bytes, self._swap_bytes = limit_bytes, swap_bytes
+        subprocess.run(
+            ["systemctl", *_systemd_user(), "set-property", "--runtime", self._unit,
+             f"MemoryMax={limit_bytes}", f"MemorySwapMax={swap_bytes}"],
+            check=False,
+            capture_output=True,
+        )  # fmt: skip
+
     def close(self) -> None:
         """Kill whatever still runs in the scope; systemd removes it."""
+        import subprocess
+
         subprocess.run(
             ["systemctl", *_systemd_user(), "kill", "--signal=KILL", self._unit],
             check=False,
@@ -222,6 +250,9 @@ def _v2(root: str, name: str, limit_bytes: int, swap_bytes: int) -> GroupV2 | No
 
 
 def _scope(name: str, limit_bytes: int, swap_bytes: int) -> Scope | None:
+    import shutil
+    import subprocess  # both are large, and who has a folder needs neither
+
     if not shutil.which("systemd-run") or not os.path.isdir("/run/systemd/system"):
         return None
     probe = Scope(f"{name}-probe", limit_bytes, swap_bytes)

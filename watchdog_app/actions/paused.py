@@ -54,7 +54,7 @@ class Paused:
                 already_stopped=keys("already_stopped"),
                 skipped=keys("skipped"),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"no record of a pause: {error!r}") from error
 
 

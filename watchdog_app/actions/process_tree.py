@@ -8,12 +8,15 @@ in between. Source: proc(5), fields of /proc/PID/stat.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+import signal
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 from watchdog_app.core.records import ProcessKey
 
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
+_STOP = 1 << (signal.SIGSTOP - 1)  # in a set of signals
 _SHELLS = frozenset(("ash", "bash", "csh", "dash", "fish", "ksh", "mksh", "sh", "tcsh", "zsh"))
 
 
@@ -30,8 +33,11 @@ class Identity(NamedTuple):
 def identify(pid: int, proc: str = "/proc") -> Identity | None:
     """The process of that pid, None when there is none."""
     try:
-        with open(f"{proc}/{pid}/stat", "rb") as file:
-            data = file.read()
+        file = os.open(f"{proc}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = os.read(file, 4096)  # at most some 400 bytes, and all at once
+        finally:
+            os.close(file)
     except OSError:
         return None
     # The name stands in parentheses and may hold any byte; nothing after it holds one.
@@ -61,6 +67,18 @@ def owners(pid: int, proc: str = "/proc") -> frozenset[int]:
     except (OSError, ValueError):
         pass
     return frozenset()
+
+
+def stop_pending(pid: int, proc: str = "/proc") -> bool:
+    """Whether a SIGSTOP was sent to the process that it has not come to yet."""
+    try:
+        with open(f"{proc}/{pid}/status", "rb") as file:
+            for line in file:
+                if line.startswith((b"SigPnd:", b"ShdPnd:")) and int(line.split()[1], 16) & _STOP:
+                    return True
+    except (OSError, ValueError, IndexError):
+        pass
+    return False
 
 
 def everyone(proc: str = "/proc") -> list[Identity]:
@@ -105,9 +123,48 @@ def with_descendants(
     children: dict[int, list[Identity]] = {}
     for identity in by_pid.values():
         children.setdefault(identity.ppid, []).append(identity)
+    return _below(roots, by_pid.get, lambda pid: children.get(pid, ()), others, proc)
+
+
+def known_descendants(
+    roots: Iterable[ProcessKey], proc: str = "/proc", others: Collection[ProcessKey] = ()
+) -> list[Identity]:
+    """
+    The same by what the kernel lists as children: as long as the family takes, not all of /proc.
+
+    While children begin and end the kernel may leave one out (proc(5), children): it will do where
+    time counts and all of /proc is read afterwards. Kernels that list none are read whole.
+    """
+    roots = list(roots)
+    if not any(os.path.exists(f"{proc}/{each.pid}/task/{each.pid}/children") for each in roots):
+        return with_descendants(roots, proc, others)
+
+    def children(pid: int) -> list[Identity]:
+        found = (identify(child, proc) for child in _listed_children(pid, proc))
+        return [each for each in found if each is not None and each.ppid == pid]
+
+    return _below(roots, lambda pid: identify(pid, proc), children, others, proc)
+
+
+def _listed_children(pid: int, proc: str) -> list[int]:
+    found: list[int] = []
+    with suppress(OSError):
+        for thread in os.listdir(f"{proc}/{pid}/task"):
+            with suppress(OSError), open(f"{proc}/{pid}/task/{thread}/children", "rb") as file:
+                found += map(int, file.read().split())
+    return found
+
+
+def _below(
+    roots: Iterable[ProcessKey],
+    read: Callable[[int], Identity | None],
+    children: Callable[[int], Iterable[Identity]],
+    others: Collection[ProcessKey],
+    proc: str,
+) -> list[Identity]:
     found: dict[int, Identity] = {}
     for root in roots:
-        start = by_pid.get(root.pid)
+        start = read(root.pid)
         if start is None or start.key != root or root.pid in found:
             continue
         queue = [start]
@@ -117,7 +174,7 @@ def with_descendants(
             found[parent.key.pid] = parent
             queue.extend(
                 child
-                for child in children.get(parent.key.pid, ())
+                for child in children(parent.key.pid)
                 if child.key not in others and not interactive_shell(child, proc)
             )
     return list(found.values())

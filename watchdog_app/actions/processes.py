@@ -22,6 +22,8 @@ from watchdog_app.core.records import ProcessKey
 __all__ = ["Paused", "Resumed", "family", "pause", "resume"]
 
 _LINUX: bool = sys.platform.startswith("linux")
+if _LINUX:  # here, not at the first pause: memory is short by then, and the disk busy
+    from watchdog_app.actions import stop_linux
 
 
 def pause(
@@ -53,8 +55,6 @@ def pause(
     protected = frozenset(own_pids or ())
     uid = _uid() if own_uid is None else own_uid
     if _LINUX:
-        from watchdog_app.actions import stop_linux
-
         return stop_linux.pause(members, protected, uid, now, proc, others=others)
     from watchdog_app.actions import stop_psutil
 
@@ -71,8 +71,6 @@ def family(
     if not members:
         return []
     if _LINUX:
-        from watchdog_app.actions import stop_linux
-
         return stop_linux.family(members, others, proc)
     from watchdog_app.actions import stop_psutil
 
@@ -90,8 +88,6 @@ def resume(paused: Paused, *, proc: str = "/proc") -> Resumed:
         TargetDenied: the system refused to resume some; all others run again.
     """
     if _LINUX and paused.method != "psutil":
-        from watchdog_app.actions import stop_linux
-
         return stop_linux.resume(paused, proc)
     from watchdog_app.actions import stop_psutil
 

@@ -15,7 +15,9 @@ from watchdog_app.actions.process_tree import (
     ancestors,
     below_shell,
     identify,
+    known_descendants,
     owners,
+    stop_pending,
     with_descendants,
 )
 from watchdog_app.core.records import ProcessKey
@@ -79,8 +81,8 @@ def pause(
 def family(
     members: Sequence[ProcessKey], others: Collection[ProcessKey] = (), proc: str = "/proc"
 ) -> list[tuple[ProcessKey, bool]]:
-    """See `processes.family`."""
-    found = with_descendants(_own(members, others, proc), proc, others)
+    """See `processes.family`; it is read before the first signal, so nothing else is read."""
+    found = known_descendants(_own(members, others, proc), proc, others)
     return [(each.key, each.state in "Tt") for each in found if each.state not in "ZX"]
 
 
@@ -221,7 +223,13 @@ def _send(key: ProcessKey, number: signal.Signals, proc: str) -> _Sent:
         if now is None or now.key != key or now.state in "ZX":
             return _Sent.GONE
         # A debugger may hold it (t): the signal counts when it lets go.
-        if now.state != "t" and (now.state == "T") == (number == signal.SIGSTOP):
+        stopping = number == signal.SIGSTOP
+        # One that waits in the kernel (D) runs, and stops when that answers.
+        if (
+            now.state != "t"
+            and (now.state == "T") == stopping
+            and (stopping or not stop_pending(key.pid, proc))
+        ):
             return _Sent.NOT_NEEDED
         signal.pidfd_send_signal(descriptor, number)
     except ProcessLookupError:

@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 
+from watchdog_app import children
 from watchdog_app.actions.notify import Delivery
 from watchdog_app.core.notices import Notice
 from watchdog_app.core.plain_text import plain
@@ -59,6 +60,7 @@ class CommandNotifier:
                 )
             except (OSError, ValueError) as error:
                 return self._failed(f"it could not be started: {error}")
+            children.ordinary(process.pid)
             try:
                 process.communicate(json.dumps(notice.to_json()).encode(), self._timeout_s)
             except subprocess.TimeoutExpired:

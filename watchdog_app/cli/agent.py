@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import os
+import shlex
 
 from watchdog_app import paths
+from watchdog_app.cli import agent_now
 from watchdog_app.cli.text import plain
 from watchdog_app.errors import EXIT_OK, UsageError, WatchdogError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from typing import Any
 
     from watchdog_app.desktop.install import Ledger
     from watchdog_app.enable.startup import Target
 
 NAME = "agent"
-HELP = "save Keras fits in kernels whose code names no Rescue"
+HELP = "save trainings in kernels whose code names no Rescue"
 DESCRIPTION = """\
-Switch the agent on or off in every future kernel of a Python environment: Keras fits that name
-no Rescue are then saved when memory runs out. One IPython startup file is placed in the
-environment; disable takes it away, and nothing else was changed. Without --python and --kernel
-the environment is the one that watchdog itself runs in.
+Switch the agent on or off in every future kernel of a Python environment: trainings that name
+no Rescue are then saved when memory runs out: Keras fits, loops of your own in TensorFlow and
+PyTorch. A notebook whose kernel died goes on with watchdog.resume(). One IPython startup file
+is placed in the environment; disable takes it away, and nothing else was changed. Without
+--python and --kernel the environment is the one that watchdog itself runs in.
+
+status shows where it is on, which kernels will have it, and what it saves now.
 
 For one notebook: %load_ext watchdog_app.agent. For one script: watchdog exec."""
 EPILOG = """\
@@ -95,6 +101,11 @@ def _disable(args: argparse.Namespace) -> int:
         os.unlink(target.path)  # placed with another state folder
         removed = True
     whose = _whose(target)
+    if not removed and _is_on(target.path):
+        raise WatchdogError(
+            f"{plain(target.path)} was placed by another watchdog, or another version of it: the "
+            f"agent is still on in {whose}. Disable it with that one, or remove the file."
+        )
     print(
         f"The agent is off in every new kernel of {whose}; kernels that run keep it."
         if removed
@@ -126,20 +137,56 @@ def _status(args: argparse.Namespace) -> int:
         for path in _ledger().files:
             rows.setdefault(path, (_prefix_of_file(path), ""))
     found = [
-        {"environment": what, "kernels": names, "startup_file": path, "on": _is_on(path)}
+        {
+            "environment": what, "kernels": names, "startup_file": path,
+            "exists": os.path.lexists(path), "on": _is_on(path),
+        }
         for path, (what, names) in rows.items()
-    ]
+    ]  # fmt: skip
+    specs = [] if named else _future_kernels(found)
+    running, why = agent_now.ask()
     if args.json:
         from watchdog_app.cli.json_output import dumps
 
-        print(dumps({"schema_version": 1, "environments": found}))
+        told = {"schema_version": 1, "environments": found, "kernels": specs, "running": running}
+        print(dumps({**told, "errors": [] if why is None else [why]}))
         return EXIT_OK
     for one in found:
         kernels = f"  (kernels: {one['kernels']})" if one["kernels"] else ""
         print(f"{'on ' if one['on'] else 'off'}  {plain(one['environment'])}{plain(kernels)}")
         if one["on"]:
             print(f"     by {plain(one['startup_file'])}")
+        elif one["exists"]:
+            print(f"     {plain(one['startup_file'])} is there, and is not ours")
+    if specs:
+        print("\nNew kernels:")
+    for one in specs:
+        has = "will have it" if one["on"] else f"will not: {one['why']}"
+        print(f"  {plain(one['name'])}  {has}")
+    print("\n" + "\n".join(agent_now.lines(running, why)))
     return EXIT_OK
+
+
+def _future_kernels(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of each kernelspec, whether a kernel that is started with it has the agent, and why not."""
+    from watchdog_app.enable import environments, startup
+
+    on = {str(row["startup_file"]) for row in rows if row["on"]}
+    everywhere = startup.of_user().path in on
+    found = []
+    for each in environments.kernels():
+        why = None
+        if each.python is None:
+            why = "it runs no ipykernel"
+        else:
+            prefix = _prefix_or_ask(each.python)
+            if prefix is None:
+                why = f"its Python, {each.python}, does not answer"
+            elif not everywhere and startup.of_prefix(prefix, each.python).path not in on:
+                why = f"watchdog agent enable --kernel {shlex.quote(plain(each.name))}"
+        row = {"name": each.name, "folder": each.folder, "python": each.python}
+        found.append({**row, "on": why is None, "why": why})
+    return found
 
 
 def _target(args: argparse.Namespace, *, to_enable: bool) -> Target:
@@ -246,6 +293,4 @@ def _words(args: argparse.Namespace) -> str:
     name, value = ("--python", args.python) if args.python else ("--kernel", args.kernel)
     if not value:
         return ""
-    import shlex
-
     return f" {name} {shlex.quote(plain(value))}"

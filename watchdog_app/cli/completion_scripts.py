@@ -20,11 +20,12 @@ _HEAD = "# Completion of watchdog for {name}; made by: watchdog completion {name
 class Word:
     """One option, or the words that stand without one."""
 
-    def __init__(self, action: argparse.Action) -> None:
+    def __init__(self, action: argparse.Action, verbs: Sequence[str] = ()) -> None:
         self.names = tuple(action.option_strings)
         self.takes_value = action.nargs != 0
         self.value_optional = action.nargs == "?"
         self.choices: Sequence[str] = [str(one) for one in action.choices or ()]
+        self.verbs = tuple(verbs)  # that may stand in the first place instead
         meta = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
         self.value = meta
         self.help = (action.help or "").replace("%(default)s", str(action.default))
@@ -42,10 +43,15 @@ class Word:
 def words_of(command: str) -> tuple[list[Word], list[Word]]:
     """The options and the positional words of a command."""
     try:
-        _, parser = parser_of(command)
+        module, parser = parser_of(command)
     except WatchdogError:
         return [], []  # a command that this installation lacks
-    actions = [Word(one) for one in parser._actions if one.help != argparse.SUPPRESS]
+    verbs = getattr(module, "VERBS", ())
+    actions = [
+        Word(one, () if one.option_strings else verbs)
+        for one in parser._actions
+        if one.help != argparse.SUPPRESS
+    ]
     return [one for one in actions if one.names], [one for one in actions if not one.names]
 
 
@@ -91,8 +97,11 @@ _watchdog() {{
     mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
   elif [[ $rest == @tasks ]]; then
     mapfile -t COMPREPLY < <(compgen -W "$(watchdog completion tasks 2>/dev/null)" -- "$current")
-  elif [[ $rest == @files ]]; then
-    mapfile -t COMPREPLY < <(compgen -f -- "$current")
+  elif [[ $rest == @files* ]]; then
+    mapfile -t COMPREPLY < <(
+      ((COMP_CWORD == 2)) && compgen -W "${rest#@files}" -- "$current"
+      compgen -f -- "$current"
+    )
     compopt -o filenames 2>/dev/null
   elif [[ -n $rest ]]; then
     mapfile -t COMPREPLY < <(compgen -W "$rest" -- "$current")
@@ -104,7 +113,8 @@ complete -F _watchdog watchdog
 
 
 def _bash_source(word: Word) -> str:
-    return {"choices": " ".join(_visible(word)), "tasks": "@tasks", "files": "@files"}.get(
+    files = " ".join(("@files", *word.verbs))
+    return {"choices": " ".join(_visible(word)), "tasks": "@tasks", "files": files}.get(
         word.source, ""
     )
 
@@ -139,6 +149,7 @@ def _zsh() -> str:
     for command in COMMANDS:
         options, positional = words_of(command)
         specs = [_zsh_option(word) for word in options]
+        specs += [_zsh_verbs(word) for word in positional[:1] if word.verbs]
         specs += [f"'*:{_zsh_text(word.value)}:{_zsh_source(word)}'" for word in positional[:1]]
         body = " \\\n        ".join(specs)
         lines.append(f"    {command})\n      _arguments -s \\\n        {body} ;;")
@@ -156,6 +167,13 @@ def _zsh_option(word: Word) -> str:
     if len(word.names) == 1:
         return word.names[0] + tail
     return f"'({' '.join(word.names)})'{{{','.join(word.names)}}}{tail}"
+
+
+def _zsh_verbs(word: Word) -> str:
+    """The first word is a verb, or already one of those that may follow it."""
+    verbs = f'"verbs:verb:({" ".join(word.verbs)})"'
+    what = _zsh_text(word.value)
+    return f"'1:{what}: _alternative {verbs} \"words:{what}:{_zsh_source(word)}\"'"
 
 
 def _zsh_source(word: Word) -> str:
@@ -199,6 +217,10 @@ def _fish() -> str:
         for word in positional[:1]:
             if word.source:
                 lines.append(f"{start}{_fish_source(word)}")
+            if word.verbs:
+                verbs = " ".join(word.verbs)
+                first = f"{start[:-1]}; and not __fish_seen_subcommand_from {verbs}'"
+                lines.append(f"{first} -a '{verbs}'")
     return "\n".join(lines) + "\n"
 
 

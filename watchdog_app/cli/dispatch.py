@@ -33,10 +33,13 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         (
             ("status", "show every Python task, what it uses and how long that lasts"),
             ("top", "live view: trends, forecasts, keys to save and to pause"),
-            ("explain", "say in words what was seen and decided"),
+            ("explain", "say why a kernel died; what is seen and decided"),
+            ("stacks", "show what each thread of a task does"),
+            ("trace", "find the lines of a training at which memory grows"),
             ("watch", "show notices as lines of text, as they come"),
             ("history", "list past incidents, decisions and deaths"),
             ("rescues", "list saved rescues; show, verify and prune them"),
+            ("estimate", "foretell the memory of a training: will this batch fit"),
             ("doctor", "find out why GPU trainings would crash here, and what to do"),
         ),
     ),
@@ -48,8 +51,9 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("resume", "let a paused task go on"),
             ("snooze", "hold notices back for a while; saving and pausing go on"),
             ("protect", "switch warnings, saves and pauses off, or on again"),
-            ("agent", "save Keras fits in kernels whose code names no Rescue"),
-            ("exec", "run one program with the agent switched on in it"),
+            ("agent", "save trainings in kernels whose code names no Rescue"),
+            ("exec", "run a program in an airbag: held at its limit, not killed"),
+            ("limit", "give what is in an airbag more memory, or end it"),
         ),
     ),
     (
@@ -185,20 +189,20 @@ def _carry_out(words: list[str]) -> int:
 
 def _quick(name: str, rest: list[str]) -> int | None:
     """
-    Run `status` without argparse, which would be a third of its time.
+    Run without argparse, which would be a third of the time of `status` and stay in the daemon.
 
     None where there are more than plain flags: argparse reads those, and says what is wrong.
     """
-    if name != "status":
+    if name not in ("status", "run"):
         return None
+    from importlib import import_module
     from types import SimpleNamespace
 
-    from watchdog_app.cli import status
-
-    if not all(word in status.FLAGS for word in rest):
+    module = import_module(f"watchdog_app.cli.{name}")
+    if not all(word in module.FLAGS for word in rest):
         return None
-    given = {status.FLAGS[word]: True for word in rest}
-    return status.run(SimpleNamespace(**{**status.DEFAULTS, **given}))
+    given = {module.FLAGS[word]: True for word in rest}
+    return int(module.run(SimpleNamespace(**{**module.DEFAULTS, **given})))
 
 
 def _unknown(word: str) -> int:

@@ -14,16 +14,28 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 NAME = "exec"
-HELP = "run one program with the agent switched on in it"
+HELP = "run a program in an airbag: held at its limit, not killed"
 DESCRIPTION = """\
-Run a program so that Keras fits in it, and in every Python that it starts, are saved when
-memory runs out, without touching its code. The program takes the place of this command: exit
-code, signals, terminal and pid are its own."""
+Run a program so that trainings in it, and in every Python that it starts, are saved when
+memory runs out, without touching its code: Keras fits, loops in TensorFlow and PyTorch. The
+program takes the place of this command: exit code, signals, terminal and pid are its own.
+
+It runs in a memory group of its own, the airbag. At the limit of that group the kernel does not
+kill it: it stands still, its training is copied into a rescue from outside, and then it goes on,
+or is refused more memory, or waits for you, or ends. One array that cannot fit is a MemoryError.
+
+Without --limit it may have what the machine can give, less a margin for everything else.
+Where no group can be made, each process is limited in what it may reserve, and that is said."""
 EPILOG = """\
 examples:
   watchdog exec -- python train.py --epochs 50
-  watchdog exec --no-resume -- python train.py
-  watchdog exec -- ./run-all-folds.sh
+  watchdog exec --limit 12G -- python train.py
+  watchdog exec --limit 12G --at-limit hold -- jupyter lab
+  watchdog exec --no-resume -- ./run-all-folds.sh
+  watchdog exec --kernel
+  watchdog exec --kernel --undo
+
+Raise the limit of what runs: watchdog limit train.py 16G
 
 exit codes: those of the program; 126 it cannot be run, 127 there is none, 2 usage"""
 
@@ -38,9 +50,41 @@ class _NotRun(WatchdogError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The program and its words."""
+    """The program and its words, and its airbag."""
+    from watchdog_app.cli.parser import duration, size
+
+    parser.add_argument(
+        "--limit", type=size, metavar="SIZE", help="memory that it may hold (default: what is free)"
+    )
+    parser.add_argument(
+        "--reserve", type=size, metavar="SIZE", help="kept back for saving (default: 256M or more)"
+    )
+    parser.add_argument(
+        "--swap", type=size, default=0, metavar="SIZE", help="swap that it may use (default: 0)"
+    )
+    parser.add_argument(
+        "--at-limit",
+        choices=("auto", "go-on", "refuse", "hold", "end"),
+        default="auto",
+        help="after saving: take the limit away; refuse more memory; stand still; end. auto: a "
+        "saved script is refused more, all else stands still",
+    )
+    parser.add_argument(
+        "--hold-for", type=duration, metavar="TIME", help="end what has stood still for so long"
+    )
+    parser.add_argument("--no-refuse", action="store_true", help="let it reserve more than can fit")
+    parser.add_argument("--no-bag", action="store_true", help="no airbag: the agent alone")
     parser.add_argument(
         "--no-resume", action="store_true", help="begin anew, although a rescue is unfinished"
+    )
+    parser.add_argument(
+        "--kernel", action="store_true", help="make a Jupyter kernel that starts this way"
+    )
+    parser.add_argument(
+        "--name", metavar="KERNEL", help="with --kernel: the kernel to start so (default: python3)"
+    )
+    parser.add_argument(
+        "--undo", action="store_true", help="with --kernel: take that kernel away again"
     )
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="COMMAND", help="program and its arguments"
@@ -50,13 +94,59 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Become the program."""
     words = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if args.kernel:
+        from watchdog_app.airbag import launch
+        from watchdog_app.cli import exec_kernel
+
+        if sys.platform == "linux" and not args.undo:
+            launch.check(args.limit, args.reserve, args.swap)
+        return exec_kernel.run(args, words)
+    if args.name or args.undo:
+        raise UsageError("--name and --undo go with --kernel.")
     if not words:
         raise UsageError("Name a program: watchdog exec -- python train.py")
     env = dict(os.environ)
     env["PYTHONPATH"] = _python_path(env.get("PYTHONPATH", ""))
     if args.no_resume:
         env["WATCHDOG_AGENT_RESUME"] = "no"
-    _become(words, env)
+    if not args.no_bag:
+        _enter_bag(args, words, env)
+    return _become(words, env)
+
+
+def _enter_bag(args: argparse.Namespace, words: list[str], env: dict[str, str]) -> None:
+    from watchdog_app.airbag import launch
+    from watchdog_app.cli.text import plain_block
+
+    if not _can_run(words[0], env):
+        return  # it is said in a moment, and nothing needs an airbag for that
+    entered = launch.enter(
+        launch.Wanted(
+            limit_bytes=args.limit,
+            reserve_bytes=args.reserve,
+            swap_bytes=args.swap,
+            at_limit=args.at_limit,
+            hold_s=args.hold_for,
+            refuse=not args.no_refuse,
+            notebook=launch.is_notebook(words),
+            name=launch.name_of(words, env, _folder()),
+        )
+    )
+    env.update(entered.environment)
+    sys.stderr.write(f"{plain_block(entered.line)}\n")
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed meanwhile
+        return "a folder that is gone"
+
+
+def _can_run(word: str, env: dict[str, str]) -> bool:
+    import shutil
+
+    return shutil.which(word, path=env.get("PATH", os.defpath)) is not None
 
 
 def _python_path(before: str) -> str:

@@ -1,60 +1,182 @@
-"""`watchdog explain`: what was seen and decided, in words."""
+"""`watchdog explain`: why a kernel died, and what is seen and decided now, in words."""
 
 from __future__ import annotations
 
 from watchdog_app.cli.color import look
-from watchdog_app.cli.explain_text import find_task, render
+from watchdog_app.cli.explain_text import (
+    deaths_table,
+    find_task,
+    folded,
+    render,
+    render_death,
+)
 from watchdog_app.cli.terminal import columns_of
-from watchdog_app.errors import EXIT_OK
+from watchdog_app.errors import EXIT_OK, DaemonNotRunning, TaskNotFound, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from typing import Any
+
+    from watchdog_app.errors import WatchdogError
+
+    Json = dict[str, Any]
 
 NAME = "explain"
-HELP = "say in words what was seen and decided"
+HELP = "say why a kernel died; what is seen and decided"
 DESCRIPTION = """\
-Say in words what watchdog sees, what it foresees and why, what it has decided and what came
-of it: for the machine, or for one task."""
+Say in words why a notebook, kernel or script died: of what, how that is known and how sure it
+is, who took the memory, the last minutes as a plot, what was saved, and how to go on. Without
+TASK the last death of the past hours, then what watchdog sees, foresees and has decided now.
+With a task that lives the same for it alone. Works for what died days ago, and without a
+daemon, from the journal."""
 EPILOG = """\
 examples:
-  watchdog explain
+  watchdog explain                     the last death, and the machine now
   watchdog explain train.ipynb
+  watchdog explain 4242 --minutes 60   by pid, with the last hour drawn
+  watchdog explain --deaths            all that died, newest first
 
-exit codes: 0 answered, 1 failure, 2 usage, 3 daemon not running"""
+exit codes: 0 answered, 1 failure or no such task, 2 usage, 3 daemon not running and no journal"""
 
 _MOST_ENTRIES = 20
+_MOST_DEATHS = 50
+_GOOD_ENDS = ("ended", "closed")
+_MINUTES = 10.0
+_MOST_MINUTES = 1440.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The task, if one is meant."""
-    from watchdog_app.cli.parser import add_color
+    """The task, if one is meant, and how it is shown."""
+    from watchdog_app.cli.parser import add_color, positive_integer
 
     parser.add_argument(
-        "task", metavar="TASK", nargs="?", help="pid, notebook, script, path or kernel id"
+        "task",
+        metavar="TASK",
+        nargs="?",
+        help="pid, notebook, script, path, kernel id or incident; dead or alive",
     )
-    parser.add_argument("--json", action="store_true", help="print text and incidents as JSON")
+    parser.add_argument(
+        "--deaths", action="store_true", help="list what died, newest first; of TASK alone if given"
+    )
+    parser.add_argument(
+        "--minutes",
+        type=positive_integer,
+        metavar="N",
+        help=f"of the plot, before the end; default {_MINUTES:.0f}, at most {_MOST_MINUTES:.0f}",
+    )
+    parser.add_argument("--json", action="store_true", help="print everything as JSON, no plot")
     add_color(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Ask for all that there is on it, and put it into words."""
+    if args.minutes is not None and args.minutes > _MOST_MINUTES:
+        raise UsageError(f"--minutes is at most {_MOST_MINUTES:.0f}, a day.")
+    if args.deaths:
+        if args.minutes is not None:
+            raise UsageError("--minutes goes with the plot of one death, not with --deaths.")
+        return _list(args)
+    wanted = {"task": args.task}
+    if args.minutes is not None:
+        wanted["minutes"] = float(args.minutes)
+    entries: list[Json] | None = None
     from watchdog_app.protocol.client import Client
 
-    with Client.connect() as daemon:
-        result = daemon.call("explain", task=args.task)
-        if args.json:
-            from watchdog_app.cli.json_output import dumps
+    try:
+        with Client.connect() as daemon:
+            result = daemon.call("explain", **wanted)
+            if not args.json and result.get("text") != result.get("death_text"):
+                entries = _decided(daemon, args.task)
+    except DaemonNotRunning as error:
+        result = _without_daemon(args, error)
+    if args.json:
+        from watchdog_app.cli.json_output import dumps
 
-            print(dumps(result))
-            return EXIT_OK
-        task = find_task(daemon.call("status"), args.task) if args.task else None
-        entries = daemon.call(
-            "history",
-            task=str(task["pid"]) if task and task.get("pid") else args.task,
-            limit=_MOST_ENTRIES,
-            kinds=["decision", "outcome", "death"],
-        ).get("entries")
-    lines = render(result.get("text") or "", entries or [], columns_of(), look(args.color))
-    print("\n".join(lines))
+        print(dumps(result))
+        return EXIT_OK
+    print("\n".join(_lines(result, entries, args)))
+    return EXIT_OK
+
+
+def _lines(result: Json, entries: list[Json] | None, args: argparse.Namespace) -> list[str]:
+    columns, shown = columns_of(), look(args.color)
+    lines: list[str] = []
+    for told in result.get("airbags") or ():
+        lines += [*folded(told, columns), ""]
+    if result.get("death_text"):
+        from watchdog_app.cli.explain_log import log_lines
+        from watchdog_app.cli.explain_rescue import state_of_rescue
+        from watchdog_app.cli.plot import plot
+
+        drawn = plot(result.get("plot") or {}, columns, shown)
+        saved = state_of_rescue(result.get("death") or {})
+        more = log_lines(result.get("death") or {})
+        lines += render_death(result["death_text"], drawn, saved, columns, shown, more=more)
+    if result.get("text") is None:
+        return [
+            *lines,
+            *[""] * bool(lines and lines[-1]),
+            "No daemon runs: nothing is watched now. Start it: watchdog start",
+        ]
+    if entries is not None:
+        if lines:
+            lines += ["", shown.paint("Now:", "bold")]
+        lines += render(result["text"], entries, columns, shown)
+    return lines
+
+
+def _without_daemon(args: argparse.Namespace, error: WatchdogError) -> Json:
+    """From the journal, and from what keepers of airbags wrote down."""
+    from watchdog_app.cli import bags_seen
+    from watchdog_app.daemon import offline
+
+    found = None
+    try:
+        found = offline.explain(args.task, float(args.minutes or _MINUTES))
+    except TaskNotFound as unknown:
+        error = unknown
+    died = ((found or {}).get("death") or {}).get("unix_s")
+    bags = bags_seen.explained(args.task, died if isinstance(died, int | float) else 0.0)
+    if found is None and not bags:
+        raise error
+    return {"text": None, "incidents": [], **(found or {}), "airbags": bags}
+
+
+def _decided(daemon: Any, task: str | None) -> list[Json]:
+    """What was decided, newest first."""
+    found = find_task(daemon.call("status"), task) if task else None
+    answer = daemon.call(
+        "history",
+        task=str(found["pid"]) if found and found.get("pid") else task,
+        limit=_MOST_ENTRIES,
+        kinds=["decision", "outcome", "death"],
+    )
+    return list(answer.get("entries") or [])
+
+
+def _list(args: argparse.Namespace) -> int:
+    from watchdog_app.protocol.client import Client
+
+    wanted = {"task": args.task, "limit": 4 * _MOST_DEATHS, "kinds": ["death", "end"]}
+    try:
+        with Client.connect() as daemon:
+            entries = daemon.call("history", **wanted).get("entries") or []
+    except DaemonNotRunning:
+        from watchdog_app.cli import bags_seen
+        from watchdog_app.daemon import offline
+
+        found = offline.history(**wanted)
+        entries = bags_seen.entries(found or [], wanted)
+        if found is None and not entries:
+            raise
+    if args.task is None:  # that something came to its end as it should is no news
+        entries = [one for one in entries if one.get("cause") not in _GOOD_ENDS]
+    entries = entries[:_MOST_DEATHS]
+    if args.json:
+        from watchdog_app.cli.json_output import dumps
+
+        print(dumps({"schema_version": 1, "deaths": entries}))
+        return EXIT_OK
+    print("\n".join(deaths_table(entries, columns_of(), look(args.color))))
     return EXIT_OK

@@ -1,12 +1,12 @@
 """
-What the daemon explains, folded to the terminal, with what was decided below. Pure.
+What the daemon explains, folded to the terminal: deaths with their plot, what was decided. Pure.
 """
 
 from __future__ import annotations
 
 from watchdog_app.cli.color import Look
 from watchdog_app.cli.history_text import sentence, when
-from watchdog_app.cli.text import plain, plain_block, wrap
+from watchdog_app.cli.text import pad, plain, plain_block, shorten, width, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,10 +33,7 @@ def render(
     """
     look = look or Look()
     limit = columns or _LONG
-    lines = []
-    for line in plain_block(text).rstrip().split("\n"):
-        blanks = " " * (len(line) - len(line.lstrip()))
-        lines += [part.rstrip() for part in wrap(line, limit, first=blanks)]
+    lines = folded(text, limit)
     lines += ["", look.paint("What was decided, and what came of it:", "bold")]
     for entry in entries:
         name = f"{plain(entry['name'])}: " if entry.get("name") else ""
@@ -45,6 +42,86 @@ def render(
         first = f"{_INDENT}{when(entry.get('unix_s'))}  "
         lines += wrap(said, limit, first=first, rest="      " if limit < 80 else None)
     return lines if entries else [*lines, f"{_INDENT}Nothing yet."]
+
+
+def render_death(
+    text: str,
+    plot: list[str],
+    saved: str | None,
+    columns: int | None,
+    look: Look,
+    *,
+    more: list[str] | None = None,
+) -> list[str]:
+    """
+    One death, with the plot after what happened and before how that is known.
+
+    Args:
+        text: the account, paragraphs with blank lines between.
+        plot: the lines of the picture, if there is one.
+        saved: what has become of the rescue since.
+        more: evidence that was found only now.
+    """
+    limit = columns or _LONG
+    lines: list[str] = []
+    for number, part in enumerate(plain_block(text).strip().split("\n\n")):
+        head, *rest = part.split("\n")
+        first = folded(head, limit)
+        color = "alarm" if number == 0 else "bold" if head.endswith(":") else ""
+        lines += [""] * bool(number) + [look.paint(line, color) for line in first]
+        if head == "How we know:":
+            rest = [*(more or []), *rest]
+        for line in rest:
+            lines += [_certain(each, look) for each in folded(line, limit)]
+        if head.startswith("What was saved: step") and saved is not None:
+            lines += wrap(saved, limit)
+        if number == 0 and plot:
+            lines += ["", *plot]
+    return lines
+
+
+def deaths_table(entries: list[Json], columns: int | None, look: Look) -> list[str]:
+    """
+    A line for each death or end: when, who, what of and how sure; newest first.
+
+    Args:
+        entries: of the journal, kinds "death" and "end".
+    """
+    if not entries:
+        return ["Nothing has died that the journal knows of."]
+    limit = columns or _LONG
+    names = [shorten(plain(one.get("name") or "?"), 24, look.ellipsis) for one in entries]
+    widest = max(width(name) for name in names)
+    lines = []
+    for entry, name in zip(entries, names, strict=True):
+        pid = f"{entry.get('worker') or entry.get('pid') or '?'}"
+        left = f"{when(entry.get('unix_s'))}  {pad(pid, 7, right=True)}  {pad(name, widest)}  "
+        sure = "" if entry.get("certainty") != "unknown" else " (not known for sure)"
+        reason = plain(entry.get("reason") or entry.get("text") or "unknown") + sure
+        first, *rest = wrap(reason, max(limit, width(left) + 24), first=left)
+        bad = "alarm" if entry.get("memory") else "bold" if entry.get("kind") == "death" else ""
+        lines += [first.replace(name, look.paint(name, bad), 1), *rest]
+    return [*lines, "More about one: watchdog explain PID"]
+
+
+def folded(text: str, columns: int | None) -> list[str]:
+    """Each line on its own, at its own indent; None: nothing is folded."""
+    limit = columns or _LONG
+    lines = []
+    for line in plain_block(text).rstrip().split("\n"):
+        blanks = " " * (len(line) - len(line.lstrip()))
+        rest = f"{blanks}    " if line.lstrip().startswith("[") else None
+        lines += [part.rstrip() for part in wrap(line, limit, first=blanks, rest=rest)]
+    return lines
+
+
+def _certain(line: str, look: Look) -> str:
+    """How sure it is in colour; the word says it as well."""
+    for word, color in (("exact", "green"), ("most likely", "yellow"), ("unknown", "dim")):
+        mark = f"[{word}]"
+        if line.startswith(f"  {mark}"):
+            return line.replace(mark, look.paint(mark, color), 1)
+    return line
 
 
 def find_task(status: Json, wanted: str) -> Json | None:

@@ -23,7 +23,7 @@ examples:
 
 exit codes: 0 answered, 1 failure, 2 usage, 3 daemon not running and no journal"""
 
-KINDS = ("incident", "decision", "outcome", "death", "daemon")
+KINDS = ("incident", "decision", "outcome", "death", "restart", "daemon")
 
 _LIMIT = 50
 _FORMS = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d")
@@ -74,12 +74,13 @@ def run(args: argparse.Namespace) -> int:
         with Client.connect() as daemon:
             entries = daemon.call("history", **wanted).get("entries") or []
     except DaemonNotRunning:
+        from watchdog_app.cli import bags_seen
         from watchdog_app.daemon import offline
 
         found = offline.history(**wanted)
-        if found is None:
+        entries = bags_seen.entries(found or [], wanted)
+        if found is None and not entries:
             raise
-        entries = found
     if args.json:
         from watchdog_app.cli.json_output import dumps
 

@@ -104,6 +104,16 @@ def positive_duration(text: str) -> float:
     return seconds
 
 
+def size(text: str) -> int:
+    """An argument such as 12G, in bytes."""
+    from watchdog_app.units import parse_bytes
+
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def positive_integer(text: str) -> int:
     """An argument such as 20."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from watchdog_app.agent.inventory import Found, Search
+    from watchdog_app.agent.saving.inventory import Found, Search
+    from watchdog_app.cli.verified import Verified
 
 NAME = "rescues"
 HELP = "list saved rescues; show, verify and prune them"
@@ -50,7 +51,7 @@ A folder that is called like a verb: ./show
 
 exit codes: 0 done, 1 failure or a rescue is damaged, 2 usage"""
 
-_VERBS = ("list", "show", "verify", "prune")
+VERBS = ("list", "show", "verify", "prune")
 _KEEP = 2
 _LARGE_BYTES = 64 * 1024 * 1024  # from here on reading takes long enough to show how far it is
 
@@ -84,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do what the first word says."""
     words = list(args.words)
-    verb = words.pop(0) if words and words[0] in _VERBS else "list"
+    verb = words.pop(0) if words and words[0] in VERBS else "list"
     if verb != "prune" and (args.keep or args.older_than is not None or args.dry_run or args.yes):
         raise UsageError("--keep, --older-than, --dry-run and --yes belong to: rescues prune")
     if verb == "show":
@@ -103,6 +104,7 @@ def _list(words: Sequence[str], args: argparse.Namespace) -> int:
     found, search, roots = _find(words)
     found.sort(key=lambda one: (one.created_unix_s or 0.0, one.name.sequence), reverse=True)
     verified = Verified()
+    found = [_as_verified(one, verified) for one in found]
     if args.json:
         _print_json(
             rescues=[rescues_text.as_json(one, verified.when(one.path)) for one in found],
@@ -121,13 +123,13 @@ def _list(words: Sequence[str], args: argparse.Namespace) -> int:
 
 
 def _show(words: Sequence[str], args: argparse.Namespace) -> int:
-    from watchdog_app.agent.loaded import LoadedRescue
+    from watchdog_app.agent.saving.loaded import LoadedRescue
     from watchdog_app.cli import rescues_text
     from watchdog_app.cli.verified import Verified
 
     if len(words) != 1:
         raise UsageError("Name one rescue: watchdog rescues show PATH")
-    one = _the_one(words[0])
+    one = _as_verified(_the_one(words[0]), Verified())
     if one.condition != "complete":
         raise WatchdogError(_not_whole(one))
     verified = Verified().when(one.path)
@@ -147,7 +149,7 @@ def _show(words: Sequence[str], args: argparse.Namespace) -> int:
 
 
 def _verify(words: Sequence[str], args: argparse.Namespace) -> int:
-    from watchdog_app.agent import inventory
+    from watchdog_app.agent.saving import inventory
     from watchdog_app.cli.verified import Verified
 
     found, search, roots = _find(words)
@@ -169,7 +171,10 @@ def _verify(words: Sequence[str], args: argparse.Namespace) -> int:
             word = "DAMAGED" if isinstance(error, RescueDamaged) else word
         finally:
             progress.end()
-        verified.note(one.path, whole=problem is None)
+        if word == "DAMAGED" or problem is None:
+            verified.note(one.path, problem)
+        else:
+            verified.forget(one.path)
         results.append({"path": one.path, "whole": problem is None, "problem": problem})
         if not args.json:
             said = "whole" if problem is None else f"{word}: {problem}"
@@ -189,8 +194,9 @@ def _verify(words: Sequence[str], args: argparse.Namespace) -> int:
 
 
 def _prune(words: Sequence[str], args: argparse.Namespace) -> int:
-    from watchdog_app.agent import inventory
-    from watchdog_app.agent.inventory import Search
+    from watchdog_app.agent.saving import inventory
+    from watchdog_app.agent.saving.inventory import Search
+    from watchdog_app.cli.verified import Verified
     from watchdog_app.units import format_bytes
 
     if len(words) != 1:
@@ -201,8 +207,9 @@ def _prune(words: Sequence[str], args: argparse.Namespace) -> int:
     search = Search()
     go: list[Found] = []
     stay: list[tuple[Found, str]] = []
+    verified = Verified()
     for folder in inventory.folders_of_rescues(words[0], search):
-        found = inventory.rescues_in(folder, search)
+        found = [_as_verified(one, verified) for one in inventory.rescues_in(folder, search)]
         gone, kept = inventory.to_prune(found, keep, args.older_than, time.time())
         go += gone
         stay += kept
@@ -250,9 +257,9 @@ def _prune(words: Sequence[str], args: argparse.Namespace) -> int:
 
 def _find(words: Sequence[str]) -> tuple[list[Found], Search, list[str]]:
     """Rescues that these words mean, what else was seen, and where was looked."""
-    from watchdog_app.agent import inventory
-    from watchdog_app.agent.inventory import Search
-    from watchdog_app.agent.names import RescueName
+    from watchdog_app.agent.saving import inventory
+    from watchdog_app.agent.saving.inventory import Search
+    from watchdog_app.agent.saving.names import RescueName
 
     search = Search()
     found: dict[str, Found] = {}
@@ -291,8 +298,8 @@ def _find(words: Sequence[str]) -> tuple[list[Found], Search, list[str]]:
 
 
 def _the_one(word: str) -> Found:
-    from watchdog_app.agent import finished, inventory
-    from watchdog_app.agent.names import RescueName
+    from watchdog_app.agent.saving import finished, inventory
+    from watchdog_app.agent.saving.names import RescueName
 
     path = os.path.abspath(os.path.expanduser(word))
     name = RescueName.parse(os.path.basename(path))
@@ -308,6 +315,16 @@ def _the_one(word: str) -> Found:
     if one is None:
         raise WatchdogError(f"There is no {word}.")
     return one
+
+
+def _as_verified(one: Found, verified: Verified) -> Found:
+    """A rescue with what its bytes were found to be: a listing reads its description alone."""
+    from dataclasses import replace
+
+    damage = verified.damage(one.path)
+    if damage is None or one.condition != "complete":
+        return one
+    return replace(one, condition="damaged", problem=damage)
 
 
 def _not_whole(one: Found) -> str:

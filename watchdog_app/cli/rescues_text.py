@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    from watchdog_app.agent.inventory import Found, Search
-    from watchdog_app.agent.layout import TensorInfo
+    from watchdog_app.agent.saving.inventory import Found, Search
+    from watchdog_app.agent.saving.layout import TensorInfo
 
 _HEADS = ("NOTEBOOK/SCRIPT", "STEP", "EPOCH", "LOSS", "SAVED", "SIZE", "STATE", "TRAINING", "PATH")
 _RIGHT = {1, 2, 3, 5}

@@ -5,7 +5,14 @@ from __future__ import annotations
 import sys
 
 from watchdog_app.cli.text import plain
-from watchdog_app.errors import EXIT_FAILURE, EXIT_OK, DaemonNotRunning, UsageError
+from watchdog_app.errors import (
+    EXIT_FAILURE,
+    EXIT_OK,
+    DaemonNotRunning,
+    ProtocolError,
+    UsageError,
+    WatchdogError,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +23,8 @@ NAME = "resume"
 HELP = "let a paused task go on"
 DESCRIPTION = """\
 Let a task go on that is paused. --all resumes everything that watchdog has paused. Works
-without a daemon as well: what was paused is written down before it is paused."""
+without a daemon as well: what was paused is written down before it is paused. What somebody
+else has stopped, for example with Ctrl-Z, is left alone."""
 EPILOG = """\
 examples:
   watchdog resume train.ipynb
@@ -36,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Resume through the daemon; through the journal when there is none."""
+    """Resume through the daemon; by what it wrote down when it does not answer."""
     if bool(args.task) == args.all:
         raise UsageError("Name one task, or write --all.")
     from watchdog_app.protocol.client import Client
@@ -48,8 +56,9 @@ def run(args: argparse.Namespace) -> int:
             )
             if result.get("resumed") and not args.json:
                 _name_them(result["resumed"], daemon.call("status"))
-    except DaemonNotRunning as error:
-        result = _from_journal(None if args.all else args.task, error)
+    except (DaemonNotRunning, ProtocolError) as error:
+        # One that was stopped itself, or hangs, answers as little as one that is gone.
+        result = _written_down(None if args.all else args.task, error)
     resumed, failures = result.get("resumed") or [], result.get("failures") or []
     if args.json:
         from watchdog_app.cli.json_output import dumps
@@ -60,8 +69,8 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_FAILURE if failures or not (resumed or args.all) else EXIT_OK
 
 
-def _from_journal(task: str | None, gone: DaemonNotRunning) -> dict[str, Any]:
-    """What a daemon that is gone had paused; there must be a journal that says so."""
+def _written_down(task: str | None, gone: WatchdogError) -> dict[str, Any]:
+    """What a daemon that is gone had paused, where anything was ever written down."""
     from watchdog_app.daemon import offline
 
     failures: list[str] = []

@@ -21,6 +21,9 @@ examples:
 exit codes: 0 ended as asked, 1 failure (another daemon of yours runs already),
   2 the configuration holds a mistake"""
 
+FLAGS = {"-v": "verbose", "--verbose": "verbose"}  # by the words that need no parser
+DEFAULTS = {"config": None, "verbose": False}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""

@@ -131,18 +131,37 @@ def run(args: argparse.Namespace | SimpleNamespace) -> int:
 
 
 def _without_daemon(args: argparse.Namespace | SimpleNamespace, error: WatchdogError) -> int:
+    more: list[str] = []
+    bags: list[str] = []
+    if isinstance(error, DaemonNotRunning):
+        from watchdog_app.cli import bags_seen
+        from watchdog_app.cli.left_paused import left_paused
+
+        more = left_paused()
+        bags = bags_seen.running()
     if args.check:
         from watchdog_app.cli.check import unreachable
 
-        line, code = unreachable(str(error))
+        line, code = unreachable(" ".join([f"{error}.", *more] if more else [str(error)]))
         print(line)
         return code
     if args.json:
         from watchdog_app.cli.json_output import dumps, without_daemon
 
-        print(dumps(without_daemon(str(error), time.time())))
+        found = without_daemon(str(error), time.time())
+        if more:
+            found["errors"].append({"source": "pauses", "message": more[0], "remedy": more[1]})
+        print(dumps(found))
+        for each in bags:
+            remedy = "watchdog limit TASK SIZE"
+            found["errors"].append({"source": "airbags", "message": each, "remedy": remedy})
         if isinstance(error, DaemonNotRunning):
             return error.exit_code  # the object has said it
+    if more or bags:
+        told = [" ".join(more)] if more else []
+        if bags:
+            told += ["In an airbag, which needs no daemon:", *(f"  {each}" for each in bags)]
+        raise DaemonNotRunning("\n".join((str(error), *told)))
     raise error
 
 

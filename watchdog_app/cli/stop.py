@@ -43,7 +43,11 @@ def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - every command has th
     end_mono_s = time.monotonic() + _END_S
     while time.monotonic() < end_mono_s:
         if not _runs():
+            from watchdog_app.cli.left_paused import left_paused
+
             print(f"The daemon (pid {pid}) has ended. Nothing is watched now.")
+            for line in left_paused():
+                print(line)
             return EXIT_OK
         time.sleep(_POLL_S)
     raise WatchdogError(

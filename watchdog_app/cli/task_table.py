@@ -6,7 +6,7 @@ from watchdog_app.cli import figures
 from watchdog_app.cli.color import Look, stage_mark
 from watchdog_app.cli.grid import Grid
 from watchdog_app.cli.text import plain, wrap
-from watchdog_app.units import MIB
+from watchdog_app.units import MIB, size_above
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -197,11 +197,35 @@ def _remarks(process: Json, now_unix_s: float) -> list[str]:
     if process.get("paused_by_watchdog"):
         pid = figures.whole(process.get("pid"))
         remarks.append(f"paused by watchdog; let it go on with: watchdog resume {pid}")
+    bag = process.get("airbag")
+    if isinstance(bag, dict):
+        remarks += bag_remarks(bag)
     agent = process.get("agent")
     if agent:
         remarks.append(agent_text(agent, now_unix_s))
     elif urgent:
         remarks.append("no agent: watchdog can pause this task, but cannot save its work")
+    return remarks
+
+
+def bag_remarks(bag: Json) -> list[str]:
+    """`airbag 3.1 GiB of 12.0 GiB, reserve 512 MiB`, and what to do where it is held."""
+    pid = figures.whole(bag.get("pid"))
+    used, limit = figures.size(bag.get("used_bytes")), figures.size(bag.get("limit_bytes"))
+    known = [figures.number(bag.get(key)) or 0 for key in ("used_bytes", "limit_bytes")]
+    more = size_above(max(known)) if max(known) > 0 else "SIZE"
+    stage = bag.get("stage")
+    text = f"airbag {used} of {limit}, reserve {figures.size(bag.get('reserve_bytes'))}"
+    remarks = [f"{text}, {plain(bag.get('kind') or '')}".rstrip(", ")]
+    if stage == "held":
+        remarks.append(
+            f"held at its limit; let it go on with: watchdog limit {pid} {more}; "
+            f"end it with: watchdog limit {pid} --end"
+        )
+    elif stage == "refusing":
+        remarks.append(f"further memory is refused; more with: watchdog limit {pid} {more}")
+    elif stage not in (None, "calm"):
+        remarks.append(f"at its limit: {plain(stage)}")
     return remarks
 
 
@@ -216,6 +240,7 @@ def _idle(process: Json) -> bool:
         and ram + (figures.number(process.get("swap_bytes")) or 0) < _SMALL_BYTES
         and (cpu is None or cpu < 1)
         and not process.get("agent")
+        and not process.get("airbag")
         and not process.get("paused_by_watchdog")
         and process.get("gpu_memory_bytes") is None
         and not process.get("gpus")

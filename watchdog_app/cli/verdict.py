@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # What is broken, or brakes, has no end that a stage could be told by.
 _SOON_S = 120.0
 _BRIMFUL = 0.98  # of a card's memory
+_AIRBAG_LIMIT = "airbag limit"  # what `core.ceilings` begins the label of such a limit with
 _FILLS = ("ram", "ram_swap", "cgroup", "shm", "gpu_memory", "gpu_allocator")
 _EYES = ("gpu", "hardware", "machine", "engine")  # sources of errors that blind us
 SEVERITIES = {"ok": "OVER", "watch": "NOTE", "warn": "WARNING", "rescue": "CRITICAL"}
@@ -69,6 +70,9 @@ def verdict(status: Json, now_unix_s: float) -> str:
     if worst == "watch":
         return "OK: something grows and is watched closely; it is no danger yet."
     near = _nearest(status, worst)
+    held = [one for one in objects(status, "processes") if one.get("state") == "held"]
+    if held and (near.get("state") == "held" or _of_airbag(near)):
+        return _held(held[0])
     if is_condition(near):
         word = "CRITICAL" if stage_rank(worst) > stage_rank("warn") else "WARNING"
         return f"{word}: {plain(near.get('label') or '?')}: {plain(near.get('why') or '?')}."
@@ -110,6 +114,21 @@ def _unwatched(status: Json) -> str:
     return ""
 
 
+def _of_airbag(one: Json) -> bool:
+    """It is the limit of an airbag, at which nobody is killed."""
+    return str(one.get("label") or "").startswith(_AIRBAG_LIMIT)
+
+
+def _held(task: Json) -> str:
+    """A program that has met the limit of its airbag is in no danger; it waits for somebody."""
+    airbag = task.get("airbag")
+    pid = (airbag if isinstance(airbag, dict) else task).get("pid")
+    return (
+        f"HELD: {plain(task.get('name') or '?')} stands still at the limit of its airbag and loses "
+        f"nothing. Give it more: watchdog limit {plain(pid)} SIZE"
+    )
+
+
 def _nearest(status: Json, worst: str) -> Json:
     """What to name in the verdict: the ceiling in the worst stage that ends soonest."""
     candidates = _in_stage(status, worst)
@@ -129,7 +148,7 @@ def _in_stage(status: Json, stage: str) -> list[Json]:
 def is_condition(incident: Json) -> bool:
     """Whether an incident is of something that is broken or brakes, and not of a level."""
     kind = incident.get("ceiling")
-    return kind in ("gpu_health", "throttling") or (
+    return kind in ("gpu_health", "throttling", "stalled") or (
         kind == "battery" and incident.get("subject") == "unplugged"
     )
 

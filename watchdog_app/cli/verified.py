@@ -1,4 +1,4 @@
-"""When a rescue was last read in full and found whole: remembered beside the journal."""
+"""What was found when a rescue was last read in full: remembered beside the journal."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import time
 
 from watchdog_app import paths
+from watchdog_app.durable import make_folders, write_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,28 +31,37 @@ class Verified:
             pass  # a note that is lost is made again
 
     def when(self, path: str) -> float | None:
-        """Seconds of the epoch; None when it was never verified, or changed since."""
-        note = self._notes.get(path)
-        if not isinstance(note, dict) or note.get("files") != _mark(path):
-            return None
+        """Seconds of the epoch; None when it was never found whole, or changed since."""
+        note = self._note(path)
         at = note.get("at_unix_s")
-        return float(at) if isinstance(at, int | float) else None
+        return float(at) if isinstance(at, int | float) and "damage" not in note else None
 
-    def note(self, path: str, *, whole: bool) -> None:
-        """Remember what was found; `save` writes it."""
+    def damage(self, path: str) -> str | None:
+        """What was wrong with its bytes; None when nothing was, or it changed since."""
+        damage = self._note(path).get("damage")
+        return damage if isinstance(damage, str) else None
+
+    def note(self, path: str, damage: str | None = None) -> None:
+        """Remember that it was found whole, or with that damage; `save` writes it."""
+        self.forget(path)
+        self._notes[path] = {"at_unix_s": time.time(), "files": _mark(path)}
+        if damage is not None:
+            self._notes[path]["damage"] = damage
+
+    def forget(self, path: str) -> None:
+        """It could not be read: nothing is known of it."""
         self._notes.pop(path, None)
-        if whole:
-            self._notes[path] = {"at_unix_s": time.time(), "files": _mark(path)}
+
+    def _note(self, path: str) -> dict[str, Any]:
+        note = self._notes.get(path)
+        return note if isinstance(note, dict) and note.get("files") == _mark(path) else {}
 
     def save(self) -> None:
         """Write the notes; where that cannot be, they are forgotten."""
         kept = dict(list(self._notes.items())[-_MOST:])
-        temporary = f"{self._path}.{os.getpid()}"
         try:
-            os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
-            with open(temporary, "w", encoding="utf-8") as file:
-                json.dump(kept, file)
-            os.replace(temporary, self._path)
+            make_folders(os.path.dirname(self._path), 0o700)
+            write_whole(self._path, json.dumps(kept).encode(), 0o600)
         except OSError:
             pass
 

@@ -9,6 +9,8 @@ silently not in force costs somebody a training.
 from __future__ import annotations
 
 import os
+import shlex
+import stat
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
@@ -152,7 +154,8 @@ def describe(settings: Settings, sources: Sources) -> list[dict[str, Any]]:
 
 def _read_file(path: str, required: bool) -> str:
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=_open_at_once) as file:
+            _check_trust(path, file.fileno())
             data = file.read(MOST_FILE_BYTES + 1)
     except FileNotFoundError:
         if required:
@@ -166,6 +169,51 @@ def _read_file(path: str, required: bool) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}).") from error
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Not to wait for the writer of a pipe that somebody put there."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _check_trust(path: str, handle: int) -> None:
+    """
+    Whoever writes this file has commands run as its reader: `notify.command`.
+
+    Raises:
+        ConfigError: somebody else may have written it.
+    """
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode) and os.path.realpath(path) != os.devnull:
+        raise ConfigError(f"{path} is no regular file.")
+    if paths.foreign(found):
+        raise ConfigError(
+            f"{path} belongs to user {found.st_uid}, who could have commands run in your name "
+            "(notify.command); it is not read. If it is meant to be yours: "
+            f"sudo chown $(id -u) {shlex.quote(path)}"
+        )
+    if not hasattr(os, "geteuid") or not stat.S_ISREG(found.st_mode):
+        return
+    others = stat.S_IWOTH | (0 if _is_own_group(found) else stat.S_IWGRP)
+    if found.st_mode & others:
+        raise ConfigError(
+            f"{path} may be written by others (mode {stat.S_IMODE(found.st_mode):04o}), who could "
+            "have commands run in your name (notify.command); it is not read. "
+            f"Run: chmod go-w {shlex.quote(path)}"
+        )
+
+
+def _is_own_group(found: os.stat_result) -> bool:
+    """Whether the group is the owner's alone, as many systems give one to each user."""
+    import grp
+    import pwd
+
+    try:
+        owner, group = pwd.getpwuid(found.st_uid), grp.getgrgid(found.st_gid)
+    except KeyError:
+        return False
+    alone = not set(group.gr_mem) - {owner.pw_name}
+    return alone and owner.pw_gid == found.st_gid and owner.pw_name == group.gr_name
 
 
 def _parsed(text: str, path: str) -> dict[str, Any]:

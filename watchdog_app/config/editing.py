@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from watchdog_app.config import MOST_FILE_BYTES
 from watchdog_app.config.keys import KEYS, RULE_KEYS, Key
+from watchdog_app.durable import make_folders, write_whole
 from watchdog_app.errors import ConfigError
 from watchdog_app.units import format_bytes
 
@@ -148,26 +148,17 @@ def write(path: str, text: str, before: str | None) -> None:
     """
     real = os.path.realpath(path)
     _check_place(path, real)
-    folder = os.path.dirname(real)
-    temporary = None
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        make_folders(os.path.dirname(real), 0o700)
         if current(real) != before:
             raise ConfigError(f"{path} was changed by somebody else meanwhile. Try again.")
-        handle, temporary = tempfile.mkstemp(prefix=".config-", suffix=".toml", dir=folder)
-        with open(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        mode, owner = 0o600, None
         if before is not None:
-            _keep_owner(real, temporary)
-        os.replace(temporary, real)
-        temporary = None
+            status = os.stat(real)
+            mode, owner = status.st_mode & 0o7777, (status.st_uid, status.st_gid)
+        write_whole(real, text.encode("utf-8"), mode, owner if hasattr(os, "chown") else None)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}.") from error
-    finally:
-        if temporary is not None:
-            os.unlink(temporary)
 
 
 def _check_place(path: str, real: str) -> None:
@@ -200,14 +191,6 @@ def current(path: str) -> str | None:
     if len(text) > MOST_FILE_BYTES:
         raise ConfigError(f"{path} is larger than {format_bytes(MOST_FILE_BYTES)}.")
     return text
-
-
-def _keep_owner(real: str, temporary: str) -> None:
-    status = os.stat(real)
-    os.chmod(temporary, status.st_mode & 0o7777)
-    own = os.stat(temporary)
-    if hasattr(os, "chown") and (own.st_uid, own.st_gid) != (status.st_uid, status.st_gid):
-        os.chown(temporary, status.st_uid, status.st_gid)
 
 
 def _spec(key: str) -> Key:

@@ -124,6 +124,10 @@ KEYS: Mapping[str, Key] = {
         " or ".join(f'"{caution}"' for caution in Caution),
         "which mistake to avoid: low warns seldom, high saves early",
     ),
+    "watch.trace": _switch(
+        "once a warning is due, let the training's agent find the line at which memory grows: five "
+        "seconds in which its Python code runs slower"
+    ),
     "stages.warn_s": _duration(
         1, _DAY_S, "warn when memory may be exhausted within this time, on good evidence"
     ),
@@ -143,6 +147,15 @@ KEYS: Mapping[str, Key] = {
     ),
     "stages.cooldown_s": _duration(
         0, _DAY_S, "quiet time between two notices of one incident, unless it gets worse"
+    ),
+    "stalls.idle_s": _duration(
+        1,
+        _DAY_S,
+        "a training that computes nothing and makes no step for this long is told of as stalled; "
+        "never sooner than 20 of its own steps or 3 times its longest pause",
+    ),
+    "stalls.busy_s": _duration(
+        1, _DAY_S, "the same of one that still computes; never sooner than 100 of its own steps"
     ),
     "actions.notify": _switch("show notices"),
     "actions.checkpoint": _switch("ask trainings to save a checkpoint"),

@@ -23,12 +23,16 @@ from watchdog_app.daemon.checkpoints import Checkpoints, Rescue
 from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.notices import Notices
+from watchdog_app.daemon.pause_book import PauseBook
 from watchdog_app.daemon.pauses import Pause, Pauses, StateOf
 from watchdog_app.daemon.quiet import Quiet
 from watchdog_app.daemon.worker import Worker
 from watchdog_app.errors import RequestError
 
-DURABLE_S = 1.0  # a decision is given this long to reach the disk; then it is acted on anyhow
+# A decision is given this long to reach the disk, many times what a sync takes on one that is well.
+# Then it is acted on anyhow: beside memory that runs out a disk that swaps takes seconds.
+DURABLE_S = 0.04
+_LEDGER_S = 1.0  # the same for a pause that no ledger knows of
 
 Ended = Callable[[OutcomeStatus, str, Mapping[str, Any]], None]
 
@@ -43,6 +47,7 @@ class Acts:
         kept: called when a pause or its end is to be known to the next daemon.
         recorded: called with the outcome of each decision of the policy.
         wording: notice of a decision.
+        settled: why a notice would come too late; None: it would not.
     """
 
     def __init__(
@@ -53,6 +58,7 @@ class Acts:
         worker: Worker,
         checkpoints: Checkpoints,
         pauses: Pauses,
+        book: PauseBook,
         notices: Notices,
         quiet: Quiet,
         tasks: Callable[[], Sequence[Task]],
@@ -60,6 +66,7 @@ class Acts:
         kept: Callable[[], None],
         recorded: Callable[[Outcome], None],
         wording: Callable[[Decision, Task | None], Notice],
+        settled: Callable[[Decision], str | None],
         log: Log,
     ) -> None:
         self._boot = boot
@@ -67,6 +74,7 @@ class Acts:
         self._worker = worker
         self._checkpoints = checkpoints
         self._pauses = pauses
+        self._book = book
         self._notices = notices
         self._quiet = quiet
         self._tasks = tasks
@@ -74,6 +82,7 @@ class Acts:
         self._kept = kept
         self._recorded = recorded
         self._wording = wording
+        self._settled = settled
         self._log = log
         self._moving: set[ProcessKey] = set()  # being paused or resumed right now
         self._wishes = itertools.count(1)
@@ -92,7 +101,7 @@ class Acts:
                 reason=decision.reason,
             )
         if not self._journal.durable(entries, DURABLE_S):
-            self._log.warning("decisions are acted on before they are on the disk")
+            self._log.info("decisions are acted on before they are on the disk")
         for decision in decisions:
             task = tasks.get(decision.task) if decision.task else None
             ended = self._ender(decision, task)
@@ -212,7 +221,7 @@ class Acts:
             ended(OutcomeStatus.DONE if delivered else OutcomeStatus.UNDELIVERED, detail, {})
 
         notice = self._wording(decision, task)
-        held_back = self._quiet.reason(notice)
+        held_back = self._settled(decision) or self._quiet.reason(notice)
         if held_back is not None:
             ended(OutcomeStatus.SKIPPED, held_back, {})
             return
@@ -251,7 +260,11 @@ class Acts:
         before = self._pauses.get(task.key)
         stored = pausing.intent(task, family, self._boot, reason, before)
         self._moving.add(task.key)
-        self._journal.settle(lambda journal: journal.put_pause(ident, stored), DURABLE_S)
+        if not self._book.intend(ident, stored, _LEDGER_S):
+            self._log.warning(
+                f"{task.name} is about to be paused, and that can be written down nowhere. Should "
+                f"the daemon end, let it go on with: kill -CONT {task.key.pid}"
+            )
 
         def finish(value: Any, error: Exception | None) -> None:
             self._moving.discard(task.key)
@@ -259,9 +272,9 @@ class Acts:
             if paused is None or not paused.keys:
                 held = self._pauses.get(task.key)
                 if held is None:
-                    self._journal.submit(lambda journal: journal.drop_pause(ident))
+                    self._book.forget(ident)
                 else:
-                    self._write_down(held)
+                    self._book.note(held)
                 if paused is None:
                     ended(OutcomeStatus.FAILED, str(error), {})
                 elif held is not None:
@@ -277,7 +290,7 @@ class Acts:
             self._pauses.add(Pause(task.key, task.name, paused, reason))
             held = self._pauses.get(task.key)
             if held is not None:
-                self._write_down(held)
+                self._book.note(held)
             count = len(paused.keys)
             ended(
                 OutcomeStatus.DONE,
@@ -286,12 +299,9 @@ class Acts:
                 {"method": paused.method, "processes": count},
             )
             self._kept()  # the engine has just learned whom to let go when there is room again
+            self._checkpoints.stopped(task)
 
         self._worker.submit(lambda: processes.pause(keys, others=others), finish)
-
-    def _write_down(self, held: Pause) -> None:
-        ident, data = held.ident(self._boot), pausing.outcome(held, self._boot)
-        self._journal.submit(lambda journal: journal.put_pause(ident, data))
 
     def _resume(
         self, pause: Pause, ended: Ended, done: Callable[[Resumed | Exception], None] | None
@@ -304,8 +314,7 @@ class Acts:
                 ended(OutcomeStatus.FAILED, str(error), {})
             else:
                 self._pauses.remove(pause.task)
-                ident = pausing.ident(pause.task, self._boot)
-                self._journal.submit(lambda journal: journal.drop_pause(ident))
+                self._book.forget(pausing.ident(pause.task, self._boot))
                 count = len(value.keys)
                 ended(OutcomeStatus.DONE, f"{count} of its processes run again.", {})
                 self._kept()

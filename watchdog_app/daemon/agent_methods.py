@@ -25,7 +25,11 @@ class AgentMethods:
     """
 
     def __init__(
-        self, agents: Agents, checkpoints: Checkpoints, look_soon: Callable[[], None], log: Log
+        self,
+        agents: Agents,
+        checkpoints: Checkpoints,
+        look_soon: Callable[[], None],
+        log: Log,
     ) -> None:
         self._agents = agents
         self._checkpoints = checkpoints
@@ -49,10 +53,16 @@ class AgentMethods:
             directory=agent.view.directory,
         )
         self._look_soon()
-        return {"interval_s": self._agents.interval_s}
+        page = self._agents.outside.page(agent.key)
+        return {"interval_s": self._agents.interval_s, "page": page}
 
     def _report(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
-        self._agents.report(self._agents.of(connection), params, time.monotonic())
+        agent = self._agents.of(connection)
+        before = agent.view.expected_number
+        self._agents.report(agent, params, time.monotonic())
+        if agent.view.expected_number != before:
+            # A buffer begins to fill, and the training waits a second at most for our word.
+            self._look_soon()
         return {}
 
     def _progress(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
@@ -62,7 +72,10 @@ class AgentMethods:
         request = params.text_or_none("request", 200)
         if request is not None:
             self._checkpoints.progress(
-                request, params.whole_or_none("bytes_done"), params.whole_or_none("bytes_total")
+                request,
+                agent,
+                params.whole_or_none("bytes_done"),
+                params.whole_or_none("bytes_total"),
             )
         return {}
 
@@ -89,8 +102,8 @@ class AgentMethods:
         self._checkpoints.failed(params.text_or_none("request", 200), agent, error, remedy)
         return {}
 
-    def _bye(self, connection: Connection, _: Params, __: Reply) -> dict[str, Any]:
+    def _bye(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
         agent = self._agents.of(connection)
-        self._agents.bye(agent)
+        self._agents.bye(agent, params)
         self._checkpoints.agent_gone(agent.key, "The training has ended.")
         return {}

@@ -8,17 +8,20 @@ process that is, the kernel says.
 from __future__ import annotations
 
 import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from watchdog_app.core.records import AgentView, AllocatorMemory, ProcessKey, RescueRecord
+from watchdog_app.daemon import agent_words
 from watchdog_app.daemon.connection import Connection
+from watchdog_app.daemon.outside import Outside
 from watchdog_app.daemon.poller import READ, Poller
 from watchdog_app.errors import RequestError
 from watchdog_app.protocol.messages import REFUSED, Params
-from watchdog_app.sensors.process_end import open_handle
+from watchdog_app.sensors.process_end import open_handle, own_pid_of
 
 _FAR = 2**53  # a whole number that JSON readers keep exact
 _DEVICES = 64  # that one process computes on
@@ -35,7 +38,10 @@ class Agent:
     view: AgentView
     notebook: str | None
     handle: int | None  # becomes readable when the process ends
+    by_lines: bool = False  # its program does not go on from a rescue by itself
     said_bye: bool = False
+    finished: bool = False  # ... and its training has ended well
+    failed: bool = False  # ... and an exception ends its program
     lost_mono_s: float | None = None  # when the connection ended
 
 
@@ -48,7 +54,7 @@ class Agents:
 
     Args:
         alive: whether a process still runs.
-        ended: called once when the process of an agent that did not say good-bye has ended.
+        ended: called once when the process of an agent whose training did not end well has ended.
     """
 
     def __init__(
@@ -59,6 +65,7 @@ class Agents:
         self._alive = alive
         self._ended = ended
         self._agents: dict[ProcessKey, Agent] = {}
+        self.outside = Outside(poller)
 
     def register(self, connection: Connection, params: Params) -> Agent:
         """
@@ -68,12 +75,21 @@ class Agents:
             RequestError: it speaks for another process, or its parameters are wrong.
         """
         pid = params.whole("pid", 1, 2**31 - 1)
-        if connection.peer.pid is not None and pid != connection.peer.pid:
+        peer = connection.peer.pid
+        if peer is not None and pid not in (peer, own_pid_of(peer)):
             raise RequestError(
-                f"An agent speaks for its own process alone: you are {connection.peer.pid}, "
+                f"An agent speaks for its own process alone: you are {peer}, "
                 f"not {pid}. After a fork, connect anew.",
                 REFUSED,
             )
+        if connection.peer.pid is None and sys.platform == "linux":
+            # unix(7): 0 where the process is not in our namespace; nor is it in our /proc then.
+            raise RequestError(
+                "The kernel does not tell which process you are: you run in another container or "
+                "process namespace than the daemon. Run one daemon in yours.",
+                REFUSED,
+            )
+        pid = peer or pid  # in a container it takes another number for its own
         key = ProcessKey(pid, params.whole("start_time", 0, 2**63 - 1))
         framework = params.text("framework", 100)
         directory = params.text("directory")
@@ -87,7 +103,8 @@ class Agents:
             )
         old = self._agents.get(key)
         # One that was saved before this daemon came, or that the training goes on from.
-        rescue, rescue_mono_s = _told(params.part_or_none("rescue"))
+        by_lines = params.truth("by_lines")
+        rescue, rescue_mono_s = _told(params.part_or_none("rescue"), by_lines)
         if old is not None:
             if old.view.rescue is not None:
                 rescue, rescue_mono_s = old.view.rescue, old.view.rescue_mono_s
@@ -98,6 +115,7 @@ class Agents:
             AgentView(key, framework, directory, rescue=rescue, rescue_mono_s=rescue_mono_s),
             notebook,
             handle,
+            by_lines,
         )
         self._agents[key] = agent
         if handle is not None:
@@ -135,7 +153,15 @@ class Agents:
             expected_at_most=params.truth("expected_at_most"),
             reported_mono_s=now_mono_s,
             allocators=tuple(_allocator(part) for part in params.parts("allocators", _DEVICES)),
+            memory=agent_words.memory(params.part_or_none("memory")),
+            place=agent_words.place(params.part_or_none("place")),
         )
+
+    def copied(self, agent: Agent, found: Mapping[str, Any], now_mono_s: float) -> RescueRecord:
+        """A rescue of it was copied from outside; `found`: as `Outside.copy` gives it."""
+        rescue = RescueRecord(saved_unix_s=time.time(), by_lines=agent.by_lines, **found)
+        agent.view = replace(agent.view, saving=False, rescue=rescue, rescue_mono_s=now_mono_s)
+        return rescue
 
     def saving(self, agent: Agent, saving: bool) -> None:
         """It has begun to write a rescue, or has ended doing so."""
@@ -149,14 +175,22 @@ class Agents:
             bytes=params.whole("bytes", 0, _FAR),
             seconds=params.number_or_none("seconds", 0, 1e7) or 0.0,
             saved_unix_s=time.time(),
+            by_lines=agent.by_lines,
         )
         agent.view = replace(agent.view, saving=False, rescue=rescue, rescue_mono_s=now_mono_s)
         return rescue
 
-    def bye(self, agent: Agent) -> None:
-        """The training ended well, or its interpreter is about to exit."""
+    def bye(self, agent: Agent, params: Params) -> None:
+        """
+        The training ended well, or its interpreter is about to exit.
+
+        In the second case what is known of it is kept until the process is gone: it may be a death.
+        """
         agent.said_bye = True
-        agent.view = replace(agent.view, training=False, saving=False)
+        agent.finished = params.truth("finished", True)
+        agent.failed = params.truth("failed") and not agent.finished
+        training = agent.view.training and not agent.finished
+        agent.view = replace(agent.view, training=training, saving=False)
 
     def connection_ended(self, connection: Connection, now_mono_s: float) -> None:
         """The end of a connection: of the process as well, or a break between two."""
@@ -165,7 +199,7 @@ class Agents:
                 agent.connection = None
                 agent.lost_mono_s = now_mono_s
                 agent.view = replace(agent.view, saving=False)
-                if agent.said_bye:
+                if agent.finished:
                     self._forget(agent)
                 elif agent.handle is None:
                     self._look(agent)
@@ -187,6 +221,14 @@ class Agents:
         """Those that can be asked for a rescue now."""
         return tuple(agent.view for agent in self._connected())
 
+    def notebooks(self) -> dict[ProcessKey, str]:
+        """The notebooks that agents said they run in, by their own process."""
+        return {
+            agent.key: agent.notebook
+            for agent in self._agents.values()
+            if agent.notebook is not None
+        }
+
     def within(self, members: set[ProcessKey]) -> list[Agent]:
         """Connected agents of these processes."""
         return [agent for agent in self._connected() if agent.key in members]
@@ -202,6 +244,7 @@ class Agents:
 
     def close(self) -> None:
         """Give the handles back."""
+        self.outside.close()
         for agent in list(self._agents.values()):
             self._forget(agent)
 
@@ -221,8 +264,9 @@ class Agents:
             return
         if agent.handle is not None:
             self._poller.remove(agent.handle)
+        self.outside.forget(agent.key)
         try:
-            if not agent.said_bye:
+            if not agent.finished:
                 self._ended(agent)
         finally:
             self._forget(agent)
@@ -262,7 +306,7 @@ def checkpoint_params(request: str, reason: str, deadline_s: float) -> dict[str,
     return {"request": request, "reason": reason, "deadline_s": deadline_s, "then": "continue"}
 
 
-def _told(params: Params | None) -> tuple[RescueRecord | None, float | None]:
+def _told(params: Params | None, by_lines: bool) -> tuple[RescueRecord | None, float | None]:
     """The rescue that an agent brings with it, and when on our clock that was complete."""
     if params is None:
         return None, None
@@ -276,5 +320,6 @@ def _told(params: Params | None) -> tuple[RescueRecord | None, float | None]:
         bytes=params.whole("bytes", 0, _FAR),
         seconds=params.number_or_none("seconds", 0, 1e7) or 0.0,
         saved_unix_s=saved_unix_s,
+        by_lines=by_lines,
     )
     return rescue, time.monotonic() - max(0.0, now_unix_s - saved_unix_s)

@@ -4,12 +4,15 @@ Asking agents for a rescue, and what becomes of it: saved, failed, or nothing in
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from watchdog_app.core.records import ProcessKey, RescueRecord, Task
 from watchdog_app.daemon.agents import Agent, Agents, checkpoint_params
+from watchdog_app.daemon.log import Log
 from watchdog_app.units import format_bytes, format_duration
 
 LEAST_DEADLINE_S = 5.0
@@ -17,6 +20,7 @@ MOST_DEADLINE_S = 600.0
 _UNKNOWN_S = 60.0  # for a save that nothing has been measured of
 _STARTING_S = 120.0  # for so long TensorFlow and the data may take to begin
 _ADD_ONE = "Add one to the training: from watchdog_app.agent.keras import Rescue"
+_NEAR_S = 120.0  # a ceiling that nobody was saved for in so long is near no more
 _SPREAD = 10.0  # a machine short of memory may be this much slower than when it was measured
 
 
@@ -65,10 +69,17 @@ class Checkpoints:
         send: a message to an agent: method and parameters.
     """
 
-    def __init__(self, agents: Agents, send: Callable[[Agent, str, dict[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        agents: Agents,
+        send: Callable[[Agent, str, dict[str, Any]], None],
+        log: Log | None = None,
+    ) -> None:
         self._agents = agents
         self._send = send
+        self._log = log or Log(False)
         self._open: dict[str, Rescue] = {}
+        self._near: dict[ProcessKey, float] = {}  # whose ceiling is near, and when that was seen
 
     def request(
         self,
@@ -98,6 +109,8 @@ class Checkpoints:
         if agent_pid is not None:
             agents = [agent for agent in agents if agent.key.pid == agent_pid]
         for number, agent in enumerate(agents):
+            self._near[agent.key] = now_mono_s
+            self._agents.outside.ask_every_batch(agent.key, True)
             under_way = next((r for r in self._open.values() if r.agent == agent.key), None)
             if under_way is None:
                 rescue_id = id_ if number == 0 else f"{id_}.{number}"
@@ -112,10 +125,9 @@ class Checkpoints:
             found.append(under_way)
         return found
 
-    def progress(self, id_: str, done: int | None, total: int | None) -> None:
-        """The agent has heard it, or is writing."""
-        rescue = self._open.get(id_)
-        if rescue is not None:
+    def progress(self, id_: str, agent: Agent, done: int | None, total: int | None) -> None:
+        """The agent has heard it, or is writing; what another one was asked for is not its own."""
+        for rescue in self._of(id_, agent):
             rescue.accepted = True
             rescue.bytes_done, rescue.bytes_total = done, total
 
@@ -141,8 +153,30 @@ class Checkpoints:
         for rescue in [r for r in self._open.values() if r.agent == agent]:
             self._end(rescue, "failed", detail)
 
+    def stopped(self, task: Task) -> None:
+        """
+        A task was stopped: what its trainings have published is copied from outside.
+
+        Those that were asked and had no time to answer are saved so. One that saved itself as it
+        was stopped has published nothing newer, and keeps what it has.
+        """
+        for agent in self._agents.within({member.key for member in task.members}):
+            self._agents.outside.copy(agent.key, agent.view.directory, partial(self._copied, agent))
+
+    def _copied(self, agent: Agent, found: dict[str, Any]) -> None:
+        error = found.get("error")
+        if error is not None:
+            self._log.info("not copied from outside", pid=agent.key.pid, why=error)
+            return
+        record = self._agents.copied(agent, found, time.monotonic())
+        self._log.info("a rescue was copied from outside", pid=agent.key.pid, path=record.path)
+        self.saved(None, agent, record)
+
     def expire(self, now_mono_s: float) -> None:
         """End what has not been answered in time."""
+        for key in [key for key, seen in self._near.items() if now_mono_s - seen > _NEAR_S]:
+            del self._near[key]
+            self._agents.outside.ask_every_batch(key, False)
         for rescue in [r for r in self._open.values() if now_mono_s >= r.until_mono_s]:
             waited = format_duration(rescue.until_mono_s - rescue.asked_mono_s)
             if rescue.accepted:
@@ -168,7 +202,9 @@ class Checkpoints:
     def _end(self, rescue: Rescue, status: str, detail: str) -> None:
         del self._open[rescue.id]
         rescue.status, rescue.detail = status, detail
-        for follower in rescue.followers:
+        # Followers hold the rescues that they wait for: a circle, and nobody needs it any more.
+        followers, rescue.followers = rescue.followers, []
+        for follower in followers:
             follower(rescue)
 
 

@@ -11,13 +11,20 @@ from watchdog_app.protocol import transport
 from watchdog_app.protocol.framing import LineDecoder
 
 _MOST_UNREAD_BYTES = 4 * 1024 * 1024  # waiting for one client before it is dropped
+# Requests that a client may send at once, and a second for ever. An agent sends at most four.
+_BURST = 2000.0
+_RATE_PER_S = 200.0
+_LINE_COST_BYTES = 64  # of a line that waits: the object and its place, beside what it holds
 
 
 class Connection:
     """One client, agent or companion."""
 
     __slots__ = (
+        "_allowance",
+        "_allowed_mono_s",
         "_out",
+        "_pending_bytes",
         "closed",
         "decoder",
         "fd",
@@ -43,12 +50,34 @@ class Connection:
         self.role = ""
         self.topics: frozenset[str] = frozenset()
         self.pending: deque[bytes] = deque()  # lines that came and have not had their turn
+        self._pending_bytes = 0
+        self._allowance = _BURST
+        self._allowed_mono_s = now_mono_s
         self._out = bytearray()
+
+    def take_in(self, lines: list[bytes]) -> None:
+        """Lines that have come and wait for their turn."""
+        self.pending.extend(lines)
+        self._pending_bytes += sum(map(len, lines)) + _LINE_COST_BYTES * len(lines)
+
+    def next_line(self) -> bytes:
+        """The oldest line that waits; to be asked where there is one."""
+        line = self.pending.popleft()
+        self._pending_bytes -= len(line) + _LINE_COST_BYTES
+        self._allowance -= 1.0
+        return line
+
+    def rest_s(self, now_mono_s: float) -> float:
+        """Seconds until it may ask for something again; 0: now."""
+        gained = (now_mono_s - self._allowed_mono_s) * _RATE_PER_S
+        self._allowance = min(_BURST, self._allowance + gained)
+        self._allowed_mono_s = now_mono_s
+        return 0.0 if self._allowance >= 1.0 else (1.0 - self._allowance) / _RATE_PER_S
 
     @property
     def held_bytes(self) -> int:
         """Memory that this client makes us hold."""
-        return len(self._out) + self.decoder.pending_bytes
+        return len(self._out) + self._pending_bytes + self.decoder.pending_bytes
 
     @property
     def unread_bytes(self) -> int:

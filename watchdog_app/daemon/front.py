@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from watchdog_app import __version__, config
-from watchdog_app.core.records import Task
+from watchdog_app.core.kernel_restarts import KernelRestarts
+from watchdog_app.core.records import ProcessKey, Task
 from watchdog_app.core.settings import Settings
 from watchdog_app.daemon.agents import Agents
+from watchdog_app.daemon.bags import Bags
 from watchdog_app.daemon.faults import Faults
 from watchdog_app.daemon.journal import Entry, Journal
 from watchdog_app.daemon.journal_writer import JournalWriter
@@ -50,6 +52,7 @@ class Front:
         pauses: Pauses,
         notices: Notices,
         quiet: Quiet,
+        kernels: KernelRestarts,
         boot: str,
         journal: JournalWriter,
         server: Server,
@@ -68,11 +71,15 @@ class Front:
         self._pauses = pauses
         self._notices = notices
         self._quiet = quiet
+        self._kernels = kernels
         self._boot = boot
         self._journal = journal
         self._server = server
         self._faults = faults
         self._log = log
+        self.bags = Bags(
+            self.tasks, lambda notice: notices.show(notice, lambda *_: None), journal.add, log
+        )
         self._host_name = os.uname().nodename if hasattr(os, "uname") else ""
         self._started_mono_s = time.monotonic()
         self._published_mono_s = float("-inf")
@@ -91,6 +98,9 @@ class Front:
                 "rss_bytes": self.cost.rss_bytes(),
                 "cpu_percent": self.cost.cpu_percent,
                 "ticks": self._observer.ticks,
+                "missed_ticks": self._watching.punctuality.missed,
+                "missed_own_ticks": self._watching.punctuality.missed_own,
+                "latest_s": self._watching.punctuality.latest_s(time.monotonic()),
                 "locked_memory": self.memory_fault is None,
                 "locked_memory_detail": self.memory_fault,
                 "notices": {
@@ -106,12 +116,14 @@ class Front:
             },
             host_name=self._host_name,
             paused=[pause.task for pause in self._pauses.all()],
+            bags=self.bags.shown(),
             faults=faults,
             now_unix_s=time.time(),
         )
 
     def publish(self, now_mono_s: float) -> None:
         """The status to whoever subscribed to it, unless they have one of a moment ago."""
+        self._faults.guard("airbags", self.bags.look)
         due = now_mono_s - self._published_mono_s >= _PUBLISH_S
         if due and self._server.has_subscribers("status"):
             self._published_mono_s = now_mono_s
@@ -123,7 +135,20 @@ class Front:
 
     def explain(self, task: Task | None) -> dict[str, Any]:
         """Text and incidents, for one task or for all."""
-        return explanation(self._watching.look, task)
+        found = explanation(self._watching.look, task)
+        if task is None:
+            return {**found, "text": "\n\n".join([*self.bags.acting(), found["text"]])}
+        text = found["text"]
+        bag = self.bags.of(task.key)
+        if bag is not None and bag.held:  # as the kernel has it, it sleeps in a page fault
+            text = text.replace(": waiting for the disk.", ": held at the limit of its airbag.", 1)
+        told = [text, self.bags.sentence(task.key), self._kernels.sentence(task.key)]
+        return {**found, "text": "\n\n".join(part for part in told if part)}
+
+    def follow(self, before: ProcessKey, now: ProcessKey) -> None:
+        """A kernel goes on in another process: what people asked for it goes with it."""
+        if self._quiet.follow(before.pid, now.pid):
+            self._keep_quiet()
 
     def settings(self) -> list[dict[str, Any]]:
         """Every setting with its source."""
@@ -205,6 +230,11 @@ class Front:
         self._observer.protect(self._quiet.protecting)
         if not self._quiet.protecting:
             self._log.warning("protection is still switched off: watchdog protect on")
+
+    @property
+    def quiet_ends(self) -> bool:
+        """Something that people have switched off comes on by itself."""
+        return self._quiet.ends
 
     def look_quiet(self) -> None:
         """End what is over: protection off for a while, snoozes, quiet hours."""

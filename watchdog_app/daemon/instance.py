@@ -13,6 +13,7 @@ import os
 import stat
 from contextlib import suppress
 
+from watchdog_app import paths
 from watchdog_app.errors import AlreadyRunning, WatchdogError
 
 
@@ -24,7 +25,9 @@ def private_folder(path: str) -> None:
         WatchdogError: somebody else's, a link, no folder, or it cannot be made.
     """
     try:
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        above = os.path.dirname(path) or "."
+        os.makedirs(above, exist_ok=True)
+        _check_above(path, os.stat(above))
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)
         # Opened once and judged by the handle: between two looks at a name it can be swapped.
@@ -45,8 +48,29 @@ def private_folder(path: str) -> None:
             )
         if stat.S_IMODE(found.st_mode) & 0o077:
             os.fchmod(handle, 0o700)
+    except OSError as error:
+        raise WatchdogError(
+            f"The folder {path} cannot be closed to others: {error.strerror}. Change that, or let "
+            "WATCHDOG_RUNTIME_DIR name another folder of your own."
+        ) from error
     finally:
         os.close(handle)
+
+
+def _check_above(path: str, found: os.stat_result) -> None:
+    """
+    Where others may rename what is ours, they may put a folder of theirs in its place.
+
+    Raises:
+        WatchdogError: they may.
+    """
+    if found.st_mode & stat.S_ISVTX:
+        return  # nobody but its owner can, and in a sandbox root's folder seems to be nobody's
+    if paths.foreign(found) or found.st_mode & stat.S_IWOTH:
+        raise WatchdogError(
+            f"The folder {path} lies where others can put one of theirs in its place; the daemon "
+            "does not start. Let WATCHDOG_RUNTIME_DIR name a folder below one of your own."
+        )
 
 
 class InstanceLock:
@@ -65,12 +89,21 @@ class InstanceLock:
     def _take(self) -> int:
         try:
             handle = os.open(
-                self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+                self.path,
+                os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK,
+                0o600,
             )
         except OSError as error:
             raise WatchdogError(
                 f"The daemon cannot make its lock {self.path}: {error.strerror}."
             ) from error
+        found = os.fstat(handle)
+        # Its content is written over: a second name of a file that matters would be its end.
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or paths.foreign(found):
+            os.close(handle)
+            raise WatchdogError(
+                f"{self.path} is no lock of ours: a link, another user's, or no file. Remove it."
+            )
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -81,8 +114,9 @@ class InstanceLock:
                 f"A watchdog daemon of yours is running already{who}. "
                 "See it: watchdog status. Restart it: watchdog stop; watchdog start"
             ) from error
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        with suppress(OSError):  # a full disk: it is held all the same, and by whom is asked less
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
         return handle
 
     def keep(self) -> bool:
@@ -108,9 +142,13 @@ class InstanceLock:
 
 
 def holder(path: str) -> int | None:
-    """Pid of the process that holds the lock at `path`, None when nobody does."""
+    """
+    Pid of the process that holds the lock at `path`, None when nobody does.
+
+    0 where it could not write its pid down, as on a full disk.
+    """
     try:
-        handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return None
     try:
@@ -118,7 +156,7 @@ def holder(path: str) -> int | None:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             text = os.pread(handle, 32, 0).strip()
-            return int(text) if text.isdigit() else None
+            return int(text) if text.isdigit() else 0
         return None
     finally:
         os.close(handle)

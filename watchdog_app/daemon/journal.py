@@ -8,19 +8,23 @@ Texts are JSON in ASCII: names of files need not be UTF-8, SQLite's texts must.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from watchdog_app import paths
 from watchdog_app.daemon import journal_series
 from watchdog_app.daemon.journal_series import SeriesPoints, as_pid, between, folded, to_column
+from watchdog_app.durable import make_folders, sync_folder
 
-KINDS = ("incident", "decision", "outcome", "death", "daemon")
+KINDS = ("incident", "decision", "outcome", "death", "end", "restart", "daemon")
 
 _SCHEMA_VERSION = 1
 _SCHEMA = """
@@ -41,6 +45,8 @@ CREATE TABLE state (key TEXT PRIMARY KEY, data TEXT NOT NULL) WITHOUT ROWID;
 """
 _MOST_SET_ASIDE = 3
 _CACHE_KIB = 512
+_MOST_IDS = 1000
+_OVERFLOW = 1.25
 _DELETE_AT_ONCE = 5000  # rows: a pass over an old journal must not hold the disk for long
 
 
@@ -67,16 +73,24 @@ class Journal:
     def __init__(self, folder: str, max_age_s: float, max_bytes: int) -> None:
         self.max_age_s = max_age_s
         self.max_bytes = max_bytes
-        self.set_aside: str | None = None  # where a damaged journal lies now
+        self.set_aside: str | None = None  # where a journal that cannot be used lies now
+        self.why = "was damaged"
         self._path = os.path.join(folder, "journal.db")
         self._ids: dict[str, int] = {}
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        make_folders(folder, 0o700)
+        check_owners(folder, self._path)
+        if _is_no_file(self._path):
+            self.set_aside = self._move_away()
         try:
             self._db = self._open()
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError) and not _damaged(error):
                 raise  # full, read-only, locked: the file is as good as it was
-            self.set_aside = self._move_away()
+            if isinstance(error, _OtherVersion):
+                self.why = f"is of another version of watchdog ({error})"
+                self.set_aside = self._move_away("other-version")
+            else:
+                self.set_aside = self._move_away()
             self._db = self._open()
         self._inode = os.stat(self._path).st_ino
 
@@ -121,6 +135,8 @@ class Journal:
                     )
                 for item in series:
                     journal_series.add(self._db, self._ids, item)
+            if len(self._ids) > _MOST_IDS:
+                self._ids.clear()  # of those that live it is looked up again
         finally:
             if sync:
                 self._db.execute("PRAGMA synchronous=NORMAL")
@@ -132,13 +148,21 @@ class Journal:
         task: str | None = None,
         limit: int = 100,
         kinds: Sequence[str] = (),
+        *,
+        pids: Sequence[int] = (),
     ) -> list[dict[str, Any]]:
-        """Entries, newest first: `unix_s`, `kind`, and what the entry holds."""
+        """
+        Entries, newest first: `unix_s`, `kind`, and what the entry holds.
+
+        `task` is a pid, or part of a name or path; `pids` are others that it had before.
+        """
         where, values = between(since_unix_s, until_unix_s)
         if task is not None:
-            where.append("(pid = ? OR instr(lower(name), ?) OR instr(lower(path), ?))")
+            numbers = [as_pid(task), *pids]
+            marks = ",".join("?" * len(numbers))
+            where.append(f"(pid IN ({marks}) OR instr(lower(name), ?) OR instr(lower(path), ?))")
             wanted = folded(task)
-            values += [as_pid(task), wanted, wanted]
+            values += [*numbers, wanted, wanted]
         if kinds:
             where.append(f"kind IN ({','.join('?' * len(kinds))})")
             values += kinds
@@ -155,9 +179,11 @@ class Journal:
         since_unix_s: float | None = None,
         until_unix_s: float | None = None,
         limit: int = 10_000,
+        *,
+        pids: Sequence[int] = (),
     ) -> list[dict[str, Any]]:
         """See `journal_series.read`."""
-        return journal_series.read(self._db, task, since_unix_s, until_unix_s, limit)
+        return journal_series.read(self._db, task, since_unix_s, until_unix_s, limit, pids=pids)
 
     def put_pause(self, ident: str, data: Mapping[str, Any]) -> None:
         """Remember, on the disk, that a task is being paused."""
@@ -167,6 +193,16 @@ class Journal:
         """It runs again, or is gone."""
         with self._db:
             self._db.execute("DELETE FROM pauses WHERE ident = ?", (ident,))
+
+    def set_pauses(self, pauses: Mapping[str, Mapping[str, Any]]) -> None:
+        """Remember these and no others."""
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute("DELETE FROM pauses")
+            self._db.executemany(
+                "INSERT INTO pauses (ident, data) VALUES (?, ?)",
+                [(ident, _dump(data)) for ident, data in pauses.items()],
+            )
 
     def pauses(self) -> dict[str, dict[str, Any]]:
         """Every pause that was remembered and not dropped."""
@@ -211,6 +247,10 @@ class Journal:
         self._ids.clear()
         self._db.execute("PRAGMA incremental_vacuum").fetchall()
 
+    def overflows(self) -> bool:
+        """Whether it is larger by a quarter than it may be."""
+        return self.size_bytes() > _OVERFLOW * self.max_bytes
+
     def size_bytes(self) -> int:
         """Bytes of the pages in use."""
         pages, free, size = (
@@ -241,8 +281,10 @@ class Journal:
             version = db.execute("PRAGMA user_version").fetchone()[0]
             if version == 0:
                 db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={_SCHEMA_VERSION}; COMMIT;")
+                with suppress(OSError):
+                    sync_folder(os.path.dirname(self._path))  # SQLite does not, for this file
             elif version != _SCHEMA_VERSION:
-                _distrust(f"schema {version} is of another version of watchdog")
+                _refuse(version)
             verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
             if verdict != "ok":
                 _distrust(verdict)
@@ -251,14 +293,20 @@ class Journal:
             raise
         return db
 
-    def _move_away(self) -> str:
+    def _move_away(self, word: str = "damaged") -> str:
         stamp = time.strftime("%Y%m%d-%H%M%S")
-        target = f"{self._path}.damaged-{stamp}"
+        target = f"{self._path}.{word}-{stamp}"
+        number = 1
+        while os.path.lexists(target):
+            number += 1
+            target = f"{self._path}.{word}-{stamp}-{number}"
         os.replace(self._path, target)
         for end in ("-wal", "-shm"):
             with suppress(OSError):
                 os.replace(self._path + end, target + end)
         folder = os.path.dirname(self._path)
+        with suppress(OSError):
+            sync_folder(folder)  # else the new one could be all that a loss of power leaves
         kept = sorted(
             name
             for name in os.listdir(folder)
@@ -292,6 +340,37 @@ class Journal:
                     ).rowcount
                 if gone < _DELETE_AT_ONCE:
                     break
+
+
+def check_owners(folder: str, path: str) -> None:
+    """
+    What a journal says is acted on: which processes are resumed, what is thawed.
+
+    Raises:
+        PermissionError: somebody else may have written it.
+    """
+    for each in (folder, path, f"{path}-wal", f"{path}-shm"):
+        with suppress(FileNotFoundError):
+            found = os.stat(each)
+            if paths.foreign(found):
+                raise PermissionError(errno.EPERM, f"it belongs to user {found.st_uid}", each)
+
+
+def _is_no_file(path: str) -> bool:
+    """A folder or a pipe; a link may lead to a disk that is not mounted, and is its user's."""
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISLNK(mode)
+
+
+class _OtherVersion(sqlite3.DatabaseError):
+    """It is whole, and may be of use to the watchdog that wrote it: none of these is removed."""
+
+
+def _refuse(version: int) -> NoReturn:
+    raise _OtherVersion(f"schema {version}")
 
 
 def _distrust(reason: str) -> NoReturn:

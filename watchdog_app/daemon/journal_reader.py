@@ -8,15 +8,17 @@ last writer is gone. Where it cannot, a copy in another folder is read. Source: 
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sqlite3
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from urllib.parse import quote
 
-from watchdog_app.daemon.journal import Journal
+from watchdog_app.daemon.journal import Journal, check_owners
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a folder of our own is made in it
 
@@ -30,6 +32,9 @@ def reading(folder: str) -> Iterator[Journal]:
         sqlite3.Error, OSError: it cannot be read.
     """
     path = os.path.join(folder, "journal.db")
+    check_owners(folder, path)
+    if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
+        raise OSError(errno.EINVAL, "it is no regular file", path)
     with ExitStack() as stack:
         try:
             db = _opened(path, "mode=ro")

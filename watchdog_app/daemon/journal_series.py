@@ -76,6 +76,8 @@ def read(
     since_unix_s: float | None,
     until_unix_s: float | None,
     limit: int,
+    *,
+    pids: Sequence[int] = (),
 ) -> list[dict[str, Any]]:
     """
     Series with points in the given time, the task's own first, then its ceilings'.
@@ -83,6 +85,7 @@ def read(
     Args:
         task: pid, or part of a name or path; None: every series.
         limit: most points in all; the newest are kept.
+        pids: others that the task had before.
 
     Returns:
         For each `{kind, ident, name, path, pid, unit, points}`; points are
@@ -92,14 +95,15 @@ def read(
     chosen: list[int] | None = None
     if task is not None:
         wanted = folded(task)
-        number = as_pid(task)
+        numbers = [as_pid(task), *pids]
+        marks = ",".join("?" * len(numbers))
         chosen = [
             row[0]
             for row in db.execute(
-                "SELECT id FROM series WHERE kind = 'task' AND (pid = ? OR ident = ?"
+                f"SELECT id FROM series WHERE kind = 'task' AND (pid IN ({marks}) OR ident = ?"  # noqa: S608
                 " OR instr(lower(name), ?) OR instr(lower(path), ?))"
                 " ORDER BY last_unix_ms DESC LIMIT 200",
-                (number, task, wanted, wanted),
+                (*numbers, task, wanted, wanted),
             )
         ]
         marks = ",".join("?" * len(chosen))

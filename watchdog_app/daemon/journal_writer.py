@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from watchdog_app.core.records import Fault
@@ -21,11 +21,14 @@ from watchdog_app.daemon.journal_series import SeriesPoints
 from watchdog_app.errors import RequestError
 
 FLUSH_S = 10.0
+_AT_REST_S = 60.0  # one transaction a minute, and one wake-up, while nothing is near
 _RETRY_S = 10.0
 _TRIM_S = 1800.0
+_MEASURE_S = 60.0
 _MOST_ENTRIES = 2000  # kept in memory while the disk takes none
 _MOST_SERIES = 20_000
-_LATE_S = 0.02
+_LATE_S = 0.02  # waited for a disk that has not caught up yet, and how often at most
+_LATE_EVERY_S = 1.0
 _STACK_BYTES = 512 * 1024
 
 Job = Callable[[Journal], Any]
@@ -52,14 +55,17 @@ class JournalWriter:
         self._lock = threading.Condition()
         self._entries: deque[Entry] = deque(maxlen=_MOST_ENTRIES)
         self._series: deque[SeriesPoints] = deque(maxlen=_MOST_SERIES)
-        self._jobs: deque[tuple[Job, Done | None]] = deque()
+        self._jobs: deque[tuple[Job, Done | None, threading.Event | None]] = deque()
         self._finished: deque[tuple[Done, Any, Exception | None]] = deque()
         self._sync: list[threading.Event] = []
         self._recent: deque[Entry] = deque(maxlen=200)  # history when there is no journal
         self._last_sync: threading.Event | None = None
+        self._late_mono_s = float("-inf")  # when one was waited for that had not caught up
         self._closing = False
+        self._flush_mono_s = time.monotonic() + FLUSH_S  # when the thread looks what there is
         self._next_try_mono_s = 0.0
         self._next_trim_mono_s = 0.0
+        self._next_measure_mono_s = 0.0
         self._thread: threading.Thread | None = None
 
     def open(self) -> Journal | None:
@@ -87,17 +93,29 @@ class JournalWriter:
         with self._lock:
             self._entries.extend(entries)
             self._recent.extend(entries)
+            self._flush_within(FLUSH_S)
 
-    def add_series(self, series: Iterable[SeriesPoints]) -> None:
-        """Write these within `FLUSH_S`."""
+    def add_series(self, series: Sequence[SeriesPoints], at_rest: bool = False) -> None:
+        """Write these within `FLUSH_S`; at rest within a minute."""
+        if not series:
+            return
         with self._lock:
             self._series.extend(series)
+            self._flush_within(_AT_REST_S if at_rest else FLUSH_S)
+
+    def _flush_within(self, seconds: float) -> None:
+        """With the lock held: the thread wakes up by then."""
+        due = time.monotonic() + seconds
+        if due < self._flush_mono_s - 1.0:
+            self._flush_mono_s = due
+            self._lock.notify()
 
     def durable(self, entries: Sequence[Entry], timeout_s: float) -> bool:
         """
         Write these and wait until they are on the disk; False: they are not, or not in time.
 
-        A disk that made one caller wait in vain is given little time until it has caught up.
+        A disk that made one caller wait in vain is given little time until it has caught up, and
+        once a second at most: 500 ends at once must not add up.
         """
         written = threading.Event()
         late = self._last_sync is not None and not self._last_sync.is_set()
@@ -107,12 +125,17 @@ class JournalWriter:
             self._recent.extend(entries)
             self._sync.append(written)
             self._lock.notify()
-        return written.wait(_LATE_S if late else timeout_s) and self.fault is None
+        if late:
+            now = time.monotonic()
+            waited = now - self._late_mono_s < _LATE_EVERY_S
+            timeout_s = 0.0 if waited else min(_LATE_S, timeout_s)
+            self._late_mono_s = self._late_mono_s if waited else now
+        return written.wait(timeout_s) and self.fault is None
 
     def submit(self, job: Job, done: Done | None = None) -> None:
         """Run `job` in the thread after what was handed over before."""
         with self._lock:
-            self._jobs.append((job, done))
+            self._jobs.append((job, done, None))
             self._lock.notify()
 
     def settle(self, job: Job, timeout_s: float) -> bool:
@@ -124,12 +147,8 @@ class JournalWriter:
             job(journal)
             worked.append(True)
 
-        def finish(_: Any, __: Exception | None) -> None:
-            """Nothing more to tell."""
-
         with self._lock:
-            self._jobs.append((run, finish))
-            self._jobs.append((lambda _: ended.set(), None))
+            self._jobs.append((run, None, ended))
             self._lock.notify()
         return ended.wait(timeout_s) and bool(worked)
 
@@ -172,8 +191,12 @@ class JournalWriter:
     def _run(self) -> None:
         while True:
             with self._lock:
-                if not (self._closing or self._jobs or self._sync):
-                    self._lock.wait(FLUSH_S)
+                while not (self._closing or self._jobs or self._sync):
+                    left_s = self._flush_mono_s - time.monotonic()
+                    if left_s <= 0:
+                        break
+                    self._lock.wait(left_s)
+                self._flush_mono_s = time.monotonic() + _AT_REST_S
                 closing = self._closing
                 entries, self._entries = list(self._entries), deque(maxlen=_MOST_ENTRIES)
                 series, self._series = list(self._series), deque(maxlen=_MOST_SERIES)
@@ -185,16 +208,33 @@ class JournalWriter:
             self._flush(entries, series, bool(sync))
             for event in sync:
                 event.set()
-            for job, done in jobs:
+            for job, done, ended in jobs:
                 self._carry_out(job, done)
+                if ended is not None:
+                    ended.set()  # whatever became of it: somebody waits
+            if self._journal is None:  # it is tried again, whatever there is to write
+                with self._lock:
+                    self._flush_within(FLUSH_S)
             now = time.monotonic()
-            if self._journal is not None and now >= self._next_trim_mono_s and not closing:
+            if self._journal is not None and self._trim_is_due(now) and not closing:
                 self._next_trim_mono_s = now + _TRIM_S
                 self._guarded(lambda journal: journal.trim(time.time()))
             if closing:
                 if self._journal is not None:
                     self._journal.close()
                 return
+
+    def _trim_is_due(self, now_mono_s: float) -> bool:
+        """Now and then; and where a night of short jobs has filled it in between."""
+        if now_mono_s >= self._next_trim_mono_s:
+            return True
+        if self._journal is None or now_mono_s < self._next_measure_mono_s:
+            return False
+        self._next_measure_mono_s = now_mono_s + _MEASURE_S
+        try:
+            return self._journal.overflows()
+        except sqlite3.Error:
+            return False  # whoever writes next hears of it
 
     def _flush(self, entries: list[Entry], series: list[SeriesPoints], sync: bool) -> None:
         due = sync or time.monotonic() >= self._next_try_mono_s
@@ -248,7 +288,7 @@ class JournalWriter:
         self.fault = None
         if self._journal.set_aside:
             self.notes.append(
-                f"The journal was damaged and is kept as {self._journal.set_aside}; "
+                f"The journal {self._journal.why} and is kept as {self._journal.set_aside}; "
                 "a new one was begun."
             )
         return True
@@ -264,7 +304,12 @@ class JournalWriter:
             "journal",
             f"The journal in {self._folder} cannot be written: {cause}. "
             "Watching and acting go on; what happens now may be missing from the history.",
-            "Make room on that disk or make it writable; it is tried again every ten seconds.",
+            (
+                "Move it away, or make it yours (chown); it is tried again every ten seconds."
+                if isinstance(cause, PermissionError)
+                else "Make room on that disk or make it writable; it is tried again every ten "
+                "seconds."
+            ),
         )
 
     def _need_journal(self) -> Journal:

@@ -12,13 +12,16 @@ from typing import Any, Protocol
 
 from watchdog_app import __version__
 from watchdog_app.actions.paused import Paused, Resumed
+from watchdog_app.core.kernel_restarts import KernelRestarts
 from watchdog_app.core.records import Task
 from watchdog_app.daemon.acts import Acts
 from watchdog_app.daemon.agent_methods import AgentMethods
 from watchdog_app.daemon.agents import Agents
+from watchdog_app.daemon.bags import Bags
 from watchdog_app.daemon.checkpoints import MOST_DEADLINE_S, Checkpoints, Rescue, no_agent
 from watchdog_app.daemon.connection import Connection
-from watchdog_app.daemon.journal import KINDS
+from watchdog_app.daemon.insight import Insight
+from watchdog_app.daemon.journal_methods import LATER, JournalMethods, Later, Method
 from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.naming import find
@@ -31,19 +34,8 @@ from watchdog_app.protocol.messages import Params
 
 ROLES = ("cli", "tray", "agent")
 TOPICS = ("status", "notices")
-_MOST_ENTRIES = 1000
-_MOST_POINTS = 10_000
 _MOST_OFF_S = 30 * 86400.0
 _MOST_SNOOZE_S = 86400.0
-
-Method = Callable[[Connection, Params, Reply], Any]
-
-
-class Later:
-    """The answer comes by itself."""
-
-
-LATER = Later()
 
 
 class Daemon(Protocol):
@@ -75,6 +67,10 @@ class Daemon(Protocol):
     def stop(self) -> None:
         """End soon."""
 
+    @property
+    def bags(self) -> Bags:
+        """The airbags of this user."""
+
     def look_soon(self) -> None:
         """Something changed: do not wait for the next tick."""
 
@@ -91,6 +87,8 @@ class Methods:
         checkpoints: Checkpoints,
         pauses: Pauses,
         notices: Notices,
+        insight: Insight,
+        kernels: KernelRestarts,
         journal: JournalWriter,
         log: Log,
     ) -> None:
@@ -99,7 +97,6 @@ class Methods:
         self._agents = agents
         self._pauses = pauses
         self._notices = notices
-        self._journal = journal
         self._log = log
         self.table: dict[str, Method] = {
             "hello": self._hello,
@@ -109,15 +106,17 @@ class Methods:
             "task.pause": self._pause,
             "task.resume": self._resume,
             "task.checkpoint": self._checkpoint,
-            "explain": self._explain,
-            "history": self._history,
-            "series": self._series,
             "config": lambda *_: {"settings": self._daemon.settings()},
             "reload": self._reload,
             "protection.set": self._protect,
             "snooze": self._snooze,
             "stop": self._stop,
+            "bag.limit": lambda _, params, __: self._daemon.bags.limit(params),
+            "bag.changed": lambda *_: self._daemon.bags.changed(),
+            **JournalMethods(daemon, kernels, journal, log).table,
             **AgentMethods(agents, checkpoints, self._look_soon, log).table,
+            **{name: _later(function) for name, function in insight.requests.items()},
+            **{name: _told(function) for name, function in insight.told.items()},
         }
 
     def handle(
@@ -189,6 +188,7 @@ class Methods:
 
     def _pause(self, connection: Connection, params: Params, reply: Reply) -> Later:
         task = find(params.text("task"), self._daemon.tasks())
+        self._not_held(task)
 
         def done(found: Paused | Exception) -> None:
             if isinstance(found, Exception):
@@ -256,12 +256,19 @@ class Methods:
         for held in self._pauses.all():
             if task.key in held.paused.keys:
                 return held
+        self._not_held(task)
         if task.paused:
             raise RequestError(
                 f"{task.name} (pid {task.key.pid}) was not paused by watchdog but by somebody "
                 f"else, for example with Ctrl-Z. Let it go on with: kill -CONT {task.key.pid}"
             )
         raise RequestError(f"{task.name} (pid {task.key.pid}) is not paused.")
+
+    def _not_held(self, task: Task) -> None:
+        """What stands still in its airbag would take a signal only after it, unexpectedly."""
+        held = self._daemon.bags.held(task.key)
+        if held is not None:
+            raise RequestError(held)
 
     def _checkpoint(self, connection: Connection, params: Params, reply: Reply) -> Any:
         wanted = params.text_or_none("task")
@@ -278,6 +285,10 @@ class Methods:
 
         waiting: list[Rescue] = []
         for task in chosen:
+            held = self._daemon.bags.held(task.key)
+            if held is not None:
+                answers.append(_refused(task, held))
+                continue
             if task.paused and self._agents.within({m.key for m in task.members}):
                 answers.append(_refused(task, "It is paused and cannot save. Resume it first."))
                 continue
@@ -289,34 +300,6 @@ class Methods:
         if not found or not wait:
             return {"requests": [*answers, *(rescue.to_json() for rescue in found)]}
         done(found[0])  # all may have ended at once
-        return LATER
-
-    def _explain(self, _: Connection, params: Params, __: Reply) -> dict[str, Any]:
-        wanted = params.text_or_none("task")
-        task = None if wanted is None else find(wanted, self._daemon.tasks())
-        return self._daemon.explain(task)
-
-    def _history(self, _: Connection, params: Params, reply: Reply) -> Later:
-        self._journal.history(
-            {
-                "since_unix_s": params.number_or_none("since_unix_s", 0, 1e11),
-                "until_unix_s": params.number_or_none("until_unix_s", 0, 1e11),
-                "task": params.text_or_none("task"),
-                "limit": params.whole_or_none("limit", 1, _MOST_ENTRIES) or 100,
-                "kinds": params.texts("kinds", KINDS),
-            },
-            _answer(reply, "entries"),
-        )
-        return LATER
-
-    def _series(self, _: Connection, params: Params, reply: Reply) -> Later:
-        task = params.text_or_none("task")
-        since = params.number_or_none("since_unix_s", 0, 1e11)
-        until = params.number_or_none("until_unix_s", 0, 1e11)
-        limit = params.whole_or_none("limit", 1, _MOST_POINTS) or _MOST_POINTS
-        self._journal.submit(
-            lambda journal: journal.series(task, since, until, limit), _answer(reply, "series")
-        )
         return LATER
 
     def _protect(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
@@ -347,6 +330,22 @@ class Methods:
         return {}
 
 
+def _later(function: Callable[[Params, Reply], None]) -> Method:
+    def method(_: Connection, params: Params, reply: Reply) -> Later:
+        function(params, reply)
+        return LATER
+
+    return method
+
+
+def _told(function: Callable[[Connection, Params], None]) -> Method:
+    def method(connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
+        function(connection, params)
+        return {}
+
+    return method
+
+
 def _who(connection: Connection) -> str:
     pid = f" (pid {connection.peer.pid})" if connection.peer.pid else ""
     return f"the {connection.role}{pid}"
@@ -354,13 +353,3 @@ def _who(connection: Connection) -> str:
 
 def _refused(task: Task, detail: str) -> dict[str, Any]:
     return {"task": task.key.pid, "name": task.name, "status": "refused", "detail": detail}
-
-
-def _answer(reply: Reply, key: str) -> Callable[[Any, Exception | None], None]:
-    def done(value: Any, error: Exception | None) -> None:
-        if error is not None:
-            reply.error(messages.REFUSED, str(error))
-        else:
-            reply.result({key: value})
-
-    return done

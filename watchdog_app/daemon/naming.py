@@ -79,7 +79,8 @@ def _heads(task: Task) -> tuple[str, ...]:
 
 
 def _paths(task: Task) -> tuple[str, ...]:
-    return tuple(path for path in (task.info.notebook, task.info.script) if path)
+    info = task.info
+    return tuple(path for path in (info.notebook, *info.other_notebooks, info.script) if path)
 
 
 def _names(task: Task) -> tuple[str, ...]:

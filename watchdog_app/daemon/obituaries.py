@@ -1,9 +1,9 @@
 """
 Who died, of what, and what is left: from the ends of processes to journal entries and notices.
 
-A task that holds an agent is always asked after; of the others only those that
-the kernel killed for memory, or that crashed or were killed near a limit: that
-a script ends is no news.
+Every end is asked after. What somebody may want to hear of is a death: a kill, a
+crash, an end of a training that was not over. That a script ends is no news: of
+those that ran for a while it is noted how, for whoever asks.
 """
 
 from __future__ import annotations
@@ -12,30 +12,33 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from watchdog_app.core.death_notice import of_its_own, worth_noting
+from watchdog_app.core.death_records import Cause, CauseKind, Certainty, DeathFacts
 from watchdog_app.core.deaths import (
     CARD_MAY_EXPLAIN,
-    Cause,
-    CauseKind,
-    DeathFacts,
     address_space_full,
+    crashed,
     device_full,
     diagnose,
     explained_late,
+    level_of,
 )
+from watchdog_app.core.evidence import evidence_of
 from watchdog_app.core.outlook import CeilingKind, CeilingReading
 from watchdog_app.core.records import AgentView, HostMemory, ProcessInfo, ProcessKey, Task
+from watchdog_app.daemon import bag_ends
 from watchdog_app.daemon.agents import Agent
-from watchdog_app.daemon.books import death_entry, worker_entry
+from watchdog_app.daemon.death_book import about_task, death_entry, worker_entry
 from watchdog_app.daemon.journal import Entry
+from watchdog_app.daemon.kill_counts import KillCounts
 from watchdog_app.daemon.poller import READ, Poller
 from watchdog_app.daemon.status import Look
-from watchdog_app.sensors import process_end
+from watchdog_app.daemon.witnesses import KERNELS, Witnesses, surroundings
+from watchdog_app.sensors import descriptors, process_end
 
 _MOST_HANDLES = 500
-# Tearing down a large process takes the kernel seconds under pressure: its kill was counted then.
-_RECENT_S = 15.0
 _UNWINDING_S = 10.0  # a large heap takes its time to be given back
 _COUNT_S = 4.0
 # A training dies of its card at once; the driver's reader finds the fault some seconds later.
@@ -48,34 +51,7 @@ class _Watched:
 
     task: Task
     handle: int | None
-
-
-class _Counter:
-    """A counter of the kernel's, and when it was last seen to rise."""
-
-    def __init__(self, value: int | None) -> None:
-        self.value = value
-        self._lower = value  # before it rose
-        self._rose_mono_s = float("-inf")
-
-    def update(self, value: int | None) -> bool:
-        """Take in the value of now; whether it is higher than before."""
-        rose = value is not None and self.value is not None and value > self.value
-        if rose:
-            if not self.recent():
-                self._lower = self.value
-            self._rose_mono_s = time.monotonic()
-        self.value = value
-        return rose
-
-    def recent(self) -> bool:
-        """It rose a moment ago."""
-        return time.monotonic() - self._rose_mono_s < _RECENT_S
-
-    @property
-    def before(self) -> int | None:
-        """Its value before it rose a moment ago; else that of now."""
-        return self._lower if self.recent() else self.value
+    cpu_limit_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +83,7 @@ class Obituaries:
         told: called with each death, once.
         agent_of: the agent in a process, None where there is none.
         was_paused: whether we hold a task paused.
+        folder: of the state, where last words lie.
     """
 
     def __init__(
@@ -116,6 +93,7 @@ class Obituaries:
         told: Callable[[Death], None],
         agent_of: Callable[[ProcessKey], Agent | None],
         was_paused: Callable[[ProcessKey], bool],
+        folder: str | None = None,
         proc: str = "/proc",
     ) -> None:
         self._poller = poller
@@ -128,14 +106,17 @@ class Obituaries:
         self._devices: dict[ProcessKey, str] = {}  # full cards and allocators, by task
         # Those that are used up or were a moment ago, by task: how full, and when that was seen.
         self._address_spaces: dict[ProcessKey, tuple[str, float]] = {}
+        self._spaces: dict[ProcessKey, str] = {}  # the same of all that are limited, as last seen
         self._card_faults: Mapping[ProcessKey, str] = {}
         self._memory: HostMemory | None = None
         self._infos: Mapping[ProcessKey, ProcessInfo] = {}
         self._next_count_mono_s = 0.0
         self._done: deque[ProcessKey] = deque(maxlen=500)
         self._unexplained: dict[ProcessKey, _Unexplained] = {}
-        self._host = _Counter(process_end.host_oom_kills(proc))
-        self._group_counters: dict[str, _Counter] = {}
+        self._counts = KillCounts(proc)
+        self._witnesses = Witnesses(folder, proc)
+        self._tasks: tuple[Task, ...] = ()
+        self._growth: dict[ProcessKey, float | None] = {}
 
     def take(self, look: Look) -> None:
         """Follow the tasks of one more tick."""
@@ -144,7 +125,7 @@ class Obituaries:
         # is missing. What counts is that it was read some seconds before a death.
         if look.snapshot.mono_s >= self._next_count_mono_s or now.keys() != self._watched.keys():
             self._next_count_mono_s = look.snapshot.mono_s + _COUNT_S
-            self._count()
+            self._counts.count()
         self._learn(look)
         self._amend()
         for key, task in now.items():
@@ -173,58 +154,67 @@ class Obituaries:
         for watched in self._watched.values():
             self._release(watched)
         self._watched.clear()
+        self._witnesses.close()
 
     def _follow(self, task: Task) -> _Watched:
         handle = None
-        if len(self._watched) < _MOST_HANDLES:
+        if len(self._watched) < descriptors.handles(_MOST_HANDLES):
             handle = process_end.open_handle(task.key.pid)
         if handle is not None:
             # Opened by pid alone: if that is another process by now, its end finds no task.
             self._poller.add(handle, READ, lambda _: self._ended(task.key))
-        return _Watched(task, handle)
+        return _Watched(task, handle, process_end.cpu_limit_s(task.key.pid))
 
     def _ended(self, key: ProcessKey) -> None:
         watched = self._watched.pop(key, None)
         if watched is None:
             return
         try:
-            self._write(key, watched.task, watched.handle, self._agent_of(key))
+            self._write(key, watched.task, watched.handle, self._agent_of(key), watched.cpu_limit_s)
         finally:
             self._release(watched)
             self._address_spaces.pop(key, None)
 
     def _write(
-        self, key: ProcessKey, task: Task | None, handle: int | None, agent: Agent | None
+        self,
+        key: ProcessKey,
+        task: Task | None,
+        handle: int | None,
+        agent: Agent | None,
+        cpu_limit_s: float | None = None,
     ) -> None:
         if key in self._done:
             return
         self._done.append(key)
-        self._count()
-        cause = diagnose(self._facts(key, task, handle, agent))
+        self._counts.count()
+        facts = self._facts(key, task, handle, agent, cpu_limit_s)
+        cause = diagnose(facts)
         if task is not None and cause.kind in CARD_MAY_EXPLAIN:
             now_mono_s = time.monotonic()
             self._unexplained[task.key] = _Unexplained(task, agent, cause, now_mono_s)
-        cared_for = agent is not None and not agent.said_bye and cause.kind is not CauseKind.ENDED
-        known = cause.memory or cause.kind in (CauseKind.GPU_LOST, CauseKind.ADDRESS_SPACE)
-        if not (known or cared_for):
+        news = _is_news(facts, cause, task, agent)
+        if news is None:
             return
         name = task.name if task is not None else None
         if name is None:
             name = (agent.notebook if agent is not None else None) or f"process {key.pid}"
         path = None if task is None else task.info.notebook or task.info.script
         view = agent.view if agent is not None else None
-        rescue = view.rescue if view is not None else None
-        paused = self._was_paused(key) and cause.kind is CauseKind.KILLED
-        now = time.time()
+        about = {} if task is None else about_task(task.info, task.rss_bytes, view)
+        tasks = self._tasks if task is None else (task, *self._tasks)
+        about |= surroundings(facts, cause, tasks, self._growth)
         entry = death_entry(
             key,
             name,
             path,
             cause=cause,
-            rescue=rescue,
+            evidence=evidence_of(facts),
+            rescue=bag_ends.newest(view, facts.airbag),
             had_agent=agent is not None,
-            was_paused=paused,
-            unix_s=now,
+            was_paused=facts.was_paused and cause.kind is CauseKind.KILLED,
+            unix_s=time.time(),
+            about=about,
+            plain_end=not news,
         )
         self._told(Death(task, cause, view, str(entry.data["text"]), entry))
 
@@ -252,34 +242,33 @@ class Obituaries:
             self._told(Death(None, cause, view, str(entry.data["text"]), entry))
 
     def _facts(
-        self, key: ProcessKey, task: Task | None, handle: int | None, agent: Agent | None
+        self,
+        key: ProcessKey,
+        task: Task | None,
+        handle: int | None,
+        agent: Agent | None,
+        cpu_limit_s: float | None,
     ) -> DeathFacts:
-        status = process_end.wait_status(key.pid, key.start_time, handle, self._proc)
         info = self._infos.get(key)
-        group = info.cgroup if info is not None else task.info.cgroup if task is not None else None
-        counter = self._group_counters.get(group or "", _Counter(None))
-        limit = self._limits.get(task.key) if task is not None else None
-        # The kernel counts a kill in the victim's own group: where that count stood still, the
-        # machine's rose for somebody else.
-        spared = counter.value is not None and counter.before == counter.value
-        host = _Counter(None) if spared else self._host
-        return DeathFacts(
-            wait_status=status,
-            said_bye=agent is not None and agent.said_bye,
-            group_label=limit.label if limit is not None else None,
-            group_limit_bytes=limit.limit if limit is not None else None,
-            group_used_bytes=limit.used if limit is not None else None,
-            group_kills_before=counter.before,
-            group_kills_after=counter.value,
-            host_total_bytes=self._memory.total_bytes if self._memory else None,
-            host_available_bytes=self._memory.available_bytes if self._memory else None,
-            host_kills_before=host.before,
-            host_kills_after=host.value,
+        return self._witnesses.facts(
+            key,
+            task,
+            handle,
+            group=info.cgroup if info else task.info.cgroup if task is not None else None,
+            counts=self._counts,
+            limit=self._limits.get(task.key) if task is not None else None,
+            memory=self._memory,
+            cpu_limit_s=cpu_limit_s,
+            root=task is not None and task.key == key,
+            said_bye=agent is not None and agent.said_bye and not agent.failed,
+            failed=agent is not None and agent.failed,
             card_fault=None if task is None else self._card_faults.get(task.key),
             device_full=None if task is None else self._devices.get(task.key),
             # What stands still asks for nothing: a paused task ended in another way.
             address_space_full=None if task is None or task.paused else self._space_of(task.key),
+            address_space=None if task is None else self._spaces.get(task.key),
             device_ooms=_ooms(agent),
+            was_paused=self._was_paused(key),
         )
 
     def _space_of(self, key: ProcessKey) -> str | None:
@@ -297,49 +286,59 @@ class Obituaries:
         gone = [m.key for m in before.members if m.key not in left and m.key not in self._done]
         if not gone:
             return
-        self._count()
+        self._counts.count()
+        named = self._witnesses.named()
         for key in gone:
             info = self._infos.get(key)
-            status = process_end.wait_status(key.pid, key.start_time, None, self._proc)
-            # Workers end all the time: only with its own group hit just now is this one blamed.
-            if info is None or status not in (None, 9) or not self._killed_in(info.cgroup):
+            # Workers come and go by the hundred: only where the kernel has said or counted
+            # something is there more to be asked.
+            if info is None or not (key.pid in named or self._counts.rose_in(info.cgroup)):
+                continue
+            facts = self._witnesses.facts(
+                key,
+                before,
+                None,
+                group=info.cgroup,
+                counts=self._counts,
+                limit=self._limits.get(before.key),
+                memory=self._memory,
+                root=False,
+            )
+            cause = diagnose(facts)
+            own = any(word.pid == key.pid for word in facts.kernel)
+            # Workers end all the time: only with its own group hit just now, or with the kernel's
+            # own word on it, is this one blamed.
+            if not own and (
+                facts.wait_status not in (None, 9) or not self._counts.rose_in(info.cgroup)
+            ):
+                continue
+            if not own:
+                cause = Cause(CauseKind.GROUP_LIMIT, "killed by the kernel", Certainty.LIKELY)
+            elif not (cause.memory or crashed(facts.wait_status) or facts.wait_status is None):
                 continue
             self._done.append(key)
-            entry = worker_entry(now, key.pid, time.time())
-            cause = Cause(CauseKind.GROUP_LIMIT, "a worker was killed by the kernel for memory")
-            self._told(Death(None, cause, None, str(entry.data["text"]), entry))
-
-    def _count(self) -> None:
-        """Read the kernel's counters of kills: the machine's, and those of groups when it rose."""
-        rose = self._host.update(process_end.host_oom_kills(self._proc))
-        for group, counter in self._group_counters.items():
-            if rose or self._host.value is None:
-                counter.update(process_end.group_oom_kills(group))
-
-    def _killed_in(self, group: str | None) -> bool:
-        counter = self._group_counters.get(group) if group else None
-        return counter is not None and counter.recent()
+            self._told(_worker_death(now, key.pid, facts, cause))
 
     def _learn(self, look: Look) -> None:
         self._memory = look.snapshot.host
         self._card_faults = look.result.card_faults
-        self._limits = {}
-        self._devices = {}
+        missing = self._watched.keys() - {task.key for task in look.tasks}
+        # Who is missing in this look is asked after next: what was last seen of it still counts.
+        self._limits = {key: at for key, at in self._limits.items() if key in missing}
+        self._devices = {key: at for key, at in self._devices.items() if key in missing}
+        self._spaces = {key: at for key, at in self._spaces.items() if key in missing}
         groups = {info.cgroup for info in look.snapshot.infos.values() if info.cgroup}
-        for gone in (
-            self._group_counters.keys()
-            - groups
-            - {w.task.info.cgroup for w in self._watched.values()}
-        ):
-            if not self._group_counters[gone].recent():
-                del self._group_counters[gone]
-        for new in groups - self._group_counters.keys():
-            self._group_counters[new] = _Counter(process_end.group_oom_kills(new))
+        self._counts.follow(groups, [w.task.info.cgroup for w in self._watched.values()])
+        self._tasks = look.tasks
+        self._growth = {
+            key: outlook.trend_bytes_per_s for key, outlook in look.result.tasks.items()
+        }
         for reading in look.readings:
             if reading.key.kind is CeilingKind.CGROUP:
                 for key in reading.tasks:
                     self._limits[key] = reading
             elif reading.key.kind is CeilingKind.RLIMIT_AS:
+                self._spaces.update((key, level_of(reading)) for key in reading.tasks)
                 space = address_space_full(reading)
                 if space is not None:
                     now = look.snapshot.mono_s
@@ -361,6 +360,33 @@ class Obituaries:
             self._poller.remove(watched.handle)
             os.close(watched.handle)
             watched.handle = None
+
+
+def _is_news(
+    facts: DeathFacts, cause: Cause, task: Task | None, agent: Agent | None
+) -> bool | None:
+    started = None if task is None else task.info.started_unix_s
+    cared_for = False
+    if agent is not None:
+        # Python's good-bye with a status other than 0: such as sys.exit(1) after an error.
+        left = agent.said_bye and not agent.failed
+        cared_for = not left or (agent.view.training and of_its_own(cause))
+    return worth_noting(
+        facts,
+        cause,
+        seen=task is not None,
+        kernel=task is not None and task.kind in KERNELS,
+        age_s=0.0 if started is None else time.time() - started,
+        cared_for=cared_for,
+    )
+
+
+def _worker_death(task: Task, pid: int, facts: DeathFacts, cause: Cause) -> Death:
+    """Of a worker whose task lives on; told as news of that task."""
+    entry = worker_entry(task, pid, time.time(), cause, evidence_of(facts))
+    text = str(entry.data["text"])
+    told = replace(cause, text=text.rstrip("."), news=True, worker=pid)
+    return Death(task, told, None, text, entry)
 
 
 def _ooms(agent: Agent | None) -> int:

@@ -8,14 +8,17 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from operator import is_
 from typing import Any
 
-from watchdog_app.core import ceilings
+from watchdog_app.core import ceilings, glance
 from watchdog_app.core.engine import Engine
+from watchdog_app.core.glance import Rest
 from watchdog_app.core.outlook import CeilingKind, CeilingReading, Decision, Outcome, Stage
 from watchdog_app.core.records import AgentView, ProcessKey, Snapshot, Task
 from watchdog_app.core.settings import Settings
 from watchdog_app.core.tasks import group
+from watchdog_app.core.told_notebooks import ToldNotebooks
 from watchdog_app.daemon.agents import Agents
 from watchdog_app.daemon.faults import Faults
 from watchdog_app.daemon.log import Log
@@ -24,6 +27,7 @@ from watchdog_app.errors import SensorError
 from watchdog_app.sensors.machine import MachineFace
 from watchdog_app.sensors.wakeups import Wakeups
 
+_TORN_S = 0.2  # between the figures of one look
 _FAILURES = 3  # in a row before the engine is made anew
 
 Parts = tuple[Snapshot, tuple[Task, ...], tuple[CeilingReading, ...]]
@@ -56,6 +60,9 @@ class Observer:
         self._engine = self._new_engine()
         self._failures = 0
         self._disks: set[str] = set()
+        self.told_notebooks = ToldNotebooks()
+        self._rest: Rest | None = None  # since the last look
+        self._grouped: tuple[Snapshot | None, tuple[Task, ...]] = (None, ())
 
     def look(self) -> Look | None:
         """One tick: sample, group, forecast, decide. None: nothing could be read."""
@@ -65,7 +72,10 @@ class Observer:
         if parts is None:
             return None
         snapshot, tasks, readings = parts
+        rest, self._rest = self._rest, None
         try:
+            if rest is not None:
+                self._engine.recall(rest.past())
             result = self._engine.tick(snapshot, tasks, readings, views)
         except Exception as error:
             self._engine_failed(error)
@@ -88,6 +98,54 @@ class Observer:
             if view is not None:
                 by_task[task.key] = view
         return Look(snapshot, tasks, readings, result, by_task)
+
+    def rest(self, look: Look) -> Rest | None:
+        """
+        How the machine may be left alone after a look, with glances alone; None: it may not.
+        """
+        try:
+            return self._rest_after(look)
+        except Exception as error:  # full looks do in any case
+            self._faults.failed("glance", error)
+            return None
+
+    def _rest_after(self, look: Look) -> Rest | None:
+        result, watch = look.result, self._settings.watch
+        quiet = (
+            self.machine.can_glance
+            and result.next_look_s >= watch.interval_s
+            and not (result.incidents or result.decisions or result.stalled)
+            and all(each.stage is Stage.OK for each in result.assessments.values())
+        )
+        if not quiet:
+            return None
+        snapshot, readings = look.snapshot, look.readings
+        views = self._agents.views()
+        full_s = glance.full_s(
+            snapshot,
+            readings,
+            views,
+            served=self.machine.served,
+        )
+        if full_s is None:
+            return None
+        every_s = glance.glance_s(snapshot.host, readings, watch.interval_s)
+        # A full look takes the place of a glance.
+        until_mono_s = snapshot.mono_s + max(1, int(full_s / every_s)) * every_s
+        self._rest = glance.Rest(snapshot, readings, every_s, until_mono_s)
+        return self._rest
+
+    def glance(self, rest: Rest, now_mono_s: float) -> bool:
+        """Whether the machine may be left alone further. Never raises."""
+        try:
+            found = self.machine.glance(rest, now_mono_s)
+            holds = found is not None and rest.holds(found)
+            if rest.moved:
+                self.machine.stirred()
+        except Exception as error:  # the full look says what is wrong
+            self._faults.failed("glance", error)
+            return False
+        return holds
 
     def still_true(
         self, decisions: Sequence[Decision]
@@ -166,8 +224,8 @@ class Observer:
 
     def _measure(self, views: Mapping[ProcessKey, AgentView]) -> Parts | None:
         try:
-            snapshot = self.machine.sample(time.monotonic(), time.time())
-            tasks = group(snapshot.processes, snapshot.infos)
+            snapshot = self._sample()
+            tasks = self.told_notebooks.name(self._group(snapshot), self._agents.notebooks())
             readings = ceilings.readings(snapshot, tasks, views.values())
         except Exception as error:  # a sensor that fails in a way nobody foresaw included
             self._faults.put(
@@ -178,6 +236,33 @@ class Observer:
             return None
         self._faults.clear("machine")
         return snapshot, tasks, readings
+
+    def _sample(self) -> Snapshot:
+        """
+        The machine, read in one go.
+
+        What was read after a pause of ours would count as if it had grown in no time; so a look
+        that was interrupted is made again, once.
+        """
+        began, spent_s = time.monotonic(), time.thread_time()
+        snapshot = self.machine.sample(began, time.time())
+        held_up_s = (time.monotonic() - began) - (time.thread_time() - spent_s)
+        if held_up_s > _TORN_S:
+            return self.machine.sample(time.monotonic(), time.time())
+        return snapshot
+
+    def _group(self, snapshot: Snapshot) -> tuple[Task, ...]:
+        """The tasks; those of the look before where not one process has done anything."""
+        before, tasks = self._grouped
+        if before is not None and before.infos is snapshot.infos:
+            same = len(before.processes) == len(snapshot.processes) and all(
+                map(is_, before.processes, snapshot.processes)
+            )
+            if same:
+                return tasks
+        tasks = group(snapshot.processes, snapshot.infos)
+        self._grouped = (snapshot, tasks)
+        return tasks
 
     def _holds(self, decision: Decision, readings: Sequence[CeilingReading]) -> bool:
         try:

@@ -1,22 +1,31 @@
 """
 What can be done while no daemon runs, from what the last one left behind.
 
-The history is read, and what was paused is let go, from the journal alone: a
-pause can always be undone.
+The history is read from the journal; what was paused is known from the ledger
+beside the socket and from the journal, and one of both is enough: a pause can
+always be undone.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 from watchdog_app import paths
+from watchdog_app.daemon import pause_ledger
 from watchdog_app.daemon.journal import Journal
 from watchdog_app.daemon.journal_reader import reading
-from watchdog_app.errors import TargetDenied, TaskNotFound, WatchdogError
+from watchdog_app.errors import SensorError, TargetDenied, TaskNotFound, WatchdogError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from watchdog_app.core.records import ProcessKey
+    from watchdog_app.daemon.pauses import Pause
+    from watchdog_app.sensors.machine import MachineFace
 
 
 def history(**wanted: Any) -> list[dict[str, Any]] | None:
@@ -47,63 +56,67 @@ def series(**wanted: Any) -> list[dict[str, Any]] | None:
         return None if journal is None else journal.series(**wanted)
 
 
+def explain(task: str | None, minutes: float) -> dict[str, Any] | None:
+    """
+    The last death, or that of a task, as the protocol's `explain` tells it; None: no journal.
+
+    Args:
+        task: pid, name, path, kernel id or incident; None: the last death.
+        minutes: of the plot.
+
+    Raises:
+        TaskNotFound: the journal knows of no such death.
+        WatchdogError: there is one, and it cannot be read.
+    """
+    from watchdog_app.daemon import past_deaths
+
+    with _journal() as journal:
+        if journal is None:
+            return None
+        found = past_deaths.answer(journal, task, minutes, time.time())
+    if found is None:
+        whom = "" if task is None else f" of {task!r}"
+        raise TaskNotFound(
+            f"No daemon runs, and the journal knows of no death{whom}. Start it: watchdog start"
+        )
+    return {"text": None, "incidents": [], **found}
+
+
 def resume(task: str | None, failures: list[str] | None = None) -> list[dict[str, Any]] | None:
     """
     Let go on what a daemon has paused; what runs again, as the protocol's `task.resume` says it.
+
+    What was stopped by anybody else, such as with Ctrl-Z, is left alone.
 
     Args:
         task: its pid, name or a part of the name that fits one alone; None: all.
         failures: takes what the system refused, in words; None: raised when all the others run.
 
     Returns:
-        `{task, name, pids}` each; None when there is no journal.
+        `{task, name, pids}` each; None when nothing was ever written down.
 
     Raises:
         TaskNotFound: none that is paused, or more than one, answers to that name.
-        WatchdogError: the journal cannot be read, or the system refused.
+        WatchdogError: what is written down cannot be read, or the system refused.
     """
     from watchdog_app.actions import processes
-    from watchdog_app.daemon.instance import boot_id
-    from watchdog_app.daemon.pauses import Pause, remembered
-    from watchdog_app.errors import SensorError
-    from watchdog_app.sensors.machine import open_machine
 
+    found = _standing(thaw=True)
+    if found is None:
+        return None
+    standing, ended = found
     refused: list[str] = []
-    ended: list[str] = []
-    with _journal() as journal:
-        if journal is None:
-            return None
-        machine = open_machine()
-
-        def state_of(key: Any) -> str | None:
-            try:
-                return machine.read_process(key).state
-            except SensorError:
-                return None
-
-        boot = boot_id()
-        standing: dict[str, Pause] = {}
-        for ident, stored in journal.pauses().items():
-            pause = remembered(stored, boot, state_of)
-            if pause is None:
-                ended.append(ident)
-            else:
-                standing[ident] = pause
-        resumed = []
-        for ident, pause in _chosen(standing, task).items():
-            try:
-                found = processes.resume(pause.paused)
-            except TargetDenied as error:
-                refused.append(str(error))
-                continue
-            ended.append(ident)
-            resumed.append(
-                {
-                    "task": pause.task.pid,
-                    "name": pause.name,
-                    "pids": [key.pid for key in found.keys],
-                }
-            )
+    resumed = []
+    for ident, pause in _chosen(standing, task).items():
+        try:
+            runs = processes.resume(pause.paused)
+        except TargetDenied as error:
+            refused.append(str(error))
+            continue
+        ended.append(ident)
+        resumed.append(
+            {"task": pause.task.pid, "name": pause.name, "pids": [key.pid for key in runs.keys]}
+        )
     _forget(ended)
     if failures is not None:
         failures += refused
@@ -112,11 +125,107 @@ def resume(task: str | None, failures: list[str] | None = None) -> list[dict[str
     return resumed
 
 
+def paused() -> list[dict[str, Any]]:
+    """
+    What a daemon that is gone has paused and still stands: `{task, name, reason, at_unix_s}` each.
+
+    `at_unix_s` is None where the daemon ended before it could tell. Never raises: what cannot be
+    read is not known.
+    """
+    try:
+        found = _standing(thaw=False)
+    except (WatchdogError, OSError):
+        return []
+    return [
+        {
+            "task": pause.task.pid,
+            "name": pause.name,
+            "reason": pause.reason,
+            "at_unix_s": pause.paused.at_unix_s or None,
+        }
+        for pause in (found[0].values() if found is not None else ())
+    ]
+
+
+def _standing(*, thaw: bool) -> tuple[dict[str, Pause], list[str]] | None:
+    """
+    The pauses that stand, and the keys of those that do not; None: nothing is written down.
+
+    Args:
+        thaw: undo a freeze that was cut short, which is to be done before anybody is resumed.
+
+    Raises:
+        WatchdogError: the journal cannot be read, and there is no ledger.
+    """
+    from watchdog_app.daemon.instance import boot_id
+    from watchdog_app.daemon.pauses import remembered, thaw_unfinished
+
+    boot = boot_id()
+    ledger = pause_ledger.read(paths.runtime_dir(), boot)
+    stored: Mapping[str, Mapping[str, Any]] = {}
+    try:
+        with _journal() as journal:
+            if journal is not None:
+                stored = journal.pauses()
+            elif ledger is None:
+                return None
+    except WatchdogError as error:
+        if ledger is None:
+            raise WatchdogError(f"{error}.{_stopped()}") from error
+    standing: dict[str, Pause] = {}
+    merged = pause_ledger.merged(ledger, stored)
+    with _States() as states:
+        for ident, data in merged.items():
+            if thaw:
+                thaw_unfinished(data, boot)
+            pause = remembered(data, boot, states.of)
+            if pause is not None:
+                standing[ident] = pause
+    return standing, sorted((merged.keys() | stored.keys()) - standing.keys())
+
+
+class _States:
+    """States of processes; how they are read is loaded when the first is asked for."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._machine: MachineFace | None = None
+
+    def of(self, key: ProcessKey) -> str | None:
+        if self._machine is None:
+            from watchdog_app.sensors.machine import open_machine
+
+            self._machine = self._stack.enter_context(closing(open_machine()))
+        try:
+            return self._machine.read_process(key).state
+        except SensorError:
+            return None
+
+    def __enter__(self) -> _States:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
 def _forget(idents: Iterable[str]) -> None:
     """As far as the disk allows: what runs again is known as such also by its state."""
-    with suppress(sqlite3.Error, OSError):
-        # Nothing is trimmed here: how much is kept is for the daemon's settings to say.
-        journal = Journal(paths.state_dir(), max_age_s=float("inf"), max_bytes=1 << 62)
+    from watchdog_app.daemon.instance import boot_id
+
+    boot, folder = boot_id(), paths.runtime_dir()
+    ledger = pause_ledger.read(folder, boot)
+    if ledger is not None:
+        left = {ident: data for ident, data in ledger.pauses.items() if ident not in set(idents)}
+        with suppress(OSError):
+            pause_ledger.write(folder, boot, left)
+    state = paths.state_dir()
+    if not os.path.exists(os.path.join(state, "journal.db")):
+        return
+    with suppress(sqlite3.Error, OSError, WatchdogError), reading(state):
+        # Only one that can be read is opened for writing: a damaged one would be set aside, which
+        # is for the next daemon to do and to tell. Nothing is trimmed here: how much is kept is
+        # for the daemon's settings to say.
+        journal = Journal(state, max_age_s=float("inf"), max_bytes=1 << 62)
         with closing(journal):
             for ident in idents:
                 journal.drop_pause(ident)
@@ -136,6 +245,7 @@ def _chosen(standing: Mapping[str, Any], task: str | None) -> Mapping[str, Any]:
             return found
         if found:
             break
+    _refuse_strangers(task.strip())
     listed = tuple({"pid": one.task.pid, "name": one.name} for one in standing.values())
     what = "No task" if not found else f"{len(found)} tasks"
     raise TaskNotFound(
@@ -143,6 +253,38 @@ def _chosen(standing: Mapping[str, Any], task: str | None) -> Mapping[str, Any]:
         "what is written down as paused can be resumed.",
         candidates=listed,
     )
+
+
+def _refuse_strangers(wanted: str) -> None:
+    """
+    Say of a process that somebody else has stopped how it goes on: that is not for us to undo.
+
+    Raises:
+        TaskNotFound: it is one.
+    """
+    from watchdog_app.actions.process_tree import identify
+
+    found = identify(int(wanted)) if wanted.isascii() and wanted.isdigit() else None
+    if found is not None and found.state == "T":
+        raise TaskNotFound(
+            f"Process {wanted} was not paused by watchdog, as far as is known, but by somebody "
+            f"else, for example with Ctrl-Z. Let it go on with: kill -CONT {wanted}"
+        )
+
+
+def _stopped() -> str:
+    """Which tasks stand still, in words, where nobody knows any more who has stopped them."""
+    from watchdog_app.core.plain_text import plain
+    from watchdog_app.core.tasks import group
+    from watchdog_app.sensors.machine import open_machine
+
+    with suppress(WatchdogError, OSError), closing(open_machine()) as machine:
+        seen = machine.sample(time.monotonic(), time.time())
+        found = [task for task in group(seen.processes, seen.infos) if task.paused]
+        if found:
+            named = ", ".join(f"{plain(task.name)} (pid {task.key.pid})" for task in found)
+            return f" Stopped now, by whomever: {named}. One goes on with: kill -CONT PID"
+    return ""
 
 
 @contextmanager

@@ -7,7 +7,6 @@ the middle leaves no task stopped that nobody remembers stopping.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,8 +15,6 @@ from typing import Any
 from watchdog_app.actions.paused import Paused
 from watchdog_app.core.records import ProcessKey, Task
 from watchdog_app.errors import WatchdogError
-
-_PENDING_S = 60.0
 
 StateOf = Callable[[ProcessKey], str | None]  # one letter as in /proc; None: gone
 
@@ -102,7 +99,7 @@ def remembered(stored: Mapping[str, Any], boot: str, state_of: StateOf) -> Pause
         if "paused" in stored:
             paused = Paused.from_json(stored["paused"])
         intended = [ProcessKey(int(pid), int(start)) for pid, start in stored.get("intended", ())]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
     # One that waits for the disk is stopped as soon as that has answered.
     stands = any((state_of(key) or "Z") in "TtD" for key in paused.keys)
@@ -124,7 +121,9 @@ def thaw_unfinished(stored: Mapping[str, Any], boot: str) -> None:
         return
     from watchdog_app.actions.freezer import freezer_of
 
-    with suppress(KeyError, TypeError, ValueError, IndexError, OSError, WatchdogError):
+    with suppress(
+        KeyError, TypeError, ValueError, IndexError, OverflowError, OSError, WatchdogError
+    ):
         family = [*stored["intended"], *stored.get("stopped_before", ())]
         pids = {int(pid) for pid, _ in family}
         freezer = freezer_of(int(family[0][0]), pids, "/proc")
@@ -137,7 +136,7 @@ class Pauses:
 
     def __init__(self) -> None:
         self._pauses: dict[ProcessKey, Pause] = {}
-        self._pending: dict[ProcessKey, float] = {}  # not seen stopped yet: since when
+        self._pending: set[ProcessKey] = set()  # not seen stopped yet
 
     def add(self, pause: Pause) -> None:
         """It is paused. A second pause of the same task adds what it stopped."""
@@ -153,11 +152,11 @@ class Pauses:
             )
             pause = Pause(pause.task, pause.name, merged, before.reason)
         self._pauses[pause.task] = pause
-        self._pending[pause.task] = time.monotonic()
+        self._pending.add(pause.task)
 
     def remove(self, task: ProcessKey) -> Pause | None:
         """It runs again, or is gone."""
-        self._pending.pop(task, None)
+        self._pending.discard(task)
         return self._pauses.pop(task, None)
 
     def get(self, task: ProcessKey) -> Pause | None:
@@ -174,11 +173,10 @@ class Pauses:
         for pause in list(self._pauses.values()):
             states = {state_of(key) for key in pause.paused.keys}
             if states & {"T", "t"}:  # t: a debugger looks at it, which ends no pause
-                self._pending.pop(pause.task, None)
+                self._pending.discard(pause.task)
                 continue
-            # SIGSTOP takes effect when a system call returns; a disk write may take its time.
-            since = self._pending.get(pause.task, float("-inf"))
-            if "D" in states and time.monotonic() - since < _PENDING_S:
+            # SIGSTOP takes effect when a system call returns: of a dead network disk after hours.
+            if "D" in states and pause.task in self._pending:
                 continue
             self.remove(pause.task)
             found.append(pause)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from watchdog_app.core.notices import Notice
@@ -22,7 +22,16 @@ _MOST_SNOOZES = 64
 _MOST_REMEMBERED = 256
 # What is told also while protection is off: what has happened, and not what may.
 _FACTS = frozenset(
-    ("died", "paused", "pause_failed", "resumed", "rescued", "rescue_failed", "gpu_lost")
+    (
+        "died",
+        "restarted",
+        "paused",
+        "pause_failed",
+        "resumed",
+        "rescued",
+        "rescue_failed",
+        "gpu_lost",
+    )
 )
 _STAGES = {stage.name.lower(): stage for stage in Stage}
 
@@ -131,6 +140,12 @@ class Quiet:
         self._snoozes = [*self._snoozes[-_MOST_SNOOZES + 1 :], found]
         return found
 
+    def follow(self, before: int, now: int) -> bool:
+        """A task goes on under another pid: its snoozes too. Whether there are any."""
+        found = [one for one in self._snoozes if one.task == before]
+        self._snoozes = [replace(one, task=now) if one in found else one for one in self._snoozes]
+        return bool(found)
+
     def reason(self, notice: Notice) -> str | None:
         """
         Why this notice is held back now; None: it goes out, and is remembered as the last.
@@ -149,6 +164,11 @@ class Quiet:
                 del self._shown[next(iter(self._shown))]
             self._shown[place] = _Shown(self._mono(), notice.topic, _stage(notice))
         return None
+
+    @property
+    def ends(self) -> bool:
+        """Whether there is something that `look` will end: protection off for a while, a snooze."""
+        return self._until is not None or bool(self._snoozes)
 
     def look(self) -> tuple[bool, frozenset[str]]:
         """

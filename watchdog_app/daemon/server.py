@@ -18,11 +18,13 @@ from contextlib import suppress
 from typing import Any
 
 from watchdog_app.daemon.connection import Connection
+from watchdog_app.daemon.instance import private_folder
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.poller import READ, WRITE, Poller
 from watchdog_app.errors import ProtocolError
 from watchdog_app.protocol import messages, transport
 from watchdog_app.protocol.framing import BadLine, LineTooLong, decode, encode
+from watchdog_app.sensors import descriptors
 
 _CHUNK_BYTES = 65536
 _MOST_HELD_BYTES = 32 * 1024 * 1024  # unread answers and unfinished lines of all clients together
@@ -30,16 +32,10 @@ _CHECK_HELD_BYTES = 64 * 1024  # of one client, from which on the sum is looked 
 _SKIP_UNREAD_BYTES = 64 * 1024  # a status is not added on top of this much
 _MOST_CONNECTIONS = 500
 _TURN_S = 0.005  # for requests, before the loop looks after everything else
+_REST_S = 0.05  # a client that asks faster than it may is heard again after so long at least
 _GREETING_S = 10.0  # a connection that has not said hello by then is closed
 _ACCEPT_AT_ONCE = 32
 _SERVE_AT_ONCE = 4
-_FULL = encode(
-    messages.error(
-        None,
-        messages.REFUSED,
-        f"The daemon serves {_MOST_CONNECTIONS} connections already. Close some, then try again.",
-    )
-)
 
 
 class Reply:
@@ -80,6 +76,8 @@ class Server:
     Args:
         handler: called with each request and notification.
         on_close: called once for each connection that ended, however it ended.
+        ready: whether a client's next request can be answered now; if not, at one of the next
+            turns.
     """
 
     def __init__(
@@ -89,7 +87,10 @@ class Server:
         handler: Handler,
         on_close: Callable[[Connection], None],
         log: Log,
+        *,
+        ready: Callable[[Connection], bool],
     ) -> None:
+        self._ready = ready
         self._poller = poller
         self._path = path
         self._handler = handler
@@ -97,9 +98,13 @@ class Server:
         self._log = log
         self._connections: dict[int, Connection] = {}
         self._backlog: deque[Connection] = deque()
+        self._resting: list[tuple[float, Connection]] = []  # until when; asked more than they may
+        self._spent_s = 0.0  # on requests, since the last turn
         self._listener: socket.socket | None = None
         self._inode: tuple[int, int] | None = None
-        self._spare = -1  # given up for a moment when no descriptor is left: see _accept
+        self._spare = -1  # given up for a moment when no descriptor is left: see _turn_away
+        self._deaf = False  # nobody is accepted until `keep` finds a descriptor
+        self._most = _MOST_CONNECTIONS
         self.refused = 0  # connections of other users, or too many
 
     def open(self) -> None:
@@ -109,16 +114,24 @@ class Server:
         Raises:
             OSError: the folder cannot be written.
         """
+        self._most = descriptors.connections(_MOST_CONNECTIONS)
         self._listener = transport.listen(self._path)
         self._inode = _inode(self._path)
         if self._spare < 0:
-            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            self._spare = _reserve()
+        self._deaf = False
         self._poller.add(self._listener.fileno(), READ, self._accept)
 
     def keep(self) -> None:
-        """Listen anew where somebody removed or replaced the socket's file."""
+        """Listen anew where somebody removed or replaced the socket's file, or none was left."""
+        if self._deaf and self._listener is not None:
+            with suppress(OSError):
+                self._spare = _reserve()
+                self._deaf = False
+                self._poller.add(self._listener.fileno(), READ, self._accept)
         if self._listener is None or _inode(self._path) == self._inode:
             return
+        private_folder(os.path.dirname(self._path))  # it may be another one by now
         self._log.warning("the socket was removed; it is made again", path=self._path)
         self._poller.remove(self._listener.fileno())
         self._listener.close()
@@ -196,9 +209,18 @@ class Server:
         """Requests are waiting for their turn: `work` has something to do."""
         return bool(self._backlog)
 
+    def next_deadline_mono_s(self) -> float | None:
+        """When the next client that asked too much is heard again."""
+        return min((until for until, _ in self._resting), default=None)
+
     def work(self) -> None:
         """Serve clients that sent much at once, each in turn, for a short while."""
-        end = time.monotonic() + _TURN_S
+        now = time.monotonic()
+        self._spent_s = 0.0
+        end = now + _TURN_S
+        if self._resting:
+            self._backlog.extend(each for until, each in self._resting if until <= now)
+            self._resting = [item for item in self._resting if item[0] > now]
         while self._backlog and time.monotonic() < end:
             connection = self._backlog.popleft()
             if not connection.closed:
@@ -216,14 +238,21 @@ class Server:
                 if error.errno not in (errno.EMFILE, errno.ENFILE):
                     self._log.error("accepting a connection failed", error=error)
                     return
-                # Unless it is taken, the waiting one wakes us again at once and for ever.
-                os.close(self._spare)
-                with suppress(OSError):
-                    self._listener.accept()[0].close()
-                self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-                self.refused += 1
+                self._turn_away(self._listener)
                 return
             self._welcome(connection)
+
+    def _turn_away(self, listener: socket.socket) -> None:
+        """No descriptor is left: a client that nobody takes wakes us again and again."""
+        self.refused += 1
+        try:
+            os.close(self._spare)
+            with suppress(OSError):
+                listener.accept()[0].close()
+            self._spare = _reserve()
+        except OSError:  # somebody else was faster
+            self._spare, self._deaf = -1, True
+            self._poller.remove(listener.fileno())
 
     def _welcome(self, connection: socket.socket) -> None:
         try:
@@ -232,16 +261,20 @@ class Server:
             connection.close()
             return
         connection.setblocking(False)
-        if not peer.trusted or len(self._connections) >= _MOST_CONNECTIONS:
+        if not peer.trusted or len(self._connections) >= self._most:
             self.refused += 1
             if peer.trusted:
                 with suppress(OSError):
-                    connection.send(_FULL)
+                    connection.send(self._full())
             connection.close()
             return
         client = Connection(connection, peer, time.monotonic())
         self._connections[client.fd] = client
         self._poller.add(client.fd, READ, lambda events: self._on_events(client, events))
+
+    def _full(self) -> bytes:
+        text = f"The daemon serves {self._most} connections already. Close some, then try again."
+        return encode(messages.error(None, messages.REFUSED, text))
 
     def _on_events(self, connection: Connection, events: int) -> None:
         if events & WRITE:
@@ -269,22 +302,29 @@ class Server:
             self.send(connection, messages.error(None, messages.INVALID_REQUEST, str(error)))
             self.drop(connection)
             return
-        connection.pending.extend(lines)
-        if connection.decoder.pending_bytes > _CHECK_HELD_BYTES and not self._affordable():
+        connection.take_in(lines)
+        if connection.held_bytes > _CHECK_HELD_BYTES and not self._affordable():
             self.drop(connection)
             return
-        self._serve(connection, _SERVE_AT_ONCE)
+        # Many that come at once are one turn, too: who comes too late in it waits for the next.
+        began = time.monotonic()
+        self._serve(connection, _SERVE_AT_ONCE if self._spent_s < _TURN_S else 0)
+        self._spent_s += time.monotonic() - began
 
     def _serve(self, connection: Connection, most: int) -> None:
         """Some of the requests of a client; nothing more is read from it while some are left."""
-        for _ in range(most):
-            if connection.closed or not connection.pending:
+        now = time.monotonic()
+        rest_s = connection.rest_s(now)
+        for _ in range(0 if rest_s else most):
+            if connection.closed or not connection.pending or not self._ready(connection):
                 break
-            self._receive(connection, connection.pending.popleft())
+            self._receive(connection, connection.next_line())
         if connection.closed:
             return
         waits = bool(connection.pending)
-        if waits:
+        if waits and rest_s:
+            self._resting.append((now + max(rest_s, _REST_S), connection))
+        elif waits:
             self._backlog.append(connection)
         if waits != connection.held_off:
             connection.held_off = waits
@@ -320,6 +360,10 @@ class Server:
             self.drop(connection)
         elif connection.unread_bytes and not before:
             self._listen(connection)
+
+
+def _reserve() -> int:
+    return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _inode(path: str) -> tuple[int, int] | None:

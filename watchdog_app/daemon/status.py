@@ -14,7 +14,7 @@ from watchdog_app.core.devices import TaskDevices
 from watchdog_app.core.engine import TickResult
 from watchdog_app.core.health import is_condition
 from watchdog_app.core.outlook import Assessment, CeilingReading, Forecast, Incident, Stage
-from watchdog_app.core.records import AgentView, Fault, ProcessKey, Snapshot, Task
+from watchdog_app.core.records import AgentView, Fault, MemoryParts, ProcessKey, Snapshot, Task
 from watchdog_app.daemon import hardware_status
 
 SCHEMA_VERSION = 1
@@ -38,6 +38,7 @@ def status(
     daemon: Mapping[str, Any],
     host_name: str,
     paused: Iterable[ProcessKey],
+    bags: Mapping[ProcessKey, dict[str, Any]] | None = None,
     faults: Sequence[Fault],
     now_unix_s: float,
 ) -> dict[str, Any]:
@@ -78,7 +79,8 @@ def status(
     found["hardware"] = hardware_status.hardware(look.snapshot)
     on_cards = devices.by_task(look.snapshot.hardware, look.tasks)
     found["processes"] = [
-        _task(task, look, task.key in ours, on_cards.get(task.key)) for task in shown
+        _task(task, look, task.key in ours, on_cards.get(task.key), (bags or {}).get(task.key))
+        for task in shown
     ]
     found["incidents"] = [incident(each) for each in look.result.incidents]
     return found
@@ -160,7 +162,13 @@ def _ceiling(reading: CeilingReading, assessment: Assessment | None) -> dict[str
     return found
 
 
-def _task(task: Task, look: Look, ours: bool, on_cards: TaskDevices | None) -> dict[str, Any]:
+def _task(
+    task: Task,
+    look: Look,
+    ours: bool,
+    on_cards: TaskDevices | None,
+    bag: dict[str, Any] | None,
+) -> dict[str, Any]:
     info = task.info
     outlook = look.result.tasks.get(task.key)
     return {
@@ -174,7 +182,7 @@ def _task(task: Task, look: Look, ours: bool, on_cards: TaskDevices | None) -> d
         "user": info.user,
         "started_unix_s": info.started_unix_s,
         # A pause of a moment ago is not in the look yet; one that ended is gone from `ours`.
-        "state": "paused" if ours else state(task),
+        "state": "paused" if ours else "held" if bag and bag["held"] else state(task),
         "paused_by_watchdog": ours,
         "children": len(task.members) - 1,
         "ram_bytes": task.rss_bytes,
@@ -187,6 +195,7 @@ def _task(task: Task, look: Look, ours: bool, on_cards: TaskDevices | None) -> d
         "stage": _stage(outlook.stage) if outlook else "ok",
         "why": outlook.why if outlook else None,
         "agent": _agent(look.agents.get(task.key)),
+        "airbag": bag,
     }
 
 
@@ -221,6 +230,7 @@ def _agent(view: AgentView | None) -> dict[str, Any] | None:
         "state_bytes": view.state_bytes,
         "saving": view.saving,
         "allocators": [hardware_status.allocator(each) for each in view.allocators],
+        "memory": _memory(view.memory),
         "rescue": None
         if rescue is None
         else {
@@ -230,6 +240,22 @@ def _agent(view: AgentView | None) -> dict[str, Any] | None:
             "seconds": rescue.seconds,
             "saved_unix_s": rescue.saved_unix_s,
         },
+    }
+
+
+def _memory(parts: MemoryParts | None) -> dict[str, Any] | None:
+    if parts is None:
+        return None
+    return {
+        "batch_size": parts.batch_size,
+        "weights_bytes": parts.weights_bytes,
+        "gradients_bytes": parts.gradients_bytes,
+        "optimizer_bytes": parts.optimizer_bytes,
+        "activations_bytes": parts.activations_bytes,
+        "resident_bytes": parts.resident_bytes,
+        "buffers": [{"what": each.what, "bytes": each.bytes} for each in parts.buffers],
+        "python_blocks": parts.python_blocks,
+        "python_blocks_per_step": parts.python_blocks_per_step,
     }
 
 

@@ -4,28 +4,35 @@ The life of one tick: look, decide, measure again, write down, act, journal; and
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from watchdog_app.core.outlook import DecisionKind
-from watchdog_app.core.records import Task
+from watchdog_app.core.glance import Rest
+from watchdog_app.core.outlook import Decision, DecisionKind
+from watchdog_app.core.records import Fault, Task
 from watchdog_app.core.settings import WatchSettings
-from watchdog_app.daemon import pauses as pausing
 from watchdog_app.daemon.acts import Acts
+from watchdog_app.daemon.clocks import Clocks
 from watchdog_app.daemon.faults import Faults
-from watchdog_app.daemon.journal import Journal
+from watchdog_app.daemon.journal import Entry, Journal
 from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.obituaries import Death, Obituaries
 from watchdog_app.daemon.observer import Observer
+from watchdog_app.daemon.pause_book import PauseBook
 from watchdog_app.daemon.pauses import Pauses
+from watchdog_app.daemon.punctuality import LATE_S, Punctuality
+from watchdog_app.daemon.punctuality import SOURCE as LATE
 from watchdog_app.daemon.recorder import Recorder
 from watchdog_app.daemon.status import Look
+from watchdog_app.units import format_duration
 
-_BUSY_SHARE = 0.25  # looking may take this share of the time, however short the interval
-_DEATH_DURABLE_S = 0.2
+_BUSY_SHARE = 0.25  # looking may take this share of a core, however short the interval
+_DEATHS_DURABLE_S = 0.1  # waited for a disk by all deaths of a second together
+_KEPT_S = 1200.0  # a state is of use to the next daemon for an hour
 
 
 class Watching:
@@ -39,21 +46,40 @@ class Watching:
         observer: Observer,
         journal: JournalWriter,
         pauses: Pauses,
+        book: PauseBook,
         faults: Faults,
         log: Log,
+        followed: Callable[[], bool],
+        overslept_s: Callable[[], float],
     ) -> None:
+        """
+        Args:
+            followed: whether somebody wants to see each look.
+            overslept_s: by how much the loop's sleeps have outlasted their ends, in all.
+        """
         self.settings = settings
         self.look: Look | None = None
         self.interval_s = settings.interval_s
         self.next_look_mono_s = 0.0
+        self.next_glance_mono_s: float | None = None  # None: not at rest
+        self._rest: Rest | None = None
+        self._followed = followed
         self._boot = boot
         self._observer = observer
         self._journal = journal
         self._pauses = pauses
+        self._book = book
         self._faults = faults
         self._log = log
         self._recorder = Recorder(boot)
-        self._recovered = False
+        self.punctuality = Punctuality(overslept_s)
+        self._clocks = Clocks()
+        self._told_late: Fault | None = None
+        self._kept: dict[str, Any] | None = None  # of the engine, as it was written down last
+        self._kept_mono_s = 0.0
+        self._deaths_mono_s = float("-inf")  # since when the patience with the disk is for
+        self._patience_s = 0.0
+        self._due_mono_s: float | None = None  # when the next look should begin; None: the first
 
     @property
     def tasks(self) -> Sequence[Task]:
@@ -63,25 +89,84 @@ class Watching:
     def tick(self, acts: Acts, obituaries: Obituaries, publish: Callable[[float], None]) -> None:
         """One look and all that follows from it."""
         began = time.monotonic()
+        if self._due_mono_s is not None:
+            self.punctuality.begins(min(self._due_mono_s, began), began, self.interval_s)
+        spent_s = time.thread_time()
+        self._heed_clocks()
         look = self._observer.look()
         if look is not None:
             self.look = look
             self._faults.guard("deaths", partial(obituaries.take, look))
             self._faults.guard("decisions", partial(self._decide, look, acts))
             self._faults.guard("journal", partial(self._record, look))
-            self._faults.guard("pauses", self._review_pauses)
+            self._faults.guard("pauses", self._book.review)
             self._faults.guard("status", partial(publish, began))
         slow_s, fast_s = self.settings.interval_s, self.settings.fast_interval_s
         wanted_s = look.result.next_look_s if look is not None else slow_s
-        took_s = time.monotonic() - began
+        # What it computed, not how long it took: without a processor it must not look less often.
+        took_s = time.thread_time() - spent_s
         self.interval_s = max(fast_s, min(slow_s, wanted_s), took_s / _BUSY_SHARE)
         # From the beginning of this look, so that the rate holds whatever a look takes.
-        self.next_look_mono_s = began + self.interval_s
+        self._due_mono_s = self.next_look_mono_s = began + self.interval_s
+        self._rest = self.next_glance_mono_s = None
+        if look is not None and not self._pauses.all() and not self._followed():
+            self._rest = self._observer.rest(look)
+        if self._rest is not None and self._rest.every_s >= self.interval_s:
+            self.next_look_mono_s = self._rest.until_mono_s
+            self._due_mono_s = self.next_glance_mono_s = began + self._rest.every_s
+        self._tell_lateness(began)
+
+    def glance(self) -> bool:
+        """
+        Look shortly, at rest; False: a full look is due now.
+
+        While this is True nothing else of the daemon's needs a turn for its sake.
+        """
+        began, rest = time.monotonic(), self._rest
+        if rest is None or self._due_mono_s is None:
+            return False
+        if began - self._due_mono_s >= LATE_S:
+            self.punctuality.begins(self._due_mono_s, began, rest.every_s)
+        if not self._observer.glance(rest, began):
+            self._due_mono_s = self.next_look_mono_s = began
+            self.next_glance_mono_s = None
+            return False
+        self._due_mono_s = self.next_glance_mono_s = began + rest.every_s
+        return True
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the latest look shows the machine as it is."""
+        if self._rest is None or self.look is None:
+            return True  # looks follow each other, or none can be had
+        return time.monotonic() - self.look.snapshot.mono_s < self.settings.interval_s
+
+    def _tell_lateness(self, began: float) -> None:
+        late = self.punctuality.fault(began)
+        if late is not self._told_late:
+            self._told_late = late
+            self._faults.clear(LATE)
+            if late is not None:
+                self._faults.put(late.source, late.message, late.remedy)
+
+    def _heed_clocks(self) -> None:
+        slept_s, set_s = self._clocks.look()
+        if slept_s:
+            self._observer.ask(lambda engine: engine.begin_anew())
+            self._note(f"the machine slept for {format_duration(slept_s)}")
+        if set_s:
+            way = "forward" if set_s > 0 else "back"
+            self._note(f"the clock was set {way} by {format_duration(abs(set_s))}")
+
+    def _note(self, what: str) -> None:
+        self._log.info(what)
+        self._journal.add(Entry(time.time(), "daemon", {"what": what, "pid": os.getpid()}))
 
     def look_soon(self) -> None:
         """Do not wait for the next tick, but do not look more often than allowed."""
         last = self.look.snapshot.mono_s if self.look is not None else float("-inf")
         self.next_look_mono_s = min(self.next_look_mono_s, last + self.settings.fast_interval_s)
+        self._due_now()
 
     def look_now(self) -> None:
         """
@@ -91,63 +176,74 @@ class Watching:
         often this happens is bounded by how often a training can save.
         """
         self.next_look_mono_s = 0.0
+        self._due_now()
 
-    def died(self, death: Death, acts: Acts) -> None:
-        """Write a death down and tell it."""
+    def close(self) -> None:
+        """Give back what is held open."""
+        self.punctuality.close()
+
+    def _due_now(self) -> None:
+        # Asked for in between: not late by the time that nobody had asked.
+        if self._due_mono_s is not None:
+            asked = max(self.next_look_mono_s, time.monotonic())
+            self._due_mono_s = min(self._due_mono_s, asked)
+
+    def died(self, death: Death, acts: Acts) -> Decision | None:
+        """Write a death down and tell it: the notice. Of a plain end only the journal hears."""
+        if death.entry.kind == "end":
+            self._journal.add(death.entry)
+            self.look_soon()
+            return None
         self._log.warning(str(death.entry.data["text"]))
-        self._journal.durable([death.entry], _DEATH_DURABLE_S)
+        began = time.monotonic()
+        if began - self._deaths_mono_s >= 1.0:
+            self._deaths_mono_s, self._patience_s = began, _DEATHS_DURABLE_S
+        self._journal.durable([death.entry], self._patience_s)
+        self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began))
         self.look_soon()
         look, task = self.look, death.task
         if task is None or look is None:
-            return
-        decisions = self._observer.ask(
+            return None
+        decisions: Sequence[Decision] | None = self._observer.ask(
             lambda engine: engine.death(task, death.view, death.cause, look.snapshot)
         )
-        if decisions:
-            acts.carry_out(decisions, {task.key: task})
+        if not decisions:
+            return None
+        acts.carry_out(decisions, {task.key: task})
+        return decisions[0]
 
     def recover(self, journal: Journal | None) -> None:
         """Take over what an earlier daemon left: pauses that stand, and what the engine knew."""
+        self._book.recover(journal)
         if journal is None:
             return
         try:
-            stored, state = journal.pauses(), journal.state("engine")
+            state = journal.state("engine")
         except Exception as error:
             self._log.error("the journal could not be read", error=repr(error))
             return
-        self._take_over(stored)
         if state is not None and state.get("boot") == self._boot:
             self._observer.load(state.get("dump"), self._log)
 
     def journal_reopened(self) -> None:
         """What is paused must be in the journal that can be written now, and what it says here."""
-        if not self._recovered:
-            self._journal.submit(Journal.pauses, self._recover_late)
-        for pause in self._pauses.all():
-            ident, data = pause.ident(self._boot), pausing.outcome(pause, self._boot)
-            self._journal.submit(partial(Journal.put_pause, ident=ident, data=data))
+        self._book.journal_reopened()
         self.keep_state()
 
-    def _recover_late(self, stored: dict[str, dict[str, Any]] | None, _: Exception | None) -> None:
-        if stored is not None:
-            known = {pause.ident(self._boot) for pause in self._pauses.all()}
-            self._take_over({key: data for key, data in stored.items() if key not in known})
+    def keep_state(self, *, if_new: bool = False) -> None:
+        """
+        Write down what the next daemon is to know.
 
-    def _take_over(self, stored: Mapping[str, Mapping[str, Any]]) -> None:
-        self._recovered = True
-        for ident, data in stored.items():
-            pausing.thaw_unfinished(data, self._boot)
-            pause = pausing.remembered(data, self._boot, self._observer.state_of)
-            if pause is None:
-                self._journal.submit(partial(Journal.drop_pause, ident=ident))
-                continue
-            self._pauses.add(pause)
-            self._log.info("still paused since before", task=pause.name, pid=pause.task.pid)
-
-    def keep_state(self) -> None:
-        """Write down what the next daemon is to know."""
+        Args:
+            if_new: not what was written some minutes ago and is the same but for the clocks.
+        """
         dump = self._observer.ask(lambda engine: engine.dump())
         if dump is not None:
+            known = {**dump, "mono_s": None, "unix_s": None}
+            now = time.monotonic()
+            if if_new and known == self._kept and now - self._kept_mono_s < _KEPT_S:
+                return
+            self._kept, self._kept_mono_s = known, now
             state = {"boot": self._boot, "dump": dump}
             self._journal.submit(partial(Journal.put_state, key="engine", data=state))
 
@@ -165,12 +261,8 @@ class Watching:
             self.keep_state()  # a daemon that is killed now: the next one is not to tell it again
 
     def _record(self, look: Look) -> None:
-        self._journal.add_series(self._recorder.points(look))
+        at_rest = look.result.next_look_s >= self.settings.interval_s
+        self._journal.add_series(self._recorder.points(look), at_rest)
         entries = self._recorder.incidents(look)
         if entries:
             self._journal.add(*entries)
-
-    def _review_pauses(self) -> None:
-        for pause in self._pauses.ended(self._observer.state_of):
-            self._log.info("a paused task runs again or is gone", pid=pause.task.pid)
-            self._journal.submit(partial(Journal.drop_pause, ident=pause.ident(self._boot)))

@@ -7,11 +7,18 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from watchdog_app.core import explain, notices
+from watchdog_app.core import notices
 from watchdog_app.core.notices import Notice
 from watchdog_app.core.outlook import Decision
-from watchdog_app.core.records import Task
+from watchdog_app.core.picture import Picture
+from watchdog_app.core.records import ProcessKey, Task
+from watchdog_app.core.usage import SwapTraffic
 from watchdog_app.daemon.status import Look, incident
+
+# What only a person's question or a standstill needs is imported when that comes.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from watchdog_app.core.suspects import Suspect
 
 
 def notice(decision: Decision, task: Task | None, look: Look | None) -> Notice:
@@ -27,6 +34,8 @@ def explanation(look: Look | None, task: Task | None) -> dict[str, Any]:
     """The answer to `explain`: for one task, or for the machine."""
     if look is None:
         return {"text": "The machine has not been looked at yet. Ask again.", "incidents": []}
+    from watchdog_app.core import explain
+
     readings, result = look.readings, look.result
     if task is None:
         text = explain.about_machine(
@@ -49,6 +58,9 @@ def explanation(look: Look | None, task: Task | None) -> dict[str, Any]:
         incidents=result.incidents,
         now_unix_s=time.time(),
     )
+    stands = result.standstills.get(task.key)
+    if stands:
+        text = "\n".join((text, "", "What each thread does:", *(f"  {line}" for line in stands)))
     above = {reading.key for reading in readings if task.key in reading.tasks}
     concerns = [
         each
@@ -56,3 +68,33 @@ def explanation(look: Look | None, task: Task | None) -> dict[str, Any]:
         if each.ceiling in above or any(culprit.task == task.key for culprit in each.culprits)
     ]
     return {"text": text, "incidents": [incident(each) for each in concerns]}
+
+
+def suspected(
+    look: Look | None, task: ProcessKey, picture: Picture, held: frozenset[int]
+) -> tuple[Suspect, ...]:
+    """
+    What may hold a task up.
+
+    Args:
+        look: the latest one.
+        task: that the picture is of.
+        picture: of its threads.
+        held: pids that we have paused.
+    """
+    from watchdog_app.core.suspects import Circumstances, suspects
+
+    if look is None:
+        return suspects(picture, Circumstances(stopped_by_us=held))
+    result = look.result
+    outlook = result.tasks.get(task)
+    cpu = None if outlook is None else outlook.cpu_percent
+    return suspects(
+        picture,
+        Circumstances(
+            cores=0.0 if cpu is None else cpu / 100,
+            swap=SwapTraffic.of(result.swap_in_bytes_per_s, result.swap_out_bytes_per_s),
+            card_fault=result.card_faults.get(task),
+            stopped_by_us=held,
+        ),
+    )

@@ -1,8 +1,9 @@
 """
-The stage on which the demo plays: a folder, a daemon of its own, a limit, the training.
+The stage on which the demo and the examples play: a folder, a daemon of its own, a limit, the
+training.
 
 Nothing here touches the user's own daemon, journal or configuration: the
-demo's live in its folder and end with it.
+stage's live in its folder and end with it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ desktop = false
 """
 
 
+_DEMO = os.path.join(os.path.dirname(os.path.abspath(__file__)), "train.py")
+_NAMES = {"tensorflow": "TensorFlow", "torch": "PyTorch"}
+
+
 class AddressSpace:
     """Where no memory group can be had: a limit on the address space, the gentler cousin."""
 
@@ -60,16 +65,26 @@ class AddressSpace:
         """Not known."""
         return None
 
+    def set_limit(self, limit_bytes: int, swap_bytes: int) -> None:  # noqa: ARG002
+        """For what is started from now on; of swap such a limit knows nothing."""
+        self.limit_bytes = limit_bytes
+
     def close(self) -> None:
         """Nothing to remove."""
 
 
 class Stage:
-    """Folder, environment and processes of one demo; closes them all."""
+    """
+    Folder, environment and processes of one demo; closes them all.
 
-    def __init__(self, folder: str) -> None:
+    Args:
+        folder: of its own, made when missing.
+        source: the training script, which is copied there; the demo's own by default.
+    """
+
+    def __init__(self, folder: str, source: str = _DEMO) -> None:
         self.folder = folder
-        self.script = os.path.join(folder, "train.py")
+        self._source = source
         self._children: list[subprocess.Popen[bytes]] = []
         self._groups: list[MemoryGroup] = []
         self._daemon: subprocess.Popen[bytes] | None = None
@@ -88,21 +103,20 @@ class Stage:
             TF_NUM_INTEROP_THREADS="2",
         )
 
-    def prepare(self) -> None:
+    def prepare(self, framework: str = "tensorflow") -> None:
         """
         Lay out the folder.
 
         Raises:
-            WatchdogError: TensorFlow is not installed for this Python.
+            WatchdogError: the framework is not installed for this Python.
         """
-        if find_spec("tensorflow") is None:
+        if find_spec(framework) is None:
             raise WatchdogError(
-                f"The demo trains a real network, and TensorFlow is not installed for "
-                f"{sys.executable}. Install it with: pip install 'watchdog-app[tensorflow]'"
+                f"This trains a real network, and {_NAMES[framework]} is not installed for "
+                f"{sys.executable}. Install it with: pip install 'watchdog-app[{framework}]'"
             )
         os.makedirs(self.folder, exist_ok=True)
-        source = os.path.join(os.path.dirname(__file__), "train.py")
-        shutil.copyfile(source, self.script)
+        shutil.copy(self._source, self.folder)
         with open(self.env["WATCHDOG_CONFIG"], "w") as file:
             file.write(_CONFIG)
 
@@ -130,19 +144,19 @@ class Stage:
         self, log: str, *arguments: str, group: MemoryGroup | None = None, nice: int = 0
     ) -> subprocess.Popen[bytes]:
         """Start the training script, in a group or free, with its output in a log file."""
-        argv = [sys.executable, "train.py", *arguments]
+        argv = [sys.executable, os.path.basename(self._source), *arguments]
         if group is not None:
             argv = group.command(argv)
         if nice:
             argv = ["nice", "-n", str(nice), *argv]
         return self._spawn(argv, log)
 
-    def limit(self, limit_bytes: int) -> MemoryGroup:
+    def limit(self, limit_bytes: int, swap_bytes: int = 0) -> MemoryGroup:
         """A new memory group, or the next best thing where none can be had."""
         name = f"watchdog-demo-{os.getpid()}-{len(self._groups)}"
         group: MemoryGroup
         try:
-            group = open_group(name, limit_bytes)
+            group = open_group(name, limit_bytes, swap_bytes)
         except ActionError:
             group = AddressSpace(limit_bytes)
         self._groups.append(group)

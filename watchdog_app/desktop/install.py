@@ -15,7 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from watchdog_app.desktop.placements import Placement
-from watchdog_app.desktop.whole_files import digest, read_plain, write_whole
+from watchdog_app.desktop.whole_files import digest, read_plain
+from watchdog_app.durable import make_folders, sync_folder, unfinished, write_whole
 from watchdog_app.errors import WatchdogError
 
 _VERSION = 1
@@ -148,8 +149,10 @@ class Ledger:
                 self._remove_folders()
                 self._write()
             elif paths is None:
-                with suppress(FileNotFoundError):
-                    os.unlink(self._path)
+                self._remove_folders()
+                for each in (unfinished(self._path), self._path):
+                    with suppress(FileNotFoundError):
+                        os.unlink(each)
                 self._enabled.clear()
                 self._remove_folders()
             else:
@@ -172,7 +175,6 @@ class Ledger:
             if known:
                 self._files[path] = digest(wanted.content)
             return
-        self._make_folder(os.path.dirname(path))
         foreign = not same and os.path.lexists(path) and (not known or os.path.islink(path))
         aside = path + _SET_ASIDE
         if foreign and not os.path.lexists(aside):
@@ -180,16 +182,30 @@ class Ledger:
         # Written down first: what a crash leaves behind can be taken away all the same.
         self._files[path] = digest(wanted.content)
         self._left.pop(path, None)
+        self._note_folders(os.path.dirname(path))
         self._write()
+        make_folders(os.path.dirname(path))
         if self._set_aside.get(path) == aside and not os.path.lexists(aside):
             os.rename(path, aside)
-        write_whole(path, wanted.content)
+            # Else a loss of power could keep the second renaming and forget the first.
+            sync_folder(os.path.dirname(path))
+        try:
+            write_whole(path, wanted.content)
+        except OSError:
+            # What was there before is not to be missing, whatever comes of the rest.
+            if self._set_aside.get(path) == aside and not os.path.lexists(path):
+                with suppress(OSError):
+                    os.rename(aside, path)
+                    del self._files[path], self._set_aside[path]
+            raise
         (report.unchanged if same else report.written).append(path)
 
     def _take(self, path: str, report: Report, even_changed: bool) -> None:
         expected = self._files[path]
         # What was made into a link is in its user's hands, wherever it leads.
         linked = os.path.islink(path)
+        with suppress(OSError):
+            os.unlink(unfinished(path))  # a writer was killed
         content = None if linked else read_plain(path)
         if linked or (content is not None and digest(content) != expected and not even_changed):
             report.kept.append(path)
@@ -202,6 +218,9 @@ class Ledger:
             if aside and os.path.lexists(aside):
                 os.rename(aside, path)
             self._set_aside.pop(path, None)
+        # Before the ledger forgets it.
+        with suppress(FileNotFoundError, NotADirectoryError):
+            sync_folder(os.path.dirname(path))
         del self._files[path]
 
     def _refuse_foreign(self, wanted: Placement) -> None:
@@ -218,15 +237,12 @@ class Ledger:
             f"{self._placed_by} --force"
         )
 
-    def _make_folder(self, folder: str, mode: int = 0o755) -> None:
-        missing = []
+    def _note_folders(self, folder: str) -> None:
+        """Those that are about to be made; one that is not made after all does no harm."""
         while folder and not os.path.isdir(folder):
-            missing.append(folder)
+            if folder not in self._folders:
+                self._folders.append(folder)
             folder = os.path.dirname(folder)
-        for each in reversed(missing):
-            os.mkdir(each, mode if each == missing[0] else 0o755)
-            if each not in self._folders:
-                self._folders.append(each)
 
     def _read(self) -> None:
         from json import loads
@@ -253,7 +269,9 @@ class Ledger:
     def _write(self) -> None:
         from json import dumps
 
-        self._make_folder(os.path.dirname(self._path), 0o700)
+        folder = os.path.dirname(self._path)
+        self._note_folders(folder)
+        make_folders(folder, 0o700)
         value = {
             "version": _VERSION,
             "files": self._files,
@@ -266,10 +284,11 @@ class Ledger:
 
     def _leave_no_trace_of_nothing(self) -> None:
         """After a failure: remember what was placed, or if that is nothing leave nothing."""
-        with suppress(OSError):
-            self._write()
-            if any(os.path.lexists(path) for path in self._files):
-                return
+        if any(os.path.lexists(path) for path in (*self._files, *self._set_aside.values())):
+            # Where it cannot be written, what was written before each file stands.
+            with suppress(OSError):
+                self._write()
+            return
         with suppress(OSError):
             os.unlink(self._path)
         self._remove_folders()
@@ -280,6 +299,7 @@ class Ledger:
             with suppress(OSError):
                 os.rmdir(folder)
                 self._folders.remove(folder)
+                sync_folder(os.path.dirname(folder))
 
 
 def _not_written(error: OSError, taken_away_by: str) -> WatchdogError:

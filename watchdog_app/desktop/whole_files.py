@@ -1,12 +1,10 @@
-"""Reading and writing small files of ours: all of one, or nothing, and never a wait."""
+"""Reading small files of ours: all of one, or nothing, and never a wait."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import stat
-import tempfile
-from contextlib import suppress
 
 from watchdog_app.errors import WatchdogError
 
@@ -33,24 +31,3 @@ def read_plain(path: str) -> bytes | None:
 def digest(content: bytes) -> str:
     """The checksum that a ledger holds."""
     return hashlib.sha256(content).hexdigest()
-
-
-def write_whole(path: str, content: bytes) -> None:
-    """
-    All of it or nothing: under another name, on the disk, then renamed.
-
-    Raises:
-        OSError: it could not be written; what was there is untouched.
-    """
-    fd, temporary = tempfile.mkstemp(prefix=".watchdog-", dir=os.path.dirname(path))
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise

@@ -22,6 +22,7 @@ from watchdog_app.doctor import (
     killers,
     memory,
     power,
+    shell_limits,
     storage,
     versions,
     visible,
@@ -37,7 +38,7 @@ Check = Callable[[Facts], Iterable[Finding]]
 GROUPS: dict[str, tuple[Check, ...]] = {
     "driver": (driver.check, driver_answer.check, cards.check, visible.check),
     "framework": (frameworks.check, visible.check),
-    "memory": (memory.check, memory.process_limits, killers.check),
+    "memory": (memory.check, shell_limits.process_limits, killers.check),
     "storage": (storage.check,),
     "power": (power.check,),
     "desktop": (desktop.check,),

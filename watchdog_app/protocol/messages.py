@@ -179,6 +179,20 @@ class Params:
             raise _bad(name, f"has more than {most} entries")
         return [Params(item) for item in value]
 
+    def wholes(self, name: str, most: int) -> list[int]:
+        """A list of at most `most` whole numbers from 0 on; empty when absent."""
+        value = self._values.get(name)
+        if value is None:
+            return []
+        if not isinstance(value, list) or not all(
+            isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= 2**53
+            for item in value
+        ):
+            raise _bad(name, "must be a list of whole numbers")
+        if len(value) > most:
+            raise _bad(name, f"has more than {most} entries")
+        return value
+
     def truth(self, name: str, default: bool = False) -> bool:
         """True or false; `default` when absent."""
         value = self.truth_or_none(name)

@@ -40,6 +40,9 @@ class Do(enum.StrEnum):
     CHECKPOINT = "checkpoint"
     PAUSE = "pause"
     RESUME = "resume"
+    MORE = "more"  # memory, for a task that is held in its airbag
+    GO_ON = "go_on"  # ... or no limit but the machine's
+    END = "end"  # ... or its end
     SNOOZE = "snooze"
     EXPLAIN = "explain"
     RESCUES = "rescues"
@@ -194,8 +197,8 @@ def _task(task: Json, now_unix_s: float) -> Entry:
 def _glance(task: Json, agent: Json | None) -> str:
     """What is worth knowing without opening the submenu."""
     parts = [labels.size(task.get("ram_bytes"))]
-    if task.get("state") == "paused":
-        parts.append("paused")
+    if task.get("state") in ("paused", "held"):
+        parts.append(str(task["state"]))
     elif agent is not None and agent.get("saving") is True:
         parts.append("saving")
     elif stage_rank(task.get("stage")) >= 1:
@@ -212,6 +215,13 @@ def _figures(task: Json, agent: Json | None, now_unix_s: float) -> list[Entry]:
     lines = {"ram": ram}
     if labels.number(task.get("gpu_memory_bytes")) is not None:
         lines["gpu"] = f"GPU memory: {labels.size(task.get('gpu_memory_bytes'))}"
+    bag = task.get("airbag")
+    if isinstance(bag, dict):
+        used, limit = labels.size(bag.get("used_bytes")), labels.size(bag.get("limit_bytes"))
+        held = ", held" if bag.get("held") is True else ""
+        lines["airbag"] = (
+            f"Airbag: {used} of {limit}, reserve {labels.size(bag.get('reserve_bytes'))}{held}"
+        )
     lines["trend"] = f"Trend: {labels.rate(task.get('trend_bytes_per_s'))}"
     lines["eta"] = f"End: {labels.until_full(task) or 'none in sight'}"
     lines["rescue"] = _rescue(agent, now_unix_s)
@@ -243,6 +253,7 @@ def _acts(task: Json, agent: Json | None, target: Target) -> list[Entry]:
         Entry("checkpoint", save, Wish(Do.CHECKPOINT, target), enabled=can_save),
         Entry("pause", pause, Wish(Do.PAUSE, target), enabled=not paused),
         Entry("resume", "Resume", Wish(Do.RESUME, target), enabled=ours),
+        *_bag_acts(task, target),
         Entry("explain", "Explain", Wish(Do.EXPLAIN, target)),
         Entry(
             "rescues",
@@ -251,6 +262,21 @@ def _acts(task: Json, agent: Json | None, target: Target) -> list[Entry]:
             enabled=folder is not None,
         ),
     ]
+
+
+def _bag_acts(task: Json, target: Target) -> tuple[Entry, ...]:
+    """Of a task in an airbag: more memory, and where it is held what else there is to choose."""
+    bag = task.get("airbag")
+    if not isinstance(bag, dict):
+        return ()
+    raised = Entry("more", "Raise the limit of its airbag", Wish(Do.MORE, target))
+    if bag.get("held") is not True:
+        return (raised,)
+    return (
+        raised,
+        Entry("go_on", "Go on without a limit", Wish(Do.GO_ON, target)),
+        Entry("end", "End it; its rescue stays", Wish(Do.END, target)),
+    )
 
 
 def _protection(status: Json) -> list[Entry]:

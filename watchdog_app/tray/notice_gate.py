@@ -23,10 +23,10 @@ QUIET_S = 60.0  # between two notices of one incident, unless its stage rises
 _YOUNG_S = 5.0
 _MOST_REMEMBERED = 64
 # Topics of docs/protocol.md. These make whatever stood of their task old.
-_OVERTAKES = frozenset(("died", "paused", "resumed", "over"))
+_OVERTAKES = frozenset(("died", "paused", "held", "resumed", "over"))
 _OF_INCIDENT = frozenset(("warning", "saving"))  # true while their incident is open
 # True while their task lives; the rest stays to be read.
-_PASSING = _OF_INCIDENT | {"paused", "pause_failed", "stalled", "rescue_failed"}
+_PASSING = _OF_INCIDENT | {"paused", "held", "pause_failed", "stalled", "rescue_failed"}
 
 
 @dataclass(frozen=True, slots=True)

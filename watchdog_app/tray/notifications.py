@@ -37,8 +37,9 @@ _ICONS = {"low": "dialog-information", "normal": "dialog-warning", "critical": "
 _BY_ITSELF = -1  # the service decides how long it stays; critical ones stay until they are closed
 _UNKNOWN = "org.freedesktop.DBus.Error.ServiceUnknown"
 
-_DOES_SOMETHING = frozenset(("checkpoint", "pause", "resume"))
-KEYS = ("checkpoint", "pause", "resume", "snooze", "show")  # buttons that we know what to do for
+_DOES_SOMETHING = frozenset(("checkpoint", "pause", "resume", "more", "go_on", "end"))
+# Buttons that we know what to do for.
+KEYS = ("checkpoint", "pause", "resume", "snooze", "more", "go_on", "end", "show")
 
 
 class Notifications(Part):

@@ -139,7 +139,7 @@ def _age_s(status: Json, now_unix_s: float) -> float | None:
 
 def _mark(status: Json) -> Mark:
     tasks = objects(status, "processes")
-    if any(one.get("paused_by_watchdog") is True for one in tasks):
+    if any(one.get("paused_by_watchdog") is True or one.get("state") == "held" for one in tasks):
         return Mark.PAUSED
     if _saving(status) is not None:
         return Mark.SAVING
@@ -161,6 +161,10 @@ def _headline(status: Json, near: Json | None, stage: int, mark: Mark) -> str:
     if paused:
         rest = f" and {len(paused) - 1} more" if len(paused) > 1 else ""
         return f"Paused: {labels.name(paused[0].get('name'))}{rest}"
+    held = [one for one in objects(status, "processes") if one.get("state") == "held"]
+    if held:
+        rest = f" and {len(held) - 1} more" if len(held) > 1 else ""
+        return f"Held at its limit: {labels.name(held[0].get('name'))}{rest}"
     danger = near is not None and stage_rank(near.get("stage")) >= 2
     if danger and near is not None:
         return f"{_end(near)}{_whose(status, near)}"

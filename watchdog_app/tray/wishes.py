@@ -44,9 +44,20 @@ _TITLES = {
     Do.RESCUES: "The folder could not be opened",
     Do.PROTECT: "Protection is as it was",
     Do.SNOOZE: "Not snoozed",
+    Do.MORE: "Its limit is as it was",
+    Do.GO_ON: "It is held as it was",
+    Do.END: "Not ended",
     Do.START_DAEMON: "The daemon did not start",
     Do.START_AT_LOGIN: "Start at login is as it was",
     Do.SETTINGS: "The settings could not be opened",
+}
+
+
+# What can be asked of `bag.limit`, by its name there, and what is said when it was done.
+_OF_AIRBAGS = {
+    Do.MORE: "Goes on with more",
+    Do.GO_ON: "Goes on without a limit",
+    Do.END: "Ended",
 }
 
 
@@ -129,6 +140,11 @@ class Wishes:
             if failures:
                 raise WatchdogError(" ".join(map(str, failures)))
             return _with_name("Running again", task), "It goes on where it was.", "low"
+        if wish.do in _OF_AIRBAGS and task is not None:
+            wanted, title = wish.do.value, _OF_AIRBAGS[wish.do]
+            found = ask("bag.limit", path=self._path, task=str(task.pid), **{wanted: True})
+            said = found.get("text") if isinstance(found, dict) else ""
+            return _with_name(title, task), labels.plain_block(said, 400), "low"
         if wish.do is Do.SNOOZE:
             return self._snooze(wish)
         if wish.do is Do.PROTECT:
@@ -260,8 +276,10 @@ def wish_of(notice: Json, key: str) -> Wish | None:
     if key == "snooze":
         incident = labels.plain(notice.get("incident"), 200) or None
         return Wish(Do.SNOOZE, task, incident=incident, for_s=SNOOZE_S)
-    known = {"checkpoint": Do.CHECKPOINT, "pause": Do.PAUSE, "resume": Do.RESUME}.get(key)
-    return Wish(known, task) if known is not None and task is not None else None
+    known = {"checkpoint": Do.CHECKPOINT, "pause": Do.PAUSE, "resume": Do.RESUME}
+    known |= {each.value: each for each in _OF_AIRBAGS}
+    do = known.get(key)
+    return Wish(do, task) if do is not None and task is not None else None
 
 
 def settings_file() -> str:

@@ -1,0 +1,63 @@
+"""`watchdog agent status`: where the agent is at work now, and which kernels will have it."""
+
+from __future__ import annotations
+
+import json
+
+import status_objects
+
+HOSTILE = "evil\x1b[2J\nname.ipynb"
+
+
+def test_running_trainings_are_shown_with_what_they_are_at(daemon, watchdog):
+    """Name, process, framework, place, rescue; control characters are shown, not obeyed."""
+    training = status_objects.agent(pid=41, framework="tensorflow", step=1200, epoch=3)
+    idle = status_objects.agent(pid=42, training=False, rescue=None, directory=None)
+    rows = [
+        status_objects.process(41, HOSTILE, 1, agent=training),
+        status_objects.process(42, "b.py", 1, agent=idle),
+        status_objects.process(43, "c.py", 1, agent=None),
+    ]
+    daemon.answers["status"] = status_objects.status(processes=rows)
+
+    shown = watchdog("agent", "status", "--user")
+    told = json.loads(watchdog("agent", "status", "--user", "--json").stdout)
+
+    assert 0 == shown.returncode
+    assert "2 programs with an agent" in shown.stdout
+    assert "(pid 41): tensorflow, epoch 4, step 1200" in shown.stdout
+    assert "b.py (pid 42)" in shown.stdout
+    assert "not training, nothing saved yet" in shown.stdout
+    assert "\x1b" not in shown.stdout
+    assert "c.py" not in shown.stdout
+    assert [41, 42] == [one["pid"] for one in told["running"]]
+    assert HOSTILE == told["running"][0]["name"]
+    assert [] == told["errors"]
+
+
+def test_without_a_daemon_that_is_said_and_the_rest_is_shown(watchdog):
+    """It is no failure: where the agent is switched on is known from the files."""
+    shown = watchdog("agent", "status", "--user")
+    told = json.loads(watchdog("agent", "status", "--user", "--json").stdout)
+
+    assert 0 == shown.returncode
+    assert "Trainings now: not known. The watchdog daemon is not running" in shown.stdout
+    assert (None, 1) == (told["running"], len(told["errors"]))
+
+
+def test_each_kernel_is_told_whether_it_will_have_the_agent(watchdog, tmp_path):
+    """And if not, why, or what switches it on."""
+    kernels = tmp_path / "jupyter" / "kernels"
+    specs = {"gone": ["/gone/bin/python", "-m", "ipykernel_launcher"], "ir": ["R"]}
+    for name, argv in specs.items():
+        (kernels / name).mkdir(parents=True)
+        (kernels / name / "kernel.json").write_text(json.dumps({"argv": argv}))
+    env = {"JUPYTER_PATH": str(tmp_path / "jupyter"), "HOME": str(tmp_path)}
+
+    told = json.loads(watchdog("agent", "status", "--json", env=env).stdout)
+    shown = watchdog("agent", "status", env=env).stdout
+
+    found = {one["name"]: (one["on"], one["why"]) for one in told["kernels"]}
+    assert (False, "its Python, /gone/bin/python, does not answer") == found["gone"]
+    assert (False, "it runs no ipykernel") == found["ir"]
+    assert "gone  will not: its Python" in shown

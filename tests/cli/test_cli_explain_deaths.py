@@ -1,0 +1,244 @@
+"""`watchdog explain` of what died: the picture, the words, the list."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from watchdog_app.cli.color import Look
+from watchdog_app.cli.explain_text import deaths_table, render_death
+from watchdog_app.cli.plot import plot
+from watchdog_app.cli.text import width
+
+GB = 1 << 30
+PLAIN = Look(color=False, unicode=False)
+DOTS = Look(color=False, unicode=True)
+
+PAST = {
+    "begin_unix_s": 0.0,
+    "end_unix_s": 600.0,
+    "name": "train.ipynb",
+    "points": [[10.0 * n, n * GB / 8, None] for n in range(61)],
+    "ceiling": {
+        "kind": "cgroup",
+        "label": "memory limit of the group jupyter",
+        "limit": 8 * GB,
+        "points": [[10.0 * n, n * GB / 7.6, 8 * GB] for n in range(61)],
+    },
+    "marks": [
+        {"unix_s": 500.0, "kind": "warned"},
+        {"unix_s": 560.0, "kind": "saved"},
+        {"unix_s": 600.0, "kind": "death"},
+    ],
+}
+
+
+@pytest.mark.parametrize("columns", [40, 61, 80, 100, 300])
+@pytest.mark.parametrize("look", [PLAIN, DOTS])
+def test_the_picture_fits_its_terminal(columns, look):
+    """No line is wider than there is room; the letters stand under their moments."""
+    lines = plot(PAST, columns, look)
+
+    assert max(map(width, lines)) <= min(columns, 100)
+    letters = next(line for line in lines if line.strip().startswith("W"))
+    assert ["W", "S", "X"] == letters.split()
+    assert "the end" in "\n".join(lines)
+    assert "8.0" in lines[0].replace("8.00", "8.0")
+
+
+def test_without_dots_the_picture_is_ascii():
+    """A console of the kernel, a log file."""
+    text = "\n".join(plot(PAST, 80, PLAIN))
+
+    assert text.isascii()
+    assert "*" in text
+    assert "-" in text
+
+
+def test_colour_only_where_it_is_wanted():
+    """NO_COLOR: not one escape sequence; else the same characters."""
+    painted = "\n".join(plot(PAST, 80, Look(color=True)))
+
+    assert "\x1b[" in painted
+    assert "\x1b" not in "\n".join(plot(PAST, 80, DOTS))
+
+
+def test_the_curves_are_told_apart_without_colour():
+    """The task's is broad and has no gap, the ceiling's is thin and broken; the legend shows it."""
+    flat = {"points": [[t, 2.0, None] for t in (0.0, 300.0, 600.0)]}
+    above = {"label": "the group", "limit": None, "points": [[0.0, 8.0], [600.0, 8.0]]}
+
+    lines = plot({**PAST, **flat, "marks": [], "ceiling": above}, 80, DOTS)
+
+    own = next(line.split("│")[1] for line in lines if line.count("⠶") > 20)
+    ceiling = lines[0].split("┤")[1]
+    assert " " not in own.strip()
+    assert " " in ceiling.strip()
+    assert not set("⠛⣤⠶") & set(ceiling)
+    assert {"⣤⣤⣤", "⠒"} < set(lines[-1].split())
+
+
+@pytest.mark.parametrize(
+    "past",
+    [
+        {},
+        {**PAST, "points": []},
+        {**PAST, "points": PAST["points"][:1]},
+        {**PAST, "points": PAST["points"][:2], "ceiling": None},
+        {**PAST, "points": "many"},
+        {**PAST, "end_unix_s": None},
+        {**PAST, "points": [[float("nan"), 1.0, None]] * 9},
+    ],
+)
+def test_too_little_to_draw_draws_nothing(past):
+    """Rather no picture than a wrong one."""
+    assert [] == plot(past, 80, DOTS)
+
+
+def test_a_terminal_too_narrow_gets_none():
+    """Words still fit there."""
+    assert [] == plot(PAST, 30, DOTS)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ceiling": None},
+        {"ceiling": {"label": "x\x1b[31m", "limit": None, "points": []}},
+        {"marks": [{"unix_s": None, "kind": "saved"}, {"kind": "odd"}, 7]},
+        {"name": "a\nb\x1b[2J"},
+        {"points": [[600.0, 0, None]] * 5},
+        {"points": [[0.0, 1.0, None], [300.0, 1e18, None], [600.0, 0.0, None]]},
+    ],
+)
+def test_odd_pasts_are_drawn_without_harm(change):
+    """Missing parts, hostile names, nothing but zeros."""
+    lines = plot({**PAST, **change}, 80, DOTS)
+
+    assert lines
+    assert all("\x1b" not in line and width(line) <= 80 for line in lines)
+
+
+def test_a_far_limit_does_not_flatten_what_happened():
+    """It is named below instead."""
+    far = {**PAST["ceiling"], "limit": 800 * GB}
+    lines = plot({**PAST, "ceiling": far}, 100, DOTS)
+
+    assert "far above" in "\n".join(lines)
+    assert "800 GiB" in "\n".join(lines)
+
+
+TEXT = (
+    "train.ipynb (notebook, pid 42) died at 02:13:07, 2 h ago.\nWhy: Killed by the kernel.\n\n"
+    "How we know:\n  [exact] It was ended by signal 9 (SIGKILL), and so on, a long line indeed.\n"
+    "  [unknown] The kernel log could not be read.\n\n"
+    "What was saved: step 90 (1.00 GiB) in\n  /r/rescue-1"
+)
+
+
+def test_a_death_is_folded_with_the_picture_after_what_happened():
+    """What, the picture, how it is known, what was saved and whether that is still there."""
+    lines = render_death(TEXT, ["PICTURE"], "It is there.", 60, DOTS)
+
+    text = "\n".join(lines)
+    assert text.index("Why:") < text.index("PICTURE") < text.index("How we know")
+    assert "It is there." == lines[-1]
+    assert max(map(width, lines)) <= 60
+    assert any(line.startswith("      ") for line in lines)  # folded under itself
+
+
+def test_the_list_of_deaths_has_a_line_each():
+    """When, which process, who, what of; what is not sure says so."""
+    lines = deaths_table(
+        [
+            {"unix_s": 1.0, "kind": "death", "pid": 4, "name": "a.py", "reason": "killed",
+             "certainty": "exact", "memory": True},
+            {"unix_s": 1.0, "kind": "death", "pid": 5, "worker": 6, "name": "b\x1b[2J.py",
+             "reason": "ended", "certainty": "unknown"},
+            {"kind": "death", "text": "of an older version"},
+        ],
+        100,
+        DOTS,
+    )  # fmt: skip
+
+    assert "a.py" in lines[0]
+    assert lines[0].endswith("killed")
+    assert "      6  " in lines[1]
+    assert "not known for sure" in lines[1]
+    assert "\x1b" not in "\n".join(lines)
+    assert "of an older version" in lines[2]
+    assert ["Nothing has died that the journal knows of."] == deaths_table([], 80, DOTS)
+
+
+def test_a_dead_task_is_explained_as_the_daemon_tells_it(watchdog, daemon):
+    """One answer, no question for what was decided; the rescue is looked for on the disk."""
+    daemon.answers["explain"] = {
+        "text": TEXT, "incidents": [], "death_text": TEXT, "plot": PAST,
+        "death": {"pid": 42, "rescue": {"path": "/nowhere/rescue-1"}},
+    }  # fmt: skip
+
+    done = watchdog("explain", "42", "--minutes", "60", env={"COLUMNS": "80", "PYTHONUTF8": "1"})
+
+    assert 0 == done.returncode, done.stderr
+    assert [{"task": "42", "minutes": 60.0}] == daemon.called("explain")
+    assert [] == daemon.called("history")
+    assert "memory limit of the group jupyter" in done.stdout
+    assert "The rescue is not there any more" in done.stdout  # and not the task, of which it spoke
+
+
+def test_the_list_leaves_out_what_ended_as_it_should(watchdog, daemon):
+    """Of one task, named, everything is shown."""
+    daemon.answers["history"] = {
+        "entries": [
+            {"unix_s": 1.0, "kind": "end", "pid": 4, "name": "fine.py", "cause": "ended"},
+            {"unix_s": 1.0, "kind": "end", "pid": 5, "name": "bad.py", "cause": "failed"},
+        ]
+    }
+
+    everything = json.loads(watchdog("explain", "--deaths", "--json").stdout)
+    one = watchdog("explain", "--deaths", "fine").stdout
+
+    assert ["bad.py"] == [each["name"] for each in everything["deaths"]]
+    assert "fine.py" in one
+
+
+@pytest.mark.parametrize(
+    "words", [["--minutes", "0"], ["--minutes", "2000"], ["--deaths", "--minutes", "5"]]
+)
+def test_wrong_words_are_refused(watchdog, daemon, words):
+    """With exit code 2, before anything is asked."""
+    assert 2 == watchdog("explain", *words).returncode
+    assert [] == daemon.called("explain")
+
+
+JOURNALCTL = """#!/bin/sh
+echo "$@" > "$0.asked"
+echo 'Out of memory: Killed process 42 (python) total-vm:1kB, anon-rss:1kB, file-rss:0kB'
+echo 'Out of memory: Killed process 43 (other) total-vm:1kB, anon-rss:1kB, file-rss:0kB'
+echo 'sending SIGTERM to process 42 uid 1000 "python": badness 900, VmRSS 7000 MiB'
+printf 'usb 1-1: \\033[2J new device\\n'
+"""
+
+
+@pytest.mark.parametrize(("readable", "lines"), [(True, 0), (False, 2)])
+def test_where_the_kernel_log_is_closed_the_systems_journal_is_asked(
+    watchdog, daemon, tmp_path, readable, lines
+):
+    """Members of the group adm may read it there; only what concerns that process is shown."""
+    tool = tmp_path / "bin" / "journalctl"
+    tool.parent.mkdir()
+    tool.write_text(JOURNALCTL)
+    tool.chmod(0o755)
+    certainty = "exact" if readable else "unknown"
+    daemon.answers["explain"] = {
+        "text": TEXT, "incidents": [], "death_text": TEXT, "plot": None,
+        "death": {"pid": 42, "unix_s": 1000.0,
+                  "evidence": [{"source": "kernel", "certainty": certainty, "text": "x"}]},
+    }  # fmt: skip
+
+    said = watchdog("explain", "42", env={"PATH": f"{tool.parent}:/usr/bin:/bin"}).stdout
+
+    assert lines == said.count("The system's journal says")
+    assert "process 43" not in said
+    assert readable is not (tmp_path / "bin" / "journalctl.asked").exists()

@@ -1,0 +1,46 @@
+"""What `watchdog trace` prints of what was found, and of what was not looked at."""
+
+from __future__ import annotations
+
+import pytest
+
+from watchdog_app.cli.trace import render
+
+FOUND = {
+    "name": "train.py",
+    "seconds": 0.42,
+    "steps": 7,
+    "refused": None,
+    "lines": [{"file": "/w/train.py", "line": 9, "own": True, "bytes": 808960,
+               "bytes_per_step": 115566.0}],
+    "tensors": [],
+    "complete": True,
+    "unlooked": False,
+    "early": False,
+}  # fmt: skip
+
+
+def test_a_short_look_is_no_look_of_no_time():
+    """0.4 s are not 0 s."""
+    lines = render(FOUND)
+
+    assert "train.py: Python objects that became more in 0.4 s and 7 steps:" == lines[0]
+    assert "  790 KiB, 113 KiB a step: /w/train.py:9" == lines[1]
+    assert 2 == len(lines)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"early": True}, "It ended before its time"),
+        ({"unlooked": True, "complete": False}, "Tensors were not counted: worker processes"),
+        ({"complete": False}, "There are too many objects to look at all"),
+        ({"refused": "the program uses tracemalloc itself"}, "Lines are not known: the program"),
+    ],
+)
+def test_what_was_not_seen_is_said_with_its_reason(change, words):
+    """Who reads it must not take it for the whole."""
+    said = [line for line in render(FOUND | change) if line.startswith(words)]
+
+    assert 1 == len(said)
+    assert 3 == len(render(FOUND | change))

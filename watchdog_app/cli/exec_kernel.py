@@ -1,0 +1,88 @@
+"""`watchdog exec --kernel`: a Jupyter kernel that starts in an airbag, and its exact undoing."""
+
+from __future__ import annotations
+
+import os
+
+from watchdog_app import paths
+from watchdog_app.cli.text import plain
+from watchdog_app.errors import EXIT_OK, UsageError, WatchdogError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from watchdog_app.desktop.install import Ledger
+
+_KERNEL = "python3"
+
+
+def run(args: argparse.Namespace, words: list[str]) -> int:
+    """Place the kernelspec, or take it away."""
+    if words:
+        raise UsageError("--kernel runs nothing now: it makes a kernel. Leave the command out.")
+    return _undo(args.name or _KERNEL) if args.undo else _make(args, args.name or _KERNEL)
+
+
+def _make(args: argparse.Namespace, name: str) -> int:
+    from watchdog_app import children
+    from watchdog_app.desktop.placements import Placement
+    from watchdog_app.enable import airbag_kernel, environments
+
+    kernel = environments.kernel(name)
+    command = [*children.command(["exec"]), *_options(args), "--"]
+    where = airbag_kernel.folder(kernel.name)
+    found = airbag_kernel.files(kernel, command)
+    _ledger().place([Placement(os.path.join(where, each), data) for each, data in found.items()])
+    print(f"There is a kernel {os.path.basename(where)} now: {plain(name)}, in an airbag.")
+    print(f"Placed: {plain(where)}")
+    print("Choose it in the notebook's list of kernels; VS Code shows it under Jupyter Kernel.")
+    print(f"Undo: watchdog exec --kernel{'' if name == _KERNEL else f' --name {name}'} --undo")
+    return EXIT_OK
+
+
+def _options(args: argparse.Namespace) -> list[str]:
+    """Those of this call, for every start of the kernel."""
+    found = []
+    for name in ("limit", "reserve"):
+        value = getattr(args, name)
+        if value is not None:
+            found += [f"--{name}", str(value)]
+    if args.swap:
+        found += ["--swap", str(args.swap)]
+    if args.at_limit != "auto":
+        found += ["--at-limit", args.at_limit]
+    if args.hold_for is not None:
+        found += ["--hold-for", f"{args.hold_for}s"]
+    found += ["--no-refuse"] if args.no_refuse else []
+    found += ["--no-bag"] if args.no_bag else []
+    return found
+
+
+def _undo(name: str) -> int:
+    from watchdog_app.enable import airbag_kernel
+
+    where = airbag_kernel.folder(name)
+    ledger = _ledger()
+    ours = [path for path in ledger.files if os.path.dirname(path) == where]
+    if not ours:
+        raise WatchdogError(f"No kernel of {plain(name)} in an airbag was made here.")
+    report = ledger.take_away(ours)
+    if not ledger.files:
+        ledger.take_away()  # and the list itself
+    if report.kept:
+        kept = ", ".join(plain(path) for path in report.kept)
+        print(f"Changed by somebody since, and left as it is: {kept}")
+    else:
+        print(f"The kernel {os.path.basename(where)} is gone; those that run go on.")
+    return EXIT_OK
+
+
+def _ledger() -> Ledger:
+    from watchdog_app.desktop.install import Ledger
+
+    return Ledger(
+        os.path.join(paths.state_dir(), "airbag-kernels.json"),
+        placed_by="watchdog exec --kernel",
+        taken_away_by="watchdog exec --kernel --undo",
+    )

@@ -1,0 +1,26 @@
+"""What a daemon that has ended left standing: nobody else would say it now."""
+
+from __future__ import annotations
+
+import os
+
+from watchdog_app import paths
+from watchdog_app.cli.text import plain
+
+
+def left_paused() -> list[str]:
+    """What is still paused, and what lets it go on, a sentence each; nothing where nothing is."""
+    ledger = os.path.join(paths.runtime_dir(), "paused.json")
+    journal = os.path.join(paths.state_dir(), "journal.db")
+    if not any(map(os.path.exists, (ledger, journal))):
+        return []
+    from watchdog_app.daemon import offline
+
+    paused = offline.paused()
+    if not paused:
+        return []
+    names = ", ".join(f"{plain(each['name'])} (pid {each['task']})" for each in paused)
+    return [
+        f"Still paused by watchdog: {names}.",
+        f"Let {'it' if len(paused) == 1 else 'them'} go on: watchdog resume --all",
+    ]

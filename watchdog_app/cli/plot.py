@@ -1,0 +1,190 @@
+"""
+The last minutes of a task drawn in the terminal: its memory, its ceiling with the limit, and what
+happened. Pure.
+
+Braille dots where the terminal has them, plain characters else. Nothing is told by colour alone:
+the task is a broad line, the ceiling a broken one, the limit is dotted, and each mark has a letter.
+"""
+
+from __future__ import annotations
+
+from watchdog_app.cli import figures
+from watchdog_app.cli.color import Look
+from watchdog_app.cli.text import plain, shorten, width
+from watchdog_app.top.canvas import Canvas
+from watchdog_app.top.glyphs import plain_glyph
+from watchdog_app.units import format_bytes, format_duration
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    Json = dict[str, Any]
+    Point = tuple[float, float]
+
+LEAST_POINTS = 3
+_LEAST_COLUMNS, _MOST_COLUMNS = 40, 100
+_ROWS = 10
+_DASH, _DASH_ON = 8, 4  # dots
+_CEILING, _LIMIT, _TASK, _MARK = 1, 2, 3, 4
+_COLORS = {0: "", _CEILING: "dim", _LIMIT: "red", _TASK: "green", _MARK: "alarm"}
+# On a terminal without dots the lines tell themselves apart by their characters.
+_PLAIN = {0: " ", _CEILING: ".", _LIMIT: "-", _TASK: "*", _MARK: "|"}
+_LETTERS = {"saved": "S", "warned": "W", "paused": "P", "resumed": "R", "death": "X"}
+_MEANINGS = {"saved": "saved", "warned": "warned", "paused": "paused", "resumed": "resumed",
+             "death": "the end"}  # fmt: skip
+_ORDER = ("resumed", "paused", "warned", "saved", "death")  # the later one wins a cell
+
+
+def plot(past: Json, columns: int | None, look: Look) -> list[str]:
+    """
+    The lines of the picture; none where there are too few points to draw.
+
+    Args:
+        past: `plot` of the protocol's `explain`.
+        columns: of the terminal; None: it is not known.
+        look: colours and symbols.
+    """
+    own = _points(past.get("points"))
+    begin, end = figures.number(past.get("begin_unix_s")), figures.number(past.get("end_unix_s"))
+    wide = min(columns or 80, _MOST_COLUMNS)
+    ceiling = past.get("ceiling")
+    ceiling = ceiling if isinstance(ceiling, dict) else {}
+    above, limit = _points(ceiling.get("points")), figures.number(ceiling.get("limit"))
+    # What dies fast has few points of its own; its ceiling was looked at more often then.
+    if len(own) < 2 or max(len(own), len(above)) < LEAST_POINTS:
+        return []
+    if begin is None or end is None or wide < _LEAST_COLUMNS:
+        return []
+    # What began later than the picture would leave most of it blank.
+    if own[0][0] - begin > 0.25 * (end - begin):
+        begin = own[0][0]
+    begin = min(begin, end - 1.0)
+    # A far limit would flatten what happened: it is named in the legend instead.
+    most = max(value for _, value in (*own, *above))
+    drawn = limit is not None and limit <= 3 * most
+    top = max(most, limit or 0.0) if drawn else most
+    labels = [_short(top), _short(top / 2), "0"]
+    margin = max(map(len, labels)) + 1
+    canvas = Canvas(wide - margin, _ROWS)
+    if drawn and limit is not None:
+        height = _up(limit, top, canvas)
+        for x in range(0, canvas.width, 3):
+            canvas.dot(x, height, _LIMIT)
+    _draw(canvas, above, _CEILING, (begin, end), top)
+    _draw(canvas, own, _TASK, (begin, end), top)
+    lines = _rows(canvas, labels, margin, look)
+    lines += _axis(past, (begin, end), margin, canvas.columns, look)
+    return [*lines, *_legend(past, ceiling, drawn, wide, look)]
+
+
+def _draw(
+    canvas: Canvas, series: Sequence[Point], layer: int, span: tuple[float, float], top: float
+) -> None:
+    begin, end = span
+    before: tuple[int, int] | None = None
+    for at, value in series:
+        x = round(max(0.0, at - begin) / (end - begin) * (canvas.width - 1))
+        here = x, _up(value, top, canvas)
+        _stroke(canvas, before or here, here, layer)
+        before = here
+    if before is not None and before[0] < canvas.width - 1:
+        _stroke(canvas, before, (canvas.width - 1, before[1]), layer)
+
+
+def _stroke(canvas: Canvas, begin: tuple[int, int], end: tuple[int, int], layer: int) -> None:
+    """A part of a line: two dots broad for the task, with gaps for the ceiling."""
+    (x0, y0), (x1, y1) = begin, end
+    steps = max(abs(x1 - x0), abs(y1 - y0), 1)
+    for step in range(steps + 1):
+        x, y = round(x0 + (x1 - x0) * step / steps), round(y0 + (y1 - y0) * step / steps)
+        if layer != _CEILING or (x + y) % _DASH < _DASH_ON:
+            canvas.dot(x, y, layer)
+        if layer == _TASK:
+            canvas.dot(x, y - 1, layer)
+
+
+def _up(value: float, top: float, canvas: Canvas) -> int:
+    return round(value / max(top, 1.0) * (canvas.height - 1))
+
+
+def _rows(canvas: Canvas, labels: list[str], margin: int, look: Look) -> list[str]:
+    lines = []
+    tick, bar = ("┤", "│") if look.unicode else ("+", "|")
+    for number, cells in enumerate(canvas.cells()):
+        label = {0: labels[0], (_ROWS - 1) // 2: labels[1], _ROWS - 1: labels[2]}.get(number, "")
+        left = f"{label:>{margin - 1}}{tick if label else bar}"
+        drawn, run, layer = "", "", 0
+        for char, of in cells:
+            if of != layer:
+                drawn, run, layer = drawn + look.paint(run, _COLORS[layer]), "", of
+            shown = char if look.unicode else _PLAIN[of] if char != " " else " "
+            run += shown or plain_glyph(char)
+        drawn += look.paint(run, _COLORS[layer])
+        lines.append((look.paint(left, "dim") + drawn).rstrip())
+    return lines
+
+
+def _axis(
+    past: Json, span: tuple[float, float], margin: int, columns: int, look: Look
+) -> list[str]:
+    """Letters of what happened, and the time below."""
+    begin, end = span
+    cells = [" "] * columns
+    for kind in _ORDER:
+        for mark in _marks(past):
+            at = figures.number(mark.get("unix_s"))
+            if mark.get("kind") == kind and at is not None and begin <= at <= end + 1:
+                place = round((min(at, end) - begin) / (end - begin) * (columns - 1))
+                cells[place] = _LETTERS[kind]
+    first = f"-{format_duration(end - begin)}"
+    last_ = "the end"
+    blank = " " * max(1, columns - len(first) - len(last_))
+    marks = "".join(cells).rstrip()
+    return [" " * margin + look.paint(marks, "bold"),
+            " " * margin + look.paint(first + blank + last_, "dim")]  # fmt: skip
+
+
+def _legend(past: Json, ceiling: Json, drawn: bool, columns: int, look: Look) -> list[str]:
+    """What is drawn, and the letters that were used."""
+    own, above, dotted = ("⣤⣤⣤", "⠒ ⠒", "⠁⠈ ⠁") if look.unicode else ("*", ".", "-")
+    name = shorten(plain(past.get("name") or "the task"), 30, look.ellipsis)
+    words = [f"{own} {name}"]
+    limit = figures.number(ceiling.get("limit"))
+    if ceiling.get("label"):
+        label = shorten(plain(ceiling["label"]), columns - 8, look.ellipsis)
+        words.append(f"{above} {label}")
+        if limit is not None:
+            words.append(f"{dotted} its limit, {format_bytes(limit)}" if drawn
+                         else f"its limit of {format_bytes(limit)} is far above")  # fmt: skip
+    used = {str(mark.get("kind")) for mark in _marks(past)}
+    words += [f"{_LETTERS[kind]} {_MEANINGS[kind]}" for kind in reversed(_ORDER) if kind in used]
+    lines, line = [], ""
+    for word in words:
+        if line and width(line) + 3 + width(word) > columns - 2:
+            lines.append(line)
+            line = ""
+        line += f"   {word}" if line else word
+    return [f"  {each}" for each in [*lines, line]]
+
+
+def _marks(past: Json) -> list[Json]:
+    marks = past.get("marks")
+    known = [one for one in marks if isinstance(one, dict)] if isinstance(marks, list) else []
+    return [one for one in known if one.get("kind") in _LETTERS]
+
+
+def _points(value: Any) -> list[Point]:
+    """(unix_s, used), oldest first."""
+    found: list[Point] = []
+    for point in value if isinstance(value, list) else []:
+        if isinstance(point, list) and len(point) >= 2:
+            at, used = figures.number(point[0]), figures.number(point[1])
+            if at is not None and used is not None and (not found or at >= found[-1][0]):
+                found.append((at, used))
+    return found
+
+
+def _short(value: float) -> str:
+    return figures.size(value, compact=True)

@@ -1,0 +1,151 @@
+"""`watchdog stacks`: what each thread of a task does now."""
+
+from __future__ import annotations
+
+from watchdog_app.cli.text import plain, wrap
+from watchdog_app.errors import EXIT_OK
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+    Json = dict[str, Any]
+
+NAME = "stacks"
+HELP = "show what each thread of a task does"
+DESCRIPTION = """\
+Show what each thread of a task does now: its Python stack, told by the agent in it, and what the
+kernel says of it. Nothing is stopped, nothing is attached to, and no value of a variable is shown.
+A task without an agent has no Python stacks; neither has one that is inside a call into a C
+library which keeps the interpreter's lock. TASK is a pid, the name of a notebook or script, its
+path, a kernel id, or any part of a name that fits one task alone."""
+EPILOG = """\
+examples:
+  watchdog stacks train.ipynb
+  watchdog stacks 4242 --all          every thread and every line
+  watchdog stacks train.py --json | jq '.suspects[0].text'
+
+exit codes: 0 shown, 1 failure, 2 usage, 3 daemon not running"""
+
+_ANSWER_S = 15.0
+_TOPS = 8  # lines of a stack
+_WITHOUT_PYTHON = 3  # threads that only the kernel knows
+_LONG = 10_000
+_STATES = {
+    "R": "runs",
+    "S": "sleeps",
+    "D": "cannot be interrupted",
+    "T": "is stopped",
+    "t": "is held by a debugger",
+    "Z": "has ended, and its parent has not noticed",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The task; how much of it."""
+    from watchdog_app.cli.parser import add_color
+
+    parser.add_argument("task", metavar="TASK", help="pid, notebook, script, path or kernel id")
+    parser.add_argument(
+        "--all", action="store_true", help="show every thread and every line of its stack"
+    )
+    parser.add_argument("--json", action="store_true", help="print all of it as JSON")
+    add_color(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask for a picture and print it."""
+    from watchdog_app.cli.color import look
+    from watchdog_app.cli.terminal import columns_of
+    from watchdog_app.protocol.client import Client
+
+    with Client.connect(timeout_s=_ANSWER_S) as daemon:
+        found = daemon.call("task.stacks", task=args.task)
+    if args.json:
+        from watchdog_app.cli.json_output import dumps
+
+        print(dumps(found))
+        return EXIT_OK
+    paint = look(args.color).paint
+    for text, weight in render(found, args.all):
+        for line in wrap(text, columns_of() or _LONG, first=" " * _indent(text)):
+            print(paint(line.rstrip(), weight) if weight else line.rstrip())
+    return EXIT_OK
+
+
+def render(found: Json, everything: bool = False) -> list[tuple[str, str]]:
+    """
+    Lines and their weight: "bold", "dim" or "".
+
+    Args:
+        found: the answer to `task.stacks`.
+        everything: every thread and every line.
+    """
+    lines: list[tuple[str, str]] = []
+    seen = found.get("last_seen")
+    if found.get("answered") is None:
+        lines.append(("No agent is in it: Python's stacks are not known.", ""))
+    elif found.get("answered") is False:
+        at = "" if not seen else f" Before, it was at {_place(seen)}."
+        text = "Its agent got no turn within three seconds: a call into a C library keeps the "
+        lines.append((f"{text}interpreter's lock (GIL), or the machine is very slow.{at}", ""))
+    for process in found.get("processes") or []:
+        lines += _process(process, everything)
+    # That it computes is no suspicion against one that trains.
+    suspects = [one for one in found.get("suspects") or [] if one.get("why") != "busy"]
+    if suspects:
+        first = suspects[0]
+        lines.append(("", ""))
+        lines.append(
+            (f"If it stands still, most likely {plain(first.get('text') or '?')}.", "bold")
+        )
+        lines += [(f"  - {plain(reason)}", "") for reason in first.get("reasons") or []]
+        lines.append((f"  > {plain(first.get('cure') or '')}", ""))
+    return lines
+
+
+def _process(process: Json, everything: bool) -> list[tuple[str, str]]:
+    threads = [one for one in process.get("threads") or [] if isinstance(one, dict)]
+    name = f"Process {process.get('pid')} ({plain(process.get('name') or '?')})"
+    state = str(process.get("state"))
+    count = max(len(threads), process.get("thread_count") or 0)
+    if not threads:
+        return [(f"{name}: {_STATES.get(state, plain(state))}", "bold")]
+    lines = [(f"{name}, {count} thread{'s' if count > 1 else ''}", "bold")]
+    python = [one for one in threads if one.get("frames")]
+    kernel = [one for one in threads if not one.get("frames")]
+    shown = python + (kernel if everything else kernel[: 1 if python else _WITHOUT_PYTHON])
+    tops = _LONG if everything else _TOPS
+    for thread in shown:
+        frames = thread.get("frames") or []
+        lines.append((f"  {_thread(thread)}", ""))
+        lines += [(f"    {_place(frame)}", "") for frame in frames[:tops]]
+        if len(frames) > tops:
+            lines.append((f"    ... and {len(frames) - tops} more (--all shows them)", "dim"))
+    left = count - len(shown)
+    if left > 0:
+        lines.append((f"  ... and {left} more that hold no Python (--all shows them)", "dim"))
+    return lines
+
+
+def _thread(thread: Json) -> str:
+    said = []
+    if thread.get("tid") is not None:
+        said.append(str(thread["tid"]))
+    if thread.get("trains"):
+        said.append("it trains")
+    ident = f" ({', '.join(said)})" if said else ""
+    state, waits = thread.get("state"), thread.get("wchan") or thread.get("syscall")
+    does = _STATES.get(str(state), plain(str(state))) if state else "not known to the kernel"
+    at = f" in {plain(waits)}" if waits and state != "R" else ""
+    return f"{plain(thread.get('name') or '?')}{ident}: {does}{at}"
+
+
+def _place(frame: Json) -> str:
+    line = "" if frame.get("line") is None else f":{frame['line']}"
+    return f"{plain(frame.get('file') or '?')}{line} in {plain(frame.get('function') or '?')}"
+
+
+def _indent(text: str) -> int:
+    return len(text) - len(text.lstrip())

@@ -1,0 +1,120 @@
+"""`watchdog trace`: which lines of a training hold what grows."""
+
+from __future__ import annotations
+
+from watchdog_app.cli import figures
+from watchdog_app.cli.text import plain, wrap
+from watchdog_app.errors import EXIT_OK
+from watchdog_app.units import format_duration
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+    Json = dict[str, Any]
+
+NAME = "trace"
+HELP = "find the lines of a training at which memory grows"
+DESCRIPTION = """\
+Ask the agent in a training which lines hold Python objects that become more, and of which tensors
+more and more live. The training goes on meanwhile; its Python code runs up to twice as slow for
+that time, what its framework computes does not. A program that uses tracemalloc itself is left as
+it is, and so is one that a trace could crash (see docs/agent.md): then only tensors are told. The same is done once, for five seconds, when a warning is due (watch.trace).
+TASK is a pid, the name of a notebook or script, its path, a kernel id, or any part of a name that
+fits one task alone."""
+EPILOG = """\
+examples:
+  watchdog trace train.ipynb
+  watchdog trace train.py --for 1min     for what grows once an epoch
+
+exit codes: 0 looked, 1 failure, 2 usage, 3 daemon not running"""
+
+_DEFAULT_S = 10.0
+_LEAST_S, _MOST_S = 1.0, 120.0
+_ANSWER_S = 30.0  # more than the daemon's own deadline
+_LONG = 10_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The task, and how long."""
+    from watchdog_app.cli.parser import positive_duration
+
+    parser.add_argument("task", metavar="TASK", help="pid, notebook, script, path or kernel id")
+    parser.add_argument(
+        "--for",
+        metavar="TIME",
+        dest="for_s",
+        type=positive_duration,
+        default=_DEFAULT_S,
+        help="how long to look, 1s to 2min (default: 10s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask, wait, print."""
+    from watchdog_app.cli.terminal import columns_of
+    from watchdog_app.errors import UsageError
+    from watchdog_app.protocol.client import Client
+
+    if not _LEAST_S <= args.for_s <= _MOST_S:
+        raise UsageError("--for must be between 1s and 2min.")
+    with Client.connect(timeout_s=args.for_s + _ANSWER_S) as daemon:
+        found = daemon.call("task.trace", task=args.task, seconds=args.for_s)
+    if args.json:
+        from watchdog_app.cli.json_output import dumps
+
+        print(dumps(found))
+        return EXIT_OK
+    for text in render(found):
+        blanks = " " * (len(text) - len(text.lstrip()))
+        for line in wrap(text, columns_of() or _LONG, first=blanks, rest="    "):
+            print(line.rstrip())
+    return EXIT_OK
+
+
+def render(found: Json) -> list[str]:
+    """
+    What was found, in lines.
+
+    Args:
+        found: the answer to `task.trace`.
+    """
+    seconds, steps = figures.number(found.get("seconds")), found.get("steps")
+    over = "" if seconds is None else f" in {format_duration(seconds)}"
+    over += f" and {steps} steps" if isinstance(steps, int) else ""
+    name = plain(found.get("name") or "?")
+    lines: list[str] = []
+    if found.get("refused"):
+        lines.append(f"Lines are not known: {plain(found['refused'])}.")
+    grown = [one for one in found.get("lines") or [] if isinstance(one, dict)]
+    if grown:
+        lines.append(f"{name}: Python objects that became more{over}:")
+    for one in grown:
+        size = figures.number(one.get("bytes_per_step"))
+        each = "" if size is None else f", {figures.size(size)} a step"
+        place = f"{plain(one.get('file') or '?')}:{one.get('line')}"
+        lines.append(f"  {figures.size(one.get('bytes'))}{each}: {place}")
+    tensors = [one for one in found.get("tensors") or [] if isinstance(one, dict)]
+    if tensors:
+        lines.append(f"{name}: tensors that became more{over}:")
+    for one in tensors:
+        shape = ", ".join(str(size) for size in one.get("shape") or [])
+        lines.append(f"  {one.get('more')} of {plain(one.get('type') or '?')} ({shape})")
+    if not grown and not tensors and not found.get("refused"):
+        lines.append(f"{name}: nothing that Python knows of became more{over}.")
+        lines.append("What grows is a library's own memory, or it grows more rarely: try longer.")
+    if found.get("early") is True:
+        lines.append(
+            "It ended before its time: so many objects are made that the traces of them had "
+            "become 8 MiB, and memory may be short. What grows more slowly is not seen so."
+        )
+    if found.get("unlooked") is True:
+        lines.append(
+            "Tensors were not counted: worker processes share this one's memory, and a look at "
+            "its objects would copy it."
+        )
+    elif found.get("complete") is False:
+        lines.append("There are too many objects to look at all: tensors are counted in part.")
+    return lines

@@ -1,0 +1,68 @@
+"""Pauses of an earlier daemon that nobody has heard of: told when the next one finds them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from watchdog_app.core.notices import Notice, NoticeAction
+from watchdog_app.core.plain_text import plain
+from watchdog_app.core.records import ProcessKey
+from watchdog_app.core.telling import Topic
+from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.notices import Notices
+from watchdog_app.daemon.observer import Observer
+from watchdog_app.daemon.pause_book import PauseBook
+from watchdog_app.daemon.pauses import Pause
+from watchdog_app.daemon.quiet import Quiet
+
+_BY_A_PERSON = "asked for by "
+
+
+def tell(book: PauseBook, observer: Observer, notices: Notices, quiet: Quiet, log: Log) -> None:
+    """Tell of those that were taken over, as far as that is news."""
+    for pause in untold(book.adopted, observer.ask(lambda engine: engine.dump())):
+        told = notice(pause, time.time())
+        log.warning(told.title, pid=pause.task.pid, reason=pause.reason)
+        if quiet.reason(told) is None:
+            notices.show(told, lambda _, __: None)
+    book.adopted.clear()
+
+
+def untold(adopted: Iterable[Pause], dump: Mapping[str, Any] | None) -> Iterator[Pause]:
+    """
+    Those that stand, and that neither the engine nor a person minds.
+
+    The engine lets go on whom it has paused when there is room. It does not know of a pause that
+    was cut short by the end of the daemon, nor of any when its state was lost.
+
+    Args:
+        adopted: what was taken over.
+        dump: of the engine, as it goes on; None: not known.
+    """
+    incidents = (dump or {}).get("incidents", ())
+    held = {ProcessKey(hold[0], hold[1]) for incident in incidents for hold in incident["holds"]}
+    for pause in adopted:
+        told = pause.reason.startswith(_BY_A_PERSON) and pause.paused.at_unix_s > 0
+        if pause.task not in held and not told:
+            yield pause
+
+
+def notice(pause: Pause, unix_s: float) -> Notice:
+    """What a person is told of such a pause."""
+    pid = pause.task.pid
+    return Notice(
+        id=f"adopted-{pid}-{pause.task.start_time}-{unix_s:.0f}",
+        incident="",
+        stage="hold",
+        urgency="normal",
+        title=f"Still paused: {plain(pause.name)}",
+        body="The watchdog daemon paused it, ended, and has just been started anew "
+        f"({plain(pause.reason, 200)}). Its state stays in memory.\n"
+        f"It does not go on by itself. When there is room: watchdog resume {pid}",
+        task=pid,
+        unix_s=unix_s,
+        actions=(NoticeAction("resume", "Resume", f"watchdog resume {pid}"),),
+        topic=Topic.PAUSED.value,
+    )

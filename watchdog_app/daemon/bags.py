@@ -1,0 +1,236 @@
+"""
+The airbags of this user, as their keepers write them down: shown, told of, and told what to do.
+
+A keeper needs no daemon and never waits for one. It replaces a small file when something changes
+and calls `bag.changed`; here the file is read, and believed only where the kernel says that the
+program named in it is in that group.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from watchdog_app.airbag import groups, record, report, wishes
+from watchdog_app.airbag.record import BagRecord
+from watchdog_app.core.ceilings import in_airbag
+from watchdog_app.core.notices import Notice, NoticeAction
+from watchdog_app.core.outlook import Decision
+from watchdog_app.core.records import ProcessKey, Task
+from watchdog_app.core.telling import Topic
+from watchdog_app.daemon.journal import Entry
+from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.naming import find
+from watchdog_app.errors import RequestError
+from watchdog_app.protocol.messages import BAD_PARAMS, REFUSED, Params
+
+_TOLD = {"held": "critical", "refusing": "critical", "opened": "normal", "ending": "critical"}
+_SWEEP_S = 5.0
+_MOST_MEMBERS = 50
+_TITLES = {
+    "held": "Held at its memory limit",
+    "refusing": "At its memory limit: more is refused",
+    "opened": "Beyond its memory limit",
+    "ending": "Ended at its memory limit",
+    "calm": "Goes on",
+}
+
+
+class Bags:
+    """
+    Every bag of this user.
+
+    Args:
+        tasks: those of the last look.
+        show: a notice to people.
+        note: an entry in the journal.
+    """
+
+    def __init__(
+        self,
+        tasks: Callable[[], Sequence[Task]],
+        show: Callable[[Notice], None],
+        note: Callable[[Entry], None],
+        log: Log,
+    ) -> None:
+        self._tasks = tasks
+        self._show = show
+        self._note = note
+        self._log = log
+        self._bags: dict[str, BagRecord] = {}  # by the name of their group
+        self._stages: dict[str, str] = {}
+        self._of: dict[ProcessKey, str] = {}
+        self._next_sweep_mono_s = 0.0
+
+    def look(self) -> None:
+        """Read what the keepers have written, and tell people what is new."""
+        if self._bags and time.monotonic() >= self._next_sweep_mono_s:
+            self._next_sweep_mono_s = time.monotonic() + _SWEEP_S
+            record.sweep()  # nobody is held for ever where keeper and second were both killed
+        self._bags = {
+            groups.name_of(each.pid, each.start_time): each
+            for each in record.every()
+            if each.group is not None and groups.PREFIX in each.group
+        }
+        self._of = {}
+        if self._bags:
+            for task in self._tasks():
+                # A program may be started in a bag from within a task that is in none.
+                pids = (task.key.pid, *(member.key.pid for member in task.members[:_MOST_MEMBERS]))
+                names = (groups.bag_of(pid) for pid in pids)
+                name = next((each for each in names if each in self._bags), None)
+                if name is not None:
+                    self._of[task.key] = name
+        for name, bag in self._bags.items():
+            before = self._stages.get(name, "calm")
+            if bag.stage != before:
+                self._stages[name] = bag.stage
+                self._changed(name, bag, before)
+        for name in self._stages.keys() - self._bags.keys():
+            del self._stages[name]
+
+    def of(self, task: ProcessKey) -> BagRecord | None:
+        """The bag that a task is in."""
+        name = self._of.get(task)
+        return None if name is None else self._bags.get(name)
+
+    def shown(self) -> Mapping[ProcessKey, dict[str, Any]]:
+        """`airbag` of the tasks' entries in the status, by task."""
+        return {task: to_json(self._bags[name]) for task, name in self._of.items()}
+
+    def sentence(self, task: ProcessKey) -> str | None:
+        """What `explain` says of a task's bag; None: it is in none."""
+        bag = self.of(task)
+        return None if bag is None else report.explained(bag)
+
+    def held(self, task: ProcessKey) -> str | None:
+        """Why a task that its airbag holds is neither to be paused nor woken; None: it is not."""
+        self.look()
+        bag = self.of(task)
+        if bag is None or bag.stage != "held":
+            return None
+        what, _, choices = report.told(bag).partition("\n")
+        return f"{what} {choices.partition(chr(10))[0]}"  # of an answer in one line
+
+    def acting(self) -> list[str]:
+        """What `explain` says of the bags whose limit was met, for who asks of everything."""
+        return [report.told(bag) for bag in self._bags.values() if bag.stage != "calm"]
+
+    def settled(self, decision: Decision) -> str | None:
+        """Why nobody is warned of a limit any more: its airbag has met it, and has told of that."""
+        subject = decision.ceiling.subject
+        if decision.evidence.get("topic") != Topic.WARNING.value or not in_airbag(subject):
+            return None
+        self.look()
+        bag = self._bags.get(os.path.basename(subject.rstrip("/")).removesuffix(".scope"))
+        if bag is None or bag.stage == "calm":
+            return None
+        return "Its airbag has met that limit, and has told of it."
+
+    def limit(self, params: Params) -> dict[str, Any]:
+        """
+        Change what a task may hold: `bag.limit`.
+
+        Raises:
+            RequestError: it is in no bag, or its keeper refuses.
+            TaskNotFound: there is no such task.
+        """
+        task = find(params.text("task"), self._tasks())
+        self.look()
+        bag = self.of(task.key)
+        if bag is None:
+            raise RequestError(
+                f"{task.name} (pid {task.key.pid}) is in no airbag. Those that are were started "
+                "with: watchdog exec -- COMMAND",
+                REFUSED,
+            )
+        said = wishes.ask(bag.socket_path, _wish(params))
+        self._log.info("an airbag was told", task=task.name, pid=task.key.pid, said=said)
+        self.look()
+        return {"task": task.key.pid, "name": task.name, "text": said}
+
+    def changed(self) -> dict[str, Any]:
+        """A keeper has news: `bag.changed`."""
+        self.look()
+        return {}
+
+    def _changed(self, name: str, bag: BagRecord, before: str) -> None:
+        told = bag.stage in _TOLD or (bag.stage == "calm" and before in _TOLD)
+        if not told:
+            return
+        now = time.time()
+        text = report.told(bag)
+        self._note(
+            Entry(
+                now,
+                "decision",
+                {
+                    "decision_kind": "hold" if bag.held else f"airbag {bag.stage}",
+                    "name": bag.name,
+                    "text": text.split("\n")[0],
+                    "airbag": to_json(bag),
+                },
+                bag.pid,
+                bag.name,
+            )
+        )
+        self._log.warning(f"an airbag is {bag.stage}", pid=bag.pid, name=bag.name)
+        task = next((key for key, value in self._of.items() if value == name), None)
+        self._show(_notice(bag, text, task, now))
+
+
+def to_json(bag: BagRecord) -> dict[str, Any]:
+    """A bag as docs/status-json.md describes it."""
+    newest = bag.rescues[-1] if bag.rescues else None
+    return {
+        "pid": bag.pid,
+        "kind": bag.how,
+        "stage": bag.stage,
+        "held": bag.held,
+        "since_unix_s": bag.since_unix_s if bag.stage != "calm" else None,
+        "used_bytes": bag.used_bytes,
+        "limit_bytes": bag.limit_bytes,
+        "reserve_bytes": bag.reserve_bytes,
+        "follows_machine": bag.follows_machine,
+        "why": bag.because or None,
+        "rescue": None if newest is None else str(newest.get("path")),
+    }
+
+
+def _wish(params: Params) -> dict[str, Any]:
+    size = params.whole_or_none("limit_bytes", 1, 2**53)
+    wanted = {name: params.truth(name) for name in ("more", "go_on", "end")}
+    if (size is not None) + sum(wanted.values()) != 1:
+        raise RequestError(
+            "Give one of limit_bytes, more, go_on and end, and no other.", BAD_PARAMS
+        )
+    if size is not None:
+        return {"limit_bytes": size}
+    return {name: True for name, on in wanted.items() if on}
+
+
+def _notice(bag: BagRecord, text: str, task: ProcessKey | None, now: float) -> Notice:
+    pid = bag.pid if task is None else task.pid
+    actions = []
+    if bag.stage in ("held", "refusing"):
+        more = report.next_limit(bag)
+        actions = [
+            NoticeAction("more", f"Give it {more}", f"watchdog limit {bag.pid} {more}"),
+            NoticeAction("go_on", "No limit", f"watchdog limit {bag.pid} --go-on"),
+            NoticeAction("end", "End it", f"watchdog limit {bag.pid} --end"),
+        ]
+    title, _, _ = text.partition("\n")
+    return Notice(
+        id=f"bag-{bag.pid}-{bag.stage}-{now:.3f}",
+        incident="",
+        stage="hold" if bag.stage in ("held", "ending") else "warn",
+        urgency=_TOLD.get(bag.stage, "normal"),
+        title=f"{_TITLES[bag.stage]}: {bag.name}",
+        body=title if actions else text,
+        task=pid,
+        unix_s=now,
+        actions=tuple(actions),
+        topic=(Topic.RESUMED if bag.stage == "calm" else Topic.HELD).value,
+    )

@@ -1,0 +1,126 @@
+"""
+Deaths and plain ends as the journal keeps them: what happened, how it is known, how to go on. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from watchdog_app.core import phrases
+from watchdog_app.core.death_records import Cause, CauseKind, Evidence
+from watchdog_app.core.records import AgentView, ProcessInfo, ProcessKey, RescueRecord, Task
+from watchdog_app.core.secrets_hidden import shown_words
+from watchdog_app.daemon.journal import Entry
+from watchdog_app.units import format_bytes, format_duration
+
+
+def death_entry(
+    key: ProcessKey,
+    name: str,
+    path: str | None,
+    *,
+    cause: Cause,
+    evidence: Sequence[Evidence] = (),
+    rescue: RescueRecord | None,
+    had_agent: bool,
+    was_paused: bool,
+    unix_s: float,
+    about: Mapping[str, Any] | None = None,
+    plain_end: bool = False,
+) -> Entry:
+    """
+    A death: who, of what, how that is known, and what is left to go on from.
+
+    Args:
+        about: what else is to be there tomorrow, from `about_task`.
+        plain_end: it is no news, and only for who asks: kind "end".
+    """
+    left = "It left no rescue." if had_agent else "It held no agent that could have saved it."
+    if rescue is not None:
+        age = format_duration(max(0.0, unix_s - rescue.saved_unix_s))
+        left = (
+            f"Its rescue of step {rescue.step} ({format_bytes(rescue.bytes)}, saved {age} before) "
+            f"is complete: {phrases.onwards(rescue)}"
+        )
+    elif plain_end:
+        left = ""
+    held = " It was paused: Jupyter kills a paused kernel on Restart and on Shutdown."
+    text = f"{name} (pid {key.pid}): {cause.text}.{held if was_paused else ''} {left}"
+    data = {
+        "pid": key.pid,
+        "name": name,
+        "cause": cause.kind.value,
+        "memory": cause.memory,
+        "certainty": cause.certainty.value,
+        "text": text.rstrip(),
+        "reason": cause.text,
+        "evidence": [
+            {"source": each.source, "certainty": each.certainty.value, "text": each.text}
+            for each in evidence
+        ],
+        "rescue": None
+        if rescue is None
+        else {
+            "path": rescue.path,
+            "step": rescue.step,
+            "bytes": rescue.bytes,
+            "seconds": rescue.seconds,
+            "saved_unix_s": rescue.saved_unix_s,
+            "by_lines": rescue.by_lines,
+        },
+        "had_agent": had_agent,
+        **(about or {}),
+        "start_time": key.start_time,
+    }
+    return Entry(unix_s, "end" if plain_end else "death", data, key.pid, name, path)
+
+
+def worker_entry(
+    task: Task, worker_pid: int, unix_s: float, cause: Cause, evidence: Sequence[Evidence] = ()
+) -> Entry:
+    """The death of a worker whose task lives on."""
+    how = "was killed by the kernel for memory"
+    if cause.kind is CauseKind.SIGNAL:
+        how = cause.text
+    data = {
+        "pid": task.key.pid,
+        "start_time": task.key.start_time,
+        "name": task.name,
+        "worker": worker_pid,
+        "cause": cause.kind.value,
+        "memory": cause.memory,
+        "certainty": cause.certainty.value,
+        "reason": cause.text,
+        "text": f"A worker (process {worker_pid}) of {task.name} (pid {task.key.pid}) {how}. "
+        "The task itself lives on; it may wait for that worker for ever.",
+        "evidence": [
+            {"source": each.source, "certainty": each.certainty.value, "text": each.text}
+            for each in evidence
+        ],
+        "rescue": None,
+    }
+    path = task.info.notebook or task.info.script
+    return Entry(unix_s, "death", data, task.key.pid, task.name, path)
+
+
+def about_task(info: ProcessInfo, rss_bytes: int | None, view: AgentView | None) -> dict[str, Any]:
+    """What is to be known of a task when it is gone; secrets on its command line are left out."""
+    found: dict[str, Any] = {
+        "task_kind": info.kind.value,
+        "kernel_id": info.kernel_id,
+        "path": info.notebook or info.script,
+        "cwd": info.cwd,
+        "argv": shown_words(info.argv),
+        "started_unix_s": info.started_unix_s,
+        "rss_bytes": rss_bytes,
+    }
+    if view is not None:
+        found["agent"] = {
+            "framework": view.framework,
+            "directory": view.directory,
+            "training": view.training,
+            "step": view.step,
+            "step_s": view.step_s,
+        }
+    return found

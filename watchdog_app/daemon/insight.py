@@ -1,0 +1,165 @@
+"""
+What trainings are asked from inside: what each thread does, and what grows. On request of a
+person, and by ourselves where one stands still or makes memory run out.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from watchdog_app.core import memory_advice
+from watchdog_app.core.picture import Picture, ProcessLook
+from watchdog_app.core.records import Growth, ProcessKey
+from watchdog_app.daemon import stacks, traces
+from watchdog_app.daemon.agents import Agent, Agents
+from watchdog_app.daemon.connection import Connection
+from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.naming import find
+from watchdog_app.daemon.observer import Observer
+from watchdog_app.daemon.pauses import Pauses
+from watchdog_app.daemon.server import Reply
+from watchdog_app.daemon.watching import Watching
+from watchdog_app.daemon.wording import suspected
+from watchdog_app.errors import RequestError
+from watchdog_app.protocol.messages import REFUSED, Params
+from watchdog_app.sensors.process_end import own_pid_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from watchdog_app.core.suspects import Suspect
+
+
+class Insight:
+    """
+    Questions to agents and their answers.
+
+    `requests` are methods whose answer comes later, `told` what agents say.
+    """
+
+    def __init__(
+        self,
+        agents: Agents,
+        send: Callable[[Agent, str, Mapping[str, Any]], None],
+        *,
+        watching: Watching,
+        observer: Observer,
+        pauses: Pauses,
+        log: Log,
+    ) -> None:
+        self._agents = agents
+        self._watching = watching
+        self._observer = observer
+        self._pauses = pauses
+        self._log = log
+        self._stacks = stacks.Stacks(agents, send, _look_at)
+        self._traces = traces.Traces(agents, send)
+        self.requests: Mapping[str, Callable[[Params, Reply], None]] = {
+            "task.stacks": self._task_stacks,
+            "task.trace": self._task_trace,
+        }
+        self.told: Mapping[str, Callable[[Connection, Params], None]] = {
+            "agent.stacked": self._stacked,
+            "agent.traced": self._traced,
+            "agent.notebook": self._notebook,
+        }
+
+    def _notebook(self, connection: Connection, params: Params) -> None:
+        pid = params.whole("pid", 1, 2**31 - 1)
+        # On Linux the kernel names everybody who is in our /proc.
+        peer = connection.peer.pid
+        unknown = peer is None and sys.platform != "linux"
+        if not unknown and (peer is None or pid not in (peer, own_pid_of(peer))):
+            raise RequestError(f"You are process {peer}, not {pid}.", REFUSED)
+        key = ProcessKey(peer or pid, params.whole("start_time", 0, 2**63 - 1))
+        self._observer.told_notebooks.hear(key, params.text("notebook"))
+        self._watching.look_soon()
+
+    def look(self) -> None:
+        """After each look at the machine: ask about what it has shown."""
+        look = self._watching.look
+        if look is None:
+            return
+        for task in look.tasks:
+            if task.key in look.result.stalled:
+                self._look_into_stall(task.key)
+        if not (self._watching.settings.trace and look.result.incidents):
+            return
+        for task, incident in self._traces.worth_a_look(look.result.incidents, look.tasks):
+            self._log.info("what grows is looked for", task=task.name, incident=incident)
+            done = partial(self._grew, task.key)
+            self._traces.ask(task, traces.WARNED_S, time.monotonic(), done)
+
+    def expire(self, now_mono_s: float) -> None:
+        """End what was not answered in time."""
+        self._stacks.expire(now_mono_s)
+        self._traces.expire(now_mono_s)
+
+    def next_deadline_mono_s(self) -> float | None:
+        """When `expire` has something to do."""
+        due = (self._stacks.next_deadline_mono_s(), self._traces.next_deadline_mono_s())
+        return min((each for each in due if each is not None), default=None)
+
+    def _look_into_stall(self, key: ProcessKey) -> None:
+        def seen(picture: Picture) -> None:
+            now = next((each for each in self._watching.tasks if each.key == key), None)
+            if now is not None:
+                self._observer.ask(lambda engine: engine.stands(now, picture))
+
+        task = next(each for each in self._watching.tasks if each.key == key)
+        self._stacks.ask(task, time.monotonic(), seen, with_faults=True)
+
+    def _grew(self, key: ProcessKey, growth: Growth | None) -> None:
+        if growth is not None:
+            self._observer.ask(lambda engine: engine.grew(key, growth))
+
+    def _suspects(self, key: ProcessKey, picture: Picture) -> tuple[Suspect, ...]:
+        held = [each.pid for pause in self._pauses.all() for each in pause.paused.keys]
+        return suspected(self._watching.look, key, picture, frozenset(held))
+
+    # What people ask
+
+    def _task_stacks(self, params: Params, reply: Reply) -> None:
+        task = find(params.text("task"), self._watching.tasks)
+
+        def done(picture: Picture) -> None:
+            found = self._suspects(task.key, picture)
+            about = {"task": task.key.pid, "name": task.name}
+            reply.result({**about, **stacks.to_json(picture, found)})
+
+        self._stacks.ask(task, time.monotonic(), done)
+
+    def _task_trace(self, params: Params, reply: Reply) -> None:
+        task = find(params.text("task"), self._watching.tasks)
+        seconds = params.number_or_none("seconds", traces.LEAST_S, traces.MOST_S)
+
+        def done(growth: Growth | None) -> None:
+            if growth is None:
+                reply.error(
+                    REFUSED,
+                    f"{task.name} did not answer: it has ended, or its Python code gets no turn. "
+                    f"See: watchdog stacks {task.key.pid}",
+                )
+                return
+            about = {"task": task.key.pid, "name": task.name}
+            advice = list(memory_advice.about_growth(growth))
+            reply.result({**about, **traces.to_json(growth), "advice": advice})
+
+        self._traces.ask(task, seconds or traces.DEFAULT_S, time.monotonic(), done)
+
+    # What agents say
+
+    def _stacked(self, connection: Connection, params: Params) -> None:
+        self._stacks.stacked(self._agents.of(connection), params, time.monotonic())
+
+    def _traced(self, connection: Connection, params: Params) -> None:
+        self._traces.traced(self._agents.of(connection), params)
+
+
+def _look_at(keys: Iterable[ProcessKey]) -> tuple[ProcessLook, ...]:
+    from watchdog_app.sensors import threads  # asked for seldom
+
+    return threads.look(keys)

@@ -1,0 +1,138 @@
+"""
+What clients ask that the journal knows: why something died, what has happened, how a figure went.
+
+Each is looked up in the journal's own thread, and the answer comes when that has read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from watchdog_app.core.kernel_restarts import KernelRestarts
+from watchdog_app.core.records import Task
+from watchdog_app.daemon.connection import Connection
+from watchdog_app.daemon.journal import KINDS
+from watchdog_app.daemon.journal_writer import JournalWriter
+from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.naming import find
+from watchdog_app.daemon.server import Reply
+from watchdog_app.errors import TaskNotFound
+from watchdog_app.protocol import messages
+from watchdog_app.protocol.messages import Params
+
+_MOST_ENTRIES = 1000
+_MOST_POINTS = 10_000
+
+Method = Callable[[Connection, Params, Reply], Any]
+
+
+class Later:
+    """The answer comes by itself."""
+
+
+LATER = Later()
+
+
+class Explains(Protocol):
+    """What these methods need of the daemon as a whole."""
+
+    def tasks(self) -> Sequence[Task]:
+        """Those of the last look."""
+
+    def explain(self, task: Task | None) -> dict[str, Any]:
+        """Text and incidents."""
+
+
+class JournalMethods:
+    """Three methods of docs/protocol.md, in `table`."""
+
+    def __init__(
+        self, daemon: Explains, kernels: KernelRestarts, journal: JournalWriter, log: Log
+    ) -> None:
+        self._daemon = daemon
+        self._kernels = kernels
+        self._journal = journal
+        self._log = log
+        self.table: dict[str, Method] = {
+            "explain": self._explain,
+            "history": self._history,
+            "series": self._series,
+        }
+
+    def _explain(self, _: Connection, params: Params, reply: Reply) -> Later:
+        from watchdog_app.daemon import past_deaths  # 0.3 MB that no emergency needs
+
+        wanted = params.text_or_none("task")
+        minutes = params.number_or_none("minutes", 0.1, past_deaths.MOST_MINUTES)
+        tasks = self._daemon.tasks()
+        task: Task | None = None
+        missing: TaskNotFound | None = None
+        try:
+            task = None if wanted is None else find(wanted, tasks)
+        except TaskNotFound as error:
+            if error.code != messages.NOT_FOUND:
+                raise
+            missing = error  # it may have died
+        self._journal.submit(
+            past_deaths.job(wanted, task, tasks, minutes or past_deaths.MINUTES),
+            partial(self._explained, reply, task, missing),
+        )
+        return LATER
+
+    def _explained(
+        self,
+        reply: Reply,
+        task: Task | None,
+        missing: TaskNotFound | None,
+        found: dict[str, Any] | None,
+        error: Exception | None,
+    ) -> None:
+        """With what the journal knows of deaths, as far as it can be read."""
+        if missing is None:
+            answer = self._daemon.explain(task)
+            if error is not None:
+                self._log.debug("no deaths could be looked up", error=repr(error))
+            nothing = {"death": None, "death_text": None, "plot": None}
+            reply.result({**answer, **(found or nothing)})
+        elif found is not None:
+            reply.result({"text": found["death_text"], "incidents": [], **found})
+        else:
+            reply.error(missing.code, str(missing), {"candidates": list(missing.candidates)})
+
+    def _history(self, _: Connection, params: Params, reply: Reply) -> Later:
+        task, pids = self._kernels.meant(params.text_or_none("task"))
+        self._journal.history(
+            {
+                "since_unix_s": params.number_or_none("since_unix_s", 0, 1e11),
+                "until_unix_s": params.number_or_none("until_unix_s", 0, 1e11),
+                "task": task,
+                "pids": pids,
+                "limit": params.whole_or_none("limit", 1, _MOST_ENTRIES) or 100,
+                "kinds": params.texts("kinds", KINDS),
+            },
+            _answer(reply, "entries"),
+        )
+        return LATER
+
+    def _series(self, _: Connection, params: Params, reply: Reply) -> Later:
+        task, pids = self._kernels.meant(params.text_or_none("task"))
+        since = params.number_or_none("since_unix_s", 0, 1e11)
+        until = params.number_or_none("until_unix_s", 0, 1e11)
+        limit = params.whole_or_none("limit", 1, _MOST_POINTS) or _MOST_POINTS
+        self._journal.submit(
+            lambda journal: journal.series(task, since, until, limit, pids=pids),
+            _answer(reply, "series"),
+        )
+        return LATER
+
+
+def _answer(reply: Reply, key: str) -> Callable[[Any, Exception | None], None]:
+    def done(value: Any, error: Exception | None) -> None:
+        if error is not None:
+            reply.error(messages.REFUSED, str(error))
+        else:
+            reply.result({key: value})
+
+    return done

@@ -1,0 +1,58 @@
+"""
+What is known of kernels alone by having watched them: kept in the journal for the next daemon.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from watchdog_app.core.kernel_restarts import KernelRestarts
+from watchdog_app.core.told_notebooks import ToldNotebooks
+from watchdog_app.daemon.journal import Journal
+from watchdog_app.daemon.journal_writer import JournalWriter
+from watchdog_app.daemon.log import Log
+
+_STATE = "kernels"
+
+
+class KernelMemory:
+    """
+    Keeps which process of a kernel came after which, and the names that agents gave.
+
+    Args:
+        boot: of this start of the machine: pids of an earlier one say nothing.
+    """
+
+    def __init__(
+        self, kernels: KernelRestarts, told: ToldNotebooks, boot: str, journal: JournalWriter
+    ) -> None:
+        self._kernels = kernels
+        self._told = told
+        self._boot = boot
+        self._journal = journal
+        self._kept = (0, 0)
+
+    def recover(self, journal: Journal | None, log: Log) -> None:
+        """Take over what an earlier daemon knew."""
+        if journal is None:
+            return
+        try:
+            state = journal.state(_STATE)
+            if state is not None and state.get("boot") == self._boot:
+                self._kernels.load(state.get("restarts"))
+                self._told.load(state.get("told"))
+        except Exception as error:  # what is on the disk may be anything
+            log.warning("restarts of kernels before now are not known", error=repr(error))
+
+    def keep(self) -> None:
+        """Write down what is new. At every look: mostly nothing is."""
+        now = (self._kernels.revision, self._told.revision)
+        if now == self._kept:
+            return
+        self._kept = now
+        state = {
+            "boot": self._boot,
+            "restarts": self._kernels.dump(),
+            "told": self._told.dump(),
+        }
+        self._journal.submit(partial(Journal.put_state, key=_STATE, data=state))

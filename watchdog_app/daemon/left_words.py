@@ -1,0 +1,87 @@
+"""
+The last words that Pythons leave behind (see agent/last_words.py): read once, and removed.
+
+Whatever is in such a file was written by a program that was about to fail: it is bounded, and
+believed in what concerns that program and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from contextlib import suppress
+
+from watchdog_app.core.death_records import LastWords
+from watchdog_app.core.records import ProcessKey
+from watchdog_app.core.secrets_hidden import shown_text
+
+FOLDER = "last-words"
+_MOST_BYTES = 16 * 1024
+_MOST_FRAMES = 8
+_LONGEST = 200
+_FATAL = re.compile(r"^(Fatal Python error: [^\n]{1,200})", re.M)
+_UNCAUGHT = re.compile(r"^Uncaught ([^\n:]{1,200}): ?([^\n]*)$", re.M)
+_CURRENT = re.compile(r"^Current thread [^\n]*:\n((?:  [^\n]*\n?)*)", re.M)
+_FRAME = re.compile(r'^  File "([^"\n]{1,4000})", line (\d+) in ([^\n]{1,200})$', re.M)
+# What no user wrote: the standard library and what was installed.
+_FOREIGN = re.compile(r"(?:^<|/lib(?:64)?/python\d|/site-packages/|/dist-packages/)")
+
+
+def read(folder: str, key: ProcessKey) -> LastWords | None:
+    """
+    What the process has left, which is removed; None where there is nothing.
+
+    Args:
+        folder: of the state, where the journal lies.
+    """
+    path = os.path.join(folder, FOLDER, f"{key.pid}-{key.start_time}")
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        about = os.fstat(file)
+        if not stat.S_ISREG(about.st_mode) or about.st_uid != os.getuid():
+            return None
+        data = os.read(file, _MOST_BYTES)
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+    with suppress(OSError):
+        os.unlink(path)
+    return parse(data.decode("utf-8", "replace"))
+
+
+def parse(text: str) -> LastWords | None:
+    """What such a file says; None: nothing that is understood."""
+    fatal = _FATAL.search(text)
+    if fatal is not None:
+        current = _CURRENT.search(text, fatal.end())
+        return LastWords(fatal=fatal[1], frames=_frames(current[1] if current else ""))
+    uncaught = _UNCAUGHT.search(text)
+    if uncaught is None:
+        return None
+    return LastWords(
+        error=uncaught[1].strip(),
+        message=shown_text(uncaught[2].strip()[:_LONGEST]) or None,
+        frames=_frames(text[uncaught.end() :]),
+    )
+
+
+def _frames(text: str) -> tuple[str, ...]:
+    found = []
+    for path, line, name in _FRAME.findall(text)[:_MOST_FRAMES]:
+        place = f"{_shown(path)}:{line} in {name.strip()}"
+        found.append(place)
+    return tuple(found)
+
+
+def _shown(path: str) -> str:
+    """The file's name; of what is not the program's own with its package, in brackets."""
+    base = os.path.basename(path)
+    if not _FOREIGN.search(path):
+        return base
+    package = os.path.basename(os.path.dirname(path))
+    return f"<{package}/{base}>" if package else f"<{base}>"

@@ -1,0 +1,210 @@
+"""
+The parts of the daemon, made and joined: who calls whom. What runs them is `app`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from watchdog_app import config, paths
+from watchdog_app.core.kernel_restarts import KernelRestarts
+from watchdog_app.core.settings import Settings
+from watchdog_app.daemon.acts import Acts
+from watchdog_app.daemon.agents import Agent, Agents
+from watchdog_app.daemon.checkpoints import Checkpoints
+from watchdog_app.daemon.connection import Connection
+from watchdog_app.daemon.ends import Ends
+from watchdog_app.daemon.faults import Faults
+from watchdog_app.daemon.front import Front
+from watchdog_app.daemon.insight import Insight
+from watchdog_app.daemon.instance import boot_id
+from watchdog_app.daemon.journal_writer import JournalWriter
+from watchdog_app.daemon.kernel_memory import KernelMemory
+from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.methods import Methods
+from watchdog_app.daemon.notices import Notices
+from watchdog_app.daemon.obituaries import Obituaries
+from watchdog_app.daemon.observer import Observer
+from watchdog_app.daemon.pause_book import PauseBook
+from watchdog_app.daemon.pauses import Pauses
+from watchdog_app.daemon.poller import Poller, Waker
+from watchdog_app.daemon.quiet import Quiet
+from watchdog_app.daemon.restarts import Restarts
+from watchdog_app.daemon.server import Server
+from watchdog_app.daemon.unwatched import Unwatched
+from watchdog_app.daemon.watching import Watching
+from watchdog_app.daemon.wording import notice
+from watchdog_app.daemon.worker import Worker
+from watchdog_app.sensors.machine import open_machine
+
+
+class Parts:
+    """Made once a process; everything is known by the name of its module."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        sources: config.Sources,
+        config_path: str,
+        folder: str,
+        log: Log,
+    ) -> None:
+        """
+        Args:
+            settings: from the configuration.
+            sources: where each setting comes from.
+            config_path: of the configuration's file.
+            folder: of the socket.
+            log: what people read.
+        """
+        self.socket_path = socket_path = os.path.join(folder, os.path.basename(paths.socket_path()))
+        self.faults = Faults(log)
+        self.poller = Poller(partial(self.faults.failed, "connections"))
+        self.waker = Waker(self.poller)
+        self.journal = JournalWriter(
+            os.path.abspath(paths.state_dir()),
+            settings.journal.max_age_s,
+            settings.journal.max_bytes,
+            self.waker.wake,
+        )
+        self.worker = Worker(self.waker.wake, "actions")
+        self.pauses = Pauses()
+        machine = open_machine()
+        self.agents = Agents(
+            self.poller, machine.alive, self._agent_ended, settings.watch.interval_s
+        )
+        self.observer = Observer(settings, machine, self.agents, self.faults, folder)
+        boot = boot_id()
+        self.book = PauseBook(
+            folder,
+            boot,
+            journal=self.journal,
+            pauses=self.pauses,
+            faults=self.faults,
+            state_of=self.observer.state_of,
+            log=log,
+        )
+        self.unwatched = Unwatched(self.journal, boot, machine.alive)
+        self.watching = Watching(
+            settings.watch,
+            boot=boot,
+            observer=self.observer,
+            journal=self.journal,
+            pauses=self.pauses,
+            book=self.book,
+            faults=self.faults,
+            log=log,
+            followed=lambda: self.server.has_subscribers("status"),
+            overslept_s=lambda: self.poller.overslept_s,
+        )
+        self.server = Server(
+            self.poller,
+            socket_path,
+            self._handle,
+            self._connection_ended,
+            log,
+            ready=self._ready,
+        )
+        self.notices = Notices(self.server, settings.notify, self.waker.wake, log)
+        self.quiet = Quiet(settings)
+        self.checkpoints = Checkpoints(self.agents, self._send_to_agent)
+        self.insight = Insight(
+            self.agents,
+            self._send_to_agent,
+            watching=self.watching,
+            observer=self.observer,
+            pauses=self.pauses,
+            log=log,
+        )
+        self.acts = Acts(
+            boot=boot,
+            journal=self.journal,
+            worker=self.worker,
+            checkpoints=self.checkpoints,
+            pauses=self.pauses,
+            book=self.book,
+            notices=self.notices,
+            quiet=self.quiet,
+            tasks=lambda: self.watching.tasks,
+            state_of=self.observer.state_of,
+            kept=self.watching.keep_state,
+            recorded=self.observer.record,
+            wording=lambda decision, task: notice(decision, task, self.watching.look),
+            settled=lambda decision: self.front.bags.settled(decision),  # noqa: PLW0108 - made below
+            log=log,
+        )
+        self.obituaries = Obituaries(
+            self.poller,
+            told=lambda death: self.restarts.died(death.task, self.watching.died(death, self.acts)),
+            agent_of=self.agents.get,
+            was_paused=lambda key: self.pauses.get(key) is not None,
+            folder=os.path.abspath(paths.state_dir()),
+        )
+        self.ends = Ends(self.poller, self.watching.look_soon)
+        kernels = KernelRestarts()
+        self.kernel_memory = KernelMemory(kernels, self.observer.told_notebooks, boot, self.journal)
+        self.front = Front(
+            settings,
+            sources,
+            config_path,
+            watching=self.watching,
+            observer=self.observer,
+            agents=self.agents,
+            pauses=self.pauses,
+            notices=self.notices,
+            quiet=self.quiet,
+            kernels=kernels,
+            boot=boot,
+            journal=self.journal,
+            server=self.server,
+            faults=self.faults,
+            log=log,
+        )
+        self.restarts = Restarts(
+            kernels,
+            note=self.journal.add,
+            tell=lambda decision, task: self.acts.carry_out([decision], {task.key: task}),
+            moved=self.front.follow,
+        )
+        self.methods = Methods(
+            self.front,
+            acts=self.acts,
+            agents=self.agents,
+            checkpoints=self.checkpoints,
+            pauses=self.pauses,
+            notices=self.notices,
+            insight=self.insight,
+            kernels=kernels,
+            journal=self.journal,
+            log=log,
+        )
+
+    def _ready(self, connection: Connection) -> bool:
+        """Whether a request may be answered now: people want to see the machine as it is."""
+        if connection.role == "agent" or not connection.greeted or self.watching.fresh:
+            return True
+        self.watching.look_now()
+        return False
+
+    def _handle(
+        self, connection: Connection, method: str, params: dict[str, Any], reply: Any
+    ) -> None:
+        self.methods.handle(connection, method, params, reply)
+
+    def _connection_ended(self, connection: Connection) -> None:
+        self.agents.connection_ended(connection, time.monotonic())
+
+    def _send_to_agent(self, agent: Agent, method: str, params: Mapping[str, Any]) -> None:
+        if agent.connection is not None:
+            self.server.send(
+                agent.connection, {"jsonrpc": "2.0", "method": method, "params": dict(params)}
+            )
+
+    def _agent_ended(self, agent: Agent) -> None:
+        self.checkpoints.agent_gone(agent.key, "The training has ended before it could save.")
+        self.obituaries.agent_ended(agent)
+        self.watching.look_soon()

@@ -1,0 +1,374 @@
+"""
+Deaths looked up in the journal and told anew: the last one, or the one that is meant.
+
+Works on a journal alone: in the daemon's thread, and where no daemon runs.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from watchdog_app.core import death_advice
+from watchdog_app.core.death_account import about_death
+from watchdog_app.core.records import Task
+from watchdog_app.daemon.journal import Journal
+from watchdog_app.daemon.journal_series import as_pid
+
+LATELY_S = 12 * 3600.0
+MINUTES = 10.0
+MOST_MINUTES = 1440.0
+_MOST_ENTRIES = 1000
+_MOST_POINTS = 10_000
+_STILL_S = 310.0  # a series that stands still is kept at this distance
+_KINDS = ("death", "end")
+# Plain ends that are nobody's misfortune; another one is a death for who asks.
+_GOOD = ("ended", "closed")
+_MARKS = {
+    ("outcome", "checkpoint"): "saved",
+    ("outcome", "pause"): "paused",
+    ("outcome", "resume"): "resumed",
+}
+_DONE = ("done", "saved", "ok", "complete")
+
+Entry = dict[str, Any]
+
+
+def last(journal: Journal, now_unix_s: float, within_s: float | None = LATELY_S) -> Entry | None:
+    """The newest death; of plain ends only those that nobody wanted."""
+    since = None if within_s is None else now_unix_s - within_s
+    entries = journal.history(since_unix_s=since, kinds=_KINDS, limit=_MOST_ENTRIES)
+    return next((each for each in entries if _misfortune(each)), None)
+
+
+def find(journal: Journal, wanted: str) -> Entry | None:
+    """
+    The newest end of what is meant; None: the journal knows none.
+
+    Args:
+        wanted: pid, notebook, script, path, kernel id or its beginning, or an incident.
+    """
+    wanted = wanted.strip()
+    if not wanted:
+        return None
+    pid = as_pid(wanted)
+    entries = journal.history(kinds=_KINDS, limit=_MOST_ENTRIES)
+    if pid is not None:
+        return next((e for e in entries if pid in (e.get("pid"), e.get("worker"))), None)
+    folded = wanted.casefold()
+    for fits in _ways(wanted, folded):
+        found = next((each for each in entries if fits(each)), None)
+        if found is not None:
+            return found
+    # Older than the newest thousand: the journal looks for a part of its name or path.
+    older = journal.history(task=wanted, kinds=_KINDS, limit=1)
+    return older[0] if older else _of_incident(journal, entries, wanted)
+
+
+def told(
+    journal: Journal,
+    entry: Entry,
+    *,
+    minutes: float = MINUTES,
+    now_unix_s: float,
+    successor: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """
+    The parts of an answer that concern a death: `death`, `death_text` and `plot`.
+
+    Args:
+        minutes: before the end, that the plot shows.
+        successor: what runs in its place: "pid" and "name".
+    """
+    entry = _amended(journal, entry)
+    at_unix_s = float(entry["unix_s"])
+    begin = at_unix_s - minutes * 60
+    around = _around(journal, entry, begin, at_unix_s)
+    clock = time.localtime(at_unix_s)
+    today = clock[:3] == time.localtime(now_unix_s)[:3]
+    at = time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S", clock)
+    text = about_death(
+        entry,
+        at=at,
+        now_unix_s=now_unix_s,
+        advice=_advice(journal, entry, at_unix_s),
+        successor=successor,
+    )
+    return {"death": entry, "death_text": text, "plot": _plot(journal, entry, begin, around)}
+
+
+def before(
+    journal: Journal, kernel_id: str | None, name: str, pid: int, now_unix_s: float
+) -> Entry | None:
+    """
+    The death, lately, that who asks for a living task may mean; None: there was none.
+
+    Of a kernel that of the same id before; of others the last one of that name.
+    """
+    for each in journal.history(
+        since_unix_s=now_unix_s - LATELY_S, kinds=_KINDS, limit=_MOST_ENTRIES
+    ):
+        same = each.get("kernel_id") == kernel_id if kernel_id else each.get("name") == name
+        if same and (each.get("pid") != pid or each.get("worker")):
+            return each if _misfortune(each) else None
+    return None
+
+
+def job(
+    wanted: str | None, task: Task | None, tasks: Sequence[Task], minutes: float
+) -> Callable[[Journal], dict[str, Any] | None]:
+    """
+    What the daemon has the journal look up for one answer.
+
+    Args:
+        wanted: as the client said it; None: the machine, and the last death.
+        task: that answers to it and lives.
+        tasks: those that live: one of them may have taken the place of the dead.
+    """
+
+    def look(journal: Journal) -> dict[str, Any] | None:
+        now = time.time()
+        if task is not None:
+            entry = _end_of(journal, task)
+            if entry is not None:  # since the last look
+                found = told(journal, entry, minutes=minutes, now_unix_s=now)
+                return {"text": found["death_text"], "incidents": [], **found}
+            entry = before(journal, task.info.kernel_id, task.name, task.key.pid, now)
+        else:
+            entry = last(journal, now) if wanted is None else find(journal, wanted)
+        if entry is None:
+            return None
+        after = _successor(entry, tasks)
+        return told(journal, entry, minutes=minutes, now_unix_s=now, successor=after)
+
+    return look
+
+
+def _end_of(journal: Journal, task: Task) -> Entry | None:
+    """The end of a task that a look shows alive; None: it has not ended."""
+    found = journal.history(task=str(task.key.pid), kinds=_KINDS, limit=20)
+    return next(
+        (
+            each
+            for each in found
+            if each.get("start_time") == task.key.start_time
+            and each.get("pid") == task.key.pid
+            and each.get("worker") is None
+        ),
+        None,
+    )
+
+
+def _successor(entry: Mapping[str, Any], tasks: Sequence[Task]) -> dict[str, Any] | None:
+    """The task that runs in the place of one that has ended: a restarted kernel, a script anew."""
+    kernel_id, path = entry.get("kernel_id"), entry.get("path")
+    for task in tasks:
+        info = task.info
+        if entry.get("worker") is not None or (
+            task.key.pid == entry.get("pid") and task.key.start_time == entry.get("start_time")
+        ):
+            continue
+        same = info.kernel_id == kernel_id if kernel_id else (info.notebook or info.script) == path
+        if same and (kernel_id or path):
+            return {"pid": task.key.pid, "name": task.name}
+    return None
+
+
+def answer(journal: Journal, wanted: str | None, minutes: float, now_unix_s: float) -> Any:
+    """
+    What the journal alone can say: for who asks while no daemon runs, too.
+
+    Returns:
+        As `told`; None: it knows of no such death.
+    """
+    entry = last(journal, now_unix_s, None) if wanted is None else find(journal, wanted)
+    return None if entry is None else told(journal, entry, minutes=minutes, now_unix_s=now_unix_s)
+
+
+def _misfortune(entry: Mapping[str, Any]) -> bool:
+    if entry["kind"] == "death":
+        return True
+    # Asked to end by a plain kill, a closed terminal, Ctrl-C: its user knows.
+    text = str(entry.get("reason"))
+    asked = any(name in text for name in ("SIGTERM", "SIGINT", "SIGHUP"))
+    return entry.get("cause") not in _GOOD and not asked
+
+
+def _ways(wanted: str, folded: str) -> Sequence[Callable[[Entry], bool]]:
+    def names(entry: Entry) -> tuple[str, ...]:
+        path = str(entry.get("path") or "")
+        return str(entry.get("name") or "").casefold(), os.path.basename(path).casefold()
+
+    def paths(entry: Entry) -> tuple[str, ...]:
+        cwd, name = str(entry.get("cwd") or ""), str(entry.get("name") or "")
+        return str(entry.get("path") or ""), os.path.join(cwd, name)
+
+    return (
+        lambda entry: entry.get("kernel_id") == wanted,
+        lambda entry: wanted in paths(entry) or os.path.abspath(wanted) in paths(entry),
+        lambda entry: folded in names(entry),
+        lambda entry: len(wanted) >= 4 and str(entry.get("kernel_id") or "").startswith(folded),
+        lambda entry: any(folded in text for text in names(entry)),
+    )
+
+
+def _of_incident(journal: Journal, entries: Sequence[Entry], wanted: str) -> Entry | None:
+    """The first end of one of those that an incident blamed, after it had opened."""
+    for each in journal.history(kinds=("incident",), limit=_MOST_ENTRIES):
+        if each.get("id") != wanted:
+            continue
+        pids = {one.get("pid") for one in each.get("culprits") or [] if isinstance(one, dict)}
+        opened = float(each.get("opened_unix_s") or 0.0)
+        after = [e for e in entries if e.get("pid") in pids and e["unix_s"] >= opened]
+        bad = [each for each in after if _misfortune(each)]
+        told = bad or after
+        return told[-1] if told else None
+    return None
+
+
+def _amended(journal: Journal, entry: Entry) -> Entry:
+    """A cause that was found later is the cause; what was written down first is kept beside it."""
+    at = float(entry["unix_s"])
+    later = journal.history(
+        since_unix_s=at - 90, until_unix_s=at + 90, task=str(entry.get("pid")), kinds=_KINDS
+    )
+    same = [e for e in later if e.get("start_time") == entry.get("start_time") is not None]
+    same = [e for e in same if e.get("worker") == entry.get("worker")]
+    if len(same) < 2:
+        return entry
+    newest, first = same[0], same[-1]
+    return {**first, **{key: value for key, value in newest.items() if value not in (None, [])},
+            "unix_s": first["unix_s"]}  # fmt: skip
+
+
+def _around(journal: Journal, entry: Entry, begin: float, end: float) -> list[Entry]:
+    """What was decided and came of it for this task, in the time of the plot."""
+    return [
+        each
+        for each in journal.history(
+            since_unix_s=begin,
+            until_unix_s=end + 1,
+            task=str(entry.get("pid")),
+            kinds=("decision", "outcome"),
+            limit=_MOST_ENTRIES,
+        )
+        if each.get("pid") == entry.get("pid")
+    ]
+
+
+def _advice(journal: Journal, entry: Entry, at_unix_s: float) -> list[str]:
+    """What was advised in the last danger that it was in, if it died in it; else by its cause."""
+    general = list(death_advice.after(entry))
+    if not entry.get("memory") and not general:
+        return []
+    for each in journal.history(
+        since_unix_s=at_unix_s - 3600, until_unix_s=at_unix_s + 60, kinds=("incident",), limit=100
+    ):
+        culprits = each.get("culprits") or []
+        if any(isinstance(one, dict) and one.get("pid") == entry.get("pid") for one in culprits):
+            return [*(str(line) for line in each.get("advice") or []), *general]
+    return general
+
+
+def _plot(
+    journal: Journal, entry: Entry, begin: float, around: Sequence[Entry]
+) -> dict[str, Any] | None:
+    """The last minutes of its memory and of the ceiling that it was nearest to."""
+    end = float(entry["unix_s"])
+    tail = f":{entry.get('pid')}:{entry.get('start_time')}"
+    found = journal.series(str(entry.get("pid")), begin - _STILL_S, end + 1, _MOST_POINTS)
+    own = next((s for s in found if s["kind"] == "task" and s["ident"].endswith(tail)), None)
+    if own is None:
+        return None
+    # By its ident: the pid may have been another's before, and a part of another's name.
+    found = journal.series(own["ident"], begin - _STILL_S, end + 1, _MOST_POINTS)
+    ceiling = _ceiling(entry, found, begin, end)
+    points = _clipped(own["points"], begin)
+    rss = entry.get("rss_bytes")
+    if points and (points[-1][0] or 0.0) < end:
+        points.append([end, rss if isinstance(rss, int | float) else points[-1][1], None])
+    marks = [mark for each in reversed(around) if (mark := _mark(each)) is not None]
+    rescue = entry.get("rescue")
+    saved = rescue.get("saved_unix_s") if isinstance(rescue, Mapping) else None
+    if isinstance(saved, int | float) and saved >= begin and not any(
+        each["kind"] == "saved" and abs(each["unix_s"] - saved) < 2 for each in marks
+    ):  # fmt: skip
+        marks.append({"unix_s": saved, "kind": "saved"})
+    marks.append({"unix_s": end, "kind": "death"})
+    return {
+        "begin_unix_s": begin,
+        "end_unix_s": end,
+        "name": own["name"],
+        "points": points,
+        "ceiling": ceiling,
+        "marks": marks,
+    }
+
+
+def _ceiling(
+    entry: Mapping[str, Any], series: Sequence[Mapping[str, Any]], begin: float, end: float
+) -> dict[str, Any] | None:
+    """The one that it died at, where that is known; else the one that it was nearest to."""
+    # What was seen after the end is of a world without it: a group is empty then.
+    known = [
+        {**s, "points": points}
+        for s in series
+        if s["kind"] != "task"
+        and s["unit"] == "bytes"
+        and (points := [point for point in s["points"] if (point[0] or 0.0) <= end])
+    ]
+    device = str(entry.get("cause")) in ("gpu_memory", "gpu_lost")
+    grouped = str(entry.get("cause")) in ("group_limit", "airbag")
+    nearest = max(
+        (s for s in known if _share(s)),
+        key=lambda s: (
+            device == s["kind"].startswith("gpu"), grouped and s["kind"] == "cgroup", _share(s),
+        ),
+        default=None,
+    )  # fmt: skip
+    if grouped and (nearest is None or nearest["kind"] != "cgroup"):
+        group = entry.get("group")  # it was too quick to be looked at
+        if not isinstance(group, Mapping):
+            return None
+        limit = group.get("limit_bytes")
+        return {"kind": "cgroup", "label": group.get("label"), "limit": limit,
+                "points": [[end, limit, limit]]}  # fmt: skip
+    if nearest is None:
+        return None
+    points = _clipped(nearest["points"], begin)
+    limit = nearest["points"][-1][2]
+    if grouped and points and (points[-1][0] or 0.0) < end:
+        points.append([end, limit, limit])  # it was met: that is what ended it
+    return {"kind": nearest["kind"], "label": nearest["name"], "limit": limit, "points": points}
+
+
+def _mark(entry: Mapping[str, Any]) -> dict[str, Any] | None:
+    kind = str(entry.get("decision_kind"))
+    if entry["kind"] == "decision":
+        evidence = entry.get("evidence")
+        topic = evidence.get("topic") if isinstance(evidence, Mapping) else None
+        if kind != "notify" or topic != "warning":
+            return None
+        return {"unix_s": entry["unix_s"], "kind": "warned"}
+    word = _MARKS.get(("outcome", kind))
+    if word is None or entry.get("status") not in _DONE:
+        return None
+    return {"unix_s": entry["unix_s"], "kind": word}
+
+
+def _clipped(points: Sequence[Sequence[float | None]], begin: float) -> list[list[float | None]]:
+    """Points from `begin` on as [unix_s, used, limit]; the one before it stands at the edge."""
+    before = [point for point in points if (point[0] or 0) < begin]
+    inside = [list(point[:3]) for point in points if (point[0] or 0) >= begin]
+    if before and (not inside or (inside[0][0] or 0) > begin):
+        inside.insert(0, [begin, *before[-1][1:3]])
+    return inside
+
+
+def _share(series: Mapping[str, Any]) -> float:
+    """How full it was in the end; 0 where that is not known."""
+    last_point = series["points"][-1]
+    used, limit = last_point[1], last_point[2]
+    return 0.0 if not used or not limit else float(used / limit)

@@ -1,0 +1,111 @@
+"""
+Kernels that Jupyter restarts: what was asked for and noted of the old process goes to the new one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from watchdog_app.core.kernel_restarts import KernelRestarts, Restart
+from watchdog_app.core.outlook import Decision
+from watchdog_app.core.records import ProcessKey, Task
+from watchdog_app.core.telling import Topic
+from watchdog_app.daemon.journal import Entry
+from watchdog_app.units import format_duration
+
+_MOST_DEATHS = 100
+# Jupyter's restarter looks every 3 s and starts at once; a loaded machine takes its time.
+_AFTER_DEATH_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Death:
+    """One that was told, or at least written down."""
+
+    task: Task
+    told: Decision | None  # the notice; None: nobody was told
+    mono_s: float
+
+
+class Restarts:
+    """
+    Follows kernels by their ids.
+
+    Args:
+        kernels: is told of each look's tasks, and says which process came after which.
+        note: takes the journal's entry of a restart.
+        tell: carries a notice out; the task is the old one, as it was last seen.
+        moved: called with the processes, old and new, of each restart.
+    """
+
+    def __init__(
+        self,
+        kernels: KernelRestarts,
+        *,
+        note: Callable[[Entry], None],
+        tell: Callable[[Decision, Task], None],
+        moved: Callable[[ProcessKey, ProcessKey], None],
+    ) -> None:
+        self._kernels = kernels
+        self._note = note
+        self._tell = tell
+        self._moved = moved
+        self._deaths: dict[ProcessKey, _Death] = {}
+
+    def died(self, task: Task | None, told: Decision | None) -> None:
+        """A task has died; `told` is the notice of it."""
+        if task is None or task.info.kernel_id is None:
+            return  # nobody starts it again under the same name
+        while len(self._deaths) >= _MOST_DEATHS:
+            del self._deaths[next(iter(self._deaths))]
+        self._deaths[task.key] = _Death(task, told, time.monotonic())
+
+    def take(self, tasks: Sequence[Task]) -> None:
+        """Those of one more look."""
+        for restart in self._kernels.take(tasks):
+            death = self._deaths.pop(restart.before, None)
+            self._moved(restart.before, restart.now.key)
+            self._note(_entry(restart, death, time.time()))
+            if death is None or death.told is None:
+                continue
+            after_s = time.monotonic() - death.mono_s
+            if after_s <= _AFTER_DEATH_S:
+                self._tell(_notice(restart, death.told, after_s), death.task)
+
+
+def _entry(restart: Restart, death: _Death | None, unix_s: float) -> Entry:
+    task, before = restart.now, restart.before
+    text = (
+        f"The kernel of {task.name} was restarted: process {before.pid} became {task.key.pid}. "
+        "Its variables are gone."
+    )
+    if death is not None and death.told is not None:
+        text += " It had died, see before."
+    data = {
+        "pid": task.key.pid,
+        "before": before.pid,
+        "name": task.name,
+        "kernel_id": restart.kernel_id,
+        "text": text,
+    }
+    path = task.info.notebook or task.info.script
+    return Entry(unix_s, "restart", data, task.key.pid, task.name, path)
+
+
+def _notice(restart: Restart, told: Decision, after_s: float) -> Decision:
+    return replace(
+        told,
+        id=f"{told.id}-restarted",
+        at_mono_s=told.at_mono_s + after_s,
+        at_unix_s=told.at_unix_s + after_s,
+        reason=f"restarted as process {restart.now.key.pid} {format_duration(after_s)} after it "
+        f"died: {told.reason}",
+        evidence={
+            **told.evidence,
+            "topic": Topic.RESTARTED.value,
+            "restarted_pid": restart.now.key.pid,
+            "restarted_after_s": after_s,
+        },
+    )

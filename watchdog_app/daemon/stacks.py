@@ -1,0 +1,243 @@
+"""
+Asking what each thread of a task does: the kernel for all of them, its agents for Python's stacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from watchdog_app.core.picture import Frame, Picture, ProcessLook, ThreadLook
+from watchdog_app.core.records import ProcessKey, Task
+from watchdog_app.daemon.agent_words import frame
+from watchdog_app.daemon.agents import Agent, Agents
+from watchdog_app.protocol.messages import Params
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from watchdog_app.core.suspects import Suspect
+
+_ANSWER_S = 3.0  # an agent's own thread runs within milliseconds where it can run at all
+_LEAST_S = 0.5  # between two counts of faults that are to make a rate
+_MOST_THREADS = 64
+_MOST_FRAMES = 40
+_MOST_CHARS = 60_000  # of the frames of one picture: it has to fit into a message, escaped
+_MOST_AGENTS = 8
+_NAME_CHARS = 100
+
+Done = Callable[[Picture], None]
+LookAt = Callable[[Iterable[ProcessKey]], tuple[ProcessLook, ...]]
+
+
+@dataclass(slots=True)
+class _Request:
+    task: Task
+    asked_mono_s: float
+    major_faults: int
+    least_s: float  # so long it takes at least
+    done: Done
+    waiting: set[ProcessKey]
+    told: dict[int, list[ThreadLook]] = field(default_factory=dict)  # by pid
+
+    @property
+    def due_mono_s(self) -> float:
+        """When it ends, whatever comes."""
+        return self.asked_mono_s + (_ANSWER_S if self.waiting else self.least_s)
+
+
+class Stacks:
+    """
+    The pictures that are being made.
+
+    Args:
+        agents: those there are.
+        send: a notification to one of them.
+        look_at: `sensors.threads.look`.
+    """
+
+    def __init__(
+        self,
+        agents: Agents,
+        send: Callable[[Agent, str, Mapping[str, Any]], None],
+        look_at: LookAt,
+    ) -> None:
+        self._agents = agents
+        self._send = send
+        self._look_at = look_at
+        self._open: dict[str, _Request] = {}
+        self._issued = 0
+
+    def ask(self, task: Task, now_mono_s: float, done: Done, *, with_faults: bool = False) -> None:
+        """
+        Make a picture of a task.
+
+        Args:
+            task: of the last look.
+            now_mono_s: monotonic seconds.
+            done: called with it within three seconds.
+            with_faults: count what the task reads back from swap as well, which takes half a
+                second.
+        """
+        self._issued += 1
+        ident = f"stacks-{self._issued}"
+        keys = [member.key for member in task.members]
+        agents = self._agents.within(set(keys))[:_MOST_AGENTS]
+        request = self._open[ident] = _Request(
+            task,
+            now_mono_s,
+            _major_faults(self._look_at(keys)) if with_faults else 0,
+            _LEAST_S if with_faults else 0.0,
+            done,
+            {agent.key for agent in agents},
+        )
+        for agent in agents:
+            self._send(agent, "agent.stacks", {"request": ident})
+        if not agents and not with_faults:
+            self._end(ident, request, now_mono_s)
+
+    def stacked(self, agent: Agent, params: Params, now_mono_s: float) -> None:
+        """
+        Take in the stacks that an agent tells.
+
+        Raises:
+            RequestError: they are not in the form of `agent.stacked`.
+        """
+        ident = params.text("request", 200)
+        threads = _told(params)
+        request = self._open.get(ident)
+        if request is None or agent.key not in request.waiting:
+            return
+        request.told[agent.key.pid] = threads
+        request.waiting.discard(agent.key)
+        if now_mono_s >= request.due_mono_s:
+            self._end(ident, request, now_mono_s)
+
+    def expire(self, now_mono_s: float) -> None:
+        """End what was not answered in time."""
+        for ident, request in list(self._open.items()):
+            if now_mono_s >= request.due_mono_s:
+                self._end(ident, request, now_mono_s)
+
+    def next_deadline_mono_s(self) -> float | None:
+        """When `expire` has something to do."""
+        return min((request.due_mono_s for request in self._open.values()), default=None)
+
+    def _end(self, ident: str, request: _Request, now_mono_s: float) -> None:
+        del self._open[ident]
+        members = [member.key for member in request.task.members]
+        looks = self._look_at(members)
+        asked = {agent.key.pid: agent for agent in self._agents.within(set(members))}
+        left = _MOST_CHARS
+        processes = []
+        for look in looks:
+            threads, left = _merged(look.threads, request.told.get(look.pid, []), left)
+            processes.append(replace(look, threads=threads, has_agent=look.pid in asked))
+        silent = {key.pid for key in request.waiting} & asked.keys()
+        # The agent that trains is the one whose silence says something.
+        view = self._agents.view_of(set(members))
+        answered = None
+        if request.told or silent:
+            answered = not silent if view is None else view.key.pid not in silent
+        seen_s = None
+        if view is not None and view.place is not None and view.reported_mono_s is not None:
+            seen_s = max(0.0, now_mono_s - view.reported_mono_s)
+        span_s = now_mono_s - request.asked_mono_s
+        faults = _major_faults(looks) - request.major_faults
+        request.done(
+            Picture(
+                tuple(processes),
+                answered,
+                None if view is None else view.place,
+                seen_s,
+                max(0, faults) / span_s if 0.0 < request.least_s <= span_s else None,
+            )
+        )
+
+
+def to_json(picture: Picture, found: Iterable[Suspect]) -> dict[str, Any]:
+    """A picture as in the answer to `task.stacks`."""
+    return {
+        "answered": picture.answered,
+        "last_seen": None if picture.last_seen is None else _frame(picture.last_seen),
+        "last_seen_s": picture.last_seen_s,
+        "processes": [
+            {
+                "pid": process.pid,
+                "ppid": process.ppid,
+                "name": process.name,
+                "state": process.state,
+                "thread_count": process.thread_count,
+                "agent": process.has_agent,
+                "threads": [
+                    {
+                        "tid": thread.tid,
+                        "name": thread.name,
+                        "state": thread.state,
+                        "wchan": thread.wchan,
+                        "syscall": thread.syscall,
+                        "kernel": list(thread.kernel),
+                        "trains": thread.trains,
+                        "frames": [_frame(each) for each in thread.frames],
+                    }
+                    for thread in process.threads
+                ],
+            }
+            for process in picture.processes
+        ],
+        "suspects": [
+            {
+                "why": each.why.value,
+                "text": each.text,
+                "reasons": list(each.reasons),
+                "cure": each.cure,
+            }
+            for each in found
+        ],
+    }
+
+
+def _frame(each: Frame) -> dict[str, Any]:
+    return {"file": each.file, "line": each.line, "function": each.function}
+
+
+def _told(params: Params) -> list[ThreadLook]:
+    found = []
+    for part in params.parts("threads", _MOST_THREADS):
+        frames = tuple(frame(each) for each in part.parts("frames", _MOST_FRAMES))
+        found.append(
+            ThreadLook(
+                part.whole_or_none("native_id", 0, 2**31 - 1),
+                part.text_or_none("name", _NAME_CHARS) or "?",
+                frames=frames,
+                trains=part.truth("trains"),
+            )
+        )
+    return found
+
+
+def _merged(
+    seen: Iterable[ThreadLook], told: Iterable[ThreadLook], left: int
+) -> tuple[tuple[ThreadLook, ...], int]:
+    """The kernel's threads with Python's names and stacks; those that only Python knows behind."""
+    found = {look.tid: look for look in seen}
+    alone = []
+    for each in told:
+        frames = []
+        for frame_ in each.frames:
+            left -= len(frame_.file) + len(frame_.function)
+            if left < 0:
+                break
+            frames.append(frame_)
+        look = found.get(each.tid)
+        if look is None:
+            alone.append(replace(each, frames=tuple(frames)))
+        else:
+            found[each.tid] = replace(
+                look, name=each.name, frames=tuple(frames), trains=each.trains
+            )
+    return (*found.values(), *alone), left
+
+
+def _major_faults(looks: Iterable[ProcessLook]) -> int:
+    return sum(look.major_faults or 0 for look in looks)

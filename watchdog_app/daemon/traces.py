@@ -1,0 +1,146 @@
+"""
+Asking agents what grows: which lines, which tensors. On request, and once when a warning is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from watchdog_app.core.outlook import CeilingKind, Incident, Stage
+from watchdog_app.core.records import Growth, ProcessKey, Task
+from watchdog_app.daemon import agent_words
+from watchdog_app.daemon.agents import Agent, Agents
+from watchdog_app.errors import RequestError
+from watchdog_app.protocol.messages import REFUSED, Params
+
+DEFAULT_S = 10.0
+WARNED_S = 5.0  # by ourselves: the warning waits for the advice
+LEAST_S, MOST_S = 1.0, 120.0
+_GRACE_S = 15.0  # beyond the time that was asked for: a machine short of memory is slow
+_MOST_REMEMBERED = 256
+_MEMORY = frozenset((CeilingKind.RAM, CeilingKind.RAM_SWAP, CeilingKind.CGROUP))
+
+Done = Callable[[Growth | None], None]  # None: no answer came
+
+
+@dataclass(slots=True)
+class _Request:
+    agent: ProcessKey
+    until_mono_s: float
+    done: Done
+
+
+class Traces:
+    """
+    The searches that are under way.
+
+    Args:
+        agents: those there are.
+        send: a notification to one of them.
+    """
+
+    def __init__(
+        self, agents: Agents, send: Callable[[Agent, str, Mapping[str, Any]], None]
+    ) -> None:
+        self._agents = agents
+        self._send = send
+        self._open: dict[str, _Request] = {}
+        self._issued = 0
+        self._looked: dict[tuple[str, ProcessKey], None] = {}  # incident, task; oldest first
+
+    def ask(self, task: Task, seconds: float, now_mono_s: float, done: Done) -> None:
+        """
+        Look for what grows in a task for so many seconds.
+
+        Raises:
+            RequestError: it has no agent that trains.
+        """
+        agents = self._agents.within({member.key for member in task.members})
+        agent = next((each for each in agents if each.view.training), None)
+        if agent is None:
+            raise RequestError(
+                f"{task.name} (pid {task.key.pid}) holds no agent that trains now: what grows in "
+                "it can only be seen from inside. See: watchdog agent",
+                REFUSED,
+            )
+        self._issued += 1
+        ident = f"trace-{self._issued}"
+        self._open[ident] = _Request(agent.key, now_mono_s + seconds + _GRACE_S, done)
+        self._send(agent, "agent.trace", {"request": ident, "seconds": seconds})
+
+    def worth_a_look(
+        self, incidents: Iterable[Incident], tasks: Iterable[Task]
+    ) -> list[tuple[Task, str]]:
+        """
+        Tasks that make memory run out and were not looked into on that account, each with the
+        incident. From the stage `warn` on; those are looked into once an incident.
+        """
+        everyone = {task.key: task for task in tasks}
+        found = []
+        for incident in incidents:
+            if incident.stage < Stage.WARN or incident.ceiling.kind not in _MEMORY:
+                continue
+            for culprit in incident.culprits[:1]:
+                task, about = everyone.get(culprit.task), (incident.id, culprit.task)
+                if task is None or about in self._looked:
+                    continue
+                agents = self._agents.within({member.key for member in task.members})
+                if any(agent.view.training for agent in agents):
+                    self._looked[about] = None
+                    while len(self._looked) > _MOST_REMEMBERED:
+                        del self._looked[next(iter(self._looked))]
+                    found.append((task, incident.id))
+        return found
+
+    def traced(self, agent: Agent, params: Params) -> None:
+        """
+        Take in what an agent has seen growing.
+
+        Raises:
+            RequestError: it is not in the form of `agent.traced`.
+        """
+        ident = params.text("request", 200)
+        found = agent_words.growth(params)
+        request = self._open.get(ident)
+        if request is not None and request.agent == agent.key:
+            del self._open[ident]
+            request.done(found)
+
+    def expire(self, now_mono_s: float) -> None:
+        """End what was not answered in time."""
+        for ident, request in list(self._open.items()):
+            if now_mono_s >= request.until_mono_s or self._agents.get(request.agent) is None:
+                del self._open[ident]
+                request.done(None)
+
+    def next_deadline_mono_s(self) -> float | None:
+        """When `expire` has something to do."""
+        return min((request.until_mono_s for request in self._open.values()), default=None)
+
+
+def to_json(growth: Growth) -> dict[str, Any]:
+    """What grows, as in the answer to `task.trace`."""
+    return {
+        "seconds": growth.seconds,
+        "steps": growth.steps,
+        "refused": growth.refused,
+        "complete": growth.complete,
+        "unlooked": growth.unlooked,
+        "early": growth.early,
+        "lines": [
+            {
+                "file": each.file,
+                "line": each.line,
+                "own": each.own,
+                "bytes": each.bytes,
+                "bytes_per_step": each.bytes_per_step,
+            }
+            for each in growth.lines
+        ],
+        "tensors": [
+            {"type": each.type, "shape": list(each.shape), "more": each.more}
+            for each in growth.tensors
+        ],
+    }

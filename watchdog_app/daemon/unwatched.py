@@ -1,0 +1,248 @@
+"""
+What ended while nobody watched: with the machine, or while no daemon ran.
+
+The journal holds who was alive. The next daemon looks who still is, and whether the machine was
+started anew: then it went down, and the last readings may say of what.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from watchdog_app import paths
+from watchdog_app.core.death_records import Cause, CauseKind, Certainty, Evidence, LastWords
+from watchdog_app.core.outlook import CeilingKind
+from watchdog_app.core.records import AgentView, ProcessKey, RescueRecord, Task
+from watchdog_app.daemon import left_words
+from watchdog_app.daemon.death_book import about_task, death_entry
+from watchdog_app.daemon.journal import Entry, Journal
+from watchdog_app.daemon.journal_writer import JournalWriter
+from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.status import Look
+from watchdog_app.daemon.witnesses import KERNELS
+
+STATE = "alive"
+_KEEP_S = 15.0  # between two lists: as often as the engine's state is kept
+_KEEP_ANYWAY_S = 60.0  # rescues and ages change as well
+_LONG_S = 60.0  # what runs for less than that is not missed
+_MOST_TASKS = 50
+_LAST_S = 400.0  # of readings: what stands still is written every five minutes
+_FRESH_S = 60.0
+_HOT = 5.0  # degrees below the limit, at the last reading
+_EMPTY = 0.95  # of a battery
+_RESCUE = ("path", "step", "bytes", "seconds", "saved_unix_s")
+
+
+class Unwatched:
+    """
+    Keeps in the journal who is alive, and buries who is not any more.
+
+    Args:
+        journal: of the daemon.
+        boot: of the machine.
+        lives: whether a process runs.
+    """
+
+    def __init__(
+        self, journal: JournalWriter, boot: str, lives: Callable[[ProcessKey], bool]
+    ) -> None:
+        self._journal = journal
+        self._boot = boot
+        self._lives = lives
+        self._kept: frozenset[ProcessKey] = frozenset()
+        self._kept_mono_s = float("-inf")
+
+    def bury(self, journal: Journal | None, log: Log) -> None:
+        """Write down who has ended since the last daemon, or with the machine."""
+        if journal is None:
+            return
+        folder = os.path.abspath(paths.state_dir())
+        for entry in ended(journal, folder, self._boot, self._lives):
+            log.warning(str(entry.data["text"]))
+            self._journal.add(entry)
+
+    def keep(self, look: Look | None) -> None:
+        """Write down who lives: when others do than before, and now and then."""
+        if look is None:
+            return
+        waited_s = look.snapshot.mono_s - self._kept_mono_s
+        keys = frozenset(task.key for task in look.tasks)
+        if waited_s < _KEEP_S or (keys == self._kept and waited_s < _KEEP_ANYWAY_S):
+            return
+        self._kept, self._kept_mono_s = keys, look.snapshot.mono_s
+        data = alive(look.tasks, look.agents, self._boot, look.snapshot.unix_s)
+        self._journal.submit(partial(Journal.put_state, key=STATE, data=data))
+
+
+def alive(
+    tasks: Sequence[Task], agents: Mapping[ProcessKey, AgentView], boot: str, unix_s: float
+) -> dict[str, Any]:
+    """Who runs now and would be missed, as the journal keeps it."""
+    found = []
+    for task in tasks:
+        view = agents.get(task.key)
+        started = task.info.started_unix_s
+        long = started is not None and unix_s - started >= _LONG_S
+        if view is None and task.kind not in KERNELS and not long:
+            continue
+        rescue = None if view is None else view.rescue
+        found.append(
+            {
+                "pid": task.key.pid,
+                "start_time": task.key.start_time,
+                "name": task.name,
+                "rescue": None
+                if rescue is None
+                else {name: getattr(rescue, name) for name in _RESCUE},
+                "about": about_task(task.info, task.rss_bytes, view),
+            }
+        )
+    return {"boot": boot, "unix_s": unix_s, "tasks": found[:_MOST_TASKS]}
+
+
+def ended(
+    journal: Journal, folder: str, boot: str, lives: Callable[[ProcessKey], bool]
+) -> list[Entry]:
+    """
+    Entries for those that the last daemon saw alive and that are gone.
+
+    Args:
+        journal: as the last daemon left it.
+        folder: of the state, where last words lie.
+        boot: of the machine as it runs now.
+        lives: whether a process runs.
+    """
+    state = journal.state(STATE)
+    if state is None:
+        return []
+    now = time.time()
+    down = state.get("boot") != boot
+    seen = _last_seen(journal, state)
+    cause, evidence = _machine_down(journal, seen) if down else (None, [])
+    entries = []
+    for one in state.get("tasks") or []:
+        key = ProcessKey(int(one["pid"]), int(one["start_time"]))
+        if not down and lives(key):
+            continue
+        if any(  # its end was seen after it was last written down as alive
+            each.get("start_time") == key.start_time
+            for each in journal.history(task=str(key.pid), kinds=("death", "end"), limit=20)
+        ):
+            continue
+        words = left_words.read(folder, key)
+        known = cause or _unseen(words, seen, now)
+        said = evidence if words is None else [*evidence, _said(words)]
+        entries.append(_entry(one, key, known, said, seen if down else now))
+    return entries
+
+
+def _entry(
+    one: Mapping[str, Any],
+    key: ProcessKey,
+    cause: Cause,
+    evidence: Sequence[Evidence],
+    unix_s: float,
+) -> Entry:
+    about = dict(one.get("about") or {})
+    rescue = one.get("rescue")
+    return death_entry(
+        key,
+        str(one.get("name")),
+        about.get("path"),
+        cause=cause,
+        evidence=evidence,
+        rescue=None if rescue is None else RescueRecord(**{n: rescue[n] for n in _RESCUE}),
+        had_agent="agent" in about,
+        was_paused=False,
+        unix_s=unix_s,
+        about=about,
+        plain_end=cause.kind is CauseKind.UNKNOWN,
+    )
+
+
+def _unseen(words: LastWords | None, seen: float, now: float) -> Cause:
+    times = (time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) for at in (seen, now))
+    between = f"between {' and '.join(times)}, while no watchdog ran"
+    if words is not None and (words.fatal or words.error):
+        at = "" if words.place is None else f" at {words.place}"
+        return Cause(
+            CauseKind.SIGNAL if words.fatal else CauseKind.FAILED,
+            f"ended {between}: {words.fatal or words.error}{at}",
+            Certainty.EXACT,
+        )
+    return Cause(CauseKind.UNKNOWN, f"ended {between}: of what is not known")
+
+
+def _said(words: LastWords) -> Evidence:
+    at = "" if words.place is None else f", at {words.place}"
+    return Evidence("python", Certainty.EXACT, f"Python wrote: {words.fatal or words.error}{at}.")
+
+
+def _machine_down(journal: Journal, seen: float) -> tuple[Cause, list[Evidence]]:
+    """Why the machine went down, as far as the last readings say."""
+    at = f"at about {_clock(seen)}"
+    evidence = [
+        Evidence(
+            "boot", Certainty.EXACT, "It ran when it was last seen, and the machine has been "
+            "started anew since."
+        )
+    ]  # fmt: skip
+    newest = journal.history(limit=1, kinds=("daemon",))
+    if newest and newest[0].get("what") == "stopped" and newest[0]["unix_s"] >= seen - _FRESH_S:
+        told = Evidence("boot", Certainty.EXACT, "Watchdog had been told to end before.")
+        why = "it was shut down or restarted in good order"
+        return _down(at, why, Certainty.LIKELY), [told, *evidence]
+    for text, why in _readings(journal, seen):
+        evidence.insert(0, Evidence("level", Certainty.EXACT, text))
+        return _down(at, f"most likely {why}", Certainty.LIKELY), evidence
+    evidence.append(
+        Evidence(
+            "boot",
+            Certainty.UNKNOWN,
+            "Nothing says why: neither heat nor an empty battery was near. A power cut, a forced "
+            "reset and a crash leave no trace here; look into: journalctl -b -1 -e",
+        )
+    )
+    return _down(at, "why is not known", Certainty.UNKNOWN), evidence
+
+
+def _readings(journal: Journal, seen: float) -> Iterator[tuple[str, str]]:
+    """What was about to switch the machine off, the likeliest first: (reading, reason)."""
+    series = journal.series(None, seen - _LAST_S, seen + _FRESH_S, 5000)
+    for kind in (CeilingKind.TEMPERATURE.value, CeilingKind.BATTERY.value):
+        for one in series:
+            used, limit = one["points"][-1][1], one["points"][-1][2]
+            if one["kind"] != kind or used is None or not limit:
+                continue
+            at = _clock(one["points"][-1][0])
+            if kind == "temperature" and used >= limit - _HOT:
+                level = f"{used:.0f} °C of {limit:.0f} °C"
+                yield f"{one['name']} was at {level} at {at}.", f"heat, {level}"
+            elif kind == "battery" and used >= _EMPTY * limit:
+                left = f"{100 * (1 - used / limit):.0f} % left"
+                yield f"{one['name']} had {left} at {at}.", f"an empty battery, {left}"
+
+
+def _down(at: str, why: str, certainty: Certainty) -> Cause:
+    text = f"ended with the machine, which went down {at}: {why}"
+    return Cause(CauseKind.MACHINE_DOWN, text, certainty, news=True)
+
+
+def _last_seen(journal: Journal, state: Mapping[str, Any]) -> float:
+    """When the last daemon last wrote anything: seconds of the epoch."""
+    found = [float(state.get("unix_s") or 0.0)]
+    newest = journal.history(limit=1)
+    found += [float(newest[0]["unix_s"])] if newest else []
+    for one in state.get("tasks") or []:
+        ident = f"{state.get('boot')}:{one['pid']}:{one['start_time']}"
+        points = journal.series(ident, limit=10)
+        found += [each["points"][-1][0] for each in points]
+    return max(found)
+
+
+def _clock(unix_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(unix_s))

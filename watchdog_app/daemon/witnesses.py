@@ -1,0 +1,169 @@
+"""
+What can be asked at an end: the kernel, its log, Python's last words, the neighbours.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from watchdog_app.core.death_records import Cause, CauseKind, DeathFacts
+from watchdog_app.core.evidence import concerning, takers
+from watchdog_app.core.exit_status import signal_of
+from watchdog_app.core.outlook import CeilingReading
+from watchdog_app.core.records import HostMemory, ProcessKey, Task, TaskKind
+from watchdog_app.daemon import bag_ends, left_words
+from watchdog_app.daemon.kill_counts import Counter, KillCounts
+from watchdog_app.sensors import process_end
+from watchdog_app.sensors.kernel_deaths import KernelDeaths
+
+KERNELS = (TaskKind.NOTEBOOK, TaskKind.KERNEL)
+_MOST_TASKS = 5
+_DAEMONS_S = 10.0  # finding those that kill for memory asks every process on the machine
+
+
+class Witnesses:
+    """
+    Asks them.
+
+    Args:
+        folder: of the state, where last words lie; None: nobody leaves any.
+        proc: where proc is mounted.
+    """
+
+    def __init__(self, folder: str | None, proc: str = "/proc") -> None:
+        self._folder = folder
+        self._proc = proc
+        self._log = KernelDeaths()
+        self._oom_daemons: tuple[str, ...] = ()
+        self._asked_mono_s = float("-inf")
+
+    def facts(
+        self,
+        key: ProcessKey,
+        task: Task | None,
+        handle: int | None,
+        *,
+        group: str | None,
+        counts: KillCounts,
+        limit: CeilingReading | None,
+        memory: HostMemory | None,
+        cpu_limit_s: float | None = None,
+        root: bool = True,
+        **more: Any,
+    ) -> DeathFacts:
+        """
+        All that can be learned of an end right after it.
+
+        Args:
+            key: of the process.
+            task: that it was, or was a part of.
+            handle: of the process, from before its end.
+            group: its memory group.
+            limit: of that group, as last seen.
+            memory: of the machine, as last seen.
+            root: it was the task itself, and not a worker.
+            more: of `DeathFacts`, what is known anyway.
+        """
+        status = process_end.wait_status(key.pid, key.start_time, handle, self._proc)
+        counter = counts.of(group)
+        # The kernel counts a kill in the victim's own group: where that count stood still, the
+        # machine's rose for somebody else.
+        spared = counter.value is not None and counter.before == counter.value
+        host = Counter(None) if spared else counts.host
+        words = self._log.recent()
+        # A crash or an error: whoever else runs here has nothing to do with it.
+        guarded = signal_of(status) in (None, signal.SIGKILL, signal.SIGTERM) and status != 0
+        notebook = root and task is not None and task.kind in KERNELS
+        sample = None if task is None else next((m for m in task.members if m.key == key), None)
+        return DeathFacts(
+            wait_status=status,
+            group_label=limit.label if limit is not None else None,
+            group_limit_bytes=limit.limit if limit is not None else None,
+            group_used_bytes=limit.used if limit is not None else None,
+            group_kills_before=counter.before,
+            group_kills_after=counter.value,
+            host_total_bytes=memory.total_bytes if memory else None,
+            host_available_bytes=memory.available_bytes if memory else None,
+            host_kills_before=host.before,
+            host_kills_after=host.value,
+            pid=key.pid,
+            kernel=concerning(words, key.pid, time.monotonic()),
+            kernel_log_readable=self._log.readable,
+            words=None if self._folder is None else left_words.read(self._folder, key),
+            notebook=notebook,
+            parent=self._parent(task) if notebook and task is not None else None,
+            oom_daemons=self._killers() if guarded else (),
+            oomd_kills=process_end.oomd_kills(group) if guarded and group else None,
+            cpu_limit_s=cpu_limit_s,
+            cpu_used_s=sample.cpu_s if sample is not None and cpu_limit_s is not None else None,
+            stalled_percent=memory.pressure.some_avg10 if memory and memory.pressure else None,
+            swap_total_bytes=memory.swap_total_bytes if memory else None,
+            swap_free_bytes=memory.swap_free_bytes if memory else None,
+            airbag=bag_ends.of(key, group),
+            **more,
+        )
+
+    def named(self) -> frozenset[int]:
+        """Pids that the kernel log has lately spoken of."""
+        return frozenset(word.pid for word in self._log.recent() if word.pid is not None)
+
+    def close(self) -> None:
+        """Give back what is held open."""
+        self._log.close()
+
+    def _killers(self) -> tuple[str, ...]:
+        now_mono_s = time.monotonic()
+        if now_mono_s - self._asked_mono_s >= _DAEMONS_S:  # five hundred can end in one moment
+            self._asked_mono_s = now_mono_s
+            self._oom_daemons = process_end.oom_daemons(self._proc)
+        return self._oom_daemons
+
+    def _parent(self, task: Task) -> str | None:
+        """What started a kernel, if it lives on; its own end hands a process to pid 1."""
+        if task.info.ppid <= 1:
+            return None
+        return process_end.name_of(task.info.ppid, self._proc)
+
+
+def surroundings(
+    facts: DeathFacts, cause: Cause, tasks: Sequence[Task], growth: dict[ProcessKey, float | None]
+) -> dict[str, Any]:
+    """
+    What is to be known tomorrow of where a task ended, for its entry: who held the memory, which
+    group's limit was met, with which limit to start it again.
+    """
+    found: dict[str, Any] = {}
+    if cause.memory or cause.kind is CauseKind.OOM_DAEMON:
+        found["takers"] = _who_took_it(facts, tasks, growth)
+    if cause.kind is CauseKind.GROUP_LIMIT and facts.group_limit_bytes:
+        found["group"] = {"label": facts.group_label, "limit_bytes": facts.group_limit_bytes}
+    if facts.airbag is not None:
+        found["next_limit"] = facts.airbag.next_limit
+    return found
+
+
+def _who_took_it(
+    facts: DeathFacts, tasks: Sequence[Task], growth: dict[ProcessKey, float | None]
+) -> dict[str, Any]:
+    """
+    Who held the memory then: from the kernel's own table where it is there, and of the watched.
+
+    Names in the kernel's table are those of programs, not of notebooks: ours stand beside.
+    """
+    tasks = list({task.key: task for task in reversed(tasks)}.values())
+    ours = {member.key.pid: task for task in tasks for member in task.members}
+    table = [
+        {"pid": pid, "name": ours[pid].name if pid in ours else name, "bytes": bytes_,
+         "watched": pid in ours}
+        for pid, name, bytes_ in takers(facts.kernel)
+    ]  # fmt: skip
+    largest = sorted(tasks, key=lambda task: -task.rss_bytes)[:_MOST_TASKS]
+    watched = [
+        {"pid": task.key.pid, "name": task.name, "bytes": task.rss_bytes,
+         "bytes_per_s": growth.get(task.key)}
+        for task in largest
+    ]  # fmt: skip
+    return {"kernel_table": table, "watched": watched}

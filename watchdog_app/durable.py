@@ -1,0 +1,185 @@
+"""
+Files that are whole whatever ends us: killed at any call, or without power at any moment.
+
+A file is written under another name, synced, renamed, and its folder synced: what a caller was
+told is then there after a loss of power as well. The other name is the same each time, so that
+what a kill has left is written over the next time, and can be found to be taken away.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from contextlib import suppress
+
+from watchdog_app import paths
+
+_NEW = ".watchdog-new"
+_PATIENCE_S = 5.0  # another of ours writes the same file right now
+_POLL_S = 0.02
+
+
+def write_whole(
+    path: str,
+    content: bytes,
+    mode: int = 0o644,
+    owner: tuple[int, int] | None = None,
+    *,
+    durable: bool = True,
+) -> None:
+    """
+    All of it or nothing, and durable when this returns.
+
+    Args:
+        path: a link is replaced, not followed.
+        content: what is to stand there.
+        mode: of the file.
+        owner: user and group that it is to belong to; None: who writes.
+        durable: False where it is of no use after a loss of power: no disk is waited for.
+
+    Raises:
+        OSError: it could not be written; what was there is untouched.
+    """
+    temporary = unfinished(path)
+    fd = _claimed(temporary)
+    try:
+        try:
+            os.ftruncate(fd, 0)
+            with os.fdopen(fd, "wb", closefd=False) as file:
+                file.write(content)
+            if hasattr(os, "fchmod"):
+                os.fchmod(fd, mode)
+            if owner is not None:
+                found = os.fstat(fd)
+                if (found.st_uid, found.st_gid) != owner:
+                    os.fchown(fd, *owner)
+                    os.fchmod(fd, mode)  # a change of owner takes bits away
+            if durable:
+                os.fsync(fd)
+            if os.name == "nt":
+                os.close(fd)  # an open file is not renamed there
+                fd = -1
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+    finally:
+        if fd >= 0:
+            os.close(fd)
+    if durable:
+        sync_folder(os.path.dirname(path) or ".")
+
+
+def unfinished(path: str) -> str:
+    """Where `write_whole` writes before it renames; there only while it does, or after a kill."""
+    folder, name = os.path.split(path)
+    return os.path.join(folder, f".{name}{_NEW}")
+
+
+def make_folders(path: str, mode: int = 0o755) -> list[str]:
+    """
+    Make `path` and what is missing above it, durably; those that were made, outermost first.
+
+    Args:
+        path: the folder.
+        mode: of `path`; those above it are made with 0755.
+
+    Raises:
+        OSError: one could not be made.
+    """
+    missing = []
+    at = os.path.abspath(path)
+    while not os.path.isdir(at):
+        missing.append(at)
+        above = os.path.dirname(at)
+        if above == at:
+            break
+        at = above
+    made = []
+    for each in reversed(missing):
+        try:
+            os.mkdir(each, mode if each == missing[0] else 0o755)
+            made.append(each)
+        except FileExistsError:
+            if not os.path.isdir(each):  # a file, or a link to nowhere; else somebody was faster
+                raise
+    for each in made:
+        sync_folder(os.path.dirname(each))
+    return made
+
+
+def sync_folder(folder: str) -> None:
+    """
+    Make the names in `folder` durable.
+
+    Raises:
+        OSError: the disk failed.
+    """
+    if os.name == "nt":
+        return  # no handle of a folder can be synced there
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        # Folders cannot be synced on some network file systems; there nothing better exists.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(fd)
+
+
+def _claimed(temporary: str) -> int:
+    """The file of that name, held by us alone, whatever is in it."""
+    end_mono_s = time.monotonic() + _PATIENCE_S
+    while True:
+        # Read and write: also what somebody else's kill has left is to be written over.
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+        flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        flags |= getattr(os, "O_BINARY", 0)
+        fd = os.open(temporary, flags, 0o600)
+        try:
+            found = _ours(fd, temporary)
+            if _locked(fd) and _is_at(temporary, found):
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+        if time.monotonic() > end_mono_s:
+            raise BlockingIOError(errno.EAGAIN, "another watchdog is writing it", temporary)
+        time.sleep(_POLL_S)
+
+
+def _ours(fd: int, path: str) -> os.stat_result:
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or paths.foreign(found):
+        raise FileExistsError(errno.EEXIST, "it is no file of ours", path)
+    return found
+
+
+def _locked(fd: int) -> bool:
+    try:
+        import fcntl
+    except ImportError:  # Windows: an open file is not replaced there
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        # A network file system without locks: then whoever renames last wins, as a whole.
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS):
+            raise
+    return True
+
+
+def _is_at(path: str, found: os.stat_result) -> bool:
+    """Not renamed away by whom we waited for."""
+    try:
+        there = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    return (there.st_dev, there.st_ino) == (found.st_dev, found.st_ino)
