@@ -14,44 +14,74 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "watchdog_app"
 
 # part -> parts that it may import. A part may always import itself.
-BASE = {"errors", "units", "vendored", "children"}
+BASE = {"errors", "units", "vendored", "children", "memory_words", "durable"}
 MAY_IMPORT = {
     "errors": set(),
     "units": set(),
     "vendored": set(),
     "children": set(),
+    "memory_words": set(),
     "paths": set(),
-    "core": {"errors", "units"},
+    "durable": {"paths"},
+    "core": {"errors", "units", "memory_words"},
     "config": {"core", "paths", *BASE},
     "sensors": {"core", *BASE},
     "actions": {"core", *BASE},
     "protocol": {"core.records", "paths", *BASE},
-    "daemon": {"core", "config", "sensors", "actions", "protocol", "paths", *BASE},
+    "daemon": {"core", "config", "sensors", "actions", "airbag", "protocol", "paths", *BASE},
     "cli": {"protocol", "config", "paths", *BASE},
     "tray": {"protocol", "desktop", "paths", *BASE},
     "desktop": {"paths", *BASE},
     "enable": {"agent.hook", *BASE},
     "top": {"cli", "protocol", *BASE},
-    "agent": {"protocol", "paths", *BASE},
+    # Of what a training holds, the half that needs no framework.
+    "agent": {"protocol", "paths", "estimate.parts", "estimate.slots", "airbag", *BASE},
+    # It writes rescues as the agent would, and looks at the processes in its group.
+    "airbag": {
+        *("agent.saving", "agent.reporting.identity", "core", "actions", "protocol", "paths"),
+        "sensors.cgroups",
+        *BASE,
+    },
     "traces": {"core", *BASE},
     "demo": {"protocol", "actions.memory_group", "paths", *BASE},
+    "estimate": {"sensors", "core", "agent.reporting.buffers", *BASE},
     "doctor": {"core", "sensors", "config", "protocol", "paths", *BASE},
 }
 # Single modules that may reach further, and why.
 EXCEPTIONS = {
+    "watchdog_app.airbag.launch": {"daemon.instance"},
+    "watchdog_app.airbag.keep": {"daemon.selfcare"},  # a small daemon itself
+    "watchdog_app.cli.exec": {"airbag.launch"},
+    "watchdog_app.cli.exec_kernel": {"desktop", "enable"},  # its ledger of what was placed
+    "watchdog_app.cli.limit": {"airbag"},  # needs no daemon
+    "watchdog_app.cli.bags_seen": {"airbag"},  # nor does what keepers wrote down
     "watchdog_app.cli.run": {"daemon.app"},  # it becomes the daemon
     "watchdog_app.cli.stop": {"daemon.instance"},  # waits until the lock is free
     "watchdog_app.cli.history": {"daemon.offline"},  # the journal when no daemon runs
+    "watchdog_app.cli.explain": {"daemon.offline"},  # deaths, from the journal it left
+    "watchdog_app.cli.explain_log": {"sensors.kernel_deaths"},  # the same lines, from journald
+    "watchdog_app.cli.explain_rescue": {
+        "agent.saving.inventory",
+        "agent.saving.names",
+    },  # is it there?
+    "watchdog_app.cli.plot": {"top.canvas", "top.glyphs"},  # one way of drawing; no rich in it
     "watchdog_app.cli.resume": {"daemon.offline"},  # a pause can be undone without one
+    "watchdog_app.cli.left_paused": {"daemon.offline"},  # and is not forgotten
     "watchdog_app.cli.config": {"core.settings"},
     # What lies on disk is read by those who wrote it; without any framework.
     "watchdog_app.cli.rescues": {
-        *("agent.inventory", "agent.loaded", "agent.names", "agent.finished"),
+        *(
+            "agent.saving.inventory",
+            "agent.saving.loaded",
+            "agent.saving.names",
+            "agent.saving.finished",
+        ),
     },
-    "watchdog_app.cli.rescues_text": {"agent.inventory", "agent.layout"},
+    "watchdog_app.cli.rescues_text": {"agent.saving.inventory", "agent.saving.layout"},
     "watchdog_app.cli.agent": {"enable", "desktop"},  # its ledger of what was placed
     "watchdog_app.cli.rescue_places": {"daemon.offline"},
     "watchdog_app.cli.demo": {"demo"},
+    "watchdog_app.cli.estimate": {"estimate"},
     "watchdog_app.cli.top": {"top"},
     "watchdog_app.cli.doctor": {"doctor"},
     "watchdog_app.cli.doctor_text": {"doctor.finding"},
@@ -173,7 +203,10 @@ NEEDS = {
     "matplotlib", "pynvml", "textual", "rich", "tomlkit",
 }  # fmt: skip
 
-FRAMEWORKS = {"keras", "tensorflow", "torch", "pystray", "matplotlib"}
+FRAMEWORKS = {
+    *("keras", "tf_keras", "tensorflow", "torch", "jax", "lightning", "transformers"),
+    *("numpy", "pystray", "matplotlib"),
+}
 
 IMPORT_ALL = """
 import builtins, importlib, os, sys
@@ -220,7 +253,7 @@ def test_importing_any_module_changes_nothing(tmp_path):
         for name in sorted(MODULES)
         if not name.endswith("__main__") and not _imports_framework(name)
     ]
-    python(
+    said = python(
         IMPORT_ALL.format(
             folder=str(tmp_path), names=names, needs=sorted(NEEDS), preload="importlib"
         ),
@@ -228,6 +261,9 @@ def test_importing_any_module_changes_nothing(tmp_path):
         WATCHDOG_RUNTIME_DIR=str(tmp_path / "run"),
         WATCHDOG_STATE_DIR=str(tmp_path / "state"),
     )
+
+    assert "" == said
+    assert [] == list(tmp_path.iterdir())
 
 
 def _imports_framework(name: str) -> bool:

@@ -14,7 +14,13 @@ import pytest
 
 from watchdog_app.actions import processes, stop_psutil
 from watchdog_app.actions.paused import Paused
-from watchdog_app.actions.process_tree import ancestors, everyone, identify, with_descendants
+from watchdog_app.actions.process_tree import (
+    ancestors,
+    everyone,
+    identify,
+    known_descendants,
+    with_descendants,
+)
 from watchdog_app.core.records import ProcessKey
 from watchdog_app.errors import ActionError, TargetDenied, TargetGone
 
@@ -389,6 +395,39 @@ def tree_below(key: ProcessKey) -> list[ProcessKey]:
     for parent in found:
         found += [e.key for e in everyone() if e.ppid == parent.pid]
     return found
+
+
+THREADS = """
+import subprocess, threading, time
+for _ in range(3):
+    argv = ["sh", "-c", "sleep 600; true"]
+    threading.Thread(target=lambda argv=argv: subprocess.Popen(argv).wait()).start()
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(("program", "count"), [(TREE, 5), (THREADS, 7)])
+def test_the_kernels_list_of_children_and_all_of_proc_say_the_same(launch, program, count):
+    """Children of children, of sessions of their own, and of threads are in both."""
+    root = launch(program)
+    wait_for(lambda: len(with_descendants([root])) == count)
+
+    found = {each.key for each in known_descendants([root])}
+
+    assert {each.key for each in with_descendants([root])} == found
+
+
+def test_where_the_kernel_lists_no_children_all_of_proc_is_read(tmp_path):
+    """Kernels without CONFIG_PROC_CHILDREN: the child is found by its parent's pid."""
+    for pid, ppid in ((71, 1), (72, 71), (73, 1)):
+        (tmp_path / str(pid)).mkdir()
+        fields = [str(pid), "(python)", "S", str(ppid), *["0"] * 17, "500", *["0"] * 30]
+        (tmp_path / str(pid) / "stat").write_text(" ".join(fields))
+
+    found = known_descendants([ProcessKey(71, 500)], str(tmp_path))
+
+    assert [71, 72] == [each.key.pid for each in found]
 
 
 def test_the_family_is_known_with_who_is_stopped_already(launch):

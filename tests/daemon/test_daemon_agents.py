@@ -37,10 +37,15 @@ say("agent.register", 2, pid=os.getpid(), start_time=start, framework="keras",
 say("agent.report", training=True, step=41, step_s=0.05, save_s=0.2, state_bytes=1000,
     loss=0.5, epoch=None, batch=3)
 saved = dict(path=os.getcwd() + "/rescue-42", step=42, bytes=1000, seconds=0.25, plain="yes")
-if mode == "own-save":
+if mode in ("own-save", "failed", "left"):
     say("agent.saved", request=None, **saved)
 if mode == "bye":
     say("agent.bye")
+if mode in ("failed", "left"):
+    say("agent.bye", finished=False, failed=mode == "failed")
+    line.close()
+    time.sleep(1.5)
+    os._exit(1)
 if mode == "leave":
     line.shutdown(socket.SHUT_RDWR)
     line.close()
@@ -81,8 +86,10 @@ def begin(world, mode: str) -> int:
     return pid
 
 
-def deaths(client) -> list[dict]:
-    return client.call("history", kinds=["death"])["entries"]
+def deaths(client, world) -> list[dict]:
+    """Of this world's own scripts: other Pythons of the machine may die beside it."""
+    entries = client.call("history", kinds=["death"])["entries"]
+    return [one for one in entries if (one["path"] or "").startswith(str(world.folder))]
 
 
 def test_what_an_agent_reports_is_shown(world, agent):
@@ -107,6 +114,7 @@ def test_what_an_agent_reports_is_shown(world, agent):
         "state_bytes": 1000,
         "saving": False,
         "allocators": [],
+        "memory": None,
         "rescue": None,
     } == shown
 
@@ -225,7 +233,7 @@ def test_a_death_is_written_down_within_a_second_with_what_is_left(world, agent)
 
     os.kill(pid, signal.SIGKILL)
 
-    death = world.until(lambda: deaths(client), "the death is told", 5)[0]
+    death = world.until(lambda: deaths(client, world), "the death is told", 5)[0]
     assert (pid, "train.py", "killed") == (death["pid"], death["name"], death["cause"])
     assert 42 == death["rescue"]["step"]
     assert "Its rescue of step 42 (1000 B" in death["text"]
@@ -245,7 +253,29 @@ def test_an_end_that_is_no_death_is_not_told(world, agent, end):
         os.kill(pid, signal.SIGKILL)
 
     world.until(lambda: world.task(pid) is None, "it is gone")
-    assert [] == deaths(client)
+    assert [] == deaths(client, world)
+
+
+@pytest.mark.parametrize("mode", ["failed", "left"])
+def test_a_training_that_ends_by_an_error_is_a_death_with_its_rescue(world, agent, mode):
+    """An exception that nobody caught, or sys.exit(1): Python says good-bye in good order."""
+    world.config.write_text(
+        "[actions]\ncheckpoint = false\npause = false\nnotify = true\n[notify]\ndesktop = false\n"
+    )
+    client = world.start()
+    tray = world.connect("tray")
+    tray.call("subscribe", topics=["notices"])
+    pid = begin(world, mode)
+
+    (death,) = world.until(lambda: deaths(client, world), "the death is told", 10)
+
+    assert (pid, "train.py", "failed") == (death["pid"], death["name"], death["cause"])
+    assert (42, 41) == (death["rescue"]["step"], death["agent"]["step"])
+    assert death["had_agent"]
+    notes = (each["params"] for each in tray.notifications(20))
+    note = next(note for note in notes if note["task"] == pid)
+    assert "died" == note["topic"]
+    assert "step 42" in note["body"]
 
 
 def test_an_agent_whose_connection_breaks_is_not_dead(world, agent):
@@ -254,11 +284,11 @@ def test_an_agent_whose_connection_breaks_is_not_dead(world, agent):
     pid = begin(world, "leave")
     world.until(lambda: world.task(pid), "it is seen")
 
-    assert [] == deaths(client)
+    assert [] == deaths(client, world)
 
     os.kill(pid, signal.SIGSEGV)
-    world.until(lambda: deaths(client), "the death is told")
-    assert "SIGSEGV" in deaths(client)[0]["text"]
+    world.until(lambda: deaths(client, world), "the death is told")
+    assert "SIGSEGV" in deaths(client, world)[0]["text"]
 
 
 def test_an_agent_may_come_back(world, agent):
@@ -285,7 +315,7 @@ def test_the_newer_of_two_connections_of_one_process_counts(world, raw):
 
     second.tell("agent.report", training=True, step=1)
     assert {} == second.ask("agent.report", training=True, step=2)["result"]
-    assert [] == deaths(client)
+    assert [] == deaths(client, world)
     second.tell("agent.bye")
 
 

@@ -160,7 +160,8 @@ def test_a_death_before_its_card_is_read_gets_its_cause_afterwards(world, stub, 
     stub.lose(1)
 
     def deaths():
-        return client.call("history", kinds=["death"])["entries"]
+        entries = client.call("history", kinds=["death"])["entries"]
+        return [entry for entry in entries if entry["pid"] == pid]
 
     (death,) = world.until(deaths, "its cause is found", WAIT_S)
     assert (pid, "train.py", "gpu_lost") == (death["pid"], death["name"], death["cause"])

@@ -100,6 +100,7 @@ def test_a_command_is_run_also_when_a_companion_shows_it(world, death):
     note = next(tray.notifications(20))
     tray.call("notice.shown", id=note["params"]["id"], delivered=True)
     world.until(said.exists, "the command has run")
+    assert note["params"]["title"] == json.loads(said.read_text())["title"]
 
 
 def test_a_command_that_fails_is_named_although_the_companion_showed_the_notice(world, death):
@@ -183,6 +184,7 @@ def test_a_command_that_hangs_stalls_nothing(world, death):
     before = client.call("status")["daemon"]["ticks"]
 
     world.until(lambda: client.call("status")["daemon"]["ticks"] > before + 1, "it still looks", 5)
+    assert [] == client.call("history", kinds=["outcome"])["entries"], "the command still runs"
 
 
 def test_no_notice_where_the_rules_forbid_it(world, death):

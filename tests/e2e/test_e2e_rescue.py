@@ -65,7 +65,8 @@ def test_a_big_healthy_warm_up_is_left_alone(world, reference):
     run = world.train("fit.py", "--plateau-mb", "400", "--step-s", "0.03", group=group)
 
     assert run.wait() == 0, run.tail()
-    assert world.history("decision") == []
+    # Groups of other tests beside this one may fill up.
+    assert [] == [one for one in world.history("decision") if one["subject"] == group.path]
     assert run.complete_rescues() == []
     assert whole.final() == run.final()
 

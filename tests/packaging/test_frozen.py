@@ -167,6 +167,8 @@ def test_our_children_are_named_in_one_place():
     known = {
         "children.py",
         "cli/agent.py",  # asks for another where it is frozen
+        "cli/estimate_child.py",  # the last choice, and asks for another where it is frozen
+        "estimate/child.py",  # runs in the user's Python
         "cli/install_desktop.py",  # the program beside it
         "demo/stage.py",  # after it has found TensorFlow, which the frozen program never has
         "doctor/environments.py",  # not when frozen

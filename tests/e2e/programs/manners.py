@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import shlex
+import sys
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -13,6 +15,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 import numpy as np
 
 BATCH = 16
+WARM_STEPS = 40
 
 
 def arguments() -> argparse.Namespace:
@@ -21,6 +24,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rescues", default="rescues")
     parser.add_argument("--leak-mb-s", type=float, default=0)
     parser.add_argument("--leak-from", type=int, default=30, help="first step that leaks")
+    parser.add_argument("--jump-mb", type=float, default=0, help="one array, before a step")
+    parser.add_argument("--jump-at", type=int, default=60, help="the step before which it comes")
+    parser.add_argument("--jump-in", choices=("step", "data"), default="step")
+    parser.add_argument("--generator", action="store_true", help="data that is made as it is read")
+    parser.add_argument("--until", type=int, default=0, help="the last step that is of interest")
     parser.add_argument("--plateau-mb", type=float, default=0, help="healthy warm-up that stays")
     parser.add_argument("--state-mb", type=float, default=2)
     parser.add_argument("--step-s", type=float, default=0.02, help="shortest time of a step")
@@ -28,7 +36,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--no-agent", action="store_true")
     parser.add_argument("--in-thread", action="store_true")
-    return parser.parse_args()
+    # What is no word of the command line does not make it another training.
+    return parser.parse_args([*sys.argv[1:], *shlex.split(os.environ.get("TRAINING_WORDS", ""))])
 
 
 class Diary:
@@ -40,11 +49,34 @@ class Diary:
         self.kept: list[np.ndarray] = []
         self.last = time.perf_counter()
         self.made = 0
+        self.warm_s = 0.0  # processor time of the first steps, and of all that comes before them
+
+    def begin(self, step: int) -> None:
+        """Between two steps: one giant allocation, where that was asked for."""
+        if self.options.jump_in == "step":
+            self._jump(step)
+
+    def fetch(self, step: int) -> None:
+        """As the data of a step is made: the same, where it was asked for there."""
+        if self.options.jump_in == "data":
+            self._jump(step)
+
+    def _jump(self, step: int) -> None:
+        if self.options.jump_mb and step == self.options.jump_at:
+            with open(self.options.out + ".jump", "w") as file:
+                file.write(repr(time.time()))
+            self.kept.append(np.ones(int(self.options.jump_mb * 1e6), np.uint8))
 
     def step(self, step: int, loss: float) -> None:
         options = self.options
         self.file.write(f"{step},{loss.hex()},{loss:.4f},{time.time():.3f}\n")
         self.made += 1
+        if self.made == WARM_STEPS:
+            self.warm_s = time.process_time()
+        if step == options.until:
+            with open(options.out + ".spent", "w") as file:
+                file.write(repr(time.process_time() - self.warm_s))
+            os._exit(0)
         rest = options.step_s - (time.perf_counter() - self.last)
         if rest > 0:
             time.sleep(rest)

@@ -1,0 +1,447 @@
+"""
+What is cut short: everything of ours that writes files, and what must be found afterwards.
+
+`run` leaves remarks ("saved 3") once something has been promised; `check` gets those that had
+been made, and says what is wrong with the folder. `how` is "killed", "kill" or "fail" where
+everything that was done is there, else what a loss of power took.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from watchdog_app.agent.saving import finished
+from watchdog_app.agent.saving.layout import TensorEntry
+from watchdog_app.agent.saving.loaded import LoadedRescue
+from watchdog_app.agent.saving.names import RescueName, complete_ones
+from watchdog_app.agent.saving.store import RescueStore
+from watchdog_app.config import editing
+from watchdog_app.daemon import pause_ledger
+from watchdog_app.daemon.journal import Entry, Journal
+from watchdog_app.daemon.journal_writer import JournalWriter
+from watchdog_app.desktop.install import Ledger
+from watchdog_app.desktop.placements import Placement
+from watchdog_app.errors import RescueDamaged, RescueError, WatchdogError
+
+DAY_S = 86400.0
+MIB = 1 << 20
+
+
+def mark(text: str) -> None:
+    """Leave a remark among the operations."""
+    os.unlink(f"/crash-mark/{text}")
+
+
+def last(marks: tuple[str, ...], word: str) -> int | None:
+    """Number of the last remark with this word."""
+    return next((int(each.split()[1]) for each in reversed(marks) if each.startswith(word)), None)
+
+
+class Workload:
+    """One writer."""
+
+    name = ""
+
+    def set_up(self, root: str) -> None:
+        """What is there beforehand."""
+
+    def run(self, root: str) -> None:
+        """What may be cut short."""
+        raise NotImplementedError
+
+    def check(self, root: str, marks: tuple[str, ...], how: str) -> list[str]:
+        """What is wrong; nothing, if all is well."""
+        raise NotImplementedError
+
+
+def tensors(step: int) -> list[TensorEntry]:
+    """What a rescue of this step holds; more than one buffer of it."""
+    data = {name: bytes([step + number]) * size
+            for number, (name, size) in enumerate((("w", 1_100_000), ("b", 700)))}  # fmt: skip
+    return [
+        TensorEntry(name, "U8", (len(each),), len(each), lambda each=each: memoryview(each))
+        for name, each in data.items()
+    ]
+
+
+class Rescues(Workload):
+    """A training that saves again and again, and ends well."""
+
+    name = "rescues"
+
+    def set_up(self, root: str) -> None:
+        """One rescue is there, of an earlier process."""
+        self._save(RescueStore(f"{root}/rescues"), 0)
+
+    def run(self, root: str) -> None:
+        """Save, prune, and note the end."""
+        store = RescueStore(f"{root}/rescues", report=lambda _: None)
+        # A process that was refused says it and goes on, as a training does.
+        with suppress(RescueError):
+            store.prepare(2)
+        for step in (1, 2, 3):
+            try:
+                self._save(store, step)
+            except RescueError as error:
+                mark(f"refused {step} {error}"[:200].replace("/", "|"))
+            else:
+                mark(f"saved {step}")
+        names = [str(each) for each in complete_ones(store.directory)]
+        with suppress(OSError):
+            finished.add(store.directory, 9, names)
+            mark(f"finished {len(names)}")
+
+    def check(self, root: str, marks: tuple[str, ...], how: str) -> list[str]:
+        """The newest that was promised is there, all that opens is right, nothing is left over."""
+        problems: list[str] = []
+        directory = f"{root}/rescues"
+        said: list[str] = []
+        whole = how in ("killed", "kill", "fail")
+        for name in complete_ones(directory):
+            problems += self._judge(f"{directory}/{name}", name, whole)
+        store = RescueStore(directory, report=said.append)
+        found = store.newest()
+        promised = last(marks, "saved")
+        if self.name == "rescues":
+            promised = promised or 0  # one was there before
+        if promised is not None and (found is None or found.step < promised):
+            problems.append(f"{found} where step {promised} was promised")
+        if whole and said:
+            problems.append(f"damage is reported: {said}")
+        if last(marks, "finished") is not None and finished.read(directory).sequence != 9:
+            problems.append("the end of the training was forgotten")
+        return problems + self._goes_on(store, directory)
+
+    def _goes_on(self, store: RescueStore, directory: str) -> list[str]:
+        """The next process saves, and tidies up what was left."""
+        store.prepare(2, rehearse=False)
+        self._save(store, 50)
+        self._save(store, 51)
+        store.settle()
+        store.close()
+        left = sorted(os.listdir(directory))
+        names = [each for each in left if RescueName.parse(each)]
+        strange = set(left) - set(names) - {"finished.json"}
+        if len(names) != 2 or strange:
+            return [f"left over after the next saves: {left}"]
+        return []
+
+    @staticmethod
+    def _save(store: RescueStore, step: int) -> None:
+        store.save(tensors(step), {"step": step, "double": 2 * step})
+        store.settle()
+
+    @staticmethod
+    def _judge(path: str, name: RescueName, whole: bool) -> list[str]:
+        try:
+            with LoadedRescue(path) as found:
+                found.verify()
+                right = {each.name: bytes(each.view()) for each in tensors(name.step)}
+                there = {each: bytes(found.read(each)) for each in found.tensors}
+                if right != there or found.meta["double"] != 2 * found.step != 2 * name.step:
+                    return [f"{name} claims to be whole and is not"]
+        except RescueDamaged as error:
+            return [f"{name} is damaged: {error}"] if whole else []
+        return []
+
+
+class FirstRescue(Rescues):
+    """A training whose folder is not there yet."""
+
+    name = "first-rescue"
+
+    def set_up(self, root: str) -> None:
+        """Nothing."""
+
+    def check(self, root: str, marks: tuple[str, ...], how: str) -> list[str]:
+        """As ever, where anything was begun."""
+        if not os.path.isdir(f"{root}/rescues"):
+            return ["the first rescue is gone"] if last(marks, "saved") else []
+        return super().check(root, marks, how)
+
+
+class History(Workload):
+    """A daemon's journal: decisions before their actions, pauses, batches, the end."""
+
+    name = "journal"
+
+    def run(self, root: str) -> None:
+        """As the daemon uses it."""
+        writer = JournalWriter(f"{root}/state", DAY_S, 64 * MIB, lambda: None)
+        writer.open()
+        writer.start()
+        for number in (1, 2, 3):
+            if writer.durable([decision(number)], 10):
+                mark(f"decided {number}")
+            if writer.settle(lambda j, n=number: j.put_pause(f"p{n}", {"n": n}), 10):
+                mark(f"stopped {number}")
+            if writer.settle(lambda j: j.put_state("engine", {"x": "y" * 5000}), 10):
+                mark(f"kept {number}")
+            if number == 2:
+                mark("resuming 2")
+                if writer.settle(lambda j: j.drop_pause("p2"), 10):
+                    mark("resumed 2")
+                writer.settle(lambda j: j.trim(time.time()), 10)
+        writer.close(10)
+        mark("closed 0")
+
+    def check(self, root: str, marks: tuple[str, ...], how: str) -> list[str]:
+        """What was on the disk before it was acted on is there; the journal is good."""
+        problems = []
+        journal = Journal(f"{root}/state", DAY_S, 64 * MIB)
+        if journal.set_aside:
+            problems.append(f"a good journal was set aside: {journal.set_aside}")
+        known = {each["id"] for each in journal.history(kinds=["decision"])}
+        decided = last(marks, "decided") or 0
+        missing = {f"d{number}" for number in range(1, decided + 1)} - known
+        if missing:
+            problems.append(f"acted on and not in the journal: {sorted(missing)}")
+        if how in ("killed", "kill"):  # the power takes the paused with it
+            problems += self._pauses(journal, marks)
+        journal.add([decision(77)], sync=True)
+        journal.close()
+        journal = Journal(f"{root}/state", DAY_S, 64 * MIB)
+        if "d77" not in {each["id"] for each in journal.history()}:
+            problems.append("it cannot be written any more")
+        journal.close()
+        left = sorted(os.listdir(f"{root}/state"))
+        if left != ["journal.db"]:
+            problems.append(f"left over: {left}")
+        return problems
+
+    @staticmethod
+    def _pauses(journal: Journal, marks: tuple[str, ...]) -> list[str]:
+        there = journal.pauses()
+        problems = []
+        for number in range(1, (last(marks, "stopped") or 0) + 1):
+            if number == 2 and "resuming 2" in marks:
+                if "resumed 2" in marks and "p2" in there:
+                    problems.append("what runs again is still known as paused")
+            elif f"p{number}" not in there:
+                problems.append(f"task {number} was stopped and nobody knows")
+        return problems
+
+
+def decision(number: int) -> Entry:
+    """One that is told from the others."""
+    return Entry(time.time(), "decision", {"id": f"d{number}", "why": "x" * 300}, pid=number)
+
+
+class PausesKept(Workload):
+    """The ledger beside the socket: before a task is stopped, and when it runs again."""
+
+    name = "ledger"
+    BOOT = "b"
+
+    def run(self, root: str) -> None:
+        """Three are stopped, one after the other; the second runs again."""
+        held: dict[str, dict[str, int]] = {}
+        for number in (1, 2, 3):
+            held[f"p{number}"] = {"n": number}
+            with suppress(OSError):
+                pause_ledger.write(root, self.BOOT, held)
+                mark(f"stopped {number}")
+        mark("resuming 2")
+        del held["p2"]
+        with suppress(OSError):
+            pause_ledger.write(root, self.BOOT, held)
+            mark("resumed 2")
+
+    def check(self, root: str, marks: tuple[str, ...], how: str) -> list[str]:
+        """Whoever is stopped is in it; of a machine that was started anew nothing is asked."""
+        if how not in ("killed", "kill", "fail"):
+            return []
+        ledger = pause_ledger.read(root, self.BOOT)
+        there = set(ledger.pauses) if ledger is not None else set()
+        wanted = {f"p{number}" for number in range(1, (last(marks, "stopped") or 0) + 1)}
+        free = {"p2"} if "resuming 2" in marks else set()
+        problems = []
+        if not wanted - free <= there:
+            problems.append(f"stopped and not known: {sorted(wanted - free - there)}")
+        if "resumed 2" in marks and "p2" in there:
+            problems.append("what runs again is still known as paused")
+        pause_ledger.write(root, self.BOOT, {})
+        if os.listdir(root) != [pause_ledger.FILE]:
+            problems.append(f"left over: {os.listdir(root)}")
+        return problems
+
+
+class SetAside(Workload):
+    """A damaged journal makes room for a new one."""
+
+    name = "set-aside"
+    DAMAGED = b"no database at all" * 3000
+
+    def set_up(self, root: str) -> None:
+        """What SQLite does not trust."""
+        os.mkdir(f"{root}/state")
+        with open(f"{root}/state/journal.db", "wb") as file:
+            file.write(self.DAMAGED)
+
+    def run(self, root: str) -> None:
+        """The daemon starts; where it cannot begin a new one it goes on without."""
+        with suppress(sqlite3.Error, OSError):
+            Journal(f"{root}/state", DAY_S, MIB).close()
+            mark("begun 0")
+
+    def check(self, root: str, marks: tuple[str, ...], how: str) -> list[str]:
+        """What was there is kept, under one name or the other; the next start works."""
+        problems = []
+        Journal(f"{root}/state", DAY_S, MIB).close()
+        kept = []
+        for name in os.listdir(f"{root}/state"):
+            with open(f"{root}/state/{name}", "rb") as file:
+                kept.append(file.read() == self.DAMAGED)
+        if kept.count(True) != 1:
+            problems.append(
+                f"what was damaged is there {kept.count(True)} times: {os.listdir(root)}"
+            )
+        return problems
+
+
+class Configuration(Workload):
+    """`watchdog config set`, twice."""
+
+    name = "config"
+    BEFORE = '# mine\n[watch]\ninterval = "2s"\n'
+    TEXTS = (BEFORE, BEFORE + "# one\n", BEFORE + "# one\n# two\n")
+
+    def set_up(self, root: str) -> None:
+        """A file of the user's."""
+        os.mkdir(f"{root}/config")
+        with open(f"{root}/config/config.toml", "w") as file:
+            file.write(self.BEFORE)
+
+    def run(self, root: str) -> None:
+        """Two edits."""
+        path = f"{root}/config/config.toml"
+        for number in (1, 2):
+            before = editing.current(path)
+            assert before is not None
+            with suppress(WatchdogError):
+                editing.write(
+                    path, before + self.TEXTS[number][len(self.TEXTS[number - 1]) :], before
+                )
+                mark(f"set {number}")
+
+    def check(self, root: str, marks: tuple[str, ...], how: str) -> list[str]:
+        """One text or the next, whole."""
+        problems = []
+        found = editing.current(f"{root}/config/config.toml")
+        promised = last(marks, "set") or 0
+        if found not in self.TEXTS[promised : promised + 2]:
+            problems.append(f"{found!r} where {promised} was promised")
+        editing.write(f"{root}/config/config.toml", "# after\n", found)
+        left = os.listdir(f"{root}/config")
+        if left != ["config.toml"]:
+            problems.append(f"left over: {left}")
+        return problems
+
+
+class Placed(Workload):
+    """`watchdog install-desktop` or `agent enable`, over a file of the user's; and half undone."""
+
+    name = "placed"
+    MINE = "the user's own\n"
+
+    def set_up(self, root: str) -> None:
+        """One of the places is taken."""
+        os.makedirs(f"{root}/share")
+        with open(f"{root}/share/two", "w") as file:
+            file.write(self.MINE)
+
+    def run(self, root: str) -> None:
+        """Place three, take one away, place it again."""
+        try:
+            ledger = Ledger(f"{root}/state/placed.json")
+            ledger.place(self._wanted(root), force=True)
+            mark("placed 0")
+            ledger.take_away([f"{root}/deep/er/one"])
+            mark("taken 0")
+        except WatchdogError as error:
+            mark(f"refused 0 {error}"[:200].replace("/", "|"))
+
+    def check(self, root: str, marks: tuple[str, ...], how: str) -> list[str]:
+        """Placed again, all is in place; taken away, all is as it was."""
+        problems = []
+        ledger = Ledger(f"{root}/state/placed.json")
+        ledger.place(self._wanted(root), force=True)
+        for each in self._wanted(root):
+            with open(each.path, "rb") as file:
+                if file.read() != each.content:
+                    problems.append(f"{each.path} is not as it was placed")
+        Ledger(f"{root}/state/placed.json").take_away()
+        left = sorted(
+            os.path.relpath(os.path.join(path, name), root)
+            for path, folders, files in os.walk(root)
+            for name in (*folders, *files)
+        )
+        if left not in (["share", "share/two"], ["share", "share/two", "state"]):
+            problems.append(f"after it was taken away: {left}")
+        elif Path(root, "share", "two").read_text() != self.MINE:
+            problems.append("the user's file is not what it was")
+        return problems
+
+    @staticmethod
+    def _wanted(root: str) -> list[Placement]:
+        return [
+            Placement(f"{root}/{name}", f"ours {name}\n".encode() * 50)
+            for name in ("deep/er/one", "share/two", "share/three")
+        ]
+
+
+class TakenAway(Placed):
+    """`watchdog uninstall-desktop`."""
+
+    name = "taken-away"
+
+    def set_up(self, root: str) -> None:
+        """All is in place."""
+        super().set_up(root)
+        Ledger(f"{root}/state/placed.json").place(self._wanted(root), force=True)
+
+    def run(self, root: str) -> None:
+        """Take everything away."""
+        with suppress(WatchdogError):
+            Ledger(f"{root}/state/placed.json").take_away()
+            mark("taken 0")
+
+
+class Careless(Workload):
+    """Not ours: what programs do that have not thought of it. The test disk must find it out."""
+
+    name = "careless"
+
+    def run(self, root: str) -> None:
+        """Write, rename, promise."""
+        for number in (1, 2):
+            with open(f"{root}/new", "w") as file:
+                file.write(f"{number}" * 5000)
+            os.rename(f"{root}/new", f"{root}/file")
+            mark(f"wrote {number}")
+
+    def check(self, root: str, marks: tuple[str, ...], how: str) -> list[str]:
+        """The whole of what was promised, or the next."""
+        promised = last(marks, "wrote")
+        if promised is None:
+            return []
+        try:
+            with open(f"{root}/file") as file:
+                found = file.read()
+        except OSError:
+            return [f"gone, {how}"]
+        whole = [f"{number}" * 5000 for number in (promised, promised + 1)]
+        return [] if found in whole else [f"not whole, {how}"]
+
+
+WORKLOADS: dict[str, Workload] = {
+    each.name: each
+    for each in (
+        *(Rescues(), FirstRescue(), History(), SetAside(), PausesKept(), Configuration()),
+        *(Placed(), TakenAway(), Careless()),
+    )
+}

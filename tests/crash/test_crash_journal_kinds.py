@@ -1,0 +1,95 @@
+"""What may lie in the place of the journal: nothing of it is lost, waited for, or believed."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+
+import pytest
+
+from watchdog_app.daemon.journal import Entry, Journal
+from watchdog_app.daemon.journal_reader import reading
+
+DAY_S, MIB = 86400.0, 1 << 20
+
+
+def write(folder) -> None:
+    """A journal opens, and what is written stays."""
+    journal = Journal(str(folder), DAY_S, MIB)
+    journal.add([Entry(1.0, "daemon", {})], sync=True)
+    journal.close()
+
+
+def aside(folder, word: str) -> list:
+    return sorted(folder.glob(f"journal.db.{word}-*[0-9]"))
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+def test_what_is_no_file_is_set_aside_whole(tmp_path, kind):
+    """With what is in it."""
+    path = tmp_path / "journal.db"
+    if kind == "folder":
+        path.mkdir()
+        (path / "mine").write_text("kept")
+    else:
+        os.mkfifo(path)
+
+    write(tmp_path)
+
+    (found,) = aside(tmp_path, "damaged")
+    assert path.is_file()
+    assert found.is_fifo() if kind == "pipe" else (found / "mine").read_text() == "kept"
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+def test_reading_waits_for_nothing(tmp_path, kind):
+    """`watchdog history` beside a pipe."""
+    (tmp_path / "journal.db").mkdir() if kind == "folder" else os.mkfifo(tmp_path / "journal.db")
+
+    with pytest.raises((OSError, sqlite3.Error)), reading(str(tmp_path)):
+        """Not reached."""
+
+
+def test_a_link_to_a_disk_that_is_not_there_is_left(tmp_path):
+    """It is mounted later, perhaps: the link is its user's."""
+    path = tmp_path / "journal.db"
+    path.symlink_to("/not/mounted/journal.db")
+
+    with pytest.raises((OSError, sqlite3.Error)):
+        write(tmp_path)
+
+    assert path.is_symlink()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_strangers_journal_is_neither_believed_nor_moved(tmp_path):
+    """It says whom to resume: by nobody but its owner, or root."""
+    write(tmp_path)
+    path = tmp_path / "journal.db"
+    before = path.read_bytes()
+    os.chown(path, 1234, 1234)
+
+    with pytest.raises(PermissionError, match="belongs to user 1234"):
+        write(tmp_path)
+    with pytest.raises(PermissionError, match="belongs to user 1234"), reading(str(tmp_path)):
+        """Not reached."""
+
+    assert before == path.read_bytes()
+
+
+def test_journals_of_other_versions_are_all_kept(tmp_path):
+    """Up and down again, five times: each is whole, and may be wanted back."""
+    for number in range(5):
+        write(tmp_path)
+        with sqlite3.connect(tmp_path / "journal.db") as other:
+            other.execute(f"PRAGMA user_version={7 + number}")
+        other.close()
+
+    write(tmp_path)
+
+    kept = aside(tmp_path, "other-version")
+    assert 5 == len(kept)
+    for each in kept:
+        db = sqlite3.connect(each)
+        assert [(1,)] == db.execute("SELECT count(*) FROM entries").fetchall()
+        db.close()

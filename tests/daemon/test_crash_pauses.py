@@ -1,0 +1,356 @@
+"""A daemon that is killed while something is paused: nothing stands still that nobody knows of."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from crash.crash_disk import compiled
+
+from watchdog_app.actions.paused import Paused
+from watchdog_app.agent.reporting.identity import start_time
+from watchdog_app.core.records import ProcessKey
+from watchdog_app.daemon import offline, pause_ledger
+from watchdog_app.daemon.instance import boot_id
+from watchdog_app.daemon.journal import Journal
+from watchdog_app.daemon.pauses import Pause, outcome
+from watchdog_app.errors import WatchdogError
+
+SLEEPER = "import time\nwhile True: time.sleep(0.1)\n"
+
+
+def run(world, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command of watchdog in the world, with or without its daemon."""
+    return subprocess.run(
+        [sys.executable, "-m", "watchdog_app", *words],
+        env=world.env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def stopped(world, name: str) -> int:
+    """A task that stands still."""
+    ready = world.folder / f"{name}.ready"
+    pid = world.script(f"open({str(ready)!r}, 'w')\n{SLEEPER}", name)
+    world.until(ready.exists, "it runs")  # before that it may be a shell still
+    os.kill(pid, signal.SIGSTOP)
+    world.until(lambda: world.state_letter(pid) == "T", "it is stopped")
+    return pid
+
+
+class Standing:
+    """A paused task, and both books as a daemon that was killed has left them."""
+
+    def __init__(self, world) -> None:
+        self.pid = stopped(world, "held.py")
+        self.run, self.state = world.folder / "run", world.folder / "state"
+        self.run.mkdir(0o700)
+        self.key = ProcessKey(self.pid, start_time(self.pid))
+        self.write(self.key)
+
+    def write(self, key: ProcessKey, *, cut_short: bool = False) -> None:
+        """Both books say that this process was paused, or was about to be."""
+        boot = boot_id()
+        pause = Pause(key, "held.py", Paused((key,), "sigstop", 5.0), "memory is nearly used up")
+        data = outcome(pause, boot)
+        if cut_short:
+            del data["paused"]
+            data["intended"] = [[key.pid, key.start_time]]
+        pause_ledger.write(str(self.run), boot, {pause.ident(boot): data})
+        journal = Journal(str(self.state), 86400.0, 1 << 24)
+        journal.set_pauses({pause.ident(boot): data})
+        journal.close()
+
+    def spoil_journal(self) -> None:
+        """Random bytes, and nothing beside it that could mend it."""
+        (self.state / "journal.db").write_bytes(random.Random(1).randbytes(20_000))
+
+    @property
+    def ledger(self) -> Path:
+        return self.run / "paused.json"
+
+
+@pytest.fixture
+def standing(world):
+    """See there."""
+    return Standing(world)
+
+
+@pytest.fixture
+def here(world, monkeypatch):
+    """What is done without a daemon is done in this process."""
+    for name in ("WATCHDOG_RUNTIME_DIR", "WATCHDOG_STATE_DIR"):
+        monkeypatch.setenv(name, world.env[name])
+
+
+def test_a_damaged_journal_loses_no_pause(world, here, standing):
+    """The next daemon knows it from the ledger, tells of it, and writes both books anew."""
+    standing.write(standing.key, cut_short=True)
+    standing.spoil_journal()
+
+    client = world.start()
+
+    assert world.seen(standing.pid)["paused_by_watchdog"]
+    assert "was damaged and is kept as" in world.log()
+    # No person asked for it, and the engine does not know of it.
+    assert "Still paused: held.py" in world.log()
+    with contextlib.closing(sqlite3.connect(standing.state / "journal.db")) as journal:
+        world.until(
+            lambda: journal.execute("SELECT count(*) FROM pauses").fetchone()[0], "it is written"
+        )
+    standing.ledger.unlink()
+    world.until(standing.ledger.exists, "the ledger is written again where somebody cleaned")
+    assert str(standing.pid) in standing.ledger.read_text()
+    client.close()
+    ended = run(world, "stop").stdout
+    assert f"Still paused by watchdog: held.py (pid {standing.pid})" in ended
+    assert offline.resume(None)
+    assert "T" != world.state_letter(standing.pid)
+
+
+def test_a_pid_that_passed_to_another_process_is_not_signalled(world, here, standing):
+    """The paused one ended while no daemon ran; whoever has its pid now is stopped by its user."""
+    standing.write(ProcessKey(standing.pid, standing.key.start_time - 5))
+
+    assert [] == offline.paused()
+    assert [] == offline.resume(None)
+    standing.write(ProcessKey(standing.pid, standing.key.start_time - 5))
+    client = world.start()
+    assert [] == client.call("task.resume", task=None)["resumed"]
+    assert not world.seen(standing.pid)["paused_by_watchdog"]
+    assert "T" == world.state_letter(standing.pid)
+
+
+def test_without_a_daemon_status_tells_and_resume_lets_go(world, standing):
+    """And leaves alone what a person has stopped: not by --all, nor by its pid."""
+    theirs = stopped(world, "theirs.py")
+
+    shown = run(world, "status")
+    assert 3 == shown.returncode
+    assert f"Still paused by watchdog: held.py (pid {standing.pid})" in shown.stderr
+    assert "watchdog resume --all" in shown.stderr
+    errors = json.loads(run(world, "status", "--json").stdout)["errors"]
+    assert ["daemon", "pauses"] == [each["source"] for each in errors]
+    assert "Still paused" in run(world, "status", "--check").stdout
+    done = run(world, "resume", "--all")
+    refused = run(world, "resume", str(theirs))
+
+    assert (0, "held.py") == (done.returncode, done.stdout.split()[0])
+    assert "T" != world.state_letter(standing.pid)
+    assert "T" == world.state_letter(theirs)
+    assert 1 == refused.returncode
+    assert f"kill -CONT {theirs}" in refused.stderr
+    assert "Still paused" not in run(world, "status").stderr
+
+
+@pytest.mark.parametrize("lost", ["journal", "ledger", "folder of the socket"])
+def test_one_of_both_books_is_enough(world, here, standing, lost):
+    """Random bytes, a ledger cut off, /tmp cleaned."""
+    if lost == "journal":
+        standing.spoil_journal()
+    elif lost == "ledger":
+        standing.ledger.write_text(standing.ledger.read_text()[:50])
+    else:
+        shutil.rmtree(standing.run)
+
+    resumed = offline.resume("held.py")
+
+    assert [standing.pid] == [each["task"] for each in resumed]
+    assert "T" != world.state_letter(standing.pid)
+    assert [] == offline.paused()
+
+
+def test_what_runs_again_is_not_paused_by_watchdog_when_a_person_stops_it(world, here, standing):
+    """Resumed while the disk of the journal took nothing: the ledger is believed."""
+    kept = (standing.state / "journal.db").read_bytes()
+    offline.resume(None)
+    (standing.state / "journal.db").write_bytes(kept)
+    with contextlib.closing(sqlite3.connect(standing.state / "journal.db")) as journal, journal:
+        (text,) = journal.execute("SELECT data FROM pauses").fetchone()
+        journal.execute(
+            "UPDATE pauses SET data = ?", (json.dumps({**json.loads(text), "mono_ns": 1}),)
+        )
+    os.kill(standing.pid, signal.SIGSTOP)
+    world.until(lambda: world.state_letter(standing.pid) == "T", "it is stopped")
+
+    assert [] == offline.resume(None)
+
+    assert "T" == world.state_letter(standing.pid)
+
+
+def test_without_both_books_it_is_said_who_stands_still(world, here, standing):
+    """Nobody knows who stopped them: they are named, with what lets them go on, and left alone."""
+    standing.spoil_journal()
+    standing.ledger.unlink()
+
+    with pytest.raises(WatchdogError, match=rf"held\.py \(pid {standing.pid}\).*kill -CONT"):
+        offline.resume(None)
+
+    assert "T" == world.state_letter(standing.pid)
+
+
+@pytest.mark.parametrize("place", ["before the ledger is written", "after the signals"])
+def test_a_daemon_killed_in_a_pause_leaves_nobody_unknown(world, here, place):
+    """SIGKILL in the place of a write: who is stopped is known, and can be let go."""
+    disk = Disk(world, "run")
+    client = world.start(**disk.env)
+    pid = world.script(SLEEPER, "held.py")
+    world.seen(pid)
+    # The ledger: opened, cut, written, renamed; once before the signals, once after them.
+    disk.kill(3 if place.startswith("before") else 5)
+
+    with pytest.raises(WatchdogError):
+        client.call("task.pause", task=str(pid))
+
+    assert -signal.SIGKILL == world.process.wait(20)
+    was_stopped = world.state_letter(pid) == "T"
+    assert was_stopped == (place == "after the signals")
+    assert was_stopped == bool(offline.paused())
+    assert was_stopped == bool(offline.resume(None))
+    assert "T" != world.state_letter(pid)
+
+
+def test_with_full_disks_it_goes_on_watching_and_acting(world):
+    """Neither book can be written: that is said, and made good when there is room."""
+    disk = Disk(world, "")
+    client = world.start(**disk.env)
+    pid = world.script(SLEEPER, "held.py")
+    world.seen(pid)
+    disk.refuse(errno.ENOSPC)
+
+    client.call("task.pause", task=str(pid))
+
+    assert "T" == world.state_letter(pid)
+    assert f"kill -CONT {pid}" in world.log()
+    found = {each["source"]: each["message"] for each in client.call("status")["errors"]}
+    assert "Watching and acting go on" in found["journal"]
+    assert "What is paused cannot be written" in found["pauses"]
+    disk.works()
+    world.until(
+        lambda: {"journal", "pauses"}.isdisjoint(
+            each["source"] for each in client.call("status")["errors"]
+        ),
+        "it recovers",
+        40,
+    )
+    assert str(pid) in (world.folder / "run" / "paused.json").read_text()
+    with contextlib.closing(sqlite3.connect(world.folder / "state" / "journal.db")) as journal:
+        world.until(
+            lambda: journal.execute("SELECT count(*) FROM pauses").fetchone()[0], "it is written"
+        )
+    # A daemon that stands still itself keeps nobody from resuming.
+    os.kill(world.process.pid, signal.SIGSTOP)
+    try:
+        done = run(world, "resume", "--all")
+    finally:
+        os.kill(world.process.pid, signal.SIGCONT)
+    assert 0 == done.returncode, done.stderr
+    assert "T" != world.state_letter(pid)
+
+
+def test_a_slow_disk_delays_no_pause(world):
+    """The task stands still before that it was decided is on the disk; then it is there."""
+    disk = Disk(world, "state")
+    client = world.start(**disk.env)
+    pid = world.script(SLEEPER, "held.py")
+    world.seen(pid)
+
+    def decided() -> int:
+        found = client.call("history", kinds=["decision"], limit=100)["entries"]
+        return len([each for each in found if each["pid"] == pid])
+
+    sync_s, shortest_s = 1.2, float("inf")
+    for turn in range(1, 6):  # this machine may be busy with something else
+        disk.slow(sync_s)
+        began = time.monotonic()
+        client.call("task.pause", task=str(pid))
+        shortest_s = min(shortest_s, time.monotonic() - began)
+        assert "T" == world.state_letter(pid)
+        assert str(pid) in (world.folder / "run" / "paused.json").read_text()
+        disk.works()
+        world.until(lambda count=2 * turn - 1: decided() >= count, "it is written down", 30)
+        client.call("task.resume", task=str(pid))
+        world.until(lambda count=2 * turn: decided() >= count, "that too", 30)
+        if shortest_s < 0.4 * sync_s:
+            break
+
+    assert shortest_s < 0.4 * sync_s
+
+
+def test_many_daemons_at_once_are_one(world):
+    """Started by systemd, a login and a person in the same moment, beside a socket left behind."""
+    (world.folder / "run").mkdir(0o700)
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(world.socket)
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "watchdog_app", "run"],
+            env=world.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for _ in range(3)
+    ]
+    try:
+        world.until(lambda: [p.poll() for p in started].count(None) == 1, "one is left", 40)
+        only = next(process for process in started if process.poll() is None)
+
+        def answers() -> bool:
+            try:
+                return world.connect().daemon_pid == only.pid
+            except WatchdogError:
+                return False
+
+        world.until(answers, "it answers")
+        assert [1, 1] == [process.poll() for process in started if process is not only]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+class Disk:
+    """A folder of the daemon's whose disk refuses for a while, by a shim under its C library."""
+
+    def __init__(self, world, folder: str) -> None:
+        self._switch = world.folder.parent / "refuses"
+        self._switch.unlink(missing_ok=True)
+        self.env = {
+            "LD_PRELOAD": compiled(),
+            "CRASH_ROOT": str(world.folder / folder),
+            "CRASH_REFUSE": str(self._switch),
+        }
+
+    def refuse(self, number: int) -> None:
+        """Every write fails with this errno."""
+        made = self._switch.with_suffix(".new")
+        made.write_text(str(number))
+        made.rename(self._switch)
+
+    def slow(self, sync_s: float) -> None:
+        """Every sync takes so long, and succeeds."""
+        self.refuse(1000 + int(1000 * sync_s))
+
+    def kill(self, place: int) -> None:
+        """SIGKILL in the place of this operation from now."""
+        self.refuse(-place)
+
+    def works(self) -> None:
+        self._switch.unlink()

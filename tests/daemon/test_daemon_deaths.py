@@ -1,0 +1,322 @@
+"""Real ends against a real daemon: what is written down, how soon, and what is told of it later."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+
+import pytest
+
+from watchdog_app.daemon import past_deaths
+from watchdog_app.daemon.journal import Entry, Journal
+from watchdog_app.errors import WatchdogError
+
+WAIT = "import os, time\nwhile not os.path.exists('{flag}'): time.sleep(0.01)\n"
+SOON_S = 2.0  # what is promised
+
+
+def ends(client, pid):
+    return [
+        each
+        for each in client.call("history", kinds=["death", "end"], limit=1000)["entries"]
+        if each["pid"] == pid
+    ]
+
+
+@pytest.fixture
+def ended(world):
+    """Run scripts that all wait, let them go one after the other: their entries by name."""
+    client = world.start()
+
+    def run(**codes):
+        pids = {
+            name: world.script(WAIT.format(flag=f"{name}.go") + code, f"{name}.py")
+            for name, code in codes.items()
+        }
+        for pid in pids.values():
+            world.seen(pid)
+        found = {}
+        for name, pid in pids.items():
+            (world.folder / f"{name}.go").touch()
+            found[name] = world.until(lambda pid=pid: ends(client, pid), f"the end of {name}")[0]
+        return found
+
+    return run
+
+
+def test_every_end_is_written_down_with_how_that_is_known(world, ended):
+    """Signals, statuses, crashes, exceptions; exact where the kernel or Python said it."""
+    hook = "from watchdog_app.agent.reporting import last_words; last_words.listen()\n"
+    found = ended(
+        status="raise SystemExit(3)",
+        term="os.kill(os.getpid(), 15)",
+        hangup="os.kill(os.getpid(), 1)",
+        segv="import ctypes; ctypes.string_at(0)",
+        abort=hook + "def step(): os.abort()\nstep()",
+        error=hook + "def step(): raise ValueError('bad')\nstep()",
+    )
+
+    def seen(name):
+        return found[name]["cause"], found[name]["certainty"], found[name]["reason"]
+
+    assert ("failed", "exact") == seen("status")[:2]
+    assert "status 3" in seen("status")[2]
+    assert ("signal", "most_likely") == seen("term")[:2]
+    assert "SIGTERM" in seen("term")[2]
+    assert "terminal" in seen("hangup")[2]
+    assert ("signal", "exact") == seen("segv")[:2]
+    assert "SIGSEGV" in seen("segv")[2]
+    assert "SIGABRT, at abort.py:4 in step" in seen("abort")[2]
+    assert "ended by ValueError at error.py:4 in step" == seen("error")[2]
+    assert all(each["evidence"] for each in found.values())
+    assert [] == list((world.folder / "state" / "last-words").iterdir())
+
+
+def test_a_death_is_written_down_within_seconds_and_explained_by_every_name(world):
+    """By pid, name and path; as text, as data, and with the points of its plot."""
+    client = world.start()
+    pid = world.script("import time\ntime.sleep(600)\n", "odd_name_42.py")
+    world.seen(pid)
+    first = client.call("status")["daemon"]["ticks"]
+    # A plot needs some looks, which come late on a busy machine.
+    world.until(lambda: client.call("status")["daemon"]["ticks"] >= first + 3, "it looks")
+    time.sleep(1.2)
+    os.kill(pid, signal.SIGKILL)
+    gone = time.monotonic()
+    world.until(lambda: ends(client, pid), "its end is written down")
+    assert time.monotonic() - gone < 10 * SOON_S  # this machine may be busy
+
+    for name in (str(pid), "odd_name_42.py", "ODD_NAME", str(world.folder / "odd_name_42.py")):
+        answer = client.call("explain", task=name)
+        assert answer["text"] == answer["death_text"]
+        assert pid == answer["death"]["pid"]
+        assert "SIGKILL" in answer["text"]
+    assert answer["plot"]["points"]
+    assert "death" == answer["plot"]["marks"][-1]["kind"]
+    assert pid == client.call("explain", task=None)["death"]["pid"]
+    with pytest.raises(WatchdogError, match="No task answers"):
+        client.call("explain", task="nobody.py")
+
+
+def test_a_task_that_lives_again_is_told_with_the_death_before_it(world):
+    """Its name is that of the living; who died in its place before is said as well."""
+    client = world.start()
+    first = world.script("import time\ntime.sleep(600)\n", "again.py")
+    world.seen(first)
+    os.kill(first, signal.SIGKILL)
+    world.until(lambda: ends(client, first), "its end is written down")
+    second = world.script("import time\ntime.sleep(600)\n", "again.py")
+    world.seen(second)
+
+    answer = client.call("explain", task="again.py")
+
+    assert first == answer["death"]["pid"]
+    assert f"pid {second}" in answer["text"]
+    assert f"runs again, with pid {second}" in answer["death_text"]
+
+
+def test_secrets_on_a_command_line_are_not_written_down(world):
+    """The command to go on is kept, what opens doors is not."""
+    client = world.start()
+    path = world.folder / "job.py"
+    path.write_text("import time\ntime.sleep(600)\n")
+    words = [sys.executable, str(path), "--token", "hunter2", "--api-key=hunter2", "--lr", "1"]
+    with subprocess.Popen(words, env=world.env, start_new_session=True) as process:
+        world.seen(process.pid)
+        process.kill()
+    (death,) = world.until(lambda: ends(client, process.pid), "its end is written down")
+
+    assert ["--token", "***", "--api-key=***", "--lr", "1"] == death["argv"][2:]
+    world.end()
+    assert b"hunter2" not in b"".join(
+        each.read_bytes() for each in (world.folder / "state").glob("journal.db*")
+    )
+
+
+def explain(world, *words):
+    """The command itself, in a terminal of 80 columns."""
+    return subprocess.run(
+        [sys.executable, "-m", "watchdog_app", "explain", *words],
+        env={**world.env, "COLUMNS": "80", "PYTHONUTF8": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_without_a_daemon_the_journal_explains(world):
+    """Days later, the daemon long gone: the last death, one by name, and none."""
+    client = world.start()
+    pid = world.script("import time\ntime.sleep(600)\n", "night.py")
+    world.seen(pid)
+    time.sleep(2.2)
+    os.kill(pid, signal.SIGKILL)
+    world.until(lambda: ends(client, pid), "its end is written down")
+    world.end()
+
+    for words in ((), ("night.py",), (str(pid),)):
+        done = explain(world, *words)
+        assert 0 == done.returncode, done.stderr
+        assert "night.py (script, pid" in done.stdout
+        assert "How we know:" in done.stdout
+        assert "No daemon runs" in done.stdout
+        assert max(len(line) for line in done.stdout.splitlines()) <= 80
+    missing = explain(world, "nobody.py")
+    assert 1 == missing.returncode
+    assert "knows of no death of 'nobody.py'" in missing.stderr
+    assert "night.py" in explain(world, "--deaths").stdout
+    answer = json.loads(explain(world, "--json").stdout)
+    assert pid == answer["death"]["pid"]
+
+
+def test_a_death_is_found_by_incident_kernel_and_the_most_exact_name(tmp_path):
+    """Of several that fit the newest; a pid is never a part of a name."""
+    with closing(Journal(str(tmp_path), 1e9, 10**8)) as journal:
+        culprit = [{"pid": 7, "name": "a.ipynb"}]
+        journal.add([Entry(5.0, "incident", {"id": "i-1", "opened_unix_s": 5.0,
+                                             "culprits": culprit})])  # fmt: skip
+        for at, pid, name, cause, kernel in (
+            (1.0, 7, "a.ipynb", "killed", "0001-old"),
+            (9.0, 7, "a.ipynb", "group_limit", "abcd-1234"),
+            (10.0, 8, "data.ipynb", "failed", None),
+            (11.0, 9, "run7.py", "ended", None),
+        ):
+            kind = "end" if cause == "ended" else "death"
+            data = {"pid": pid, "name": name, "cause": cause, "kernel_id": kernel}
+            journal.add([Entry(at, kind, data, pid, name)])
+
+        found = {
+            wanted: (past_deaths.find(journal, wanted) or {}).get("unix_s")
+            for wanted in ("i-1", "abcd", "abcd-1234", "A.ipynb", "a.ip", "7", "run7", "nobody")
+        }
+        assert {
+            "i-1": 9.0, "abcd": 9.0, "abcd-1234": 9.0, "A.ipynb": 9.0, "a.ip": 10.0, "7": 9.0,
+            "run7": 11.0, "nobody": None,
+        } == found  # fmt: skip
+        assert 10.0 == past_deaths.last(journal, 12.0)["unix_s"]
+        assert past_deaths.last(journal, 10.0**6, within_s=5.0) is None
+
+
+def alive_list(world, **changes):
+    """What the last daemon wrote of who lives, with something changed."""
+    db = sqlite3.connect(world.folder / "state" / "journal.db")
+    (text,) = db.execute("SELECT data FROM state WHERE key = 'alive'").fetchone()
+    state = {**json.loads(text), **changes}
+    db.execute("UPDATE state SET data = ? WHERE key = 'alive'", (json.dumps(state),))
+    db.commit()
+    db.close()
+    return state
+
+
+def test_what_ended_while_nobody_watched_is_written_down_by_the_next_daemon(world):
+    """In the same run of the machine: between when and when, and of what is not known."""
+    world.start()
+    world.until((world.folder / "state" / "journal.db").exists, "a journal")
+    world.end()
+    gone = {"pid": 2**22 + 1, "start_time": 7, "name": "gone.ipynb", "rescue": None, "about": {}}
+    alive_list(world, tasks=[gone])
+
+    client = world.start()
+
+    (entry,) = world.until(lambda: ends(client, gone["pid"]), "it is written down")
+    assert ("end", "unknown", "unknown") == (entry["kind"], entry["cause"], entry["certainty"])
+    assert "while no watchdog ran" in entry["reason"]
+    world.end()
+    client = world.start()
+    assert 1 == len(ends(client, gone["pid"]))  # once
+
+
+@pytest.mark.parametrize(
+    ("heat", "certainty", "words"),
+    [
+        (101.0, "most_likely", "most likely heat, 101 °C of 105 °C"),
+        (60.0, "unknown", "why is not known"),
+    ],
+)
+def test_what_died_with_the_machine_is_told_with_the_last_readings(world, heat, certainty, words):
+    """A machine that went down without a word to the daemon: of heat only where it was near."""
+    world.start()
+    world.until((world.folder / "state" / "journal.db").exists, "a journal")
+    world.kill()
+    now_ms = round(time.time() * 1000)
+    db = sqlite3.connect(world.folder / "state" / "journal.db", timeout=20)
+    db.execute(
+        "INSERT INTO series (id, ident, kind, name, unit, last_unix_ms)"
+        " VALUES (9999, 'temperature:x', 'temperature', 'CPU package', 'celsius', ?)",
+        (now_ms,),
+    )
+    db.execute("INSERT INTO points VALUES (9999, ?, ?, 105.0, NULL)", (now_ms, heat))
+    state = {
+        "boot": "another", "unix_s": now_ms / 1000,
+        "tasks": [{"pid": 4242, "start_time": 7, "name": "night.ipynb", "rescue": None,
+                   "about": {"task_kind": "notebook"}}],
+    }  # fmt: skip
+    db.execute("INSERT OR REPLACE INTO state VALUES ('alive', ?)", (json.dumps(state),))
+    db.commit()
+    db.close()
+
+    client = world.start()
+
+    (death,) = world.until(lambda: ends(client, 4242), "it is written down")
+    assert ("death", "machine_down", certainty) == (
+        death["kind"], death["cause"], death["certainty"],
+    )  # fmt: skip
+    assert words in death["reason"]
+    assert "night.ipynb" in client.call("explain", task="night.ipynb")["death_text"]
+
+
+@pytest.fixture
+def kernel(world, monkeypatch):
+    """Start a real kernel through jupyter_client: its manager, a client of it and its pid."""
+    from jupyter_client.manager import KernelManager
+
+    for name, value in world.env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(world.folder / "jupyter"))
+    monkeypatch.setenv("IPYTHONDIR", str(world.folder / "ipython"))
+    managers = []
+
+    def start():
+        manager = KernelManager()
+        manager.start_kernel(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        client = manager.client()
+        managers.append((manager, client))
+        client.start_channels()
+        client.wait_for_ready(timeout=60)
+        return manager, client, manager.provisioner.pid
+
+    yield start
+    for manager, client in managers:
+        client.stop_channels()
+        if manager.has_kernel:
+            manager.shutdown_kernel(now=True)
+        manager.cleanup_resources()
+        manager.context.destroy(linger=0)
+
+
+def test_a_kernel_that_was_closed_and_one_that_crashed_are_told_apart(world, kernel):
+    """Shutdown is most likely its user's; a crash is a death, with the kernel's word on it."""
+    client = world.start()
+    closed, _, closed_pid = kernel()
+    _, crashing, crashed_pid = kernel()
+    world.seen(closed_pid)
+    world.seen(crashed_pid)
+
+    closed.shutdown_kernel()
+    crashing.execute("import ctypes; ctypes.string_at(0)")
+
+    (end,) = world.until(lambda: ends(client, closed_pid), "the closed one is written down")
+    (death,) = world.until(lambda: ends(client, crashed_pid), "the crashed one is written down")
+    assert ("end", "closed", "most_likely") == (end["kind"], end["cause"], end["certainty"])
+    assert ("death", "signal", "exact") == (death["kind"], death["cause"], death["certainty"])
+    assert "SIGSEGV" in death["reason"]
+    told = client.call("explain", task=str(crashed_pid))
+    assert crashed_pid == told["death"]["pid"]
+    assert "%load_ext watchdog_app.agent" in told["death_text"]

@@ -1,0 +1,93 @@
+"""What the daemon takes for a moment it gives back; what it will need it has before."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+
+import pytest
+
+from watchdog_app.daemon import selfcare
+
+# A large piece comes and goes, from which the C library learns to keep as much; then many smaller.
+PROGRAM = """
+import sys, threading
+from watchdog_app.daemon.selfcare import keep_heap_small
+
+def rss():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+if sys.argv[1] == "small":
+    keep_heap_small()
+bytearray(8_000_000)
+before = rss()
+pieces = [bytearray(100_000) for _ in range(60)]
+del pieces
+kept = rss() - before
+heaps = []
+thread = threading.Thread(target=lambda: heaps.append(bytearray(50_000)))
+thread.start()
+thread.join()
+apart = sum(1 for line in open("/proc/self/maps")
+            if int(line.split("-")[0], 16) % (64 << 20) == 0 and " rw-p " in line)
+print(kept, apart)
+"""
+
+
+def kept_bytes_and_heaps(how: str) -> tuple[int, int]:
+    """What is still held of 6 MB that were given up, and heaps of threads."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, how],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    kept, heaps = map(int, done.stdout.split())
+    return kept, heaps
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the C library of Linux")
+def test_a_moment_of_many_answers_leaves_no_memory_held():
+    """Clients that ask for fifty answers and do not read them: 3 MB that stayed for hours."""
+    as_ever, _ = kept_bytes_and_heaps("as ever")
+    small, heaps = kept_bytes_and_heaps("small")
+
+    assert as_ever > 4_000_000, "there is something to be mended here"
+    assert small < 1_000_000
+    assert 0 == heaps
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="FDSize of proc(5)")
+def test_there_is_room_for_descriptors_before_they_are_needed():
+    """Growing the table later holds a look up by tens of milliseconds."""
+    program = (
+        "import re, os; from watchdog_app.daemon.selfcare import allow_many_connections as allow;"
+        "allow(); print(re.search(r'FDSize:\\s+(\\d+)', open('/proc/self/status').read())[1],"
+        "len(os.listdir('/proc/self/fd')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    room, used = map(int, done.stdout.split())
+
+    assert room >= 512
+    assert used < 10, "and none of them is held open"
+
+
+def test_garbage_is_looked_for_only_where_there_may_be_some():
+    """At rest nothing is made, and nothing needs to be looked through."""
+    gc.collect()
+    before = gc.get_stats()[2]["collections"]
+
+    selfcare.collect_garbage()
+    idle = gc.get_stats()[2]["collections"]
+    was_on = gc.isenabled()
+    gc.disable()
+    made = [[] for _ in range(2000)]
+    selfcare.collect_garbage()
+    busy = gc.get_stats()[2]["collections"]
+    if was_on:
+        gc.enable()
+
+    assert 2000 == len(made)
+    assert (before, before + 1) == (idle, busy)

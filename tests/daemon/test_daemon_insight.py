@@ -1,0 +1,245 @@
+"""What agents tell of their threads and their memory is checked, bounded and put together."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from watchdog_app.core.picture import Frame, ProcessLook, ThreadLook
+from watchdog_app.core.records import AgentView, BufferMemory, ProcessKey
+from watchdog_app.daemon import agent_words
+from watchdog_app.daemon.stacks import Stacks, to_json
+from watchdog_app.errors import RequestError
+from watchdog_app.protocol.framing import encode
+from watchdog_app.protocol.messages import Params
+
+KEY = ProcessKey(10, 500)
+FRAME = {"file": "/x/train.py", "line": 42, "function": "step"}
+
+
+class World:
+    """One task with an agent, and a kernel that says what is wanted of it."""
+
+    def __init__(self, with_agent: bool = True, threads: int = 2) -> None:
+        self.sent = []
+        self.faults = 100
+        self.threads = threads
+        self.agent = SimpleNamespace(key=KEY)
+        self.view = AgentView(
+            KEY,
+            "test",
+            "/r",
+            training=True,
+            reported_mono_s=1.0,
+            place=Frame("/x/train.py", 7, "f"),
+        )
+        self.agents = SimpleNamespace(
+            within=lambda members: [self.agent] if with_agent and KEY in members else [],
+            view_of=lambda members: self.view if with_agent else None,
+        )
+        self.task = SimpleNamespace(key=KEY, members=[SimpleNamespace(key=KEY)])
+        self.stacks = Stacks(
+            self.agents, lambda agent, method, params: self.sent.append((method, params)), self.look
+        )
+        self.seen = []
+
+    def look(self, keys):
+        threads = tuple(
+            ThreadLook(10 + number, "python", "S", "futex_do_wait")
+            for number in range(self.threads)
+        )
+        return (ProcessLook(10, 1, "python", "S", threads, self.threads, self.faults),)
+
+    def ask(self, now: float = 100.0, **more) -> str | None:
+        self.stacks.ask(self.task, now, self.seen.append, **more)
+        return self.sent[-1][1]["request"] if self.sent else None
+
+    def answer(self, request: str, *threads: dict, now: float = 100.1, agent=None) -> None:
+        params = Params({"request": request, "threads": list(threads)})
+        self.stacks.stacked(agent or self.agent, params, now)
+
+
+MAIN = {"name": "MainThread", "native_id": 10, "trains": True, "frames": [FRAME]}
+
+
+def test_what_python_and_the_kernel_say_of_a_thread_is_one():
+    """By the kernel's number; a thread that only Python knows of stands behind."""
+    world = World()
+    request = world.ask()
+
+    world.answer(request, MAIN, {"name": "raw", "native_id": None, "frames": []})
+
+    (picture,) = world.seen
+    first, second, third = picture.processes[0].threads
+    assert ("MainThread", "S", "futex_do_wait", True) == (
+        first.name, first.state, first.wchan, first.trains
+    )  # fmt: skip
+    assert (Frame("/x/train.py", 42, "step"),) == first.frames
+    assert ("python", "raw", None) == (second.name, third.name, third.state)
+    assert picture.answered is True
+    assert picture.root is not None
+    assert picture.root.main is first
+
+
+def test_an_agent_that_does_not_answer_is_waited_for_three_seconds():
+    """Its silence says that Python gets no turn; where it was is known from its last report."""
+    world = World()
+    world.ask(100.0)
+    world.stacks.expire(102.9)
+    assert [] == world.seen
+    assert 103.0 == world.stacks.next_deadline_mono_s()
+
+    world.stacks.expire(103.0)
+
+    (picture,) = world.seen
+    assert picture.answered is False
+    assert (Frame("/x/train.py", 7, "f"), 102.0) == (picture.last_seen, picture.last_seen_s)
+    assert world.stacks.next_deadline_mono_s() is None
+
+
+def test_a_task_without_an_agent_is_told_at_once_by_the_kernel_alone():
+    """Nobody is asked."""
+    world = World(with_agent=False)
+
+    world.ask()
+
+    assert world.seen[0].answered is None
+    assert [] == world.sent
+
+
+def test_faults_are_counted_over_half_a_second_where_they_are_wanted():
+    """A rate needs a time; an answer that comes at once waits for it."""
+    world = World()
+    request = world.ask(100.0, with_faults=True)
+    world.answer(request, MAIN, now=100.1)
+    assert [] == world.seen
+    world.faults = 350
+
+    world.stacks.expire(100.5)
+
+    assert 500.0 == world.seen[0].major_faults_per_s
+
+
+def test_an_answer_of_somebody_else_or_to_nothing_is_dropped():
+    """An agent is believed in what concerns its own process."""
+    world = World()
+    request = world.ask()
+
+    world.answer("stacks-999", MAIN)
+    world.answer(request, MAIN, agent=SimpleNamespace(key=ProcessKey(11, 1)))
+    assert [] == world.seen
+    world.answer(request, MAIN)
+    world.answer(request, MAIN)
+
+    assert 1 == len(world.seen)
+
+
+@pytest.mark.parametrize(
+    "thread",
+    [
+        {**MAIN, "native_id": -1},
+        {**MAIN, "native_id": "10"},
+        {**MAIN, "name": "x" * 101},
+        {**MAIN, "name": 7},
+        {**MAIN, "frames": "all"},
+        {**MAIN, "frames": [FRAME] * 41},
+        {**MAIN, "frames": [{**FRAME, "file": "x" * 301}]},
+        {**MAIN, "frames": [{**FRAME, "line": -1}]},
+        {**MAIN, "frames": [{**FRAME, "function": None}]},
+    ],
+    ids=lambda thread: str(thread)[:40],
+)
+def test_stacks_in_another_form_are_refused(thread):
+    """And the request waits on."""
+    world = World()
+    request = world.ask()
+
+    with pytest.raises(RequestError):
+        world.answer(request, thread)
+
+    assert [] == world.seen
+
+
+def test_the_largest_picture_fits_into_a_message():
+    """64 threads of 40 frames with the longest names, and as many that only the kernel knows."""
+    world = World(threads=128)
+    request = world.ask()
+    frame = {"file": "ä" * 300, "line": 2**31 - 1, "function": "ö" * 200}
+    threads = [
+        {"name": "x" * 100, "native_id": 10 + number, "frames": [frame] * 40}
+        for number in range(64)
+    ]
+
+    world.answer(request, *threads)
+
+    line = encode({"jsonrpc": "2.0", "id": 1, "result": to_json(world.seen[0], ())})
+    assert len(line) < 2**20
+
+
+MEMORY = {"batch_size": 256, "weights_bytes": 10, "buffers": [{"what": "shuffle", "bytes": 7}],
+          "python_blocks_per_step": -1.5, "news": "of a later version"}  # fmt: skip
+
+
+def test_the_memory_of_a_training_is_read():
+    """What is absent is unknown; what is new is left alone."""
+    found = agent_words.memory(Params(MEMORY))
+
+    assert found is not None
+    assert (256, 10, None, -1.5) == (
+        found.batch_size, found.weights_bytes, found.optimizer_bytes, found.python_blocks_per_step
+    )  # fmt: skip
+    assert (BufferMemory("shuffle", 7),) == found.buffers
+    assert agent_words.memory(None) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"batch_size": 0},
+        {"weights_bytes": -1},
+        {"weights_bytes": 1.5},
+        {"activations_bytes": 2**60},
+        {"buffers": [{"what": "x"}]},
+        {"buffers": [{"what": "x" * 101, "bytes": 1}]},
+        {"buffers": [{"what": "x", "bytes": 1}] * 17},
+        {"python_blocks_per_step": float("nan")},
+    ],
+    ids=str,
+)
+def test_memory_in_another_form_is_refused(change):
+    """By the name of the figure."""
+    with pytest.raises(RequestError):
+        agent_words.memory(Params({**MEMORY, **change}))
+
+
+GROWTH = {"seconds": 4.0, "steps": 60, "complete": True,
+          "lines": [{"file": "a.py", "line": 1, "own": False, "bytes": 5, "bytes_per_step": None}],
+          "tensors": [{"type": "Tensor", "shape": [3, 4], "more": 9}]}  # fmt: skip
+
+
+def test_what_grows_is_read():
+    """Lines and tensors."""
+    found = agent_words.growth(Params(GROWTH))
+
+    assert ("a.py", 1, False) == (found.lines[0].file, found.lines[0].line, found.lines[0].own)
+    assert ((3, 4), 9) == (found.tensors[0].shape, found.tensors[0].more)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"steps": 0},
+        {"lines": [{"file": "a.py", "line": 1, "bytes": -5}]},
+        {"tensors": [{"type": "T", "shape": [-1], "more": 1}]},
+        {"tensors": [{"type": "T", "shape": [1] * 17, "more": 1}]},
+        {"tensors": [{"type": "T", "shape": "big", "more": 1}]},
+        {"tensors": [{"type": "T", "shape": [True], "more": 1}]},
+        {"lines": [GROWTH["lines"][0]] * 21},
+    ],
+    ids=lambda change: str(change)[:50],
+)
+def test_growth_in_another_form_is_refused(change):
+    """By the name of the figure."""
+    with pytest.raises(RequestError):
+        agent_words.growth(Params({**GROWTH, **change}))

@@ -1,0 +1,164 @@
+"""What people are told when a kernel that died runs again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from watchdog_app.core.death_notice import death_notice
+from watchdog_app.core.death_records import Cause, CauseKind
+from watchdog_app.core.kernel_restarts import KernelRestarts
+from watchdog_app.core.notices import notice
+from watchdog_app.core.outlook import Decision
+from watchdog_app.core.records import (
+    HostMemory,
+    ProcessInfo,
+    ProcessKey,
+    ProcessSample,
+    Snapshot,
+    Task,
+    TaskKind,
+)
+from watchdog_app.core.tasks import group
+from watchdog_app.core.told_notebooks import ToldNotebooks
+from watchdog_app.daemon.journal import Entry, Journal
+from watchdog_app.daemon.kernel_memory import KernelMemory
+from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.restarts import Restarts
+
+HOST = HostMemory(8, 4, 0, 0, None, None, None, None, None)
+
+
+def kernel(pid: int, notebook: str | None = None) -> Task:
+    """The kernel k1 in this process."""
+    key = ProcessKey(pid, pid * 10)
+    kind = TaskKind.KERNEL if notebook is None else TaskKind.NOTEBOOK
+    name = f"p{pid}" if notebook is None else notebook.rpartition("/")[2]
+    sample = ProcessSample(key, 1, "S", 1000, None, None, None, 0.0)
+    info = ProcessInfo(
+        key, 1, 1000, None, None, (), None, kind, name, notebook=notebook, kernel_id="k1"
+    )
+    return group([sample], {key: info})[0]
+
+
+class Told:
+    """What a `Restarts` does, kept."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.notices: list[tuple[Decision, Task]] = []
+        self.moved: list[tuple[int, int]] = []
+        self.kernels = KernelRestarts()
+        self.restarts = Restarts(
+            self.kernels,
+            note=self.entries.append,
+            tell=lambda decision, task: self.notices.append((decision, task)),
+            moved=lambda before, now: self.moved.append((before.pid, now.pid)),
+        )
+
+
+@pytest.fixture
+def first() -> Task:
+    """A notebook's kernel."""
+    return kernel(10, "/p/a\x1b.ipynb")
+
+
+def death_of(task: Task) -> Decision:
+    """The notice of it, with a rescue."""
+    cause = Cause(CauseKind.GROUP_LIMIT, "killed by the kernel: its group was full")
+    told = death_notice(
+        "d1", task, None, cause, snapshot=Snapshot(5.0, 7e8, HOST, ()), incident=None
+    )
+    return replace(told, evidence={**told.evidence, "path": "/p/rescues/r", "rescue_step": 41})
+
+
+def test_restart_after_a_death_is_told_with_what_is_left(first: Task):
+    """A second notice: it is empty, and the rescue is there."""
+    told = Told()
+    told.restarts.take([first])
+    told.restarts.died(first, death_of(first))
+    told.restarts.take([])
+
+    told.restarts.take([kernel(11)])
+
+    (decision, task), *more = told.notices
+    shown = notice(decision, task)
+    assert [] == more
+    assert ("restarted", "normal", 10) == (shown.topic, shown.urgency, shown.task)
+    assert shown.title.startswith("Kernel restarted: ")
+    assert "as process 11" in shown.body
+    assert "a rescue of step 41 is in /p/rescues/r" in shown.body.lower()
+    assert "\x1b" not in shown.title + shown.body
+    assert [(10, 11)] == told.moved
+    assert ("restart", 11) == (told.entries[0].kind, told.entries[0].pid)
+
+
+@pytest.mark.parametrize("written_down", [True, False])
+def test_restart_that_nobody_was_told_a_death_of_is_only_written_down(
+    first: Task, *, written_down: bool
+):
+    """Its user has pressed the button, or a rule keeps us silent."""
+    told = Told()
+    told.restarts.take([first])
+    if written_down:
+        told.restarts.died(first, None)
+    told.restarts.died(None, None)
+
+    told.restarts.take([kernel(11)])
+
+    assert [] == told.notices
+    assert [10] == [entry.data["before"] for entry in told.entries]
+
+
+def test_task_says_how_often_its_kernel_was_restarted(first: Task):
+    """In `watchdog explain`; nothing where it was not."""
+    told = Told()
+    second = kernel(11)
+    told.restarts.take([first])
+    assert told.kernels.sentence(first.key) is None
+
+    told.restarts.take([second])
+
+    assert "restarted once" in (told.kernels.sentence(second.key) or "")
+    assert ("11", (10,)) == told.kernels.meant(" 11 ")
+    assert ("p11", ()) == told.kernels.meant("k1")
+    assert [("10", ()), ("x", ()), (None, ())] == [
+        told.kernels.meant(one) for one in ("10", "x", None)
+    ]
+
+
+class Desk:
+    """What a journal's writer does, at once."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.written = 0
+
+    def submit(self, work: Callable[[Journal], object]) -> None:
+        self.written += 1
+        work(self.journal)
+
+
+@pytest.mark.parametrize(("boot", "restarts"), [("b1", 1), ("b2", 0)])
+def test_restart_while_no_daemon_runs_is_seen_by_the_next(
+    first: Task, tmp_path: Path, boot: str, restarts: int
+):
+    """Unless the machine was started anew, with other processes of the same numbers."""
+    journal = Journal(str(tmp_path), 1e6, 1 << 20)
+    desk = Desk(journal)
+    before, after = Told(), Told()
+    memory = KernelMemory(before.kernels, ToldNotebooks(), "b1", desk)
+    before.restarts.take([first])
+    for _ in range(3):
+        memory.keep()
+
+    KernelMemory(after.kernels, ToldNotebooks(), boot, desk).recover(journal, Log(False))
+    after.restarts.take([kernel(11)])
+
+    journal.close()
+    assert 1 == desk.written
+    assert restarts == len(after.entries)
+    assert [(10, 11)][:restarts] == after.moved

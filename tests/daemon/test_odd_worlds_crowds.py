@@ -1,0 +1,127 @@
+"""Too many processes, too little processor, a daemon that was stopped: a real daemon, really."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from watchdog_app.core.records import ProcessKey
+from watchdog_app.daemon.kill_counts import KillCounts
+from watchdog_app.daemon.witnesses import Witnesses
+
+BOMB = """
+import os, sys, time
+end = time.monotonic() + 1.5
+count = 0
+while time.monotonic() < end:
+    for _ in range(20):
+        if os.fork() == 0:
+            time.sleep(0.2 * (count % 3))
+            os._exit(0)
+        count += 1
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+    time.sleep(0.02)
+time.sleep(0.5)
+"""
+
+
+def descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def daemon_status(world) -> dict:
+    with world.connect() as client:
+        return client.call("status")["daemon"]
+
+
+def test_a_fork_bomb_of_short_lived_pythons_leaves_no_descriptor_and_stops_no_look(world):
+    """Most are gone before the next look: looks go on, and all is given back."""
+    world.start()
+    pid = world.process.pid
+    world.until(lambda: daemon_status(world)["ticks"] > 1, "it looks")
+    before, ticks = descriptors(pid), daemon_status(world)["ticks"]
+
+    bomb = subprocess.run([sys.executable, "-S", "-c", BOMB], timeout=60, check=False)
+
+    assert 0 == bomb.returncode
+    world.until(lambda: daemon_status(world)["ticks"] > ticks + 1, "it has looked meanwhile")
+    # Other tests' processes come and go beside it: a handful more or less is theirs.
+    world.until(lambda: descriptors(pid) <= before + 20, "descriptors are given back")
+    assert [] == [e for e in _errors(world) if "failed" in e["message"]]
+
+
+def test_without_a_processor_it_looks_no_less_often(world):
+    """What a look computes bounds its rate, and not how long others kept it from computing."""
+    world.start()
+    loops = [
+        subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
+        for _ in range(4 * (os.cpu_count() or 1))
+    ]
+    try:
+        time.sleep(2)
+        found = daemon_status(world)
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+    assert found["interval_s"] <= 1.0
+    assert found["ticks"] > 1
+
+
+def test_a_daemon_that_was_stopped_says_that_looks_are_missing(world):
+    """Seconds in which it stood still are told as such, and are no lack of a processor."""
+    world.start()
+    world.until(lambda: daemon_status(world)["ticks"] > 1, "it looks")
+
+    world.process.send_signal(signal.SIGSTOP)
+    time.sleep(5.0)  # at rest or on a busy machine a look is due in up to three
+    world.process.send_signal(signal.SIGCONT)
+    late = world.until(
+        lambda: next((e for e in _errors(world) if e["source"] == "punctuality"), None),
+        "it says that it was late",
+    )
+
+    assert "stood still" in late["message"]
+    found = daemon_status(world)
+    assert found["missed_ticks"] >= 1
+    assert found["latest_s"] >= 1.0
+
+
+def _errors(world) -> list[dict]:
+    with world.connect() as client:
+        return client.call("status")["errors"]
+
+
+def test_who_kills_for_memory_is_not_asked_anew_for_each_of_five_hundred_ends(tmp_path):
+    """Finding them asks every process on the machine: once in ten seconds has to do."""
+
+    def process(pid: int, comm: str) -> None:
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "comm").write_text(f"{comm}\n")
+
+    process(50, "earlyoom")
+    counts = KillCounts(str(tmp_path))
+    witnesses = Witnesses(None, str(tmp_path))
+
+    def asked(pid: int) -> tuple[str, ...]:
+        key = ProcessKey(pid, 1)
+        more = {"said_bye": False, "failed": False, "was_paused": False, "device_ooms": 0}
+        facts = witnesses.facts(
+            key, None, None, group=None, counts=counts, limit=None, memory=None, **more
+        )
+        return facts.oom_daemons
+
+    first = asked(900)
+    process(51, "nohang")
+    second = asked(901)
+
+    assert (("earlyoom",), ("earlyoom",)) == (first, second)
+    witnesses.close()

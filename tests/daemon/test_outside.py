@@ -1,0 +1,118 @@
+"""The daemon and saves from outside: pages for agents, and a copy by a process of its own."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import time
+
+import pytest
+
+from watchdog_app.agent.reporting.identity import own
+from watchdog_app.airbag import table as tables
+from watchdog_app.airbag.page import Page, folder
+from watchdog_app.core.records import ProcessKey
+from watchdog_app.daemon.outside import Outside
+from watchdog_app.daemon.poller import Poller
+
+ME = own()
+KEY = ProcessKey(ME.pid, ME.start_time)
+
+
+@pytest.fixture
+def poller():
+    failures = []
+    found = Poller(failures.append)
+    yield found
+    found.close()
+    assert [] == failures
+
+
+@pytest.fixture
+def outside(poller, tmp_path, monkeypatch):
+    monkeypatch.setenv("WATCHDOG_RUNTIME_DIR", str(tmp_path / "run"))
+    found = Outside(poller)
+    yield found
+    found.close()
+    shutil.rmtree(os.path.dirname(folder()), ignore_errors=True)
+
+
+def published(page):
+    """This process publishes one tensor; what keeps it alive."""
+    memory = ctypes.create_string_buffer(b"weights!" * 512, 4096)
+    address = ctypes.addressof(memory)
+    places = [address + at for at in tables.sample_places(4096)]
+    samples = b"".join(ctypes.string_at(each, tables.SAMPLE_BYTES) for each in places)
+    return memory, struct.pack("<Q", address), samples
+
+
+def test_an_agent_gets_a_page_that_goes_with_its_process(outside):
+    """Asked for again, by an agent that connects anew, it is the same one."""
+    path = outside.page(KEY)
+    outside.ask_every_batch(KEY, True)
+    with Page(path) as page:
+        asked, reader = page.asked, page.reader
+    outside.ask_every_batch(KEY, False)
+    with Page(path) as page:
+        assert (True, False) == (asked, page.asked)
+    assert os.getpid() == reader
+    assert path == outside.page(KEY)
+    outside.forget(KEY)
+    assert not os.path.exists(path)
+
+
+@pytest.mark.parametrize("fresh", [True, False], ids=["fresh", "stale"])
+def test_a_training_is_copied_by_a_process_of_its_own(outside, poller, tmp_path, fresh):
+    """The rescue is told with its step, and what is not of this step is told with the reason."""
+    rescues = tmp_path / "rescues"
+    rescues.mkdir()
+    with Page(outside.page(KEY)) as page:
+        # A child of this one would need its permission where Yama asks for it.
+        page.begin(ME.pid, ME.start_time)
+        memory, addresses, samples = published(page)
+        static = tables.static_text(
+            owner=str(ME),
+            directory=str(rescues),
+            keep=2,
+            tensors=[("weights", "U8", [4096], 4096, None)],
+            meta={"step": 3, "reason": ""},
+        )
+        parts = (static, tables.changing_text(3, (), ()), addresses, samples, b"")
+        page.publish(3, 4096, tables.length_of(parts), lambda view: tables.write(view, parts))
+        if not fresh:
+            page.boundary(4)
+        told = []
+        assert outside.copy(KEY, str(rescues), told.append)
+        end = time.monotonic() + 60
+        while not told and time.monotonic() < end:
+            poller.wait(0.2)
+    assert 4096 == len(memory)
+    if fresh:
+        assert (3, [os.path.basename(told[0]["path"])]) == (told[0]["step"], os.listdir(rescues))
+    else:
+        assert "it stands at 4" in told[0]["error"]
+        assert [] == os.listdir(rescues)
+
+
+def test_a_training_without_a_page_is_not_copied(outside):
+    """An agent of an older version, or a machine without memory for pages."""
+    assert not outside.copy(KEY, "/nowhere", lambda _: None)
+
+
+def test_what_the_copy_says_is_one_line_of_json(tmp_path):
+    """Also when there is nothing to be copied."""
+    words = [str(ME.pid), str(ME.start_time), str(tmp_path / "none"), str(tmp_path), "5", "a test"]
+    done = subprocess.run(
+        [sys.executable, "-m", "watchdog_app.airbag.copy", *words],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert 1 == done.returncode
+    assert "error" in json.loads(done.stdout)

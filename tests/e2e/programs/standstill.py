@@ -1,0 +1,136 @@
+"""
+A training of steps that compute nothing, which then stands still in the way that is asked for.
+
+Usage: standstill.py WAY [PATH]. With the way `grows` it goes on, and keeps something of each step.
+It uses the agent's link alone: no framework, and a start of 0.2 s.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+
+from watchdog_app.agent.reporting.link import Link
+
+STEP_S = 0.02
+
+
+def train(link: Link, first: int, count: int) -> None:
+    for step in range(first, first + count):
+        time.sleep(STEP_S)
+        link.report(training=True, step=step, step_s=STEP_S)
+    time.sleep(1.2)  # the link tells the last one
+
+
+def wait_for_a_queue() -> None:
+    queue.Queue().get()
+
+
+def read_a_fifo(path: str) -> None:
+    with open(path) as pipe:
+        pipe.read()
+
+
+def call_a_library() -> None:
+    """PyDLL keeps the interpreter's lock while it calls."""
+    ctypes.PyDLL(None).sleep(600)
+
+
+lock = threading.Lock()
+
+
+def use_the_lock() -> int:
+    with lock:
+        return os.getpid()
+
+
+def fork_with_a_held_lock() -> None:
+    taken = threading.Event()
+
+    def hold() -> None:
+        with lock:
+            taken.set()
+            time.sleep(2.0)
+
+    threading.Thread(target=hold, name="holder").start()
+    taken.wait()
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        pool.apply(use_the_lock)
+
+
+def be_killed() -> None:
+    time.sleep(2.5)  # so long that somebody has seen it
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def lose_a_worker() -> None:
+    """Its result never comes: the pool starts another worker, which knows nothing of the task."""
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        pool.apply(be_killed)
+
+
+def pace(start: object, answers: object) -> None:
+    for number in iter(start.get, None):  # type: ignore[attr-defined]
+        answers.put(number)  # type: ignore[attr-defined]
+
+
+def wait_for_a_stopped_worker() -> None:
+    context = multiprocessing.get_context("fork")
+    start, answers = context.SimpleQueue(), context.SimpleQueue()
+    worker = context.Process(target=pace, args=(start, answers), daemon=True)
+    worker.start()
+    start.put(1)
+    answers.get()
+    os.kill(worker.pid or 0, signal.SIGSTOP)
+    start.put(2)
+    answers.get()
+
+
+def take_a_lock_of_the_dead() -> None:
+    other = threading.Lock()
+    thread = threading.Thread(target=other.acquire)
+    thread.start()
+    thread.join()
+    other.acquire()
+
+
+def turn_in_circles() -> None:
+    while True:
+        pass
+
+
+def main() -> None:
+    way, argument = sys.argv[1], sys.argv[2:]
+    link = Link("test", os.getcwd())
+    link.start()
+    train(link, 1, 20)
+    if way == "grows":
+        kept: list[bytearray] = []
+        for step in range(21, 10**6):
+            kept.append(bytearray(b"x" * 200_000))  # the line that holds what grows
+            time.sleep(STEP_S)
+            link.report(training=True, step=step, step_s=STEP_S)
+    if way == "resumes":
+        time.sleep(float(argument[0]))
+        train(link, 100, 1000)
+        return
+    {
+        "queue": wait_for_a_queue,
+        "fifo": lambda: read_a_fifo(argument[0]),
+        "library": call_a_library,
+        "fork": fork_with_a_held_lock,
+        "killed": lose_a_worker,
+        "stopped": wait_for_a_stopped_worker,
+        "lock": take_a_lock_of_the_dead,
+        "busy": turn_in_circles,
+    }[way]()
+
+
+if __name__ == "__main__":
+    main()

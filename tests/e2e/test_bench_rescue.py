@@ -1,0 +1,101 @@
+"""The rescue table: what it plans, and how it judges what it has seen. Nothing is trained here."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+
+import rescue
+from rescue_rows import KINDS, ROWS, USUAL, chosen
+from rescue_trainings import FOLLOWED, STEPS, Length
+from rescue_ways import Outcome, Seen
+
+MIB = 1 << 20
+
+
+def test_every_row_is_over_before_its_training_is():
+    """Else a slow leak would end well, and count as nothing."""
+    for row in ROWS:
+        for step_s in (0.003, 0.05, 0.25):
+            length = Length.over([row], step_s)
+
+            assert length.epochs * STEPS * step_s > row.seconds(step_s) + FOLLOWED * step_s
+
+
+def test_names_choose_rows_in_the_order_of_the_table():
+    """The usual trainings are those of the issue."""
+    names = [each.name for each in chosen(ROWS, " jump-data, 5")]
+
+    assert ["5", "jump-data"] == names
+    assert ["keras", "keras-found", "torch-found"] == [each.name for each in chosen(KINDS, USUAL)]
+
+
+@pytest.mark.parametrize("names", ["6", "", "5,jump"])
+def test_a_name_that_no_row_has_is_refused(names):
+    """With those that there are."""
+    with pytest.raises(ValueError, match="there are 1, 5, 20"):
+        chosen(ROWS, names)
+
+
+def record(kind, unix_s, used, stage="copying"):
+    events = [{"unix_s": unix_s, "kind": kind, "text": ""}]
+    return {"events": events, "used_bytes": used * MIB, "limit_bytes": 100 * MIB, "stage": stage}
+
+
+@pytest.mark.parametrize(
+    ("copies", "jumped", "rescues", "expected"),
+    [
+        ([(10.0, 100)], None, [10.25], 0.25),
+        ([(8.0, 87), (10.0, 100)], None, [8.1, 10.5], 0.5),  # the first was made beforehand
+        ([(8.0, 87), (10.0, 99)], None, [8.1], 0.0),  # and was enough
+        ([], 9.0, [9.5, 12.0], 0.5),  # a jump that was refused
+        ([(9.5, 100)], 9.0, [10.0], 0.5),  # one that was not
+        ([(10.0, 100)], None, [], None),
+        ([], None, [9.0], None),
+    ],
+)
+def test_seconds_are_counted_from_the_limit(copies, jumped, rescues, expected):
+    """Or from the jump, where that was refused; 0 where a rescue was there before."""
+    seen = Seen()
+    for unix_s, used in copies:
+        seen.look(record("limit", unix_s, used))
+    seen.rescues = {Path(f"rescue-{at}"): at for at in rescues}
+
+    assert expected == seen.seconds(jumped)
+
+
+@pytest.mark.parametrize(
+    ("stage", "held", "kills", "code", "expected"),
+    [
+        ("refusing", False, 0, 1, False),
+        ("calm", False, 0, -signal.SIGKILL, True),
+        ("ending", False, 0, -signal.SIGKILL, False),  # by the keeper
+        ("held", True, 0, -signal.SIGKILL, False),  # by us
+        ("refusing", False, 1, 1, True),  # one of its children
+    ],
+)
+def test_a_kill_of_the_kernel_is_told_from_one_of_the_keeper(stage, held, kills, code, expected):
+    """What the kernel counts, and an end that nobody has asked for."""
+    seen = Seen()
+    seen.look(record("limit", 1.0, 100, stage))
+    seen.held, seen.oom_kills = held, kills
+
+    assert expected is seen.killed(code)
+
+
+def test_a_line_holds_the_share_the_kills_and_the_worst():
+    """Medians of what is known; nothing where nothing ran."""
+    outcomes = [
+        Outcome(True, "", lost=0, seconds=0.1, steps=99),
+        Outcome(True, "", lost=4, seconds=0.5, steps=99),
+        Outcome(False, "no rescue", killed=True, steps=99),
+    ]
+
+    assert ["2/3", "1", "0.30", "0.50", "2", "4"] == rescue.cell(outcomes).split()
+    assert ["-"] * 6 == rescue.cell([]).split()
+    assert "NOT RESCUED: no rescue, killed" == rescue.told(outcomes[2])

@@ -1,0 +1,161 @@
+"""Trainings that stand still, each in its own way, all under one daemon: found, explained, told."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness import NO_PAUSE, World
+
+IDLE_S = 4
+CONFIG = f"{NO_PAUSE}[stalls]\nidle_s = {IDLE_S}\nbusy_s = 5\n"
+# What is said of each: what is most likely, and a reason that was seen.
+WAYS = {
+    "queue": ("a queue that nobody fills", "wait_for_a_queue"),
+    "fifo": ("a pipe that nobody writes to", "read_a_fifo"),
+    "library": ("does not return and keeps Python from running", "the agent's own thread gets no"),
+    "fork": ("forked while another thread held a lock", "has one thread"),
+    "killed": ("a worker process that has ended", "has ended since the last step"),
+    "stopped": ("somebody has stopped process", "state T"),
+    "lock": ("a lock that nobody is left to open", "take_a_lock_of_the_dead"),
+    "busy": ("it still computes", "cores since the last step"),
+}
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="threads are read from /proc")
+
+
+@pytest.fixture(scope="module")
+def stalled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, dict[str, int]]]:
+    """One program a way, started together; each holds one core for a moment at most."""
+    folder: Path = tmp_path_factory.mktemp("stalls")
+    world = World(folder)
+    os.mkfifo(folder / "fifo")
+    # Opened here, so that the program's own open returns and its read waits.
+    pids: dict[str, int] = {}
+    fifo = os.open(folder / "fifo", os.O_RDWR)
+    try:
+        world.start_daemon(CONFIG)
+        for way in WAYS:
+            pids[way] = world.start("standstill.py", way, str(folder / "fifo"))
+        pids["resumes"] = world.start("standstill.py", "resumes", str(IDLE_S + 4))
+        yield world, pids
+    finally:
+        for pid in pids.values():  # with the worker that is stopped and outlives its parent
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+        world.close()
+        os.close(fifo)
+
+
+def incident_of(world: World, pid: int):
+    for incident in world.client.call("status")["incidents"]:
+        if incident["ceiling"] == "stalled" and incident["culprits"][0]["pid"] == pid:
+            return incident
+    return None
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_standstill_is_told_with_what_most_likely_holds_it_up(stalled, way):
+    """One incident, its reason from what the threads do, and one notice."""
+    world, pids = stalled
+    likely, reason = WAYS[way]
+
+    def looked_into():
+        found = incident_of(world, pids[way])
+        return found if found and "Most likely" in found["why"] else None
+
+    incident = world.until(looked_into, f"{way} is looked into", 40)
+
+    assert likely in incident["why"]
+    assert reason in incident["why"]
+    assert incident["advice"]
+    assert "warn" == incident["stage"]
+    assert incident["label"] == "standstill.py stands still"
+
+    def told():
+        return [
+            entry
+            for entry in world.history("decision")
+            if entry.get("incident") == incident["id"] and "no step" in entry.get("reason", "")
+        ]
+
+    assert 1 == len(world.until(told, f"{way} is told", 20))
+
+
+def test_the_threads_of_one_are_shown_in_explain_and_by_the_command(stalled):
+    """The line of the program where it waits; no value of any variable."""
+    world, pids = stalled
+    world.until(lambda: incident_of(world, pids["queue"]), "a stall", 30)
+    pid = str(pids["queue"])
+
+    def explained():
+        text = world.client.call("explain", task=pid)["text"]
+        return text if "What each thread does" in text else None
+
+    text = world.until(explained, "stacks in explain", 20)
+    shown = subprocess.run(
+        [sys.executable, "-m", "watchdog_app", "stacks", pid],
+        env=world.env, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    told = subprocess.run(
+        [sys.executable, "-m", "watchdog_app", "stacks", pid, "--json"],
+        env=world.env, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+
+    assert "in wait_for_a_queue" in text
+    assert 0 == shown.returncode, shown.stderr
+    assert "in wait_for_a_queue" in shown.stdout
+    assert "most likely" in shown.stdout
+    answer = json.loads(told.stdout)
+    main = answer["processes"][0]["threads"][0]
+    assert (int(pid), True, "S") == (main["tid"], main["trains"], main["state"])
+    assert {"file", "line", "function"} == set(main["frames"][0])
+    assert "data" == answer["suspects"][0]["why"]
+
+
+def test_one_that_goes_on_closes_its_incident_and_says_so(stalled):
+    """A stall that ended is in the history, with its end."""
+    world, pids = stalled
+
+    def closed():
+        return [
+            entry
+            for entry in world.history("incident")
+            if entry["ceiling"] == "stalled"
+            and entry["closed_unix_s"] is not None
+            and entry["culprits"][0]["pid"] == pids["resumes"]
+        ]
+
+    world.until(closed, "the incident is closed", 40)
+
+    assert incident_of(world, pids["resumes"]) is None
+    said = world.until(
+        lambda: [e for e in world.history("decision") if "makes steps again" in e["reason"]],
+        "the end is told",
+        10,
+    )
+    assert pids["resumes"] == said[0]["pid"]
+
+
+def test_a_stall_outlives_the_daemon_and_is_not_told_twice(stalled):
+    """The next daemon finds it open and waits for the training to say where it stands."""
+    world, pids = stalled
+    pid = pids["lock"]
+    before = world.until(lambda: incident_of(world, pid), "a stall", 30)
+    time.sleep(1)  # its notice makes the daemon write its state down
+
+    world.kill_daemon()
+    world.start_daemon(CONFIG)
+
+    world.until(lambda: (world.task(pid) or {}).get("agent"), "the agent comes again", 30)
+    time.sleep(2)
+    after = incident_of(world, pid)
+    assert after is not None
+    assert before["id"] == after["id"]

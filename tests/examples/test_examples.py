@@ -1,0 +1,78 @@
+"""The five situations of examples/, each played whole: it goes wrong, is rescued, and goes on."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+# what is said while it goes wrong, and what `watchdog explain` advises
+SITUATIONS = {
+    "leaking_loop": ("saved step", r"more tensors of|keep float\(loss\)"),
+    "shuffle_buffer": ("it will not fit", r"[Ss]huffle"),
+    "multiprocess_training": ("was killed by the kernel for memory", r"worker"),
+    "oversized_batch": ("saved", r"[Bb]atch"),
+    "swap_thrash": ("Memory limit reached", r"group swaps|grow"),
+}
+
+
+@pytest.mark.timeout(280)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name,
+            marks=[
+                pytest.mark.cgroup,
+                pytest.mark.torch if name == "multiprocess_training" else pytest.mark.tensorflow,
+            ],
+        )
+        for name in SITUATIONS
+    ],
+)
+def test_a_situation_ends_with_a_rescue_advice_and_the_finished_training(name):
+    """Started as the README says; the second start goes on from the rescue of the first."""
+    told, advice = SITUATIONS[name]
+
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / f"{name}.py")],
+        capture_output=True, text=True, check=False, timeout=270,
+        env={**os.environ, "WATCHDOG_AGENT_STRICT": ""},
+    )  # fmt: skip
+
+    story = " ".join(done.stdout.split())
+    assert 0 == done.returncode, done.stdout + done.stderr
+    assert told in story
+    for notice in story.split("WATCHDOG")[1:]:
+        if "group watchdog-demo-" in notice:  # it is alone in its group
+            assert "programs that watchdog does not watch" not in notice
+    first, _, second = story.partition("What to change:")
+    assert re.search(r"saved step \d+", first)
+    assert re.search(advice, second)
+    assert "going on from" in second
+    assert "FINISHED" in second
+
+
+def test_an_example_whose_framework_does_not_start_says_what_to_install(tmp_path):
+    """No traceback of the stage, but the last line of the framework's own."""
+    (tmp_path / "torch.py").write_text("raise ImportError('libtorch_cpu.so: no such file')")
+
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "multiprocess_training.py")],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (1, "") == (done.returncode, done.stdout)
+    assert "ImportError: libtorch_cpu.so: no such file" in done.stderr
+    assert "pip install 'watchdog-app[torch]'" in done.stderr
+    assert "Traceback" not in done.stderr

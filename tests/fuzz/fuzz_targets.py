@@ -1,0 +1,305 @@
+"""
+What is fuzzed: one function of bytes for everything that reads what others wrote.
+
+A target returns for whatever it is given; an exception that leaves it is a finding. The errors
+that a reader promises are no findings and are caught here, each by its name. Used by
+`test_fuzz.py` (seconds, in every run of the tests) and `fuzz.py` (coverage-guided, `make fuzz`).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import sqlite3
+import tempfile
+import zlib
+from collections.abc import Callable
+from contextlib import closing, suppress
+
+from watchdog_app import config
+from watchdog_app.actions.paused import Paused
+from watchdog_app.agent.saving import finished, layout, manifest
+from watchdog_app.agent.saving.loaded import LoadedRescue
+from watchdog_app.core.plain_text import argument, plain
+from watchdog_app.daemon import left_words
+from watchdog_app.daemon.journal import Entry, Journal
+from watchdog_app.daemon.pauses import remembered
+from watchdog_app.errors import ConfigError, ProtocolError, RescueError, UsageError, WatchdogError
+from watchdog_app.protocol import messages
+from watchdog_app.protocol.framing import BadLine, LineDecoder, LineTooLong, decode, encode
+from watchdog_app.sensors import (
+    cgroup_paths,
+    cgroups,
+    command_line,
+    host,
+    jupyter_rest,
+    kernel_deaths,
+    kernel_log,
+    notebooks,
+    procfs,
+    threads,
+)
+from watchdog_app.traces import lines as trace_lines
+from watchdog_app.traces import trace
+
+Target = Callable[[bytes], None]
+TARGETS: dict[str, Target] = {}
+
+
+def target(function: Target) -> Target:
+    """A function is a target under its own name."""
+    TARGETS[function.__name__] = function
+    return function
+
+
+@target
+def framing(data: bytes) -> None:
+    """Lines of any bytes: what is decoded can be encoded, and means the same then."""
+    decoder = LineDecoder(4096)
+    for at in range(0, len(data), 7):
+        try:
+            for line in decoder.lines(data[at : at + 7]):
+                with suppress(BadLine):
+                    message = decode(line)
+                    messages.kind(message)
+                    assert message == decode(encode(message).strip())
+        except LineTooLong:
+            return
+        assert decoder.pending_bytes <= 4096
+
+
+@target
+def parameters(data: bytes) -> None:
+    """Parameters of every kind, out of any JSON object."""
+    try:
+        values = messages.Params(decode(data))
+    except ProtocolError:
+        return
+    for read in (
+        lambda: values.text("a"), lambda: values.whole("a"), lambda: values.number_or_none("a"),
+        lambda: values.parts("a", 4), lambda: values.wholes("a", 4), lambda: values.truth("a"),
+        lambda: values.texts("a", ("x",)), lambda: values.part_or_none("a"),
+    ):  # fmt: skip
+        with suppress(WatchdogError):
+            read()
+
+
+@target
+def configuration(data: bytes) -> None:
+    """Any text as config.toml: settings, or what is wrong with it."""
+    with suppress(ConfigError):
+        settings, sources = config.loads(data.decode("utf-8", "replace"), "config.toml", {})
+        config.describe(settings, sources)
+
+
+@target
+def proc_stat(data: bytes) -> None:
+    """A line of /proc/PID/stat, and of a thread's."""
+    for parse in (procfs.parse_stat, threads.parse_major_faults):
+        with suppress(ValueError):
+            parse(data)
+
+
+@target
+def proc_files(data: bytes) -> None:
+    """The other files below /proc/PID."""
+    for parse in (procfs.parse_statm, threads.parse_syscall):
+        with suppress(ValueError):
+            parse(data)
+    for parse in (
+        procfs.parse_swap, procfs.parse_shmem, procfs.parse_private, procfs.parse_cmdline,
+        procfs.parse_rlimit_as, threads.parse_wchan, threads.parse_stack,
+    ):  # fmt: skip
+        parse(data)
+    procfs.parse_environ(data, ("HOME", "CUDA_VISIBLE_DEVICES"))
+
+
+@target
+def proc_host(data: bytes) -> None:
+    """Files of /proc that are of the machine."""
+    for parse in (
+        procfs.parse_uptime, procfs.parse_last_pid, host.parse_meminfo, host.parse_swap_traffic,
+        host.parse_pressure, host.parse_arc,
+    ):  # fmt: skip
+        parse(data)
+
+
+@target
+def command_lines(data: bytes) -> None:
+    """Arguments of a process, and the name that is made of them."""
+    argv = procfs.parse_cmdline(data)
+    program = command_line.identify(argv, argv[0] if argv else None)
+    for name in map(str, (program.script, program.connection_file, *argv)):
+        shown = plain(name)
+        assert shown.isprintable() or "\u2026" in shown
+        assert not {"\x1b", "\n"} & set(shown)
+        assert len(shown) <= 60
+        assert not argument(name, 1).startswith("-")
+
+
+@target
+def group_files(data: bytes) -> None:
+    """Files of control groups."""
+    cgroups.parse_limit(data)
+    cgroups.parse_count(data)
+    cgroups.parse_flat(data, b"anon", b"oom_kill")
+
+
+@target
+def group_paths(data: bytes) -> None:
+    """/proc/PID/cgroup and mountinfo, and the folders that they make together."""
+    cgroup_paths.parse_membership(data)
+    for hierarchy in cgroup_paths.parse_mountinfo(data):
+        for path in cgroup_paths.parse_membership(data).values():
+            cgroup_paths.folder(hierarchy, path)
+
+
+@target
+def kernel_lines(data: bytes) -> None:
+    """Records of /dev/kmsg: cards, kills, crashes, tables of processes."""
+    kernel_log.parse_record(data)
+    found = kernel_log.message_of(data)
+    message, at = found if found is not None else (data.decode("utf-8", "replace"), 1.0)
+    kernel_deaths.parse(message, at)
+    table = kernel_deaths.Table()
+    for line in message.splitlines():
+        kernel_log.parse_line(line, at)
+        kernel_deaths.parse(line, at)
+        table.take(line, at)
+    table.end()
+
+
+@target
+def last_words(data: bytes) -> None:
+    """What a Python that crashed has left."""
+    left_words.parse(data.decode("utf-8", "replace"))
+
+
+@target
+def trace_file(data: bytes) -> None:
+    """A trace, packed or not, and the file beside it."""
+    with tempfile.TemporaryDirectory() as folder:
+        _write(folder, "x.json", data)
+        _write(folder, "x.csv", data)
+        with suppress(UsageError):
+            trace.read(os.path.join(folder, "x.csv"), limit=1e9)
+        _write(folder, "x.csv", b"t,used,limit\n0,1,9\n1,2,9\n")
+        trace.read(os.path.join(folder, "x.csv"))
+
+
+@target
+def trace_samples(data: bytes) -> None:
+    """Samples on standard input, one JSON object a line."""
+    from watchdog_app.core.settings import Settings
+
+    text = data.decode("utf-8", "replace")
+    trace_lines.answer_lines(text.splitlines(), io.StringIO(), Settings())
+
+
+@target
+def rescue_manifest(data: bytes) -> None:
+    """rescue.json whose checksum is right: whoever writes one can compute it."""
+    for body in (data, _checked(data)):
+        with suppress(RescueError):
+            manifest.read(body)
+
+
+@target
+def rescue_header(data: bytes) -> None:
+    """The header of a safetensors file, and a whole rescue made of it."""
+    header = len(data).to_bytes(8, "little") + data
+    with suppress(RescueError):
+        layout.header_bytes(data, 1 << 40)
+    with suppress(RescueError):
+        layout.parse(header, len(header))
+
+
+@target
+def rescue_folder(data: bytes) -> None:
+    """A folder that looks like a rescue, and the note of finished ones."""
+    with tempfile.TemporaryDirectory() as folder:
+        _write(folder, finished.FINISHED_FILE, data)
+        finished.read(folder)
+        _write(folder, manifest.MANIFEST_FILE, _checked(data))
+        _write(folder, manifest.STATE_FILE, data)
+        manifest.not_ours_to_judge(folder)
+        with suppress(RescueError), LoadedRescue(folder) as loaded:
+            loaded.verify()
+
+
+@target
+def jupyter_files(data: bytes) -> None:
+    """What Jupyter servers and kernels write, and what servers answer."""
+    notebooks.parse_connection_file(data)
+    info = jupyter_rest.parse_server_info(data)
+    assert info is None or not info.token or info.token not in repr(info) or len(info.token) < 40
+    jupyter_rest.parse_sessions(data, "/home/a")
+
+
+@target
+def journal_rows(data: bytes) -> None:
+    """A journal in which somebody else has written: read back, or one of SQLite's errors."""
+    with tempfile.TemporaryDirectory() as folder:
+        journal = Journal(folder, 3600.0, 1 << 20)
+        text = data.decode("utf-8", "replace")
+        journal.add([Entry(1.0, "death", {"text": text}, 1, text, text)])
+        assert [text] == [each["text"] for each in journal.history(task=text or None)]
+        journal.history(task=f"%{text}_")
+        journal.close()
+
+
+@target
+def journal_pauses(data: bytes) -> None:
+    """What a journal says of pauses, whatever it says."""
+    try:
+        stored = json.loads(data)
+    except (ValueError, RecursionError):
+        return
+    if isinstance(stored, dict):
+        remembered(stored, "boot", lambda _: None)
+        remembered({"boot": "boot", **stored}, "boot", lambda _: "T")
+        with suppress(ValueError):
+            Paused.from_json(stored)
+
+
+@target
+def journal_file(data: bytes) -> None:
+    """A journal's file of any bytes is set aside; a new one is begun."""
+    with tempfile.TemporaryDirectory() as folder:
+        _write(folder, "journal.db", data)
+        with suppress(sqlite3.Error), closing(Journal(folder, 3600.0, 1 << 20)) as journal:
+            journal.history(task="a")
+
+
+def _checked(text: bytes) -> bytes:
+    return b'{"crc32": "%08x", "rescue":\n' % zlib.crc32(text) + text + b"}\n"
+
+
+def _write(folder: str, name: str, data: bytes) -> None:
+    with open(os.path.join(folder, name), "wb") as file:
+        file.write(data)
+
+
+# Words that a fuzzer would be long in finding; `fuzz.py` hands them to libFuzzer, `test_fuzz.py`
+# puts them between bytes of its own.
+WORDS = sorted(
+    {
+        *re.findall(
+            rb"[\w:.=-]+",
+            b"jsonrpc 2.0 method params id result error hello status agent.register pid start_time"
+            b" warn_s stages [[rule]] notify.command anon oom_kill cgroup2 memory NVRM: Xid"
+            b" Memory cgroup out of memory: Killed process total-vm: anon-rss: oom-kill:constraint="
+            b" CONSTRAINT_MEMCG oom_memcg= task= segfault at ip sp error in traps: general"
+            b" protection fault format created_unix_s step meta state bytes header tensors name"
+            b" dtype shape data_offsets F32 __metadata__ url token root_dir kernel path notebook"
+            b" type console t used limit swap paused keys intended task boot reason method"
+            b" Fatal Python error: Uncaught MemTotal: VmSwap: some avg10= total= Private_Dirty:",
+        ),
+        b" - ", b"\x00", b"\xff", b"\n", b"1e999", b"9" * 400, b"9" * 5000, b"[" * 2000,
+        b'{"a":' * 2000, b"\x1b[2J", b"%s", b"../", b"\xe2\x80\xae", b"\x1f\x8b", b"null",
+    }
+)  # fmt: skip
+csv.field_size_limit()  # as it is: a field of a trace is bounded by the csv module

@@ -1,0 +1,103 @@
+"""Whatever others write is read without harm: an answer, or an error of ours, and soon."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, os.path.dirname(__file__))
+from fuzz_targets import TARGETS, WORDS
+
+CORPUS = Path(__file__).parent / "corpus"
+_EXAMPLES = 40
+_SLOW_S = 5.0  # of one input: far beyond all that a loaded machine explains
+
+PIECES = st.lists(st.one_of(st.sampled_from(WORDS), st.binary(max_size=24)), max_size=24).map(
+    b"".join
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8)
+    | st.just(10**400),
+    lambda inner: st.lists(inner, max_size=4)
+    | st.dictionaries(st.sampled_from([w.decode("latin-1") for w in WORDS[:60] if len(w) < 20])
+                      | st.text(max_size=4), inner, max_size=6),
+    max_leaves=12,
+)  # fmt: skip
+
+
+def as_json(value) -> bytes:
+    import json
+
+    return json.dumps(value).encode()
+
+
+def seeds(name: str) -> list[Path]:
+    return sorted((CORPUS / name).glob("*")) if (CORPUS / name).is_dir() else []
+
+
+@pytest.mark.parametrize("name", sorted(TARGETS))
+@settings(
+    max_examples=_EXAMPLES,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+@given(data=PIECES | JSON.map(as_json))
+def test_nothing_that_is_read_raises_what_it_does_not_promise(name, data):
+    """The same inputs in every run; each ends soon."""
+    began = time.monotonic()
+
+    TARGETS[name](data)
+
+    assert time.monotonic() - began < _SLOW_S
+
+
+@pytest.mark.parametrize("name", sorted(TARGETS))
+def test_what_was_found_once_stays_mended(name):
+    """Every input of the corpus: seeds that reach deep, and all that ever broke something."""
+    assert seeds(name), f"tests/fuzz/corpus/{name} has no seed"
+    for path in seeds(name):
+        began = time.monotonic()
+        TARGETS[name](path.read_bytes())
+        assert time.monotonic() - began < _SLOW_S, path
+
+
+def test_a_shape_of_endless_numbers_costs_no_hours():
+    """Numbers of thousands of digits are refused before they are multiplied."""
+    number = b"1" + b"0" * 4000
+    shape = b",".join([number] * 400)
+    began = time.monotonic()
+
+    TARGETS["rescue_header"](b'{"a":{"dtype":"F32","shape":[%s],"data_offsets":[0,0]}}' % shape)
+
+    assert time.monotonic() - began < 2.0
+
+
+def test_a_packed_trace_of_one_endless_line_takes_no_memory(tmp_path):
+    """Some kB of a stranger's would be gigabytes: refused at the first line that is too long."""
+    import gzip
+    import tracemalloc
+
+    from watchdog_app.errors import UsageError
+    from watchdog_app.traces import trace
+
+    path = tmp_path / "x.csv.gz"
+    with gzip.open(path, "wb") as file:
+        file.write(b"t,used,limit\n")
+        for _ in range(60):
+            file.write(bytes(1 << 20))
+    tracemalloc.start()
+
+    with pytest.raises(UsageError, match="does not end"):
+        trace.read(str(path))
+
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20 << 20

@@ -1,0 +1,318 @@
+# ruff: noqa: E501 - tables read best with a row a line
+"""Clients of this very user that mean harm: slow, silent, greedy, many. The daemon looks on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+from watchdog_app.daemon.connection import _BURST, _RATE_PER_S, Connection
+from watchdog_app.errors import WatchdogError
+from watchdog_app.protocol import messages, transport
+from watchdog_app.protocol.framing import encode
+
+_STATUS = encode(messages.request(1, "status"))
+_LATE_S = 2.0  # a tick is due each second; a machine with two busy cores gets another on top
+
+
+@pytest.fixture
+def pair():
+    """A connection as the server holds it, and its other end."""
+    ours, theirs = socket.socketpair()
+    yield Connection(ours, transport.Peer(0, 1), 100.0), theirs
+    ours.close()
+    theirs.close()
+
+
+def longest_gap_s(client, for_s: float, meanwhile=lambda: None) -> float:
+    """The longest time between two ticks, as the daemon's own count shows it."""
+    end = last = time.monotonic()
+    end += for_s
+    ticks = client.call("status")["daemon"]["ticks"]
+    longest = 0.0
+    while time.monotonic() < end:
+        meanwhile()
+        now_ticks = client.call("status", reply_timeout_s=30)["daemon"]["ticks"]
+        now = time.monotonic()
+        if now_ticks != ticks:
+            longest, ticks, last = max(longest, now - last), now_ticks, now
+        time.sleep(0.05)
+    return max(longest, time.monotonic() - last)
+
+
+def silent(world):
+    """Connected, and never a word."""
+    return [transport.connect(world.socket, 10) for _ in range(100)], lambda: None
+
+
+def slow(world):
+    """A byte at a time, never a whole line."""
+    found = [transport.connect(world.socket, 10) for _ in range(100)]
+
+    def drip():
+        for each in found:
+            with contextlib.suppress(OSError):
+                each.send(b"{")
+
+    return found, drip
+
+
+def half_open(world):
+    """Closed for writing, or in the middle of a line, at once."""
+    found = [transport.connect(world.socket, 10) for _ in range(100)]
+    for each in found:
+        each.send(b'{"jsonrpc"')
+        each.shutdown(socket.SHUT_WR)
+    return found, lambda: None
+
+
+def never_reading(world):
+    """Ask and ask, and read nothing."""
+    found = [transport.connect(world.socket, 10) for _ in range(60)]
+    hello = encode(messages.request(0, "hello", {"protocol": 1, "role": "cli"}))
+    for each in found:
+        each.send(hello)
+        each.setblocking(False)
+
+    def ask():
+        for each in found:
+            with contextlib.suppress(OSError):
+                each.send(_STATUS * 200)
+
+    return found, ask
+
+
+def coming_and_going(world):
+    """As many connections as can be made, each given up at once."""
+
+    def storm():
+        for _ in range(300):
+            with contextlib.suppress(OSError):
+                transport.connect(world.socket, 10).close()
+
+    return [], storm
+
+
+def tiny_lines(world):
+    """Lines of two bytes: each costs more to hold than to send."""
+    found = [transport.connect(world.socket, 10) for _ in range(100)]
+    for each in found:
+        each.setblocking(False)
+
+    def send():
+        for each in found:
+            with contextlib.suppress(OSError):
+                each.send(b"{}\n" * 20_000)
+
+    return found, send
+
+
+@pytest.mark.parametrize(
+    "crowd", [silent, slow, half_open, never_reading, coming_and_going, tiny_lines]
+)
+def test_no_crowd_stalls_the_looks(world, crowd):
+    """Looks at the machine go on at their rate, and somebody else is served meanwhile."""
+    client = world.start()
+    before = client.call("status")["daemon"]["rss_bytes"]
+    connections, meanwhile = crowd(world)
+
+    gap_s = longest_gap_s(client, 1.5, meanwhile)
+
+    assert gap_s < 1.0 + _LATE_S
+    assert client.call("status")["daemon"]["rss_bytes"] - before < 80_000_000
+    for each in connections:
+        each.close()
+
+
+def test_who_asks_without_end_is_slowed_and_nobody_else(world, raw):
+    """A burst is served at once; what goes on at that pace gets its rate, others theirs."""
+    world.start()
+    greedy, other = raw(), raw()
+    stop = threading.Event()
+    answered = [0]
+
+    def ask():
+        line = encode(messages.request(1, "subscribe", {"topics": []})) * 50
+        with contextlib.suppress(OSError, EOFError):
+            while not stop.is_set():
+                greedy.send(line)
+                for _ in range(50):
+                    greedy.read()
+                    answered[0] += 1
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    world.until(lambda: answered[0] >= _BURST, "the burst is answered", 60)
+    time.sleep(0.5)
+    before, began = answered[0], time.monotonic()
+    slowest = 0.0
+    while time.monotonic() - began < 2.0:
+        asked = time.monotonic()
+        assert "result" in other.ask("status")
+        slowest = max(slowest, time.monotonic() - asked)
+        time.sleep(0.05)
+    took_s = time.monotonic() - began
+
+    rate = (answered[0] - before) / took_s
+    stop.set()
+    greedy.close()
+    thread.join(10)
+    assert 0 < rate < 2.0 * _RATE_PER_S
+    assert slowest < _LATE_S
+
+
+def test_an_allowance_is_used_up_and_comes_back(pair):
+    """So many at once, then as many as the seconds that pass bring."""
+    connection, _ = pair
+    connection.take_in([b"{}"] * int(_BURST + 1))
+
+    for _ in range(int(_BURST)):
+        assert 0.0 == connection.rest_s(100.0)
+        connection.next_line()
+    assert pytest.approx(1 / _RATE_PER_S) == connection.rest_s(100.0)
+
+    assert 0.0 == connection.rest_s(100.0 + 1.1 / _RATE_PER_S)
+    connection.next_line()
+    assert 0.0 < connection.rest_s(100.0 + 1.1 / _RATE_PER_S)
+
+
+def test_what_waits_for_its_turn_counts_as_held(pair):
+    """Lines that have come, with what holding each of them costs; none once they are served."""
+    connection, _ = pair
+    assert 0 == connection.held_bytes
+
+    connection.take_in([b"{}"] * 1000)
+    assert 1000 * 50 < connection.held_bytes
+
+    for _ in range(1000):
+        connection.next_line()
+    assert 0 == connection.held_bytes
+
+
+# Agents
+
+
+def register(client, pid: int, start_time: int) -> dict:
+    return client.ask("agent.register", pid=pid, start_time=start_time, framework="keras",
+                      directory="/tmp/r")  # fmt: skip
+
+
+def start_time(pid: int) -> int:
+    from watchdog_app.agent.reporting import identity
+
+    return identity.start_time(pid)
+
+
+def test_an_agent_cannot_speak_for_another_process(world, raw):
+    """Whatever pid it names: the kernel's word counts, and nothing is noted of the other."""
+    import os
+
+    world.start()
+    pid = world.script("import time\ntime.sleep(60)\n")
+    world.seen(pid)
+    liar = raw(role="agent")
+
+    assert (
+        f"you are {os.getpid()}, not {pid}"
+        in register(liar, pid, start_time(pid))["error"]["message"]
+    )
+    assert (
+        "Register first"
+        in liar.ask("agent.saved", path="/etc", step=1, bytes=1)["error"]["message"]
+    )
+    assert world.task(pid)["agent"] is None
+
+
+def test_an_agent_that_cannot_be_told_from_others_is_refused():
+    """In a container with processes of its own the kernel names none: its word is not taken."""
+    from types import SimpleNamespace
+
+    from watchdog_app.daemon.agents import Agents
+    from watchdog_app.daemon.poller import Poller
+    from watchdog_app.errors import RequestError
+    from watchdog_app.protocol.messages import Params
+
+    poller = Poller(lambda _: None)
+    agents = Agents(poller, lambda _: True, lambda _: None, 1.0)
+    hidden = SimpleNamespace(peer=transport.Peer(0, None))
+
+    with pytest.raises(RequestError, match="another container"):
+        agents.register(hidden, Params({"pid": 1, "start_time": 1, "framework": "x",
+                                        "directory": "/"}))  # fmt: skip
+    assert () == agents.views()
+    poller.close()
+
+
+def test_a_kernel_that_cannot_be_told_from_others_names_no_notebook():
+    """Nor is a word about another process's notebook taken."""
+    from types import SimpleNamespace
+
+    from watchdog_app.daemon.insight import Insight
+    from watchdog_app.errors import RequestError
+    from watchdog_app.protocol.messages import Params
+
+    insight = Insight(None, None, watching=None, observer=None, pauses=None, log=None)
+    said = Params({"pid": 7, "start_time": 1, "notebook": "/a.ipynb"})
+    for peer in (None, 8):
+        with pytest.raises(RequestError, match="not 7"):
+            insight.told["agent.notebook"](SimpleNamespace(peer=transport.Peer(0, peer)), said)
+
+
+def test_progress_of_a_request_is_taken_from_whom_it_was_made_to():
+    """Another agent of the same user cannot say that a save has begun."""
+    from types import SimpleNamespace
+
+    from watchdog_app.core.records import ProcessKey
+    from watchdog_app.daemon.checkpoints import Checkpoints
+
+    mine = SimpleNamespace(key=ProcessKey(1, 1), view=SimpleNamespace(save_s=1.0, step_s=1.0))
+    other = SimpleNamespace(key=ProcessKey(2, 1))
+    task = SimpleNamespace(key=mine.key, name="a", members=[SimpleNamespace(key=mine.key)])
+    outside = SimpleNamespace(ask_every_batch=lambda *_: None)
+    agents = SimpleNamespace(within=lambda _: [mine], outside=outside)
+    checkpoints = Checkpoints(agents, lambda *_: None)
+    (request,) = checkpoints.request(task, "r-1", "because", 0.0)
+
+    checkpoints.progress("r-1", other, 5, 10)
+    assert (False, None) == (request.accepted, request.bytes_done)
+
+    checkpoints.progress("r-1", mine, 5, 10)
+    assert (True, 5) == (request.accepted, request.bytes_done)
+
+
+def test_a_request_for_a_save_names_no_place():
+    """Where a rescue goes is the program's own business: no message can choose it."""
+    from watchdog_app.daemon.agents import checkpoint_params
+
+    assert {"request", "reason", "deadline_s", "then"} == set(checkpoint_params("a", "b", 1.0))
+
+
+def test_numbers_and_texts_of_any_size_harm_nothing(world, raw):
+    """Every method with parameters that no one expects: an answer each, and the daemon goes on."""
+    client = world.start()
+    hostile = [None, -1, 2**70, 1e308, "x" * 5000, "\x00\x1b[2J", [], {}, [[]] * 100, True,
+               "'; DROP TABLE entries; --", "%", "_", "../../etc"]  # fmt: skip
+    names = ["task", "for_s", "on", "since_unix_s", "limit", "kinds", "topics", "request", "pid",
+             "start_time", "threads", "seconds", "minutes", "incident", "wait", "timeout_s"]  # fmt: skip
+    methods = ["explain", "history", "series", "task.pause", "task.resume", "task.checkpoint",
+               "task.stacks", "task.trace", "snooze", "protection.set", "subscribe",
+               "notice.shown", "agent.register", "agent.report", "agent.saved", "agent.progress",
+               "agent.failed", "agent.stacked", "agent.traced", "config"]  # fmt: skip
+    sender = raw()
+    for method in methods:
+        for value in hostile:
+            # A task of None means all of them: not on a machine with others.
+            params = {name: value for name in names if name != "task" or value is not None}
+            if method in ("task.pause", "task.checkpoint", "task.resume"):
+                params["task"] = f"no-such-task-{value}"  # a part of a name would do
+            answer = sender.ask(method, **params)
+            assert {"result", "error"} & answer.keys(), json.dumps(answer)[:200]
+            assert "failed to do this" not in str(answer.get("error")), (method, value, answer)
+    with contextlib.suppress(WatchdogError):
+        client.call("protection.set", on=True)
+    assert client.call("status")["daemon"]["pid"] == world.process.pid

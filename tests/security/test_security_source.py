@@ -1,0 +1,136 @@
+# ruff: noqa: E501 - tables read best with a row a line
+"""What the product's own code never does, read from the code itself."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "watchdog_app"
+# Modules whose readers run what they read, or that make files anybody may have made first.
+MODULES = {
+    "pickle",
+    "cPickle",
+    "_pickle",
+    "marshal",
+    "shelve",
+    "dill",
+    "cloudpickle",
+    "yaml",
+    "joblib",
+}
+CALLS = {
+    "eval", "exec", "compile", "__import__", "os.system", "os.popen", "os.spawnl", "os.spawnv",
+    "subprocess.getoutput", "subprocess.getstatusoutput", "tempfile.mktemp", "pty.spawn",
+    "yaml.load", "torch.load", "numpy.load", "np.load", "np.fromfile", "xml.etree.ElementTree.parse",
+    "ctypes.CDLL", "runpy.run_path", "runpy.run_module", "importlib.import_module",
+}  # fmt: skip
+# (module below watchdog_app, what) -> why it is right there. What is not used any more fails.
+REASONS = {
+    ("__init__.py", "importlib.import_module"): "a module of ours, by a fixed name",
+    ("agent/found/automatic_rescue.py", "importlib.import_module"): "ours, out of two",
+    ("agent/hook.py", "importlib.import_module"): "ours, from the table WAITED_FOR",
+    ("cli/dispatch.py", "importlib.import_module"): "ours, from the table of commands",
+    ("doctor/probe.py", "importlib.import_module"): "torch and jax, in a child, in the user's Python",
+    ("estimate/child.py", "importlib.import_module"): "the framework, out of a fixed list",
+    ("estimate/script.py", "importlib.import_module"): "the user's own script, named on the command line",
+    ("tray/backends.py", "importlib.import_module"): "pystray's backends, out of a fixed list",
+    ("children.py", "runpy.run_module"): "a frozen program is its own interpreter: modules of ours",
+    ("agent/resuming/resume_plan.py", "compile"): "a cell is taken apart; the user's own watchdog.resume() runs it",
+    ("agent/reporting/tensorflow_limits.py", "ctypes.CDLL"): "TensorFlow's library, only if loaded already",
+    ("agent/saving/sink.py", "ctypes.CDLL"): "the C library of this very process",
+    ("agent/published/publisher.py", "ctypes.CDLL"): "the C library of this very process",
+    ("airbag/foreign_memory.py", "ctypes.CDLL"): "the C library of this very process",
+    ("airbag/report.py", "ctypes.CDLL"): "the C library of this very process",
+    ("daemon/selfcare.py", "ctypes.CDLL"): "the C library of this very process",
+    ("sensors/limit_changes.py", "ctypes.CDLL"): "the C library of this very process",
+    ("sensors/gpu/reader.py", "ctypes.CDLL"): "the C library of this very process",
+}  # fmt: skip
+
+
+def name_of(node: ast.expr) -> str:
+    """`a.b.c` as it is written; empty for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        left = name_of(node.value)
+        return f"{left}.{node.attr}" if left else ""
+    return ""
+
+
+def uses(tree: ast.AST):
+    """Everything of the lists above, and every shell."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.split(".")[0] in MODULES:
+                    yield alias.name
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            if module.split(".")[0] in MODULES:
+                yield module
+            for alias in node.names:
+                if f"{module}.{alias.name}" in CALLS:
+                    yield f"{module}.{alias.name}"
+        elif isinstance(node, ast.Call):
+            called = name_of(node.func)
+            if called in CALLS:
+                yield called
+            for word in node.keywords:
+                if word.arg == "shell" and not (
+                    isinstance(word.value, ast.Constant) and word.value.value is False
+                ):
+                    yield "shell="
+                if word.arg == "allow_pickle":
+                    yield "allow_pickle="
+
+
+FOUND = {
+    (path.relative_to(PACKAGE).as_posix(), what)
+    for path in sorted(PACKAGE.rglob("*.py"))
+    for what in uses(ast.parse(path.read_text()))
+}
+
+
+def test_nothing_runs_what_it_reads():
+    """No pickle, eval, shell, guessable temporary file; what looks like one has a reason."""
+    assert set(REASONS) == FOUND
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pickle", "from pickle import loads", "import marshal as m", "eval('1')",
+        "exec(text)", "import os\nos.system('x')", "import subprocess\nsubprocess.run('x', shell=True)",
+        "run(x, shell=flag)", "from os import system", "import tempfile\ntempfile.mktemp()",
+        "import yaml", "torch.load(path)", "np.load(p, allow_pickle=True)", "def f():\n    import shelve",
+    ],
+)  # fmt: skip
+def test_the_search_sees_each_of_them(code):
+    """Else it would show nothing."""
+    assert list(uses(ast.parse(code)))
+
+
+def test_every_sql_statement_is_fixed_text():
+    """Values go in as parameters: what is put together is names of columns and marks, of ours."""
+    for path in sorted((PACKAGE / "daemon").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            if node.func.attr not in ("execute", "executemany", "executescript") or not node.args:
+                continue
+            text = node.args[0]
+            for part in text.values if isinstance(text, ast.JoinedStr) else []:
+                if isinstance(part, ast.FormattedValue):
+                    shown = ast.unparse(part.value)
+                    assert shown in SQL_PARTS, f"{path.name}: {shown}"
+            assert isinstance(text, ast.JoinedStr | ast.Constant | ast.Name), ast.unparse(text)
+
+
+# Each is a word of ours or a row of question marks; no value of a message or of a file.
+SQL_PARTS = {
+    "' AND '.join(where)", "what", "_SCHEMA_VERSION", "_SCHEMA", "marks", "key", "column", "table",
+    "pragma",
+}  # fmt: skip

@@ -1,0 +1,48 @@
+"""What the documents name as shown by a test is shown by one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+NAMED = re.compile(r"`(test_\w+)`")
+PLACES = re.compile(r"`((?:tests|bench|packaging)/[\w./-]+\.py)`")
+
+
+@pytest.fixture(scope="module")
+def known() -> set[str]:
+    """Names of all test functions and test files."""
+    found = set()
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        found.add(path.stem)
+        found.update(re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE))
+    return found
+
+
+@pytest.mark.parametrize("document", sorted((ROOT / "docs").glob("*.md")), ids=lambda one: one.name)
+def test_each_test_that_a_document_names_is_there(document: Path, known: set[str]):
+    """Under that very name: a promise whose test was renamed or removed is shown by nothing."""
+    text = document.read_text()
+
+    assert [] == sorted(set(NAMED.findall(text)) - known)
+    assert [] == sorted(each for each in set(PLACES.findall(text)) if not (ROOT / each).exists())
+
+
+@pytest.mark.parametrize("name", ["reliability.md", "security.md"])
+def test_each_promise_names_what_shows_it(name: str):
+    """A row of promises without a test, a measurement or a way to see it is a wish."""
+    rows, promises = [], False
+    for line in (ROOT / "docs" / name).read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if cells[0] == "promise":
+            promises = True
+        elif not line.startswith("|"):
+            promises = False
+        elif promises and not cells[0].startswith("---"):
+            rows.append(cells)
+
+    assert len(rows) > 10
+    assert [] == [cells[0] for cells in rows if len(cells) != 3 or not cells[2]]

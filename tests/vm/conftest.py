@@ -1,0 +1,65 @@
+"""Fixtures of the tests in the virtual machine. Outside of it nothing here is collected."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+collect_ignore_glob = [] if os.path.ismount("/share") else ["test_*.py"]
+
+if not collect_ignore_glob:
+    sys.path.insert(0, str(Path(__file__).parent))
+
+    from guest import Session, write_down
+    from guest_bags import Bagged, BaggedTraining
+
+    @pytest.fixture
+    def me() -> Iterator[Session]:
+        """The session of the user `me`, with a daemon that is not started yet; cleaned up after."""
+        session = Session()
+        try:
+            yield session
+        finally:
+            session.close()
+
+    @pytest.fixture
+    def bagged(me: Session) -> Iterator[Callable[..., Bagged]]:
+        """Starts programs in bags; ends them."""
+        started: list[Bagged] = []
+
+        def start(*words: str, **more: Any) -> Bagged:
+            started.append(Bagged(me, *words, **more))
+            return started[-1]
+
+        yield start
+        for each in started:
+            each.close()
+
+    @pytest.fixture
+    def bagged_training(me: Session) -> Iterator[Callable[..., BaggedTraining]]:
+        """Starts trainings in bags; ends them."""
+        started: list[BaggedTraining] = []
+
+        def start(*words: str, **more: Any) -> BaggedTraining:
+            started.append(BaggedTraining(me, *words, **more))
+            return started[-1]
+
+        yield start
+        for each in started:
+            each.close()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
+        """What a test measured goes into the report, whether it passed or not; so do failures."""
+        report = yield
+        if report.failed:  # at once: the machine may not live to the end of all tests
+            write_down(item.name, "failed", report.longreprtext)
+        if call.when == "call":
+            for name, value in item.user_properties:
+                write_down(item.name, name, value)
+        return report

@@ -1,0 +1,334 @@
+"""
+What the tests in the virtual machine share: the user `me`, their daemon, their programs.
+
+Tests run as root. `me` is an ordinary user with a systemd of their own; what `Session` starts
+is started there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from watchdog_app.errors import WatchdogError
+from watchdog_app.protocol.client import Client
+
+USER = "me"
+UID = pwd.getpwnam(USER).pw_uid
+HOME = Path(f"/home/{USER}")
+RUNTIME = Path(f"/run/user/{UID}")
+SOCKET = RUNTIME / "watchdog" / "daemon.sock"
+PYTHON = "/opt/watchdog/bin/python"
+PROGRAMS = HOME / "programs"
+FIGURES = Path("/share/out/figures.txt")
+PATIENCE_S = 180.0
+MB = 1_000_000
+
+# No desktop here, and a test that wants a pause says so.
+CONFIG = "[actions]\npause = false\n[notify]\ndesktop = false\nterminal = false\n"
+
+
+class Training:
+    """A program of ours in a scope of its own."""
+
+    def __init__(self, unit: str, process: subprocess.Popen[bytes], folder: Path) -> None:
+        self.unit = unit
+        self.folder = folder
+        self.started_unix_s = time.time()
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        """Of the program itself; it is written down by the program as it begins."""
+        return int(until(lambda: self._read("pid"), f"{self.unit} begins"))
+
+    @property
+    def group(self) -> Path:
+        """Its folder in the cgroup file system."""
+        line = Path(f"/proc/{self.pid}/cgroup").read_text().strip()
+        return Path(f"/sys/fs/cgroup{line.split('::', 1)[1]}")
+
+    def steps(self) -> list[tuple[int, float]]:
+        """(step, unix_s) of every step that was finished."""
+        lines = self._read("steps").splitlines()
+        return [(int(a), float(b)) for a, b in (line.split() for line in lines if " " in line)]
+
+    def last_sign_unix_s(self) -> float:
+        """When it was last seen to work."""
+        steps = self.steps()
+        return steps[-1][1] if steps else self.started_unix_s
+
+    def rescues(self) -> list[Path]:
+        """The complete ones, oldest first."""
+        folder = self.folder / "rescues"
+        return sorted(folder.glob("rescue-*")) if folder.is_dir() else []
+
+    def ended(self) -> int | None:
+        """Its exit status, None while it runs."""
+        return self._process.poll()
+
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
+        """Its exit status; -9 or 137 for one that was killed."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(
+                f"{self.unit} still runs after {timeout_s} s\n{self.log()}"
+            ) from None
+
+    def log(self) -> str:
+        """What it printed."""
+        return self._read("log")[-3000:]
+
+    def _read(self, name: str) -> str:
+        with contextlib.suppress(OSError):
+            return (self.folder / name).read_text(errors="replace")
+        return ""
+
+    def close(self) -> None:
+        """Kill what is left of it."""
+        subprocess.run([*as_me(), "systemctl", "--user", "kill", "--signal=KILL", self.unit],
+                       check=False, capture_output=True, timeout=30)  # fmt: skip
+        self._process.kill()
+        self._process.wait(30)
+
+
+class Session:
+    """The user's session: daemon as a unit, programs as scopes; `close` ends all of it."""
+
+    def __init__(self) -> None:
+        self.folder = HOME / f"test-{time.monotonic_ns()}"
+        self.folder.mkdir()
+        os.chown(self.folder, UID, UID)
+        self._client: Client | None = None
+        self._trainings: list[Training] = []
+        self._units: list[str] = []
+        self._overridden = False
+        swap_off()
+        for state in ("watchdog", ".config/watchdog", ".local/state/watchdog"):
+            subprocess.run(["rm", "-rf", str(HOME / state)], check=False)
+
+    # Commands
+
+    def run(self, *argv: str, check: bool = True, timeout_s: float = 60) -> str:
+        """Run a command as the user in their session; what it printed."""
+        done = subprocess.run([*as_me(), *argv], check=False, timeout=timeout_s, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+        assert not check or done.returncode == 0, (
+            f"{argv} ended with {done.returncode}: {done.stdout}"
+        )
+        return done.stdout
+
+    def systemctl(self, *words: str, check: bool = True) -> str:
+        """`systemctl --user ...` of the user."""
+        return self.run("systemctl", "--user", *words, check=check)
+
+    def show(self, unit: str, name: str) -> str:
+        """One property of a unit of the user."""
+        return self.systemctl("show", "--value", f"--property={name}", unit).strip()
+
+    # The daemon
+
+    def start_daemon(self, config: str = CONFIG, override: str = "") -> Client:
+        """
+        The daemon as the user's systemd runs it, from the unit that is delivered.
+
+        Args:
+            config: their config.toml.
+            override: lines for the `[Service]` section, as `systemctl edit` would add them.
+        """
+        folder = HOME / ".config" / "watchdog"
+        self.run("mkdir", "-p", str(folder))
+        (folder / "config.toml").write_text(config)
+        os.chown(folder / "config.toml", UID, UID)
+        if override:
+            drop_in = Path("/etc/systemd/user/watchdog.service.d")
+            drop_in.mkdir(parents=True, exist_ok=True)
+            (drop_in / "test.conf").write_text(f"[Service]\n{override}")
+            self._overridden = True
+            self.systemctl("daemon-reload")
+        self.systemctl("reset-failed", "watchdog.service", check=False)
+        # Returns when it has said READY=1.
+        self.run("systemctl", "--user", "start", "watchdog.service", timeout_s=200)
+        return self.client()
+
+    def client(self) -> Client:
+        """A connection to the daemon, as the user; a new one each time."""
+        if self._client is not None:
+            self._client.close()
+
+        def connect() -> Client | None:
+            os.seteuid(UID)  # the kernel tells the daemon who it was at connect(2)
+            try:
+                return Client.connect(str(SOCKET), timeout_s=30)
+            except WatchdogError:
+                return None
+            finally:
+                os.seteuid(0)
+
+        self._client = until(connect, "the daemon listens")
+        return self._client
+
+    def status(self) -> dict[str, Any]:
+        """The status object; connects anew where that is needed."""
+        try:
+            assert self._client is not None
+            return dict(self._client.call("status"))
+        except (WatchdogError, OSError):
+            return dict(self.client().call("status"))
+
+    def task(self, pid: int) -> dict[str, Any] | None:
+        """The status entry of a task, None while the daemon does not show it."""
+        return next((dict(t) for t in self.status()["processes"] if t["pid"] == pid), None)
+
+    def history(self, *kinds: str) -> list[dict[str, Any]]:
+        """Journal entries of these kinds, oldest first."""
+        assert self._client is not None
+        entries = self._client.call("history", kinds=list(kinds), limit=1000)["entries"]
+        return sorted((dict(e) for e in entries), key=lambda e: e["unix_s"])
+
+    def first(self, kind: str) -> float | None:
+        """When the first decision of a kind was taken ("notify", "checkpoint", ...), unix_s."""
+        return next(
+            (e["unix_s"] for e in self.history("decision") if e["decision_kind"] == kind), None
+        )
+
+    def daemon_pid(self) -> int:
+        """As systemd knows it; 0 while none runs."""
+        return int(self.show("watchdog.service", "MainPID"))
+
+    def daemon_log(self) -> str:
+        """Its last words in the journal."""
+        return self.run(
+            "journalctl", "--user", "-u", "watchdog", "-n", "40", "--no-pager", check=False
+        )
+
+    # Programs
+
+    def train(self, *words: str, name: str = "run", properties: Sequence[str] = ()) -> Training:
+        """
+        Start programs/train.py in a scope of the user's systemd.
+
+        Args:
+            words: its arguments; see the program.
+            name: of its folder, and of its scope.
+            properties: of the scope, e.g. "MemoryMax=300M".
+        """
+        folder = self.folder / name
+        self.run("mkdir", "-p", str(folder))
+        unit = f"{name}-{time.monotonic_ns()}.scope"
+        argv = ["systemd-run", "--user", "--scope", "--quiet", f"--unit={unit}"]
+        argv += [f"--property={one}" for one in properties]
+        argv += ["--", PYTHON, str(PROGRAMS / "train.py"), "--folder", str(folder), *words]
+        with open(folder / "log", "ab") as log:
+            process = subprocess.Popen(
+                [*as_me(), *argv], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder,
+                preexec_fn=ordinary, start_new_session=True,
+            )  # fmt: skip
+        training = Training(unit, process, folder)
+        self._trainings.append(training)
+        return training
+
+    def until_watched(self, training: Training) -> dict[str, Any]:
+        """Wait until its agent has reported a step and the daemon knows its save's cost."""
+
+        def look() -> dict[str, Any] | None:
+            assert training.ended() is None, training.log()
+            task = self.task(training.pid)
+            agent = (task or {}).get("agent") or {}
+            return task if agent.get("step") and agent.get("state_bytes") else None
+
+        return until(look, "the agent reports")
+
+    def close(self) -> None:
+        """End everything; a training that was stopped too."""
+        for training in self._trainings:
+            training.close()
+        if self._client is not None:
+            self._client.close()
+        self.systemctl("stop", "watchdog.service", check=False)
+        if self._overridden:
+            Path("/etc/systemd/user/watchdog.service.d/test.conf").unlink()
+            self.systemctl("daemon-reload", check=False)
+        swap_off()
+        subprocess.run(["rm", "-rf", str(self.folder)], check=False)
+
+
+def as_me() -> list[str]:
+    """In front of a command: the user, with what a login gives them."""
+    return ["runuser", "-u", USER, "--", "env", f"HOME={HOME}", f"XDG_RUNTIME_DIR={RUNTIME}",
+            f"DBUS_SESSION_BUS_ADDRESS=unix:path={RUNTIME}/bus",
+            "PATH=/usr/local/bin:/usr/bin:/bin"]  # fmt: skip
+
+
+def ordinary() -> None:
+    """The tests are protected from the kernel's killer; what they start is not."""
+    Path("/proc/self/oom_score_adj").write_text("200")
+
+
+def until(what: Callable[[], Any], why: str, timeout_s: float = PATIENCE_S) -> Any:
+    """Wait for something to become true and return it."""
+    end = time.monotonic() + timeout_s
+    while True:
+        found = what()
+        if found:
+            return found
+        if time.monotonic() > end:
+            raise AssertionError(f"{why}: not within {timeout_s:g} s")
+        time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def service(name: str, *, settle_s: float = 2.0) -> Iterator[None]:
+    """A system service beside us, for the time of a test."""
+    subprocess.run(["systemctl", "start", name], check=True, timeout=60)
+    time.sleep(settle_s)
+    try:
+        yield
+    finally:
+        subprocess.run(["systemctl", "stop", name], check=False, timeout=60)
+
+
+def system_log(*words: str) -> str:
+    """Of the whole machine since it booted, in times of this clock: `journalctl`."""
+    done = subprocess.run(["journalctl", "--no-pager", "-o", "short-unix", *words], check=False,
+                          capture_output=True, text=True, timeout=60)  # fmt: skip
+    return done.stdout
+
+
+def swap_off() -> None:
+    """Whatever swap there is goes, with its files."""
+    subprocess.run(["swapoff", "-a"], check=False, timeout=120)
+    for path in Path("/").glob("swap-*"):
+        path.unlink()
+
+
+def swap_on(megabytes: int) -> None:
+    """That much swap, in a file, until the test ends."""
+    path = f"/swap-{time.monotonic_ns()}"
+    with open(path, "wb") as file:
+        for _ in range(megabytes):
+            file.write(bytes(2**20))  # a file with holes is refused
+    os.chmod(path, 0o600)
+    subprocess.run(["mkswap", path], check=True, capture_output=True, timeout=60)
+    subprocess.run(["swapon", path], check=True, timeout=60)
+
+
+def write_down(test: str, name: str, value: object) -> None:
+    """A figure for people, into /share/out of the machine."""
+    FIGURES.parent.mkdir(exist_ok=True)
+    with open(FIGURES, "a") as file:
+        file.write(f"{test}\t{name}\t{json.dumps(value)}\n")
+
+
+def kill(pid: int, number: signal.Signals) -> None:
+    """Signal a process, whoever's it is."""
+    os.kill(pid, number)

@@ -1,0 +1,209 @@
+"""Airbags in control groups of version 2: held by memory.high and cgroup.freeze, let go again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from guest import HOME, PYTHON, USER, until
+from guest_bags import HOG, MIB, WATCHDOG, kills
+
+
+@pytest.mark.parametrize("pause_s", ["0.02", "0"])
+def test_a_users_program_is_held_in_a_scope_and_goes_on_with_more(me, bagged, pause_s):
+    """Without root: systemd makes the group; frozen at the limit, nobody killed."""
+    hog = bagged(PYTHON, "-S", "-c", HOG, "160", pause_s,
+                 options=("--limit", "100M", "--no-refuse"))  # fmt: skip
+
+    held = hog.stage("held")
+    frozen = Path(held["group"], "cgroup.events").read_text()
+    killed = kills(held["group"])
+    me.run(*WATCHDOG, "limit", str(held["pid"]), "300M")
+
+    assert held["how"] == "systemd scope"
+    assert "frozen 1" in frozen
+    assert killed == 0
+    assert hog.end() == 0, hog.said()
+    assert "all of it" in hog.process.stdout.read()
+
+
+def test_one_array_is_refused_in_a_scope_too(bagged):
+    """Three times the limit: a MemoryError at once."""
+    program = bagged(PYTHON, "-S", "-c", "bytearray(400 << 20)", options=("--limit", "120M"))
+
+    assert program.end() == 1
+    assert "MemoryError" in program.said()
+
+
+def test_one_array_that_is_being_filled_is_held_and_not_killed(me, bagged):
+    """As fast as memory can be filled: the freeze comes before memory.max."""
+    program = bagged(PYTHON, "-S", "-c", "bytearray(b'x') * (300 << 20)",
+                     options=("--limit", "100M", "--no-refuse"))  # fmt: skip
+
+    held = program.stage("held")
+    killed = kills(held["group"])
+    me.run(*WATCHDOG, "limit", str(held["pid"]), "450M")
+
+    assert killed == 0
+    assert program.end() == 0, program.said()
+
+
+def test_ctrl_c_gets_through_to_a_frozen_program(bagged):
+    """Nobody has to know what a bag is."""
+    hog = bagged(PYTHON, "-S", "-c", HOG, "300", "0", options=("--limit", "100M", "--no-refuse"))
+    held = hog.stage("held")
+
+    os.kill(held["pid"], signal.SIGINT)
+
+    assert hog.end() != 0
+
+
+def test_a_flood_of_page_cache_holds_nobody_in_v2(me, bagged):
+    """It meets memory.high all the time, and the kernel gives it back."""
+    code = f"""
+with open({str(me.folder / "flood")!r}, "wb") as file:
+    for _ in range(250):
+        file.write(b"x" * (1 << 20))
+print("through", flush=True)
+"""
+    program = bagged(PYTHON, "-S", "-c", code, options=("--limit", "80M"))
+
+    assert program.end() == 0, program.said()
+    assert "held" not in program.said()
+
+
+def test_the_keeper_in_v2_is_started_anew(me, bagged):
+    """Killed while the program is frozen."""
+    hog = bagged(PYTHON, "-S", "-c", HOG, "160", "0", options=("--limit", "100M", "--no-refuse"))
+    held = hog.stage("held")
+
+    os.kill(held["keeper_pid"], signal.SIGKILL)
+    until(lambda: hog.record().get("keeper_pid") not in (None, held["keeper_pid"]), "another one")
+    me.run(*WATCHDOG, "limit", str(held["pid"]), "300M")
+
+    assert hog.end() == 0, hog.said()
+
+
+def test_a_new_keeper_in_v2_knows_the_limit_that_was_given_since(me, bagged):
+    """Raised, then its keeper was killed: the program is not held at the old limit."""
+    hog = bagged(PYTHON, "-S", "-c", HOG, "160", "0.1",
+                 options=("--limit", "100M", "--no-refuse"))  # fmt: skip
+    first = hog.stage("calm")
+    me.run(*WATCHDOG, "limit", str(first["pid"]), "300M")
+
+    os.kill(first["keeper_pid"], signal.SIGKILL)
+
+    until(lambda: hog.record().get("keeper_pid") not in (None, first["keeper_pid"]), "another one")
+    assert hog.end() == 0, hog.said()
+    assert "is held there" not in hog.said()
+
+
+def test_a_limit_below_what_it_holds_kills_nobody(me, bagged):
+    """The kernel kills at once where memory.max is set below what is used, frozen or not."""
+    hog = bagged(PYTHON, "-S", "-c", HOG + "time.sleep(600)", "250", "0",
+                 options=("--limit", "450M", "--no-refuse"))  # fmt: skip
+    until(lambda: hog.record().get("used_bytes", 0) > 240 * MIB, "it holds what it wants")
+    pid = hog.record()["pid"]
+
+    me.run(*WATCHDOG, "limit", str(pid), "80M")
+    held = hog.stage("held")
+    killed = kills(held["group"])
+    me.run(*WATCHDOG, "limit", str(pid), "400M")
+    calm = hog.stage("calm")
+
+    assert killed == 0
+    assert calm["limit_bytes"] == 400 * MIB
+    assert hog.process.poll() is None
+
+
+def test_a_reserve_that_was_used_up_is_taken_back_and_kills_nobody(me, bagged_training):
+    """A jump within a step, larger than limit and reserve: held there, and on with more."""
+    training = bagged_training("--in-step", "--jump-mb", "350",
+                               options=("--limit", "120M", "--no-refuse"))  # fmt: skip
+    training.until_steps()
+    training.jump()
+
+    held = training.stage("held")
+    killed = kills(held["group"])
+    me.run(*WATCHDOG, "limit", str(held["pid"]), "550M")
+    training.until_steps(2)
+
+    assert killed == 0
+    assert "the reserve was used up" in held["because"]
+    assert held["used_bytes"] > 250 * MIB
+
+
+def test_a_program_that_a_service_started_has_a_scope_too(me):
+    """As below JupyterHub, cron or su: nothing in the environment says where systemd is."""
+    done = subprocess.run(
+        ["runuser", "-u", USER, "--", "env", "-i", f"HOME={HOME}", "PATH=/usr/bin:/bin",
+         *WATCHDOG, "exec", "--limit", "200M", "--", "/bin/true"],
+        cwd=me.folder, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0
+    assert "limit 200 MiB, reserve 256 MiB, systemd scope" in done.stderr
+
+
+def test_a_bag_started_in_a_bag_is_another(bagged):
+    """With a limit of its own, which leaves the one of the first as it is."""
+    inner = " ".join([*WATCHDOG, "exec", "--limit 90M -- /bin/cat /proc/self/cgroup"])
+    code = f"{inner}; cat /proc/self/cgroup; cat /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)"
+    outer = bagged("/bin/sh", "-c", f"{code}/memory.high", options=("--limit", "300M"))
+
+    assert outer.end() == 0, outer.said()
+    first, second, high = outer.process.stdout.read().split()
+    assert "watchdog-bag-" in first
+    assert "watchdog-bag-" in second
+    assert first != second
+    assert int(high) == 300 * MIB
+    assert "limit 90.0 MiB" in outer.said()
+
+
+def test_root_has_bags_too(bagged):
+    """Through the system's own systemd."""
+    hog = bagged(PYTHON, "-S", "-c", HOG, "160", "0", root=True,
+                 options=("--limit", "100M", "--no-refuse"))  # fmt: skip
+
+    held = hog.stage("held")
+    subprocess.run([*WATCHDOG, "limit", str(held["pid"]), "--end"], check=True, timeout=60)
+
+    assert hog.end() == -signal.SIGTERM
+
+
+def test_a_folder_of_ones_own_does_without_systemd():
+    """A delegated folder: made, entered, held, frozen, raised, gone."""
+    from watchdog_app.airbag.groups_v2 import BagV2
+
+    bag = BagV2._below("/sys/fs/cgroup", f"watchdog-bag-{os.getpid()}-1", 60 * MIB, 0)
+    assert bag is not None, Path("/sys/fs/cgroup/cgroup.subtree_control").read_text()
+    hog = subprocess.Popen(
+        [PYTHON, "-S", "-c", "input();" + HOG.replace("import sys, time", "import sys, time"),
+         "90", "0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        bag.enter(hog.pid)
+        bag.hold_at_limit()
+        hog.stdin.write("\n")
+        hog.stdin.flush()
+        until(bag.at_limit, "at its limit")
+        frozen = bag.freeze()
+        before = bag.usage().held_bytes
+        time.sleep(0.5)
+        after = bag.usage().held_bytes
+        bag.allow(200 * MIB)
+        bag.thaw()
+        said = hog.communicate(timeout=60)[0]
+    finally:
+        bag.release()
+        hog.kill()
+        hog.wait(30)
+
+    assert frozen
+    assert abs(after - before) < MIB
+    assert "all of it" in said
+    assert until(bag.close, "removed")

@@ -1,0 +1,108 @@
+"""Other guardians of memory beside us: the rescue is there before they kill."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from guest import PYTHON, service, system_log, until
+from guest_bags import HOG, WATCHDOG
+
+
+def killed_at(pattern: str) -> float | None:
+    """When a line like this came into the journal of the machine, unix_s."""
+    times = [
+        float(line.split()[0])
+        for line in system_log("-b").splitlines()
+        if re.search(pattern, line) and re.match(r"\d+\.\d+ ", line)
+    ]
+    return times[-1] if times else None
+
+
+def assert_we_were_first(me, training, killed: float, record_property) -> None:
+    """A complete rescue and a warning from before the kill."""
+    saved, warned = me.first("checkpoint"), me.first("notify")
+    record_property("saved, s before the kill", killed - (saved or killed))
+    record_property("warned, s before the kill", killed - (warned or killed))
+    assert training.rescues(), me.daemon_log()
+    assert saved is not None
+    assert saved < killed
+    assert training.rescues()[-1].stat().st_mtime < killed + 1
+    assert me.daemon_pid() == me.status()["daemon"]["pid"]
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        ("earlyoom", r"earlyoom.*sending SIG"),
+        ("nohang", r"nohang.*(Sending SIG|Sent SIG|Send SIG|SIGTERM)"),
+    ],
+)
+def test_a_killer_by_thresholds_finds_the_work_saved(me, record_property, name, pattern):
+    """The whole machine fills: they act at a tenth that is left, we by the time that is left."""
+    me.start_daemon()
+    with service(name):
+        training = me.train("--leak-mb-s", "10", "--seconds", "200")
+        me.until_watched(training)
+
+        assert training.wait(400) != 0
+        died = training.last_sign_unix_s()
+        killed = until(lambda: killed_at(pattern), f"{name} says that it killed", 15)
+        record_property("it acted, s before the last step", died - killed)
+
+    assert_we_were_first(me, training, min(killed, died), record_property)
+
+
+@contextlib.contextmanager
+def judged(me, slice_: str) -> Iterator[None]:
+    """systemd-oomd kills what stands under pressure in a slice, and soon."""
+    conf = Path("/etc/systemd/oomd.conf.d/test.conf")
+    conf.parent.mkdir(exist_ok=True)
+    conf.write_text("[OOM]\nDefaultMemoryPressureDurationSec=4s\n")
+    me.systemctl("set-property", "--runtime", slice_, "ManagedOOMMemoryPressure=kill",
+                 "ManagedOOMMemoryPressureLimit=20%")  # fmt: skip
+    try:
+        with service("systemd-oomd"):
+            yield
+    finally:
+        conf.unlink()
+        me.systemctl("set-property", "--runtime", slice_, "ManagedOOMMemoryPressure=auto")
+
+
+def test_systemd_oomd_finds_the_work_saved(me, record_property):
+    """It kills a scope that stands under pressure; we save before the pressure is there."""
+    me.start_daemon()
+    with judged(me, "judged.slice"):
+        training = me.train(
+            "--leak-mb-s", "6", "--seconds", "200",
+            properties=["Slice=judged.slice", "MemoryHigh=150M", "MemoryMax=500M",
+                        "MemorySwapMax=0"],
+        )  # fmt: skip
+        me.until_watched(training)
+
+        assert training.wait(400) != 0, subprocess.getoutput("oomctl")
+        died = training.last_sign_unix_s()
+        killed = until(lambda: killed_at(r"systemd-oomd.*Killed /user"), "its kill", 15)
+        record_property("it acted, s after the last step", killed - died)
+
+    assert_we_were_first(me, training, killed, record_property)
+
+
+def test_systemd_oomd_leaves_a_held_program_alone(me, bagged, record_property):
+    """At its limit it stands still at once: no pressure comes of it that anybody would judge."""
+    with judged(me, "app.slice"):
+        hog = bagged(PYTHON, "-S", "-c", HOG, "160", "0",
+                     options=("--limit", "100M", "--no-refuse"))  # fmt: skip
+        held = hog.stage("held")
+        time.sleep(20)
+        record_property("pressure", Path(held["group"], "memory.pressure").read_text())
+        alive = hog.process.poll() is None
+        me.run(*WATCHDOG, "limit", str(held["pid"]), "300M")
+
+        assert alive, system_log("-u", "systemd-oomd", "-b")
+        assert hog.end() == 0, hog.said()

@@ -1,0 +1,109 @@
+"""The whole machine runs out of memory: the daemon keeps its rate, and a rescue completes."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from statistics import median
+
+import pytest
+from guest import swap_on, until
+
+
+class Pulse:
+    """How often the daemon has looked, asked every second or so."""
+
+    def __init__(self, me) -> None:
+        self._me = me
+        self.seen: list[tuple[float, int, float]] = []  # (mono_s, ticks, seconds the answer took)
+        self.missed = 0
+
+    def feel(self) -> None:
+        began = time.monotonic()
+        daemon = self._me.status()["daemon"]
+        now = time.monotonic()
+        self.seen.append((now, daemon["ticks"], now - began))
+        self.missed = daemon["missed_ticks"]
+
+    def rate(self) -> float:
+        """Looks a second over all that was seen."""
+        (begin, first, _), (end, last, _) = self.seen[0], self.seen[-1]
+        return (last - first) / (end - begin)
+
+
+def follow(me, training, timeout_s: float) -> Pulse:
+    """Feel the pulse until the training has ended."""
+    pulse = Pulse(me)
+    end = time.monotonic() + timeout_s
+    while training.ended() is None:
+        assert time.monotonic() < end, training.log() + me.daemon_log()
+        pulse.feel()
+        time.sleep(1)
+    pulse.feel()
+    return pulse
+
+
+def write_figures(record_property, me, training, pulse: Pulse) -> None:
+    died = training.last_sign_unix_s()
+    saved = me.first("checkpoint")
+    record_property("looks a second", round(pulse.rate(), 2))
+    record_property("missed looks", pulse.missed)
+    record_property("answers of status, median s", round(median(s for *_, s in pulse.seen), 3))
+    record_property("answers of status, longest s", round(max(s for *_, s in pulse.seen), 3))
+    record_property("saved, s before the end", round(died - (saved or died), 1))
+    record_property("rescues asked for", len(me.history("decision")))
+
+
+@pytest.mark.timeout(900)
+def test_without_swap_the_daemon_looks_on_and_the_work_is_saved(me, record_property):
+    """The kernel kills the training, not the daemon; the rescue and the reason are there."""
+    me.start_daemon()
+    first = me.daemon_pid()
+    training = me.train("--leak-mb-s", "12", "--seconds", "200")
+    pid = training.pid
+    me.until_watched(training)
+
+    pulse = follow(me, training, 500)
+
+    write_figures(record_property, me, training, pulse)
+    assert first == me.daemon_pid()
+    assert training.rescues(), me.daemon_log()
+    assert pulse.rate() > 0.5
+    until(
+        lambda: [e for e in me.history("death") if e["pid"] == pid and e["memory"]], "the death", 30
+    )
+
+
+@pytest.mark.timeout(900)
+def test_while_it_thrashes_the_daemon_looks_on_and_the_work_is_saved(me, record_property):
+    """Swap, and more memory in constant use than there is RAM."""
+    swap_on(300)
+    me.start_daemon()
+    first = me.daemon_pid()
+    other = me.train("--no-agent", "--hold-mb", "380", "--touch", "--seconds", "400", name="other")
+    until(other.steps, "the other program begins")
+    training = me.train("--hold-mb", "150", "--touch", "--leak-mb-s", "8", "--seconds", "300")
+    me.until_watched(training)
+    before = _swapped_in()
+
+    pulse = Pulse(me)
+    end = time.monotonic() + 150
+    while training.ended() is None and other.ended() is None and time.monotonic() < end:
+        pulse.feel()
+        time.sleep(1)
+
+    write_figures(record_property, me, training, pulse)
+    record_property("pages swapped in meanwhile", _swapped_in() - before)
+    status = Path(f"/proc/{first}/status").read_text()
+    record_property(
+        "of the daemon",
+        [x for x in status.splitlines() if x.startswith(("VmLck", "VmSwap", "VmRSS"))],
+    )
+    assert first == me.daemon_pid()
+    assert training.rescues(), me.daemon_log()
+    assert pulse.rate() > 0.5
+
+
+def _swapped_in() -> int:
+    lines = Path("/proc/vmstat").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("pswpin ")))

@@ -1,0 +1,57 @@
+"""The daemon as a unit of the user's systemd, from the file that is delivered."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from guest import until
+
+
+def test_systemd_starts_the_daemon_and_hears_that_it_turns(me):
+    """Type=notify: started means that it answers; and it tells its watchdog that the loop turns."""
+    client = me.start_daemon(override="WatchdogSec=8\n")
+
+    assert me.show("watchdog.service", "ActiveState") == "active"
+    assert client.daemon_pid == me.daemon_pid()
+    first = me.show("watchdog.service", "WatchdogTimestampMonotonic")
+    until(lambda: me.show("watchdog.service", "WatchdogTimestampMonotonic") != first, "a beat", 30)
+
+
+def test_a_daemon_that_is_killed_is_there_again(me):
+    """kill -9: systemd starts another, which answers."""
+    first = me.start_daemon().daemon_pid
+
+    os.kill(first, signal.SIGKILL)
+
+    again = until(lambda: me.daemon_pid() not in (0, first) and me.client().daemon_pid, "restarted")
+    assert again != first
+    assert int(me.show("watchdog.service", "NRestarts")) == 1
+
+
+def test_a_daemon_that_hangs_is_replaced(me):
+    """The loop stands still: systemd misses its word and starts another."""
+    first = me.start_daemon(override="WatchdogSec=8\nTimeoutAbortSec=5\n").daemon_pid
+
+    os.kill(first, signal.SIGSTOP)
+
+    until(lambda: me.daemon_pid() not in (0, first), "replaced", 60)
+    assert me.client().daemon_pid != first
+
+
+def test_the_daemon_is_protected_as_its_unit_says(me, record_property):
+    """Less likely to be killed than any program of the user; memory locked as far as allowed."""
+    pid = me.start_daemon().daemon_pid
+    record_property(
+        "limits",
+        Path(f"/proc/{pid}/limits").read_text().split("Max locked memory")[1].split("\n")[0],
+    )
+    record_property("status", me.status()["daemon"])
+    lines = dict(
+        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+    )
+    record_property("VmLck", lines["VmLck"].strip())
+
+    assert int(Path(f"/proc/{pid}/oom_score_adj").read_text()) == 100
+    assert me.show("watchdog.service", "OOMPolicy") == "continue"
