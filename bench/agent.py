@@ -1,28 +1,28 @@
 """
-What the Keras callback costs a healthy training: the same fit with and without it, in turns.
+What the agent costs a healthy Keras fit: stretches of its steps with the agent and without.
 
-    python bench/agent.py [--turns 30] [--steps-ms 5 50]
+    python bench/agent.py [--blocks 60] [--steps-ms 1 5 50] [--agent named] [--work compute]
 
-Each turn is three fits of one model in a rotating order: without `Rescue`,
-without it again, which shows what chance does, and with it. Compared are the
-steps after the fifth, so that tracing and the start of a fit are left out; what
-the callback adds to the start is shown beside them. `wall` is the whole time.
-`quiet` is the time of the step that a fifth of the steps beat: what else the
-machine does blurs it least. `processor` is the processor time of all threads.
-Finer than that are stretches of 20 steps within one fit, in turns with the
-callback's batch hooks and without: what the machine does meanwhile meets both.
-The callback's own code is also timed by itself, reports to a daemon included.
-No daemon runs unless there is one already.
+`named`: a fit with `Rescue` among its callbacks. `found`: one that the agent finds by itself.
+`compute`: the step's time is spent in the model, by one thread. `wait`: a small model, and the
+rest of the step is slept, as the program waits for a GPU; the machine's noise has less to act on.
+Without the agent means without its callbacks and without its watch over the step, within the same
+fit; its clocks stand still meanwhile. See `agent_paired.py`. Below that: what the start of a fit
+takes longer, in fits of the same model in turns. No daemon runs unless there is one already
+(`WATCHDOG_RUNTIME_DIR`).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import os
-import random
 import statistics
+import sys
 import tempfile
 import time
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -30,50 +30,129 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 import keras
 import numpy as np
 import tensorflow as tf
+from agent_paired import ON, Meter, OwnCode, OwnThreads, Stretches
 
+from watchdog_app.agent import hook
+from watchdog_app.agent.fit.keras_fit import FitRescue
+from watchdog_app.agent.fit.step_end import Behind
 from watchdog_app.agent.keras import Rescue
 
-WARM_BATCHES = 5
+WARM_STEPS, SETTLE = 60, 2
+STRETCH_S, LEAST_STEPS = 0.4, 10
+METERED = 10  # stretches in which the agent's own code is timed, at least
+
+
+class Switch(keras.callbacks.Callback):
+    """Takes the agent out of a running fit and puts it back, and times what is between."""
+
+    def __init__(self, stretches: Stretches, length: int, pause_s: float, own: OwnThreads) -> None:
+        super().__init__()
+        self.stretches, self.length, self.pause_s, self.own = stretches, length, pause_s, own
+        self.kind, self.place, self.connected = ON, -WARM_STEPS, False
+        self.meter: Meter | None = None
+        self.metered: list[OwnCode] = []
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        # The list that calls us; the agent's are before us in it, or were put behind us.
+        self.list = sys._getframe(1).f_locals["self"]
+        self.all = self.list.callbacks
+        self.rest = [one for one in self.all if not isinstance(one, FitRescue | Behind)]
+        self.rescue = next(one for one in self.all if isinstance(one, FitRescue))
+        self.own.begin()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self.pause_s:
+            time.sleep(self.pause_s)
+        self.place += 1
+        if self.meter is not None:
+            self._meter_goes_on(self.meter)
+            return
+        if self.stretches.blocks:
+            if self.place == 0:
+                self.stretches.begins()
+            elif self.place > 0:
+                self.stretches.stepped()
+        if self.place == (self.length if self.stretches.blocks else 0):
+            self._next()
+
+    def _next(self) -> None:
+        if self.stretches.blocks:
+            self.stretches.ends(self.kind)
+        if not self.stretches.left:
+            self._switch(on=True)
+            self._meter_begins()
+            return
+        self.kind, self.place = self.stretches.next(), -SETTLE
+        self._switch(on=self.kind == ON)
+
+    def _meter_begins(self) -> None:
+        """The same fit goes on with the agent, all of whose functions are timed."""
+        self.meter, self.place = Meter(), 0
+        watch, session = self.rescue._exhaustion, self.rescue._session
+        theirs = [one for one in self.all if isinstance(one, FitRescue | Behind)]
+        for one in theirs:
+            for name in ("on_train_batch_begin", "on_train_batch_end"):
+                setattr(one, name, self.meter.metered(getattr(one, name)))
+        for thing, name in ((watch, "_before"), (watch._copies, "let_go"), (session, "_attend")):
+            setattr(thing, name, self.meter.metered(getattr(thing, name), seldom=True))
+        self.meter_began_s = time.perf_counter()
+
+    def _meter_goes_on(self, meter: Meter) -> None:
+        if self.place % self.length == 0:
+            began_s, self.meter_began_s = self.meter_began_s, time.perf_counter()
+            wall_s = self.meter_began_s - began_s
+            self.metered.append(OwnCode(self.length, wall_s, *meter.take()))
+        if len(self.metered) == max(METERED, len(self.stretches.blocks)):
+            self.connected, self.share = self.rescue._session.link.connected, self.own.share()
+            self.model.stop_training = True
+
+    def _switch(self, *, on: bool) -> None:
+        was_on = self.list.callbacks is self.all
+        watch = self.rescue._exhaustion
+        self.list.callbacks = self.all if on else self.rest
+        self.model.train_function = watch._ours if on else watch._original
+        if was_on and not on:
+            self.off_s = time.monotonic()
+        elif on and not was_on:
+            self._later(time.monotonic() - self.off_s)
+
+    def _later(self, seconds: float) -> None:
+        """As if that time had not passed for the agent: else more would be due than ever is."""
+        session = self.rescue._session
+        session.gap()
+        session._next_report += seconds
+        session._allocators._next_s += seconds
+        for name in ("_next_s", "_next_count_s", "_next_parts_s"):
+            vars(session.breakdown)[name] += seconds
+        copies = self.rescue._exhaustion._copies
+        if copies is not None:
+            copies._pace._next_s += seconds
 
 
 class Clock(keras.callbacks.Callback):
-    """Times of the batches after the warm ones."""
+    """When the steps of a fit end."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.made = time.perf_counter()
+        self.ends = [(time.perf_counter(), time.process_time())]
 
-    def on_train_batch_end(self, batch, logs=None):
-        now = time.perf_counter()
-        if batch == 0:
-            self.start_s = now - self.made
-        if batch == WARM_BATCHES - 1:
-            self.cpu_began, self.steps = time.process_time(), []
-        elif batch >= WARM_BATCHES:
-            self.steps.append(now - self.last)
-        self.last = now
-
-    def on_train_end(self, logs=None):
-        self.cpu = time.process_time() - self.cpu_began
-
-    def taken(self) -> tuple[float, float, float]:
-        """Wall, quiet and processor seconds a step."""
-        steps = len(self.steps)
-        return sum(self.steps) / steps, quiet(self.steps), self.cpu / steps
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.ends.append((time.perf_counter(), time.process_time()))
 
 
 def model_of(step_s: float) -> tuple[keras.Model, np.ndarray]:
     """A network whose training step takes about `step_s` here, and one batch for it."""
-    width, rows = 256, 64
+    width, rows = 256, 16
     while True:
         keras.utils.clear_session()
         layers = [keras.layers.Dense(width, activation="relu") for _ in range(3)]
         model = keras.Sequential([keras.Input((width,)), *layers, keras.layers.Dense(1)])
-        model.compile("adam", "mse")
+        model.compile("adam", "mse", jit_compile=False)
         x = np.ones((rows, width), "float32")
-        batches = 4 * WARM_BATCHES
-        taken = fit(model, dataset(x, batches), None).taken()[1]
-        if taken >= 0.9 * step_s or rows >= 2**16:
+        clock = Clock()
+        model.fit(dataset(x, 40), shuffle=False, verbose=0, callbacks=[clock])
+        taken = sorted(np.diff([cpu for _, cpu in clock.ends])[5:])[10]
+        if taken >= 0.85 * step_s or rows >= 2**16:
             return model, x
         rows = int(rows * min(3.0, max(1.2, step_s / taken)))
 
@@ -82,144 +161,76 @@ def dataset(x: np.ndarray, steps: int) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors((x, x[:, :1])).cache().repeat(steps)
 
 
-def quiet(times: list[float]) -> float:
-    """The time that a fifth of the steps beat."""
-    return sorted(times)[len(times) // 5]
+def compare(agent: str, work: str, step_ms: float, blocks: int, folder: str) -> None:
+    waits = work == "wait"
+    model, x = model_of(0.0 if waits else step_ms / 1000)
+    pause_s = max(0.0, step_ms / 1000 - 0.0015) if waits else 0.0
+    length = max(LEAST_STEPS, int(1000 * STRETCH_S / step_ms))
+    own, stretches = OwnThreads(), Stretches(blocks)
+    switch = Switch(stretches, length, pause_s, own)
+    callbacks: list[Any] = [Rescue(folder, resume=False)] if agent == "named" else []
+    if agent == "found":
+        hook.switch_on()
+    steps = WARM_STEPS + 10 + (blocks + METERED) * 4 * (length + SETTLE)
+    with contextlib.redirect_stderr(io.StringIO()):
+        model.fit(dataset(x, steps), shuffle=False, verbose=0, callbacks=[*callbacks, switch])
+    hook.switch_off()
+    stretches.report(f"{agent}, {work}, {step_ms:g} ms", switch.metered, step_ms / 1000)
+    daemon = "a daemon listens" if switch.connected else "no daemon"
+    print(f"  its own thread    {100 * switch.share:.3f} % of a core ({daemon})", flush=True)
 
 
-class Stretches(keras.callbacks.Callback):
-    """Hands the batch hooks on to a `Rescue` in every other stretch, and times the steps."""
-
-    LENGTH, SETTLE = 20, 2
-
-    def __init__(self, rescue: Rescue) -> None:
-        super().__init__()
-        self.rescue = rescue
-        self.last = 0.0
-        self.times: dict[bool, list[list[float]]] = {False: [], True: []}
-
-    def set_model(self, model):
-        super().set_model(model)
-        self.rescue.set_model(model)
-
-    def on_train_begin(self, logs=None):
-        self.rescue.on_train_begin(logs)
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.rescue.on_epoch_begin(epoch, logs)
-
-    def on_train_batch_begin(self, batch, logs=None):
-        if batch // self.LENGTH % 2:
-            self.rescue.on_train_batch_begin(batch, logs)
-
-    def on_train_batch_end(self, batch, logs=None):
-        stretch, place = divmod(batch, self.LENGTH)
-        if stretch % 2:
-            self.rescue.on_train_batch_end(batch, logs)
-        now = time.perf_counter()
-        if place == self.SETTLE:
-            self.times[bool(stretch % 2)].append([])
-        if place >= self.SETTLE and stretch > 0:
-            self.times[bool(stretch % 2)][-1].append(now - self.last)
-        self.last = now
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.rescue.on_epoch_end(epoch, logs)
-
-    def on_train_end(self, logs=None):
-        self.rescue.on_train_end(logs)
-
-    def ratios(self) -> list[float]:
-        """Of each pair of neighbours: how much slower the quiet step is with the hooks."""
-        pairs = zip(self.times[False][1:], self.times[True], strict=False)
-        return [quiet(on) / quiet(off) - 1 for off, on in pairs]
-
-
-def stretches(model: keras.Model, x: np.ndarray, step_s: float, rescues: str) -> list[float]:
-    """Ratios of neighbouring stretches, over about forty seconds."""
-    timed = Stretches(Rescue(rescues, resume=False))
-    steps = min(6000, int(40 / step_s))
-    model.fit(dataset(x, steps), shuffle=False, verbose=0, callbacks=[timed])
-    return timed.ratios()
-
-
-class Hooks(keras.callbacks.Callback):
-    """Calls the hooks of a step many times over, within a fit, and takes the time."""
-
-    def __init__(self, rescue: Rescue, calls: int) -> None:
-        super().__init__()
-        self.rescue, self.calls, self.step_s = rescue, calls, 0.0
-
-    def on_train_batch_end(self, batch, logs=None):
-        if batch == WARM_BATCHES:
-            began = time.perf_counter()
-            for _ in range(self.calls):
-                self.rescue.on_train_batch_begin(batch)
-                self.rescue.on_train_batch_end(batch, logs)
-            self.step_s = (time.perf_counter() - began) / self.calls
-
-
-def hooks_s(model: keras.Model, data: tf.data.Dataset, rescues: str) -> float:
-    """Seconds that the callback's own code takes a step, reports to the daemon included."""
-    rescue = Rescue(rescues, resume=False)
-    hooks = Hooks(rescue, 100_000)
-    model.fit(data, shuffle=False, verbose=0, callbacks=[rescue, hooks])
-    return hooks.step_s
-
-
-def fit(model: keras.Model, data: tf.data.Dataset, rescues: str | None) -> Clock:
-    clock = Clock()
-    used = [clock] if rescues is None else [Rescue(rescues, resume=False), clock]
-    model.fit(data, shuffle=False, verbose=0, callbacks=used)
-    return clock
-
-
-def spread(ratios: list[float]) -> str:
-    """Median and the 90 % interval of the median, by resampling."""
-    draw = random.Random(1)
-    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(2000))
-    low, high = medians[100], medians[-100]
-    return f"{100 * statistics.median(ratios):+6.2f} %  ({100 * low:+.2f} to {100 * high:+.2f})"
-
-
-def compare(step_ms: float, turns: int, rescues: str) -> None:
-    model, x = model_of(step_ms / 1000)
-    steps = WARM_BATCHES + max(20, int(500 / step_ms))
-    data = dataset(x, steps)
-    fit(model, data, None)
-    ratios: dict[str, list[tuple[float, ...]]] = {"without, again": [], "with": []}
-    start, step_s = [], []
+def start(turns: int, folder: str) -> None:
+    """What is done once a fit: the first two steps and what is before them, and the next ten."""
+    model, x = model_of(0.002)
     arms = ["without", "without, again", "with"]
-    for turn in range(turns):
-        order = arms[turn % 3 :] + arms[: turn % 3]
-        clocks = {arm: fit(model, data, rescues if arm == "with" else None) for arm in order}
-        plain = clocks["without"]
-        for arm, column in ratios.items():
-            both = zip(clocks[arm].taken(), plain.taken(), strict=True)
-            column.append(tuple(other / base - 1 for other, base in both))
-        start.append(clocks["with"].start_s - plain.start_s)
-        step_s.append(plain.taken()[1])
-    typical = statistics.median(step_s)
-    print(f"{1000 * typical:.1f} ms a step; fit begins {1000 * statistics.median(start):+.0f} ms")
-    for arm, rows in ratios.items():
-        wall, quiet, cpu = (spread(list(column)) for column in zip(*rows, strict=True))
-        print(f"  {arm:15} quiet {quiet}   wall {wall}   processor {cpu}")
-    print(f"  in stretches    steps {spread(stretches(model, x, typical, rescues))}")
-    own_s = hooks_s(model, data, rescues)
-    print(
-        f"  its own code    {1e6 * own_s:.2f} us a step, {100 * own_s / typical:.3f} % of the step"
-    )
+    taken: dict[str, list[tuple[float, ...]]] = {arm: [] for arm in arms}
+    for turn in range(turns + 1):
+        for arm in arms[turn % 3 :] + arms[: turn % 3]:
+            clock = Clock()
+            rescues: list[Any] = [Rescue(folder, resume=False)] if arm == "with" else []
+            model.fit(dataset(x, 60), shuffle=False, verbose=0, callbacks=[*rescues, clock])
+            ends = clock.ends
+            if turn:
+                pairs = [(ends[0], ends[2]), (ends[2], ends[12]), (ends[12], ends[52])]
+                taken[arm].append(
+                    tuple(1e3 * (b[part] - a[part]) for part in (1, 0) for a, b in pairs)
+                )
+    plain = [statistics.median(column) for column in zip(*taken["without"], strict=True)]
+    print(f"the start of a fit, {turns} turns: ms more than without, processor (wall)")
+    for arm in arms[1:]:
+        more = [
+            statistics.median(column) - base
+            for column, base in zip(zip(*taken[arm], strict=True), plain, strict=True)
+        ]
+        cells = [f"{more[at]:+.1f} ({more[at + 3]:+.1f})" for at in range(3)]
+        print(f"  {arm:15} until step 2 {cells[0]}, steps 3-12 {cells[1]}, steps 13-52 {cells[2]}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
-    parser.add_argument("--turns", type=int, default=30)
-    parser.add_argument("--steps-ms", type=float, nargs="+", default=[5, 50])
+    parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
+    parser.add_argument("--blocks", type=int, default=60)
+    parser.add_argument("--steps-ms", type=float, nargs="+", default=[1, 5, 50])
+    parser.add_argument(
+        "--agent", nargs="+", choices=["named", "found"], default=["named", "found"]
+    )
+    parser.add_argument(
+        "--work", nargs="+", choices=["compute", "wait"], default=["compute", "wait"]
+    )
+    parser.add_argument("--turns", type=int, default=20, help="of the start; 0: leave it out")
     options = parser.parse_args()
-    print(f"slower with the callback: median of {options.turns} turns (90 % interval)")
+    tf.config.threading.set_intra_op_parallelism_threads(1)
     with tempfile.TemporaryDirectory(prefix="watchdog-bench-") as folder:
-        for step_ms in options.steps_ms:
-            compare(step_ms, options.turns, os.path.join(folder, "rescues"))
+        os.chdir(folder)
+        rescues = os.path.join(folder, "rescues")
+        for work in options.work:
+            for agent in options.agent:
+                for step_ms in options.steps_ms:
+                    if work == "compute" or step_ms >= 5:
+                        compare(agent, work, step_ms, options.blocks, rescues)
+        if options.turns:
+            start(options.turns, rescues)
+        os.chdir("/")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,17 @@
 """
-What watching costs: the daemon at rest, and `watchdog status` beside its kind.
+What watching costs: the daemon at rest beside its kind, `watchdog status` beside other commands.
 
-    python bench/cost.py [--seconds 60] [--processes 300] [--python 23] [--json FILE]
+    nice -n -10 python bench/cost.py [--seconds 60] [--rounds 2] [--sizes 300,1000,5000]
+                                     [--python 23] [--still] [--json FILE]
 
-Starts as many idle processes as it takes to have that many on the machine, 23
-of them Python, watches the daemon for a while, then starts each command in
-turn, the same number of times, round after round: what else the machine does
-meanwhile hits all of them alike. Nothing here asserts; the figures are read by people.
+For each size as many idle processes are started, some of them Python, and all tools watch them at
+the same time, so that what else the machine does hits them alike. Where that is allowed this
+happens in a process namespace of its own, in which nobody else begins and ends. Each tool's
+processor time is read from outside, over some spans; the medians are shown. With --still the file
+of the machine's memory is a copy that does not change: on a machine where others are at work.
+Started with `nice`, all that is measured has that nice value, and waits less for others. In the
+end the daemon watches beside nohang alone: glances and psutil throw the processors' caches out.
+Tools that are not installed are left out and named. Nothing here asserts; people read the figures.
 """
 
 from __future__ import annotations
@@ -24,55 +29,204 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-ROUNDS = 7
-SETTLE_S = 12.0  # newcomers are looked at more closely in their first seconds
+from cost_commands import show_commands, time_commands
+from cost_read import cpu, pss, rss, switches, syscalls
+from cost_shown import show_slopes, show_world
+
+SETTLE_S = 75.0  # newcomers are looked at more closely, and everybody once in the first minute
+QUESTION_S = 12.0  # the command that asks is a Python that begins, and is looked at as such
 BUDGET_RSS_BYTES = 25e6
-BUDGET_CPU_PERCENT = 0.3
-IDLE = "import time\nwhile True: time.sleep(30)"
+IDLE = "import signal\nsignal.pause()"
+CROWD = """
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (int left = atoi(argv[1]); left > 0; left--)
+        if (fork() == 0) { prctl(PR_SET_PDEATHSIG, SIGKILL); setsid(); for (;;) pause(); }
+    for (;;) pause();
+}
+"""
+PSUTIL = """
+import psutil, time
+while True:
+    for process in psutil.process_iter(["pid", "name", "username", "memory_info", "cpu_percent"]):
+        pass
+    time.sleep(1)
+"""
+NVITOP = """
+import time
+from nvitop import ResourceMetricCollector
+collector = ResourceMetricCollector(root_pids={1})
+with collector(tag="all"):
+    while True:
+        collector.collect()
+        time.sleep(1)
+"""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--processes", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--settle", type=float, default=SETTLE_S)
+    parser.add_argument("--sizes", default="300,1000,5000")
     parser.add_argument("--python", type=int, default=23)
+    parser.add_argument("--more-python", type=int, default=100, help="for the slope")
+    parser.add_argument("--still", action="store_true", help="memory that does not move")
     parser.add_argument("--json", metavar="FILE", help="write the figures there too")
     args = parser.parse_args()
+    apart(args.still)
+    sizes = [int(word) for word in args.sizes.split(",")]
+    figures: dict[str, object] = {"still": args.still, "worlds": []}
     folder = Path(tempfile.mkdtemp(prefix="watchdog-cost-"))
-    crowd: list[int] = []
-    daemon: subprocess.Popen[bytes] | None = None
-    figures: dict[str, object] = {}
     try:
-        crowd = start_crowd(args.processes, args.python)
-        env = environment(folder)
-        daemon = start_daemon(env)
-        figures["daemon"] = watch_daemon(daemon, env, args.seconds)
-        figures["commands"] = time_commands(env)
+        tools = installed(folder)
+        worlds = [(size, args.python, tools) for size in sizes]
+        own = {name: tools[name] for name in ("watchdog", "nohang") if name in tools}
+        worlds.append((sizes[0], args.python, own))
+        worlds.append((sizes[0] + args.more_python, args.python + args.more_python, own))
+        for size, python, watched_by in worlds:
+            world = watch(folder, size, python, watched_by, args)
+            figures["worlds"].append(world)  # type: ignore[attr-defined]
+            show_world(world)
+            sys.stdout.flush()
+        show_slopes(figures["worlds"], args.more_python)
+        env = environment(folder / "commands")
+        daemon = start([*watchdog(), "run"], env, folder)
+        try:
+            served(env)
+            figures["commands"] = time_commands(watchdog(), env)
+        finally:
+            end([daemon])
+        show_commands(figures["commands"])
     finally:
-        if daemon is not None:
-            daemon.terminate()
-            daemon.wait()
-        for pid in crowd:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
         shutil.rmtree(folder, ignore_errors=True)
-    show(figures)
     if args.json:
         Path(args.json).write_text(json.dumps(figures, indent=2) + "\n")
 
 
-def start_crowd(processes: int, pythons: int) -> list[int]:
-    """Idle processes until there are that many on the machine, nobody's children. Their pids."""
-    crowd = spawn(pythons, [sys.executable, "-c", IDLE])
-    missing = processes - count_processes()
-    return crowd + spawn(max(0, missing), [shutil.which("sleep") or "sleep", "100000"])
+def apart(still: bool) -> None:
+    """Go on in a process namespace of our own, where that is allowed."""
+    if os.environ.get("COST_APART"):
+        if still:
+            copy = tempfile.NamedTemporaryFile(delete=False)  # noqa: SIM115
+            copy.write(Path("/proc/meminfo").read_bytes())
+            copy.close()
+            subprocess.run(["mount", "--bind", copy.name, "/proc/meminfo"], check=True)
+        return
+    way = ["unshare", "-pfm", "--mount-proc", "--kill-child"]
+    if subprocess.run([*way, "true"], capture_output=True, check=False).returncode:
+        print("No process namespace can be made here: others on this machine are seen too.")
+        if still:
+            sys.exit("--still needs one (run as root).")
+        return
+    os.environ["COST_APART"] = "1"
+    os.execvp(way[0], [*way, sys.executable, *sys.argv])
 
 
-def spawn(count: int, argv: list[str]) -> list[int]:
-    """Each a task of its own: orphans in sessions of their own, as kernels and jobs are."""
-    loop = f'for i in $(seq {count}); do setsid "$@" </dev/null >/dev/null 2>&1 & echo $!; done'
-    done = subprocess.run(["sh", "-c", loop, "sh", *argv], capture_output=True, check=True)
-    return [int(word) for word in done.stdout.split()]
+def installed(folder: Path) -> dict[str, list[str]]:
+    """The command of every tool that is there; nohang and earlyoom are fetched, not installed."""
+    beside = os.path.dirname(sys.executable)
+    found = {
+        "watchdog": [*watchdog(), "run"],
+        "psutil loop": [sys.executable, "-c", PSUTIL],
+        "nvitop collector": [sys.executable, "-c", NVITOP],
+        "glances": [f"{beside}/glances", "--stdout", "cpu.user,mem.used,load"],
+    }
+    # Unpacked from the distribution: installing them would start them, and they kill.
+    apt = ["apt-get", "download", "-qq", "nohang", "earlyoom"]
+    with suppress(OSError):
+        subprocess.run(apt, cwd=folder, capture_output=True, check=False)
+    for package in folder.glob("*.deb"):
+        subprocess.run(["dpkg", "-x", str(package), str(folder / "root")], check=False)
+    root = folder / "root"
+    if (root / "usr/sbin/nohang").exists():
+        found["nohang"] = [
+            "/usr/bin/python3", str(root / "usr/sbin/nohang"),
+            "--config", str(root / "etc/nohang/nohang.conf"), "--monitor",
+        ]  # fmt: skip
+    if (root / "usr/bin/earlyoom").exists():
+        found["earlyoom"] = [str(root / "usr/bin/earlyoom"), "-m", "1,1", "-r", "3600", "--dryrun"]
+    if not os.path.exists(found["glances"][0]):
+        del found["glances"]
+    for name in ("nohang", "earlyoom", "glances"):
+        if name not in found:
+            print(f"{name} is left out: it is not installed, and apt-get cannot fetch it.")
+    return found
+
+
+def watch(
+    folder: Path, size: int, python: int, tools: dict[str, list[str]], args: argparse.Namespace
+) -> dict[str, object]:
+    """All tools at once over `size` processes: figures of each."""
+    env = environment(Path(tempfile.mkdtemp(dir=folder)))
+    crowd: list[subprocess.Popen[bytes]] = []
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        crowd = start_crowd(folder, size, python)
+        running = {name: start(argv, env, folder) for name, argv in tools.items()}
+        served(env)
+        time.sleep(args.settle)
+        gone = [name for name, each in running.items() if each.poll() is not None]
+        for name in gone:
+            said = (folder / "tools.log").read_text(errors="replace").strip()[-300:]
+            print(f"{name} is left out: it ended by itself ({running[name].returncode}). {said}")
+            del running[name]
+        spans: dict[str, list[tuple[float, float]]] = {name: [] for name in running}
+        ticks = status(env)["daemon"]["ticks"]
+        time.sleep(QUESTION_S)
+        for _ in range(args.rounds):
+            before = {name: (cpu(p.pid), switches(p.pid)) for name, p in running.items()}
+            began = time.monotonic()
+            time.sleep(args.seconds)
+            per_minute = 60 / (time.monotonic() - began)
+            for name, p in running.items():
+                spans[name].append(
+                    (
+                        (cpu(p.pid) - before[name][0]) * per_minute * 1000,
+                        (switches(p.pid) - before[name][1]) * per_minute,
+                    )
+                )
+        found: dict[str, dict[str, float | None]] = {}
+        for name, p in running.items():
+            found[name] = {
+                "cpu_ms_per_min": statistics.median(span[0] for span in spans[name]),
+                "wakeups_per_min": statistics.median(span[1] for span in spans[name]),
+                "rss_bytes": rss(p.pid),
+                "pss_bytes": pss(p.pid),
+                "syscalls_per_min": None,
+            }
+        # The last: who is traced is slowed down. One of them is the look for the question.
+        looks = status(env)["daemon"]["ticks"] - ticks - 1
+        for name, calls in syscalls({name: p.pid for name, p in running.items()}).items():
+            found[name]["syscalls_per_min"] = calls
+        return {
+            "processes": count_processes(),
+            "python": python,
+            "full_looks_per_min": looks * 60 / args.seconds / args.rounds,
+            "tools": found,
+        }
+    finally:
+        end([*running.values(), *crowd])
+
+
+def start_crowd(folder: Path, size: int, python: int) -> list[subprocess.Popen[bytes]]:
+    """Idle processes until there are that many, all of which end with us."""
+    crowd = [
+        subprocess.Popen([sys.executable, "-c", IDLE], start_new_session=True)
+        for _ in range(python)
+    ]
+    time.sleep(2)
+    program = folder / "crowd"
+    if not program.exists():
+        subprocess.run(
+            ["cc", "-O1", "-o", str(program), "-x", "c", "-"], input=CROWD.encode(), check=True
+        )
+    missing = max(0, size - count_processes() - 1)
+    return [*crowd, subprocess.Popen([str(program), str(missing)])]
 
 
 def count_processes() -> int:
@@ -80,6 +234,7 @@ def count_processes() -> int:
 
 
 def environment(folder: Path) -> dict[str, str]:
+    folder.mkdir(exist_ok=True)
     (folder / "config.toml").write_text(
         "[actions]\nnotify = false\ncheckpoint = false\npause = false\n"
     )
@@ -91,43 +246,38 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
-def start_daemon(env: dict[str, str]) -> subprocess.Popen[bytes]:
-    path = Path(env["WATCHDOG_STATE_DIR"] + ".log")
-    with path.open("wb") as log:
-        daemon = subprocess.Popen(
-            [sys.executable, "-m", "watchdog_app", "run"], env=env, stdout=log, stderr=log
-        )
+def start(argv: list[str], env: dict[str, str], folder: Path) -> subprocess.Popen[bytes]:
+    with (folder / "tools.log").open("ab") as log:
+        return subprocess.Popen(argv, env=env, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+
+def end(processes: list[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+    for process in processes:
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    # In a namespace of its own this is the process that every orphan of the crowd comes to.
+    deadline = time.monotonic() + 30
+    while os.getpid() == 1 and time.monotonic() < deadline:
+        time.sleep(0.2)  # they are being killed
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            break
+
+
+def served(env: dict[str, str]) -> None:
+    deadline = time.monotonic() + 30
     while not os.path.exists(os.path.join(env["WATCHDOG_RUNTIME_DIR"], "daemon.sock")):
-        if daemon.poll() is not None:
-            sys.exit(path.read_text())
+        if time.monotonic() > deadline:
+            sys.exit("The daemon did not start.")
         time.sleep(0.05)
-    return daemon
-
-
-def watch_daemon(
-    daemon: subprocess.Popen[bytes], env: dict[str, str], seconds: float
-) -> dict[str, float]:
-    """Memory and processor time over `seconds` at rest, read from outside."""
-    time.sleep(SETTLE_S)
-    cpu_s, wakes, ticks = cpu(daemon.pid), switches(daemon.pid), status(env)["daemon"]["ticks"]
-    began = time.monotonic()
-    highest = 0
-    while time.monotonic() - began < seconds:
-        time.sleep(1.0)
-        highest = max(highest, rss(daemon.pid))
-    took = time.monotonic() - began
-    found = status(env)
-    return {
-        "seconds": took,
-        "processes": count_processes(),
-        "tasks": len(found["processes"]),
-        "ticks_per_s": (found["daemon"]["ticks"] - ticks) / took,
-        "rss_bytes": highest,
-        "pss_bytes": pss(daemon.pid),
-        "cpu_percent": 100 * (cpu(daemon.pid) - cpu_s) / took,
-        "voluntary_switches_per_s": (switches(daemon.pid) - wakes) / took,
-        "threads": len(os.listdir(f"/proc/{daemon.pid}/task")),
-    }
 
 
 def status(env: dict[str, str]) -> dict:
@@ -140,111 +290,6 @@ def status(env: dict[str, str]) -> dict:
 def watchdog() -> list[str]:
     """The command as it is installed beside this Python."""
     return [os.path.join(os.path.dirname(sys.executable), "watchdog")]
-
-
-def cpu(pid: int) -> float:
-    """Processor time of all threads, to the nanosecond where the kernel tells it."""
-    try:
-        total = 0
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            total += int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[0])
-    except (OSError, ValueError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return total / 1e9
-
-
-def switches(pid: int) -> int:
-    total = 0
-    for thread in os.listdir(f"/proc/{pid}/task"):
-        for line in Path(f"/proc/{pid}/task/{thread}/status").read_text().splitlines():
-            if line.startswith("voluntary_ctxt_switches:"):
-                total += int(line.split()[1])
-    return total
-
-
-def rss(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def pss(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
-def time_commands(env: dict[str, str]) -> dict[str, dict[str, float | str]]:
-    """Wall time of each command, start to end; those that are not installed are left out."""
-    folder = os.path.dirname(sys.executable)
-    commands = {
-        "python -c pass": [sys.executable, "-c", "pass"],
-        "watchdog status": [*watchdog(), "status"],
-        "watchdog status --json": [*watchdog(), "status", "--json"],
-        "nvitop -1": [os.path.join(folder, "nvitop"), "-1"],
-        "gpustat --json": [os.path.join(folder, "gpustat"), "--json"],
-        "glances --stdout": [
-            os.path.join(folder, "glances"),
-            "--stdout", "cpu.user,mem.used,load", "--stop-after", "1",
-        ],
-    }  # fmt: skip
-    commands = {name: argv for name, argv in commands.items() if os.path.exists(argv[0])}
-    times: dict[str, list[float]] = {name: [] for name in commands}
-    codes: dict[str, int] = {}
-    for _ in range(ROUNDS):
-        for name, argv in commands.items():
-            began = time.perf_counter()
-            done = subprocess.run(
-                argv, env=env, capture_output=True, stdin=subprocess.DEVNULL, check=False
-            )
-            times[name].append(time.perf_counter() - began)
-            codes[name] = done.returncode
-    own = statistics.median(times["watchdog status"])
-    return {
-        name: {
-            "median_s": statistics.median(taken),
-            "fastest_s": min(taken),
-            "over_watchdog_status": statistics.median(taken) / own,
-            "exit_code": codes[name],
-        }
-        for name, taken in times.items()
-    }
-
-
-def show(figures: dict[str, object]) -> None:
-    daemon = figures["daemon"]
-    assert isinstance(daemon, dict)
-    print(
-        f"\nDaemon at rest for {daemon['seconds']:.0f} s, {daemon['processes']:.0f} processes on "
-        f"the machine, {daemon['tasks']:.0f} tasks watched, {daemon['ticks_per_s']:.2f} looks/s\n"
-    )
-    print("| | measured | budget |")
-    print("|---|---|---|")
-    print(
-        f"| RSS, highest | {daemon['rss_bytes'] / 1e6:.1f} MB | {BUDGET_RSS_BYTES / 1e6:.0f} MB |"
-    )
-    print(f"| PSS | {daemon['pss_bytes'] / 1e6:.1f} MB | |")
-    print(f"| CPU, of one core | {daemon['cpu_percent']:.2f} % | {BUDGET_CPU_PERCENT} % |")
-    per_look_ms = 10 * daemon["cpu_percent"] / daemon["ticks_per_s"]
-    print(f"| CPU, for each look | {per_look_ms:.1f} ms | |")
-    print(f"| wake-ups a second | {daemon['voluntary_switches_per_s']:.1f} | |")
-    print(f"| threads | {daemon['threads']:.0f} | |")
-    if daemon["ticks_per_s"] > 1.2:
-        print(
-            "\nNot at rest: something else on this machine neared a limit, and was looked at more"
-        )
-        print("often than once a second. The figure for each look is the one to go by.")
-    commands = figures["commands"]
-    assert isinstance(commands, dict)
-    print(f"\nStart to end, median and fastest of {ROUNDS} rounds\n")
-    print("| command | median | fastest | over `watchdog status` |")
-    print("|---|---|---|---|")
-    for name, each in commands.items():
-        note = f" (exit code {each['exit_code']})" if each["exit_code"] else ""
-        print(
-            f"| `{name}`{note} | {1000 * each['median_s']:.0f} ms | "
-            f"{1000 * each['fastest_s']:.0f} ms | {each['over_watchdog_status']:.2f}x |"
-        )
 
 
 if __name__ == "__main__":

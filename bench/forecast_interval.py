@@ -1,7 +1,7 @@
 """
 Calibrate the forecast's interval, and draw how well it holds.
 
-    python bench/forecast_interval.py FOLDER [FOLDER ...] [--draw docs/img]
+    python bench/forecast_interval.py FOLDER [FOLDER ...] [--draw docs/images]
 
 Quantiles of true / foretold time, by how far the scales disagree and how young the growth is,
 fitted with the pinball loss, each trace weighing the same; cross-validated by program. Only

@@ -1,7 +1,7 @@
 """
 Score the forecast on a folder of recorded memory traces, in one process.
 
-    python bench/forecast_score.py FOLDER [--caution normal] [--traces] [--family] [--moved 5]
+    python bench/forecast_score.py FOLDER [--caution normal] [--pace glances] [--traces] [--moved 5]
 
 FOLDER holds index.csv and, for each trace, ID.json and ID.csv.gz; or what `watchdog record` has
 written there (bench/forecast_record.py). With --moved the same programs are played under so many
@@ -22,7 +22,9 @@ import os
 import pickle
 import time
 
-from watchdog_app.core.outlook import Caution, Costs
+from watchdog_app.core.glance import FULL_S, Past, Rest, glance_s
+from watchdog_app.core.outlook import Caution, CeilingKey, CeilingKind, CeilingReading, Costs, Stage
+from watchdog_app.core.records import HostMemory, Snapshot
 from watchdog_app.core.settings import StageSettings, WatchSettings
 from watchdog_app.core.watch import CeilingWatch
 from watchdog_app.traces import trace
@@ -171,6 +173,49 @@ def play(rows, watch):
     return times, notify, rescue, etas, lows, highs, spent / len(rows)
 
 
+def looked_at(rows, watch, settings, glances):
+    """
+    The same as `play`, of those samples alone that the daemon would have taken.
+
+    Args:
+        rows: the trace, sampled more finely than that.
+        watch: the ceiling.
+        settings: of the watch.
+        glances: whether it glances while nothing is near, or looks each `interval_s`.
+    """
+    taken, past = [], []
+    due = until = -1.0
+    base = step = every_s = 0.0
+    for t, used, limit in rows:
+        if t < due - 1e-6:
+            continue
+        if glances and t < until and abs(used - base) <= step:
+            past.append(Past(t, used, limit))
+            due = t + every_s
+            continue
+        watch.recall(past)
+        past = []
+        a = watch.step(t, used, limit, Costs())
+        f = a.forecast
+        taken.append(
+            (t, a.notify, a.rescue, *((None,) * 3 if f is None else (f.eta_s, f.low_s, f.high_s)))
+        )
+        until = -1.0
+        due = t + watch.next_look_s
+        if glances and a.stage is Stage.OK and watch.next_look_s >= settings.interval_s:
+            host = HostMemory(int(limit), int(limit - used), 0, 0, None, None, None, None, None)
+            reading = CeilingReading(
+                key=CeilingKey(CeilingKind.RAM), label="", used=used, limit=limit, unit="bytes",
+                lethal=True, tasks=(), note=None,
+            )  # fmt: skip
+            rest = Rest(Snapshot(t, t, host, ()), [reading], 1.0, 0.0)
+            every_s = glance_s(host, [reading], settings.interval_s)
+            base, step, until, due = used, rest.ram_step, t + FULL_S, t + every_s
+    if taken[-1][0] < rows[-1][0]:  # at rest to the end
+        taken.append((rows[-1][0], False, False, None, None, None))
+    return (*(list(each) for each in zip(*taken, strict=True)), 0.0)
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__)
     ap.add_argument("folder")
@@ -179,6 +224,10 @@ def main():
     ap.add_argument("--cache", help="keep the parsed traces here")
     ap.add_argument("--family", action="store_true")
     ap.add_argument("--traces", action="store_true")
+    ap.add_argument(
+        "--pace", choices=("samples", "looks", "glances"), default="samples",
+        help="take every sample, or as the daemon looks: each second at rest, or by glances",
+    )  # fmt: skip
     ap.add_argument("--moved", type=int, default=0, metavar="N", help="other limits, N times")
     a = ap.parse_args()
     settings = WatchSettings(caution=Caution(a.caution))
@@ -191,7 +240,11 @@ def main():
         traces = [one for seed in range(10, 10 + a.moved) for one in moved(traces, seed)]
     for side, rows in traces:
         watch = CeilingWatch(settings, StageSettings())
-        times, notify, rescue, etas, lows, highs, us = play(rows, watch)
+        if a.pace == "samples":
+            played = play(rows, watch)
+        else:
+            played = looked_at(rows, watch, settings, a.pace == "glances")
+        times, notify, rescue, etas, lows, highs, us = played
         cost.append(us)
         judged["notify"].append(judge(side, times, notify, etas, lows, highs))
         judged["rescue"].append(judge(side, times, rescue, etas, lows, highs))

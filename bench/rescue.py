@@ -1,22 +1,26 @@
 """
-The rescue in figures: leak speed by state size, each a real training killed in a memory group.
+The rescue in figures: leaks and jumps, real trainings, outside of an airbag and in one.
 
-    python bench/rescue.py [--leaks 5,20,100,300] [--states 10,100,500] [--pause] [--json FILE]
+    python bench/rescue.py [--runs 3] [--trainings keras,torch-found] [--rows 5,jump-data]
+                           [--ways without,airbag] [--step-ms 50] [--state-mb 20] [--throughput]
+                           [--json FILE]
 
-Each cell is one training (tests/e2e/programs/fit.py) in a cgroup of what it needs and 12 s of its
-leak, 100 MB at least: growth from half full to full takes 5 s or longer. The kernel kills it; the
-same script then goes on from its rescue, and its last variables are compared with a run that
-nobody interrupted. With --pause the daemon may hold the training at the edge, as it does by
-default; the benchmark then kills it, as a user would who has no memory to give.
+Each run is a training (tests/e2e/programs) that may hold what it needs and 6 s of its leak, 40 MB
+at least. Without an airbag that is an ordinary memory group, beside a daemon that may not pause;
+with one it is `watchdog exec --limit` with the defaults, and no daemon. A jump is one array of
+three times the limit. Then every rescue is compared with its checksums, and the newest is gone on
+from, as a user would: the losses of the next 50 steps, over two ends of an epoch, must be those of
+a run that nobody interrupted and that had no agent, bit for bit. What stands still is told to end,
+for want of a user.
 
-Columns
-  warned s      first notice, before the last step that was written down
-  saved s       last complete rescue, before that step
-  lost          steps between the rescue and the death
-  save/write    the save over writing and fsyncing as many bytes in the same folder, same minute
-  extra MB      growth of the group's usage, page cache included, during a save made on request
-                of a second training with as much state that does not leak
-  same          final weights, optimizer and seeds identical to the uninterrupted run's
+Columns, each without an airbag and with one
+  rescued  runs whose rescue went on with identical losses, of all runs
+  killed   runs in which the kernel killed anybody
+  s        airbag: seconds from the limit, or from a jump that was refused, to the rescue (0: it
+           was there before); without: from the rescue to the last step; median and longest
+  lost     steps between the rescue and the last that was written down, median and most
+
+Ctrl-C shows what there is so far, and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -24,169 +28,168 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
+import statistics
 import sys
 import tempfile
-import threading
 import time
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "e2e"))
+import rescue_throughput
+from rescue_rows import KINDS, ROWS, USUAL, Row, chosen
+from rescue_trainings import Length, Place, Reference, reference
+from rescue_ways import WAYS, Outcome, undisturbed, within, without
 
-from harness import NO_PAUSE, PAUSE, Training, World, state_letter
-
-MB = 1_000_000
-
-
-def plain_write_s(folder: Path, count: int) -> float:
-    """Seconds to write and fsync `count` bytes the ordinary way."""
-    block = os.urandom(MB)
-    path = folder / "plain"
-    began = time.perf_counter()
-    with open(path, "wb") as file:
-        for _ in range(max(1, count // MB)):
-            file.write(block)
-        file.flush()
-        os.fsync(file.fileno())
-    seconds = time.perf_counter() - began
-    path.unlink()
-    return seconds
+_RUN: dict[str, Callable[[Place, Row, Reference], Outcome]] = {
+    "without": without,
+    "airbag": within,
+}
+Cells = dict[tuple[str, str, str], list[Outcome]]  # kind, row, way
 
 
-def base_mb(state_mb: float) -> float:
-    """What the training holds without its leak: TensorFlow, weights, slots, gradients."""
-    return 300 + 2.2 * state_mb
-
-
-def arguments(state_mb: float, leak: float, limit_mb: float) -> list[str]:
-    """Of fit.py, so that the leak ends it well before its last step."""
-    steps = 100
-    growth_s = (limit_mb - base_mb(state_mb)) / leak if leak else 4
-    epochs = max(3, round(1.5 * growth_s / (steps * 0.05)) + 1)
-    return ["--state-mb", str(state_mb), "--steps", str(steps), "--epochs", str(epochs)]
-
-
-def extra_mb(folder: Path, state_mb: float) -> tuple[float, float, float]:
-    """Growth of the group's usage in a save on request; seconds; plain write of as many bytes."""
-    world = World(folder)
+def options() -> argparse.Namespace:
+    """What was asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=3, help="of each cell, default %(default)s")
+    kinds, rows = (",".join(each.name for each in every) for every in (KINDS, ROWS))
+    parser.add_argument(
+        "--trainings", default=USUAL, metavar="NAMES", help=f"of {kinds}; default %(default)s"
+    )
+    parser.add_argument(
+        "--rows", default=rows, metavar="NAMES", help="default, all there are: %(default)s"
+    )
+    parser.add_argument("--ways", default=",".join(WAYS), help="default %(default)s")
+    parser.add_argument("--step-ms", type=float, default=50.0, help="shortest step")
+    parser.add_argument("--state-mb", type=float, default=20.0, help="weights and slots")
+    parser.add_argument("--throughput", action="store_true", help="in an airbag and outside, too")
+    parser.add_argument("--json", metavar="FILE", help="each run by itself")
+    found = parser.parse_args()
     try:
-        world.start_daemon(NO_PAUSE)
-        group = world.group(6000)
-        run = world.train("fit.py", "--state-mb", str(state_mb), "--epochs", "50",
-                          "--step-s", "0.05", group=group)  # fmt: skip
-        world.until(lambda: ((world.task(run.pid) or {}).get("agent") or {}).get("step"), "steps")
-        time.sleep(2)
-        used: list[int] = []
-        done = threading.Event()
-
-        def sample() -> None:
-            while not done.is_set():
-                used.append(group.usage_bytes() or 0)
-                time.sleep(0.002)
-
-        before = group.usage_bytes() or 0
-        watcher = threading.Thread(target=sample)
-        watcher.start()
-        answer = world.client.call("task.checkpoint", task=str(run.pid), wait=True, timeout_s=60,
-                                   reply_timeout_s=70)["requests"][0]  # fmt: skip
-        done.set()
-        watcher.join()
-        assert answer["status"] == "done", answer
-        plain = plain_write_s(folder, answer["bytes"])
-        return (max(used) - before) / MB, answer["seconds"], plain
-    finally:
-        world.close()
-
-
-def cell(folder: Path, leak: float, state_mb: float, pause: bool) -> dict[str, Any]:
-    """One training with one leak and one size of state, from start to identical end."""
-    limit_mb = base_mb(state_mb) + max(100, 12 * leak)
-    args = arguments(state_mb, leak, limit_mb)
-    world = World(folder)
-    result: dict[str, Any] = {"leak_mb_s": leak, "state_mb": state_mb, "limit_mb": round(limit_mb)}
-    try:
-        world.start_daemon(PAUSE if pause else NO_PAUSE)
-        group = world.group(limit_mb)
-        run = world.train(
-            "fit.py", *args, "--leak-mb-s", str(leak), "--step-s", "0.05", group=group
-        )
-        while run.process.poll() is None:
-            if pause and state_letter(run.pid) == "T":
-                time.sleep(1)
-                run.process.kill()
-                run.process.wait()
-            time.sleep(0.05)
-        result["exit"] = run.process.returncode
-        result.update(figures(world, run))
-        group.close()
-        if result["saved"]:
-            again = world.train("fit.py", *args, "--step-s", "0")
-            whole = world.train("fit.py", *args, "--no-agent", "--step-s", "0", name="whole")
-            result["same"] = (
-                again.wait(600) == 0 and whole.wait(600) == 0 and again.final() == whole.final()
-            )
-    finally:
-        world.close()
-    return result
-
-
-def figures(world: World, run: Training) -> dict[str, Any]:
-    """Seconds and steps, from the losses, the journal and the rescues."""
-    losses = run.losses()
-    last = max(losses)
-    died = losses[last].unix_s
-    rescues = run.complete_rescues()
-    notices = [e for e in world.history("decision") if e["decision_kind"] == "notify"]
-    saves = [e for e in world.history("outcome") if e.get("decision_kind") == "checkpoint"]
-    found: dict[str, Any] = {"saved": bool(rescues), "saves": len(saves), "steps": last}
-    warned = [e["unix_s"] for e in notices if e["unix_s"] <= died + 1]
-    found["warned_s"] = round(died - min(warned), 1) if warned else None
-    if rescues:
-        newest = rescues[-1]
-        meta = json.loads((newest / "rescue.json").read_text())
-        step = int(newest.name.split("-")[1])
-        saved_unix_s = (newest / "rescue.json").stat().st_mtime
-        found.update(
-            saved_s=round(died - saved_unix_s, 2),
-            lost=last - step,
-            bytes=sum(t["nbytes"] for t in meta["tensors"]) if "tensors" in meta else None,
-        )
+        found.kinds = chosen(KINDS, found.trainings)
+        found.rows = chosen(ROWS, found.rows)
+    except ValueError as error:
+        parser.error(str(error))
+    found.ways = found.ways.split(",")
+    if (
+        not set(found.ways) <= set(WAYS)
+        or found.runs < 1
+        or min(found.step_ms, found.state_mb) <= 0
+    ):
+        parser.error(f"ways are {','.join(WAYS)}; runs, --step-ms and --state-mb are above 0")
     return found
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
-    parser.add_argument("--leaks", default="5,20,100,300")
-    parser.add_argument("--states", default="10,100,500")
-    parser.add_argument("--pause", action="store_true")
-    parser.add_argument("--json", metavar="FILE")
-    options = parser.parse_args()
-    leaks = [float(x) for x in options.leaks.split(",")]
-    states = [float(x) for x in options.states.split(",")]
-    rows = []
-    print("leak MB/s  state MB  limit MB  warned s  saved s  lost  saves  same")
-    for state_mb in states:
-        for leak in leaks:
+def measure(asked: argparse.Namespace, cells: Cells) -> None:
+    """Every run; `cells` is filled as they end."""
+    length = Length.over(asked.rows, asked.step_ms / 1000, asked.state_mb)
+    plan = [
+        (kind, row, way)
+        for kind in asked.kinds
+        for row in asked.rows
+        for way in asked.ways
+        if way == "airbag" or not row.again
+    ]
+    references: dict[tuple[str, bool], Reference] = {}
+    for number, (kind, row, way) in enumerate(plan):
+        which = (kind.program, row.generated)
+        if which not in references:
+            progress(f"{kind.program}, nobody interrupts it")
             with tempfile.TemporaryDirectory(prefix="bench-rescue-") as folder:
-                row = cell(Path(folder), leak, state_mb, options.pause)
-            rows.append(row)
-            print(
-                f"{leak:9.0f} {state_mb:9.0f} {row['limit_mb']:9d} {row['warned_s'] or '-':>9} "
-                f"{row.get('saved_s', '-'):>8} {row.get('lost', '-'):>5} {row['saves']:6d} "
-                f"{'yes' if row.get('same') else 'NO':>5}",
-                flush=True,
+                references[which] = reference(Path(folder), kind, length, row.generated)
+        for run in range(asked.runs):
+            began = time.monotonic()
+            with tempfile.TemporaryDirectory(prefix="bench-rescue-") as folder:
+                place = Place(Path(folder), kind, length, row.generated)
+                outcome = _RUN[way](place, row, references[which])
+            cells.setdefault((kind.name, row.name, way), []).append(outcome)
+            progress(
+                f"{number * asked.runs + run + 1}/{len(plan) * asked.runs} {kind.shown}, "
+                f"{row.shown}, {way}: {told(outcome)} ({time.monotonic() - began:.0f} s)"
             )
-    print("\nstate MB  save s  plain write+fsync s  save/write  extra MB")
-    costs = []
-    for state_mb in states:
-        with tempfile.TemporaryDirectory(prefix="bench-rescue-") as folder:
-            extra, seconds, plain = extra_mb(Path(folder), state_mb)
-        costs.append({"state_mb": state_mb, "save_s": seconds, "plain_s": plain, "extra_mb": extra})
-        print(f"{state_mb:8.0f} {seconds:7.3f} {plain:20.3f} {seconds / plain:11.2f} {extra:9.1f}")
-    if options.json:
-        Path(options.json).write_text(json.dumps({"runs": rows, "costs": costs}, indent=1))
+
+
+def told(outcome: Outcome) -> str:
+    """One run in words."""
+    words = ["rescued" if outcome.rescued else f"NOT RESCUED: {outcome.trouble.strip()}"]
+    words += ["killed"] * outcome.killed + ["held"] * outcome.held
+    if outcome.lost is not None:
+        words.append(f"{outcome.lost} of {outcome.steps} steps lost")
+    if outcome.seconds is not None:
+        words.append(f"{outcome.seconds:.2f} s")
+    return ", ".join(words)
+
+
+def progress(text: str) -> None:
+    """A line for whoever waits; the table has a stream of its own."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def table(asked: argparse.Namespace, cells: Cells) -> str:
+    """One line a training and row, the ways side by side."""
+    head = f"{'rescued':>8}{'killed':>7}{'s':>6}{'most':>6}{'lost':>6}{'most':>6}"
+    lines = ["".join(f"{way:>{54 if not at else 42}}" for at, way in enumerate(asked.ways)),
+             f"{'':50}" + " | ".join([head] * len(asked.ways))]  # fmt: skip
+    for kind in asked.kinds:
+        for row in asked.rows:
+            found = [cells.get((kind.name, row.name, way), []) for way in asked.ways]
+            if any(found):
+                columns = " | ".join(cell(outcomes) for outcomes in found)
+                lines.append(f"{kind.shown:25}{row.shown:25}{columns}")
+    return "\n".join(lines)
+
+
+def cell(outcomes: list[Outcome]) -> str:
+    """One way of one line."""
+    if not outcomes:
+        return f"{'-':>8}{'-':>7}{'-':>6}{'-':>6}{'-':>6}{'-':>6}"
+    rescued = f"{sum(each.rescued for each in outcomes)}/{len(outcomes)}"
+    text = f"{rescued:>8}{sum(each.killed for each in outcomes):7d}"
+    seconds = [each.seconds for each in outcomes if each.seconds is not None]
+    lost = [each.lost for each in outcomes if each.lost is not None]
+    text += f"{statistics.median(seconds):6.2f}{max(seconds):6.2f}" if seconds else f"{'-':>6}" * 2
+    return text + (f"{statistics.median(lost):6.0f}{max(lost):6d}" if lost else f"{'-':>6}" * 2)
+
+
+def stop(*_: Any) -> None:
+    """As Ctrl-C: all that was started is put away."""
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    """Print the tables; 1 if anything in an airbag was not rescued, 130 if it was stopped."""
+    asked = options()
+    signal.signal(signal.SIGTERM, stop)
+    cells: Cells = {}
+    ratios: list[dict[str, Any]] = []
+    loads = [os.getloadavg()[0]]
+    code = 0
+    try:
+        measure(asked, cells)
+        for kind in asked.kinds if asked.throughput else ():
+            ratios.append(rescue_throughput.ratios(kind, max(3, asked.runs), 400))
+    except KeyboardInterrupt:
+        code = 130
+    with undisturbed():
+        loads.append(os.getloadavg()[0])
+        print(table(asked, cells))
+        print(f"steps of {asked.step_ms:g} ms or more, state of {asked.state_mb:g} MB")
+        print(f"load {loads[0]:.1f} to {loads[1]:.1f}")
+        for found in ratios:
+            print("airbag/outside:", rescue_throughput.shown(found))
+        if asked.json:
+            runs = [{"training": kind, "row": row, "way": way, "runs": [asdict(o) for o in found]}
+                    for (kind, row, way), found in cells.items()]  # fmt: skip
+            everything = {"runs": runs, "throughput": ratios, "load": loads}
+            Path(asked.json).write_text(json.dumps(everything, indent=1))
+    bad = any(each.killed or not each.rescued for (_, _, way), found in cells.items()
+              if way == "airbag" for each in found)  # fmt: skip
+    return code or int(bad)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -24,10 +24,10 @@ import tempfile
 import time
 
 from watchdog_app.actions.memory_group import GroupV1, open_group
-from watchdog_app.agent.layout import TensorEntry
-from watchdog_app.agent.link import Link
+from watchdog_app.agent.reporting.link import Link
+from watchdog_app.agent.saving.layout import TensorEntry
+from watchdog_app.agent.saving.store import RescueStore
 from watchdog_app.agent.session import Capture, Session
-from watchdog_app.agent.store import RescueStore
 from watchdog_app.errors import ActionError
 from watchdog_app.units import KIB, MIB
 

@@ -1,0 +1,159 @@
+"""
+From a crossing to the action: how long until the agent begins to save, and until SIGSTOP has come.
+
+    python bench/action.py [--rounds 5] [--leak-mb-s 40] [--json FILE]
+
+Needs root (control groups of version 1). A training with an agent leaks in a group of 500 MB; the
+group's usage, the training's state and its folder of rescues are read every millisecond from
+outside. Columns, in ms, each a median and the longest over the rounds:
+
+  look        from the moment at which the group's usage was what a decision says, to that decision
+  save begun  from the decision for a checkpoint to the first file of the rescue (one step included)
+  stopped     from the decision for a pause to state T
+"""
+
+from __future__ import annotations
+
+import argparse
+import bisect
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "e2e"))
+
+from harness import World
+
+from watchdog_app.sensors.cgroups import parse_flat
+
+TRAIN = Path(__file__).resolve().parent.parent / "tests" / "vm" / "programs" / "train.py"
+CONFIG = """
+[actions]
+pause = false
+[notify]
+desktop = false
+[[rule]]
+task = "train.py"
+pause = true
+"""
+GROUP_MB = 500
+
+
+class Witness(threading.Thread):
+    """What shows from outside, every millisecond."""
+
+    def __init__(self, group: str, pid: int, rescues: Path) -> None:
+        super().__init__(daemon=True)
+        self.done = threading.Event()
+        self.usage: list[tuple[int, float]] = []  # growing, and when it was first so much
+        self.begun: list[float] = []  # when a folder of a rescue first showed
+        self.stopped: list[float] = []
+        self._usage = os.open(f"{group}/memory.usage_in_bytes", os.O_RDONLY)
+        self._parts = os.open(f"{group}/memory.stat", os.O_RDONLY)
+        self._stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+        self._rescues = rescues
+
+    def run(self) -> None:
+        known: set[str] = set()
+        halted = False
+        while not self.done.wait(0.001):
+            now = time.time()
+            cached = parse_flat(
+                os.pread(self._parts, 8192, 0), b"total_inactive_file", b"total_active_file"
+            )
+            used = int(os.pread(self._usage, 32, 0)) - sum(part or 0 for part in cached)
+            if not self.usage or used > self.usage[-1][0]:
+                self.usage.append((used, now))
+            try:
+                state = os.pread(self._stat, 512, 0).rpartition(b")")[2].split()[0]
+            except OSError:
+                return
+            if (state == b"T") != halted:
+                halted = not halted
+                if halted:
+                    self.stopped.append(now)
+            with suppress(OSError):
+                found = set(os.listdir(self._rescues))
+                if found - known:
+                    self.begun.append(now)
+                known = found
+
+    def first_at(self, used: float) -> float | None:
+        """When usage was first so high."""
+        index = bisect.bisect_left(self.usage, (used, 0.0))
+        return self.usage[index][1] if index < len(self.usage) else None
+
+
+def after(moment: float, times: list[float], within_s: float = 5.0) -> float | None:
+    """Milliseconds from a moment to the next of these times."""
+    index = bisect.bisect_left(times, moment)
+    late = times[index] - moment if index < len(times) else within_s
+    return 1000 * late if late < within_s else None
+
+
+def measure(leak_mb_s: float) -> dict[str, list[float]]:
+    """One training, from its start to its pause."""
+    with tempfile.TemporaryDirectory(prefix="watchdog-action-") as name:
+        world = World(Path(name))
+        try:
+            client = world.start_daemon(CONFIG)
+            group = world.group(GROUP_MB)
+            folder = Path(name) / "train"
+            folder.mkdir()
+            argv = [sys.executable, str(TRAIN), "--folder", str(folder), "--leak-mb-s",
+                    str(leak_mb_s), "--step-s", "0.005", "--seconds", "60"]  # fmt: skip
+            training = world._start(argv, group, Path(name) / "train.log")
+            witness = Witness(str(group.path), training.pid, folder / "rescues")
+            witness.start()
+            end = time.monotonic() + 60
+            while time.monotonic() < end and not witness.stopped and training.poll() is None:
+                time.sleep(0.05)
+            time.sleep(0.5)
+            witness.done.set()
+            witness.join()
+            decisions = [
+                each
+                for each in client.call("history", kinds=["decision"], limit=1000)["entries"]
+                if each["subject"] == group.path
+            ]
+        finally:
+            world.close()
+    found: dict[str, list[float]] = {"look": [], "save begun": [], "stopped": []}
+    for each in decisions:
+        at, kind = each["unix_s"], each["decision_kind"]
+        crossed = witness.first_at(each["evidence"].get("used") or 0)
+        if crossed is not None and at >= crossed:
+            found["look"].append(1000 * (at - crossed))
+        column = {"checkpoint": "save begun", "pause": "stopped"}.get(kind)
+        if column is not None:
+            late = after(at, witness.begun if kind == "checkpoint" else witness.stopped)
+            found[column] += [] if late is None else [late]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--leak-mb-s", type=float, default=40.0)
+    parser.add_argument("--json", metavar="FILE", help="write the figures there too")
+    args = parser.parse_args()
+    every: dict[str, list[float]] = {}
+    for _ in range(args.rounds):
+        for column, times in measure(args.leak_mb_s).items():
+            every.setdefault(column, []).extend(times)
+    print("| | median ms | longest ms | times |\n|---|---|---|---|")
+    for column, times in every.items():
+        if times:
+            print(f"| {column} | {median(times):.0f} | {max(times):.0f} | {len(times)} |")
+    if args.json:
+        Path(args.json).write_text(json.dumps(every, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,262 @@
+"""
+How `agent.py`, `agent_torch.py` and `found_loops.py` compare: stretches of steps of one training.
+
+A block is three stretches of neighbouring steps in random order: without the agent, without it
+again, and with it. The ratio of the third to the other two is what the agent costs; that of the
+first two, which do the same, is what the method sees where there is nothing to be seen (A/A).
+Processor time is that of all threads of the process, so that what else runs on the machine counts
+only through the caches it shares; wall time has all of that in it. `mean` is of all steps of a
+stretch; `usual` of the three quarters of them that took least: the machine's bursts are in the
+rest, and what the agent does a few times a second. That in turn is in `its own code`: the processor
+time inside of the agent's functions, taken within the training, to which nothing is compared.
+Intervals are of the mean over the blocks, 95 %, by resampling.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+OFF, AGAIN, ON = "without", "without, again", "with"
+_DRAWS = 4000
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Seconds a step."""
+
+    wall_s: float
+    wall_usual_s: float
+    process_s: float
+    process_usual_s: float
+    trainer_usual_s: float
+
+
+class Stretches:
+    """Times stretches of steps, and says which kind comes next."""
+
+    def __init__(self, blocks: int, seed: int = 1) -> None:
+        self.blocks: list[dict[str, Stretch]] = []
+        self._draw = random.Random(seed)
+        self._wanted = blocks
+        self._order: list[str] = []
+        self._times: list[tuple[float, float, float]] = []
+
+    @property
+    def left(self) -> bool:
+        """Whether there is another one to come."""
+        return bool(self._order) or len(self.blocks) < self._wanted
+
+    def next(self) -> str:
+        """The kind of the stretch that comes next."""
+        if not self._order:
+            self._order = [OFF, AGAIN, ON]
+            self._draw.shuffle(self._order)
+            self.blocks.append({})
+        return self._order.pop()
+
+    def begins(self) -> None:
+        """Its first step is about to be made."""
+        self._times = []
+        self.stepped()
+
+    def stepped(self) -> None:
+        """One of its steps has been made."""
+        self._times.append((time.perf_counter(), time.process_time(), time.thread_time()))
+
+    def ends(self, kind: str) -> None:
+        """All of its steps have been made."""
+        walls, processes, trainers = (
+            [end - began for began, end in itertools.pairwise(column)]
+            for column in zip(*self._times, strict=True)
+        )
+        self.blocks[-1][kind] = Stretch(
+            statistics.fmean(walls),
+            _usual(walls),
+            statistics.fmean(processes),
+            _usual(processes),
+            _usual(trainers),
+        )
+
+    def report(self, name: str, own: Sequence[OwnCode], step_s: float) -> None:
+        """
+        Print what was found.
+
+        Args:
+            name: of the case.
+            own: code of the agent, in parts of a training; empty: it was not timed.
+            step_s: a step on a machine that does nothing else.
+        """
+        blocks = [each for each in self.blocks if len(each) == 3]
+        wall_s = statistics.median(each[OFF].wall_usual_s for each in blocks)
+        process_s = statistics.median(each[OFF].process_usual_s for each in blocks)
+        print(
+            f"{name}: {1e3 * wall_s:.2f} ms a step, {1e3 * process_s:.2f} ms of processor time, "
+            f"{len(blocks)} blocks"
+        )
+        for label, quantity in (
+            ("processor, usual", "process_usual_s"),
+            ("processor, mean", "process_s"),
+            ("wall, usual", "wall_usual_s"),
+            ("wall, mean", "wall_s"),
+        ):
+            with_it = [_effect(each, quantity) for each in blocks]
+            nothing = [_nothing(each, quantity) for each in blocks]
+            print(f"  {label:17} with {_percent(with_it)}   A/A {_percent(nothing)}")
+        for label, quantity in (
+            ("its thread, usual", "trainer_usual_s"),
+            ("processor, usual", "process_usual_s"),
+        ):
+            added = interval([_added(each, quantity) for each in blocks])
+            print(f"  {label:17} added {_three(added, 1e6, 1)} us a step")
+        if not own:
+            return
+        each_step = interval([part.each_step_s / part.steps for part in own])
+        by_clock = interval([part.now_and_then_s / part.wall_s for part in own])
+        both = interval(
+            [
+                part.each_step_s / part.steps / step_s + part.now_and_then_s / part.wall_s
+                for part in own
+            ]
+        )
+        print(
+            f"  its own code      {_three(each_step, 1e6, 1)} us a step and "
+            f"{_three(by_clock, 1e6, 0)} us a second: {_three(both, 100, 3)} % "
+            f"of a step of {1e3 * step_s:g} ms",
+            flush=True,
+        )
+
+
+class Meter:
+    """
+    Processor time of the calling thread inside of functions that are given to it.
+
+    Apart from each other: what is done at each step, and what is done now and then (a report, a
+    look at the variables), which comes by the clock however long the steps are.
+    """
+
+    def __init__(self) -> None:
+        self._spent = [0.0, 0.0]  # at each step, now and then
+        self._calls = [0, 0]
+        self._inside = 0.0  # of the functions that the running one has called
+        self._depth = 0
+        self._each_s = 0.0
+        count = 20000
+        # To be timed in place of a function: within a training it takes longer than here.
+        self.nothing = self.metered(lambda *_: None)
+        for _ in range(count):
+            self.nothing()
+        self._each_s = self._spent[0] / count
+        self.take()
+
+    def metered(self, function: Callable[..., Any], *, seldom: bool = False) -> Callable[..., Any]:
+        """The same function; time in a metered one that it calls is that one's alone."""
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            outer, self._inside = self._inside, 0.0
+            began = time.thread_time()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                whole = time.thread_time() - began
+                self._spent[seldom] += whole - self._inside
+                self._calls[seldom] += 1
+                self._inside = outer + whole
+
+        return timed
+
+    def take(self) -> tuple[float, float]:
+        """Seconds of both kinds since the last call, without the clocks' own in a tight loop."""
+        each, now_and_then = (
+            spent - calls * self._each_s
+            for spent, calls in zip(self._spent, self._calls, strict=True)
+        )
+        self._spent, self._calls = [0.0, 0.0], [0, 0]
+        return each, now_and_then
+
+
+@dataclass(frozen=True)
+class OwnCode:
+    """The agent's own, over some steps."""
+
+    steps: int
+    wall_s: float
+    each_step_s: float  # of all steps together
+    now_and_then_s: float
+
+
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """The mean within its 95 % interval, by resampling."""
+    draw = random.Random(2)
+    means = sorted(statistics.fmean(draw.choices(values, k=len(values))) for _ in range(_DRAWS))
+    return means[_DRAWS // 40], statistics.fmean(values), means[-_DRAWS // 40 - 1]
+
+
+class OwnThreads:
+    """Processor time of the agent's own threads to the daemon, those that begin from now on."""
+
+    def __init__(self) -> None:
+        from watchdog_app.agent.reporting.line import Line
+
+        self._ids: list[int] = []
+        run: Callable[[Any], None] = Line._run
+
+        def noted(line: Line) -> None:
+            self._ids.append(threading.get_native_id())
+            run(line)
+
+        Line._run = noted  # type: ignore[method-assign]
+        self._began, self._began_s = 0.0, 0.0
+
+    def begin(self) -> None:
+        """Count from here."""
+        self._began, self._began_s = self._spent(), time.perf_counter()
+
+    def share(self) -> float:
+        """Of a core, since `begin`."""
+        return (self._spent() - self._began) / (time.perf_counter() - self._began_s)
+
+    def _spent(self) -> float:
+        total = 0
+        for each in self._ids:
+            try:
+                with open(f"/proc/self/task/{each}/schedstat") as file:
+                    total += int(file.read().split()[0])
+            except OSError:  # it has ended
+                continue
+        return total / 1e9
+
+
+def _usual(seconds: Sequence[float]) -> float:
+    return statistics.fmean(sorted(seconds)[: max(1, 3 * len(seconds) // 4)])
+
+
+def _effect(block: dict[str, Stretch], quantity: str) -> float:
+    without = (getattr(block[kind], quantity) for kind in (OFF, AGAIN))
+    return math.log(getattr(block[ON], quantity)) - statistics.fmean(map(math.log, without))
+
+
+def _nothing(block: dict[str, Stretch], quantity: str) -> float:
+    return math.log(getattr(block[AGAIN], quantity) / getattr(block[OFF], quantity))
+
+
+def _added(block: dict[str, Stretch], quantity: str) -> float:
+    without = statistics.fmean(getattr(block[kind], quantity) for kind in (OFF, AGAIN))
+    return float(getattr(block[ON], quantity) - without)
+
+
+def _three(three: tuple[float, float, float], unit: float, digits: int) -> str:
+    low, middle, high = (f"{unit * each:.{digits}f}" for each in three)
+    return f"{middle} ({low} to {high})"
+
+
+def _percent(logs: Sequence[float]) -> str:
+    low, middle, high = (100 * math.expm1(each) for each in interval(logs))
+    return f"{middle:+.2f} % ({low:+.2f} to {high:+.2f})"

@@ -1,0 +1,241 @@
+"""
+What the agent costs a healthy PyTorch loop: stretches of its steps with the agent and without.
+
+    python bench/agent_torch.py [--blocks 60] [--steps-ms 1 5 50] [--agent found named]
+
+`found`: a loop that names no Rescue. `named`: one that reads through `rescue.data()` and calls
+`rescue.step()`. A stretch is one pass over a DataLoader, its beginning with it, in one thread.
+Without the agent means that its hook is off PyTorch's optimizers and loaders, or that the loop
+does not call the Rescue; its clocks stand still meanwhile. See `agent_paired.py`. No daemon runs
+unless there is one already (`WATCHDOG_RUNTIME_DIR`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from agent_paired import ON, Meter, OwnCode, OwnThreads, Stretches
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data import DataLoader, TensorDataset
+
+from watchdog_app.agent import hook
+from watchdog_app.agent.found import automatic, automatic_torch
+from watchdog_app.agent.session import Session
+from watchdog_app.agent.torch import Rescue
+
+WARM_S = 1.0  # a loop is watched once it has gone on for half a second
+STRETCH_S, LEAST_STEPS = 0.4, 10
+METERED = 10  # stretches in which the agent's own code is timed, at least
+WIDTH = 128
+
+
+class Training:
+    """A loop of the program's own."""
+
+    def __init__(self, rows: int, length: int) -> None:
+        layers = [layer for _ in range(3) for layer in (nn.Linear(WIDTH, WIDTH), nn.Tanh())]
+        self.model = nn.Sequential(*layers)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4, momentum=0.9)
+        data = torch.ones(1, WIDTH).expand(rows * length, WIDTH)
+        self.loader = DataLoader(TensorDataset(data), rows)
+
+    def train_on(self, batch: torch.Tensor) -> torch.Tensor:
+        self.optimizer.zero_grad()
+        loss = self.model(batch).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+
+class Found:
+    """Puts the agent's hook on PyTorch and takes it off again."""
+
+    def __init__(self) -> None:
+        hook.switch_on()
+        self._kind, self._before, self._ours = automatic_torch._loader
+        self._off_s = 0.0
+        self._on = True
+
+    @property
+    def session(self) -> Session:
+        return automatic_torch.of_this_thread().session
+
+    def switch(self, *, on: bool) -> None:
+        if on == self._on:
+            return
+        self._on = on
+        if on:
+            automatic_torch._handle = register_optimizer_step_post_hook(automatic_torch._stepped)
+            self._kind.__iter__ = self._ours
+            later(self.session, time.monotonic() - self._off_s)
+        else:
+            automatic_torch._handle.remove()
+            self._kind.__iter__ = self._before
+            self._off_s = time.monotonic()
+
+    def metered(self, meter: Meter) -> None:
+        """Time all that is called of ours."""
+        automatic_torch._stepped = meter.metered(automatic_torch._stepped)
+        begin = meter.metered(automatic_torch._about_to_begin, seldom=True)  # a pass
+        automatic_torch._about_to_begin = begin
+        self.session._attend = meter.metered(self.session._attend, seldom=True)
+        self.switch(on=False)
+        self.switch(on=True)
+
+    def end(self) -> None:
+        hook.switch_off()
+
+
+class Named:
+    """A loop calls the Rescue, or does not."""
+
+    def __init__(self, training: Training, folder: str) -> None:
+        held = {"model": training.model, "optimizer": training.optimizer}
+        self.rescue = Rescue(folder, resume=False, **held)
+        self.session: Session = self.rescue._session
+        self.data: Callable[[Iterable[Any]], Iterable[Any]] = self.rescue.data
+        self.step: Callable[[Any], None] = self.rescue.step
+        self._off_s: float | None = None
+
+    def switch(self, *, on: bool) -> None:
+        if on and self._off_s is not None:
+            seconds, self._off_s = time.monotonic() - self._off_s, None
+            later(self.session, seconds)
+            watch = self.rescue._exhaustion
+            watch._pace._next_s += seconds
+            watch._pace_of_passes._next_s += seconds
+            self.rescue._next_loss += seconds
+        elif not on and self._off_s is None:
+            self._off_s = time.monotonic()
+
+    def metered(self, meter: Meter) -> None:
+        """Time all that is called of ours, drawing the batches through it left out."""
+        self.step = meter.metered(self.step)
+        for thing, name in ((self.session, "_attend"), (self.rescue._exhaustion._look, "take")):
+            setattr(thing, name, meter.metered(getattr(thing, name), seldom=True))
+
+    def end(self) -> None:
+        self.rescue.finish()
+
+
+def later(session: Session, seconds: float) -> None:
+    """As if that time had not passed for the agent: else more would be due than ever is."""
+    session.gap()
+    session._next_report += seconds
+    session._allocators._next_s += seconds
+    for name in ("_next_s", "_next_count_s", "_next_parts_s"):
+        vars(session.breakdown)[name] += seconds
+
+
+def compare(agent: str, step_ms: float, rows: int, blocks: int, folder: str) -> None:
+    length = max(LEAST_STEPS, int(1000 * STRETCH_S / step_ms))
+    own, stretches = OwnThreads(), Stretches(blocks)
+    training = Training(rows, length)
+    switch: Found | Named = Found() if agent == "found" else Named(training, folder)
+    metered: list[OwnCode] = []
+    meter: Meter | None = None
+    hollow: list[float] = []  # what the clock takes beside a step, in passes that call nothing
+    began = time.perf_counter()
+    timing = False
+    while len(metered) < max(METERED, blocks):
+        kind = ON
+        if not timing:
+            timing = time.perf_counter() - began > WARM_S
+            own.begin()
+        elif stretches.left:
+            kind = stretches.next()
+        elif meter is None:
+            meter = Meter()
+            switch.metered(meter)
+        counted = timing and bool(stretches.blocks) and meter is None
+        of_clock = meter is not None and len(hollow) <= len(metered)
+        switch.switch(on=kind == ON and not of_clock)
+        loader: Iterable[Any] = training.loader
+        step: Callable[[Any], None] | None = None
+        handle: Any = None
+        if of_clock and isinstance(switch, Named):
+            step = meter.nothing
+        elif of_clock:
+            handle = register_optimizer_step_post_hook(meter.nothing)
+        elif isinstance(switch, Named) and kind == ON:
+            loader, step = switch.data(training.loader), switch.step
+            switch.rescue._passes.new_epoch()
+        pass_began = time.perf_counter()
+        if counted:
+            stretches.begins()
+        for (batch,) in loader:
+            loss = training.train_on(batch)
+            if step is not None:
+                step(loss)
+            if counted:
+                stretches.stepped()
+        if counted:
+            stretches.ends(kind)
+        if handle is not None:
+            handle.remove()
+        if meter is not None:
+            code = OwnCode(length, time.perf_counter() - pass_began, *meter.take())
+            if of_clock:
+                hollow.append(code.each_step_s / length)
+            else:
+                metered.append(code)
+    connected, share = switch.session.link.connected, own.share()
+    switch.end()
+    clock_s = statistics.fmean(hollow)
+    metered = [replace(each, each_step_s=each.each_step_s - clock_s * length) for each in metered]
+    stretches.report(f"{agent}, {step_ms:g} ms", metered, step_ms / 1000)
+    print(f"  without           {1e6 * clock_s:.1f} us a step that the clock took there")
+    daemon = "a daemon listens" if connected else "no daemon"
+    print(f"  its own thread    {100 * share:.3f} % of a core ({daemon})", flush=True)
+
+
+def rows_for(step_s: float) -> int:
+    """Rows of a batch with which a step takes about so long here."""
+    rows = 8
+    while True:
+        training = Training(rows, 20)
+        times = []
+        for (batch,) in training.loader:
+            began = time.process_time()
+            training.train_on(batch)
+            times.append(time.process_time() - began)
+        taken = sorted(times)[5]
+        if taken >= 0.85 * step_s or rows > 2**16:
+            return rows
+        rows = int(rows * min(3.0, max(1.2, step_s / taken)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
+    parser.add_argument("--blocks", type=int, default=60)
+    parser.add_argument("--steps-ms", type=float, nargs="+", default=[1, 5, 50])
+    both = ["found", "named"]
+    parser.add_argument("--agent", nargs="+", choices=both, default=both)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="watchdog-bench-") as folder:
+        os.chdir(folder)
+        automatic.go_on_in(os.path.join(folder, "rescues"))  # not beside this file
+        sys.argv[1:] = []
+        rows = {step_ms: rows_for(step_ms / 1000) for step_ms in options.steps_ms}
+        for agent in options.agent:
+            for step_ms in options.steps_ms:
+                with contextlib.redirect_stderr(io.StringIO()):
+                    compare(agent, step_ms, rows[step_ms], options.blocks, f"{folder}/{agent}")
+        os.chdir("/")
+
+
+if __name__ == "__main__":
+    main()

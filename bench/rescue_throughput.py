@@ -1,0 +1,69 @@
+"""The throughput of a training in an airbag beside the same one outside, for `rescue.py`."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rescue_rows import Kind
+from rescue_trainings import STEPS, WATCHDOG, Length, Place
+
+from watchdog_app.demo.losses import read
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "e2e" / "programs"))
+
+from manners import WARM_STEPS
+
+_DEADLINE_S = 300.0
+
+
+def ratios(kind: Kind, pairs: int, steps: int) -> dict[str, Any]:
+    """
+    The same training inside and outside by turns, `pairs` times each.
+
+    Returns:
+        For `processor` (its own time, all threads) and `wall`: inside over outside of each pair,
+        of the steps after the first few alone.
+    """
+    found: dict[str, Any] = {"kind": kind.name, "steps": steps, "processor": [], "wall": []}
+    for number in range(pairs):
+        inside, outside = (
+            _spent(kind, steps, "airbag" == way)
+            for way in (("airbag", "without") if number % 2 else ("without", "airbag"))
+        )
+        if not number % 2:
+            inside, outside = outside, inside
+        found["processor"].append(inside[0] / outside[0])
+        found["wall"].append(inside[1] / outside[1])
+    return found
+
+
+def shown(found: dict[str, Any]) -> str:
+    """One line."""
+    text = [
+        f"{name} {statistics.median(found[name]):.3f} "
+        f"({min(found[name]):.3f} to {max(found[name]):.3f})"
+        for name in ("processor", "wall")
+    ]
+    pairs = len(found["wall"])
+    return f"{found['kind']}: {', '.join(text)}, {pairs} pairs of {found['steps']} steps"
+
+
+def _spent(kind: Kind, steps: int, in_airbag: bool) -> tuple[float, float]:
+    """Processor seconds and seconds of its steps after the first few."""
+    # A keeper may still be ending, and writes into it.
+    with tempfile.TemporaryDirectory(prefix="bench-rescue-", ignore_cleanup_errors=True) as folder:
+        place = Place(Path(folder), kind, Length(0.0, steps // STEPS + 2), False)
+        how = ["--limit", "6G"] if in_airbag else ["--no-bag"]
+        subprocess.run(
+            [*WATCHDOG, "exec", *how, "--", *place.program], check=True, cwd=folder,
+            env=place.environment(*kind.words, "--until", str(steps), step_s=0),
+            capture_output=True, stdin=subprocess.DEVNULL, timeout=_DEADLINE_S,
+        )  # fmt: skip
+        losses = read(str(place.out))
+        wall_s = losses[steps].unix_s - losses[WARM_STEPS].unix_s
+        return float(Path(f"{place.out}.spent").read_text()), wall_s

@@ -1,0 +1,168 @@
+"""One training of `rescue.py`: its folder and words, the run that nobody interrupts, the resume."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "e2e"))
+
+from harness import PROGRAMS, World
+from rescue_rows import Kind, Row
+
+from watchdog_app.demo.losses import Loss, compare, read
+
+MB = 1_000_000
+STEPS = 25  # an epoch: a resume is followed over two ends of one
+FOLLOWED = 50  # steps that are compared after a resume
+_MARGIN_MB = 25.0  # the agent is not in the run that is measured
+_REST_S = 240.0
+WATCHDOG = [sys.executable, "-m", "watchdog_app"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A run that nobody interrupted and no agent saw."""
+
+    losses: dict[int, Loss]
+    base_mb: float  # what it held at most, page cache apart
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How long the trainings of this table are, and how large."""
+
+    step_s: float
+    epochs: int
+    state_mb: float = 20.0
+
+    @classmethod
+    def over(cls, rows: list[Row], step_s: float, state_mb: float = 20.0) -> Length:
+        """Long enough for all of these rows, and for the steps after a resume."""
+        steps = 1.3 * max(row.seconds(step_s) for row in rows) / step_s + 2 * FOLLOWED
+        return cls(step_s, int(steps / STEPS) + 2, state_mb)
+
+
+class Place:
+    """A folder with a program in it, so that what is found by itself lies beside it."""
+
+    def __init__(self, folder: Path, kind: Kind, length: Length, generated: bool) -> None:
+        self.folder = folder
+        self.kind = kind
+        self.length = length
+        for name in (kind.program, "manners.py"):
+            shutil.copy(PROGRAMS / name, folder / name)
+        self.world = World(folder)  # for its environment: one thread, nobody else's daemon
+        self.world.env.pop("WATCHDOG_AIRBAG", None)
+        self._generated = ["--generator"] if generated else []
+        self.out = folder / "out.csv"
+
+    def environment(self, *words: str, step_s: float, out: Path | None = None) -> dict[str, str]:
+        """All words are in it: other words of the command line are another training."""
+        all_words = ["--out", str(out or self.out), "--rescues", str(self.rescues)]
+        all_words += ["--epochs", str(self.length.epochs), "--steps", str(STEPS)]
+        all_words += ["--state-mb", str(self.length.state_mb), "--step-s", str(step_s)]
+        all_words += [*self._generated, *words]
+        return {**self.world.env, "TRAINING_WORDS": shlex.join(all_words)}
+
+    @property
+    def rescues(self) -> Path:
+        """Where its rescues are, whoever names the folder."""
+        return self.folder / self.kind.rescues
+
+    @property
+    def program(self) -> list[str]:
+        """Its command line."""
+        return [sys.executable, str(self.folder / self.kind.program)]
+
+    def complete_rescues(self) -> dict[Path, float]:
+        """Each, and when it was written; oldest first."""
+        found = {}
+        for path in sorted(self.rescues.glob("**/rescue-*/rescue.json")):
+            try:
+                found[path.parent] = path.stat().st_mtime
+            except OSError:  # a newer one has taken its place meanwhile
+                continue
+        return found
+
+    def start(self, argv: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
+        """Start it; what it says goes into a file."""
+        with open(self.folder / "said", "ab") as said:
+            return subprocess.Popen(
+                argv, env=env, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=said,
+                stderr=said, start_new_session=True,
+            )  # fmt: skip
+
+    def said(self) -> str:
+        """The end of what it said."""
+        path = self.folder / "said"
+        return path.read_text(errors="replace")[-1500:] if path.exists() else ""
+
+
+def reference(folder: Path, kind: Kind, length: Length, generated: bool) -> Reference:
+    """Run it from its first step to its last, in a group that only counts."""
+    place = Place(folder, kind, length, generated)
+    group = place.world.group(12_000)
+    try:
+        env = place.environment("--no-agent", step_s=0)
+        process = place.start(group.command(place.program), env)
+        most, end = 0, time.monotonic() + _REST_S
+        while process.poll() is None and time.monotonic() < end:
+            most = max(most, _held_bytes(group.path))
+            time.sleep(0.05)
+        if process.poll() != 0:
+            raise RuntimeError(f"the run without any trouble ended so: {place.said()}")
+        return Reference(read(str(place.out)), most / MB + _MARGIN_MB)
+    finally:
+        place.world.close()
+
+
+def _held_bytes(group: str | None) -> int:
+    """Without page cache, which the kernel takes back."""
+    try:
+        lines = Path(str(group), "memory.stat").read_text().splitlines()
+    except OSError:
+        return 0
+    values = dict(line.split() for line in lines)
+    return int(values.get("total_rss") or values.get("anon") or 0)
+
+
+def resumed(place: Place, rescue: Path, reference: Reference) -> str:
+    """
+    Go on from a rescue as a user would, outside of any limit.
+
+    Returns:
+        "" if it went on at the step after the rescue, with the losses of the run that nobody
+        interrupted; else what was different. A fit's callbacks may hear of the last step anew.
+    """
+    step = int(rescue.name.split("-")[1])
+    again = place.folder / "again.csv"
+    words = () if place.kind.told else place.kind.words
+    env = place.environment(*words, "--until", str(step + FOLLOWED), step_s=0, out=again)
+    argv = place.program
+    if place.kind.switched_on and not place.kind.told:
+        argv = [*WATCHDOG, "exec", "--no-bag", "--", *argv]
+    process = place.start(argv, env)
+    try:
+        code = process.wait(_REST_S)
+    except subprocess.TimeoutExpired:
+        return "the run that went on from it was not over in time"
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    made = read(str(again))
+    expected = {s: loss for s, loss in reference.losses.items() if step < s <= step + FOLLOWED}
+    if code != 0 or not made:
+        return f"the run that went on from it ended with {code}: {place.said()}"
+    if min(made) not in (step, step + 1):
+        return f"it went on at step {min(made)} instead of {step + 1}"
+    found = compare({**expected, min(made): reference.losses[min(made)]}, made)
+    if not found.identical or len(expected) != FOLLOWED:
+        return f"losses differ at {found.different[:5]}, missing {found.missing[:5]}"
+    return ""

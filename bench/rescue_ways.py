@@ -1,0 +1,198 @@
+"""The two ways of `rescue.py`: a training in an ordinary memory group, and one in an airbag."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "airbag"))
+
+from bag_desk import Desk
+from harness import NO_PAUSE
+from rescue_rows import Row
+from rescue_trainings import MB, WATCHDOG, Place, Reference, resumed
+
+from watchdog_app.actions.memory_group import GroupV1, GroupV2
+from watchdog_app.agent.saving import inventory
+from watchdog_app.demo.losses import read
+from watchdog_app.errors import WatchdogError
+
+WAYS = ("without", "airbag")
+_SPARE_S = 200.0  # beyond the growth itself: starting, saving, ending, on a busy machine
+_LOOK_S = 0.02
+_FULL = 0.98  # of the limit
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one run."""
+
+    rescued: bool  # all its rescues are whole, and the newest went on with the right losses
+    trouble: str  # why it is not
+    killed: bool = False  # by the kernel
+    held: bool = False  # it stood still until it was told to end
+    exit: int | None = None  # None: it was not over in time
+    lost: int | None = None  # steps between the newest rescue and the last that was written down
+    seconds: float | None = None  # airbag: limit to rescue; without: newest rescue to last step
+    steps: int = 0
+
+
+def without(place: Place, row: Row, ref: Reference) -> Outcome:
+    """In a group with the same limit, beside a daemon that may not pause it."""
+    world = place.world
+    try:
+        world.start_daemon(NO_PAUSE)
+        group = world.group(row.limit_mb(ref.base_mb))
+        switch = [*WATCHDOG, "exec", "--no-bag", "--"] if place.kind.switched_on else []
+        process = place.start(group.command([*switch, *place.program]), _env(place, row, ref))
+        try:
+            code = process.wait(row.seconds(place.length.step_s) + _SPARE_S)
+        except subprocess.TimeoutExpired:
+            return Outcome(False, "not over: " + place.said(), steps=_last(place)[0])
+        finally:
+            _kill(process)
+        written = place.complete_rescues().values()
+        seconds = max(0.0, _last(place)[1] - max(written)) if written else None
+        return _outcome(
+            place, ref, place.said(), killed=code == -signal.SIGKILL, seconds=seconds, exit=code
+        )
+    finally:
+        with undisturbed():
+            world.close()
+
+
+def within(place: Place, row: Row, ref: Reference) -> Outcome:
+    """In an airbag with that limit, and no daemon."""
+    desk = Desk(place.folder)
+    desk.env = _env(place, row, ref)
+    try:
+        limit = str(int(row.limit_mb(ref.base_mb) * MB))
+        process = desk.start(
+            *place.program, options=("--limit", limit, *row.options), cwd=place.folder
+        )
+        followed = _follow(desk, process, place, row.seconds(place.length.step_s) + _SPARE_S)
+        if process.poll() is None:
+            return Outcome(False, "not over: " + _said(process), held=followed.held)
+        code = process.returncode
+        return _outcome(
+            place, ref, _said(process), killed=followed.killed(code), held=followed.held,
+            seconds=followed.seconds(_jumped(place)), exit=code,
+        )  # fmt: skip
+    finally:
+        with undisturbed():
+            desk.close()
+
+
+class Seen:
+    """What was seen of an airbag while it was there."""
+
+    def __init__(self) -> None:
+        self.record: dict[str, Any] = {}
+        self.held = False
+        self.oom_kills = 0
+        self.rescues: dict[Path, float] = {}
+        self._copied: dict[float, bool] = {}  # when everyone stood still, and if at the limit
+
+    def look(self, record: dict[str, Any]) -> None:
+        """What the keeper has written down: copies are made shortly before the limit, too."""
+        self.record = record
+        for event in record.get("events", []):
+            full = record["used_bytes"] >= _FULL * record["limit_bytes"]
+            if event["kind"] == "limit":
+                self._copied.setdefault(event["unix_s"], full)
+
+    def killed(self, code: int | None) -> bool:
+        """By the kernel: it says so, or nobody else says that they did it."""
+        ending = self.held or self.record.get("stage") == "ending"
+        return self.oom_kills > 0 or (code == -signal.SIGKILL and not ending)
+
+    def seconds(self, jumped_unix_s: float | None) -> float | None:
+        """From the limit, or the jump where it was refused; 0: it was saved before that."""
+        begins = [each for each, full in self._copied.items()
+                  if full and each >= (jumped_unix_s or 0.0)]  # fmt: skip
+        begin = begins[0] if begins else jumped_unix_s
+        if begin is None or not self.rescues:
+            return None
+        return min((at - begin for at in self.rescues.values() if at >= begin), default=0.0)
+
+
+def _follow(desk: Desk, process: subprocess.Popen[str], place: Place, patience_s: float) -> Seen:
+    """Look until it has ended; what is held is told to end, as nobody else is there to decide."""
+    seen = Seen()
+    end = time.monotonic() + patience_s
+    while process.poll() is None and time.monotonic() < end:
+        seen.look(desk.record(process) or seen.record)
+        group = seen.record.get("group")
+        if group:
+            kind = GroupV1 if seen.record["how"] == GroupV1.how else GroupV2
+            seen.oom_kills = max(seen.oom_kills, kind(group, 0).oom_kills() or 0)
+        if seen.record.get("stage") == "held" and not seen.held:
+            seen.held = True
+            desk.run("limit", str(process.pid), "--end")
+        seen.rescues.update(place.complete_rescues())
+        time.sleep(_LOOK_S)
+    seen.rescues.update(place.complete_rescues())
+    return seen
+
+
+def _outcome(place: Place, ref: Reference, said: str, **known: Any) -> Outcome:
+    last, _ = _last(place)
+    rescues = list(place.complete_rescues())
+    if not rescues:
+        return Outcome(False, lost=None, steps=last, trouble=f"no rescue; {said}", **known)
+    newest = max(rescues, key=lambda each: int(each.name.split("-")[1]))
+    lost = max(0, last - int(newest.name.split("-")[1]))
+    try:
+        for each in rescues:
+            inventory.verify(str(each))
+        trouble = resumed(place, newest, ref)
+    except WatchdogError as error:
+        trouble = str(error)
+    return Outcome(not trouble, lost=lost, steps=last, trouble=trouble, **known)
+
+
+def _env(place: Place, row: Row, ref: Reference) -> dict[str, str]:
+    words = row.words(row.limit_mb(ref.base_mb))
+    return place.environment(*place.kind.words, *words, step_s=place.length.step_s)
+
+
+def _last(place: Place) -> tuple[int, float]:
+    """The last step that was written down, and when."""
+    losses = read(str(place.out))
+    return (max(losses), losses[max(losses)].unix_s) if losses else (0, 0.0)
+
+
+def _jumped(place: Place) -> float | None:
+    with suppress(OSError):
+        return float(Path(f"{place.out}.jump").read_text())
+    return None
+
+
+def _said(process: subprocess.Popen[str]) -> str:
+    return str(process.said())[-1500:]  # type: ignore[attr-defined]
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Whoever presses Ctrl-C twice does not leave groups behind."""
+    before = {each: signal.signal(each, signal.SIG_IGN) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
