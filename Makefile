@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHON
 
-.PHONY: help run test test-gpu demo bench lint format check clean setup setup-test
+.PHONY: help run test test-gpu test-vm demo bench soak lint format check fuzz crash audit clean setup setup-test setup-vm
 
 help: ## Show this help
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -16,6 +16,9 @@ setup:
 setup-test:
 	@packaging/setup.sh test
 
+setup-vm:
+	@packaging/setup.sh vm
+
 run: setup ## Start the daemon and watch every Python process on this machine
 	@$(BIN)/watchdog start
 	@$(BIN)/watchdog status --watch
@@ -24,10 +27,13 @@ demo: setup-test ## A real training runs out of memory and nothing is lost (unde
 	@$(BIN)/watchdog demo
 
 test: setup-test ## Run all tests
-	@$(BIN)/python -m pytest $(TESTS)
+	@packaging/run_tests.sh $(TESTS)
 
 test-gpu: setup-test ## Tests on a real NVIDIA card, with a real PyTorch training; skipped without
 	@$(BIN)/python -m pytest -m gpu -rs -s
+
+test-vm: setup-vm ## Tests in an emulated machine with systemd and cgroup v2 (minutes; see tests/vm/README.md)
+	@$(BIN)/python tests/vm/machine.py test $(TESTS)
 
 lint: setup-test ## Format check, lint and types
 	@$(BIN)/ruff format --check .
@@ -44,8 +50,22 @@ bench: setup-test ## Measure: cost of the daemon, of the agent, of a save, and t
 	@$(BIN)/python bench/cost.py
 	@$(BIN)/python bench/agent.py
 	@$(BIN)/python bench/save.py
-	@$(BIN)/python bench/rescue.py
+	@$(BIN)/python bench/rescue.py --runs 1 --rows 5,100,jump-step,jump-data
+	@$(BIN)/python bench/thrash.py
 	@$(BIN)/python bench/gpu.py
+
+soak: setup-test ## An hour of churn around a real daemon: nothing may grow (ARGS="--minutes 10")
+	@$(BIN)/python bench/soak.py $(ARGS)
+
+fuzz: setup-test ## Fuzz every reader of what others wrote; findings are kept (ARGS="--seconds 600")
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	@$(BIN)/python tests/fuzz/fuzz.py $(ARGS)
+
+crash: setup-test ## Cut every writer short at each of its writes: killed, without power, disk refusing
+	@$(BIN)/python bench/crash_cuts.py $(ARGS)
+
+audit: ## Known vulnerabilities of what development pins (needs the network)
+	@packaging/audit.sh
 
 clean: ## Remove what was built
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,6 +3,7 @@
 #
 #   packaging/setup.sh run     what the daemon and the commands need
 #   packaging/setup.sh test    and all that the tests, the demo and the benchmarks need
+#   packaging/setup.sh vm      what the daemon needs, and the emulator of tests/vm
 #
 # Debian keeps venv apart from python3, and the tests want a real message bus, swap, shells
 # that read our completions, and a terminal.
@@ -92,7 +93,25 @@ if [ "$what" = test ]; then
     fi
 fi
 
+if [ "$what" = vm ]; then
+    missing=""
+    command -v qemu-system-x86_64 >/dev/null 2>&1 || missing="$missing qemu-system-x86"
+    command -v mmdebstrap >/dev/null 2>&1 || missing="$missing mmdebstrap"
+    command -v mke2fs >/dev/null 2>&1 || [ -x /sbin/mke2fs ] || missing="$missing e2fsprogs"
+    if [ -n "$missing" ]; then
+        # shellcheck disable=SC2086 - a list of package names
+        apt_install $missing || {
+            say "the virtual machine needs:$missing. Run: sudo apt-get install$missing"
+            exit 1
+        }
+    fi
+    what=run
+fi
+
 stamp=$venv/.installed-$what
+if [ "$what" = run ] && [ "$venv/.installed-test" -nt pyproject.toml ]; then
+    exit 0 # what the tests need holds all that the daemon needs
+fi
 if [ -f "$stamp" ] && [ "$stamp" -nt pyproject.toml ] && [ -x "$venv/bin/watchdog" ]; then
     exit 0
 fi
