@@ -211,7 +211,8 @@ sys.exit(5)
 
 def test_a_storm_of_forks_stands_still_as_a_whole_and_can_be_ended(desk):
     """Everyone in it, at one blow."""
-    storm = desk.start(sys.executable, "-S", "-c", STORM, options=("--limit", "120M", "--no-refuse"))
+    words = (sys.executable, "-S", "-c", STORM)
+    storm = desk.start(*words, options=("--limit", "120M", "--no-refuse"))
 
     desk.stage(storm, "held")
     folder = bag_folder(storm.pid, "memory")

@@ -20,7 +20,8 @@ DESCRIPTION = """\
 Ask the agent in a training which lines hold Python objects that become more, and of which tensors
 more and more live. The training goes on meanwhile; its Python code runs up to twice as slow for
 that time, what its framework computes does not. A program that uses tracemalloc itself is left as
-it is, and so is one that a trace could crash (see docs/agent.md): then only tensors are told. The same is done once, for five seconds, when a warning is due (watch.trace).
+it is, and so is one that a trace could crash (see docs/agent.md): then only tensors are told. The
+same is done once, for five seconds, when a warning is due (watch.trace).
 TASK is a pid, the name of a notebook or script, its path, a kernel id, or any part of a name that
 fits one task alone."""
 EPILOG = """\
