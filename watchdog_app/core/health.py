@@ -22,7 +22,6 @@ from watchdog_app.core.outlook import (
     CeilingKind,
     Culprit,
     Decision,
-    DecisionKind,
     Evidence,
     Incident,
     Stage,
@@ -300,7 +299,8 @@ class Health:
             if rescue is None
             else max(0.0, snapshot.unix_s - rescue.saved_unix_s),
         }
-        return _decision(incident, snapshot, (ident, whom), incident.why, evidence)
+        filed = None if whom is _NOBODY else whom.key
+        return incident.notice(ident, filed, snapshot, incident.why, evidence)
 
     def _over(
         self,
@@ -319,7 +319,7 @@ class Health:
             return None  # it is gone from the readings: nobody knows whether it is well
         reason = f"{incident.label} answers again"
         evidence: Evidence = {"topic": Topic.OVER.value, "label": incident.label}
-        return _decision(incident, snapshot, (new_id(), _NOBODY), reason, evidence)
+        return incident.notice(new_id(), None, snapshot, reason, evidence)
 
 
 def _answers(key: CeilingKey, snapshot: Snapshot) -> bool:
@@ -343,25 +343,3 @@ def _hit(conditions: Sequence[Condition]) -> list[Holder]:
 def _may_tell(key: CeilingKey, task: Task | None, switches: Switches) -> bool:
     actions, rules = switches.settings.actions, switches.settings.rules
     return allowed(actions, rules, task, key.kind, switches.runtime_dir).notify
-
-
-def _decision(
-    incident: IncidentState,
-    snapshot: Snapshot,
-    named: tuple[str, Holder],  # the decision, and whom it concerns
-    reason: str,
-    evidence: Evidence,
-) -> Decision:
-    ident, whom = named
-    return Decision(
-        id=ident,
-        kind=DecisionKind.NOTIFY,
-        incident=incident.id,
-        ceiling=incident.ceiling,
-        stage=incident.stage,
-        task=None if whom is _NOBODY else whom.key,
-        at_mono_s=snapshot.mono_s,
-        at_unix_s=snapshot.unix_s,
-        reason=reason,
-        evidence=evidence,
-    )

@@ -18,10 +18,13 @@ from watchdog_app.core.outlook import (
     CeilingKind,
     CeilingReading,
     Culprit,
+    Decision,
+    DecisionKind,
+    Evidence,
     Incident,
     Stage,
 )
-from watchdog_app.core.records import ProcessKey
+from watchdog_app.core.records import ProcessKey, Snapshot
 
 
 @dataclass(slots=True)
@@ -123,6 +126,37 @@ class IncidentState:
         if self.pace_per_s <= 0:
             return float("inf")
         return max(0.0, reading.limit - reading.used) / self.pace_per_s
+
+    def notice(
+        self,
+        ident: str,
+        task: ProcessKey | None,
+        snapshot: Snapshot,
+        reason: str,
+        evidence: Evidence,
+    ) -> Decision:
+        """
+        The decision to tell people of it, at the stage that it has reached.
+
+        Args:
+            ident: of the decision.
+            task: whom it is filed under.
+            snapshot: gives the time.
+            reason: why it is told, in a clause.
+            evidence: what the words of the notice are made of.
+        """
+        return Decision(
+            id=ident,
+            kind=DecisionKind.NOTIFY,
+            incident=self.id,
+            ceiling=self.ceiling,
+            stage=self.stage,
+            task=task,
+            at_mono_s=snapshot.mono_s,
+            at_unix_s=snapshot.unix_s,
+            reason=reason,
+            evidence=evidence,
+        )
 
     def public(self, closed_unix_s: float | None = None) -> Incident:
         """The incident as the daemon, its journal and its clients see it."""

@@ -21,7 +21,6 @@ from watchdog_app.core.outlook import (
     CeilingKind,
     Culprit,
     Decision,
-    DecisionKind,
     Evidence,
     Incident,
     Stage,
@@ -285,7 +284,7 @@ class StallIncidents:
         }
         reason = f"{task.name} has made no step for {stall.silent_s + waited:.0f} s"
         reason += "" if first is None else f"; most likely {first.text}"
-        return _decision(incident, task, moment, reason, evidence)
+        return incident.notice(moment.new_id(), task.key, moment.snapshot, reason, evidence)
 
     @staticmethod
     def _over(
@@ -304,7 +303,7 @@ class StallIncidents:
         ):
             return None
         evidence: Evidence = {"topic": Topic.OVER.value, "label": task.name, "name": task.name}
-        return _decision(incident, task, moment, moved, evidence)
+        return incident.notice(moment.new_id(), task.key, moment.snapshot, moved, evidence)
 
 
 _NOBODY = ProcessKey(0, 0)
@@ -351,25 +350,3 @@ def _place(known: _Open) -> str | None:
 def _where(known: _Open) -> str:
     place = _place(known)
     return "its threads say nothing" if place is None else f"it is at {place}"
-
-
-def _decision(
-    incident: IncidentState,
-    task: Task,
-    moment: _Moment,
-    reason: str,
-    evidence: Evidence,
-) -> Decision:
-    snapshot = moment.snapshot
-    return Decision(
-        id=moment.new_id(),
-        kind=DecisionKind.NOTIFY,
-        incident=incident.id,
-        ceiling=incident.ceiling,
-        stage=incident.stage,
-        task=task.key,
-        at_mono_s=snapshot.mono_s,
-        at_unix_s=snapshot.unix_s,
-        reason=reason,
-        evidence=evidence,
-    )
