@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -10,7 +12,9 @@ import sys
 import pytest
 
 from watchdog_app.errors import DaemonNotRunning, RequestError
+from watchdog_app.protocol import messages, transport
 from watchdog_app.protocol.client import Client
+from watchdog_app.protocol.framing import encode
 
 
 @pytest.fixture
@@ -117,3 +121,32 @@ def test_the_daemon_starts_a_keeper_when_keeper_and_second_are_killed_at_one_blo
     assert "held" == desk.record(hog)["stage"]
     assert 0 == desk.run("limit", str(hog.pid), "500M").returncode
     assert 0 == desk.end(hog)
+
+
+def test_a_keeper_that_stands_still_holds_up_nobody_but_who_asked_it(desk, daemon):
+    """The daemon answers others while it waits, and gives the answer when the keeper goes on."""
+    program = desk.start(sys.executable, "-c", "input()", options=("--limit", "200M"), stdin=-1)
+    task = desk.until(lambda: shown(daemon, program), "not shown")
+    record = desk.record(program)
+    keepers = [record["second_pid"], record["keeper_pid"]]  # neither takes over from the other
+    for pid in keepers:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        with transport.connect(str(desk.folder / "run" / "daemon.sock"), 60) as asked:
+            wish = {"task": str(task["pid"]), "limit_bytes": 300 << 20}
+            asked.sendall(encode(messages.request(1, "hello", {"protocol": 1, "role": "cli"})))
+            asked.recv(65536)
+            asked.sendall(encode(messages.request(2, "bag.limit", wish)))
+            for _ in range(3):  # at the latest with the second it has read that
+                daemon.call("status", reply_timeout_s=60)
+
+            waits = not select.select([asked], [], [], 0)[0]
+            for pid in keepers:
+                os.kill(pid, signal.SIGCONT)
+            answer = json.loads(asked.recv(65536))
+    finally:
+        for pid in keepers:
+            os.kill(pid, signal.SIGCONT)
+
+    assert waits
+    assert "is 300 MiB now" in answer["result"]["text"]

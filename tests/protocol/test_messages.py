@@ -38,6 +38,9 @@ def test_what_is_built_is_recognized(message, kind):
         {"jsonrpc": "2.0", "method": "status", "id": True},
         {"jsonrpc": "2.0", "method": "status", "id": {}},
         {"jsonrpc": "2.0", "method": "status", "id": 1.5},
+        {"jsonrpc": "2.0", "method": "status", "id": "x" * 201},
+        {"jsonrpc": "2.0", "method": "status", "id": 2**63},
+        {"jsonrpc": "2.0", "method": "status", "id": -(2**63)},
     ],
 )
 def test_what_is_no_message_is_refused(message):

@@ -15,7 +15,7 @@ import os
 import sys
 
 from watchdog_app import __version__
-from watchdog_app.cli.text import plain_block
+from watchdog_app.cli.text import plain, plain_block
 from watchdog_app.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, RequestError, WatchdogError
 
 TYPE_CHECKING = False  # the typing module costs more than this whole file
@@ -231,7 +231,7 @@ def _say_candidates(error: RequestError) -> None:
     for one in candidates[:20]:
         what = f"{one.get('pid')}  {one.get('name')}" if isinstance(one, dict) else str(one)
         try:
-            print(f"  {plain_block(what)}", file=sys.stderr)
+            print(f"  {plain(what)}", file=sys.stderr)  # a name must not make a line
         except OSError:
             return
 

@@ -151,10 +151,10 @@ def _without_daemon(args: argparse.Namespace | SimpleNamespace, error: WatchdogE
         found = without_daemon(str(error), time.time())
         if more:
             found["errors"].append({"source": "pauses", "message": more[0], "remedy": more[1]})
-        print(dumps(found))
         for each in bags:
             remedy = "watchdog limit TASK SIZE"
             found["errors"].append({"source": "airbags", "message": each, "remedy": remedy})
+        print(dumps(found))
         if isinstance(error, DaemonNotRunning):
             return error.exit_code  # the object has said it
     if more or bags:

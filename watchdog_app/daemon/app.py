@@ -172,6 +172,7 @@ class App:
         parts.front.note("stopped")
         for step in (
             lambda: parts.worker.close(_END_S),
+            parts.keepers.collect,  # what is not done by now is not waited for
             parts.server.close,
             lambda: parts.notices.close(_END_S),
             parts.watching.keep_state,
@@ -222,6 +223,7 @@ class App:
             parts.watching.journal_reopened()
         parts.journal.collect()
         parts.worker.collect()
+        parts.keepers.collect()
         parts.checkpoints.expire(now_mono_s)
         parts.insight.expire(now_mono_s)
         parts.notices.look(now_mono_s)

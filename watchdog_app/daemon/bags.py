@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from watchdog_app.airbag import groups, record, report, wishes
@@ -129,12 +130,15 @@ class Bags:
             return None
         return "Its airbag has met that limit, and has told of it."
 
-    def limit(self, params: Params) -> dict[str, Any]:
+    def limit(self, params: Params) -> tuple[Task, Callable[[], str]]:
         """
-        Change what a task may hold: `bag.limit`.
+        Change what a task may hold: `bag.limit`. The task, and what asks its keeper.
+
+        That waits for the keeper, which may stand still: it is for another thread, and it raises
+        an ActionError where the keeper refuses or does not answer. Then: `limited`.
 
         Raises:
-            RequestError: it is in no bag, or its keeper refuses.
+            RequestError: it is in no bag, or the parameters are wrong.
             TaskNotFound: there is no such task.
         """
         task = find(params.text("task"), self._tasks())
@@ -146,7 +150,10 @@ class Bags:
                 "with: watchdog exec -- COMMAND",
                 REFUSED,
             )
-        said = wishes.ask(bag.socket_path, _wish(params))
+        return task, partial(wishes.ask, bag.socket_path, _wish(params))
+
+    def limited(self, task: Task, said: str) -> dict[str, Any]:
+        """The keeper has done what `limit` asked; the answer to who wanted it."""
         self._log.info("an airbag was told", task=task.name, pid=task.key.pid, said=said)
         self.look()
         return {"task": task.key.pid, "name": task.name, "text": said}

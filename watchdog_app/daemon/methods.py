@@ -28,6 +28,7 @@ from watchdog_app.daemon.naming import find
 from watchdog_app.daemon.notices import Notices
 from watchdog_app.daemon.pauses import Pause, Pauses
 from watchdog_app.daemon.server import Reply
+from watchdog_app.daemon.worker import Worker
 from watchdog_app.errors import RequestError, TaskNotFound, WatchdogError
 from watchdog_app.protocol import messages
 from watchdog_app.protocol.messages import Params
@@ -90,9 +91,11 @@ class Methods:
         insight: Insight,
         kernels: KernelRestarts,
         journal: JournalWriter,
+        keepers: Worker,
         log: Log,
     ) -> None:
         self._daemon = daemon
+        self._keepers = keepers
         self._acts = acts
         self._agents = agents
         self._pauses = pauses
@@ -111,7 +114,7 @@ class Methods:
             "protection.set": self._protect,
             "snooze": self._snooze,
             "stop": self._stop,
-            "bag.limit": lambda _, params, __: self._daemon.bags.limit(params),
+            "bag.limit": self._limit,
             "bag.changed": lambda *_: self._daemon.bags.changed(),
             **JournalMethods(daemon, kernels, journal, log).table,
             **AgentMethods(agents, checkpoints, self._look_soon, log).table,
@@ -300,6 +303,20 @@ class Methods:
         if not found or not wait:
             return {"requests": [*answers, *(rescue.to_json() for rescue in found)]}
         done(found[0])  # all may have ended at once
+        return LATER
+
+    def _limit(self, _: Connection, params: Params, reply: Reply) -> Later:
+        """A keeper may stand still, or be short of memory itself: nobody else waits for it."""
+        bags = self._daemon.bags
+        task, ask = bags.limit(params)
+
+        def done(said: Any, error: Exception | None) -> None:
+            if error is not None:
+                reply.error(messages.REFUSED, str(error))
+            else:
+                reply.result(bags.limited(task, said))
+
+        self._keepers.submit(ask, done)
         return LATER
 
     def _protect(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from watchdog_app.daemon.unwatched import Unwatched
 from watchdog_app.daemon.watching import Watching
 from watchdog_app.daemon.wording import notice
 from watchdog_app.daemon.worker import Worker
-from watchdog_app.sensors.machine import open_machine
+from watchdog_app.sensors.machine import PATIENCE_S, open_machine
 
 
 class Parts:
@@ -72,8 +72,9 @@ class Parts:
             self.waker.wake,
         )
         self.worker = Worker(self.waker.wake, "actions")
+        self.keepers = Worker(self.waker.wake, "airbags")  # one that hangs delays no pause
         self.pauses = Pauses()
-        machine = open_machine()
+        machine = open_machine(patience_s=PATIENCE_S)
         self.agents = Agents(
             self.poller, machine.alive, self._agent_ended, settings.watch.interval_s
         )
@@ -180,6 +181,7 @@ class Parts:
             insight=self.insight,
             kernels=kernels,
             journal=self.journal,
+            keepers=self.keepers,
             log=log,
         )
 

@@ -44,6 +44,8 @@ VERSIONS_DIFFER: Final = -32001
 NOT_FOUND: Final = -32002
 SEVERAL_FIT: Final = -32003
 
+_ID_CHARS = 200
+
 REQUEST: Final = "request"
 NOTIFICATION: Final = "notification"
 RESPONSE: Final = "response"
@@ -86,6 +88,12 @@ def kind(message: dict[str, Any]) -> str:
     id_ = message.get("id")
     if isinstance(id_, bool) or not isinstance(id_, int | str | None):
         raise BadLine("Not a request: id must be a number or a text.", INVALID_REQUEST)
+    # It comes back in the answer, which must not become too long to be sent by it.
+    if len(id_) > _ID_CHARS if isinstance(id_, str) else abs(id_ or 0) >= 2**63:
+        raise BadLine(
+            f"Not a request: id is longer than {_ID_CHARS} characters or beyond 64 bits.",
+            INVALID_REQUEST,
+        )
     if "method" in message:
         if not isinstance(message["method"], str):
             raise BadLine("Not a request: method must be a text.", INVALID_REQUEST)
