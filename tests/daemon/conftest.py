@@ -196,9 +196,30 @@ def world(tmp_path):
     world.close()
 
 
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory):
+    """A world whose daemon all tests of a module share: for requests that change nothing."""
+    world = World(tmp_path_factory.mktemp("standing"))
+    try:
+        world.start()
+        yield world
+    finally:
+        world.close()
+
+
+@pytest.fixture
+def raw_standing(standing):
+    """Open raw connections to the daemon that stands."""
+    yield from _connections(standing)
+
+
 @pytest.fixture
 def raw(world):
     """Open raw connections to the daemon."""
+    yield from _connections(world)
+
+
+def _connections(world):
     opened = []
 
     def connect(greet: bool = True, role: str = "cli") -> Raw:

@@ -334,13 +334,14 @@ def test_the_newer_of_two_connections_of_one_process_counts(world, raw):
     ],
     ids=str,
 )
-def test_an_agent_that_claims_what_is_not_so_is_refused(world, raw, change, code):
+def test_an_agent_that_claims_what_is_not_so_is_refused(raw_standing, change, code):
     """It speaks for its own process, which the kernel names, and in words of the right kind."""
-    world.start()
     about = {"pid": os.getpid(), "start_time": start_time(os.getpid()), "framework": "keras",
              "directory": "/tmp", "notebook": None}  # fmt: skip
 
-    assert code == raw(role="agent").ask("agent.register", **{**about, **change})["error"]["code"]
+    said = raw_standing(role="agent").ask("agent.register", **{**about, **change})
+
+    assert code == said["error"]["code"]
 
 
 @pytest.mark.parametrize(

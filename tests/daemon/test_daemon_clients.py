@@ -51,10 +51,9 @@ def is_served(world) -> bool:
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_nonsense_is_answered_and_the_connection_lives(world, raw, line, code):
+def test_nonsense_is_answered_and_the_connection_lives(raw_standing, line, code):
     """Each has its code; the next request of the same client is served."""
-    world.start()
-    client = raw()
+    client = raw_standing()
 
     client.send(line)
 

@@ -352,15 +352,14 @@ def test_protection_that_is_off_for_a_second_comes_on(world):
         ("snooze", {"for_s": 60, "task": "nobody-has-this-name"}, "nobody-has-this-name"),
     ],
 )
-def test_nonsense_is_refused_and_changes_nothing(world, method, params, named):
+def test_nonsense_is_refused_and_changes_nothing(standing, method, params, named):
     """The parameter is named."""
-    client = world.start()
-
-    with pytest.raises(RequestError) as caught:
-        client.call(method, **params)
+    with standing.connect() as client:
+        with pytest.raises(RequestError) as caught:
+            client.call(method, **params)
+        status = client.call("status")["daemon"]
 
     assert named in str(caught.value)
-    status = client.call("status")["daemon"]
     assert status["protection"]["on"]
     assert [] == status["snoozed"]
 
