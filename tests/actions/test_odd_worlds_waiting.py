@@ -38,7 +38,7 @@ def state(pid: int) -> str:
 
 
 def until(what, why: str) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not what():
         assert time.monotonic() < end, why
         time.sleep(0.01)

@@ -112,7 +112,7 @@ def tree_of(key: ProcessKey) -> list[ProcessKey]:
     return [each.key for each in with_descendants([key])]
 
 
-def wait_for(what, seconds: float = 10.0) -> None:
+def wait_for(what, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end, "it did not happen"

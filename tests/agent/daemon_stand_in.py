@@ -43,12 +43,12 @@ class StandIn:
     def last(self, method: str) -> dict[str, Any]:
         return [params for name, params in self.received if name == method][-1]
 
-    def wait_for(self, method: str, count: int = 1, timeout_s: float = 20.0) -> dict[str, Any]:
+    def wait_for(self, method: str, count: int = 1, timeout_s: float = 60.0) -> dict[str, Any]:
         """Parameters of the `count`th such message."""
         self.until(lambda: self.methods().count(method) >= count, timeout_s)
         return [params for name, params in self.received if name == method][count - 1]
 
-    def until(self, condition, timeout_s: float = 20.0) -> None:
+    def until(self, condition, timeout_s: float = 60.0) -> None:
         end = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < end, f"nothing came of it; received: {self.received}"

@@ -260,7 +260,7 @@ def test_what_is_reported_reaches_the_daemon(tmp_path, training):
     daemon.wait_for("agent.register")
     daemon.ask("r1")
     saved = None
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while saved is None and time.monotonic() < end:
         training.step += 1
         saved = session.boundary(training.step, epoch=1, batch=training.step, loss=0.5)

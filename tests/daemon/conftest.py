@@ -59,7 +59,7 @@ class World:
                 stdout=log,
                 stderr=log,
             )
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while time.monotonic() < end and self.process.poll() is None:
             try:
                 return self.connect()
@@ -91,7 +91,7 @@ class World:
     def end(self) -> int:
         assert self.process is not None
         self.process.terminate()
-        return self.process.wait(20)
+        return self.process.wait(60)
 
     def log(self) -> str:
         return (self.folder / "log").read_text(errors="replace")
@@ -127,7 +127,7 @@ class World:
             return ""
         return stat[stat.rindex(")") + 2]
 
-    def until(self, what, why: str, timeout_s: float = 20):
+    def until(self, what, why: str, timeout_s: float = 60):
         end = time.monotonic() + timeout_s
         while time.monotonic() < end:
             found = what()
@@ -142,7 +142,7 @@ class World:
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(20)
+                self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()

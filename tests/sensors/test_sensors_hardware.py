@@ -47,7 +47,7 @@ def threads():
     return [each for each in threading.enumerate() if each.name == "watchdog-hardware"]
 
 
-def until(true, timeout_s=20.0):
+def until(true, timeout_s=60.0):
     """Wait until something is true."""
     end = time.monotonic() + timeout_s
     while not true():

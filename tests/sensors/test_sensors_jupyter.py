@@ -288,7 +288,7 @@ def _witnesses(folder: Path, pid: int = 410) -> Witnesses:
     return Witnesses(str(folder / "kernel-k1.json"), None, (), (pid,))
 
 
-def _until(check: Callable[[], bool], seconds: float = 5.0) -> bool:
+def _until(check: Callable[[], bool], seconds: float = 60.0) -> bool:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if check():

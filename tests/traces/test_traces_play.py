@@ -229,7 +229,7 @@ def test_a_trace_that_cannot_be_written_is_said(tmp_path):
     wrong = ["--output", str(tmp_path / "nowhere" / "a.csv")]
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as task:
         try:
-            deadline, said = time.monotonic() + 20, ""
+            deadline, said = time.monotonic() + 60, ""
             while "cannot be written" not in said and time.monotonic() < deadline:
                 result = subprocess.run(
                     [sys.executable, "-m", "watchdog_app", "record", str(task.pid), *wrong],
@@ -349,7 +349,7 @@ def test_a_running_task_is_recorded(tmp_path):
     record = [sys.executable, "-m", "watchdog_app", "record"]
     process = subprocess.Popen([sys.executable, str(script)])
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             result = subprocess.run(
                 [*record, str(process.pid), "-o", path, "--for", "1.5s", "--force"],
@@ -452,7 +452,7 @@ def test_a_recorder_that_is_asked_to_end_says_how_it_went(tmp_path, number):
         command = [sys.executable, "-m", "watchdog_app", "record", str(task.pid), "-o", str(path)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as recording:
             recording.stdout.readline()
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while not path.exists() and time.monotonic() < deadline:
                 time.sleep(0.02)
             recording.send_signal(number)

@@ -33,7 +33,7 @@ CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configurat
 <allow eavesdrop="true"/><allow own="*"/></policy></busconfig>"""
 
 
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = 20.0) -> Any:
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
     """The first true value of the condition; fails with `what` when none comes."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -86,7 +86,7 @@ class OnBus:
 
         self.bus: MessageBus = self.run(connect())
 
-    def run(self, coroutine: Any, seconds: float = 10.0) -> Any:
+    def run(self, coroutine: Any, seconds: float = 60.0) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(seconds)
 
     def call(self, name, path, interface, member, signature="", body=()):  # noqa: PLR0917
