@@ -276,13 +276,54 @@ def settle_garbage() -> None:
 
 def collect_garbage() -> None:
     """
-    Free what Python's own rules would leave for half an hour: 2 ms.
+    Free what Python's own rules would leave for half an hour, and give it back: 3 ms.
 
     Trainings that came and went grew the daemon by 16 MB an hour, a part of it such garbage.
     """
     young, middle, old = gc.get_count()
     if young >= _GARBAGE_OBJECTS or middle or old:  # at rest there is none
         gc.collect()
+        give_back_heap()
+
+
+def give_back_heap() -> None:
+    """
+    Give back what the C library holds free between pieces that are in use.
+
+    In churn that grew by 0.8 MB in eleven minutes, while what was in use grew by 0.1. From memory
+    that is locked nothing can be given back (madvise(2)): the heap is unlocked for that moment.
+    """
+    with suppress(ImportError, OSError, AttributeError, TypeError):  # musl, macOS, Windows
+        import ctypes
+
+        libc = ctypes.CDLL(None)
+        unlocked = [
+            (ctypes.c_void_p(begin), ctypes.c_size_t(size))
+            for begin, size in (_heap() if _locked_whole() else ())
+        ]
+        for begin, size in unlocked:
+            libc.munlock(begin, size)
+        libc.malloc_trim(0)
+        for begin, size in unlocked:
+            libc.mlock2(begin, size, _MLOCK_ONFAULT)
+
+
+def _heap() -> list[tuple[int, int]]:
+    """What the C library's heap covers: (begin, bytes)."""
+    with open("/proc/self/maps") as file:
+        spans = [line.split()[0].split("-") for line in file if line.rstrip().endswith("[heap]")]
+    return [(int(begin, 16), int(end, 16) - int(begin, 16)) for begin, end in spans]
+
+
+def _locked_whole() -> bool:
+    """
+    Whether all of our memory is locked, and not only what is in it as far as a limit allows.
+
+    Source: proc(5), VmLck: all of it counts pages that were never touched, which are most.
+    """
+    with open("/proc/self/status") as file:
+        kib = {line.split()[0]: int(line.split()[1]) for line in file if line.startswith("Vm")}
+    return 2 * kib.get("VmLck:", 0) > kib.get("VmSize:", 0)
 
 
 class OwnCost:
