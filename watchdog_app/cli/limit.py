@@ -118,6 +118,7 @@ def _wish(args: argparse.Namespace) -> dict[str, Any]:
 
 def _find(wanted: str, bags: list[BagRecord]) -> BagRecord:
     from watchdog_app.airbag import groups
+    from watchdog_app.cli.text import plain
 
     by_group = {os.path.basename(bag.group or "").removesuffix(".scope"): bag for bag in bags}
     pid = _pid(wanted)
@@ -129,11 +130,11 @@ def _find(wanted: str, bags: list[BagRecord]) -> BagRecord:
     if len(named) == 1:
         return named[0]
     if len(named) > 1:
-        which = ", ".join(f"{bag.name} (pid {bag.pid})" for bag in named)
-        raise TaskNotFound(f"{wanted} fits several: {which}. Name one by its pid.")
-    known = ", ".join(f"{bag.name} (pid {bag.pid})" for bag in bags)
+        which = ", ".join(f"{plain(bag.name)} (pid {bag.pid})" for bag in named)
+        raise TaskNotFound(f"{plain(wanted)} fits several: {which}. Name one by its pid.")
+    known = ", ".join(f"{plain(bag.name)} (pid {bag.pid})" for bag in bags)
     raise WatchdogError(
-        f"{wanted} is in no airbag. "
+        f"{plain(wanted)} is in no airbag. "
         + (
             f"There are: {known}."
             if known

@@ -16,12 +16,14 @@ from watchdog_app.actions import processes
 from watchdog_app.actions.paused import Paused, Resumed
 from watchdog_app.core.notices import Notice
 from watchdog_app.core.outlook import Decision, DecisionKind, Outcome, OutcomeStatus
+from watchdog_app.core.plain_text import plain
 from watchdog_app.core.records import ProcessKey, Task
 from watchdog_app.daemon import pauses as pausing
 from watchdog_app.daemon.books import decision_entry, outcome_entry, wish_entry
 from watchdog_app.daemon.checkpoints import Checkpoints, Rescue
 from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.naming import named
 from watchdog_app.daemon.notices import Notices
 from watchdog_app.daemon.pause_book import PauseBook
 from watchdog_app.daemon.pauses import Pause, Pauses, StateOf
@@ -128,7 +130,7 @@ class Acts:
         if held is not None and not any(
             (self._state_of(key) or "Z") in "RSI" for key in held.paused.keys
         ):
-            raise RequestError(f"{task.name} (pid {task.key.pid}) is paused already.")
+            raise RequestError(f"{named(task)} is paused already.")
         self._not_moving(task.key, task.name)
         ended = self._wish(DecisionKind.PAUSE, task.key, *_named(task), by)
 
@@ -262,8 +264,8 @@ class Acts:
         self._moving.add(task.key)
         if not self._book.intend(ident, stored, _LEDGER_S):
             self._log.warning(
-                f"{task.name} is about to be paused, and that can be written down nowhere. Should "
-                f"the daemon end, let it go on with: kill -CONT {task.key.pid}"
+                f"{plain(task.name)} is about to be paused, and that can be written down nowhere. "
+                f"Should the daemon end, let it go on with: kill -CONT {task.key.pid}"
             )
 
         def finish(value: Any, error: Exception | None) -> None:
@@ -278,12 +280,16 @@ class Acts:
                 if paused is None:
                     ended(OutcomeStatus.FAILED, str(error), {})
                 elif held is not None:
-                    ended(OutcomeStatus.FAILED, f"{task.name} is paused by watchdog already.", {})
+                    ended(
+                        OutcomeStatus.FAILED,
+                        f"{plain(task.name)} is paused by watchdog already.",
+                        {},
+                    )
                 else:
                     ended(
                         OutcomeStatus.FAILED,
-                        f"{task.name} was stopped already, by somebody else: leave it to them, "
-                        f"or let it go on with: kill -CONT {task.key.pid}",
+                        f"{plain(task.name)} was stopped already, by somebody else: leave it to "
+                        f"them, or let it go on with: kill -CONT {task.key.pid}",
                         {},
                     )
                 return

@@ -19,11 +19,12 @@ from watchdog_app.airbag.record import BagRecord
 from watchdog_app.core.ceilings import in_airbag
 from watchdog_app.core.notices import Notice, NoticeAction
 from watchdog_app.core.outlook import Decision
+from watchdog_app.core.plain_text import plain
 from watchdog_app.core.records import ProcessKey, Task
 from watchdog_app.core.telling import Topic
 from watchdog_app.daemon.journal import Entry
 from watchdog_app.daemon.log import Log
-from watchdog_app.daemon.naming import find
+from watchdog_app.daemon.naming import find, named
 from watchdog_app.errors import RequestError
 from watchdog_app.protocol.messages import BAD_PARAMS, REFUSED, Params
 
@@ -146,7 +147,7 @@ class Bags:
         bag = self.of(task.key)
         if bag is None:
             raise RequestError(
-                f"{task.name} (pid {task.key.pid}) is in no airbag. Those that are were started "
+                f"{named(task)} is in no airbag. Those that are were started "
                 "with: watchdog exec -- COMMAND",
                 REFUSED,
             )
@@ -234,7 +235,7 @@ def _notice(bag: BagRecord, text: str, task: ProcessKey | None, now: float) -> N
         incident="",
         stage="hold" if bag.stage in ("held", "ending") else "warn",
         urgency=_TOLD.get(bag.stage, "normal"),
-        title=f"{_TITLES[bag.stage]}: {bag.name}",
+        title=f"{_TITLES[bag.stage]}: {plain(bag.name)}",
         body=title if actions else text,
         task=pid,
         unix_s=now,

@@ -12,6 +12,7 @@ from watchdog_app.core.death_records import Cause, CauseKind, Evidence
 from watchdog_app.core.records import AgentView, ProcessInfo, ProcessKey, RescueRecord, Task
 from watchdog_app.core.secrets_hidden import shown_words
 from watchdog_app.daemon.journal import Entry
+from watchdog_app.daemon.naming import named
 from watchdog_app.units import format_bytes, format_duration
 
 
@@ -92,7 +93,7 @@ def worker_entry(
         "memory": cause.memory,
         "certainty": cause.certainty.value,
         "reason": cause.text,
-        "text": f"A worker (process {worker_pid}) of {task.name} (pid {task.key.pid}) {how}. "
+        "text": f"A worker (process {worker_pid}) of {named(task)} {how}. "
         "The task itself lives on; it may wait for that worker for ever.",
         "evidence": [
             {"source": each.source, "certainty": each.certainty.value, "text": each.text}

@@ -13,6 +13,7 @@ from typing import Any
 
 from watchdog_app.core import memory_advice
 from watchdog_app.core.picture import Picture, ProcessLook
+from watchdog_app.core.plain_text import plain
 from watchdog_app.core.records import Growth, ProcessKey
 from watchdog_app.daemon import stacks, traces
 from watchdog_app.daemon.agents import Agent, Agents
@@ -140,8 +141,8 @@ class Insight:
             if growth is None:
                 reply.error(
                     REFUSED,
-                    f"{task.name} did not answer: it has ended, or its Python code gets no turn. "
-                    f"See: watchdog stacks {task.key.pid}",
+                    f"{plain(task.name)} did not answer: it has ended, or its Python code gets no "
+                    f"turn. See: watchdog stacks {task.key.pid}",
                 )
                 return
             about = {"task": task.key.pid, "name": task.name}

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 from watchdog_app import paths
@@ -47,6 +48,9 @@ _MOST_SET_ASIDE = 3
 _CACHE_KIB = 512
 _MOST_IDS = 1000
 _OVERFLOW = 1.25
+_SYNC_S = 60.0  # without a decision
+# Raised where a value is handed to SQLite, before anything of that statement was done.
+_NO_FORM = (sqlite3.InterfaceError, ValueError, TypeError, OverflowError, RecursionError)
 _DELETE_AT_ONCE = 5000  # rows: a pass over an old journal must not hold the disk for long
 
 
@@ -77,6 +81,7 @@ class Journal:
         self.why = "was damaged"
         self._path = os.path.join(folder, "journal.db")
         self._ids: dict[str, int] = {}
+        self._synced_mono_s = time.monotonic()
         make_folders(folder, 0o700)
         check_owners(folder, self._path)
         if _is_no_file(self._path):
@@ -114,32 +119,51 @@ class Journal:
     def add(
         self, entries: Iterable[Entry] = (), series: Iterable[SeriesPoints] = (), sync: bool = False
     ) -> None:
-        """Write in one transaction; with `sync` it is on the disk when this returns."""
+        """
+        Write in one transaction; with `sync` it is on the disk when this returns.
+
+        Raises:
+            ValueError: some of it has no form here, and was left out; all else is written.
+            sqlite3.Error: nothing is.
+        """
+        # What a disk that fails is given seems to be written until it is asked to keep it.
+        sync = sync or time.monotonic() - self._synced_mono_s >= _SYNC_S
+        left_out: Exception | None = None
         if sync:
             self._db.execute("PRAGMA synchronous=FULL")  # fsync at the commit: sqlite.org/wal.html
         try:
             with self._db:
                 self._db.execute("BEGIN IMMEDIATE")
-                for entry in entries:
-                    self._db.execute(
-                        "INSERT INTO entries (unix_ms, kind, pid, name, path, data)"
-                        " VALUES (?, ?, ?, ?, ?, ?)",
-                        (
-                            round(entry.unix_s * 1000),
-                            entry.kind,
-                            entry.pid,
-                            to_column(entry.name),
-                            to_column(entry.path),
-                            _dump(entry.data),
-                        ),
-                    )
-                for item in series:
-                    journal_series.add(self._db, self._ids, item)
+                for write in (
+                    *(partial(self._add_entry, entry) for entry in entries),
+                    *(partial(journal_series.add, self._db, self._ids, item) for item in series),
+                ):
+                    try:
+                        write()
+                    except _NO_FORM as error:
+                        left_out = error
+            if sync:
+                self._synced_mono_s = time.monotonic()
             if len(self._ids) > _MOST_IDS:
                 self._ids.clear()  # of those that live it is looked up again
         finally:
             if sync:
                 self._db.execute("PRAGMA synchronous=NORMAL")
+        if left_out is not None:
+            raise ValueError(repr(left_out)) from left_out
+
+    def _add_entry(self, entry: Entry) -> None:
+        self._db.execute(
+            "INSERT INTO entries (unix_ms, kind, pid, name, path, data) VALUES (?, ?, ?, ?, ?, ?)",
+            (
+                round(entry.unix_s * 1000),
+                entry.kind,
+                entry.pid,
+                to_column(entry.name),
+                to_column(entry.path),
+                _dump(entry.data),
+            ),
+        )
 
     def history(
         self,

@@ -41,7 +41,8 @@ def add(db: sqlite3.Connection, ids: dict[str, int], item: SeriesPoints) -> None
     db.execute("UPDATE series SET last_unix_ms = ? WHERE id = ?", (last_ms, id_))
     for ceiling in item.ceilings:
         db.execute(
-            "INSERT OR IGNORE INTO hits SELECT ?, id FROM series WHERE ident = ?", (id_, ceiling)
+            "INSERT OR IGNORE INTO hits SELECT ?, id FROM series WHERE ident = ?",
+            (id_, _stored(ceiling)),
         )
 
 
@@ -50,12 +51,13 @@ def _series_id(
 ) -> int:
     id_ = ids.get(item.ident)
     if id_ is None:
+        ident = _stored(item.ident)
         db.execute(
             "INSERT INTO series (ident, kind, pid, name, path, unit, last_unix_ms)"
             " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (ident) DO UPDATE"
             " SET name = excluded.name, path = excluded.path",
             (
-                item.ident,
+                ident,
                 item.kind,
                 item.pid,
                 to_column(item.name),
@@ -64,7 +66,7 @@ def _series_id(
                 last_ms,
             ),
         )
-        row = db.execute("SELECT id FROM series WHERE ident = ?", (item.ident,)).fetchone()
+        row = db.execute("SELECT id FROM series WHERE ident = ?", (ident,)).fetchone()
         id_ = int(row[0])
         ids[item.ident] = id_
     return id_
@@ -103,7 +105,7 @@ def read(
                 f"SELECT id FROM series WHERE kind = 'task' AND (pid IN ({marks}) OR ident = ?"  # noqa: S608
                 " OR instr(lower(name), ?) OR instr(lower(path), ?))"
                 " ORDER BY last_unix_ms DESC LIMIT 200",
-                (*numbers, task, wanted, wanted),
+                (*numbers, _stored(task), wanted, wanted),
             )
         ]
         marks = ",".join("?" * len(chosen))
@@ -166,6 +168,11 @@ def to_column(text: str | None) -> str | None:
 def from_column(text: str | None) -> str | None:
     """What was given to `to_column`."""
     return None if text is None else text.encode("latin-1").decode("utf-8", "surrogatepass")
+
+
+def _stored(ident: str) -> str:
+    """As it is, unless the name of a group or a folder in it is no UTF-8, which SQLite's are."""
+    return ident.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def folded(text: str) -> str:

@@ -24,7 +24,7 @@ from watchdog_app.daemon.insight import Insight
 from watchdog_app.daemon.journal_methods import LATER, JournalMethods, Later, Method
 from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log
-from watchdog_app.daemon.naming import find
+from watchdog_app.daemon.naming import find, named
 from watchdog_app.daemon.notices import Notices
 from watchdog_app.daemon.pauses import Pause, Pauses
 from watchdog_app.daemon.server import Reply
@@ -262,10 +262,10 @@ class Methods:
         self._not_held(task)
         if task.paused:
             raise RequestError(
-                f"{task.name} (pid {task.key.pid}) was not paused by watchdog but by somebody "
+                f"{named(task)} was not paused by watchdog but by somebody "
                 f"else, for example with Ctrl-Z. Let it go on with: kill -CONT {task.key.pid}"
             )
-        raise RequestError(f"{task.name} (pid {task.key.pid}) is not paused.")
+        raise RequestError(f"{named(task)} is not paused.")
 
     def _not_held(self, task: Task) -> None:
         """What stands still in its airbag would take a signal only after it, unexpectedly."""

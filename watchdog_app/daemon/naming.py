@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
+from watchdog_app.core.plain_text import plain
 from watchdog_app.core.records import Task
 from watchdog_app.errors import TaskNotFound
 from watchdog_app.protocol.messages import NOT_FOUND, SEVERAL_FIT
@@ -41,6 +42,11 @@ def find(wanted: str, tasks: Sequence[Task]) -> Task:
     else:
         message = f"No task answers to {wanted!r}. Name one of these by its pid or its name."
     raise TaskNotFound(message, NOT_FOUND, candidates(tasks))
+
+
+def named(task: Task) -> str:
+    """A task in a sentence: one line, whatever its files are called, and its pid."""
+    return f"{plain(task.name)} (pid {task.key.pid})"
 
 
 def candidates(tasks: Sequence[Task]) -> tuple[dict[str, object], ...]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from watchdog_app.core.kernel_restarts import KernelRestarts, Restart
 from watchdog_app.core.outlook import Decision
+from watchdog_app.core.plain_text import plain
 from watchdog_app.core.records import ProcessKey, Task
 from watchdog_app.core.telling import Topic
 from watchdog_app.daemon.journal import Entry
@@ -78,8 +79,8 @@ class Restarts:
 def _entry(restart: Restart, death: _Death | None, unix_s: float) -> Entry:
     task, before = restart.now, restart.before
     text = (
-        f"The kernel of {task.name} was restarted: process {before.pid} became {task.key.pid}. "
-        "Its variables are gone."
+        f"The kernel of {plain(task.name)} was restarted: process {before.pid} became "
+        f"{task.key.pid}. Its variables are gone."
     )
     if death is not None and death.told is not None:
         text += " It had died, see before."

@@ -12,6 +12,7 @@ from watchdog_app.core.outlook import CeilingKind, Incident, Stage
 from watchdog_app.core.records import Growth, ProcessKey, Task
 from watchdog_app.daemon import agent_words
 from watchdog_app.daemon.agents import Agent, Agents
+from watchdog_app.daemon.naming import named
 from watchdog_app.errors import RequestError
 from watchdog_app.protocol.messages import REFUSED, Params
 
@@ -61,7 +62,7 @@ class Traces:
         agent = next((each for each in agents if each.view.training), None)
         if agent is None:
             raise RequestError(
-                f"{task.name} (pid {task.key.pid}) holds no agent that trains now: what grows in "
+                f"{named(task)} holds no agent that trains now: what grows in "
                 "it can only be seen from inside. See: watchdog agent",
                 REFUSED,
             )
