@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -18,6 +18,8 @@ if not collect_ignore_glob:
     from guest import Session, write_down
     from guest_bags import Bagged, BaggedTraining
 
+    B = TypeVar("B", bound=Bagged)
+
     @pytest.fixture
     def me() -> Iterator[Session]:
         """The session of the user `me`, with a daemon that is not started yet; cleaned up after."""
@@ -27,31 +29,27 @@ if not collect_ignore_glob:
         finally:
             session.close()
 
-    @pytest.fixture
-    def bagged(me: Session) -> Iterator[Callable[..., Bagged]]:
-        """Starts programs in bags; ends them."""
-        started: list[Bagged] = []
+    def starter(kind: type[B], me: Session) -> Iterator[Callable[..., B]]:
+        """Yields what starts programs of this kind in bags; ends them."""
+        started: list[B] = []
 
-        def start(*words: str, **more: Any) -> Bagged:
-            started.append(Bagged(me, *words, **more))
+        def start(*words: str, **more: Any) -> B:
+            started.append(kind(me, *words, **more))
             return started[-1]
 
         yield start
         for each in started:
             each.close()
+
+    @pytest.fixture
+    def bagged(me: Session) -> Iterator[Callable[..., Bagged]]:
+        """Starts programs in bags; ends them."""
+        yield from starter(Bagged, me)
 
     @pytest.fixture
     def bagged_training(me: Session) -> Iterator[Callable[..., BaggedTraining]]:
         """Starts trainings in bags; ends them."""
-        started: list[BaggedTraining] = []
-
-        def start(*words: str, **more: Any) -> BaggedTraining:
-            started.append(BaggedTraining(me, *words, **more))
-            return started[-1]
-
-        yield start
-        for each in started:
-            each.close()
+        yield from starter(BaggedTraining, me)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):

@@ -71,7 +71,9 @@ UNIT
 echo watchdog-vm >"$tree/etc/hostname"
 echo '127.0.0.1 localhost watchdog-vm' >"$tree/etc/hosts"
 printf '/dev/vda / ext4 noatime 0 0\nshare /share 9p trans=virtio,version=9p2000.L,msize=262144 0 0\n' >"$tree/etc/fstab"
-echo uninitialized >"$tree/etc/machine-id" # no first-boot questions, one of its own each boot
+# Empty: one of its own each boot. "uninitialized" would be a first boot, at which systemd switches on
+# what Debian's presets say, the killers below among it.
+: >"$tree/etc/machine-id"
 chroot "$tree" systemctl --quiet enable guest.service
 # What a test wants to meet it starts itself; the rest only takes time.
 for unit in earlyoom.service nohang.service nohang-desktop.service systemd-oomd.service systemd-oomd.socket; do
