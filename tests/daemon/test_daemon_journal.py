@@ -11,11 +11,13 @@ import time
 
 import pytest
 
+from watchdog_app.daemon import offline
 from watchdog_app.daemon.journal import Entry, Journal
 from watchdog_app.daemon.journal_reader import reading
 from watchdog_app.daemon.journal_series import SeriesPoints
 from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.thinning import Pace, Point, Thinner
+from watchdog_app.errors import WatchdogError
 
 DAY_S = 86400.0
 MIB = 1024 * 1024
@@ -190,6 +192,40 @@ def test_a_damaged_journal_is_set_aside_and_a_new_one_begun(tmp_path, damage):
     second.add([entry(5.0)])
     assert [5.0] == [found["unix_s"] for found in second.history()]
     second.close()
+
+
+def test_a_damaged_row_hides_no_other(tmp_path, monkeypatch):
+    """SQLite's check sees no bit that tips over inside a text: the rest is read, and acted on."""
+    with contextlib.closing(Journal(str(tmp_path), 1e9, 1 << 20)) as journal:
+        journal.add([entry(1.0), entry(2.0), entry(3.0)])
+        for key in ("a", "b"):
+            journal.put_pause(key, {"of": key})
+            journal.put_state(key, {"of": key})
+    for what in ("[1]", "{bad", '"' + "[" * 100_000, "7"):
+        with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as db, db:
+            db.execute("UPDATE entries SET data = ? WHERE unix_ms = 2000", (what,))
+            db.execute("UPDATE pauses SET data = ? WHERE ident = 'a'", (what,))
+            db.execute("UPDATE state SET data = ? WHERE key = 'a'", (what,))
+
+        with reading(str(tmp_path)) as journal:
+            assert [3.0, 1.0] == [each["unix_s"] for each in journal.history()]
+            assert {"b": {"of": "b"}} == journal.pauses()
+            assert (None, {"of": "b"}) == (journal.state("a"), journal.state("b"))
+
+
+def test_where_no_pause_can_be_read_it_is_not_said_that_there_is_none(tmp_path, monkeypatch):
+    """Without a daemon and a ledger: who stands still is looked for, as with a lost journal."""
+    monkeypatch.setenv("WATCHDOG_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("WATCHDOG_RUNTIME_DIR", str(tmp_path / "run"))
+    with contextlib.closing(Journal(str(tmp_path), 1e9, 1 << 20)) as journal:
+        journal.put_pause("a", {"of": "a"})
+    with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as db, db:
+        db.execute("UPDATE pauses SET data = '{bad'")
+
+    with pytest.raises(WatchdogError, match="damaged"):
+        offline.resume(None)
+    assert [] == offline.paused()
+    assert [] == offline.history()
 
 
 def test_only_a_few_damaged_journals_are_kept(tmp_path):

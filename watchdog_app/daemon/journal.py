@@ -68,11 +68,13 @@ class Entry:
 
 class Journal:
     """
-    An open journal in `folder`.
+    An open journal in `folder`. A row that is damaged is left out of what is read.
 
     Raises:
         sqlite3.Error, OSError: it cannot be opened; nothing that was there is lost.
     """
+
+    damaged_pauses = 0
 
     def __init__(self, folder: str, max_age_s: float, max_bytes: int) -> None:
         self.max_age_s = max_age_s
@@ -195,7 +197,11 @@ class Journal:
             " ORDER BY unix_ms DESC, id DESC LIMIT ?",
             (*values, limit),
         )
-        return [{"unix_s": ms / 1000, "kind": kind, **json.loads(data)} for ms, kind, data in rows]
+        return [
+            {"unix_s": ms / 1000, "kind": kind, **found}
+            for ms, kind, data in rows
+            if (found := _load(data)) is not None
+        ]
 
     def series(
         self,
@@ -229,9 +235,11 @@ class Journal:
             )
 
     def pauses(self) -> dict[str, dict[str, Any]]:
-        """Every pause that was remembered and not dropped."""
+        """Every pause that was remembered and not dropped; `damaged_pauses` cannot be read."""
         rows = self._db.execute("SELECT ident, data FROM pauses")
-        return {ident: json.loads(data) for ident, data in rows}
+        loaded = {ident: _load(data) for ident, data in rows}
+        self.damaged_pauses = sum(found is None for found in loaded.values())
+        return {ident: found for ident, found in loaded.items() if found is not None}
 
     def put_state(self, key: str, data: Mapping[str, Any]) -> None:
         """Something that the daemon wants to find again after a restart."""
@@ -241,7 +249,7 @@ class Journal:
     def state(self, key: str) -> dict[str, Any] | None:
         """What `put_state` stored under `key`."""
         row = self._db.execute("SELECT data FROM state WHERE key = ?", (key,)).fetchone()
-        return json.loads(row[0]) if row else None
+        return _load(row[0]) if row else None
 
     def set_limits(self, max_age_s: float, max_bytes: int) -> None:
         """New bounds, in force at the next `trim`."""
@@ -404,6 +412,15 @@ def _distrust(reason: str) -> NoReturn:
 def _damaged(error: sqlite3.Error) -> bool:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _load(data: Any) -> dict[str, Any] | None:
+    """What `_dump` wrote; None where a bit has tipped over, which SQLite does not notice."""
+    try:
+        found = json.loads(data)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _dump(data: Mapping[str, Any]) -> str:

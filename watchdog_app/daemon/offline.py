@@ -163,15 +163,22 @@ def _standing(*, thaw: bool) -> tuple[dict[str, Pause], list[str]] | None:
     boot = boot_id()
     ledger = pause_ledger.read(paths.runtime_dir(), boot)
     stored: Mapping[str, Mapping[str, Any]] = {}
+    damaged = False
     try:
         with _journal() as journal:
             if journal is not None:
                 stored = journal.pauses()
+                damaged = journal.damaged_pauses > 0
             elif ledger is None:
                 return None
     except WatchdogError as error:
         if ledger is None:
             raise WatchdogError(f"{error}.{_stopped()}") from error
+    if damaged and not stored and ledger is None:
+        raise WatchdogError(
+            "What the journal knows of a pause is damaged, so that it cannot be undone from "
+            f"here.{_stopped()}"
+        )
     standing: dict[str, Pause] = {}
     merged = pause_ledger.merged(ledger, stored)
     with _States() as states:
