@@ -78,6 +78,28 @@ def test_every_end_is_written_down_with_how_that_is_known(world, ended):
     assert [] == list((world.folder / "state" / "last-words").iterdir())
 
 
+def test_how_a_large_program_ended_is_known_though_its_memory_goes_first(world):
+    """
+    For as long as that takes it has no command line, and nobody is told yet how it ended.
+
+    Some 0.2 s for each GB: looks ten times a second meet it then.
+    """
+    world.config.write_text(world.config.read_text() + "[watch]\ninterval_s = 0.1\n")
+    client = world.start()
+    code = (
+        "held = bytearray(b'x') * 2**30\nopen('grown', 'w').close()\nimport time; time.sleep(600)"
+    )
+    pid = world.script(code, "large.py")
+    world.seen(pid)
+    world.until((world.folder / "grown").exists, "it has its memory")
+
+    os.kill(pid, signal.SIGTERM)
+
+    (end,) = world.until(lambda: ends(client, pid), "its end is written down")
+    assert ("signal", "most_likely") == (end["cause"], end["certainty"])
+    assert "SIGTERM" in end["reason"]
+
+
 def test_a_death_is_written_down_within_seconds_and_explained_by_every_name(world):
     """By pid, name and path; as text, as data, and with the points of its plot."""
     client = world.start()

@@ -47,3 +47,25 @@ def test_status_is_known_when_the_parent_collects_it_in_between(tmp_path: Path) 
     parent.join()
     os.close(handle)
     assert (int(signal.SIGKILL) if _KEPT else None) == status
+
+
+@pytest.mark.parametrize(
+    ("letter", "flags", "ticks", "ending"),
+    [
+        ("R", 0x40000C, 42, True),  # its memory is being given back
+        ("D", 0x40000C, 42, True),
+        ("R", 0x400000, 42, False),
+        ("Z", 0x40000C, 42, False),  # it has ended, and the entry says how
+        ("R", 0x40000C, 43, False),  # the pid is another's by now
+    ],
+)
+def test_a_process_on_its_way_out_is_known(
+    tmp_path: Path, letter: str, flags: int, ticks: int, ending: bool
+) -> None:
+    """By what the kernel has noted on it, from before its memory goes to its end."""
+    (tmp_path / "7").mkdir()
+    stat = f"7 (a) Z (b) {letter} 1 7 7 0 -1 {flags} 0 0 0 0 1 1 0 0 20 0 1 0 42 0 0"
+    (tmp_path / "7" / "stat").write_text(stat)
+
+    assert ending == process_end.is_ending(7, ticks, str(tmp_path))
+    assert not process_end.is_ending(8, ticks, str(tmp_path))

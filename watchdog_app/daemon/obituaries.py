@@ -39,6 +39,8 @@ from watchdog_app.daemon.witnesses import KERNELS, Witnesses, surroundings
 from watchdog_app.sensors import descriptors, process_end
 
 _MOST_HANDLES = 500
+# How it ended shows when its memory is gone; one that a driver holds in its end is not waited for.
+_ENDING_S = 60.0
 _UNWINDING_S = 10.0  # a large heap takes its time to be given back
 _COUNT_S = 4.0
 # A training dies of its card at once; the driver's reader finds the fault some seconds later.
@@ -52,6 +54,7 @@ class _Watched:
     task: Task
     handle: int | None
     cpu_limit_s: float | None
+    ending_mono_s: float | None = None  # since when it is on its way out
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +138,10 @@ class Obituaries:
                 continue
             if len(watched.task.members) > 1:
                 self._look_for_workers(watched.task, task)
-            watched.task = task
+            watched.task, watched.ending_mono_s = task, None
         for key in [key for key in self._watched if key not in now]:
-            self._ended(key)
+            if not self._is_ending(self._watched[key], look.snapshot.mono_s):
+                self._ended(key)
         self._infos = look.snapshot.infos
 
     def agent_ended(self, agent: Agent) -> None:
@@ -164,6 +168,15 @@ class Obituaries:
             # Opened by pid alone: if that is another process by now, its end finds no task.
             self._poller.add(handle, READ, lambda _: self._ended(task.key))
         return _Watched(task, handle, process_end.cpu_limit_s(task.key.pid))
+
+    def _is_ending(self, watched: _Watched, now_mono_s: float) -> bool:
+        """It is no task any more, and the kernel does not say yet how it ended."""
+        key = watched.task.key
+        if watched.ending_mono_s is None:
+            watched.ending_mono_s = now_mono_s
+        return now_mono_s - watched.ending_mono_s < _ENDING_S and process_end.is_ending(
+            key.pid, key.start_time, self._proc
+        )
 
     def _ended(self, key: ProcessKey) -> None:
         watched = self._watched.pop(key, None)
