@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,17 +19,16 @@ from watchdog_app.protocol.client import Client
 from watchdog_app.protocol.framing import encode
 
 
-@pytest.fixture
-def daemon(desk):
-    """One beside the programs of the desk."""
+@contextlib.contextmanager
+def running(desk) -> Iterator[Client]:
+    """A daemon beside the programs of the desk."""
     (desk.folder / "config.toml").write_text(
         "[actions]\npause = false\n[notify]\ndesktop = false\n"
     )
-    log = open(desk.folder / "daemon.log", "wb")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "watchdog_app", "run"], env=desk.env, stdout=log, stderr=log
-    )
-    log.close()
+    with open(desk.folder / "daemon.log", "ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "watchdog_app", "run"], env=desk.env, stdout=log, stderr=log
+        )
 
     def connect():
         try:
@@ -35,15 +36,24 @@ def daemon(desk):
         except DaemonNotRunning:
             return None
 
-    client = desk.until(connect, "no daemon")
-    yield client
-    client.close()
-    process.terminate()
     try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait(20)
+        client = desk.until(connect, "no daemon")
+        yield client
+        client.close()
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(20)
+
+
+@pytest.fixture
+def daemon(desk) -> Iterator[Client]:
+    """One for the whole test."""
+    with running(desk) as client:
+        yield client
 
 
 def shown(client, process):
@@ -121,6 +131,25 @@ def test_the_daemon_starts_a_keeper_when_keeper_and_second_are_killed_at_one_blo
     assert "held" == desk.record(hog)["stage"]
     assert 0 == desk.run("limit", str(hog.pid), "500M").returncode
     assert 0 == desk.end(hog)
+
+
+def test_a_daemon_that_is_killed_leaves_held_what_is_held(desk, daemon):
+    """Its keeper goes on by itself; the next daemon shows the bag, and lets it go when asked."""
+    hog = desk.hog(200, 0, options=("--no-refuse",))
+    held = desk.stage(hog, "held")
+    desk.until(lambda: (shown(daemon, hog) or {}).get("state") == "held", "not shown")
+
+    os.kill(daemon.daemon_pid, signal.SIGKILL)
+    with running(desk) as another:
+        task = desk.until(
+            lambda: (found := shown(another, hog)) and found["state"] == "held" and found,
+            "not shown by the next one",
+        )
+        assert desk.record(hog)["keeper_pid"] == held["keeper_pid"]
+        assert task["airbag"]["held"]
+        assert another.daemon_pid != daemon.daemon_pid
+        another.call("bag.limit", task=str(task["pid"]), limit_bytes=400 << 20)
+        assert 0 == desk.end(hog)
 
 
 def test_a_keeper_that_stands_still_holds_up_nobody_but_who_asked_it(desk, daemon):
