@@ -101,7 +101,7 @@ def test_measuring_stops_when_the_budget_is_spent(tmp_path):
     now = [0.0]
 
     def clock() -> float:
-        now[0] += 0.002
+        now[0] += 0.004  # a walk
         return now[0]
 
     forks = Forks(str(tmp_path), lambda _: "same", clock)

@@ -92,7 +92,8 @@ def test_python_process_is_found_with_its_figures(machine, start):
     assert truth.memory_info().vms == sample.vsize_bytes
     assert os.getpid() == sample.ppid
     assert sample.state in "RS"
-    assert truth.create_time() == pytest.approx(info.started_unix_s, abs=0.5)
+    # psutil reckons from the second in which the machine was started.
+    assert truth.create_time() == pytest.approx(info.started_unix_s, abs=1.5)
     assert (TaskKind.PYTHON, os.getuid()) == (info.kind, info.uid)
     assert os.path.realpath(sys.executable) == os.path.realpath(info.exe)
 

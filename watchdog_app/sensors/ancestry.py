@@ -8,13 +8,17 @@ from collections.abc import Callable
 
 from watchdog_app.core.records import ProcessInfo, ProcessKey
 from watchdog_app.errors import SensorError
-from watchdog_app.sensors.process_files import read_argv, read_stat
+from watchdog_app.sensors.process_files import read_stat
 
 _MAX_DEPTH = 64  # deeper is a loop made of reused pids
 
 
 def nearest(
-    proc: str, info: ProcessInfo, ppid: int, watched: Callable[[int], ProcessInfo | None]
+    proc: str,
+    info: ProcessInfo,
+    ppid: int,
+    watched: Callable[[int], ProcessInfo | None],
+    argv_of: Callable[[int], tuple[str, ...] | None],
 ) -> ProcessKey | None:
     """
     The nearest watched process above one, of the same user; None: there is none.
@@ -24,6 +28,7 @@ def nearest(
         info: of the process below.
         ppid: its parent now.
         watched: the watched process that has a pid.
+        argv_of: the command line of a pid; None: not known yet.
     """
     pid = ppid
     for _ in range(_MAX_DEPTH):
@@ -40,7 +45,7 @@ def nearest(
         # own, even when the terminal is a Python program. `sh -c` is no such shell, although a
         # notebook's `!command` gives it a terminal.
         leads_terminal = between.session == pid and between.tty != 0
-        if leads_terminal and "-c" not in read_argv(proc, pid)[1:2]:
+        if leads_terminal and "-c" not in (argv_of(pid) or ())[1:2]:
             return None
         pid = between.ppid
     return None

@@ -16,9 +16,10 @@ from contextlib import suppress
 
 from watchdog_app.errors import Denied, SensorError
 from watchdog_app.sensors import procfs
+from watchdog_app.sensors.beside import Beside, Question
 from watchdog_app.sensors.command_line import is_interpreter
 from watchdog_app.sensors.files import read_bytes, read_link
-from watchdog_app.sensors.process_files import TICKS_PER_S, embeds_python, is_python
+from watchdog_app.sensors.process_files import TICKS_PER_S, embeds_python, says_python
 
 YOUNG_S = 5.0
 YOUNG_EVERY_S = 0.5
@@ -35,8 +36,9 @@ _MAX_PLAIN = 1000
 class Bystanders:
     """Who is there besides the watched ones, by pid."""
 
-    def __init__(self, proc: str) -> None:
+    def __init__(self, proc: str, beside: Beside | None = None) -> None:
         self._proc = proc
+        self._beside = beside or Beside()
         # Since when each runs; None: a kernel thread, never asked again.
         self._known: dict[int, float | None] = {}
         self._young: dict[int, float] = {}  # when each was asked last
@@ -56,11 +58,16 @@ class Bystanders:
         return pid in self._known
 
     def holds_python(self, pid: int) -> bool:
-        """Whether a process, known or new, is Python or a user's program that embeds it."""
+        """
+        Whether a process, known or new, is Python or a user's program that embeds it.
+
+        False also where that is not known yet: it is asked again.
+        """
         try:
             exe = read_link(f"{self._proc}/{pid}/exe").removesuffix(" (deleted)")
         except Denied:
-            return is_python(self._proc, pid)
+            question = Question(pid, "program")
+            return self._beside.ask(question, lambda: says_python(self._proc, pid)) or False
         except SensorError:
             return False
         if is_interpreter(exe):
@@ -68,8 +75,11 @@ class Bystanders:
         # Not in the first look: most newcomers are gone before their map would be read.
         if pid not in self._known or pid in self._young or exe in self._plain:
             return False
-        if embeds_python(self._proc, pid, exe):
-            return True
+        embeds = self._beside.ask(
+            Question(pid, "map", exe), lambda: embeds_python(self._proc, pid, exe)
+        )
+        if embeds or embeds is None:
+            return embeds or False
         if len(self._plain) >= _MAX_PLAIN:
             self._plain.clear()
         self._plain.add(exe)  # a browser has fifty processes of one program

@@ -6,7 +6,7 @@ of each until somebody writes. Then there are two, and neither process has
 become larger: an interpreter that counts references does that to all of its
 objects, without any allocation. Only a walk of the page tables tells how many
 are left (/proc/PID/smaps_rollup): about 6 us for each MB of 4 KiB pages, and
-it takes the lock of the process's memory map.
+it takes the lock of the process's memory map: so it is done beside the loop.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import replace
 from watchdog_app.core.records import ProcessKey, ProcessSample
 from watchdog_app.errors import SensorError
 from watchdog_app.sensors import procfs
+from watchdog_app.sensors.beside import Beside, Question
 from watchdog_app.sensors.files import read_bytes
 
 _TICK_BUDGET_S = 0.003  # begun within a tick; the last one may take longer
@@ -50,6 +51,7 @@ class Forks:
         proc: str,
         program_of: Callable[[int], Hashable | None],
         clock: Callable[[], float] = time.perf_counter,
+        beside: Beside | None = None,
     ) -> None:
         """
         Args:
@@ -57,10 +59,12 @@ class Forks:
             program_of: what a pid executes: equal in parent and child when no exec lies between;
                 None: not known.
             clock: to keep the budget.
+            beside: where it is measured; None: in threads of its own, waited for.
         """
         self._proc = proc
         self._program_of = program_of
         self._clock = clock
+        self._beside = beside or Beside()
         self._walks: dict[ProcessKey, _Walk] = {}  # of forks and of whom they stem from
         self._last_mono_s: float | None = None
 
@@ -82,14 +86,14 @@ class Forks:
         known = {member.key for family in families.values() for member in family}
         for key in self._walks.keys() - known:
             del self._walks[key]
-        deadline_s = self._clock() + _TICK_BUDGET_S
+        spent_s = 0.0
         cow: dict[ProcessKey, int] = {}
         for family in families.values():
             for member in family:
                 walk = self._walks.setdefault(member.key, _Walk(now_mono_s))
                 due_s = walk.due_mono_s if at_rest else walk.near_mono_s
-                if now_mono_s >= due_s and self._clock() < deadline_s:
-                    self._measure(member, walk, now_mono_s, len(family))
+                if now_mono_s >= due_s and spent_s < _TICK_BUDGET_S:
+                    spent_s += self._measure(member, walk, now_mono_s, len(family))
             cow.update(self._shares(family, parents))
         return tuple(
             replace(sample, cow_bytes=min(_private(sample), cow[sample.key]))
@@ -131,20 +135,31 @@ class Forks:
 
     def _measure(
         self, sample: ProcessSample, walk: _Walk, now_mono_s: float, relatives: int
-    ) -> None:
+    ) -> float:
+        """Take in what a walk has told; seconds that it took, 0 while it goes on."""
+        measured = self._beside.ask(
+            Question(sample.key.pid, "shares", sample.key), lambda: self._walked(sample)
+        )
+        if measured is None:
+            return 0.0  # asked again at the next tick
+        private_bytes, data, cost_s = measured
+        own, part = procfs.parse_private(data), procfs.parse_pss_anon(data)
+        if own is not None:
+            # What is neither its own nor of a file is shared with whom it was forked from.
+            walk.shared_bytes = max(0, private_bytes - own)
+            walk.surplus_bytes = None if part is None else max(0, private_bytes - part)
+        walk.due_mono_s = now_mono_s + max(_EVERY_S, _COST_FACTOR * cost_s)
+        near_s = max(_EVERY_NEAR_S, _COST_FACTOR_NEAR * cost_s * relatives)
+        walk.near_mono_s = min(walk.due_mono_s, now_mono_s + near_s)
+        return cost_s
+
+    def _walked(self, sample: ProcessSample) -> tuple[int, bytes, float]:
+        """In a thread: its size as it was then, what the walk has told, and how long it took."""
         begun_s = self._clock()
         data = b""
         with suppress(SensorError):
             data = read_bytes(f"{self._proc}/{sample.key.pid}/smaps_rollup", 4096)
-        own, part = procfs.parse_private(data), procfs.parse_pss_anon(data)
-        if own is not None:
-            # What is neither its own nor of a file is shared with whom it was forked from.
-            walk.shared_bytes = max(0, _private(sample) - own)
-            walk.surplus_bytes = None if part is None else max(0, _private(sample) - part)
-        cost_s = self._clock() - begun_s
-        walk.due_mono_s = now_mono_s + max(_EVERY_S, _COST_FACTOR * cost_s)
-        near_s = max(_EVERY_NEAR_S, _COST_FACTOR_NEAR * cost_s * relatives)
-        walk.near_mono_s = min(walk.due_mono_s, now_mono_s + near_s)
+        return _private(sample), data, self._clock() - begun_s
 
 
 def _head(sample: ProcessSample, parents: Mapping[ProcessKey, ProcessSample]) -> ProcessSample:

@@ -57,9 +57,14 @@ class Listing:
         self._first = False
         self._spent_until_s = time.thread_time() + spend_s
 
-    def spent(self) -> bool:
-        """Whether the other newcomers have to wait for the next look."""
-        if time.thread_time() <= self._spent_until_s:
+    def spent(self, *, waited: bool = False) -> bool:
+        """
+        Whether the other newcomers have to wait for the next look.
+
+        Args:
+            waited: this look has waited long enough for those before them.
+        """
+        if not waited and time.thread_time() <= self._spent_until_s:
             return False
         self._listed_mono_s = None
         return True

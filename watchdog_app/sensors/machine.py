@@ -32,6 +32,9 @@ from watchdog_app.sensors.process_info import Describer
 from watchdog_app.sensors.process_table import ProcessTable
 from watchdog_app.sensors.strangers import Strangers
 
+# Of who looks at fixed times: most processes answer within 0.5 ms.
+PATIENCE_S = 0.005
+
 
 class MachineFace(Protocol):
     """What every machine offers, whatever the operating system."""
@@ -87,6 +90,7 @@ class Machine:
         own_uid: int | None = None,
         *,
         hardware: HardwareWatch | None = None,
+        patience_s: float | None = None,
     ) -> None:
         """
         Args:
@@ -97,6 +101,8 @@ class Machine:
                 None: the usual ones of this user.
             own_uid: whose processes are watched; 0: everybody's. None: this process's user.
             hardware: cards, heat and power; closed with this. None: heat and power of /sys.
+            patience_s: how long a look waits for one process whose memory map is locked; None:
+                until it is not.
         """
         try:
             mountinfo = read_bytes(f"{proc}/self/mountinfo", 1 << 20)
@@ -113,6 +119,7 @@ class Machine:
             Describer(proc, locator, self._servers),
             os.getuid() if own_uid is None else own_uid,
             os.getpid(),
+            patience_s,
         )
         self._groups = GroupReader(locator)
         self._strangers = Strangers(proc)
@@ -244,11 +251,23 @@ def open_machine(
     own_uid: int | None = None,
     runtime_dirs: Sequence[str] | None = None,
     platform: str = sys.platform,
+    *,
+    patience_s: float | None = None,
 ) -> MachineFace:
-    """The machine that we run on: /proc, /sys and its cards on Linux, psutil elsewhere."""
+    """
+    The machine that we run on: /proc, /sys and its cards on Linux, psutil elsewhere.
+
+    Args:
+        own_uid: whose processes are watched; None: this process's user.
+        runtime_dirs: Jupyter's, besides those that kernels name.
+        platform: as `sys.platform`.
+        patience_s: as of `Machine`.
+    """
     if platform == "linux":
         hardware = HardwareWatch(gpu=AwaitedCards())
-        return Machine(own_uid=own_uid, runtime_dirs=runtime_dirs, hardware=hardware)
+        return Machine(
+            own_uid=own_uid, runtime_dirs=runtime_dirs, hardware=hardware, patience_s=patience_s
+        )
     from watchdog_app.sensors.portable import PortableMachine
 
     return PortableMachine(own_uid=own_uid, runtime_dirs=runtime_dirs)

@@ -11,7 +11,7 @@ import os
 from contextlib import suppress
 
 from watchdog_app.core.records import ProcessKey, ProcessSample
-from watchdog_app.errors import Denied, Gone, SensorError, Unsupported
+from watchdog_app.errors import Gone, SensorError, Unsupported
 from watchdog_app.sensors import procfs
 from watchdog_app.sensors.command_line import is_interpreter
 from watchdog_app.sensors.files import KeptFile, read_bytes, read_link, read_record
@@ -81,27 +81,22 @@ def is_dead(stat: procfs.Stat) -> bool:
     return stat.state in "ZXx" and stat.threads <= 1
 
 
-def is_python(proc: str, pid: int) -> bool:
+def says_python(proc: str, pid: int) -> bool:
     """
-    Whether a process is an interpreter, by its executable: comm and command line can lie.
+    Whether a process is an interpreter by its command line, which can lie.
 
-    A kernel thread has no executable and answers like a process that has ended: False.
+    It has to do where the executable may not be seen: root without the right to trace, in some
+    containers. It may have to wait for the process.
     """
-    try:
-        return is_interpreter(read_link(f"{proc}/{pid}/exe").removesuffix(" (deleted)"))
-    except Denied:
-        # Root without the right to trace, in some containers: here the command line has to do.
-        argv = read_argv(proc, pid)
-        return bool(argv) and is_interpreter(argv[0])
-    except SensorError:
-        return False
+    argv = read_argv(proc, pid)
+    return bool(argv) and is_interpreter(argv[0])
 
 
 def embeds_python(proc: str, pid: int, exe: str) -> bool:
     """
     Whether a program of the user's that is no interpreter holds one: frozen or embedded.
 
-    Reads the memory map: dear for big programs, so ask once for each.
+    Reads the memory map: dear for big programs, so ask once for each. It may have to wait for it.
     """
     if exe.startswith(_SYSTEM_FOLDERS):
         return False

@@ -4,8 +4,10 @@ What a Linux process is, read in full once: program, notebook, memory group, lim
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from watchdog_app.core.records import ProcessInfo, ProcessKey
 from watchdog_app.errors import SensorError
@@ -30,6 +32,14 @@ class Description:
     kernel: Witnesses | None = None  # of Jupyter: its name can change
 
 
+class _Said(NamedTuple):
+    """What stands in the memory of processes."""
+
+    argv: tuple[str, ...]
+    variables: Mapping[str, str]
+    argv_of: Callable[[int], tuple[str, ...]]  # of others
+
+
 class Describer:
     """Reads processes in full and names them."""
 
@@ -39,21 +49,36 @@ class Describer:
         self._sessions = sessions
         self._users: dict[int, str | None] = {}
 
-    def describe(self, pid: int, stat: procfs.Stat, uid: int, now_unix_s: float) -> Description:
+    def describe(self, pid: int, stat: procfs.Stat, uid: int) -> Description:
         """
         All about one process. What may not be read is None.
+
+        It may have to wait for the process: for any thread. `placed` adds what is known at once.
 
         Args:
             pid: of a process that is a Python.
             stat: of the same, just read.
             uid: its owner.
-            now_unix_s: to tell when it began.
         """
-        exe = read_exe(self._proc, pid)
         argv = read_argv(self._proc, pid)
-        program = forked(identify(argv, exe), argv, stat.ppid, self._argv_of)
+        said = _Said(argv, self._environ(pid), self._argv_of)
+        return self._describe(pid, stat, uid, said)
+
+    def outside(self, pid: int, stat: procfs.Stat, uid: int) -> Description:
+        """The same as far as it never has to wait: without command line and environment."""
+        return self._describe(pid, stat, uid, _Said((), {}, lambda _: ()))
+
+    def placed(self, description: Description, stat: procfs.Stat, now_unix_s: float) -> Description:
+        """The same with its start by the clock as it is now, and a kernel with its name."""
+        info = replace(description.info, started_unix_s=self.started(stat, now_unix_s))
+        placed = replace(description, info=info)
+        return replace(placed, info=self.renamed(placed))
+
+    def _describe(self, pid: int, stat: procfs.Stat, uid: int, said: _Said) -> Description:
+        argv, variables, argv_of = said
+        exe = read_exe(self._proc, pid)
+        program = forked(identify(argv, exe), argv, stat.ppid, argv_of)
         cwd = self._cwd_of(pid)
-        variables = self._environ(pid)
         kernel = gather(
             program,
             argv,
@@ -61,7 +86,7 @@ class Describer:
             cwd,
             environ=lambda: variables,
             environ_of=self._environ,
-            argv_of=self._argv_of,
+            argv_of=argv_of,
             cwd_of=self._cwd_of,
         )
         info = ProcessInfo(
@@ -78,16 +103,14 @@ class Describer:
             script=absolute(program.script, cwd),
             kernel_id=kernel_id(program.connection_file) if program.connection_file else None,
             cgroup=self.group(pid),
-            started_unix_s=self._started(stat, now_unix_s),
+            started_unix_s=None,
             rlimit_as_bytes=self.rlimit_as(pid),
             # With a terminal of its own it is what a notebook runs by `!python train.py`: the
             # shell between the two has become the program.
             leads_session=stat.session == pid and stat.tty == 0,
             runtime_dir=variables.get("WATCHDOG_RUNTIME_DIR") or None,
         )
-        if kernel is None:
-            return Description(info, program.own)
-        return Description(named(info, kernel, self._sessions), kernel=kernel)
+        return Description(info, program.own and kernel is None, kernel)
 
     def renamed(self, description: Description) -> ProcessInfo:
         """The same process under the name that it has now: only kernels change theirs."""

@@ -5,6 +5,9 @@ A process is read in full once, when its pid is new. One that is no Python is
 remembered by its pid alone and asked again for its executable: often while it
 is young (a shell becomes Python by exec), seldom later; that also finds a pid
 which another process has taken over.
+
+What has to wait for the process itself is read beside the loop. Who keeps us waiting is described
+at a later look, and watched without a name when that takes long.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ from watchdog_app.core.records import (
     TaskKind,
 )
 from watchdog_app.errors import Gone, SensorError
+from watchdog_app.sensors import procfs
 from watchdog_app.sensors.ancestry import nearest
+from watchdog_app.sensors.beside import Beside, Question
 from watchdog_app.sensors.bystanders import YOUNG_EVERY_S, YOUNG_S, Bystanders
 from watchdog_app.sensors.command_line import identify
 from watchdog_app.sensors.forks import Forks
@@ -36,7 +41,7 @@ from watchdog_app.sensors.process_files import (
     read_owner,
     read_stat,
 )
-from watchdog_app.sensors.process_info import Describer
+from watchdog_app.sensors.process_info import Describer, Description
 from watchdog_app.sensors.watched import AskedAtRest, Watched, computes
 
 _SOURCE = "processes"
@@ -44,6 +49,8 @@ _SOURCE = "processes"
 _REVIEW_EVERY_S = 10.0
 # Later than that. Groups are asked in turn meanwhile, and whoever computes is asked more often.
 _REVIEW_AT_REST_S = 290.0
+# Nobody grows unseen for longer, whatever the kernel makes us wait for.
+_NAMELESS_AFTER_S = 2.0
 # Two descriptors a process; the rest of the daemon needs some too.
 _KEPT_SHARE = 4
 
@@ -51,13 +58,23 @@ _KEPT_SHARE = 4
 class ProcessTable:
     """Who is watched, and what they use."""
 
-    def __init__(self, proc: str, describer: Describer, own_uid: int, own_pid: int) -> None:
+    def __init__(
+        self,
+        proc: str,
+        describer: Describer,
+        own_uid: int,
+        own_pid: int,
+        patience_s: float | None = None,
+    ) -> None:
         self._proc = proc
+        self._beside = Beside(patience_s)
         self._describer = describer
         self._own_uid = own_uid
         self._own_pid = own_pid
         self._watched: dict[int, Watched] = {}  # by pid
-        self._others = Bystanders(proc)
+        self._others = Bystanders(proc, self._beside)
+        # Pythons of which it is not known yet what they are, since when; watched or not.
+        self._asked: dict[int, float] = {}
         self._newcomers = Newcomers(
             proc, own_uid, own_pid, watched=lambda pid: pid in self._watched
         )
@@ -69,7 +86,8 @@ class ProcessTable:
         self._infos: Mapping[ProcessKey, ProcessInfo] = MappingProxyType({})
         self._changed = False
         self._kept = _descriptor_limit() // (2 * _KEPT_SHARE)
-        self._forks = Forks(proc, self._program_of)
+        self._forks = Forks(proc, self._program_of, beside=self._beside)
+        self._find_again = False
         self.faults: dict[str, Fault] = {}
 
     @property
@@ -128,7 +146,9 @@ class ProcessTable:
         became = [pid for pid in self._newcomers.became if pid in self._others]
         if self._listing.due(now_mono_s, at_rest=at_rest):
             self._list(now_mono_s, now_unix_s)
-        found = False
+        found, self._find_again = self._find_again, False
+        for pid in list(self._asked):
+            found |= self._examine(pid, now_mono_s, now_unix_s)
         for pid in became:
             if pid in self._others:
                 found |= self._examine(pid, now_mono_s, now_unix_s)
@@ -138,9 +158,11 @@ class ProcessTable:
             self._find_ancestors()
 
     def glance(self, now_mono_s: float) -> bool:
-        """Whether a Python may have begun since the last update; cheap while none has."""
+        """
+        Whether a Python may have begun since the last update, or is known by now; cheap while not.
+        """
         self._glanced = True
-        return self._newcomers.look(now_mono_s)
+        return self._newcomers.look(now_mono_s) or bool(self._asked and self._told())
 
     def stirred(self) -> None:
         """Something has moved since: at the next update there is no time to lose."""
@@ -189,7 +211,9 @@ class ProcessTable:
                 continue
             samples.append(sample)
         self._at_rest.sampled(computing=computing, now_mono_s=now_mono_s)
-        return self._forks.complete(samples, now_mono_s)
+        completed = self._forks.complete(samples, now_mono_s)
+        self._beside.over()
+        return completed
 
     def address_space(self, pid: int) -> int:
         """
@@ -239,9 +263,16 @@ class ProcessTable:
             return
         self.faults.pop(_SOURCE, None)
         watched, others = self._watched, self._others
-        new = sorted(pid for pid in listed if pid not in others and pid not in watched)
-        if len(listed) - len(new) < len(watched) + len(others):  # somebody has ended
+        asked = self._asked
+        new = sorted(
+            pid for pid in listed if pid not in others and pid not in watched and pid not in asked
+        )
+        unnamed = sum(pid not in watched for pid in asked)
+        if len(listed) - len(new) < len(watched) + len(others) + unnamed:  # somebody has ended
             there = frozenset(listed)
+            self._beside.keep(there)
+            for pid in [pid for pid in asked if pid not in there]:
+                del asked[pid]
             for pid in [pid for pid in watched if pid not in there]:
                 self._drop(pid)
             for pid in [pid for pid in others if pid not in there]:
@@ -249,34 +280,62 @@ class ProcessTable:
         found = False
         self._listing.listed()
         for pid in new:
-            if self._listing.spent():
+            if self._listing.spent(waited=self._beside.spent):
                 break
             found |= self._examine(pid, now_mono_s, now_unix_s)
         if found:
             self._find_ancestors()
 
     def _examine(self, pid: int, now_mono_s: float, now_unix_s: float) -> bool:
-        """Look at a pid that is not watched; whether it is from now on."""
+        """Look at a pid of which it is not known what it is; whether it is watched from now on."""
+        asked_mono_s = self._asked.pop(pid, None)
         try:
             # Root may ask anyone at once; others are refused all but the owner of foreign ones.
             foreign = self._own_uid != 0 and read_owner(self._proc, pid) != self._own_uid
             if pid != self._own_pid and not foreign and self._others.holds_python(pid):
                 uid = read_owner(self._proc, pid)
                 stat = read_stat(self._proc, pid)
-                description = self._describer.describe(pid, stat, uid, now_unix_s)
-                if not description.own:
-                    files = ProcessFiles(self._proc, description.info.key, stat)
+                description = self._described(pid, stat, uid)
+                if description is None:
                     self._others.forget(pid)
-                    self._watched[pid] = Watched(files, description, now_mono_s)
-                    self._changed = True
+                    self._asked[pid] = now_mono_s if asked_mono_s is None else asked_mono_s
+                    if pid in self._watched or now_mono_s - self._asked[pid] < _NAMELESS_AFTER_S:
+                        return False
+                    description = self._describer.outside(pid, stat, uid)
+                if not description.own:
+                    description = self._describer.placed(description, stat, now_unix_s)
+                    self._watch(pid, stat, description, now_mono_s)
                     return True
         except Gone:
             self._others.forget(pid)
+            self._beside.forget(pid)
             return False
         except SensorError:
             pass  # not for us to read: not for us to watch
+        if pid in self._watched:
+            self._drop(pid)
         self._others.note(pid, now_mono_s)
         return False
+
+    def _described(self, pid: int, stat: procfs.Stat, uid: int) -> Description | None:
+        """What a process is; None: that has to wait for it."""
+        # Of this program in this process: what is said of the one before an exec is not its own.
+        question = Question(pid, "all", (stat.start_ticks, stat.start_stack))
+        return self._beside.ask(question, lambda: self._describer.describe(pid, stat, uid))
+
+    def _watch(
+        self, pid: int, stat: procfs.Stat, description: Description, now_mono_s: float
+    ) -> None:
+        self._others.forget(pid)
+        self._changed = True
+        watched = self._watched.get(pid)
+        if watched is not None and watched.files.key == description.info.key:
+            watched.description = description  # watched without a name until now
+            return
+        if watched is not None:
+            watched.files.close()
+        files = ProcessFiles(self._proc, description.info.key, stat)
+        self._watched[pid] = Watched(files, description, now_mono_s)
 
     def _review(self, watched: Watched, now_mono_s: float, now_unix_s: float) -> bool:
         """Look again at a watched process; False: it is no Python any more."""
@@ -303,7 +362,7 @@ class ProcessTable:
         if info.kind is TaskKind.PYTHON and (young or stat.comm != watched.seen.comm):
             # Workers say in their title what they do: ray::IDLE becomes ray::train. Only then is
             # the command line read again: it can wait for the lock of a memory map that swaps.
-            argv = read_argv(self._proc, pid)
+            argv = self._argv_of(pid)
             if argv and argv != info.argv:
                 renewed = replace(renewed, argv=argv, name=identify(argv, info.exe).name)
         if renewed != info:
@@ -319,11 +378,26 @@ class ProcessTable:
         """Tell each watched process which watched one it belongs to, through shells."""
         for watched in self._watched.values():
             info = watched.description.info
-            ancestor = nearest(self._proc, info, watched.files.stat.ppid, self._info_of)
+            ancestor = nearest(
+                self._proc, info, watched.files.stat.ppid, self._info_of, self._argv_of_shell
+            )
             if ancestor != info.ancestor:
                 renewed = replace(info, ancestor=ancestor)
                 watched.description = replace(watched.description, info=renewed)
                 self._changed = True
+
+    def _told(self) -> bool:
+        """Whether more is known of those that were asked, or one of them is not watched at all."""
+        return self._beside.arrived or any(pid not in self._watched for pid in self._asked)
+
+    def _argv_of(self, pid: int) -> tuple[str, ...] | None:
+        """Command line of a process; None: that has to wait for it."""
+        return self._beside.ask(Question(pid, "words"), lambda: read_argv(self._proc, pid))
+
+    def _argv_of_shell(self, pid: int) -> tuple[str, ...] | None:
+        argv = self._argv_of(pid)
+        self._find_again |= argv is None
+        return argv
 
     def _info_of(self, pid: int) -> ProcessInfo | None:
         watched = self._watched.get(pid)
@@ -337,6 +411,7 @@ class ProcessTable:
 
     def _drop(self, pid: int) -> None:
         self._watched.pop(pid).files.close()
+        self._beside.forget(pid)
         self._changed = True
 
 
