@@ -88,8 +88,15 @@ if [ "$what" = test ]; then
     command -v trayer >/dev/null 2>&1 || missing="$missing trayer"
     command -v xterm >/dev/null 2>&1 || missing="$missing xterm"
     if [ -n "$missing" ]; then
-        # shellcheck disable=SC2086 - a list of package names
-        apt_install $missing || say "not installed:$missing. The tests that need them will say so and be skipped. Run: sudo apt-get install$missing"
+        # Beside the download of TensorFlow: none of it is needed for that.
+        (
+            # shellcheck disable=SC2086 - a list of package names
+            apt_install $missing || say "not installed:$missing. The tests that need them will say so and be skipped. Run: sudo apt-get install$missing"
+        ) &
+        beside=$!
+        # Whatever else ends, packages are not left half installed.
+        trap 'wait "$beside"' EXIT
+        trap 'exit 130' INT TERM
     fi
 fi
 
@@ -124,5 +131,8 @@ esac
 note=""
 [ "$what" = test ] && note="; TensorFlow is about 600 MB: the first time takes some minutes"
 say "installing watchdog$extras into $venv$note"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".$extras"
+compile="" # frameworks have ten thousand modules, and the tests import a tenth of them
+[ "$what" = test ] && compile=--no-compile
+# shellcheck disable=SC2086 - one word or none
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check $compile --editable ".$extras"
 touch "$stamp"

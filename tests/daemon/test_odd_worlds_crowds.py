@@ -84,12 +84,12 @@ def test_a_daemon_that_was_stopped_says_that_looks_are_missing(world):
     world.process.send_signal(signal.SIGSTOP)
     time.sleep(5.0)  # at rest or on a busy machine a look is due in up to three
     world.process.send_signal(signal.SIGCONT)
-    late = world.until(
-        lambda: next((e for e in _errors(world) if e["source"] == "punctuality"), None),
-        "it says that it was late",
-    )
 
-    assert "stood still" in late["message"]
+    def told() -> bool:  # a busy machine's lack of processor time may have been told before
+        late = [e["message"] for e in _errors(world) if e["source"] == "punctuality"]
+        return any("stood still" in message for message in late)
+
+    world.until(told, "it says that it stood still")
     found = daemon_status(world)
     assert found["missed_ticks"] >= 1
     assert found["latest_s"] >= 1.0

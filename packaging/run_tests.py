@@ -1,0 +1,187 @@
+"""
+All tests, in lots side by side: half of the time a test waits for a daemon or a training.
+
+Daemons look at every process of the user. The lots run in process namespaces of their own, where
+their daemons see nothing of each other; the first runs outside, for what asks the kernel's log,
+which knows processes by their real pids. Its daemons see the other lots, and leave them alone
+since their environment names another daemon's runtime folder. Where no namespace can be made, one
+batch comes after the other.
+
+Each lot takes the next batch from a list, the longest first, so that they end together.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TESTS = ROOT / "tests"
+LOTS = 3
+# A batch that hangs is to be seen, not waited for.
+_LIMIT_S = 2400
+_APART = ("unshare", "--fork", "--pid", "--mount-proc", "--kill-child")
+# A shell is process 1 in there, as pytest would be an odd one.
+_SHELL = ("sh", "-c", '"$@"; exit $?', "sh")
+# Real kills for memory, told by the kernel's log; one after the other.
+_OUTSIDE = ("e2e", "examples", "enable")
+# What takes minutes, the longest first; the rest follows by name.
+_LONG = ("agent", "daemon", "packaging", "airbag", "jupyter", "tray", "estimate", "demo")
+_NO_TESTS = ("fixtures", "gpu_stub", "vm", "__pycache__")
+_NONE_CHOSEN = 5  # how pytest ends where marks leave nothing over
+_PIECES = 3  # of the one folder that takes as long as a whole lot
+
+Batch = tuple[str, ...]
+
+
+def batches() -> tuple[list[Batch], list[Batch]]:
+    """Every test, once: those for outside, and those for anywhere, the longest first."""
+    folders = {each.name: each for each in sorted(TESTS.iterdir()) if each.is_dir()}
+    for name in _NO_TESTS:
+        folders.pop(name, None)
+    outside = [(str(folders.pop(name)),) for name in _OUTSIDE if name in folders]
+    anywhere = []
+    for name in (*_LONG, *sorted(folders)):
+        folder = folders.pop(name, None)
+        if folder is None:
+            continue
+        if name != _LONG[0]:
+            anywhere.append((str(folder),))
+            continue
+        files = [str(each) for each in sorted(folder.glob("test_*.py"))]
+        size = -(-len(files) // _PIECES)
+        anywhere += [tuple(files[at : at + size]) for at in range(0, len(files), size)]
+    anywhere.append(tuple(str(each) for each in sorted(TESTS.glob("test_*.py"))))
+    return outside, anywhere
+
+
+class Run:
+    """
+    What is done and what is not.
+
+    Args:
+        tell: is given each line for the person who waits.
+    """
+
+    def __init__(
+        self, outside: Sequence[Batch], anywhere: Sequence[Batch], tell: Callable[[str], None]
+    ) -> None:
+        self._outside = list(outside)
+        self._anywhere = list(anywhere)
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._ended = False
+        self.failed: list[str] = []
+
+    def lot(self, apart: bool) -> None:
+        """One batch after the other, until none is left for this lot."""
+        with tempfile.TemporaryDirectory(prefix="watchdog-tests-") as elsewhere:
+            while (batch := self._next(apart)) is not None:
+                self._run(batch, elsewhere if apart else None)
+
+    def end(self) -> None:
+        """End what runs: nobody waits for it any more."""
+        with self._lock:
+            self._ended = True
+            running = list(self._running)
+        for process in running:
+            process.terminate()
+
+    def _next(self, apart: bool) -> Batch | None:
+        with self._lock:
+            if self._ended:
+                return None
+            if self._outside and not apart:
+                return self._outside.pop(0)
+            return self._anywhere.pop(0) if self._anywhere else None
+
+    def _run(self, batch: Batch, elsewhere: str | None) -> None:
+        words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--durations=5", *batch]
+        env = dict(os.environ)
+        if elsewhere is not None:
+            words = [*_APART, *_SHELL, *words]
+            env["WATCHDOG_RUNTIME_DIR"] = elsewhere
+        began = time.monotonic()
+        with tempfile.TemporaryFile() as log:
+            with self._lock:
+                if self._ended:
+                    return
+                self._tell(f"... {_name(batch)}")
+                process = subprocess.Popen(
+                    words, cwd=ROOT, env=env, stdin=subprocess.DEVNULL,
+                    stdout=log, stderr=subprocess.STDOUT,
+                )  # fmt: skip
+                self._running.add(process)
+            try:
+                status = process.wait(_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                status = -signal.SIGKILL
+            self._running.discard(process)
+            log.seek(0)
+            said = log.read().decode(errors="replace")
+        self._report(batch, status, time.monotonic() - began, said)
+
+    def _report(self, batch: Batch, status: int, took_s: float, said: str) -> None:
+        """All of what a batch printed, in one piece, as soon as it has ended."""
+        name = _name(batch)
+        good = status in (0, _NONE_CHOSEN)
+        with self._lock:
+            if not good:
+                self.failed.append(f"{name}: pytest ended with {status}")
+            self._tell(f"\n=== {name}: {'passed' if good else 'FAILED'}, {took_s:.0f} s\n{said}")
+
+
+def _name(batch: Batch) -> str:
+    """`tests/core`, or the first and the last of several files."""
+    names = [os.path.relpath(each, ROOT) for each in batch]
+    return names[0] if len(names) == 1 else f"{names[0]} ... {os.path.basename(names[-1])}"
+
+
+def _tell(text: str) -> None:
+    print(text, flush=True)
+
+
+def main() -> int:
+    """Run them all; the status to end with."""
+    # What a shell has put into the background ignores Ctrl-C, which tests send.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    namespaces = subprocess.run((*_APART, "true"), capture_output=True, check=False).returncode == 0
+    run = Run(*batches(), _tell)
+    lots = [False, *(True for _ in range(1, LOTS))] if namespaces else [False]
+    threads = [threading.Thread(target=run.lot, args=(apart,), daemon=True) for apart in lots]
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+    began = time.monotonic()
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            thread.join()
+    except KeyboardInterrupt:
+        run.end()
+        for thread in threads:
+            thread.join(20)
+        return 130
+    took_s = time.monotonic() - began
+    if run.failed:
+        print("\nFailed:\n  " + "\n  ".join(run.failed), file=sys.stderr, flush=True)
+        return 1
+    print(f"\nAll tests passed, in {took_s / 60:.1f} min.", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
