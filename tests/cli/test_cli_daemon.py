@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -124,6 +125,40 @@ def test_resume_through_the_daemon(quiet, watchdog, script):
 
     assert f"(pid {script}) goes on." in resumed.stdout
     until(lambda: state(script) != "T")
+
+
+def test_a_daemon_that_hangs_is_ended_by_stop(quiet, watchdog):
+    """As every command says of one that does not answer: watchdog stop; watchdog start."""
+    watchdog("start")
+    pid = json.loads(watchdog("status", "--json").stdout)["daemon"]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        told = watchdog("stop")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+    assert (0, "") == (told.returncode, told.stderr)
+    assert f"(pid {pid}) did not answer and was ended" in told.stdout
+    assert 0 == watchdog("start").returncode
+    assert pid != json.loads(watchdog("status", "--json").stdout)["daemon"]["pid"]
+
+
+def test_a_process_that_is_merely_named_in_the_lock_is_not_ended(quiet, watchdog, script):
+    """Another one answers to that number by now, or the file was written by hand."""
+    watchdog("start")
+    pid = json.loads(watchdog("status", "--json").stdout)["daemon"]["pid"]
+    lock = Path(os.environ["WATCHDOG_RUNTIME_DIR"]) / "daemon.lock"
+    lock.write_text(f"{script}\n")
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        told = watchdog("stop")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+    assert 1 == told.returncode
+    assert "did not answer" in told.stderr
+    assert state(script) in "RS"
 
 
 def test_a_mistake_in_the_configuration_stops_the_start(quiet, watchdog):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from watchdog_app.errors import EXIT_OK, DaemonNotRunning, WatchdogError
+from watchdog_app.errors import EXIT_OK, DaemonNotRunning, ProtocolError, WatchdogError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +14,8 @@ NAME = "stop"
 HELP = "end the daemon"
 DESCRIPTION = """\
 End the daemon and wait until it has ended. Tasks go on unwatched; a task that watchdog has
-paused stays paused, and watchdog resume still lets it go on."""
+paused stays paused, and watchdog resume still lets it go on. A daemon that does not answer
+within 5 s is ended with a signal."""
 EPILOG = """\
 examples:
   watchdog stop
@@ -23,6 +24,7 @@ examples:
 exit codes: 0 it has ended, 1 failure, 2 usage, 3 it was not running"""
 
 _END_S = 15.0
+_TERM_S = 3.0  # for one that merely is late; one that is stopped does not hear it
 _POLL_S = 0.02
 
 
@@ -34,26 +36,71 @@ def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - every command has th
     """Ask it to end and wait for that."""
     from watchdog_app.protocol.client import Client
 
-    with Client.connect() as daemon:
-        pid = daemon.daemon_pid
-        try:
-            daemon.call("stop")
-        except DaemonNotRunning:
-            pass  # it was faster than its answer
+    try:
+        with Client.connect() as daemon:
+            pid = daemon.daemon_pid
+            try:
+                daemon.call("stop")
+            except DaemonNotRunning:
+                pass  # it was faster than its answer
+    except ProtocolError as error:
+        return _end_by_force(error)
     end_mono_s = time.monotonic() + _END_S
     while time.monotonic() < end_mono_s:
         if not _runs():
-            from watchdog_app.cli.left_paused import left_paused
-
-            print(f"The daemon (pid {pid}) has ended. Nothing is watched now.")
-            for line in left_paused():
-                print(line)
-            return EXIT_OK
+            return _ended(f"The daemon (pid {pid}) has ended.")
         time.sleep(_POLL_S)
     raise WatchdogError(
         f"The daemon (pid {pid}) was asked to end and has not within {_END_S:g} s. "
         f"End it with: kill {pid}"
     )
+
+
+def _ended(what: str) -> int:
+    from watchdog_app.cli.left_paused import left_paused
+
+    print(f"{what} Nothing is watched now.")
+    for line in left_paused():
+        print(line)
+    return EXIT_OK
+
+
+def _end_by_force(error: ProtocolError) -> int:
+    """
+    End a daemon that does not answer: it is stopped, or hangs. Nothing of it is lost by that.
+
+    Raises:
+        ProtocolError: who holds the daemon's lock cannot be told, so nobody is ended.
+    """
+    import os
+    import signal
+
+    from watchdog_app import paths
+    from watchdog_app.daemon.instance import holder, holds
+
+    lock = os.path.join(paths.runtime_dir(), "daemon.lock")
+    pid = holder(lock)
+    if not pid or not hasattr(os, "pidfd_open"):
+        raise error
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        raise error from None
+    try:
+        if not holds(pid, lock):  # looked at after the handle was opened: it is of that process
+            raise error
+        for number, wait_s in ((signal.SIGTERM, _TERM_S), (signal.SIGKILL, _END_S)):
+            signal.pidfd_send_signal(handle, number)
+            end_mono_s = time.monotonic() + wait_s
+            while time.monotonic() < end_mono_s:
+                if holder(lock) is None:
+                    return _ended(f"The daemon (pid {pid}) did not answer and was ended.")
+                time.sleep(_POLL_S)
+    except OSError as cause:
+        raise error from cause
+    finally:
+        os.close(handle)
+    raise error
 
 
 def _runs() -> bool:

@@ -162,6 +162,24 @@ def holder(path: str) -> int | None:
         os.close(handle)
 
 
+def holds(pid: int, path: str) -> bool:
+    """
+    Whether a process has the lock's file open, as the kernel says and not as the file does.
+
+    A lock of another user's is held by nobody: who made it could name anybody.
+    """
+    folder = f"/proc/{pid}/fd"
+    with suppress(OSError):
+        lock = os.lstat(path)
+        if lock.st_uid != os.geteuid() or lock.st_nlink > 1:
+            return False
+        for name in os.listdir(folder):
+            with suppress(OSError):
+                if os.path.samestat(os.stat(f"{folder}/{name}"), lock):
+                    return True
+    return False
+
+
 def boot_id() -> str:
     """Differs after each start of the machine: start times of processes begin anew then."""
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
