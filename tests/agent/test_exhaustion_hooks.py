@@ -42,6 +42,37 @@ def test_what_was_said_at_once_is_not_said_again_below_the_traceback(shown, caps
     assert "watchdog: memory ran out in a callback\n" == capsys.readouterr().err
 
 
+def test_in_a_notebook_it_is_said_and_not_shown_again_with_the_error(
+    shown, capsys, tmp_path, monkeypatch
+):
+    """IPython prints an error with its notes, and asks no hook first."""
+    import io
+    from contextlib import redirect_stdout
+
+    from IPython.core.interactiveshell import InteractiveShell
+    from IPython.terminal.interactiveshell import TerminalInteractiveShell
+
+    def fails():
+        error = MemoryError("no")
+        exhaustion_hooks.say_and_note(error, "memory ran out in a training step")
+        raise error
+
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    shell = TerminalInteractiveShell.instance(colors="nocolor")
+    try:
+        shell.user_ns["fails"] = fails
+        with redirect_stdout(io.StringIO()) as out:
+            shell.run_cell("fails()")
+    finally:
+        TerminalInteractiveShell.clear_instance()
+        InteractiveShell.clear_instance()
+
+    said = capsys.readouterr()
+    whole = out.getvalue() + said.out + said.err
+    assert "MemoryError: no" in whole
+    assert 1 == whole.count("memory ran out in a training step\n")
+
+
 def test_a_training_that_is_over_leaves_the_hook_of_the_program(shown):
     """Nothing was said: everything is as it was."""
     own, training = sys.excepthook, Training()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,50 @@ def changed_width(model: nn.Module) -> dict[str, Any]:
 
 def another(model: nn.Module, **change: Any) -> dict[str, Any]:
     return {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=0.1), **change}
+
+
+def test_groups_that_were_added_while_it_trained_are_named_with_the_way_on(tmp_path: Path):
+    """Layers that thaw later have a group of their own: added before Rescue(...), it fits."""
+    saved = a_model()
+    body, head = ([*saved[index].parameters()] for index in (0, 3))
+    optimizer = torch.optim.AdamW(head, lr=0.1)
+    optimizer.add_param_group({"params": body, "lr": 0.01})
+    a_rescue(tmp_path / "r", saved, optimizer)
+    model = a_model()
+    body, head = ([*model[index].parameters()] for index in (0, 3))
+    optimizer = torch.optim.AdamW(head, lr=0.1)
+
+    with pytest.raises(RescueMismatch, match=r"1 parameter group in the program, 2 in.* add those"):
+        Rescue(tmp_path / "r", resume="newest", model=model, optimizer=optimizer)
+    optimizer.add_param_group({"params": body, "lr": 0.01})
+    Rescue(tmp_path / "r", resume="newest", model=model, optimizer=optimizer)
+
+    assert bits(saved) == bits(model)
+
+
+def test_sparse_gradients_that_are_being_added_up_come_back(tmp_path: Path):
+    """Of an embedding; in their order, which decides the last bits of their sum."""
+
+    def program(resume: Any) -> tuple[Any, ...]:
+        torch.manual_seed(1)
+        model = nn.Embedding(9, 4, sparse=True)
+        optimizer = torch.optim.SparseAdam(model.parameters(), lr=0.1)
+        rescue = Rescue(tmp_path / "r", model=model, optimizer=optimizer, resume=resume)
+        return model, optimizer, rescue
+
+    def half(model: nn.Module, *rows: int) -> None:
+        (model(torch.tensor(rows)) / 3).pow(2).sum().backward()
+
+    model, optimizer, rescue = program(False)
+    half(model, 1, 2, 1)
+    rescue.step()
+    assert rescue.save() is not None
+    again, its_optimizer, _ = program("newest")
+    for one, its in ((model, optimizer), (again, its_optimizer)):
+        half(one, 2, 7, 2)
+        its.step()
+
+    assert bits(model) == bits(again)
 
 
 @pytest.mark.parametrize(
@@ -289,6 +334,34 @@ def test_data_that_draws_global_random_numbers_as_it_is_read_is_said_at_the_save
     rescue.save()
 
     assert "draws global random numbers while it is read" in capsys.readouterr().err
+
+
+def test_passes_that_a_generator_begins_by_itself_come_back_in_their_order(tmp_path: Path):
+    """`while True: yield from loader`: each pass is shuffled by numbers of its own moment."""
+
+    def endless():
+        loader = DataLoader(torch.arange(6.0), 2, shuffle=True)
+        while True:
+            yield from loader
+            random.random()
+
+    def train(first: int, last: int, **options: Any) -> list[list[float]]:
+        rescue = Rescue(tmp_path / "r", rows=[], **options)
+        seen = []
+        for step, batch in enumerate(rescue.data(endless()), first):
+            seen.append([*batch.tolist(), *torch.rand(2).tolist(), random.random()])
+            rescue.step()
+            if step == 10 and not options["resume"]:
+                rescue.save()
+            if step == last:
+                return seen
+        raise AssertionError
+
+    whole = train(0, 20, resume=False)
+    torch.manual_seed(99)
+    random.seed(99)
+
+    assert whole[11:] == train(11, 20, resume="newest")
 
 
 def test_a_loop_of_two_lines_is_saved_and_told_its_place(tmp_path: Path, capsys):

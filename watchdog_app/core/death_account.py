@@ -139,7 +139,7 @@ def _saved(entry: Mapping[str, Any]) -> Iterator[str]:
         at = "" if step is None else f" It had come to step {step}."
         yield f"What was saved: nothing; its agent was not asked to, or did not come to it.{at}"
     elif entry.get("cause") not in _OWN_WILL:
-        yield "What was saved: nothing; it held no agent."
+        yield "What was saved: nothing; no agent had seen a training in it."
 
 
 def _onwards(entry: Mapping[str, Any], successor: Mapping[str, Any] | None) -> Iterator[str]:

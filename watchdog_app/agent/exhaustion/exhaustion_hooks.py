@@ -37,8 +37,7 @@ def watch(training: Exhausted) -> None:
     global _events
     _open.add(training)
     _hook_in()
-    get = getattr(sys.modules.get("IPython"), "get_ipython", None)
-    events = getattr(get() if get else None, "events", None)
+    events = _cells()
     if events is not None and _events is None:
         _events = events
         events.register("post_run_cell", _cell_ended)
@@ -58,12 +57,24 @@ def forget(training: Exhausted) -> None:
 
 
 def say_and_note(error: BaseException, note: str) -> None:
-    """At once, since an error may be caught, and in the error, for whoever keeps or logs it."""
+    """
+    At once, since an error may be caught, and in the error, for whoever keeps or logs it.
+
+    In a cell only at once: IPython shows errors without asking the hook, right below what is said.
+    """
     global _stays
     say(note)
+    if _cells() is not None:
+        return
     error.add_note(f"watchdog: {note}")
     _stays = True  # the training is over before the error leaves the program
     _hook_in()
+
+
+def _cells() -> Any:
+    """IPython's events where this is a prompt or a notebook, else None."""
+    get = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return getattr(get() if get else None, "events", None)
 
 
 def _hook_in() -> None:

@@ -22,8 +22,9 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from watchdog_app.agent.loops import own_random, torch_random, torch_values
+from watchdog_app.agent.loops import later_draws, own_random, raw_random, torch_random, torch_values
 from watchdog_app.agent.loops.epoch_passes import EpochPasses, batches_of, check_length
+from watchdog_app.agent.loops.later_draws import LaterDraws
 from watchdog_app.agent.loops.torch_values import Tensors
 
 UNSEEN = "the place in data that is not read through rescue.data()"
@@ -52,12 +53,14 @@ class _Recorded:
     now_own: list[Any] = field(default_factory=list)  # the same at the save
     loader: Any = None  # the state_dict of a loader that has one
     length: int | None = None  # batches of a whole pass, where known
+    later: list[Any] = field(default_factory=list)  # of `LaterDraws`, by the number of the batch
 
     def next_epoch(self) -> _Recorded:
         """The same place one epoch later."""
         if not self.current:
             return self
-        return _Recorded(self.passes + 1, total=self.total, now_own=self.now_own)
+        later = self.later
+        return _Recorded(self.passes + 1, total=self.total, now_own=self.now_own, later=later)
 
 
 @dataclass
@@ -74,6 +77,7 @@ class Pass:
     generators: list[Any] = field(default_factory=list)
     begin: dict[str, Any] | None = None
     begin_own: list[Any] = field(default_factory=list)
+    later: list[Any] = field(default_factory=list)
 
     @property
     def made_anew(self) -> bool:
@@ -110,7 +114,9 @@ class Passes(EpochPasses[Pass, _Recorded]):
                     places[place] = _Recorded(0)
                 else:
                     total = last.total + last.drawn
-                    places[place] = _Recorded(last.passes + 1, total=total, now_own=now_own)
+                    places[place] = _Recorded(
+                        last.passes + 1, total=total, now_own=now_own, later=last.later
+                    )
                 continue
             dataset, loader = last.ref(), None
             if not (last.finished or last.ahead) and _keeps_place(dataset):
@@ -129,6 +135,7 @@ class Passes(EpochPasses[Pass, _Recorded]):
                 now_own=now_own,
                 loader=loader,
                 length=batches_of(dataset),
+                later=list(last.later),
             )
         # Not `asdict`: random numbers are long lists, and nobody changes them.
         return {str(place): dict(vars(known)) for place, known in places.items()}
@@ -154,6 +161,7 @@ class Passes(EpochPasses[Pass, _Recorded]):
         now = Pass(reference(dataset))
         if known is not None:
             now.passes, now.total = known.passes, known.total - known.drawn
+            now.later = list(known.later)
         else:
             begun_anew(now, before, dataset)
         with self._guard:
@@ -186,7 +194,7 @@ class Passes(EpochPasses[Pass, _Recorded]):
         iterator = iter(dataset)
         # An iterator of the program's goes on where its last pass stopped, also in a fresh process.
         if iterator is dataset and known is not None:
-            self._draw(iterator, known.total)
+            later_draws.draw_again(self._draw, iterator, known.total, known.later)
         return iterator
 
     def _return(
@@ -211,24 +219,41 @@ class Passes(EpochPasses[Pass, _Recorded]):
             return iter(dataset)
         iterator = iter(dataset)
         if itself:
-            self._draw(iterator, known.total)
+            later_draws.draw_again(self._draw, iterator, known.total, known.later)
         elif _indices_suffice(dataset, iterator):
             inner: Any = iterator
             for _ in range(known.drawn):
                 next(inner._sampler_iter, None)
             inner._num_yielded = known.drawn
         else:
-            self._draw(iterator, known.drawn)
+            later_draws.draw_again(self._draw, iterator, known.drawn, known.later)
         return iterator
 
     def _hand_out(self, dataset: Any, now: Pass, iterator: Iterator[Any]) -> Iterator[Any]:
         looks = _LOOKS if _reads_here(dataset) else 0
+        watched = None
+        if looks and not isinstance(dataset, DataLoader):
+            with self._guard, suppress(raw_random.Unknown):
+                watched = LaterDraws(now.later)
+                now.later = watched.kept
+        # Of an iterator of the program's, whose passes are one.
+        first = now.total if isinstance(dataset, Iterator) else 0
         while True:
             before = self._random_now() if looks and now.drawn else None
+            seen = None
+            if watched is not None and not looks:
+                with self._guard:
+                    seen = watched.look()
             try:
                 item = next(iterator)
             except StopIteration:
                 break
+            if watched is not None and seen is not None:
+                with self._guard:
+                    watched.compare(first + now.drawn, seen)
+                if watched.lost:
+                    self._lost[LAZY] = None
+                    watched = None if watched.always else watched
             if before is not None:
                 looks -= 1
                 if before != self._random_now():
@@ -268,6 +293,7 @@ def begun_anew(now: Pass, before: Pass | None, dataset: Any) -> None:
         return
     if before.ref() is dataset:
         now.passes, now.total = before.passes + 1, before.total + before.drawn
+        now.later = list(before.later) if isinstance(dataset, Iterator) else []
     else:
         now.anew = True
 

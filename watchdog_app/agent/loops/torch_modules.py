@@ -92,7 +92,7 @@ class ModulePart(Part):
     def gradients(self, tensors: Tensors, of: set[int]) -> Any:
         """As `Part.gradients`."""
         return {
-            key: tensors.add(f"{self.name}/{key}:{GRADIENT}", parameter.grad)
+            key: tensors.add_gradient(f"{self.name}/{key}:{GRADIENT}", parameter.grad)
             for key, parameter in self.thing.named_parameters()
             if parameter.grad is not None and id(parameter) in of
         }
@@ -101,7 +101,8 @@ class ModulePart(Part):
         """As `Part.put_gradients`."""
         for key, parameter in self.thing.named_parameters():
             name = held.get(key)
-            parameter.grad = None if name is None else read(name).to(parameter.device)
+            device = parameter.device
+            parameter.grad = None if name is None else torch_tensors.whole(name, read, device)
 
     def owned(self) -> Iterator[torch.Tensor]:
         """As `Part.owned`."""

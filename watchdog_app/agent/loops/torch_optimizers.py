@@ -54,8 +54,11 @@ class OptimizerPart(StatefulPart):
         if kind != kind_then:
             return [f"{self.name} is {kind} in the program, {kind_then} in the rescue"]
         if len(groups) != len(groups_then):
-            count = f"{len(groups)} parameter groups in the program, {len(groups_then)} in"
-            return [f"{self.name} has {count} the rescue"]
+            count = f"{len(groups)} parameter group{'' if len(groups) == 1 else 's'}"
+            text = f"{self.name} has {count} in the program, {len(groups_then)} in the rescue"
+            # One that thaws layers as it goes makes them while it trains.
+            later = ": add those that came later before Rescue(...)"
+            return [text + later if len(groups) < len(groups_then) else text]
         for index, (group, then) in enumerate(zip(groups, groups_then, strict=True)):
             where = f"group {index} of {self.name}"
             if len(group) != len(then):

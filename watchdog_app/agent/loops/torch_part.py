@@ -124,12 +124,13 @@ class TensorPart(Part):
         """As `Part.gradients`."""
         if id(self.thing) not in of or self.thing.grad is None:
             return None
-        return tensors.add(f"{self.name}:{GRADIENT}", self.thing.grad)
+        return tensors.add_gradient(f"{self.name}:{GRADIENT}", self.thing.grad)
 
     def put_gradients(self, held: Any, read: Read) -> None:
         """As `Part.put_gradients`."""
         if self.thing.is_leaf:
-            self.thing.grad = None if held is None else read(held).to(self.thing.device)
+            device = self.thing.device
+            self.thing.grad = None if held is None else torch_tensors.whole(held, read, device)
 
     def owned(self) -> Iterator[torch.Tensor]:
         """As `Part.owned`."""

@@ -8,6 +8,7 @@ turn and let go of before the next. Nothing is pickled.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,21 @@ def from_bytes(type_: str, shape: Any, raw: Any) -> torch.Tensor:
     # torch.tensor copies, unlike from_numpy: the file is mapped for reading only.
     data = torch.tensor(np.frombuffer(raw, np.uint8))
     return data.view(dtype).reshape(tuple(shape))
+
+
+def whole(pieces: Any, read: Callable[[str], torch.Tensor], device: Any) -> torch.Tensor:
+    """The gradient that `Tensors.add_gradient` noted: one tensor, or the pieces of a sparse one."""
+    if isinstance(pieces, str):
+        return read(pieces).to(device)
+    indices, values = (read(pieces[each]).to(device) for each in ("indices", "values"))
+    # Not coalesced: which of its doubles are added up first decides the last bits.
+    return torch.sparse_coo_tensor(
+        indices,
+        values,
+        tuple(pieces["shape"]),
+        check_invariants=True,
+        is_coalesced=pieces["coalesced"],
+    )
 
 
 def settle_devices() -> None:

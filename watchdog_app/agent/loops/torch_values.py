@@ -78,6 +78,22 @@ class Tensors:
         self.rows.append(torch_tensors.row(name, tensor))
         return name
 
+    def add_gradient(self, name: str, gradient: torch.Tensor) -> Any:
+        """
+        Note a gradient, of an embedding with `sparse=True` too; for `torch_tensors.whole`.
+
+        Raises:
+            TypeError: its bytes cannot be written.
+        """
+        if gradient.layout is not torch.sparse_coo:
+            return self.add(name, gradient)
+        return {
+            "indices": self.add(f"{name}/indices", gradient._indices()),
+            "values": self.add(f"{name}/values", gradient._values()),
+            "shape": list(gradient.shape),
+            "coalesced": gradient.is_coalesced(),
+        }
+
 
 def encode(value: Any, name: str, tensors: Tensors) -> Any:
     """
