@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 _MOST = 4  # threads: as many processes may keep their locks before others have to wait for them
 _STACK_BYTES = 512 * 1024
+_LINGER_S = 1.0  # for the next question: to begin a thread costs three times as much as to wake it
 # Of one look, for all that is read in it: a tenth of what counts as late.
 _LOOK_S = 0.03
 
@@ -45,7 +46,7 @@ class _Answer:
 
 class Beside:
     """
-    Threads that read what may have to wait; there are none while there is nothing to read.
+    Threads that read what may have to wait; they end when there is nothing more to read.
 
     Questions are asked by one thread alone.
 
@@ -57,9 +58,10 @@ class Beside:
         self._patience_s = patience_s
         self._left_s = float("inf")  # in the first look there is nothing to miss yet
         self._answers: dict[Question, _Answer] = {}
-        self._lock = threading.Lock()
+        self._ready = threading.Condition(threading.Lock())
         self._jobs: deque[tuple[_Answer, Callable[[], Any]]] = deque()
         self._threads = 0
+        self._idle = 0  # of them
 
     @property
     def arrived(self) -> bool:
@@ -126,8 +128,11 @@ class Beside:
 
     def _submit(self, answer: _Answer, job: Callable[[], Any]) -> bool:
         """Have it read; whether that begins at once."""
-        with self._lock:
+        with self._ready:
             self._jobs.append((answer, job))
+            if self._idle >= len(self._jobs):
+                self._ready.notify()
+                return True
             if self._threads >= _MOST:
                 return self._patience_s is None
             self._threads += 1
@@ -136,18 +141,23 @@ class Beside:
             # Not threading.Thread, which waits until the new one has been given a processor.
             start_new_thread(self._run, ())
         except RuntimeError:  # no thread can be had now: late is better than never
-            self._run()
+            self._run(linger=False)
         finally:
             threading.stack_size(old)
         return True
 
-    def _run(self) -> None:
-        """In the thread: all that is waiting."""
+    def _run(self, *, linger: bool = True) -> None:
+        """In the thread: all that is waiting, and what comes soon after."""
         while True:
-            with self._lock:
-                if not self._jobs:
-                    self._threads -= 1
-                    return
+            with self._ready:
+                while not self._jobs:
+                    self._idle += 1
+                    if linger:
+                        self._ready.wait(_LINGER_S)
+                    self._idle -= 1
+                    if not self._jobs:
+                        self._threads -= 1
+                        return
                 answer, job = self._jobs.popleft()
             if not answer.dropped:
                 try:
