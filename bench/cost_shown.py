@@ -9,8 +9,11 @@ def show_world(world: dict[str, object]) -> None:
     nohang = tools.get("nohang", {}).get("cpu_ms_per_min")
     print(
         f"\n{world['processes']} processes, {world['python']} of them Python; the daemon took "
-        f"{world['full_looks_per_min']:.1f} full looks a minute\n"
+        f"{world['full_looks_per_min']:.1f} full looks a minute; {world['living_at_the_end']} "
+        f"lived at the end, {world['zombies']} had ended and were still listed\n"
     )
+    if world["crowd_ended"]:
+        print(f"NOT TO BE USED, a part of the crowd ended: {world['crowd_ended']}\n")
     print("| a minute | CPU ms | of nohang's | wake-ups | system calls | RSS MB | PSS MB |")
     print("|---|---|---|---|---|---|---|")
     for name, each in sorted(tools.items(), key=lambda item: item[1]["cpu_ms_per_min"]):
