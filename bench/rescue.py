@@ -17,10 +17,12 @@ Columns, each without an airbag and with one
   rescued  runs whose rescue went on with identical losses, of all runs
   killed   runs in which the kernel killed anybody
   s        airbag: seconds from the limit, or from a jump that was refused, to the rescue (0: it
-           was there before); without: from the rescue to the last step; median and longest
-  lost     steps between the rescue and the last that was written down, median and most
+           was there before); without: from the rescue to the last step; median (longest)
+  lost     steps between the rescue and the last that was written down, median (most)
 
-Ctrl-C shows what there is so far, and leaves nothing behind.
+Each line of the table is printed, in Markdown, as soon as it is whole; progress goes to stderr.
+`--json` is written anew after each run. Ctrl-C shows what there is of the line under way, and
+leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from pathlib import Path
 from typing import Any
 
 import rescue_throughput
-from rescue_rows import KINDS, ROWS, USUAL, Row, chosen
+from rescue_rows import KINDS, ROWS, USUAL, Kind, Row, chosen
 from rescue_trainings import Length, Place, Reference, reference
 from rescue_ways import WAYS, Outcome, undisturbed, within, without
 
@@ -84,8 +86,9 @@ def options() -> argparse.Namespace:
     return found
 
 
-def measure(asked: argparse.Namespace, cells: Cells) -> None:
-    """Every run; `cells` is filled as they end."""
+def measure(asked: argparse.Namespace, cells: Cells, shown: set[tuple[str, str]]) -> None:
+    """Every run; `cells` is filled as they end, and a line of the table printed as it is whole."""
+    print(head(asked), flush=True)
     length = Length.over(asked.rows, asked.step_ms / 1000, asked.state_mb)
     plan = [
         (kind, row, way)
@@ -107,10 +110,14 @@ def measure(asked: argparse.Namespace, cells: Cells) -> None:
                 place = Place(Path(folder), kind, length, row.generated)
                 outcome = _RUN[way](place, row, references[which])
             cells.setdefault((kind.name, row.name, way), []).append(outcome)
+            keep(asked, cells, [])
             progress(
                 f"{number * asked.runs + run + 1}/{len(plan) * asked.runs} {kind.shown}, "
                 f"{row.shown}, {way}: {told(outcome)} ({time.monotonic() - began:.0f} s)"
             )
+        if number + 1 == len(plan) or plan[number + 1][:2] != (kind, row):
+            print(line(asked, cells, kind, row), flush=True)
+            shown.add((kind.name, row.name))
 
 
 def told(outcome: Outcome) -> str:
@@ -129,30 +136,47 @@ def progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def table(asked: argparse.Namespace, cells: Cells) -> str:
-    """One line a training and row, the ways side by side."""
-    head = f"{'rescued':>8}{'killed':>7}{'s':>6}{'most':>6}{'lost':>6}{'most':>6}"
-    lines = ["".join(f"{way:>{54 if not at else 42}}" for at, way in enumerate(asked.ways)),
-             f"{'':50}" + " | ".join([head] * len(asked.ways))]  # fmt: skip
-    for kind in asked.kinds:
-        for row in asked.rows:
-            found = [cells.get((kind.name, row.name, way), []) for way in asked.ways]
-            if any(found):
-                columns = " | ".join(cell(outcomes) for outcomes in found)
-                lines.append(f"{kind.shown:25}{row.shown:25}{columns}")
-    return "\n".join(lines)
+def head(asked: argparse.Namespace) -> str:
+    """Of the table, in Markdown."""
+    columns = [
+        f"{way}: {each}" for way in asked.ways for each in ("rescued", "killed", "s", "lost")
+    ]
+    return (
+        f"| training | what happens | {' | '.join(columns)} |\n" + "|---" * (2 + len(columns)) + "|"
+    )
+
+
+def line(asked: argparse.Namespace, cells: Cells, kind: Kind, row: Row) -> str:
+    """One training and what happens to it, the ways side by side."""
+    found = [cell(cells.get((kind.name, row.name, way), [])) for way in asked.ways]
+    return f"| {kind.shown} | {row.shown} | {' | '.join(found)} |"
 
 
 def cell(outcomes: list[Outcome]) -> str:
-    """One way of one line."""
+    """One way of one line: four columns."""
     if not outcomes:
-        return f"{'-':>8}{'-':>7}{'-':>6}{'-':>6}{'-':>6}{'-':>6}"
-    rescued = f"{sum(each.rescued for each in outcomes)}/{len(outcomes)}"
-    text = f"{rescued:>8}{sum(each.killed for each in outcomes):7d}"
+        return "- | - | - | -"
+    rescued = f"{sum(each.rescued for each in outcomes)} of {len(outcomes)}"
     seconds = [each.seconds for each in outcomes if each.seconds is not None]
     lost = [each.lost for each in outcomes if each.lost is not None]
-    text += f"{statistics.median(seconds):6.2f}{max(seconds):6.2f}" if seconds else f"{'-':>6}" * 2
-    return text + (f"{statistics.median(lost):6.0f}{max(lost):6d}" if lost else f"{'-':>6}" * 2)
+    columns = [rescued, str(sum(each.killed for each in outcomes))]
+    columns.append(f"{statistics.median(seconds):.2f} ({max(seconds):.2f})" if seconds else "-")
+    columns.append(f"{statistics.median(lost):.0f} ({max(lost)})" if lost else "-")
+    return " | ".join(columns)
+
+
+def keep(asked: argparse.Namespace, cells: Cells, ratios: list[dict[str, Any]]) -> None:
+    """What there is so far, into the file that was named: whole at any moment."""
+    if not asked.json:
+        return
+    runs = [
+        {"training": kind, "row": row, "way": way, "runs": [asdict(each) for each in found]}
+        for (kind, row, way), found in cells.items()
+    ]
+    everything = {"runs": runs, "throughput": ratios, "load": os.getloadavg()[0]}
+    new = Path(f"{asked.json}.new")
+    new.write_text(json.dumps(everything, indent=1))
+    new.replace(asked.json)
 
 
 def stop(*_: Any) -> None:
@@ -165,27 +189,29 @@ def main() -> int:
     asked = options()
     signal.signal(signal.SIGTERM, stop)
     cells: Cells = {}
+    lines: set[tuple[str, str]] = set()
     ratios: list[dict[str, Any]] = []
     loads = [os.getloadavg()[0]]
     code = 0
     try:
-        measure(asked, cells)
+        measure(asked, cells, lines)
         for kind in asked.kinds if asked.throughput else ():
             ratios.append(rescue_throughput.ratios(kind, max(3, asked.runs), 400))
     except KeyboardInterrupt:
         code = 130
     with undisturbed():
         loads.append(os.getloadavg()[0])
-        print(table(asked, cells))
-        print(f"steps of {asked.step_ms:g} ms or more, state of {asked.state_mb:g} MB")
+        for kind in asked.kinds:  # of a line that was under way
+            for row in asked.rows:
+                begun = any((kind.name, row.name, way) in cells for way in asked.ways)
+                if begun and (kind.name, row.name) not in lines:
+                    print(line(asked, cells, kind, row), "(stopped)")
+        print(f"\nsteps of {asked.step_ms:g} ms or more, state of {asked.state_mb:g} MB")
         print(f"load {loads[0]:.1f} to {loads[1]:.1f}")
         for found in ratios:
             print("airbag/outside:", rescue_throughput.shown(found))
-        if asked.json:
-            runs = [{"training": kind, "row": row, "way": way, "runs": [asdict(o) for o in found]}
-                    for (kind, row, way), found in cells.items()]  # fmt: skip
-            everything = {"runs": runs, "throughput": ratios, "load": loads}
-            Path(asked.json).write_text(json.dumps(everything, indent=1))
+        sys.stdout.flush()
+        keep(asked, cells, ratios)
     bad = any(each.killed or not each.rescued for (_, _, way), found in cells.items()
               if way == "airbag" for each in found)  # fmt: skip
     return code or int(bad)

@@ -6,6 +6,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,6 @@ def shown(found: dict[str, Any]) -> str:
 
 def _spent(kind: Kind, steps: int, in_airbag: bool) -> tuple[float, float]:
     """Processor seconds and seconds of its steps after the first few."""
-    # A keeper may still be ending, and writes into it.
     with tempfile.TemporaryDirectory(prefix="bench-rescue-", ignore_cleanup_errors=True) as folder:
         place = Place(Path(folder), kind, Length(0.0, steps // STEPS + 2), False)
         how = ["--limit", "6G"] if in_airbag else ["--no-bag"]
@@ -65,5 +65,13 @@ def _spent(kind: Kind, steps: int, in_airbag: bool) -> tuple[float, float]:
             capture_output=True, stdin=subprocess.DEVNULL, timeout=_DEADLINE_S,
         )  # fmt: skip
         losses = read(str(place.out))
+        _emptied(place.folder / "run" / "airbag")
         wall_s = losses[steps].unix_s - losses[WARM_STEPS].unix_s
         return float(Path(f"{place.out}.spent").read_text()), wall_s
+
+
+def _emptied(folder: Path) -> None:
+    """Wait for the keeper: it outlives its program for a moment, and writes there until its end."""
+    end = time.monotonic() + _DEADLINE_S
+    while time.monotonic() < end and folder.is_dir() and any(folder.iterdir()):
+        time.sleep(0.02)

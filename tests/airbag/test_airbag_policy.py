@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from itertools import pairwise
 
 import pytest
 
@@ -12,6 +13,7 @@ from watchdog_app.airbag import launch, record, refusal, report
 from watchdog_app.airbag.limits import Limits
 from watchdog_app.airbag.policy import AtLimit, Copies, Do, Policy, Stage
 from watchdog_app.airbag.record import BagRecord
+from watchdog_app.airbag.renewal import Renewal
 from watchdog_app.airbag.shares import Free, Holder, limit_of, reserve_for
 from watchdog_app.cli import limit as limit_command
 from watchdog_app.errors import UsageError
@@ -444,3 +446,44 @@ def test_libraries_may_start_a_thread_for_each_processor_under_any_limit(
 
     assert min(40 * MIB * processors, limit) < slack
     assert limit + slack <= 3 * limit
+
+
+def test_what_is_refused_memory_is_copied_again_and_goes_on_as_it_did():
+    """A library may end it without a word: the newer rescue counts, and nothing else is done."""
+    policy = Policy()
+    policy.limit_met(1.0)
+    policy.copied(2.0, Copies(1, 1, 0))
+    again = policy.insure(3.0)
+    copying = policy.insuring, policy.stage
+    later = policy.copied(3.5, Copies(1, 0, 1, "it went on"))
+    kept = policy.copies.complete
+    met = policy.limit_met(4.0)
+
+    assert [Do.FREEZE, Do.COPY] == again
+    assert (True, Stage.COPYING) == copying
+    assert [Do.THAW] == later
+    assert kept
+    assert [Do.FREEZE, Do.COPY] == met
+
+
+def test_a_rescue_is_renewed_more_seldom_the_longer_and_the_dearer():
+    """And from the beginning where memory was refused anew."""
+    renewal = Renewal()
+
+    def copies(until, took):
+        found, now = [], 0.0
+        while now < until:
+            now += 0.05
+            if renewal.due(now, Stage.REFUSING):
+                found.append(now)
+                now += took
+                renewal.copied(now, now - took)
+        return found
+
+    cheap = copies(100.0, 0.01)
+    gaps = [b - a for a, b in pairwise(cheap)]
+    assert cheap[0] < 1.0
+    assert max(gaps) < 12.0
+    assert gaps[-1] > 5 * gaps[0]
+    assert not renewal.due(101.0, Stage.CALM)
+    assert 3 < len(copies(100.0, 2.0)) < 8

@@ -30,7 +30,7 @@ class Published:
         self.rescues = folder / "rescues"
         self.rescues.mkdir()
         self.path = str(folder / "page")
-        pages.make(self.path, 128 * 1024)
+        pages.make(self.path, 512 * 1024)
         self.memory = ctypes.create_string_buffer(bytes(range(256)) * 32)
         self.counter = ctypes.c_uint64(5)
         self.address = ctypes.addressof(self.memory)
@@ -285,11 +285,11 @@ def test_a_process_finds_its_own_page_the_spare_one_or_makes_it(tmp_path):
     """So that it is charged to whoever watches, where there is one."""
     where = str(tmp_path / "pages" / "of")
     pages.prepare(where)
-    assert pages.make_spare(where, 65536)
-    assert not pages.make_spare(where, 65536)
+    assert pages.make_spare(where, 262144)
+    assert not pages.make_spare(where, 262144)
     first_path = pages.claim(where, 11, 22)
     second_path = pages.claim(where, 11, 23)
-    assert 65536 == os.path.getsize(first_path)
+    assert 262144 == os.path.getsize(first_path)
     assert pages.PAGE_BYTES == os.path.getsize(second_path)
     assert first_path == pages.claim(where, 11, 22)
     assert {"11.22", "11.23"} == set(os.listdir(where))
@@ -300,6 +300,6 @@ def test_pages_of_ended_processes_are_cleared_away(tmp_path):
     where = str(tmp_path)
     mine = pages.path_for(where, ME.pid, ME.start_time)
     for path in (mine, pages.path_for(where, 2**22 + 1, 5), os.path.join(where, "spare")):
-        pages.make(path, 65536)
+        pages.make(path, 262144)
     pages.clear(where)
     assert {os.path.basename(mine), "spare"} == set(os.listdir(where))

@@ -32,7 +32,7 @@ class Moving:
         self.rescues = folder / "rescues"
         self.rescues.mkdir()
         self.path = str(folder / "page")
-        pages.make(self.path, 128 * 1024)
+        pages.make(self.path, 512 * 1024)
         self.first, self.second = (
             ctypes.create_string_buffer(each * 8192) for each in (b"a", b"b")
         )

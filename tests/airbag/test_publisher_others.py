@@ -38,7 +38,7 @@ print(after_child, own)
 def test_only_the_training_itself_says_that_its_step_begins(tmp_path):
     """Neither a forked worker's optimizer does, nor is it an error once the training is over."""
     path = str(tmp_path / "page")
-    pages.make(path, 128 * 1024)
+    pages.make(path, 512 * 1024)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, path],
         check=False,

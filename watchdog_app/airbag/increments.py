@@ -6,11 +6,12 @@ few hundred bytes, its *plan*: which values of the description are another with 
 the words are that say where each tensor lies; and which words were to be the same for as long as
 the training stands at that boundary. Of some tensors an element is noted as well: what a callback
 writes into a tensor where it lies moves no word. Whoever copies compares both, and finds the
-tensors by the words.
+tensors by the words. Where tensors stay (PyTorch) their addresses are in the plan, and there are no
+words.
 
     two lengths, 4 bytes each | values, 8 bytes each | words of memory, 8 bytes each
-    | noted elements, 8 bytes each | unsigned numbers, 4 bytes each, or none
-    | JSON of what else is another, or nothing
+    | noted elements, 8 bytes each | bytes of the tensors that are held
+    | unsigned numbers, 4 bytes each, or none | JSON of what else is another, or nothing
 
 As a table, an increment was written by somebody else's process: nothing in it is believed.
 """
@@ -51,6 +52,9 @@ def plan(  # noqa: PLR0917 - in the order of an increment
     counters: Sequence[int],
     hop: int,
     noted: Sequence[tuple[int, int]] = (),
+    *,
+    addresses: Sequence[int] | None = None,
+    held: Sequence[int] = (),
 ) -> dict[str, Any]:
     """
     As JSON, for the static part of a table.
@@ -64,15 +68,21 @@ def plan(  # noqa: PLR0917 - in the order of an increment
         counters: addresses of words that a step changes before anything else.
         hop: bytes from where a buffer is told of to its address.
         noted: which tensors, by their place in the table, and at which byte of each.
+        addresses: of each tensor, where they stay; there are no `places` then.
+        held: tensors whose bytes are in each increment, by their place in the table.
     """
-    return {
+    said: dict[str, Any] = {
         "values": list(values),
         "numbers": list(numbers),
         "places": list(places),
         "counters": list(counters),
         "hop": hop,
         "noted": list(noted),
+        "held": list(held),
     }
+    if addresses is not None:
+        said["addresses"] = list(addresses)
+    return said
 
 
 def body(values: bytes, words: Bytes, numbers: bytes, text: bytes) -> bytes:
@@ -81,7 +91,7 @@ def body(values: bytes, words: Bytes, numbers: bytes, text: bytes) -> bytes:
 
     Args:
         values: packed, in the order of the plan.
-        words: likewise, and the noted elements after them.
+        words: likewise, and the noted elements and the tensors that are held after them.
         numbers: likewise, or empty where they are what they were.
         text: of `News`, as JSON; empty for none. The values win over it.
     """
@@ -103,12 +113,20 @@ class Followed:
         """
         self._tensors = table.tensors
         try:
-            self._addresses = _addresses(plan_, len(table.tensors))
+            self._stay = _stay(plan_, table.tensors)
+            self._addresses = _addresses(plan_, 0 if self._stay else len(table.tensors))
             self._hop = tables.whole(plan_["hop"], 0, _LONGEST_HOP)
             self._noted = _noted(plan_, self._tensors)
-            news, words = _split(plan_, len(self._addresses) + len(self._noted), added.body)
+            which = _held(plan_, len(self._tensors))
+            sizes = [self._tensors[each].nbytes for each in which]
+            length = 8 * (len(self._addresses) + len(self._noted))
+            news, words = _split(plan_, length + sum(sizes), added.body)
             end = 8 * len(self._addresses)
-            self._words, self._elements = words[:end], words[end:]
+            self._words, self._elements = words[:end], words[end:length]
+            self._held: dict[int, bytes] = {}
+            for each, size in zip(which, sizes, strict=True):
+                self._held[each] = words[length : length + size]
+                length += size
             self._meta = table.meta
             for path, value in (*news, (("step",), added.step)):
                 tables.put(self._meta, path, value)
@@ -133,9 +151,7 @@ class Followed:
             return True
         if not self._noted:
             return False
-        told = struct.unpack_from(f"<{len(self._tensors)}Q", self._words)
-        hops = memory.read([(_address(told[which]) + self._hop, 8) for which, _ in self._noted])
-        places = struct.unpack(f"<{len(self._noted)}Q", hops)
+        places = self._places(memory, [which for which, _ in self._noted])
         elements = [
             (_address(place) + offset, NOTED_BYTES)
             for place, (_, offset) in zip(places, self._noted, strict=True)
@@ -150,21 +166,20 @@ class Followed:
             OSError: a word cannot be read.
             TableDamaged: a tensor cannot lie there.
         """
-        told = struct.unpack_from(f"<{len(self._tensors)}Q", self._words)
-        hops = memory.read([(each + self._hop, 8) for each in map(_address, told)])
-        places = struct.unpack(f"<{len(self._tensors)}Q", hops)
+        places = self._places(memory, range(len(self._tensors)))
         tensors = []
-        for each, address in zip(self._tensors, places, strict=True):
+        for which, (each, address) in enumerate(zip(self._tensors, places, strict=True)):
             if not 4096 <= address < 2**63 - each.nbytes:
                 raise TableDamaged(f"tensor {each.name!r} cannot lie at {address:#x}")
+            value = self._held.get(which, None if each.nbytes else b"")
             tensors.append(
                 tables.Tensor(
                     each.name,
                     each.dtype,
                     each.shape,
                     each.nbytes,
-                    address if each.nbytes else None,
-                    None if each.nbytes else b"",
+                    address if value is None else None,
+                    value,
                 )
             )
         about = self._about
@@ -178,6 +193,29 @@ class Followed:
             self._step,
             self._meta,
         )
+
+    def _places(self, memory: ForeignMemory, which: Sequence[int]) -> Sequence[int]:
+        if self._stay:
+            return [self._stay[each] for each in which]
+        told = struct.unpack_from(f"<{len(self._tensors)}Q", self._words)
+        hops = memory.read([(_address(told[each]) + self._hop, 8) for each in which])
+        return struct.unpack(f"<{len(which)}Q", hops)
+
+
+def _stay(plan_: Mapping[str, Any], tensors: Sequence[tables.Tensor]) -> list[int]:
+    addresses = plan_.get("addresses")
+    if addresses is None:
+        return []
+    if len(addresses) != len(tensors):
+        raise TableDamaged("its plan tells of other tensors than its table")
+    return [_address(each) for each in addresses]
+
+
+def _held(plan_: Mapping[str, Any], tensors: int) -> list[int]:
+    found = [tables.whole(each, 0, tensors - 1) for each in plan_.get("held", ())]
+    if len(set(found)) != len(found):
+        raise TableDamaged("its plan holds a tensor twice")
+    return found
 
 
 def _addresses(plan_: Mapping[str, Any], tensors: int) -> list[int]:
@@ -201,12 +239,13 @@ def _address(value: Any) -> int:
     return tables.whole(value, 4096, 2**63 - _LONGEST_HOP - 9)
 
 
-def _split(plan_: Mapping[str, Any], words: int, body: bytes) -> tuple[list[News], bytes]:
+def _split(plan_: Mapping[str, Any], length: int, body: bytes) -> tuple[list[News], bytes]:
+    """`length`: of the words, and of all that is behind them up to the numbers."""
     values, numbers = plan_["values"], plan_["numbers"]
     of_numbers, of_text = _HEAD.unpack_from(body)
     counts = [1 if count is None else tables.whole(count, 1, 65536) for _, count in numbers]
     at = _HEAD.size + 8 * tables.whole(len(values), 0, _MOST_VALUES)
-    end = at + 8 * words
+    end = at + length
     if of_numbers not in (0, 4 * sum(counts)) or len(body) != end + of_numbers + of_text:
         raise TableDamaged("an increment is not as long as its plan says")
     news: list[News] = json.loads(body[end + of_numbers :]) if of_text else []
@@ -216,10 +255,10 @@ def _split(plan_: Mapping[str, Any], words: int, body: bytes) -> tuple[list[News
     if of_numbers:
         each = struct.unpack_from(f"<{sum(counts)}I", body, end)
         begin = 0
-        for (path, count), length in zip(numbers, counts, strict=True):
-            some = each[begin : begin + length]
+        for (path, count), size in zip(numbers, counts, strict=True):
+            some = each[begin : begin + size]
             news.append((path, some[0] if count is None else list(some)))
-            begin += length
+            begin += size
     return news, body[at:end]
 
 

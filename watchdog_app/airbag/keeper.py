@@ -21,6 +21,7 @@ from watchdog_app.airbag.job_control import JobControl
 from watchdog_app.airbag.limits import Limits
 from watchdog_app.airbag.policy import MOST_OF_RESERVE, AtLimit, Do, Policy, Stage
 from watchdog_app.airbag.refusal import Refusal
+from watchdog_app.airbag.renewal import Renewal
 from watchdog_app.airbag.rescuers import Rescuers
 from watchdog_app.airbag.wishes import Listener
 from watchdog_app.units import format_bytes
@@ -71,6 +72,7 @@ class Keeper:
         self._listener: Listener | None = None
         self._insured_mono_s = float("-inf")
         self._insured_tries = 0
+        self._renewal = Renewal()
         self._held_bytes = 0
         self._used_bytes = 0
         self._next_machine = 0.0
@@ -142,12 +144,16 @@ class Keeper:
             if self._wants_insurance(now) and self._rescuers.all_fresh():
                 self._insured_tries += 1
                 self._act(policy.insure(now), now)
+            elif self._renewal.due(now, policy.stage) and self._rescuers.all_fresh():
+                self._act(policy.insure(now), now)
         if policy.stage is Stage.COPYING:
             copies = self._rescuers.finished(now)
             if copies is not None:
-                self._take()
+                if copies.complete or not policy.insuring:
+                    self._take()
                 if copies.complete:
                     self._insured_mono_s = now
+                self._renewal.copied(now, policy.since_mono_s)
                 self._act(policy.copied(now, copies), now)
         elif policy.stage is Stage.WAITING:
             self._wait_for_boundary(now)
@@ -198,11 +204,12 @@ class Keeper:
         elif step is Do.THAW:
             self.bag.thaw()
         elif step is Do.COPY:
-            self.record.since_unix_s = time.time()
-            kind, why = "limit", self.policy.because or "Its limit was met."
-            if self.policy.insuring:
-                kind, why = "copy", "Its limit is near."
-            self.record.note(time.time(), kind, why)
+            why = self.policy.because or "Its limit was met."
+            if not self.policy.insuring:
+                self.record.since_unix_s = time.time()
+                self.record.note(time.time(), "limit", why)
+            elif not self.policy.renewing:  # of which there may be hundreds
+                self.record.note(time.time(), "copy", "Its limit is near.")
             self._write(now, always=True)
             self._rescuers.copy(self.bag.pids(), self)
         elif step is Do.ASK:

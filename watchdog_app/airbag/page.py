@@ -26,7 +26,7 @@ any two instructions leaves the old table or the new one.
 
 The reason, as text, begins at byte 256, and the increment at byte 4096: what of the table is
 another by now, where all the rest of it holds. It is written while the sequence is odd, and counts
-where its stamp is the sequence. The areas share what is behind byte 32768.
+where its stamp is the sequence. The areas share what is behind byte 196608.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ MOST_BYTES = 256 * 1024 * 1024
 ENVIRONMENT = "WATCHDOG_AIRBAG"  # a folder: there a task that `watchdog exec` started finds its own
 
 _MAGIC = int.from_bytes(b"WDAIRBAG", "little")
-_VERSION = 2
-_BASE = 8 * 4096
+_VERSION = 3
+_BASE = 48 * 4096
 _REASON_AT, _REASON_BYTES = 256, 1024
 _INCREMENT_AT = 4096
 _STRIDE = 64 * 4096  # of a new page

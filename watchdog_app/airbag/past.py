@@ -13,7 +13,7 @@ import os
 import time
 from contextlib import suppress
 
-from watchdog_app import paths
+from watchdog_app import durable, paths
 from watchdog_app.airbag import groups, record
 from watchdog_app.airbag.record import BagRecord
 
@@ -28,16 +28,14 @@ def folder() -> str:
 def keep(bag: BagRecord) -> None:
     """Write down how a bag stood at its end. Never raises: a full disk loses no more than that."""
     with suppress(OSError):
-        os.makedirs(os.path.dirname(folder()), mode=0o700, exist_ok=True)
-        os.makedirs(folder(), mode=0o700, exist_ok=True)
+        for each in (os.path.dirname(folder()), folder()):
+            durable.make_folders(each, 0o700)
         if paths.foreign(os.lstat(folder())) or os.path.islink(folder()):
             return
+        data = {name: getattr(bag, name) for name in BagRecord.__annotations__}
+        text = json.dumps({**data, "ended_unix_s": time.time()})
         path = os.path.join(folder(), f"{bag.pid}.{bag.start_time}.json")
-        new = f"{path}.new"
-        with open(new, "w", encoding="utf-8") as file:
-            data = {name: getattr(bag, name) for name in BagRecord.__annotations__}
-            file.write(json.dumps({**data, "ended_unix_s": time.time()}))
-        os.rename(new, path)
+        durable.write_whole(path, text.encode("utf-8"), 0o600)
         found = sorted(
             (os.path.join(folder(), name) for name in os.listdir(folder())), key=os.path.getmtime
         )
@@ -48,7 +46,7 @@ def keep(bag: BagRecord) -> None:
 def every() -> list[BagRecord]:
     """Those that are over, the newest first."""
     try:
-        names = os.listdir(folder())
+        names = [name for name in os.listdir(folder()) if name.endswith(".json")]
     except OSError:
         return []
     found = [record.read_file(os.path.join(folder(), name)) for name in names[: 4 * _MOST]]

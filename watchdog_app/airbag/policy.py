@@ -120,7 +120,8 @@ class Policy:
         self.because = ""  # why it is held or ended, for people
         self._spent = False  # the reserve for a boundary was given, and no more waiting helps
         self._waited_since = 0.0
-        self._insuring = False  # it is not at its limit yet
+        self._insuring = False  # it is not at its limit yet, or is refused more already
+        self._insured_from = Stage.CALM
         self._refused = False  # ... and what was refused was needed all the same
         self._held_since = 0.0
         self._aside_since = self._stayed = float("-inf")
@@ -132,8 +133,13 @@ class Policy:
 
     @property
     def insuring(self) -> bool:
-        """What is copied now is for later: it is not at its limit yet."""
+        """What is copied now is for later: it goes on as it did right after that."""
         return self._insuring
+
+    @property
+    def renewing(self) -> bool:
+        """The same, of what is refused memory already."""
+        return self._insuring and self._insured_from is Stage.REFUSING
 
     def limit_met(self, now: float) -> list[Do]:
         """Somebody waits for memory that the bag does not have."""
@@ -161,7 +167,9 @@ class Policy:
             return []
         if self._insuring:
             self._insuring = False
-            self._enter(Stage.CALM, now)
+            if copies.complete:
+                self.copies = copies
+            self._enter(self._insured_from, now)
             return [Do.THAW]
         if not self._refused or copies.complete:
             self.copies = copies
@@ -173,10 +181,15 @@ class Policy:
         return [Do.THAW] if again else [Do.GIVE_MOST, Do.ASK, Do.THAW]
 
     def insure(self, now: float) -> list[Do]:
-        """The limit is near, and what is published is fresh: a copy beforehand, at once."""
-        if self.stage is not Stage.CALM:
+        """
+        The limit is near, and what is published is fresh: a copy beforehand, at once.
+
+        Also of what is refused more memory and makes steps all the same: a library may end it at
+        any allocation that fails, without a word.
+        """
+        if self.stage not in (Stage.CALM, Stage.REFUSING):
             return []
-        self._insuring = True
+        self._insuring, self._insured_from = True, self.stage
         self._enter(Stage.COPYING, now)
         return [Do.FREEZE, Do.COPY]
 

@@ -75,12 +75,15 @@ def still_held(record: BagRecord) -> str:
 
 def choices(record: BagRecord) -> str:
     """What can be done about one that is held, with the words to type."""
+    by_key = "" if record.notebook else "   (or Ctrl-C)"
     lines = [
         f"Let it go on:  watchdog limit {record.pid} {next_limit(record)}",
         f"With no limit: watchdog limit {record.pid} --go-on   (the kernel may kill it then)",
-        f"End it:        watchdog limit {record.pid} --end   (or Ctrl-C; in a notebook: interrupt)",
+        f"End it:        watchdog limit {record.pid} --end{by_key}",
     ]
-    if not record.notebook:
+    if record.notebook:
+        lines.append("End the cell:  interrupt the kernel   (its variables stay)")
+    else:
         lines.append("Type it in another terminal, or here after Ctrl-Z (and then: fg).")
     if record.follows_machine:
         lines.append("Or end something else: it goes on by itself once there is room.")

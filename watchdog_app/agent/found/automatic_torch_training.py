@@ -9,7 +9,9 @@ and averages, before the next batch is drawn.
 
 from __future__ import annotations
 
+import math
 import os
+import sys
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -31,6 +33,7 @@ from watchdog_app.agent.found import (
 from watchdog_app.agent.found.automatic_torch_data import SeenPasses
 from watchdog_app.agent.found.automatic_torch_find import Named
 from watchdog_app.agent.found.automatic_torch_steps import Steps
+from watchdog_app.agent.found.automatic_torch_taken import Taken
 from watchdog_app.agent.frames import current_frames
 from watchdog_app.agent.loops.torch_optimizers import claimed
 from watchdog_app.agent.loops.torch_state import TorchState
@@ -44,6 +47,7 @@ from watchdog_app.errors import RescueError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from watchdog_app.agent.loops.torch_part import Part
     from watchdog_app.agent.published.publisher import Guards, Publisher
 
 FRAMEWORK = "torch"
@@ -57,6 +61,8 @@ _MOVED = (
     "(Rescue(...) puts these back)"
 )
 _BEGINS_AFTER_S = 0.5
+# From Python 3.12 on whatever runs while a frame is traced is prepared for that anew. Assumed.
+_TRACE_S = 0.0005 if sys.version_info >= (3, 12) else 0.00001
 _MISSES = 5  # in a row, after which that is told
 _COUNTED = "plain values that the loop keeps, such as counters and histories"
 
@@ -69,11 +75,21 @@ class HeldSession(Session):
 
     @property
     def wants_end(self) -> bool:
-        """Whether the end of this iteration is to be told: for a save, or near a limit."""
-        return self.link.wanted is not None or (self.beside is not None and self.beside.asked)
+        """Whether the end of this iteration is to be told: for a save, or for a page."""
+        return self.link.wanted is not None or (self.beside is not None and self.beside.telling)
 
-    def publish(self, step: int, **position: Any) -> None:
-        """An iteration has ended."""
+    @property
+    def told_from(self) -> bool:
+        """Whether what is wanted is no more than one step told from an earlier table."""
+        return (
+            self.link.wanted is None
+            and self.beside is not None
+            and self.beside.told_from
+            and not self.beside.asked
+        )
+
+    def tell_end(self, step: int, **position: Any) -> None:
+        """An iteration has ended: publish. Where the optimizer steps nothing is published."""
         if self.beside is not None:
             self._told = position
             self.beside.boundary(step)
@@ -124,6 +140,11 @@ class FoundTraining:
         self._iterations = 0
         self._moved = True  # a pass, since the iteration before
         self._armed = False
+        self._looked: tuple[int, int] | None = None  # epoch and loaders when names were looked for
+        self._taken: Taken | None = None  # at the last capture
+        self._arming_s = 0.0  # of its time, to learn of the end of an iteration
+        self._least_s = math.inf  # the same where its names are known
+        self._looking = False  # they were not
         self._missed = 0  # ends of iterations, in a row
         self._given_up = False
         self._lost: list[str] = []
@@ -166,7 +187,13 @@ class FoundTraining:
         elif session.beside is None:
             return
         if session.wants_end and not self._armed:
-            self._arm(frame)
+            lightly, began = session.told_from, time.thread_time()
+            self._arm(frame, session)
+            cost_s = time.thread_time() - began + _TRACE_S
+            if lightly and not self._looking:
+                # The least that it took: what else the machine does makes it dearer.
+                cost_s = self._least_s = min(self._least_s, cost_s)
+            self._arming_s = cost_s
 
     def exhausted(self, error: BaseException) -> None:
         """The program was left by an error of memory: save what is there, unless it is torn."""
@@ -256,9 +283,28 @@ class FoundTraining:
         automatic_ends.watch(self)
 
     def _guards(self) -> Guards:
-        from watchdog_app.agent.published.torch_guards import OptimizerGuards
+        from watchdog_app.agent.published.torch_guards import TorchGuards
 
-        return OptimizerGuards(self.steps.optimizers, self.steps.adding_up)
+        return TorchGuards(
+            self._parts, self.steps.optimizers, self.steps.adding_up,
+            self._position, self._not_restored, self._same,
+        )  # fmt: skip
+
+    def _parts(self) -> dict[str, Part] | None:
+        """As at the last capture; None where later states cannot be told from it."""
+        taken = self._taken
+        return None if taken is None or self._owner() is not None else taken.parts()
+
+    def _same(self) -> bool:
+        """Whether a capture would be of the same things as the last one."""
+        taken = self._taken
+        if taken is None or taken.data != self._data or taken.loop is not self.steps.loop:
+            return False
+        return taken.names is self._names and taken.same()
+
+    def _not_restored(self) -> list[str]:
+        never = () if self._taken is None else self._taken.never
+        return [*never, *self._passes.lost, _COUNTED, *([_MOVED] if self._inexact else [])]
 
     def _find(self, frame: FrameType) -> bool:
         """Name what is trained; False where something of it cannot be found."""
@@ -275,7 +321,7 @@ class FoundTraining:
     def _tell_why(self, why: str) -> None:
         self._guard.tell_once(f"a PyTorch training is not saved by itself: {why}. {EXPLICIT}")
 
-    def _arm(self, frame: FrameType) -> None:
+    def _arm(self, frame: FrameType, session: HeldSession) -> None:
         """Have the end of this iteration told."""
         if any(each in claimed for each in self.steps.optimizers()):
             self._close(well=True)  # the program has made a Rescue for it since
@@ -285,6 +331,20 @@ class FoundTraining:
         if loop is None or place is None:
             self.steps.relearn()
             return
+        now = self._passes.epoch, len(self._passes.loaders)
+        self._looking = now != self._looked or not session.told_from
+        if self._looking:
+            self._look(frame, place)
+            self._looked = now
+        self._armed = self._traced = loop_end.at_end(loop, place, self._arrived)
+        if not self._armed:
+            self._guard.tell_once(
+                "a debugger or a coverage tool traces this program: its PyTorch training is not "
+                f"saved by itself. {EXPLICIT}"
+            )
+
+    def _look(self, frame: FrameType, place: FrameType) -> None:
+        """What the program trains by now, and under which names."""
         # Now and not at the end: names cannot be looked at while a frame is traced.
         if automatic_torch_find.missing(self._names, self.steps.optimizers()):
             self._find(frame)  # made anew since
@@ -296,12 +356,6 @@ class FoundTraining:
         self._data = [
             next((name for name, one in named.items() if one is each), "loader") for each in loaders
         ]
-        self._armed = self._traced = loop_end.at_end(loop, place, self._arrived)
-        if not self._armed:
-            self._guard.tell_once(
-                "a debugger or a coverage tool traces this program: its PyTorch training is not "
-                f"saved by itself. {EXPLICIT}"
-            )
 
     def _arrived(self, ended: bool) -> None:
         self._armed = False
@@ -316,7 +370,9 @@ class FoundTraining:
             return
         with self._guard:
             epoch, batch = self._passes.epoch, self._passes.batch
-            session.publish(self._iterations, epoch=epoch, batch=batch)
+            session.tell_end(self._iterations, epoch=epoch, batch=batch)
+            if session.beside is not None:
+                session.beside.charge(self._arming_s)
             saved = session.save_if_wanted(self._iterations, epoch=epoch, batch=batch)
             if saved is not None:
                 self._tell(saved.path)
@@ -328,6 +384,7 @@ class FoundTraining:
         state = TorchState(held, self._position, self._passes, self.steps.adding_up)
         capture = state.capture()
         loop = self.steps.loop
+        self._taken = Taken(self._names, self._data, loop, state)
         library = automatic_torch_owner.described(self._owner())
         found = automatic_lines.Recorded(
             FRAMEWORK if library is None else library["name"],
@@ -338,7 +395,7 @@ class FoundTraining:
             if loop is None
             else f"{os.path.basename(loop.code.co_filename)}, {loop.code.co_name}",
         )
-        self._lost = [*state.lost, _COUNTED, *([_MOVED] if self._inexact else [])]
+        self._lost = self._not_restored()
         more = {
             "not_restored": self._lost,
             automatic_lines.KEY: found.to_json(),

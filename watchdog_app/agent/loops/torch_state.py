@@ -66,10 +66,16 @@ class TorchState:
             name: torch_parts.part(name, thing) for name, thing in objects.items()
         }
         torch_parts.check_owners(self._parts)
-        self._never = torch_optimizers.forgotten_schedulers(objects)
+        # What no capture can take, in words.
+        self.never = torch_optimizers.forgotten_schedulers(objects)
         self._settings = {name: part.settings() for name, part in self._parts.items()}
         self._stepped = torch_optimizers.Stepped(() if waiting else objects.values())
         self._waiting = waiting or self._stepped.adding_up
+
+    @property
+    def parts(self) -> Mapping[str, Part]:
+        """The named objects."""
+        return self._parts
 
     def capture(self) -> Capture:
         """Everything, as tensors to be read one by one and as JSON."""
@@ -98,10 +104,18 @@ class TorchState:
         """How it is known from outside that a step has begun to change the weights."""
         from watchdog_app.agent.published.torch_guards import TorchGuards
 
-        return TorchGuards(self._parts, self._waiting, self._position, self._not_restored)
+        things = [part.thing for part in self._parts.values()]
+        optimizers = [each for each in things if isinstance(each, torch.optim.Optimizer)]
+        return TorchGuards(
+            lambda: self._parts,
+            lambda: optimizers,
+            self._waiting,
+            self._position,
+            self._not_restored,
+        )
 
     def _not_restored(self) -> list[str]:
-        return [*self._never, *self._passes.lost]
+        return [*self.never, *self._passes.lost]
 
     def check(self, saved: SavedTorch) -> None:
         """

@@ -17,6 +17,7 @@ _LASTING_S = 2.0  # a table that steps are told from
 _SHARE_ADDED = 0.005  # into telling steps from one
 _CREDIT_ADDED_S = 0.5
 _MEASURED = 16  # one of so many
+_FIRST = 4  # and these, as the very first is dearer
 
 
 class Budget:
@@ -50,6 +51,15 @@ class Budget:
         """Steps can be told from the last table no more: another as soon as that is allowed."""
         self._next_s = self._allowed_s
 
+    @property
+    def add_due(self) -> bool:
+        """Whether `add` would allow a step to be told."""
+        return time.perf_counter() >= self._next_add_s
+
+    def charge(self, cost_s: float) -> None:
+        """What telling a step has cost beside that."""
+        self._next_add_s += cost_s / _SHARE_ADDED
+
     def add(self) -> float | None:
         """
         A step is to be told from the last table; None where that would cost too much.
@@ -62,7 +72,8 @@ class Budget:
             return None
         self._next_add_s = max(self._next_add_s, now - _CREDIT_ADDED_S)
         self._adds += 1
-        return time.thread_time() if self._adds % _MEASURED == 1 else 0.0
+        measured = self._adds <= _FIRST or self._adds % _MEASURED == 1
+        return time.thread_time() if measured else 0.0
 
     def added(self, began_s: float) -> None:
         """It has been told."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -173,8 +174,10 @@ class Publisher:
         self._budget = Budget()
         self._pid = os.getpid()
         self._learned = False
+        self._publishing = threading.Lock()  # a table of two threads would be of neither
         self._stands = (-1, -1, False)  # number, step, and `early` of the last boundary
         self._base: tuple[int, Later] | None = None  # a table that later boundaries go on from
+        self._alone = False  # nothing can be told from the last table
         self.early = False  # the step has returned, and others are yet to hear of its end
         self.over = False
         me = own()
@@ -192,8 +195,38 @@ class Publisher:
         asked = self._base is not None or self._page.asked or self._budget.table_due
         return asked and self._guards.tells
 
+    @property
+    def telling(self) -> bool:
+        """
+        Whether it is worth some trouble to have the next boundary told.
+
+        Far from a limit a table is, if later steps can be told from it: else a jump that nobody
+        sees coming hardly ever finds one of its own step.
+        """
+        if self._page.asked:
+            return True
+        if self._base is not None and self._budget.add_due:
+            return True
+        return self._guards.tells and not self._alone and self._budget.table_due
+
+    @property
+    def told_from(self) -> bool:
+        """Whether steps are told from an earlier table now."""
+        return self._base is not None
+
+    def charge(self, cost_s: float) -> None:
+        """Seconds of the training's thread that it took to learn of a boundary."""
+        self._budget.charge(cost_s)
+
     def boundary(self, step: int) -> None:
-        """Between two steps: publish where that is due."""
+        """Between two steps: publish where that is due; nothing where another thread does."""
+        if self._publishing.acquire(blocking=False):
+            try:
+                self._boundary(step)
+            finally:
+                self._publishing.release()
+
+    def _boundary(self, step: int) -> None:
         page = self._page
         if not self._guards.tells:
             page.boundary(step)
@@ -270,6 +303,7 @@ class Publisher:
         try:
             parts, state_bytes = self._parts(step)
         except Unable as error:
+            self._alone = True
             self._page.boundary(step)
             self._page.unable(str(error))
             return
@@ -277,6 +311,7 @@ class Publisher:
         if self._page.publish(step, state_bytes, length, lambda view: tables.write(view, parts)):
             self._page.unable(None)
             later = None if self._known is None else self._known.later
+            self._alone = later is None
             if later is not None and self._guards.trusted and later.published():
                 self._base = self._page.sequence, later
         else:

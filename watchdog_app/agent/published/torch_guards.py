@@ -7,7 +7,7 @@ Gradients that are being added up are changed by the backward pass, which tells 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,9 +15,11 @@ import torch
 from watchdog_app.agent.loops.torch_optimizers import parameters
 from watchdog_app.agent.loops.torch_part import Part
 from watchdog_app.agent.loops.torch_values import Tensors
-from watchdog_app.agent.published import torch_refresh
 from watchdog_app.agent.published.contents import Contents
-from watchdog_app.agent.published.publisher import Guards, Refresh
+from watchdog_app.agent.published.publisher import Guards, Later, Refresh
+from watchdog_app.agent.published.torch_later import TorchLater
+from watchdog_app.agent.published.torch_places import Unknown
+from watchdog_app.agent.published.torch_refresh import TorchRefresh
 
 
 class OptimizerGuards(Guards):
@@ -108,30 +110,58 @@ class OptimizerGuards(Guards):
 
 
 class TorchGuards(OptimizerGuards):
-    """Of named objects, whose later states are told cheaply."""
+    """Of objects that are known, whose later states are told cheaply."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - what a loop is
         self,
-        parts: Mapping[str, Part],
+        parts: Callable[[], Mapping[str, Part] | None],
+        optimizers: Callable[[], Iterable[Any]],
         waiting: Callable[[], set[int]],
         position: Callable[[Tensors], Mapping[str, Any]],
         lost: Callable[[], list[str]],
+        same: Callable[[], bool] = lambda: True,
     ) -> None:
         """
         Args:
-            parts: that are trained; optimizers among them.
-            waiting: as `OptimizerGuards`.
+            parts: that are trained, optimizers among them, as they were taken last; None: unknown.
+            optimizers: as `OptimizerGuards`.
+            waiting: likewise.
             position: where the loop stands.
             lost: what a resume would not bring back, in words.
+            same: whether it consists of the same parts as when they were taken last.
         """
-        things = [part.thing for part in parts.values()]
-        optimizers = [each for each in things if isinstance(each, torch.optim.Optimizer)]
-        super().__init__(lambda: optimizers, waiting)
-        self.parts, self.position, self.lost = parts, position, lost
+        super().__init__(optimizers, waiting)
+        self.position, self.lost, self.same = position, lost, same
+        self._parts = parts
+        self._made: tuple[Contents, TorchRefresh] | None = None
+
+    @property
+    def parts(self) -> Mapping[str, Part]:
+        """See `torch_refresh.Loop`."""
+        parts = self._parts()
+        if parts is None:
+            raise Unknown
+        return parts
 
     def refresh(self, meta: Mapping[str, Any], contents: Contents) -> Refresh | None:
         """See `Guards`."""
         try:
-            return torch_refresh.TorchRefresh(self, meta, contents).take
-        except torch_refresh.Unknown:
+            return self._refresh(meta, contents).take
+        except Unknown:
             return None
+
+    def later(
+        self, meta: Mapping[str, Any], contents: Contents, also: Sequence[str]
+    ) -> Later | None:
+        """See `Guards`."""
+        try:
+            refresh = self._refresh(meta, contents)
+            return TorchLater(refresh, meta, contents, also, self.guarded)
+        except (Unknown, OSError):
+            return None
+
+    def _refresh(self, meta: Mapping[str, Any], contents: Contents) -> TorchRefresh:
+        made = self._made
+        if made is None or made[0] is not contents:
+            made = self._made = contents, TorchRefresh(self, meta, contents)
+        return made[1]

@@ -1,0 +1,216 @@
+"""PyTorch loops far from any limit: each step is told, and can be copied as what it was."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from found_torch import loader, only  # noqa: E402
+from torch import nn  # noqa: E402
+
+from watchdog_app.agent.reporting.identity import own  # noqa: E402
+from watchdog_app.agent.saving.loaded import LoadedRescue  # noqa: E402
+from watchdog_app.agent.torch import Rescue  # noqa: E402
+from watchdog_app.airbag import copying  # noqa: E402
+from watchdog_app.airbag import page as pages  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+REASON = "a test"
+STEP_S = 0.03
+MOST_STEPS = 300
+WANTED = 3  # steps told from a table, of each kind
+
+
+@pytest.fixture
+def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Of this process, as `watchdog exec` would have told it."""
+    where = tempfile.mkdtemp(prefix="watchdog-test-", dir="/dev/shm")
+    monkeypatch.setenv(pages.ENVIRONMENT, where)
+    me, threads = own(), torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield pages.path_for(where, me.pid, me.start_time)
+    torch.set_num_threads(threads)
+    shutil.rmtree(where)
+
+
+def network() -> nn.Module:
+    """With statistics that a forward pass moves, and a layer that is not trained."""
+    made = nn.Sequential(
+        nn.Linear(3, 64), nn.BatchNorm1d(64), nn.Dropout(0.2), nn.Linear(64, 64), nn.Linear(64, 1)
+    )
+    made[3].requires_grad_(False)
+    return made
+
+
+class Watched:
+    """Copies a loop at steps that were told from an earlier table, and compares."""
+
+    def __init__(self, page: str) -> None:
+        self.page = page
+        self.compared: list[int] = []
+        self.forward = 0  # copies made in a forward pass
+
+    def told(self) -> bool:
+        """Whether this boundary is told from an earlier table."""
+        if not os.path.exists(self.page):
+            return False
+        with pages.Page(self.page) as found:
+            table = found.table()
+            at_once = table is not None and table.sequence == found.sequence
+            return table is not None and not at_once and found.increment(table) is not None
+
+    def at(self, session: Any, step: int, drawn: int = 0) -> None:
+        """Between two steps; so many batches were drawn since the boundary."""
+        if step < 20 or not self.told():
+            return
+        me = own()
+        saved = copying.copy(me.pid, me.start_time, self.page, reason=REASON)
+        assert step == saved.step
+        whole = session._whole(REASON, step)
+        if drawn:
+            place = whole.meta["position"]
+            place["batch"] -= drawn
+            place["passes"]["0"]["drawn"] -= drawn
+            place["passes"]["0"]["total"] -= drawn
+        with LoadedRescue(saved.path) as loaded:
+            loaded.verify()
+            # After a boundary the next step's gradients count, which nobody has computed yet.
+            now = {each.name: each for each in whole.entries if ":gradient" not in each.name}
+            assert now.keys() == loaded.tensors.keys()
+            for name, each in now.items():
+                with each.view() as view:
+                    expected = zlib.crc32(bytes(view.cast("B") if each.nbytes else b""))
+                assert expected == zlib.crc32(bytes(loaded.read(name))), name
+            for key in whole.meta.keys() - {"gradients", "tensors"}:
+                assert whole.meta[key] == loaded.meta[key], key
+        self.compared.append(step)
+
+    def in_forward(self) -> None:
+        """Statistics and random numbers have moved: what is copied is from before that."""
+        if self.compared and not self.forward and self.told():
+            me = own()
+            seen = copying.look(me.pid, me.start_time, self.page)
+            self.forward += seen.state == "ready"
+
+    @property
+    def enough(self) -> bool:
+        return len(self.compared) >= WANTED and self.forward > 0
+
+
+def step(model: nn.Module, optimizer: Any, features: Any, targets: Any) -> None:
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(features), targets).backward()
+    optimizer.step()
+    time.sleep(STEP_S)
+
+
+def test_each_step_of_a_found_loop_is_told(here: Path, page: str) -> None:
+    """Nobody has asked for that; a schedule moves with each step, over ends of epochs."""
+    watched, model = Watched(page), network()
+    model[4].register_forward_pre_hook(lambda *_: watched.in_forward())
+    optimizer = torch.optim.AdamW(model.parameters())
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.99)
+    batches, count = loader(), 0
+    while count < MOST_STEPS and not watched.enough:
+        for features, targets in batches:
+            if count > 30 and count % 6:  # not the first batch of an epoch
+                training = only()
+                watched.at(training.session, count, drawn=1)
+            step(model, optimizer, features, targets)
+            scheduler.step()
+            count += 1
+
+    assert watched.enough, (watched.compared, watched.forward)
+
+
+def test_each_step_of_a_loop_with_a_rescue_is_told(tmp_path: Path, page: str) -> None:
+    """The same where the program names its things, plain values among them."""
+    watched, model = Watched(page), network()
+    model[4].register_forward_pre_hook(lambda *_: watched.in_forward())
+    optimizer = torch.optim.AdamW(model.parameters())
+    seen: dict[str, Any] = {"steps": 0}
+    rescue = Rescue(str(tmp_path / "rescues"), model=model, optimizer=optimizer, seen=seen)
+    for _epoch in rescue.epochs(MOST_STEPS):
+        for features, targets in rescue.data(loader()):
+            step(model, optimizer, features, targets)
+            seen["steps"] += 1
+            rescue.step()
+            watched.at(rescue._session, rescue.step_number)
+        if watched.enough or rescue.step_number > MOST_STEPS:
+            break
+    rescue.finish()
+
+    assert watched.enough, (watched.compared, watched.forward)
+
+
+@pytest.mark.parametrize("change", ["write", "other data", "other weight"])
+def test_what_the_program_does_to_its_weights_between_two_steps_is_seen(
+    tmp_path: Path, page: str, change: str
+) -> None:
+    """Written where it lies: nothing is copied. Elsewhere: the next boundary has a table."""
+    watched, model = Watched(page), nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+    rescue = Rescue(str(tmp_path / "rescues"), model=model, optimizer=optimizer)
+    features, found, me = torch.randn(4, 64), [], own()
+    for _ in range(MOST_STEPS):
+        step(model, optimizer, features, features)
+        rescue.step()
+        if found:
+            break
+        if rescue.step_number > 5 and watched.told():
+            with torch.no_grad():
+                if change == "write":
+                    model.weight.zero_()
+                    assert "in_step" == copying.look(me.pid, me.start_time, page).state
+                elif change == "other data":
+                    model.weight.data = torch.zeros(64, 64)
+                else:
+                    model.bias = nn.Parameter(torch.zeros(64))
+            found.append(change)
+            rescue.step()
+            seen = copying.look(me.pid, me.start_time, page)
+            if seen.state == "ready":  # and then of the new values
+                saved = copying.copy(me.pid, me.start_time, page)
+                with LoadedRescue(saved.path) as loaded:
+                    name = "model/bias" if change == "other weight" else "model/weight"
+                    (name,) = (each for each in loaded.tensors if each.endswith(name[6:]))
+                    assert not any(bytes(loaded.read(name)))
+            break
+    rescue.finish()
+
+    assert [change] == found
+
+
+def test_what_is_published_keeps_nothing_of_the_program_alive(here: Path, page: str) -> None:
+    """Neither a model nor its optimizer, nor what a schedule holds."""
+    import weakref
+
+    def train(watched: Watched) -> Callable[[], Any]:
+        model = network()
+        optimizer = torch.optim.AdamW(model.parameters())
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.99)
+        batches, told, count = loader(), 0, 0
+        while count < MOST_STEPS and told < WANTED:
+            for features, targets in batches:
+                told += count > 30 and watched.told()
+                step(model, optimizer, features, targets)
+                scheduler.step()
+                count += 1
+        assert told >= WANTED
+        return weakref.ref(model)
+
+    model = train(Watched(page))
+    gc.collect()
+
+    assert model() is None
