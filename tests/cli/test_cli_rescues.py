@@ -31,7 +31,7 @@ def save(folder, step, *, owner=GONE, program="/home/u/train.ipynb", shape=(1000
         "position": {"epoch": 2, "next_batch": 7},
         "logs": {"loss": 0.25},
         "not_restored": list(lost),
-        "environment": {"python": "3.11.7", "keras": "3.15.1"},
+        "environment": {"python": "3.11.7", "keras": "3.15.1", "PyTorch": "2.13.0"},
     }
     path = store.save([entry], meta, step=step).path
     store.close()
@@ -126,6 +126,16 @@ def test_verify_finds_a_flipped_bit_and_names_the_tensor(watchdog, tmp_path):
     assert "checksum" in found[bad]["problem"]
 
 
+def test_options_may_stand_between_the_verb_and_its_folder(watchdog, tmp_path):
+    """As they do in every other program: `verify --json FOLDER`."""
+    path = save(tmp_path / "r", 5)
+
+    told = json.loads(watchdog("rescues", "verify", "--json", str(tmp_path)).stdout)
+    assert [{"path": path, "whole": True, "problem": None}] == told["rescues"]
+    pruned = watchdog("rescues", "prune", "--keep", "1", "--dry-run", str(tmp_path))
+    assert (0, "") == (pruned.returncode, pruned.stderr)
+
+
 def test_what_was_found_damaged_stays_so_until_it_is_written_anew(watchdog, tmp_path):
     """In the table, in what `show` says, and when the older ones are to go."""
     good, bad = save(tmp_path / "r", 5), save(tmp_path / "r", 6)
@@ -160,6 +170,7 @@ def test_show_tells_all_that_is_in_it(watchdog, tmp_path):
 
     for part in (
         "/home/u/train.ipynb", "step 5, epoch 3, after batch 7, loss 0.25", "keras 3.15.1",
+        "PyTorch 2.13.0",
         "- the order of a torch DataLoader", "dense/kernel", "F32", "1000", "3.91 KiB",
     ):  # fmt: skip
         assert part in text

@@ -180,7 +180,8 @@ def _carry_out(words: list[str]) -> int:
         return quick
     module, parser = parser_of(name)
     try:
-        args = parser.parse_args(rest)
+        mixed = getattr(module, "MIXED", False)  # words may stand between and behind options
+        args = parser.parse_intermixed_args(rest) if mixed else parser.parse_args(rest)
     except SystemExit as end:  # argparse has printed its help or what is wrong
         return end.code if isinstance(end.code, int) else EXIT_USAGE
     code = module.run(args)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _NO_LIMIT = 1 << 60
 
 NAME = "limit"
+MIXED = True  # words may follow an option
 HELP = "give what is in an airbag more memory, or end it"
 DESCRIPTION = """\
 Change what a program that was started with watchdog exec may hold. One that is held at its limit

@@ -51,6 +51,7 @@ A folder that is called like a verb: ./show
 
 exit codes: 0 done, 1 failure or a rescue is damaged, 2 usage"""
 
+MIXED = True  # words may follow an option
 VERBS = ("list", "show", "verify", "prune")
 _KEEP = 2
 _LARGE_BYTES = 64 * 1024 * 1024  # from here on reading takes long enough to show how far it is

@@ -24,7 +24,7 @@ _RIGHT = {1, 2, 3, 5}
 _GIVES_WAY = 8
 _MOST_TENSORS = 200
 _MOST_UNREADABLE = 10
-_FIRST_KEYS = ("python", "numpy", "tensorflow", "keras", "torch")
+_FIRST_KEYS = ("python", "numpy", "tensorflow", "keras", "tf_keras", "PyTorch", "jax")
 
 
 def table(
