@@ -171,6 +171,7 @@ def main() -> int:
         for thread in threads:
             thread.join()
     except KeyboardInterrupt:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         run.end()
         for thread in threads:
             thread.join(20)

@@ -106,6 +106,16 @@ print(child.stdout.readline())
 """
 
 
+def _wait_for_ready(client: BlockingKernelClient, process: subprocess.Popen[bytes]) -> None:
+    """On a busy machine a heart that beats late is called dead: what counts is the process."""
+    while True:
+        try:
+            return client.wait_for_ready(timeout=120)
+        except RuntimeError as error:
+            if "died" not in str(error) or process.poll() is not None:
+                raise
+
+
 def test_kernel_of_vscode_has_the_name_that_the_agent_inside_says(desk: Desk):
     """From the first cell on. VS Code leaves the path in a variable alone; children say nothing."""
     connection = desk.world.folder / "runtime" / "kernel-v3abcdef0123456789.json"
@@ -136,7 +146,7 @@ def test_kernel_of_vscode_has_the_name_that_the_agent_inside_says(desk: Desk):
     folder, notebook = str(desk.world.folder), str(desk.world.folder / "code.ipynb")
     folder_name = desk.world.folder.name
     try:
-        client.wait_for_ready(timeout=120)
+        _wait_for_ready(client, process)
         desk.until(lambda: desk.name(process.pid) == f"kernel in {folder_name}", "it is seen")
         # As VS Code does it: neither counts for a cell.
         assert "CONNECTED" in run(STRANGER.format(folder=folder), silent=True)
