@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
+from watchdog_app.agent.loops.epoch_passes import LAZY
 from watchdog_app.agent.loops.passes import Passes
 from watchdog_app.errors import RescueMismatch
 
@@ -179,3 +181,23 @@ def test_the_batch_is_counted_over_the_resume():
 
 def silent_arrival() -> None:
     pass
+
+
+def shuffled_by_global_numbers():
+    """A generator that draws an order anew every four batches."""
+    while True:
+        yield from np.random.permutation(4)
+
+
+@pytest.mark.parametrize("loop_draws", [False, True])
+def test_an_order_that_depends_on_what_the_loop_draws_is_said_to_be_lost(loop_draws):
+    """Where only the data draws, it draws the same again; in between, the loop has drawn."""
+    np.random.seed(1)
+    passes = Passes(silent)
+    batches = passes.run(shuffled_by_global_numbers(), silent_arrival)
+    for _ in range(9):
+        next(batches)
+        if loop_draws:
+            np.random.rand()
+
+    assert [LAZY] * loop_draws == passes.lost

@@ -19,6 +19,10 @@ COUNTED = (
     "what the loop counts by itself (a `break` under `enumerate` counts from 0 again: compare "
     "rescue.step_number)"
 )
+LAZY = (
+    "the order of data that draws global random numbers while it is read (give it a generator of "
+    "its own)"
+)
 _SAY_AFTER_S = 2.0  # drawing finished batches again is said when it takes longer
 
 

@@ -13,12 +13,19 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from types import GeneratorType
 from typing import Any
 
-from watchdog_app.agent.loops import own_random
-from watchdog_app.agent.loops.epoch_passes import COUNTED, EpochPasses, batches_of, check_length
+from watchdog_app.agent.loops import own_random, raw_random
+from watchdog_app.agent.loops.epoch_passes import (
+    COUNTED,
+    LAZY,
+    EpochPasses,
+    batches_of,
+    check_length,
+)
 
 MADE_ANEW = (
     "the order of an iterator that is made anew in each epoch (give rescue.data() the data set)"
@@ -164,9 +171,12 @@ class Passes(EpochPasses[_Pass, _Recorded]):
             if known.finished:
                 return
         self._has_begun()
-        for item in iterator:
+        looks = _Looks(iterator)
+        for item in looks:
             now.drawn += 1
             source.total += 1
+            if looks.mixed:
+                self._lost[LAZY] = None
             yield item
         now.finished = True
 
@@ -193,6 +203,39 @@ class Passes(EpochPasses[_Pass, _Recorded]):
                 self._lost[MADE_ANEW] = None
         elif hasattr(dataset, "_inputs") and int(dataset.cardinality()) == _INFINITE:
             self._lost[COUNTED] = None
+
+
+class _Looks:
+    """
+    An iterator, and whether data and training draw from the same global generators in turn.
+
+    A resume draws the finished batches again without the training in between. One look is a
+    microsecond.
+    """
+
+    def __init__(self, iterator: Iterator[Any]) -> None:
+        self.mixed = False
+        self._iterator = iterator
+        self._random: raw_random.RawRandom | None = None
+        # Generators are where Python code of the program draws; they are also cheap to look at.
+        if isinstance(iterator, GeneratorType):
+            with suppress(Exception):
+                self._random = raw_random.RawRandom()
+        self._after: tuple[int, ...] | None = None
+        self._others = False
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._random is None or self.mixed:
+            return next(self._iterator)
+        before = self._random.sketch()
+        self._others = self._others or self._after not in (None, before)
+        item = next(self._iterator)
+        self._after = self._random.sketch()
+        self.mixed = self._others and self._after != before
+        return item
 
 
 def _anchor(dataset: Any) -> Any:

@@ -23,15 +23,11 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset
 
 from watchdog_app.agent.loops import later_draws, own_random, raw_random, torch_random, torch_values
-from watchdog_app.agent.loops.epoch_passes import EpochPasses, batches_of, check_length
+from watchdog_app.agent.loops.epoch_passes import LAZY, EpochPasses, batches_of, check_length
 from watchdog_app.agent.loops.later_draws import LaterDraws
 from watchdog_app.agent.loops.torch_values import Tensors
 
 UNSEEN = "the place in data that is not read through rescue.data()"
-LAZY = (
-    "the order of data that draws global random numbers while it is read (give it a generator of "
-    "its own)"
-)
 PERSISTENT = (
     "random numbers that the workers of a DataLoader with persistent_workers=True draw, after the "
     "first epoch"
