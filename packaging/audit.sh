@@ -20,11 +20,18 @@ sed 's/^\([A-Za-z0-9._-]*==[0-9.]*\)+[a-z0-9.]*/\1/; /^ *--hash/d; s/ *\\$//' \
     packaging/requirements-dev.txt >"$tools/requirements.txt"
 said=$("$tools/bin/pip-audit" --disable-pip --no-deps --progress-spinner off --timeout 10 \
     -r "$tools/requirements.txt" 2>&1) && status=0 || status=$?
-printf '%s\n' "$said" | grep -v 'could not be audited' || true
 missed=$(printf '%s\n' "$said" | grep -c 'could not be audited' || true)
 case $said in
     *'No known vulnerabilities'* | *'known vulnerabilit'*) ;;
     *) missed=all ;;
+esac
+# "No known vulnerabilities" is no answer where something was not asked, and an error's last line
+# says what it was.
+case $missed in
+    0) printf '%s\n' "$said" ;;
+    all) printf '%s\n' "$said" | tail -n 1 | cut -c 1-300 >&2 ;;
+    *) printf '%s\n' "$said" |
+        grep -v -e 'could not be audited' -e 'No known vulnerab' -e 'Skip Reason' -e '^-[- ]*$' || true ;;
 esac
 if [ "$missed" != 0 ]; then
     echo "audit: of $(grep -c == "$tools/requirements.txt") packages $missed could not be looked up: the list of advisories was not reached, or does not know them. Those were NOT CHECKED. It needs the network; try again: make audit" >&2

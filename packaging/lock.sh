@@ -15,7 +15,10 @@ lock=packaging/requirements-dev.txt
 tools=build/lock
 [ -x "$tools/bin/uv" ] || {
     "${PYTHON:-python3}" -m venv "$tools"
-    "$tools/bin/python" -m pip install --quiet --disable-pip-version-check uv
+    "$tools/bin/python" -m pip install --quiet --disable-pip-version-check --retries 1 uv || {
+        echo "lock: uv could not be installed; $lock is AS IT WAS. It needs an index of packages." >&2
+        exit 1
+    }
 }
 [ "${1:-}" = --keep ] || rm -f "$lock.new"
 [ "${1:-}" != --keep ] || cp "$lock" "$lock.new"
@@ -30,7 +33,11 @@ for key in extra-index-url index-url find-links; do
 done
 "$tools/bin/uv" pip compile --quiet --generate-hashes --python-version 3.11 --no-header \
     --no-annotate --no-emit-index-url --no-emit-find-links --index-strategy unsafe-best-match "$@" \
-    --extra dev --extra tensorflow -o "$lock.new" pyproject.toml >/dev/null
+    --extra dev --extra tensorflow -o "$lock.new" pyproject.toml >/dev/null || {
+    rm -f "$lock.new"
+    echo "lock: not every package could be found; $lock is AS IT WAS. It needs an index of packages." >&2
+    exit 1
+}
 {
     echo "# Made by packaging/lock.sh from pyproject.toml (extras dev, tensorflow) for Python 3.11."
     echo "# A build of torch with +cpu in its version comes from PyTorch's own index of such builds."

@@ -194,6 +194,23 @@ def test_a_damaged_journal_is_set_aside_and_a_new_one_begun(tmp_path, damage):
     second.close()
 
 
+@pytest.mark.parametrize(
+    "harm", ["DROP TABLE pauses", "ALTER TABLE entries RENAME data TO datum", "DROP TABLE points"]
+)
+def test_a_journal_that_lacks_what_is_written_is_set_aside(tmp_path, harm):
+    """It is of our version and whole, and nothing could ever be written into it."""
+    with contextlib.closing(Journal(str(tmp_path), 1e9, 1 << 20)) as journal:
+        journal.add([entry(1.0)])
+    with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as db, db:
+        db.execute(harm)
+
+    with contextlib.closing(Journal(str(tmp_path), 1e9, 1 << 20)) as journal:
+        assert journal.set_aside is not None
+        assert os.path.exists(journal.set_aside)
+        journal.add([entry(2.0)], [points("s", (2.0, 1.0, None))])
+        assert [2.0] == [each["unix_s"] for each in journal.history()]
+
+
 def test_a_damaged_row_hides_no_other(tmp_path, monkeypatch):
     """SQLite's check sees no bit that tips over inside a text: the rest is read, and acted on."""
     with contextlib.closing(Journal(str(tmp_path), 1e9, 1 << 20)) as journal:

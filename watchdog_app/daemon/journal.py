@@ -44,6 +44,18 @@ CREATE TABLE hits (task INTEGER NOT NULL, ceiling INTEGER NOT NULL,
 CREATE TABLE pauses (ident TEXT PRIMARY KEY, data TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE state (key TEXT PRIMARY KEY, data TEXT NOT NULL) WITHOUT ROWID;
 """
+_COLUMNS = frozenset(
+    (table, column)
+    for table, columns in {
+        "entries": "id unix_ms kind pid name path data",
+        "series": "id ident kind pid name path unit last_unix_ms",
+        "points": "series unix_ms used limit_ swap",
+        "hits": "task ceiling",
+        "pauses": "ident data",
+        "state": "key data",
+    }.items()
+    for column in columns.split()
+)
 _MOST_SET_ASIDE = 3
 _CACHE_KIB = 512
 _MOST_IDS = 1000
@@ -317,6 +329,8 @@ class Journal:
                     sync_folder(os.path.dirname(self._path))  # SQLite does not, for this file
             elif version != _SCHEMA_VERSION:
                 _refuse(version)
+            if _columns(db) != _COLUMNS:
+                _distrust("its tables are not those of this version")
             verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
             if verdict != "ok":
                 _distrust(verdict)
@@ -399,6 +413,16 @@ def _is_no_file(path: str) -> bool:
 
 class _OtherVersion(sqlite3.DatabaseError):
     """It is whole, and may be of use to the watchdog that wrote it: none of these is removed."""
+
+
+def _columns(db: sqlite3.Connection) -> frozenset[tuple[str, str]]:
+    """Every column of every table, each with its table."""
+    return frozenset(
+        db.execute(
+            "SELECT m.name, c.name FROM sqlite_master AS m JOIN pragma_table_info(m.name) AS c"
+            " WHERE m.type = 'table' AND m.name NOT LIKE 'sqlite_%'"
+        )
+    )
 
 
 def _refuse(version: int) -> NoReturn:
