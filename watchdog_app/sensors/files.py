@@ -47,7 +47,7 @@ def read_bytes(path: str, limit: int = 1 << 16) -> bytes:
             left = limit
             # A /proc file gives at most a page a read; cmdline and environ can be longer.
             while left > 0:
-                chunk = os.read(fd, min(left, 1 << 16))
+                chunk = os.read(fd, min(left, 1 << 13))
                 if not chunk:
                     break
                 chunks.append(chunk)
