@@ -487,3 +487,14 @@ def test_a_rescue_is_renewed_more_seldom_the_longer_and_the_dearer():
     assert gaps[-1] > 5 * gaps[0]
     assert not renewal.due(101.0, Stage.CALM)
     assert 3 < len(copies(100.0, 2.0)) < 8
+
+
+def test_a_notebook_is_not_told_that_an_interrupt_ends_it():
+    """That ends the cell alone, and a terminal is nowhere near."""
+    script, notebook = (report.choices(a_bag(notebook=each)) for each in (False, True))
+
+    assert "Ctrl-C" in script
+    assert "interrupt" not in script
+    assert "Ctrl-C" not in notebook
+    (line,) = (each for each in notebook.splitlines() if "interrupt" in each)
+    assert line.startswith("End the cell")
