@@ -10,6 +10,7 @@ to look at. What glances measured is not lost: the forecast takes it in with the
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -95,10 +96,12 @@ class Rest:
         self._host = host = snapshot.host
         self._begun_mono_s = snapshot.mono_s
         self._seen: list[Glance] = []
+        # What the shortest looks have found, who make no glance: time, bytes available, swap free.
+        self.still: list[tuple[float, int, int]] = []
         levels = {each.key: _level(each) for each in readings}
         self.ram_step = levels[_RAM].step
         self._low = host.available_bytes - self.ram_step
-        self._high = host.available_bytes + self.ram_step
+        self.high = host.available_bytes + self.ram_step
         # Memory that is shared is memory: as long as it is not the scarcer one it shows there.
         shm = levels.get(_SHM)
         self.asks_shm = shm is not None and self.ram_step > 2 * shm.step
@@ -111,13 +114,21 @@ class Rest:
             if key in wanted or key.kind in {CeilingKind.CGROUP, CeilingKind.RLIMIT_AS}
         }
         self.ram_alone = len(self._levels) == 1
+        # Bounds for the shortest looks; None: they would not do.
+        self.low: float | None = self._low if self._levels.keys() <= {_RAM, _RAM_SWAP} else None
+        self.swaps = _RAM_SWAP in self._levels
+        self.both_low, self.both_high = float("-inf"), float("inf")
+        if self.swaps:
+            both = self._levels[_RAM_SWAP]
+            free = host.total_bytes + host.swap_total_bytes - both.used
+            self.both_low, self.both_high = free - both.step, free + both.step
 
     def holds(self, glance: Glance) -> bool:
         """Take a glance; whether everything is as it was, so that no full look is needed."""
         self._seen.append(glance)
         self.moved = (
             glance.changed
-            or not self._low <= glance.available_bytes <= self._high
+            or not self._low <= glance.available_bytes <= self.high
             or not (self.ram_alone or self._others_hold(glance))
         )
         return not (self.moved or glance.newcomers or glance.mono_s >= self.until_mono_s)
@@ -125,8 +136,13 @@ class Rest:
     def past(self) -> dict[CeilingKey, list[Past]]:
         """What the glances measured, oldest first: what moved, and the last in any case."""
         found: dict[CeilingKey, list[Past]] = {key: [] for key in self._levels}
-        for glance in self._seen:
-            last = glance is self._seen[-1]
+        still = [
+            Glance(mono_s, available_bytes, swap_free_bytes, None, False)
+            for mono_s, available_bytes, swap_free_bytes in self.still
+        ]
+        seen = sorted([*still, *self._seen], key=attrgetter("mono_s"))
+        for glance in seen:
+            last = glance is seen[-1]
             for key, past in self._measured(glance).items():
                 kept, level = found[key], self._levels[key]
                 before_s, before = (

@@ -138,6 +138,8 @@ class Observer:
     def glance(self, rest: Rest, now_mono_s: float) -> bool:
         """Whether the machine may be left alone further. Never raises."""
         try:
+            if self.machine.still(rest, now_mono_s):
+                return True
             found = self.machine.glance(rest, now_mono_s)
             holds = found is not None and rest.holds(found)
             if rest.moved:

@@ -194,6 +194,7 @@ class GroupReader:
         self._groups: dict[str, _Group] = {}
         self._wanted: frozenset[str] = frozenset()
         self._changes = LimitChanges()
+        self.may_have_changed = self._changes.pending  # whether to ask for `limits_changed`
 
     def read(self, folders: Iterable[str], now_mono_s: float) -> tuple[CgroupMemory, ...]:
         """

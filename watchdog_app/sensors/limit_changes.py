@@ -56,6 +56,10 @@ class LimitChanges:
             elif self._errno() not in _ABSENT:
                 self.complete = False  # too many for this user, or not allowed
 
+    def pending(self) -> bool:
+        """Whether `any` may have something to say."""
+        return not self.complete or bool(self._poll.poll(0))
+
     def any(self) -> bool:
         """Whether one of them was written to since the last call."""
         found = False

@@ -30,6 +30,7 @@ from watchdog_app.sensors.jupyter_servers import JupyterServers
 from watchdog_app.sensors.newcomers import tells_pids
 from watchdog_app.sensors.process_info import Describer
 from watchdog_app.sensors.process_table import ProcessTable
+from watchdog_app.sensors.stillness import Stillness
 from watchdog_app.sensors.strangers import Strangers
 
 # Of who looks at fixed times: most processes answer within 0.5 ms.
@@ -50,6 +51,9 @@ class MachineFace(Protocol):
 
     def glance(self, rest: Rest, now_mono_s: float) -> Glance | None:
         """The few figures that tell whether a full look is needed; None: they do not do here."""
+
+    def still(self, rest: Rest, now_mono_s: float) -> bool:
+        """Whether nothing at all has happened, so that not even a glance is needed."""
 
     def stirred(self) -> None:
         """A glance has seen something move: whoever may have changed is asked at the next look."""
@@ -123,6 +127,11 @@ class Machine:
         )
         self._groups = GroupReader(locator)
         self._strangers = Strangers(proc)
+        self._stillness = Stillness(
+            proc, self._processes.glance, self._groups.may_have_changed, self._processes.changed
+        )
+        # Bound once: it is asked for every few seconds, from cold caches.
+        self.still = self._stillness.holds
         self._disks = Disks()
         self._hardware = HardwareWatch() if hardware is None else hardware
 
@@ -174,7 +183,9 @@ class Machine:
         try:
             host = self._host.glance(shm=rest.asks_shm)
             newcomers = self._processes.glance(now_mono_s)
-            changed = self._groups.limits_changed(now_mono_s) or self._processes.changed(now_mono_s)
+            turned_up, self._stillness.turned_up = self._stillness.turned_up, False
+            changed = self._groups.limits_changed(now_mono_s) or turned_up
+            changed = changed or self._processes.changed(now_mono_s)
             if rest.ram_alone:
                 return Glance(now_mono_s, *host, newcomers, changed)
             return Glance(
@@ -244,6 +255,7 @@ class Machine:
         self._hardware.close()
         self._processes.close()
         self._groups.close()
+        self._stillness.close()
         self._host.close()
 
 

@@ -134,6 +134,10 @@ class PortableMachine:
         """A Jupyter server is known to serve one of the kernels."""
         return self._servers.known
 
+    def still(self, rest: Rest, now_mono_s: float) -> bool:  # noqa: ARG002
+        """Never known here."""
+        return False
+
     def glance(self, rest: Rest, now_mono_s: float) -> Glance | None:  # noqa: ARG002
         """None: nothing here tells cheaply that a process has begun."""
         return None

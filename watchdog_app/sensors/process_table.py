@@ -51,7 +51,7 @@ _REVIEW_EVERY_S = 10.0
 _REVIEW_AT_REST_S = 290.0
 # Nobody grows unseen for longer, whatever the kernel makes us wait for.
 _NAMELESS_AFTER_S = 2.0
-# Two descriptors a process; the rest of the daemon needs some too.
+# Two descriptors a process, at rest a third; the rest of the daemon needs some too.
 _KEPT_SHARE = 4
 
 
@@ -81,7 +81,7 @@ class ProcessTable:
         self._review_slack_s = 0.0
         self._sampled_mono_s = 0.0
         self._glanced = False  # since the last update: nothing nears its limit
-        self._at_rest = AskedAtRest(describer)
+        self._at_rest = AskedAtRest(describer, proc)
         self._listing = Listing(self._newcomers)
         self._infos: Mapping[ProcessKey, ProcessInfo] = MappingProxyType({})
         self._changed = False
@@ -247,7 +247,7 @@ class ProcessTable:
     def close(self) -> None:
         """Give the descriptors back."""
         for watched in self._watched.values():
-            watched.files.close()
+            watched.close()
         self._newcomers.close()
 
     def _list(self, now_mono_s: float, now_unix_s: float) -> None:
@@ -333,7 +333,7 @@ class ProcessTable:
             watched.description = description  # watched without a name until now
             return
         if watched is not None:
-            watched.files.close()
+            watched.close()
         files = ProcessFiles(self._proc, description.info.key, stat)
         self._watched[pid] = Watched(files, description, now_mono_s)
 
@@ -410,7 +410,7 @@ class ProcessTable:
         return watched.seen.start_stack, watched.description.info.exe
 
     def _drop(self, pid: int) -> None:
-        self._watched.pop(pid).files.close()
+        self._watched.pop(pid).close()
         self._beside.forget(pid)
         self._changed = True
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from watchdog_app.core.records import ProcessSample
 from watchdog_app.errors import SensorError
 from watchdog_app.sensors.bystanders import YOUNG_EVERY_S
+from watchdog_app.sensors.files import KeptFile
 from watchdog_app.sensors.process_files import TICKS_PER_S, ProcessFiles
 from watchdog_app.sensors.process_info import Describer, Description
 
@@ -27,6 +28,7 @@ class Watched:
         "asked_cpu_s",
         "description",
         "files",
+        "groups",
         "last",
         "membership",
         "review_due_mono_s",
@@ -36,6 +38,7 @@ class Watched:
 
     def __init__(self, files: ProcessFiles, description: Description, now_mono_s: float) -> None:
         self.files = files
+        self.groups: KeptFile | None = None  # that it is in; None: not asked for yet
         self.description = description
         self.since_mono_s = now_mono_s
         self.review_due_mono_s = now_mono_s + YOUNG_EVERY_S
@@ -44,12 +47,19 @@ class Watched:
         self.last: ProcessSample | None = None  # the same object while it does nothing
         self.membership: bytes | None = None  # of which groups; None: not known yet
 
+    def close(self) -> None:
+        """Give the descriptors back."""
+        self.files.close()
+        if self.groups is not None:
+            self.groups.close()
+
 
 class AskedAtRest:
     """Whom of the watched processes a glance asks, and for what."""
 
-    def __init__(self, describer: Describer) -> None:
+    def __init__(self, describer: Describer, proc: str) -> None:
         self._describer = describer
+        self._proc = proc
         self._turn = 0  # glances
         self._asked = 0  # processes for their groups
         self._due_mono_s: float | None = None  # None: nobody computes
@@ -57,7 +67,7 @@ class AskedAtRest:
     def changed(self, watched: Mapping[int, Watched], now_mono_s: float, *, keep: bool) -> bool:
         """Both at once: what a glance asks."""
         self._turn += 1
-        if self._turn % 2 == 0 and self.regrouped(watched):
+        if self._turn % 2 == 0 and self.regrouped(watched, keep=keep):
             return True
         due_mono_s = self._due_mono_s
         return (
@@ -66,20 +76,29 @@ class AskedAtRest:
             and self.limited(watched, now_mono_s, keep=keep)
         )
 
-    def regrouped(self, watched: Mapping[int, Watched]) -> bool:
+    def regrouped(self, watched: Mapping[int, Watched], *, keep: bool) -> bool:
         """
         Whether a process has been moved to another memory group.
 
         One of them is asked, in turn.
+
+        Args:
+            watched: all of them.
+            keep: whether there are descriptors enough to keep theirs open.
         """
         if not watched:
             return False
         self._asked += 1
         each = watched[list(watched)[self._asked % len(watched)]]
+        file = each.groups
+        if file is None:
+            file = each.groups = KeptFile(f"{self._proc}/{each.files.key.pid}/cgroup")
         try:
-            now = self._describer.membership(each.files.key.pid)
+            now = file.read(1 << 14)
         except SensorError:
             return False
+        if not keep:
+            file.close()
         before, each.membership = each.membership, now
         return before is not None and now != before and _review(each)
 
