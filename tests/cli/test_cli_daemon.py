@@ -241,3 +241,19 @@ def test_two_starts_at_once_give_one_daemon(quiet, watchdog):
     said = [start.communicate(timeout=60) for start in starts]
 
     assert [0, 0] == [start.returncode for start in starts], said
+
+
+def test_without_a_daemon_the_json_names_the_airbags_too(own_folders, monkeypatch, capsys):
+    """They need no daemon, and neither does who asks for them."""
+    from watchdog_app.cli import main
+
+    monkeypatch.setattr("watchdog_app.cli.bags_seen.running", lambda: ["hog.py (pid 7): full"])
+
+    code = main(["status", "--json"])
+
+    found = json.loads(capsys.readouterr().out)
+    Draft202012Validator(json.loads(SCHEMA.read_text())).validate(found)
+    assert ["hog.py (pid 7): full"] == [
+        each["message"] for each in found["errors"] if each["source"] == "airbags"
+    ]
+    assert 3 == code
