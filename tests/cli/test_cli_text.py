@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from status_objects import HOSTILE_NAMES
 
@@ -29,6 +29,7 @@ def test_a_name_is_shown_and_never_obeyed(shown, name):
     assert shown == plain(name)
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(exclude_categories=())))
 def test_no_text_leaves_anything_unprintable(text):
     """Whatever a file is called, one printable line comes out."""
@@ -69,6 +70,7 @@ def test_a_long_name_is_cut_in_the_middle(cut, name, columns):
     assert cut == shorten(name, columns)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=60), st.integers(0, 40))
 def test_a_cut_name_never_takes_more_than_its_columns(name, columns):
     """No name pushes a table over the edge."""
@@ -95,6 +97,7 @@ def test_a_word_longer_than_the_line_is_broken():
     assert lines == ["> /a/very/", "  long/pat", "  h/indeed"]
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200), st.integers(8, 60))
 def test_folded_lines_hold_the_whole_text_within_the_width(text, columns):
     """Nothing is lost but blanks, and nothing is wider than it may be."""

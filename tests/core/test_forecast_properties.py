@@ -113,6 +113,7 @@ def test_a_constant_slope_gives_the_exact_time(rate, start, shift):
     assert forecast.low_s <= left <= forecast.high_s
 
 
+@settings(deadline=None)
 @given(scale=st.sampled_from([1.0, 2.0, 10.0]))
 def test_slower_time_is_a_slower_end(scale):
     """The same ramp taken `scale` times as slowly ends `scale` times as late."""
