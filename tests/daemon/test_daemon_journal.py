@@ -479,6 +479,29 @@ def test_a_question_that_fails_is_answered_with_its_error(writer):
     assert [] == ask(writer, lambda journal: journal.history())
 
 
+def test_the_thread_sleeps_while_there_is_nothing_to_write(tmp_path, monkeypatch):
+    """It wakes up once for nothing, not again and again; and at once for what comes then."""
+    from watchdog_app.daemon import journal_writer
+
+    for name in ("FLUSH_S", "_AT_REST_S"):
+        monkeypatch.setattr(journal_writer, name, 0.05)
+    monkeypatch.setattr(journal_writer, "_IDLE_S", 3600.0)
+    turns, written = threading.Semaphore(0), threading.Event()
+    in_place, add = Journal.in_place, Journal.add
+    monkeypatch.setattr(Journal, "in_place", lambda self: turns.release() or in_place(self))
+    monkeypatch.setattr(Journal, "add", lambda self, *a: (add(self, *a), written.set()))
+    writer = JournalWriter(str(tmp_path / "state"), DAY_S, 64 * MIB, lambda: None)
+    writer.open()
+    writer.start()
+
+    assert turns.acquire(timeout=20)
+    assert not turns.acquire(timeout=1.0)  # twenty spans of rest
+
+    writer.add_series([points("a", (1.0, 5.0, 9.0))], at_rest=True)
+    assert written.wait(20)
+    writer.close(10)
+
+
 # Which points are kept
 
 

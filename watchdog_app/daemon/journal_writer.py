@@ -22,6 +22,7 @@ from watchdog_app.errors import RequestError
 
 FLUSH_S = 10.0
 _AT_REST_S = 60.0  # one transaction a minute, and one wake-up, while nothing is near
+_IDLE_S = 300.0  # ... and while there is nothing to write: who adds something ends the wait
 _RETRY_S = 10.0
 _TRIM_S = 1800.0
 _MEASURE_S = 60.0
@@ -196,7 +197,8 @@ class JournalWriter:
                     if left_s <= 0:
                         break
                     self._lock.wait(left_s)
-                self._flush_mono_s = time.monotonic() + _AT_REST_S
+                idle = not (self._entries or self._series or self._jobs or self._sync)
+                self._flush_mono_s = time.monotonic() + (_IDLE_S if idle else _AT_REST_S)
                 closing = self._closing
                 entries, self._entries = list(self._entries), deque(maxlen=_MOST_ENTRIES)
                 series, self._series = list(self._series), deque(maxlen=_MOST_SERIES)
