@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from watchdog_app.core.forecast.pyramid import concordance
@@ -81,6 +81,7 @@ def test_what_often_touches_its_limit_lives_there():
     assert not any(notify for t, notify, _ in found if t > 40)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.floats(-1e6, 1e6), max_size=9), st.floats(0, 1e3), st.sampled_from([0.3, 0.5, 0.9])
 )
