@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 
 import pytest
 
+from watchdog_app.airbag import groups, record
+from watchdog_app.airbag.record import BagRecord
 from watchdog_app.core.records import ProcessInfo, ProcessKey, ProcessSample, Task, TaskKind
 from watchdog_app.core.settings import Settings
 from watchdog_app.daemon.agents import Agents
+from watchdog_app.daemon.bags import Bags
 from watchdog_app.daemon.faults import Faults
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.naming import find
@@ -247,3 +251,37 @@ def test_reading_is_not_waited_for_while_a_client_is_served():
     left.close()
     right.close()
     poller.close()
+
+
+def test_no_look_waits_for_a_keeper_that_is_being_started(monkeypatch):
+    """A new keeper of an airbag takes seconds where memory runs out: looks go on meanwhile."""
+    bag = BagRecord(7, 8, "hog.py", "cgroup v2", f"/x/{groups.PREFIX}7.8", 1 << 30, 1 << 20)
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def sweep():
+        begun.set()
+        go_on.wait(20)
+        ended.set()
+
+    monkeypatch.setattr(record, "every", lambda: [bag])
+    monkeypatch.setattr(record, "sweep", sweep)
+    bags = Bags(tasks=list, show=lambda _: None, note=lambda _: None, log=Log())
+
+    bags.look()
+    bags.look()
+
+    assert begun.wait(20)
+    assert not ended.is_set()
+    go_on.set()
+    assert ended.wait(20)
+
+
+def test_a_pipe_in_the_place_of_a_bags_record_is_no_record(tmp_path):
+    """Nobody waits for who would write into it."""
+    os.mkfifo(tmp_path / "bag.json")
+    found = []
+    reader = threading.Thread(target=lambda: found.append(record.read(str(tmp_path))), daemon=True)
+    reader.start()
+    reader.join(20)
+
+    assert [None] == found

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import sys
 from contextlib import suppress
 
@@ -237,9 +238,11 @@ def read(folder: str) -> BagRecord | None:
 def read_file(path: str, folder: str | None = None) -> BagRecord | None:
     """The bag in a file that is called NAME.json, or as a folder is; None: it holds no record."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        # Not to wait for the writer of a pipe that somebody put there.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(fd, "rb") as file:
-            if paths.foreign(os.fstat(fd)):
+            found = os.fstat(fd)
+            if paths.foreign(found) or not stat.S_ISREG(found.st_mode):
                 return None
             return parse(file.read(_MOST_BYTES), folder or path.removesuffix(".json"))
     except OSError:

@@ -25,6 +25,7 @@ from watchdog_app.core.telling import Topic
 from watchdog_app.daemon.journal import Entry
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.naming import find, named
+from watchdog_app.daemon.worker import Worker
 from watchdog_app.errors import RequestError
 from watchdog_app.protocol.messages import BAD_PARAMS, REFUSED, Params
 
@@ -65,12 +66,19 @@ class Bags:
         self._stages: dict[str, str] = {}
         self._of: dict[ProcessKey, str] = {}
         self._next_sweep_mono_s = 0.0
+        # A keeper that is started where memory runs out takes seconds: no look waits for it.
+        self._sweeper = Worker(lambda: None, "bags")
+        self._sweeping = False
 
     def look(self) -> None:
         """Read what the keepers have written, and tell people what is new."""
-        if self._bags and time.monotonic() >= self._next_sweep_mono_s:
+        self._sweeper.collect()
+        due = not self._sweeping and time.monotonic() >= self._next_sweep_mono_s
+        if self._bags and due:
             self._next_sweep_mono_s = time.monotonic() + _SWEEP_S
-            record.sweep()  # nobody is held for ever where keeper and second were both killed
+            self._sweeping = True
+            # Nobody is held for ever where keeper and second were both killed.
+            self._sweeper.submit(record.sweep, self._swept)
         self._bags = {
             groups.name_of(each.pid, each.start_time): each
             for each in record.every()
@@ -92,6 +100,11 @@ class Bags:
                 self._changed(name, bag, before)
         for name in self._stages.keys() - self._bags.keys():
             del self._stages[name]
+
+    def _swept(self, _: object, error: Exception | None) -> None:
+        self._sweeping = False
+        if error is not None:
+            raise error
 
     def of(self, task: ProcessKey) -> BagRecord | None:
         """The bag that a task is in."""
