@@ -2,16 +2,16 @@
 When a rescue is copied anew of a training that is refused memory and trains on in what is left.
 
 An allocation that fails can end it from within a library, and nobody is told before. What is lost
-then is what it has done since the last copy: a tenth of the time that it went on for, or half a
-second.
+then is what it has done since the last copy: a tenth of the time that it went on for, or a quarter
+of a second, or four times what a copy takes.
 """
 
 from __future__ import annotations
 
 from watchdog_app.airbag.policy import Stage
 
-_LEAST_S = 0.5
-_COSTS = 8.0  # times what a copy takes, in which everyone stands still
+_LEAST_S = 0.25
+_COSTS = 4.0  # times what a copy takes, in which everyone stands still
 _SHARE = 0.1  # of the time since it is refused memory
 
 
