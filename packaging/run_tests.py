@@ -30,10 +30,10 @@ _LIMIT_S = 2400
 _APART = ("unshare", "--fork", "--pid", "--mount-proc", "--kill-child")
 # A shell is process 1 in there, as pytest would be an odd one.
 _SHELL = ("sh", "-c", '"$@"; exit $?', "sh")
-# Real kills for memory, told by the kernel's log; one after the other.
-_OUTSIDE = ("e2e", "examples", "enable")
+# Real kills for memory, told by the kernel's log, and real desktops; one after the other.
+_OUTSIDE = ("e2e", "tray", "examples", "enable")
 # What takes minutes, the longest first; the rest follows by name.
-_LONG = ("agent", "daemon", "packaging", "airbag", "jupyter", "tray", "estimate", "demo")
+_LONG = ("agent", "daemon", "packaging", "airbag", "jupyter", "estimate", "demo")
 _NO_TESTS = ("fixtures", "gpu_stub", "vm", "__pycache__")
 _NONE_CHOSEN = 5  # how pytest ends where marks leave nothing over
 _PIECES = 3  # of the one folder that takes as long as a whole lot
