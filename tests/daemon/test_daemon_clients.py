@@ -199,7 +199,7 @@ def test_every_method_of_the_documentation_exists_and_no_other():
     insight = Insight(None, None, watching=None, observer=None, pauses=None, log=None)
     table = set(Methods(None, acts=None, agents=None, checkpoints=None, pauses=None,
                         notices=None, insight=insight, kernels=None, journal=None,
-                        log=None).table)  # fmt: skip
+                        keepers=None, log=None).table)  # fmt: skip
 
     assert documented == table
     assert table & sent_by_us <= {"status"}
