@@ -96,7 +96,7 @@ if [ "$what" = test ]; then
         ) &
         beside=$!
         # Whatever else ends, packages are not left half installed.
-        trap 'wait "$beside"' EXIT
+        trap 'wait "$beside" || true' EXIT
         trap 'exit 130' INT TERM
     fi
 fi
