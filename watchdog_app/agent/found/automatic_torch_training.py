@@ -140,7 +140,7 @@ class FoundTraining:
         self._iterations = 0
         self._moved = True  # a pass, since the iteration before
         self._armed = False
-        self._looked: tuple[int, int] | None = None  # epoch and loaders when names were looked for
+        self._looked: int | None = None  # loaders when names were looked for
         self._taken: Taken | None = None  # at the last capture
         self._arming_s = 0.0  # of its time, to learn of the end of an iteration
         self._least_s = math.inf  # the same where its names are known
@@ -331,7 +331,7 @@ class FoundTraining:
         if loop is None or place is None:
             self.steps.relearn()
             return
-        now = self._passes.epoch, len(self._passes.loaders)
+        now = len(self._passes.loaders)
         self._looking = now != self._looked or not session.told_from
         if self._looking:
             self._look(frame, place)
