@@ -17,6 +17,7 @@ if not collect_ignore_glob:
 
     from guest import Session, write_down
     from guest_bags import Bagged, BaggedTraining
+    from guest_shell import BaggedInShell
 
     B = TypeVar("B", bound=Bagged)
 
@@ -50,6 +51,11 @@ if not collect_ignore_glob:
     def bagged_training(me: Session) -> Iterator[Callable[..., BaggedTraining]]:
         """Starts trainings in bags; ends them."""
         yield from starter(BaggedTraining, me)
+
+    @pytest.fixture
+    def bagged_in_shell(me: Session) -> Iterator[Callable[..., BaggedInShell]]:
+        """Starts programs in bags as a user does it at a prompt; ends them."""
+        yield from starter(BaggedInShell, me)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):

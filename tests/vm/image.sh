@@ -61,6 +61,7 @@ RequiresMountsFor=/share
 ExecStart=/usr/bin/python3 /share/guest_service.py
 OOMScoreAdjust=-1000
 OOMPolicy=continue
+ManagedOOMPreference=omit
 MemoryLow=64M
 Delegate=yes
 KillMode=control-group
@@ -78,6 +79,12 @@ chroot "$tree" systemctl --quiet enable guest.service
 # What a test wants to meet it starts itself; the rest only takes time.
 for unit in earlyoom.service nohang.service nohang-desktop.service systemd-oomd.service systemd-oomd.socket; do
     chroot "$tree" systemctl --quiet disable "$unit" >>"$out/image.log" 2>&1 || true
+done
+# Debian lets systemd-oomd judge the whole machine by its swap and each session by its pressure; that
+# wish alone starts it, enabled or not, and it may end trainings, daemons and these tests.
+for default in -.slice.d/10-oomd-root-slice-defaults.conf user@.service.d/10-oomd-user-service-defaults.conf; do
+    mkdir -p "$tree/etc/systemd/system/${default%/*}"
+    ln -s /dev/null "$tree/etc/systemd/system/$default"
 done
 for unit in apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer e2scrub_reap.service dpkg-db-backup.timer \
     fstrim.timer systemd-timesyncd.service getty@tty1.service systemd-pstore.service; do

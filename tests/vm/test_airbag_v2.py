@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -11,6 +12,9 @@ from pathlib import Path
 import pytest
 from guest import HOME, PYTHON, USER, until
 from guest_bags import HOG, MIB, WATCHDOG, kills
+from guest_shell import CTRL_Z
+
+from watchdog_app.airbag.stillness import in_foreground
 
 
 @pytest.mark.parametrize("pause_s", ["0.02", "0"])
@@ -120,6 +124,23 @@ def test_a_limit_below_what_it_holds_kills_nobody(me, bagged):
     assert hog.process.poll() is None
 
 
+def test_what_systemd_does_beside_it_leaves_the_limit_as_it_is(me, bagged):
+    """Reloaded, as after each update, and with a neighbour that has limits of its own."""
+    hog = bagged(PYTHON, "-S", "-c", HOG, "160", "0", options=("--limit", "100M", "--no-refuse"))
+    held = hog.stage("held")
+    names = ("memory.high", "memory.max", "memory.swap.max", "cgroup.freeze")
+    before = [Path(held["group"], name).read_text() for name in names]
+
+    for word in ("daemon-reload", "daemon-reexec"):
+        me.systemctl(word)
+        me.run("systemd-run", "--user", "--scope", "--quiet", "--property=MemoryMax=200M",
+               "--property=CPUWeight=50", "/bin/true")  # fmt: skip
+
+    assert [Path(held["group"], name).read_text() for name in names] == before
+    me.run(*WATCHDOG, "limit", str(held["pid"]), "300M")
+    assert hog.end() == 0, hog.said()
+
+
 def test_a_reserve_that_was_used_up_is_taken_back_and_kills_nobody(me, bagged_training):
     """A jump within a step, larger than limit and reserve: held there, and on with more."""
     training = bagged_training("--in-step", "--jump-mb", "350",
@@ -207,3 +228,80 @@ def test_a_folder_of_ones_own_does_without_systemd():
     assert abs(after - before) < MIB
     assert "all of it" in said
     assert until(bag.close, "removed")
+
+
+def test_ctrl_z_gives_the_shell_its_terminal_back_from_a_frozen_program(me, bagged_in_shell):
+    """Held before and after, told again with fg; on with more, as if nothing had been."""
+    script = me.folder / "hog.py"
+    script.write_text(HOG)
+    hog = bagged_in_shell(PYTHON, "-S", str(script), "160", "0",
+                          options=("--limit", "100M", "--no-refuse"))  # fmt: skip
+    held = hog.stage("held")
+
+    for _ in range(2):
+        hog.type(CTRL_Z)
+        hog.until_prompt()
+        hog.stage("held")
+        hog.type("fg\n")
+        until(lambda: in_foreground(held["pid"]), "it is in the foreground")
+    hog.see("is still held at its memory limit")
+    hog.stage("held")
+    frozen = Path(held["group"], "cgroup.events").read_text()
+    killed = kills(held["group"])
+    me.run(*WATCHDOG, "limit", str(held["pid"]), "300M")
+
+    hog.see("all of it")
+    hog.until_prompt()
+    assert "frozen 1" in frozen
+    assert killed == 0
+
+
+def test_a_limit_raised_at_the_prompt_counts_with_fg(me, bagged_in_shell):
+    """As the words on the screen say: Ctrl-Z, `watchdog limit`, fg."""
+    script = me.folder / "hog.py"
+    script.write_text(HOG)
+    hog = bagged_in_shell(PYTHON, "-S", str(script), "160", "0",
+                          options=("--limit", "100M", "--no-refuse"))  # fmt: skip
+    held = hog.stage("held")
+    hog.type(CTRL_Z)
+    hog.until_prompt()
+    hog.stage("held")
+
+    hog.type(f"{shlex.join(WATCHDOG)} limit {held['pid']} 300M\n")
+    hog.see("It was stopped, as with Ctrl-Z: fg lets it run")
+    hog.until_prompt()
+    before = hog.said()
+    hog.type("fg\n")
+
+    hog.see("all of it")
+    hog.until_prompt()
+    assert "all of it" not in before
+
+
+def test_a_daemon_that_is_killed_leaves_held_what_is_held(me, bagged):
+    """The keeper goes on by itself; the daemon that systemd starts instead shows the bag."""
+    first = me.start_daemon().daemon_pid
+    hog = bagged(PYTHON, "-S", "-c", HOG, "160", "0", options=("--limit", "100M", "--no-refuse"))
+    held = hog.stage("held")
+    until(lambda: shown_as_held(me, held["pid"]), "the first daemon shows it")
+
+    os.kill(first, signal.SIGKILL)
+    until(lambda: me.daemon_pid() not in (0, first), "another daemon")
+    task = until(lambda: shown_as_held(me, held["pid"]), "the other daemon shows it")
+
+    now = hog.stage("held")
+    assert me.status()["daemon"]["pid"] != first
+    assert now["keeper_pid"] == held["keeper_pid"]
+    assert "frozen 1" in Path(held["group"], "cgroup.events").read_text()
+    assert task["airbag"]["kind"] == "systemd scope"
+    me.run(*WATCHDOG, "limit", str(held["pid"]), "300M")
+    assert hog.end() == 0, hog.said()
+
+
+def shown_as_held(me, pid: int) -> dict | None:
+    """The status entry of the task in the bag of this program, once it says that it is held."""
+    for task in me.status()["processes"]:
+        bag = task["airbag"] or {}
+        if bag.get("pid") == pid and bag["held"] and task["state"] == "held":
+            return task
+    return None

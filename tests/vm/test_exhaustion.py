@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
 import pytest
 from guest import swap_on, until
+
+MANY_PAGES = 10_000  # 40 MB: the machine reads back what it has just put away
 
 
 class Pulse:
@@ -31,11 +35,21 @@ class Pulse:
         return (last - first) / (end - begin)
 
 
-def follow(me, training, timeout_s: float) -> Pulse:
-    """Feel the pulse until the training has ended."""
+def calm(me) -> Pulse:
+    """Of some seconds in which there is memory enough."""
+    pulse = Pulse(me)
+    for _ in range(8):
+        pulse.feel()
+        time.sleep(1)
+    pulse.feel()
+    return pulse
+
+
+def follow(me, training, timeout_s: float, enough: Callable[[], bool] = bool) -> Pulse:
+    """Feel the pulse until the training has ended, or that is enough."""
     pulse = Pulse(me)
     end = time.monotonic() + timeout_s
-    while training.ended() is None:
+    while training.ended() is None and not enough():
         assert time.monotonic() < end, training.log() + me.daemon_log()
         pulse.feel()
         time.sleep(1)
@@ -54,54 +68,60 @@ def write_figures(record_property, me, training, pulse: Pulse) -> None:
     record_property("rescues asked for", len(me.history("decision")))
 
 
-@pytest.mark.timeout(900)
+def assert_alive(me, first: int, before: Pulse, pulse: Pulse) -> None:
+    """The same daemon, which looks on; how fast depends on what else the host does."""
+    assert first == me.daemon_pid()
+    assert pulse.rate() > before.rate() / 4
+
+
+@pytest.mark.timeout(1500)
 def test_without_swap_the_daemon_looks_on_and_the_work_is_saved(me, record_property):
     """The kernel kills the training, not the daemon; the rescue and the reason are there."""
     me.start_daemon()
     first = me.daemon_pid()
-    training = me.train("--leak-mb-s", "12", "--seconds", "200")
+    training = me.train("--leak-mb-s", "12", "--leak-after-s", "30", "--seconds", "1200")
     pid = training.pid
     me.until_watched(training)
+    before = calm(me)
 
-    pulse = follow(me, training, 500)
+    pulse = follow(me, training, 1000)
 
     write_figures(record_property, me, training, pulse)
-    assert first == me.daemon_pid()
+    assert training.wait() in (-signal.SIGKILL, 128 + signal.SIGKILL), training.log()
     assert training.rescues(), me.daemon_log()
-    assert pulse.rate() > 0.5
-    until(
-        lambda: [e for e in me.history("death") if e["pid"] == pid and e["memory"]], "the death", 30
-    )
+    assert_alive(me, first, before, pulse)
+    (death,) = until(lambda: [e for e in me.history("death") if e["pid"] == pid], "the death")
+    assert death["memory"], death
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 def test_while_it_thrashes_the_daemon_looks_on_and_the_work_is_saved(me, record_property):
     """Swap, and more memory in constant use than there is RAM."""
     swap_on(300)
     me.start_daemon()
     first = me.daemon_pid()
-    other = me.train("--no-agent", "--hold-mb", "380", "--touch", "--seconds", "400", name="other")
+    other = me.train("--no-agent", "--hold-mb", "380", "--touch", "--seconds", "1400", name="other")
     until(other.steps, "the other program begins")
-    training = me.train("--hold-mb", "150", "--touch", "--leak-mb-s", "8", "--seconds", "300")
+    training = me.train("--hold-mb", "150", "--touch", "--leak-mb-s", "8", "--leak-after-s", "30",
+                        "--seconds", "1400")  # fmt: skip
     me.until_watched(training)
-    before = _swapped_in()
+    before, swapped_in = calm(me), _swapped_in()
 
-    pulse = Pulse(me)
-    end = time.monotonic() + 150
-    while training.ended() is None and other.ended() is None and time.monotonic() < end:
-        pulse.feel()
-        time.sleep(1)
+    def thrashed() -> bool:
+        return _swapped_in() - swapped_in > MANY_PAGES and bool(training.rescues())
+
+    pulse = follow(me, training, 1000, thrashed)
 
     write_figures(record_property, me, training, pulse)
-    record_property("pages swapped in meanwhile", _swapped_in() - before)
+    record_property("pages swapped in meanwhile", _swapped_in() - swapped_in)
     status = Path(f"/proc/{first}/status").read_text()
     record_property(
         "of the daemon",
         [x for x in status.splitlines() if x.startswith(("VmLck", "VmSwap", "VmRSS"))],
     )
-    assert first == me.daemon_pid()
     assert training.rescues(), me.daemon_log()
-    assert pulse.rate() > 0.5
+    assert _swapped_in() - swapped_in > MANY_PAGES // 10
+    assert_alive(me, first, before, pulse)
 
 
 def _swapped_in() -> int:

@@ -55,3 +55,6 @@ def test_the_daemon_is_protected_as_its_unit_says(me, record_property):
 
     assert int(Path(f"/proc/{pid}/oom_score_adj").read_text()) == 100
     assert me.show("watchdog.service", "OOMPolicy") == "continue"
+    # What systemd-oomd reads of a group before it ends it.
+    group = me.show("watchdog.service", "ControlGroup")
+    assert os.getxattr(f"/sys/fs/cgroup{group}", "user.oomd_avoid") == b"1"

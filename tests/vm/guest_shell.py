@@ -1,0 +1,69 @@
+"""A shell on a terminal of its own, and a program in a bag that it has started."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import shlex
+import subprocess
+import termios
+from contextlib import suppress
+
+from guest import Session, as_me, ordinary, until
+from guest_bags import WATCHDOG, Bagged
+
+CTRL_Z = "\x1a"
+
+
+class BaggedInShell(Bagged):
+    """What a user types at a prompt; `type` is the keyboard, `said` the screen."""
+
+    def __init__(self, me: Session, *words: str, options: tuple[str, ...] = ()) -> None:
+        self.root = False
+        self._screen = b""
+        self._asked = 0
+        self._keys, terminal = pty.openpty()
+        os.set_blocking(self._keys, False)
+
+        def own_terminal() -> None:
+            ordinary()
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+        self.process = subprocess.Popen(
+            [*as_me(), "bash", "--norc", "--noprofile", "-i"],
+            stdin=terminal, stdout=terminal, stderr=terminal, text=True,
+            preexec_fn=own_terminal, start_new_session=True, cwd=me.folder,
+        )  # fmt: skip
+        os.close(terminal)
+        self.type(shlex.join([*WATCHDOG, "exec", *options, "--", *words]) + "\n")
+
+    def type(self, keys: str) -> None:
+        """Press these."""
+        os.write(self._keys, keys.encode())
+
+    def said(self) -> str:
+        """All that has come on the screen."""
+        with suppress(BlockingIOError, OSError):  # EIO: nobody writes to it any more
+            while data := os.read(self._keys, 65536):
+                self._screen += data
+        return self._screen.decode(errors="replace")
+
+    def see(self, text: str) -> None:
+        """Wait until that is on the screen."""
+        try:
+            until(lambda: text in self.said(), f"{text!r} on the screen", 120)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self.record()} {self.said()}") from None
+
+    def until_prompt(self) -> None:
+        """The shell has its terminal, and does what it is told."""
+        self._asked += 1
+        # What is typed is on the screen as well: the sum is the shell's.
+        self.type(f"echo prompt-$(({self._asked} + 1000))\n")
+        self.see(f"prompt-{self._asked + 1000}")
+
+    def close(self) -> None:
+        """The program, the shell, the terminal."""
+        super().close()
+        os.close(self._keys)
