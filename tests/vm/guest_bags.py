@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from guest import PROGRAMS, PYTHON, RUNTIME, UID, Session, as_me, ordinary, until
+from guest import PATIENCE_S, PROGRAMS, PYTHON, RUNTIME, UID, Session, as_me, ordinary, until
 
 WATCHDOG = [PYTHON, "-m", "watchdog_app"]
 MIB = 1 << 20
@@ -59,7 +59,7 @@ class Bagged:
             return found if found.get("stage") in stages else None
 
         try:
-            return dict(until(look, f"{stages}", 120))
+            return dict(until(look, f"{stages}"))
         except AssertionError:
             raise AssertionError(f"{self.record()} {self.process.poll()} {self.said()}") from None
 
@@ -67,7 +67,7 @@ class Bagged:
         """What came on its stderr, ours among it."""
         return self.errors.read_text()
 
-    def end(self, timeout_s: float = 90) -> int:
+    def end(self, timeout_s: float = PATIENCE_S) -> int:
         """Wait for its end; the exit status."""
         try:
             return self.process.wait(timeout_s)
@@ -83,7 +83,7 @@ class Bagged:
             with contextlib.suppress(OSError):
                 Path(group, "cgroup.freeze").write_text("0")
         self.process.kill()
-        self.process.wait(30)
+        self.process.wait(PATIENCE_S)
         if self.process.stdout is not None:
             self.process.stdout.close()
 

@@ -35,7 +35,7 @@ class Disk:
 
     def away(self) -> None:
         """Take it from its place, as whoever replaces it does; what is open in it stays open."""
-        subprocess.run(["umount", "--lazy", str(self.place)], check=False, timeout=60)
+        subprocess.run(["umount", "--lazy", str(self.place)], check=False, timeout=300)
 
     def close(self) -> None:
         """Take all of it away; what is in it is lost."""
@@ -44,11 +44,11 @@ class Disk:
             ("dmsetup", "remove", "--force", "--deferred", self._name),
             ("losetup", "--detach", self._loop),
         ):
-            subprocess.run(words, check=False, capture_output=True, timeout=60)
+            subprocess.run(words, check=False, capture_output=True, timeout=300)
         self._file.unlink()
 
 
 def _run(*words: str) -> str:
-    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=300)
     assert not done.returncode, f"{words} ended with {done.returncode}: {done.stderr}"
     return done.stdout

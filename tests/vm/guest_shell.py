@@ -52,7 +52,7 @@ class BaggedInShell(Bagged):
     def see(self, text: str) -> None:
         """Wait until that is on the screen."""
         try:
-            until(lambda: text in self.said(), f"{text!r} on the screen", 120)
+            until(lambda: text in self.said(), f"{text!r} on the screen")
         except AssertionError as error:
             raise AssertionError(f"{error}: {self.record()} {self.said()}") from None
 

@@ -55,9 +55,11 @@ def main() -> None:
     lay(wheel)
     units = Path("/etc/systemd/user")
     shutil.copy(PREFIX / "share/systemd/user/watchdog.service", units)
-    # An emulated processor that others use too may take long to start a Python.
+    # An emulated processor that others use too may take long to start a Python, or to get a turn.
     (units / "watchdog.service.d").mkdir(exist_ok=True)
-    (units / "watchdog.service.d" / "emulated.conf").write_text("[Service]\nTimeoutStartSec=200\n")
+    (units / "watchdog.service.d" / "emulated.conf").write_text(
+        "[Service]\nTimeoutStartSec=280\nWatchdogSec=120\n"
+    )
     for source, target in (
         ("/share/tests", "/root/tests"),
         ("/share/tests/programs", "/home/me/programs"),

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from guest import HOME, PYTHON, USER, until
+from guest import HOME, PATIENCE_S, PYTHON, USER, until
 from guest_bags import HOG, MIB, WATCHDOG, kills
 from guest_shell import CTRL_Z
 
@@ -163,7 +163,7 @@ def test_a_program_that_a_service_started_has_a_scope_too(me):
     done = subprocess.run(
         ["runuser", "-u", USER, "--", "env", "-i", f"HOME={HOME}", "PATH=/usr/bin:/bin",
          *WATCHDOG, "exec", "--limit", "200M", "--", "/bin/true"],
-        cwd=me.folder, capture_output=True, text=True, timeout=120, check=False,
+        cwd=me.folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
 
     assert done.returncode == 0
@@ -191,7 +191,7 @@ def test_root_has_bags_too(bagged):
                  options=("--limit", "100M", "--no-refuse"))  # fmt: skip
 
     held = hog.stage("held")
-    subprocess.run([*WATCHDOG, "limit", str(held["pid"]), "--end"], check=True, timeout=60)
+    subprocess.run([*WATCHDOG, "limit", str(held["pid"]), "--end"], check=True, timeout=PATIENCE_S)
 
     assert hog.end() == -signal.SIGTERM
 
@@ -218,11 +218,11 @@ def test_a_folder_of_ones_own_does_without_systemd():
         after = bag.usage().held_bytes
         bag.allow(200 * MIB)
         bag.thaw()
-        said = hog.communicate(timeout=60)[0]
+        said = hog.communicate(timeout=PATIENCE_S)[0]
     finally:
         bag.release()
         hog.kill()
-        hog.wait(30)
+        hog.wait(PATIENCE_S)
 
     assert frozen
     assert abs(after - before) < MIB

@@ -79,7 +79,7 @@ def test_another_keeper_is_permitted_as_well(bagged_training, restricted):
 def test_a_training_outside_of_any_bag_is_copied_when_it_is_stopped(me, restricted):
     """The daemon is permitted as a keeper is; its copier is a child of its own."""
     me.start_daemon()
-    training = me.train("--publish", "--step-s", "0.5", "--seconds", "200")
+    training = me.train("--publish", "--step-s", "0.5", "--seconds", "1200")
     me.until_watched(training)
     me.run(*WATCHDOG, "checkpoint", "--wait", str(training.pid))  # from now on at each step
     until(training.rescues, "a rescue of its own")
@@ -89,7 +89,7 @@ def test_a_training_outside_of_any_bag_is_copied_when_it_is_stopped(me, restrict
     me.run(*WATCHDOG, "pause", str(training.pid))
 
     try:
-        until(lambda: len(training.rescues()) > 1, "a copy from outside", 60)
+        until(lambda: len(training.rescues()) > 1, "a copy from outside")
     except AssertionError:
         raise AssertionError(me.daemon_log()) from None
     with LoadedRescue(str(training.rescues()[-1])) as rescue:

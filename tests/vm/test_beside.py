@@ -47,12 +47,12 @@ def test_a_killer_by_thresholds_finds_the_work_saved(me, record_property, name, 
     """The whole machine fills: they act at a tenth that is left, we by the time that is left."""
     me.start_daemon()
     with service(name):
-        training = me.train("--leak-mb-s", "10", "--seconds", "200")
+        training = me.train("--leak-mb-s", "10", "--seconds", "1200")
         me.until_watched(training)
 
-        assert training.wait(400) != 0
+        assert training.wait(600) != 0
         died = training.last_sign_unix_s()
-        killed = until(lambda: killed_at(pattern), f"{name} says that it killed", 15)
+        killed = until(lambda: killed_at(pattern), f"{name} says that it killed")
         record_property("it acted, s before the last step", died - killed)
 
     assert_we_were_first(me, training, min(killed, died), record_property)
@@ -79,15 +79,15 @@ def test_systemd_oomd_finds_the_work_saved(me, record_property):
     me.start_daemon()
     with judged(me, "judged.slice"):
         training = me.train(
-            "--leak-mb-s", "6", "--seconds", "200",
+            "--leak-mb-s", "6", "--seconds", "1200",
             properties=["Slice=judged.slice", "MemoryHigh=150M", "MemoryMax=500M",
                         "MemorySwapMax=0"],
         )  # fmt: skip
         me.until_watched(training)
 
-        assert training.wait(400) != 0, subprocess.getoutput("oomctl")
+        assert training.wait(600) != 0, subprocess.getoutput("oomctl")
         died = training.last_sign_unix_s()
-        killed = until(lambda: killed_at(r"systemd-oomd.*Killed /user"), "its kill", 15)
+        killed = until(lambda: killed_at(r"systemd-oomd.*Killed /user"), "its kill")
         record_property("it acted, s after the last step", killed - died)
 
     assert_we_were_first(me, training, killed, record_property)

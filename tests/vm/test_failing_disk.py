@@ -48,8 +48,8 @@ def test_under_a_failing_state_folder_trainings_are_watched_and_saved(me, disk):
     disk(STATE)
 
     assert "Watching and acting go on" in told[0]
-    until((STATE / "journal.db").exists, "a journal on the disk in its place", 90)
-    until(lambda: not journal_faults(me), "the fault is over", 60)
+    until((STATE / "journal.db").exists, "a journal on the disk in its place")
+    until(lambda: not journal_faults(me), "the fault is over")
     assert first == me.daemon_pid()
 
 
@@ -58,12 +58,11 @@ def test_rescues_on_a_failing_disk_are_told_and_the_training_goes_on(me, disk):
     rescues = me.folder / "rescues"
     failing = disk(rescues)
     me.start_daemon()
-    training = me.train("--rescues", str(rescues), "--seconds", "300")
+    training = me.train("--rescues", str(rescues), "--seconds", "1200")
     me.until_watched(training)
     failing.fail()
 
-    said = me.run("watchdog", "checkpoint", "--wait", str(training.pid),
-                  check=False, timeout_s=120)  # fmt: skip
+    said = me.run("watchdog", "checkpoint", "--wait", str(training.pid), check=False)
     before = training.steps()[-1][0]
     until(lambda: training.steps()[-1][0] > before + 3, "more steps")
 

@@ -37,7 +37,7 @@ def test_memory_high_slows_a_training_down_and_it_is_saved_while_it_lives(me, re
     """Throttled above memory.high: no kill comes, and the rescue is complete all the same."""
     me.start_daemon()
     training = me.train(
-        "--leak-mb-s", "6", "--seconds", "100",
+        "--leak-mb-s", "6", "--seconds", "1200",
         properties=["MemoryHigh=140M", "MemoryMax=600M", "MemorySwapMax=0"],
     )  # fmt: skip
     me.until_watched(training)
@@ -60,7 +60,9 @@ def test_of_nested_limits_the_tightest_ancestor_counts(me):
     me.start_daemon()
     me.systemctl("set-property", "--runtime", "tight.slice", "MemoryMax=300M")
     me.systemctl("set-property", "--runtime", "tight-inner.slice", "MemoryMax=250M")
-    training = me.train("--seconds", "60", properties=["Slice=tight-inner.slice", "MemoryMax=700M"])
+    training = me.train(
+        "--seconds", "1200", properties=["Slice=tight-inner.slice", "MemoryMax=700M"]
+    )
     pid = training.pid
 
     found = until(lambda: ceilings_of(me, pid), "its ceilings")

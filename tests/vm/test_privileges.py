@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from guest import MB, until
+from guest import MB, PATIENCE_S, until
 
 
 def test_pressure_wakes_the_daemon_of_an_ordinary_user(me):
@@ -29,7 +29,7 @@ def test_with_hidden_processes_the_users_own_are_watched(me):
     subprocess.run(["mount", "-o", "remount,hidepid=2", "/proc"], check=True)
     try:
         me.start_daemon()
-        training = me.train("--seconds", "60", properties=["MemoryMax=300M"])
+        training = me.train("--seconds", "1200", properties=["MemoryMax=300M"])
         task = me.until_watched(training)
 
         assert task["ram_bytes"] > 20 * MB
@@ -46,7 +46,7 @@ def test_a_stranger_may_not_speak_to_the_daemon(me):
     done = subprocess.run(
         ["runuser", "-u", "stranger", "--", "env", "XDG_RUNTIME_DIR=/run/user/1000",
          "watchdog", "status"],
-        check=False, capture_output=True, text=True, timeout=60,
+        check=False, capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
 
     assert 0 != done.returncode

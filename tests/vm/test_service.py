@@ -11,12 +11,12 @@ from guest import until
 
 def test_systemd_starts_the_daemon_and_hears_that_it_turns(me):
     """Type=notify: started means that it answers; and it tells its watchdog that the loop turns."""
-    client = me.start_daemon(override="WatchdogSec=8\n")
+    client = me.start_daemon(override="WatchdogSec=20\n")
 
     assert me.show("watchdog.service", "ActiveState") == "active"
     assert client.daemon_pid == me.daemon_pid()
     first = me.show("watchdog.service", "WatchdogTimestampMonotonic")
-    until(lambda: me.show("watchdog.service", "WatchdogTimestampMonotonic") != first, "a beat", 30)
+    until(lambda: me.show("watchdog.service", "WatchdogTimestampMonotonic") != first, "a beat")
 
 
 def test_a_daemon_that_is_killed_is_there_again(me):
@@ -32,11 +32,11 @@ def test_a_daemon_that_is_killed_is_there_again(me):
 
 def test_a_daemon_that_hangs_is_replaced(me):
     """The loop stands still: systemd misses its word and starts another."""
-    first = me.start_daemon(override="WatchdogSec=8\nTimeoutAbortSec=5\n").daemon_pid
+    first = me.start_daemon(override="WatchdogSec=20\nTimeoutAbortSec=5\n").daemon_pid
 
     os.kill(first, signal.SIGSTOP)
 
-    until(lambda: me.daemon_pid() not in (0, first), "replaced", 60)
+    until(lambda: me.daemon_pid() not in (0, first), "replaced")
     assert me.client().daemon_pid != first
 
 

@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--stop-at-mb", type=float, default=1e9, help="the leak ends there")
     parser.add_argument("--state-mb", type=float, default=4)
     parser.add_argument("--step-s", type=float, default=0.2)
-    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--seconds", type=float, default=1200)
     parser.add_argument("--no-agent", action="store_true")
     parser.add_argument("--rescues", help="where they go; FOLDER/rescues")
     parser.add_argument("--publish", action="store_true", help="for a copy from outside")
