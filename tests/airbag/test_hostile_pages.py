@@ -276,8 +276,8 @@ def test_a_kill_between_any_two_writes_leaves_a_whole_table(published):
 
 def test_a_table_too_long_for_its_page_says_how_much_it_takes(published):
     """Whoever made the page can make a larger one."""
-    assert not published.page.publish(STEP, 1, 100_000, lambda _: 0)
-    assert published.page.needed_bytes > 200_000
+    assert not published.page.publish(STEP, 1, 300_000, lambda _: 0)
+    assert published.page.needed_bytes > 600_000
     assert "stale" == published.look().state
 
 

@@ -11,13 +11,15 @@ words.
 
     two lengths, 4 bytes each | values, 8 bytes each | words of memory, 8 bytes each
     | noted elements, 8 bytes each | bytes of the tensors that are held
-    | unsigned numbers, 4 bytes each, or none | JSON of what else is another, or nothing
+    | unsigned numbers, 4 bytes each, or none; where they are there, the raw bytes
+    | JSON of what else is another, or nothing
 
 As a table, an increment was written by somebody else's process: nothing in it is believed.
 """
 
 from __future__ import annotations
 
+import binascii
 import json
 import math
 import struct
@@ -42,6 +44,7 @@ _MOST_VALUES = 1024
 _DAMAGES = (ValueError, LookupError, TypeError, AttributeError, RecursionError, struct.error)
 _MOST_WORDS = 65536
 _LONGEST_HOP = 4096
+_LONGEST_RAW = 65536
 NOTED_BYTES = 8
 
 
@@ -55,6 +58,7 @@ def plan(  # noqa: PLR0917 - in the order of an increment
     *,
     addresses: Sequence[int] | None = None,
     held: Sequence[int] = (),
+    raw: Sequence[tuple[Sequence[str | int], int]] = (),
 ) -> dict[str, Any]:
     """
     As JSON, for the static part of a table.
@@ -70,6 +74,7 @@ def plan(  # noqa: PLR0917 - in the order of an increment
         noted: which tensors, by their place in the table, and at which byte of each.
         addresses: of each tensor, where they stay; there are no `places` then.
         held: tensors whose bytes are in each increment, by their place in the table.
+        raw: path and length of what comes as bytes beside the numbers, and is base64 in the meta.
     """
     said: dict[str, Any] = {
         "values": list(values),
@@ -79,6 +84,7 @@ def plan(  # noqa: PLR0917 - in the order of an increment
         "hop": hop,
         "noted": list(noted),
         "held": list(held),
+        "raw": list(raw),
     }
     if addresses is not None:
         said["addresses"] = list(addresses)
@@ -92,7 +98,7 @@ def body(values: bytes, words: Bytes, numbers: bytes, text: bytes) -> bytes:
     Args:
         values: packed, in the order of the plan.
         words: likewise, and the noted elements and the tensors that are held after them.
-        numbers: likewise, or empty where they are what they were.
+        numbers: likewise, and the raw bytes behind them; empty where all are what they were.
         text: of `News`, as JSON; empty for none. The values win over it.
     """
     return b"".join((_HEAD.pack(len(numbers), len(text)), values, words, numbers, text))
@@ -241,12 +247,14 @@ def _address(value: Any) -> int:
 
 def _split(plan_: Mapping[str, Any], length: int, body: bytes) -> tuple[list[News], bytes]:
     """`length`: of the words, and of all that is behind them up to the numbers."""
-    values, numbers = plan_["values"], plan_["numbers"]
+    values, numbers, raw = plan_["values"], plan_["numbers"], plan_.get("raw", ())
     of_numbers, of_text = _HEAD.unpack_from(body)
     counts = [1 if count is None else tables.whole(count, 1, 65536) for _, count in numbers]
+    sizes = [tables.whole(size, 1, _LONGEST_RAW) for _, size in raw]
     at = _HEAD.size + 8 * tables.whole(len(values), 0, _MOST_VALUES)
     end = at + length
-    if of_numbers not in (0, 4 * sum(counts)) or len(body) != end + of_numbers + of_text:
+    there = of_numbers in (0, 4 * sum(counts) + sum(sizes))
+    if not there or len(body) != end + of_numbers + of_text:
         raise TableDamaged("an increment is not as long as its plan says")
     news: list[News] = json.loads(body[end + of_numbers :]) if of_text else []
     for place, (path, kind) in enumerate(values):
@@ -259,7 +267,15 @@ def _split(plan_: Mapping[str, Any], length: int, body: bytes) -> tuple[list[New
             some = each[begin : begin + size]
             news.append((path, some[0] if count is None else list(some)))
             begin += size
+        begin = end + 4 * sum(counts)
+        for (path, _), size in zip(raw, sizes, strict=True):
+            news.append((path, _text(body[begin : begin + size])))
+            begin += size
     return news, body[at:end]
+
+
+def _text(raw: bytes) -> str:
+    return binascii.b2a_base64(raw, newline=False).decode("ascii")
 
 
 def _whole(raw: bytes) -> int:

@@ -64,7 +64,7 @@ class Keeper:
         self.policy = Policy(AtLimit(record.at_limit), record.notebook, record.hold_s)
         self.limits = Limits(bag, record)
         self._job_control = JobControl(record, self.policy)
-        self._rescuers = Rescuers(record.pages)
+        self._rescuers = Rescuers(record.pages, eager=not record.refuse)
         self._refusal = Refusal() if record.refuse else None
         self._poll = select.poll()
         self._handlers: dict[int, Callable[[], None]] = {}

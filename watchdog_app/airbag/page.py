@@ -20,6 +20,7 @@ any two instructions leaves the old table or the new one.
     10 pid that was permitted to read    the agent
     11 bytes that a table would take     the agent, where it is too long
     12 bytes of the reason               the agent, where there is no table
+    13 tell steps for more than is free  the watcher, where nothing refuses a jump
     16 area 0: stamp, length, CRC-32, step, bytes of the state, copies made of it
     24 area 1: the same
     160 the increment: stamp, stamp of the table that it goes on from, length, CRC-32, step
@@ -65,7 +66,7 @@ INCREMENT_BYTES = _BASE - _INCREMENT_AT  # at most
 _SPARE = "spare"
 
 (_MAGIC_AT, _VERSION_AT, _BYTES_AT, _PID, _START, _SEQUENCE, _WHICH, _STEP) = range(8)
-(_ASK, _READER, _PERMITTED, _NEEDED, _REASON) = range(8, 13)
+(_ASK, _READER, _PERMITTED, _NEEDED, _REASON, _EAGER) = range(8, 14)
 _AREAS = (16, 24)
 _STAMP, _LENGTH, _CRC, _AT_STEP, _STATE = range(5)
 _INCREMENT = 160
@@ -129,6 +130,10 @@ class Page:
     def ask_every_batch(self, on: bool) -> None:
         """A limit is near: the table shall be as of every batch, not only as often as is free."""
         self._slots[_ASK] = int(on)
+
+    def ask_eagerly(self, on: bool) -> None:
+        """A jump can come at any time: steps are worth telling for more than is free."""
+        self._slots[_EAGER] = int(on)
 
     def permit(self, pid: int) -> None:
         """Ask the agent to allow process `pid`, and its children, to read the training's memory."""
@@ -230,6 +235,11 @@ class Page:
     def asked(self) -> bool:
         """Whether the table is wanted after every batch."""
         return bool(self._slots[_ASK])
+
+    @property
+    def eager(self) -> bool:
+        """Whether steps are worth telling for more than is free."""
+        return bool(self._slots[_EAGER])
 
     @property
     def reader(self) -> int | None:

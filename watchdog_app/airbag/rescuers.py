@@ -42,11 +42,17 @@ class Rescuers:
     `copies`: what came of the last attempt; `rescues`: pid, path and step of what was saved.
     """
 
-    def __init__(self, folder: str | None) -> None:
+    def __init__(self, folder: str | None, *, eager: bool = False) -> None:
+        """
+        Args:
+            folder: of their pages.
+            eager: nothing refuses what cannot fit, so that every step may be the last.
+        """
         self.copies = Copies(0, 0, 0)
         self.rescues: list[dict[str, Any]] = []
         self.saved_unix_s: float | None = None
         self._folder = folder
+        self._eager = eager
         self._pages: dict[str, Page] = {}  # by name
         self._jobs: list[Job] = []
         self._results: dict[int, dict[str, Any]] = {}
@@ -93,6 +99,7 @@ class Rescuers:
         now, reader = time.monotonic(), _reader()
         for name, found in self._pages.items():
             found.permit(reader)
+            found.ask_eagerly(self._eager)
             found.ask_every_batch(every_batch or self._is_slow(name, found.sequence, now))
         with suppress(OSError):
             page.make_spare(self._folder)

@@ -4,6 +4,9 @@ How often a training may publish itself: half a percent of its time goes into th
 A table is made as often as its cost allows. Where each step is told from a table (`increments`),
 which costs a hundredth, tables are rare, and what a step may take goes into that. What was not
 used may be used a little later.
+
+Where the watcher refuses no jump (`watchdog exec --no-refuse`) every step may be the one that
+counts, and telling them may cost two percent.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ _SHARE = 0.004  # of the time may go into tables
 _CREDIT_S = 1.0
 _LASTING_S = 2.0  # a table that steps are told from
 _SHARE_ADDED = 0.005  # into telling steps from one
+_SHARE_EAGER = 0.02
 _CREDIT_ADDED_S = 0.5
 _MEASURED = 16  # one of so many
 _FIRST = 4  # and these, as the very first is dearer
@@ -24,6 +28,7 @@ class Budget:
     """Of one training. Seconds by `time.perf_counter`; costs by this thread's processor time."""
 
     def __init__(self) -> None:
+        self.eager = False  # steps may be told for more
         self._next_s = 0.0
         self._allowed_s = 0.0
         self._next_add_s = 0.0
@@ -58,7 +63,7 @@ class Budget:
 
     def charge(self, cost_s: float) -> None:
         """What telling a step has cost beside that."""
-        self._next_add_s += cost_s / _SHARE_ADDED
+        self._next_add_s += cost_s / (_SHARE_EAGER if self.eager else _SHARE_ADDED)
 
     def add(self) -> float | None:
         """
@@ -80,4 +85,4 @@ class Budget:
         if began_s:
             # The least that it took: what else the machine does makes it dearer.
             self._add_cost_s = min(self._add_cost_s, time.thread_time() - began_s)
-        self._next_add_s += self._add_cost_s / _SHARE_ADDED
+        self.charge(self._add_cost_s)

@@ -244,6 +244,7 @@ class Publisher:
                 page.boundary(step)
                 return
         began = time.thread_time()
+        self._budget.eager = page.eager
         page.step_begins()
         self._learned = False
         self._base = None

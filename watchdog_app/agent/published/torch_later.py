@@ -9,7 +9,6 @@ optimizer (statistics of batch norm). An element of each weight is noted, as in 
 
 from __future__ import annotations
 
-import base64
 import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -105,6 +104,7 @@ class TorchLater:
             noted,
             addresses=places,
             held=held,
+            raw=[(("random", "torch"), len(_torch_random()))],
         )
 
     def published(self) -> bool:
@@ -129,13 +129,14 @@ class TorchLater:
             for (path, value), (_, before) in zip(now, self._base, strict=True)
             for each in self._news(before, value, path)
         ]
-        drawn = _torch_random()
-        if drawn != self._torch:
-            found.append((("random", "torch"), base64.b64encode(drawn).decode("ascii")))
         text = self._text(found)
         if len(text) > _LONGEST_TEXT:
             return None
-        numbers = b"" if self._random.sketch() == self._drawn else self._random.words()
+        numbers, drawn = b"", _torch_random()
+        if drawn != self._torch or self._random.sketch() != self._drawn:
+            numbers = self._random.words() + drawn
+            if len(drawn) != len(self._torch):
+                return None
         spare, there, number = self._random.spare()
         values = self._pack(
             there,

@@ -10,17 +10,36 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from operator import attrgetter, call, is_
 from typing import Any
 
 import torch
 
-_NAMES_OF_TENSORS = ("params", "param_names")  # of an optimizer's group: they stay
-
-_Held = list[tuple[Any, Callable[[], Any], int]]  # key, tensor (None: there is none), address
+_data_ptr = torch.Tensor.data_ptr
+_requires_grad = attrgetter("requires_grad")
 
 
 class Unknown(Exception):
     """A part whose state cannot be told but by taking it."""
+
+
+class _Tensors:
+    """
+    Tensors by their names, in the order in which they are asked again; None among them is nothing.
+
+    There may be hundreds, between any two steps: no line of Python is run for each.
+    """
+
+    def __init__(self, names: list[Any], tensors: list[Any]) -> None:
+        self._names = names
+        self._refs = [_nothing if each is None else weakref.ref(each) for each in tensors]
+        self._states = _states(tensors)
+
+    def same(self, names: list[Any], tensors: list[Any]) -> bool:
+        """Whether they are the same objects under the same names, and lie where they did."""
+        if len(tensors) != len(self._refs) or names != self._names:
+            return False
+        return all(map(is_, tensors, map(call, self._refs))) and _states(tensors) == self._states
 
 
 class ModulePlaces:
@@ -33,9 +52,8 @@ class ModulePlaces:
         """
         if type(root).state_dict is not torch.nn.Module.state_dict:
             raise Unknown
-        self._root = weakref.ref(root)
-        self._modules: list[tuple[Callable[[], Any], bool, int, _Held, _Held]] = []
-        for module in root.modules():
+        modules = list(root.modules())
+        for module in modules:
             kind = type(module)
             hooks = (*module._state_dict_hooks, *module._state_dict_pre_hooks)
             own = (
@@ -44,30 +62,18 @@ class ModulePlaces:
             )
             if hooks or own:
                 raise Unknown
-            self._modules.append(
-                (
-                    weakref.ref(module),
-                    module.training,
-                    len(module._modules),
-                    _held(module._parameters),
-                    _held(module._buffers),
-                )
-            )
-        self._trained = [(weakref.ref(each), each.requires_grad) for each in root.parameters()]
+        self._modules = [weakref.ref(each) for each in modules]
+        self._shape = [(each.training, len(each._modules)) for each in modules]
+        self._tensors = _Tensors(*_of_modules(modules))
 
     def same(self) -> bool:
         """Whether all of it is where it was, and trains as it did."""
-        for get, training, inner, parameters, buffers in self._modules:
-            module = get()
-            if module is None or module.training is not training or len(module._modules) != inner:
-                return False
-            if not (_same(module._parameters, parameters) and _same(module._buffers, buffers)):
-                return False
-        for get, trained in self._trained:
-            each = get()
-            if each is None or each.requires_grad is not trained:
-                return False
-        return True
+        modules = [*map(call, self._modules)]
+        if None in modules or [(each.training, len(each._modules)) for each in modules] != (
+            self._shape
+        ):
+            return False
+        return self._tensors.same(*_of_modules(modules))
 
 
 class OptimizerPlaces:
@@ -87,29 +93,19 @@ class OptimizerPlaces:
             raise Unknown
         self.name = name
         self.get: Callable[[], Any] = weakref.ref(optimizer)
-        self._slots: list[tuple[Callable[[], Any], _Held]] = []
-        for parameter, slots in optimizer.state.items():
-            if any(not isinstance(each, (torch.Tensor, type(None))) for each in slots.values()):
-                raise Unknown
-            self._slots.append((weakref.ref(parameter), _held(slots)))
-        self.keys: Sequence[list[str]] = [
-            [key for key in group if key not in _NAMES_OF_TENSORS]
-            for group in optimizer.param_groups
-        ]
+        names, tensors = _of_slots(optimizer)
+        if any(not isinstance(each, (torch.Tensor, type(None))) for each in tensors):
+            raise Unknown
+        self._slots = _Tensors(names, tensors)
         self._groups = [(len(each), len(each["params"])) for each in optimizer.param_groups]
 
     def same(self) -> bool:
         """Whether all of it is where it was."""
         optimizer = self.get()
-        if optimizer is None or len(optimizer.state) != len(self._slots):
+        if optimizer is None:
             return False
-        for (get, held), (parameter, slots) in zip(
-            self._slots, optimizer.state.items(), strict=True
-        ):
-            if get() is not parameter or not _same(slots, held):
-                return False
         groups = [(len(each), len(each["params"])) for each in optimizer.param_groups]
-        return groups == self._groups
+        return groups == self._groups and self._slots.same(*_of_slots(optimizer))
 
 
 class TensorPlace:
@@ -129,20 +125,30 @@ def _nothing() -> None:
     return None
 
 
-def _held(tensors: Any) -> _Held:
-    return [
-        (key, _nothing, 0) if each is None else (key, weakref.ref(each), each.data_ptr())
-        for key, each in tensors.items()
-    ]
+def _of_modules(modules: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    names: list[Any] = []
+    tensors: list[Any] = []
+    for each in modules:
+        for held in (each._parameters, each._buffers):
+            if held:
+                names += held
+                tensors += held.values()
+    return names, tensors
 
 
-def _same(tensors: Any, held: _Held) -> bool:
-    if len(tensors) != len(held):
-        return False
-    for key, get, address in held:
-        tensor = get()
-        if tensors.get(key, held) is not tensor:
-            return False
-        if address and tensor.data_ptr() != address:
-            return False
-    return True
+def _of_slots(optimizer: Any) -> tuple[list[Any], list[Any]]:
+    """Parameters, each followed by its slots."""
+    names: list[Any] = []
+    tensors: list[Any] = []
+    for parameter, slots in optimizer.state.items():
+        tensors.append(parameter)
+        tensors += slots.values()
+        names.append(None)
+        names += slots
+    return names, tensors
+
+
+def _states(tensors: Sequence[Any]) -> tuple[list[int], list[bool]]:
+    """Of each tensor: its address, and whether it is trained."""
+    there = [each for each in tensors if each is not None]
+    return [*map(_data_ptr, there)], [*map(_requires_grad, there)]

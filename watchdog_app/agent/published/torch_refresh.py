@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from operator import is_
 from typing import Any, Protocol
 
 from watchdog_app.agent.loops import torch_random, torch_values
@@ -30,6 +31,7 @@ from watchdog_app.agent.published.torch_places import (
 from watchdog_app.airbag.foreign_memory import Gathering
 
 Path = tuple[str | int, ...]
+_NAMES_OF_TENSORS = ("params", "param_names")  # of an optimizer's group: they stay
 
 
 class Loop(Protocol):
@@ -72,6 +74,7 @@ class TorchRefresh:
         self._loop = loop
         self._places: list[ModulePlaces | OptimizerPlaces | TensorPlace] = []
         self._others: list[tuple[str, type[Part], Callable[[], Any]]] = []
+        self._groups: dict[Path, _Group] = {}
         for name, part in loop.parts.items():
             self._note(name, part)
         if contents.small is None or self._adds_up():
@@ -112,15 +115,13 @@ class TorchRefresh:
         for name, kind, get in self._others:
             yield ("parts", name), kind(name, get()).take(tensors)
         for each in self._places:
-            if not isinstance(each, OptimizerPlaces):
-                continue
-            groups = self._meta["parts"][each.name]["param_groups"]
-            for index, group in enumerate(each.get().param_groups):
-                for key in each.keys[index]:
-                    value, before = group[key], groups[index][key]
-                    if value is not before:
-                        value = torch_values.encode(value, key, tensors)
-                    yield ("parts", each.name, "param_groups", index, key), value
+            if isinstance(each, OptimizerPlaces):
+                for index, group in enumerate(each.get().param_groups):
+                    path = ("parts", each.name, "param_groups", index)
+                    known = self._groups.get(path)
+                    if known is None:
+                        known = self._groups[path] = _Group(self._before(path))
+                    yield path, known.now(group, tensors)
 
     def _before(self, path: Path) -> Any:
         place: Any = self._meta
@@ -151,6 +152,44 @@ class TorchRefresh:
         return bool(ids) and any(
             id(each) in ids and each.grad is not None for each in self._loop.trained()
         )
+
+
+class _Group:
+    """The settings of one group of an optimizer's parameters: mostly what they were."""
+
+    def __init__(self, before: dict[str, Any]) -> None:
+        """
+        Args:
+            before: as published.
+        """
+        self._keys = [key for key in before if key not in _NAMES_OF_TENSORS]
+        self._values: list[Any] = []
+        self._told = before
+
+    def now(self, group: Mapping[str, Any], tensors: Tensors) -> dict[str, Any]:
+        """
+        As JSON; the same dict as before where all of it is the same.
+
+        Args:
+            group: of the optimizer.
+            tensors: receives those that are among the settings.
+        """
+        values = [group.get(key) for key in self._keys]
+        if len(values) == len(self._values) and all(map(is_, values, self._values)):
+            return self._told
+        told = dict(self._told)
+        for key, value in zip(self._keys, values, strict=True):
+            told[key] = torch_values.encode(value, key, tensors)
+        # A list that is written to is the same one, and another value.
+        self._values = values if all(map(_stays, values)) else []
+        self._told = told
+        return told
+
+
+def _stays(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_stays, value))
+    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def _reference(thing: Any) -> Callable[[], Any]:
