@@ -68,12 +68,9 @@ class ModulePlaces:
 
     def same(self) -> bool:
         """Whether all of it is where it was, and trains as it did."""
-        modules = [*map(call, self._modules)]
-        if None in modules or [(each.training, len(each._modules)) for each in modules] != (
-            self._shape
-        ):
-            return False
-        return self._tensors.same(*_of_modules(modules))
+        modules = [each for get in self._modules if (each := get()) is not None]
+        shape = [(each.training, len(each._modules)) for each in modules]
+        return shape == self._shape and self._tensors.same(*_of_modules(modules))
 
 
 class OptimizerPlaces:
