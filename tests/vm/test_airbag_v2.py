@@ -14,7 +14,7 @@ from guest import HOME, PATIENCE_S, PYTHON, USER, until
 from guest_bags import HOG, MIB, WATCHDOG, kills
 from guest_shell import CTRL_Z
 
-from watchdog_app.airbag.stillness import in_foreground
+from watchdog_app.airbag.stillness import in_foreground, is_stopped
 
 
 @pytest.mark.parametrize("pause_s", ["0.02", "0"])
@@ -237,13 +237,14 @@ def test_ctrl_z_gives_the_shell_its_terminal_back_from_a_frozen_program(me, bagg
     hog = bagged_in_shell(PYTHON, "-S", str(script), "160", "0",
                           options=("--limit", "100M", "--no-refuse"))  # fmt: skip
     held = hog.stage("held")
+    pid = held["pid"]
 
     for _ in range(2):
         hog.type(CTRL_Z)
         hog.until_prompt()
         hog.stage("held")
         hog.type("fg\n")
-        until(lambda: in_foreground(held["pid"]), "it is in the foreground")
+        until(lambda: in_foreground(pid) and not is_stopped(pid), "fg has reached it")
     hog.see("is still held at its memory limit")
     hog.stage("held")
     frozen = Path(held["group"], "cgroup.events").read_text()
