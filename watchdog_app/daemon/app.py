@@ -242,7 +242,7 @@ class App:
             parts.watching.keep_state(if_new=True)
         if now_mono_s >= self._next_garbage_mono_s:
             self._next_garbage_mono_s = now_mono_s + _GARBAGE_S
-            selfcare.collect_garbage()
+            selfcare.collect_garbage(give_back=not parts.watching.hurries)
         if not self._lock.keep():
             self._log.error("another daemon has taken over; this one ends")
             parts.front.stopping = True

@@ -277,16 +277,20 @@ def settle_garbage() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def collect_garbage() -> None:
+def collect_garbage(*, give_back: bool = True) -> None:
     """
     Free what Python's own rules would leave for half an hour, and give it back: 3 ms.
 
     Trainings that came and went grew the daemon by 16 MB an hour, a part of it such garbage.
+
+    Args:
+        give_back: to the system. Not while memory runs out: the heap is unlocked for a moment.
     """
     young, middle, old = gc.get_count()
     if young >= _GARBAGE_OBJECTS or middle or old:  # at rest there is none
         gc.collect()
-        give_back_heap()
+        if give_back:
+            give_back_heap()
 
 
 def give_back_heap() -> None:

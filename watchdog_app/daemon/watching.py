@@ -86,6 +86,11 @@ class Watching:
         """Those of the latest look."""
         return self.look.tasks if self.look is not None else ()
 
+    @property
+    def hurries(self) -> bool:
+        """Whether it looks more often than usual, since something nears its end."""
+        return self.interval_s < self.settings.interval_s
+
     def tick(self, acts: Acts, obituaries: Obituaries, publish: Callable[[float], None]) -> None:
         """One look and all that follows from it."""
         began = time.monotonic()
