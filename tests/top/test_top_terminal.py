@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -52,6 +53,13 @@ class Terminal:
         end = time.monotonic() + PATIENCE_S
         while text not in self.screen():
             assert time.monotonic() < end, f"never saw {text!r}:\n{self.screen()}"
+            time.sleep(0.1)
+
+    def until_row(self):
+        """A task of this machine: this test's own, whatever started it."""
+        end = time.monotonic() + PATIENCE_S
+        while not re.search(r"^\s*\d+ +\S+.* \d+M ", self.screen(), re.MULTILINE):
+            assert time.monotonic() < end, f"never saw a task:\n{self.screen()}"
             time.sleep(0.1)
 
     def until_gone(self, text):

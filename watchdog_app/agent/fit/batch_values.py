@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import struct
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -57,7 +56,7 @@ class Draws:
         raw = self._raw
         if raw is None:
             return take()
-        seen = (raw.sketch(), repr(raw.spare()), _tensorflow_draws())
+        seen = (raw.sketch(), repr(raw.spare()), raw_random.tensorflow_draws())
         if seen != self._seen:
             self._taken = take()
             known = not self._taken.keys() - _KNOWN_RANDOM
@@ -203,15 +202,7 @@ class BatchValues:
     def _at(self) -> tuple[Any, ...]:
         course, model = self._state.course, self._state.model
         return (
-            (model.train_function, model.optimizer, _tensorflow_draws()),
+            (model.train_function, model.optimizer, raw_random.tensorflow_draws()),
             course.epoch,
             len(course.ended),
         )
-
-
-def _tensorflow_draws() -> Any:
-    """What changes when TensorFlow draws a seed for an operation that names none."""
-    module = sys.modules.get("tensorflow.python.eager.context")
-    context = None if module is None else module.context()
-    drawn = getattr(context, "_rng", None)
-    return None if drawn is None else (getattr(context, "_seed", None), raw_random.sketch(drawn))

@@ -98,6 +98,18 @@ def sketch(generator: random.Random) -> tuple[int, ...]:
     return _FEW.unpack(ctypes.string_at(id(generator) + _HEAD, _FEW.size))
 
 
+def tensorflow_draws() -> Any:
+    """
+    What changes when TensorFlow draws a seed for an operation that names none.
+
+    None where it is not loaded, or draws none. As `sketch`.
+    """
+    module = sys.modules.get("tensorflow.python.eager.context")
+    context = None if module is None else module.context()
+    drawn = getattr(context, "_rng", None)
+    return None if drawn is None else (getattr(context, "_seed", None), sketch(drawn))
+
+
 def _view(address: int, size: int) -> memoryview:
     """Of memory that stays for as long as its owner is held."""
     return memoryview((ctypes.c_char * size).from_address(address)).cast("B")

@@ -32,7 +32,8 @@ _MOST_NOTED = 256  # of more weights some are left out: whoever changes one most
 _MOST_HELD_BYTES = INCREMENT_BYTES // 2
 _LONGEST_TEXT = 65536
 _LONG = 64  # of what is encoded once as long as it is the same object
-_KNOWN_RANDOM = {"python", "numpy", "torch", "devices"}
+# TensorFlow's, where a program has it beside: whoever draws from those has the whole told.
+_KNOWN_RANDOM = {"python", "numpy", "torch", "devices", "tensorflow_seed", "tensorflow_rng"}
 _NUMBERS: list[tuple[Path, int | None]] = [
     (("random", "python", 1), 625),
     (("random", "numpy", 1), 624),
@@ -89,6 +90,7 @@ class TorchLater:
         self._compared: dict[Path, tuple[Any, Any, Sequence[News]]] = {}
         self._encoded: dict[Any, tuple[Any, str]] = {}
         self._drawn: tuple[int, ...] = ()
+        self._beside: Any = None
         self._torch = b""
         self.plan = increments.plan(
             [
@@ -111,6 +113,7 @@ class TorchLater:
         """See `publisher.Later`."""
         now = self._refresh.values()
         self._drawn = self._random.sketch()
+        self._beside = raw_random.tensorflow_draws()
         self._torch = _torch_random()
         self._base = now or []
         return now is not None
@@ -123,6 +126,8 @@ class TorchLater:
         """See `publisher.Later`."""
         now = self._refresh.values()
         if now is None or len(now) != len(self._base):
+            return None
+        if raw_random.tensorflow_draws() != self._beside:
             return None
         found = [
             each
