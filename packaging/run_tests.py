@@ -24,7 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = ROOT / "tests"
-LOTS = 3
+LOTS = 2
 # A batch that hangs is to be seen, not waited for.
 _LIMIT_S = 2400
 _APART = ("unshare", "--fork", "--pid", "--mount-proc", "--kill-child")

@@ -96,6 +96,6 @@ def test_a_line_holds_the_share_the_kills_and_the_worst():
         Outcome(False, "no rescue", killed=True, steps=99),
     ]
 
-    assert ["2/3", "1", "0.30", "0.50", "2", "4"] == rescue.cell(outcomes).split()
-    assert ["-"] * 6 == rescue.cell([]).split()
+    assert "2 of 3 | 1 | 0.30 (0.50) | 2 (4)" == rescue.cell(outcomes)
+    assert "- | - | - | -" == rescue.cell([])
     assert "NOT RESCUED: no rescue, killed" == rescue.told(outcomes[2])
