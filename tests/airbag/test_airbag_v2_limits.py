@@ -46,6 +46,31 @@ def test_the_limit_that_kills_lies_above_what_is_used(group, wanted, used, killi
     assert (group / "memory.swap.max").read_text() == "0"
 
 
+def test_limits_that_somebody_else_has_taken_away_are_written_again(group):
+    """As a systemd that is reloaded does it; what was taken meanwhile kills nobody."""
+    bag = BagV2(str(group), 0, 0)
+    bag.allow(200 * MIB)
+    for name in ("memory.high", "memory.max"):
+        (group / name).write_text("max\n")
+    (group / "memory.current").write_text(str(390 * MIB))
+
+    bag.hold_fast()
+
+    assert (200 * MIB, 454 * MIB) == limits(group)
+
+
+def test_a_bag_that_was_opened_has_no_limit_to_write_again(group):
+    """Released by its keeper: then memory.high is "max" by its own wish."""
+    bag = BagV2(str(group), 0, 0)
+    bag.allow(200 * MIB)
+    bag.release()
+    (group / "memory.high").write_text("max\n")
+
+    bag.hold_fast()
+
+    assert "max\n" == (group / "memory.high").read_text()
+
+
 def test_a_group_whose_usage_cannot_be_read_has_the_limit_and_its_guard(group):
     """An empty file, as from a group that has just gone: no wrong figure comes of it."""
     bag = BagV2(str(group), 0, 0)

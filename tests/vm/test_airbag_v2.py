@@ -125,18 +125,25 @@ def test_a_limit_below_what_it_holds_kills_nobody(me, bagged):
 
 
 def test_what_systemd_does_beside_it_leaves_the_limit_as_it_is(me, bagged):
-    """Reloaded, as after each update, and with a neighbour that has limits of its own."""
-    hog = bagged(PYTHON, "-S", "-c", HOG, "160", "0", options=("--limit", "100M", "--no-refuse"))
+    """Reloaded, as after updates, it takes them away: the keeper writes them again."""
+    hog = bagged(PYTHON, "-S", "-c", HOG, "160", "0.1",
+                 options=("--limit", "100M", "--no-refuse"))  # fmt: skip
+    group = Path(hog.stage("calm")["group"])
+    names = ("memory.high", "memory.max", "memory.swap.max")
+    until(lambda: (group / names[0]).read_text() == f"{100 * MIB}\n", "its limit")
+    before = [(group / name).read_text() for name in names]
+
+    me.systemctl("daemon-reload")
+    until(lambda: [(group / name).read_text() for name in names] == before, "the same limits")
     held = hog.stage("held")
-    names = ("memory.high", "memory.max", "memory.swap.max", "cgroup.freeze")
-    before = [Path(held["group"], name).read_text() for name in names]
+    me.systemctl("daemon-reexec")
+    me.run("systemd-run", "--user", "--scope", "--quiet", "--property=MemoryMax=200M",
+           "--property=CPUWeight=50", "/bin/true")  # fmt: skip
 
-    for word in ("daemon-reload", "daemon-reexec"):
-        me.systemctl(word)
-        me.run("systemd-run", "--user", "--scope", "--quiet", "--property=MemoryMax=200M",
-               "--property=CPUWeight=50", "/bin/true")  # fmt: skip
-
-    assert [Path(held["group"], name).read_text() for name in names] == before
+    until(lambda: "max\n" not in [(group / name).read_text() for name in names], "its limits")
+    assert (group / names[0]).read_text() == before[0]
+    assert "frozen 1" in (group / "cgroup.events").read_text()
+    assert kills(str(group)) == 0
     me.run(*WATCHDOG, "limit", str(held["pid"]), "300M")
     assert hog.end() == 0, hog.said()
 

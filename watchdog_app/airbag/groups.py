@@ -55,6 +55,9 @@ if TYPE_CHECKING:
         def hold_at_limit(self) -> None:
             """From now on the limit holds; until then, and after `release`, it kills."""
 
+        def hold_fast(self) -> None:
+            """Its limits again, where somebody else has written others."""
+
         def release(self) -> None:
             """The kernel's own ways again: nobody in the group is held by its limit for ever."""
 

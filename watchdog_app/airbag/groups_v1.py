@@ -96,6 +96,9 @@ class BagV1(GroupV1):
         """As `Bag.hold_at_limit`."""
         _put(f"{self._dir}/memory.oom_control", 1)
 
+    def hold_fast(self) -> None:
+        """As `Bag.hold_fast`: in a hierarchy of version 1 nobody writes to groups of others."""
+
     def release(self) -> None:
         """As `Bag.release`."""
         with suppress(OSError):

@@ -39,6 +39,7 @@ class BagV2(GroupV2):
         super().__init__(path, limit_bytes)
         self.swap_bytes = swap_bytes
         self._event: int | None = None
+        self._high = ""  # what memory.high says since we last wrote it
 
     @classmethod
     def make(cls, root: str, name: str, limit_bytes: int, swap_bytes: int) -> Self | None:
@@ -105,8 +106,15 @@ class BagV2(GroupV2):
         """As `Bag.hold_at_limit`."""
         self.allow(self.limit_bytes)
 
+    def hold_fast(self) -> None:
+        """As `Bag.hold_fast`: a systemd that is reloaded writes its own, which are none."""
+        if self._high and self._read("memory.high") not in ("", self._high):
+            with suppress(OSError):
+                self.allow(self.limit_bytes)
+
     def release(self) -> None:
         """As `Bag.release`: what lies beyond the limit kills again, nothing slows down."""
+        self._high = ""
         with suppress(OSError):
             self._put("memory.high", "max")
         self.thaw()
@@ -136,6 +144,7 @@ class BagV2(GroupV2):
             self._put(name, value)
         if os.path.exists(f"{self._dir}/memory.swap.max"):
             self._put("memory.swap.max", str(self.swap_bytes))
+        self._high = self._read("memory.high")
 
     def pids(self) -> list[int]:
         """As `Bag.pids`."""

@@ -129,6 +129,7 @@ class Keeper:
 
     def look(self, now: float) -> bool:
         """One turn; False when nobody is in the bag any more."""
+        self.bag.hold_fast()
         usage = self.bag.usage()
         self._held_bytes, self._used_bytes = usage.held_bytes, usage.used_bytes
         pids = self.bag.pids()
