@@ -92,7 +92,7 @@ class Training:
             assert left > 0, f"{begin!r} did not come in time"
             if select.select([self.process.stdout], [], [], left)[0]:
                 more = os.read(self.process.stdout.fileno(), 65536)
-                assert more, f"it ended before {begin!r}"
+                assert more, f"it ended with {self.process.wait(60)} before {begin!r}"
                 self._waiting += more
 
     def lines_to(self, begin):

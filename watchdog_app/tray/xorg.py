@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _GROUND = (45, 45, 48)
 _SMALLEST = 8
 _PATIENCE_S = 4.0  # for a tray to take the icon before it is asked again
+_MOST_TAKEN_BACK = 5  # a panel that hides itself shows nothing for long, and is left in peace then
 _MOST_WAITING = 8  # the link, the end, and some room
 
 
@@ -41,14 +42,17 @@ class Icon(_xorg.Icon):  # type: ignore[misc]
         # Messages from other threads are compared with this one before the loop has begun.
         self._thread = threading.current_thread()
         self._embedded = False
+        self._seen = False  # since it was embedded
+        self._taken_back = 0
         self._asked_mono_s: float | None = None
         super().__init__(*args, **kwargs)
         self._message_handlers[Xlib.X.ReparentNotify] = self._on_reparent
 
     @property
     def docked(self) -> bool:
-        """A tray holds the icon; asking it for that is not enough."""
-        return self._systray_manager is not None and self._embedded
+        """A tray holds the icon and shows it; asking it for that is not enough."""
+        shown = self._seen or self._taken_back >= _MOST_TAKEN_BACK
+        return self._systray_manager is not None and self._embedded and shown
 
     def _run(self) -> None:
         try:
@@ -78,11 +82,22 @@ class Icon(_xorg.Icon):  # type: ignore[misc]
         if self.docked or (asked and now_mono_s - (self._asked_mono_s or 0.0) < _PATIENCE_S):
             return
         self._asked_mono_s = now_mono_s
+        if self._embedded and self._systray_manager is not None:
+            # A tray that took it while it began can stay hidden: it is told of it once more.
+            self._taken_back += 1
+            self._undock_window()
         super()._dock_window()
 
     def _on_reparent(self, event: Any) -> None:
         if event.window.id == self._window.id:
             self._embedded = event.parent.id != self._display.screen().root.id
+            self._seen = False
+
+    def _on_expose(self, event: Any) -> None:
+        # The server sends it for what is on the screen alone.
+        if event.type == Xlib.X.Expose and event.window.id == self._window.id:
+            self._seen = self._embedded
+        super()._on_expose(event)
 
     def _on_button_press(self, event: Any) -> None:
         if event.detail in (1, 2, 3):  # left, middle, right; the wheel is none
