@@ -16,9 +16,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from found_torch import loader, only  # noqa: E402
+from found_torch import loader, only, rescues  # noqa: E402
 from torch import nn  # noqa: E402
 
+from watchdog_app.agent.exhaustion import exhaustion_hooks  # noqa: E402
+from watchdog_app.agent.loops import torch_random  # noqa: E402
 from watchdog_app.agent.reporting.identity import own  # noqa: E402
 from watchdog_app.agent.saving.loaded import LoadedRescue  # noqa: E402
 from watchdog_app.agent.torch import Rescue  # noqa: E402
@@ -214,3 +216,37 @@ def test_what_is_published_keeps_nothing_of_the_program_alive(here: Path, page: 
     gc.collect()
 
     assert model() is None
+
+
+@pytest.mark.parametrize(("at", "there"), [("middle", True), ("first of an epoch", False)])
+def test_near_a_limit_a_step_that_fails_gives_its_random_numbers_back(
+    here: Path, page: str, at: str, there: bool
+) -> None:
+    """A dropout has drawn when memory runs out: the rescue has the numbers of before that batch."""
+    model = nn.Sequential(nn.Linear(3, 64), nn.Dropout(0.2), nn.Linear(64, 1))
+    optimizer = torch.optim.AdamW(model.parameters())
+    batches, count, before = loader(), 0, ""
+
+    def fails(*_: Any) -> None:
+        first = count % len(batches) == 0
+        if count > 40 and first != there:
+            raise MemoryError
+
+    model[2].register_forward_pre_hook(fails)
+    try:
+        while count < MOST_STEPS:
+            for features, targets in batches:
+                if count == 30:
+                    pages.ask(page, True)
+                step(model, optimizer, features, targets)
+                count += 1
+                before = torch_random.take()["torch"]
+    except MemoryError as error:
+        exhaustion_hooks.tell(error)
+
+    (path,) = rescues(here)
+    with LoadedRescue(str(path)) as saved:
+        lost = "; ".join(saved.meta["not_restored"])
+        assert count == saved.step
+        assert there == (before == saved.meta["random"]["torch"])
+        assert there == ("random numbers" not in lost)

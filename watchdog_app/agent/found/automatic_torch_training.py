@@ -14,7 +14,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from threading import get_ident
 from types import FrameType
 from typing import Any
@@ -34,6 +34,7 @@ from watchdog_app.agent.found.automatic_torch_data import SeenPasses
 from watchdog_app.agent.found.automatic_torch_find import Named
 from watchdog_app.agent.found.automatic_torch_steps import Steps
 from watchdog_app.agent.found.automatic_torch_taken import Taken
+from watchdog_app.agent.found.held_session import HeldSession
 from watchdog_app.agent.frames import current_frames
 from watchdog_app.agent.loops.torch_optimizers import claimed
 from watchdog_app.agent.loops.torch_state import TorchState
@@ -41,14 +42,14 @@ from watchdog_app.agent.loops.torch_values import Tensors
 from watchdog_app.agent.notebook import notebook_path
 from watchdog_app.agent.reporting.link import Link
 from watchdog_app.agent.saving import chapters
-from watchdog_app.agent.saving.store import RescueStore, SavedRescue
-from watchdog_app.agent.session import Capture, Session
+from watchdog_app.agent.saving.store import RescueStore
+from watchdog_app.agent.session import Capture
 from watchdog_app.errors import RescueError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.agent.loops.torch_part import Part
-    from watchdog_app.agent.published.publisher import Guards, Publisher
+    from watchdog_app.agent.published.publisher import Guards
 
 FRAMEWORK = "torch"
 EXPLICIT = (
@@ -56,70 +57,12 @@ EXPLICIT = (
     "**anything_with_state) of watchdog_app.agent.torch, and rescue.step() after each step."
 )
 # Shorter ones are trials, which a folder and a thread would cost more than they are worth.
-_MOVED = (
-    "statistics and random numbers as they were before the batch that ran out of memory "
-    "(Rescue(...) puts these back)"
-)
+_MOVED = "{} as they were before the batch that ran out of memory (Rescue(...) puts these back)"
 _BEGINS_AFTER_S = 0.5
 # From Python 3.12 on whatever runs while a frame is traced is prepared for that anew. Assumed.
 _TRACE_S = 0.0005 if sys.version_info >= (3, 12) else 0.00001
 _MISSES = 5  # in a row, after which that is told
 _COUNTED = "plain values that the loop keeps, such as counters and histories"
-
-
-class HeldSession(Session):
-    """A session that reports at any step, and saves only where that is right."""
-
-    held = True
-    beside: Publisher | None = None  # not `published`: where it steps no iteration has ended
-
-    @property
-    def wants_end(self) -> bool:
-        """Whether the end of this iteration is to be told: for a save, or for a page."""
-        return self.link.wanted is not None or (self.beside is not None and self.beside.telling)
-
-    @property
-    def told_from(self) -> bool:
-        """Whether what is wanted is no more than one step told from an earlier table."""
-        return (
-            self.link.wanted is None
-            and self.beside is not None
-            and self.beside.told_from
-            and not self.beside.asked
-        )
-
-    def tell_end(self, step: int, **position: Any) -> None:
-        """An iteration has ended: publish. Where the optimizer steps nothing is published."""
-        if self.beside is not None:
-            self._told = position
-            self.beside.boundary(step)
-
-    def _open_page(self) -> None:
-        if self.beside is None:
-            super()._open_page()
-            self.beside, self.published = self.published, None
-
-    def _attend(self, now: float, step: int, position: Mapping[str, Any]) -> SavedRescue | None:
-        if not self.held:
-            return super()._attend(now, step, position)
-        wanted, self.link.wanted = self.link.wanted, None
-        try:
-            return super()._attend(now, step, position)
-        finally:
-            # What came in the meantime is newer.
-            self.link.wanted = self.link.wanted or wanted
-
-    def save_if_wanted(self, step: int, **position: Any) -> SavedRescue | None:
-        """An iteration has ended: what is asked for is saved here. Contained like `boundary`."""
-        if self.link.wanted is None:
-            return None
-        self.held = False
-        try:
-            with self.guard:
-                return self._attend(time.monotonic(), step, position)
-            return None
-        finally:
-            self.held = True
 
 
 class FoundTraining:
@@ -149,7 +92,9 @@ class FoundTraining:
         self._given_up = False
         self._lost: list[str] = []
         self._told = False
-        self._inexact = False  # an error of memory came in the middle of a step
+        # An error of memory came in the middle of a step: what that has moved, and numbers before.
+        self._moved_words: str | None = None
+        self._random: dict[str, Any] | None = None
         self._traced = False
         self._data: list[str] = []  # names of its loaders
         self._owner: Callable[[], Any] = lambda: None  # the library's object that runs the loop
@@ -207,8 +152,13 @@ class FoundTraining:
             )
             return
         exhaustion.free()
-        self._inexact = True
         self._passes.failed()
+        self._random = session.random_at(
+            self._iterations, epoch=self._passes.epoch, batch=self._passes.batch
+        )
+        self._moved_words = "statistics" if self._random else "statistics and random numbers"
+        if self._random and not any(map(_keeps_statistics, self._names)):
+            self._moved_words = None
         saved = session.save_now(exhaustion.REASON, self._iterations)
         if saved is not None:
             self._tell(saved.path)
@@ -304,7 +254,8 @@ class FoundTraining:
 
     def _not_restored(self) -> list[str]:
         never = () if self._taken is None else self._taken.never
-        return [*never, *self._passes.lost, _COUNTED, *([_MOVED] if self._inexact else [])]
+        moved = [] if self._moved_words is None else [_MOVED.format(self._moved_words)]
+        return [*never, *self._passes.lost, _COUNTED, *moved]
 
     def _find(self, frame: FrameType) -> bool:
         """Name what is trained; False where something of it cannot be found."""
@@ -400,6 +351,7 @@ class FoundTraining:
             "not_restored": self._lost,
             automatic_lines.KEY: found.to_json(),
             automatic_torch_owner.KEY: library,
+            **({} if self._random is None else {"random": self._random}),
         }
         return Capture(capture.entries, {**capture.meta, **more})
 
@@ -417,3 +369,9 @@ class FoundTraining:
             f"{self._passes.epoch + 1}. When this program is run again, it says how to go on from "
             f"there. A resume will not bring back: {'; '.join(self._lost)}."
         )
+
+
+def _keeps_statistics(named: Named) -> bool:
+    """Whether a forward pass may change it (batch norm)."""
+    buffers = getattr(named.get(), "buffers", None)
+    return buffers is not None and any(True for _ in buffers())
