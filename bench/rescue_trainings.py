@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -80,10 +81,18 @@ class Place:
         """Its command line."""
         return [sys.executable, str(self.folder / self.kind.program)]
 
+    def _descriptions(self) -> list[Path]:
+        """Of every rescue; folders come and go meanwhile, and pathlib's glob does not bear that."""
+        return sorted(
+            Path(folder, "rescue.json")
+            for folder, _, files in os.walk(self.rescues)
+            if "rescue.json" in files and Path(folder).name.startswith("rescue-")
+        )
+
     def complete_rescues(self) -> dict[Path, float]:
         """Each, and when it was written; oldest first."""
         found = {}
-        for path in sorted(self.rescues.glob("**/rescue-*/rescue.json")):
+        for path in self._descriptions():
             try:
                 found[path.parent] = path.stat().st_mtime
             except OSError:  # a newer one has taken its place meanwhile
