@@ -24,7 +24,7 @@ from watchdog_app.agent.loops import torch_random  # noqa: E402
 from watchdog_app.agent.reporting.identity import own  # noqa: E402
 from watchdog_app.agent.saving.loaded import LoadedRescue  # noqa: E402
 from watchdog_app.agent.torch import Rescue  # noqa: E402
-from watchdog_app.airbag import copying  # noqa: E402
+from watchdog_app.airbag import copying, page_folder, page_layout  # noqa: E402
 from watchdog_app.airbag import page as pages  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
@@ -38,10 +38,10 @@ WANTED = 3  # steps told from a table, of each kind
 def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Of this process, as `watchdog exec` would have told it."""
     where = tempfile.mkdtemp(prefix="watchdog-test-", dir="/dev/shm")
-    monkeypatch.setenv(pages.ENVIRONMENT, where)
+    monkeypatch.setenv(page_layout.ENVIRONMENT, where)
     me, threads = own(), torch.get_num_threads()
     torch.set_num_threads(1)
-    yield pages.path_for(where, me.pid, me.start_time)
+    yield page_folder.path_for(where, me.pid, me.start_time)
     torch.set_num_threads(threads)
     shutil.rmtree(where)
 
@@ -237,7 +237,7 @@ def test_near_a_limit_a_step_that_fails_gives_its_random_numbers_back(
         while count < MOST_STEPS:
             for features, targets in batches:
                 if count == 30:
-                    pages.ask(page, True)
+                    page_folder.ask(page, True)
                 step(model, optimizer, features, targets)
                 count += 1
                 before = torch_random.take()["torch"]

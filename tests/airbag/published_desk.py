@@ -13,7 +13,8 @@ from pathlib import Path
 
 from watchdog_app.agent.reporting.identity import start_time
 from watchdog_app.airbag import copying
-from watchdog_app.airbag.page import Page, PageDamaged, path_for
+from watchdog_app.airbag.page import Page, PageDamaged
+from watchdog_app.airbag.page_folder import path_for
 
 PROGRAMS = Path(__file__).parent / "programs"
 DEADLINE_S = 120.0

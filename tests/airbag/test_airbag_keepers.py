@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from bag_desk import MIB, state
 
-from watchdog_app.airbag import page
+from watchdog_app.airbag import page, page_folder
 
 
 def test_the_keeper_is_started_anew_when_it_is_killed_and_still_lets_go(desk):
@@ -166,8 +166,8 @@ def test_whoever_may_read_a_training_once_may_after_every_end_of_a_keeper(desk, 
     monkeypatch.setenv("WATCHDOG_RUNTIME_DIR", desk.env["WATCHDOG_RUNTIME_DIR"])
     program = desk.start("sleep", "60", options=("--limit", "100M"))
     first = desk.until(lambda: desk.record(program), "no bag")
-    where = f"{page.folder()}/{first['pid']}.{first['start_time']}"
-    with page.Page(page.claim(where, first["pid"], first["start_time"])) as own:
+    where = f"{page_folder.folder()}/{first['pid']}.{first['start_time']}"
+    with page.Page(page_folder.claim(where, first["pid"], first["start_time"])) as own:
         permitted = desk.until(lambda: own.reader, "nobody asks")
 
         os.kill(first["keeper_pid"], signal.SIGKILL)

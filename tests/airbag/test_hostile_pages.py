@@ -11,8 +11,7 @@ import pytest
 
 from watchdog_app.agent.reporting.identity import own
 from watchdog_app.agent.saving.loaded import LoadedRescue
-from watchdog_app.airbag import copying
-from watchdog_app.airbag import page as pages
+from watchdog_app.airbag import copying, page_folder, page_layout
 from watchdog_app.airbag import table as tables
 from watchdog_app.airbag.copying import CopyError
 from watchdog_app.airbag.foreign_memory import Gathering
@@ -30,7 +29,7 @@ class Published:
         self.rescues = folder / "rescues"
         self.rescues.mkdir()
         self.path = str(folder / "page")
-        pages.make(self.path, 512 * 1024)
+        page_folder.make(self.path, 512 * 1024)
         self.memory = ctypes.create_string_buffer(bytes(range(256)) * 32)
         self.counter = ctypes.c_uint64(5)
         self.address = ctypes.addressof(self.memory)
@@ -284,22 +283,22 @@ def test_a_table_too_long_for_its_page_says_how_much_it_takes(published):
 def test_a_process_finds_its_own_page_the_spare_one_or_makes_it(tmp_path):
     """So that it is charged to whoever watches, where there is one."""
     where = str(tmp_path / "pages" / "of")
-    pages.prepare(where)
-    assert pages.make_spare(where, 262144)
-    assert not pages.make_spare(where, 262144)
-    first_path = pages.claim(where, 11, 22)
-    second_path = pages.claim(where, 11, 23)
+    page_folder.prepare(where)
+    assert page_folder.make_spare(where, 262144)
+    assert not page_folder.make_spare(where, 262144)
+    first_path = page_folder.claim(where, 11, 22)
+    second_path = page_folder.claim(where, 11, 23)
     assert 262144 == os.path.getsize(first_path)
-    assert pages.PAGE_BYTES == os.path.getsize(second_path)
-    assert first_path == pages.claim(where, 11, 22)
+    assert page_layout.PAGE_BYTES == os.path.getsize(second_path)
+    assert first_path == page_folder.claim(where, 11, 22)
     assert {"11.22", "11.23"} == set(os.listdir(where))
 
 
 def test_pages_of_ended_processes_are_cleared_away(tmp_path):
     """And nothing else."""
     where = str(tmp_path)
-    mine = pages.path_for(where, ME.pid, ME.start_time)
-    for path in (mine, pages.path_for(where, 2**22 + 1, 5), os.path.join(where, "spare")):
-        pages.make(path, 262144)
-    pages.clear(where)
+    mine = page_folder.path_for(where, ME.pid, ME.start_time)
+    for path in (mine, page_folder.path_for(where, 2**22 + 1, 5), os.path.join(where, "spare")):
+        page_folder.make(path, 262144)
+    page_folder.clear(where)
     assert {os.path.basename(mine), "spare"} == set(os.listdir(where))

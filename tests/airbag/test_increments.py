@@ -10,8 +10,7 @@ import pytest
 
 from watchdog_app.agent.reporting.identity import own
 from watchdog_app.agent.saving.loaded import LoadedRescue
-from watchdog_app.airbag import copying, increments
-from watchdog_app.airbag import page as pages
+from watchdog_app.airbag import copying, increments, page_folder
 from watchdog_app.airbag import table as tables
 from watchdog_app.airbag.foreign_memory import Gathering
 from watchdog_app.airbag.increments import FINITE, NUMBER, TRUTH, WHOLE
@@ -32,7 +31,7 @@ class Moving:
         self.rescues = folder / "rescues"
         self.rescues.mkdir()
         self.path = str(folder / "page")
-        pages.make(self.path, 512 * 1024)
+        page_folder.make(self.path, 512 * 1024)
         self.first, self.second = (
             ctypes.create_string_buffer(each * 8192) for each in (b"a", b"b")
         )

@@ -6,7 +6,8 @@ import zlib
 
 import pytest
 
-from watchdog_app.airbag.page import Page, claim
+from watchdog_app.airbag.page import Page
+from watchdog_app.airbag.page_folder import claim
 
 
 @pytest.fixture

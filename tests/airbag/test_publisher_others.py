@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 
-from watchdog_app.airbag import page as pages
+from watchdog_app.airbag import page_folder
 
 PROGRAM = """
 import os, sys
-from watchdog_app.agent.published.publisher import Guards, Publisher
+from watchdog_app.agent.published.guards import Guards
+from watchdog_app.agent.published.publisher import Publisher
 from watchdog_app.airbag.page import Page
 
 class Told(Guards):
@@ -38,7 +39,7 @@ print(after_child, own)
 def test_only_the_training_itself_says_that_its_step_begins(tmp_path):
     """Neither a forked worker's optimizer does, nor is it an error once the training is over."""
     path = str(tmp_path / "page")
-    pages.make(path, 512 * 1024)
+    page_folder.make(path, 512 * 1024)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, path],
         check=False,

@@ -15,7 +15,8 @@ import pytest
 
 from watchdog_app.agent.reporting.identity import own
 from watchdog_app.airbag import table as tables
-from watchdog_app.airbag.page import Page, folder
+from watchdog_app.airbag.page import Page
+from watchdog_app.airbag.page_folder import folder
 from watchdog_app.core.records import ProcessKey
 from watchdog_app.daemon.outside import Outside
 from watchdog_app.daemon.poller import Poller
@@ -64,6 +65,21 @@ def test_an_agent_gets_a_page_that_goes_with_its_process(outside):
     assert path == outside.page(KEY)
     outside.forget(KEY)
     assert not os.path.exists(path)
+
+
+def test_at_the_end_no_folder_stays_in_memory_but_for_trainings_that_go_on(outside):
+    """The next daemon finds the page of one that lives."""
+    path = outside.page(KEY)
+    outside.close()
+    kept = os.path.exists(path)
+    outside.forget(KEY)
+    outside.close()
+
+    assert kept
+    assert not os.path.exists(os.path.dirname(path))
+    assert os.path.dirname(os.path.dirname(path)) == os.environ["WATCHDOG_RUNTIME_DIR"] or (
+        not os.path.exists(os.path.dirname(os.path.dirname(path)))
+    )
 
 
 @pytest.mark.parametrize("fresh", [True, False], ids=["fresh", "stale"])

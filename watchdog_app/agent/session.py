@@ -33,7 +33,8 @@ from watchdog_app.errors import RescueError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.agent.published.publisher import Guards, Publisher
+    from watchdog_app.agent.published.guards import Guards
+    from watchdog_app.agent.published.publisher import Publisher
 
 _REPORT_EVERY_S = 0.5  # the link sends at most one a second; half of that keeps it fresh
 _REARM_AFTER_S = 10.0  # a process that lives on after a save may hold its reserve again

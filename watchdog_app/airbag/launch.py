@@ -194,9 +194,9 @@ def _private(record: BagRecord) -> None:
 
 
 def _page_variable() -> str:
-    from watchdog_app.airbag import page
+    from watchdog_app.airbag.page_layout import ENVIRONMENT
 
-    return page.ENVIRONMENT
+    return ENVIRONMENT
 
 
 def _start_time(pid: int) -> int | None:

@@ -111,9 +111,9 @@ class BagRecord:
     @property
     def pages(self) -> str:
         """Where the trainings in it publish themselves."""
-        from watchdog_app.airbag import page
+        from watchdog_app.airbag import page_folder
 
-        return os.path.join(page.folder(), os.path.basename(self.folder))
+        return os.path.join(page_folder.folder(), os.path.basename(self.folder))
 
     def note(self, unix_s: float, kind: str, text: str) -> None:
         """Add an event."""

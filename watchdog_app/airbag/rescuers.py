@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from functools import partial
 
-from watchdog_app.airbag import jobs, page
+from watchdog_app.airbag import jobs, page_folder
 from watchdog_app.airbag.jobs import Job
 from watchdog_app.airbag.page import Page, PageDamaged
 from watchdog_app.airbag.policy import Copies
@@ -75,8 +75,8 @@ class Rescuers:
         """Have a page ready for the first agent."""
         if self._folder is not None:
             with suppress(OSError):
-                page.prepare(self._folder)
-                page.make_spare(self._folder)
+                page_folder.prepare(self._folder)
+                page_folder.make_spare(self._folder)
 
     def look(self, pids: list[int], every_batch: bool) -> None:
         """New pages and ended ones; how often they are to be filled, and who will read."""
@@ -102,7 +102,7 @@ class Rescuers:
             found.ask_eagerly(self._eager)
             found.ask_every_batch(every_batch or self._is_slow(name, found.sequence, now))
         with suppress(OSError):
-            page.make_spare(self._folder)
+            page_folder.make_spare(self._folder)
 
     def copy(self, pids: list[int], watcher: Watcher) -> None:
         """Begin to copy every training in the bag, which stands still."""

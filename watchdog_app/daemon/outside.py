@@ -42,7 +42,7 @@ class Outside:
     def page(self, key: ProcessKey) -> str | None:
         """A page for the agent in this process; None where there can be none."""
         # 0.3 MB that a daemon without trainings does without.
-        from watchdog_app.airbag import page as pages
+        from watchdog_app.airbag import page_folder as pages
 
         try:
             if self._where is None:
@@ -63,7 +63,7 @@ class Outside:
         path = self._pages.get(key)
         if path is not None and (key in self._asked) is not on:
             (self._asked.add if on else self._asked.discard)(key)
-            from watchdog_app.airbag import page as pages  # it is there: `page` was called
+            from watchdog_app.airbag import page_folder as pages  # it is there: `page` was called
 
             with suppress(OSError):
                 pages.ask(path, on)
@@ -119,10 +119,9 @@ class Outside:
             _put_away(child)
         self._ending.clear()
         if self._where is not None:
-            from watchdog_app.airbag import page as pages
+            from watchdog_app.airbag import page_folder as pages
 
-            with suppress(OSError):
-                pages.clear(self._where)
+            pages.leave(self._where)
 
     def _said(self, fd: int) -> None:
         child, answer, done = self._running[fd]

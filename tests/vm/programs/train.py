@@ -17,7 +17,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
-from watchdog_app.agent.published.publisher import Guards
+from watchdog_app.agent.published.guards import Guards
 from watchdog_app.agent.reporting.link import Link
 from watchdog_app.agent.saving.layout import TensorEntry
 from watchdog_app.agent.saving.store import RescueStore

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from watchdog_app.airbag.record import BagRecord
 
-FOLDER = "WATCHDOG_AIRBAG"  # as `airbag.page` has it: its last part names the airbag
+FOLDER = "WATCHDOG_AIRBAG"  # as `airbag.page_layout` has it: its last part names the airbag
 LIMIT = "WATCHDOG_AIRBAG_LIMIT"  # bytes, where there is no group and reservations alone are limited
 
 # Who else shows an error to people: what it has once it is complete. The agent's hook waits for it.

@@ -20,7 +20,7 @@ from watchdog_app.agent.session import Capture
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.agent.fit.batch_values import Draws
-    from watchdog_app.agent.published.publisher import Guards
+    from watchdog_app.agent.published.guards import Guards
 
 Read = Callable[[str], Any]  # name of a tensor in the rescue to its raw bytes
 KIND = "keras.fit"

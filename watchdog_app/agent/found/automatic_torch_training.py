@@ -49,7 +49,7 @@ from watchdog_app.errors import RescueError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.agent.loops.torch_part import Part
-    from watchdog_app.agent.published.publisher import Guards
+    from watchdog_app.agent.published.guards import Guards
 
 FRAMEWORK = "torch"
 EXPLICIT = (

@@ -28,7 +28,7 @@ from watchdog_app.errors import RescueError, RescueMismatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.agent.published.publisher import Guards
+    from watchdog_app.agent.published.guards import Guards
 
 KIND = "loop"
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from watchdog_app.agent.fit.keras_backend import TENSORFLOW
 from watchdog_app.agent.published.contents import Contents
-from watchdog_app.agent.published.publisher import Guards, Later, Refresh, Refreshed
+from watchdog_app.agent.published.guards import Guards, Later, Refresh, Refreshed
 from watchdog_app.agent.saving.rows import OPTIMIZER, Holding
 from watchdog_app.airbag.table import Marker
 

@@ -33,7 +33,7 @@ class Unknown(Exception):
 
 
 class KerasLater:
-    """See `publisher.Later`."""
+    """See `guards.Later`."""
 
     def __init__(
         self,
@@ -99,16 +99,16 @@ class KerasLater:
         )
 
     def published(self) -> bool:
-        """See `publisher.Later`."""
+        """See `guards.Later`."""
         same = self._counters == [int(each) for each in self._counted.addresses()]
         return same and self._waits() and self._values.published()
 
     def now(self) -> bool:
-        """See `publisher.Later`: not in a validation."""
+        """See `guards.Later`: not in a validation."""
         return self._fit.whole_epoch
 
     def take(self, also: Mapping[str, Any]) -> bytes | None:
-        """See `publisher.Later`."""
+        """See `guards.Later`."""
         found = self._values.take(also)
         if found is None:
             return None

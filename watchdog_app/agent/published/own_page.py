@@ -14,10 +14,11 @@ from watchdog_app import paths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.agent.published.publisher import Guards, Publisher, Whole
+    from watchdog_app.agent.published.guards import Guards, Whole
+    from watchdog_app.agent.published.publisher import Publisher
     from watchdog_app.agent.saving.store import RescueStore
 
-ENVIRONMENT = "WATCHDOG_AIRBAG"  # as `airbag.page` has it
+ENVIRONMENT = "WATCHDOG_AIRBAG"  # as `airbag.page_layout` has it
 
 
 class OwnPage:

@@ -17,16 +17,17 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from watchdog_app.agent.contain import Guard
 from watchdog_app.agent.published.budget import Budget
-from watchdog_app.agent.published.contents import Contents, Sorter, Unable
+from watchdog_app.agent.published.contents import Sorter, Unable
+from watchdog_app.agent.published.guards import Bytes, Guards, Later, Refresh, Refreshed, Whole
 from watchdog_app.agent.reporting.identity import own
-from watchdog_app.agent.saving.layout import TensorEntry
-from watchdog_app.airbag import page as pages
+from watchdog_app.airbag import page_folder
 from watchdog_app.airbag import table as tables
 from watchdog_app.airbag.page import Page
+from watchdog_app.airbag.page_layout import ENVIRONMENT, INCREMENT_BYTES
 from watchdog_app.airbag.table import Marker, News
 from watchdog_app.errors import WatchdogError
 
@@ -34,113 +35,7 @@ _SHARE_WHOLE = 0.001  # beside that into taking the whole state again, which is 
 _WHOLE_EVERY_S = 2.0
 _SET_PTRACER = 0x59616D61  # prctl(2)
 
-Bytes = bytes | bytearray | memoryview
 Parts = tuple[bytes, bytes, bytes, Bytes, Bytes]  # see `tables.write`
-
-
-class Whole(Protocol):
-    """What a rescue would hold now; `session.Capture` with everything that the session adds."""
-
-    @property
-    def entries(self) -> Sequence[TensorEntry]:
-        """The tensors."""
-
-    @property
-    def meta(self) -> Mapping[str, Any]:
-        """The rest, as JSON."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refreshed:
-    """A state that has the same tensors as one that was published whole."""
-
-    news: Sequence[News]  # what of the meta has changed since
-    values: Bytes  # of the small tensors
-    samples: Bytes  # of the large ones
-    addresses: bytes | None = None  # of the large ones; None: where they were
-    markers: Sequence[Marker] | None = None  # None: as they were
-
-
-Refresh = Callable[[int], Refreshed | None]  # of the step that is complete
-
-
-class Later(Protocol):
-    """How later boundaries are told in a few hundred bytes, from a state on that was published."""
-
-    @property
-    def plan(self) -> Mapping[str, Any]:
-        """See `increments.plan`."""
-
-    def published(self) -> bool:
-        """A state was published just now; whether later ones can be told from there."""
-
-    def now(self) -> bool:
-        """Whether a step is told at this boundary: else a later one may be."""
-
-    def take(self, also: Mapping[str, Any]) -> bytes | None:
-        """As `increments` has it; None where the whole is to be told."""
-
-
-class Guards:
-    """
-    What tells that a step has begun to change the large tensors. This one knows of nothing.
-
-    A framework's sets the page's mark, or has a number in memory that it counts.
-    """
-
-    # Whether a step that begins after this boundary will tell; else what is published holds for
-    # the boundary alone.
-    trusted = True
-    tells = True  # whether there is any such moment; else nothing is published
-
-    def prepare(self) -> None:
-        """Before the first step, and perhaps before there is a page."""
-
-    def look(self, step: int) -> None:
-        """The training stands at a boundary: which tensors are guarded may be asked now."""
-
-    def guarded(self, name: str, address: int) -> bool:  # noqa: ARG002
-        """Whether this tensor is changed only after the mark."""
-        return False
-
-    def markers(self) -> Iterable[Marker]:
-        """Numbers in memory that change before a large tensor does."""
-        return ()
-
-    def begin(self, step_begins: Callable[[], None]) -> None:
-        """From now on `step_begins` is to be called before a large tensor is changed."""
-
-    def refresh(
-        self,
-        meta: Mapping[str, Any],  # noqa: ARG002
-        contents: Contents,  # noqa: ARG002
-    ) -> Refresh | None:
-        """
-        What tells cheaply how a state is at later boundaries; None where there is no such way.
-
-        Args:
-            meta: of the state that is being published whole.
-            contents: its tensors.
-        """
-        return None
-
-    def later(
-        self,
-        meta: Mapping[str, Any],  # noqa: ARG002
-        contents: Contents,  # noqa: ARG002
-        also: Sequence[str],  # noqa: ARG002
-    ) -> Later | None:
-        """
-        What tells later boundaries in a few hundred bytes; None where there is no such way.
-
-        Args:
-            meta, contents: as of `refresh`.
-            also: what is beside the framework's in the meta, and changes with each step.
-        """
-        return None
-
-    def end(self) -> None:
-        """Take hooks off."""
 
 
 class Publisher:
@@ -268,7 +163,7 @@ class Publisher:
             return False
         try:
             body = later.take(self._also())
-            if body is not None and len(body) <= pages.INCREMENT_BYTES:
+            if body is not None and len(body) <= INCREMENT_BYTES:
                 self._page.add(sequence, step, body)
                 self._stands = self._page.sequence, step, self.early
                 self._budget.added(began)
@@ -419,11 +314,11 @@ def publisher(
 
 
 def _own_page() -> str | None:
-    where = os.environ.get(pages.ENVIRONMENT)
+    where = os.environ.get(ENVIRONMENT)
     if not where:
         return None
     me = own()
     try:
-        return pages.claim(where, me.pid, me.start_time)
+        return page_folder.claim(where, me.pid, me.start_time)
     except OSError:
         return None

@@ -18,9 +18,9 @@ from tensorflow.python.eager import context
 
 from watchdog_app.agent.published import tensorflow_places
 from watchdog_app.agent.published.contents import Contents, sampled
+from watchdog_app.agent.published.guards import Bytes, Refreshed
 from watchdog_app.agent.published.keras_guards import Told
 from watchdog_app.agent.published.news import news
-from watchdog_app.agent.published.publisher import Bytes, Refreshed
 from watchdog_app.agent.published.tensorflow_places import Buffers, Moving, Places, address_of
 from watchdog_app.airbag import table as tables
 from watchdog_app.airbag.foreign_memory import Gathering

@@ -16,7 +16,7 @@ from watchdog_app.agent.loops.torch_optimizers import parameters
 from watchdog_app.agent.loops.torch_part import Part
 from watchdog_app.agent.loops.torch_values import Tensors
 from watchdog_app.agent.published.contents import Contents
-from watchdog_app.agent.published.publisher import Guards, Later, Refresh
+from watchdog_app.agent.published.guards import Guards, Later, Refresh
 from watchdog_app.agent.published.torch_later import TorchLater
 from watchdog_app.agent.published.torch_places import Unknown
 from watchdog_app.agent.published.torch_refresh import TorchRefresh

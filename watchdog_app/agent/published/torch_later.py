@@ -25,7 +25,7 @@ from watchdog_app.airbag import increments
 from watchdog_app.airbag import table as tables
 from watchdog_app.airbag.foreign_memory import Gathering
 from watchdog_app.airbag.increments import FINITE, NUMBER, WHOLE
-from watchdog_app.airbag.page import INCREMENT_BYTES
+from watchdog_app.airbag.page_layout import INCREMENT_BYTES
 from watchdog_app.airbag.table import News
 
 _MOST_NOTED = 256  # of more weights some are left out: whoever changes one most often changes all
@@ -43,7 +43,7 @@ _NONE = float("nan")
 
 
 class TorchLater:
-    """See `publisher.Later`."""
+    """See `guards.Later`."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class TorchLater:
         )
 
     def published(self) -> bool:
-        """See `publisher.Later`."""
+        """See `guards.Later`."""
         now = self._refresh.values()
         self._drawn = self._random.sketch()
         self._beside = raw_random.tensorflow_draws()
@@ -119,11 +119,11 @@ class TorchLater:
         return now is not None
 
     def now(self) -> bool:
-        """See `publisher.Later`."""
+        """See `guards.Later`."""
         return True
 
     def take(self, also: Mapping[str, Any]) -> bytes | None:
-        """See `publisher.Later`."""
+        """See `guards.Later`."""
         now = self._refresh.values()
         if now is None or len(now) != len(self._base):
             return None

@@ -20,8 +20,8 @@ from watchdog_app.agent.loops.torch_optimizers import OptimizerPart
 from watchdog_app.agent.loops.torch_part import ArrayPart, Part, TensorPart
 from watchdog_app.agent.loops.torch_values import Tensors
 from watchdog_app.agent.published.contents import Contents, sampled
+from watchdog_app.agent.published.guards import Refreshed
 from watchdog_app.agent.published.news import news
-from watchdog_app.agent.published.publisher import Refreshed
 from watchdog_app.agent.published.torch_places import (
     ModulePlaces,
     OptimizerPlaces,
