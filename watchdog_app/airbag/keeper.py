@@ -16,12 +16,12 @@ import signal
 import time
 from contextlib import suppress
 
-from watchdog_app.airbag import groups, report, starting
+from watchdog_app.airbag import groups, pace, report, starting
 from watchdog_app.airbag.job_control import JobControl
 from watchdog_app.airbag.limits import Limits
 from watchdog_app.airbag.policy import MOST_OF_RESERVE, AtLimit, Do, Policy, Stage
 from watchdog_app.airbag.refusal import Refusal
-from watchdog_app.airbag.renewal import Renewal
+from watchdog_app.airbag.renewal import Insurance, Renewal
 from watchdog_app.airbag.rescuers import Rescuers
 from watchdog_app.airbag.wishes import Listener
 from watchdog_app.units import format_bytes
@@ -35,12 +35,6 @@ if TYPE_CHECKING:
     from watchdog_app.airbag.record import BagRecord
 
 _NEAR_SHARE = 0.8  # of the limit: from here on agents publish after every batch
-_INSURE_SHARE = 0.85  # of the limit: one copy beforehand, as nobody foretells anything here
-_INSURE_EVERY_S = 120.0
-_INSURE_TRIES = 25
-_SLOWEST_S, _FASTEST_S = 1.0, 0.1
-_FILL_BYTES_PER_S = 2e9  # as fast as one process fills memory
-_WAITING_S, _HELD_S, _ENDING_S = 0.02, 0.2, 0.05
 _MACHINE_EVERY_S = 1.0
 _WRITE_EVERY_S = 5.0
 _CHANGED_SHARE = 0.02  # of the limit: less is no news
@@ -70,8 +64,7 @@ class Keeper:
         self._handlers: dict[int, Callable[[], None]] = {}
         self._armed: list[int] = []
         self._listener: Listener | None = None
-        self._insured_mono_s = float("-inf")
-        self._insured_tries = 0
+        self._insurance = Insurance()
         self._renewal = Renewal()
         self._held_bytes = 0
         self._used_bytes = 0
@@ -143,7 +136,7 @@ class Keeper:
         else:
             self._act(policy.tick(now, self._held_bytes, self.limits.limit_bytes), now)
             if self._wants_insurance(now) and self._rescuers.all_fresh():
-                self._insured_tries += 1
+                self._insurance.tried()
                 self._act(policy.insure(now), now)
             elif self._renewal.due(now, policy.stage) and self._rescuers.all_fresh():
                 self._act(policy.insure(now), now)
@@ -153,7 +146,7 @@ class Keeper:
                 if copies.complete or not policy.insuring:
                     self._take()
                 if copies.complete:
-                    self._insured_mono_s = now
+                    self._insurance.copied(now)
                 self._renewal.copied(now, policy.since_mono_s)
                 self._act(policy.copied(now, copies), now)
         elif policy.stage is Stage.WAITING:
@@ -292,12 +285,8 @@ class Keeper:
                 self._act(self.policy.boundary(now), now)
 
     def _wants_insurance(self, now: float) -> bool:
-        """Near its limit, with an agent in it, and nothing saved lately."""
-        near = self._held_bytes > self.limits.limit_bytes * _INSURE_SHARE
-        if not near or self.policy.stage is not Stage.CALM or not self._rescuers.agents:
-            self._insured_tries = 0
-            return False
-        return self._insured_tries < _INSURE_TRIES and now - self._insured_mono_s > _INSURE_EVERY_S
+        share = self._held_bytes / max(1, self.limits.limit_bytes)
+        return self._insurance.due(now, share, self.policy.stage, self._rescuers.agents)
 
     def _program_ended(self) -> None:
         if self._fd_of_program is not None:
@@ -352,7 +341,7 @@ class Keeper:
         self._rescuers.look(pids, near or self.policy.stage is not Stage.CALM)
         self._follow_refusal(pids)
         if now >= self._next_machine:
-            self._next_machine = now + (_FASTEST_S if near else _MACHINE_EVERY_S)
+            self._next_machine = now + (pace.FASTEST_S if near else _MACHINE_EVERY_S)
             if not near:
                 self.limits.keep_for(self._rescuers.state_bytes())
             if self.record.follows_machine:
@@ -377,20 +366,13 @@ class Keeper:
             self._set_limit(max(limit, groups.LEAST_LIMIT_BYTES))
 
     def _wait_s(self) -> float:
-        stage = self.policy.stage
-        if stage in (Stage.WAITING, Stage.COPYING, Stage.ASIDE):
-            return _WAITING_S
-        if stage is Stage.HELD:
-            return _HELD_S
-        if stage in (Stage.ENDING, Stage.LEAVING, Stage.REFUSING):
-            return _ENDING_S
-        if self._wants_insurance(time.monotonic()):
-            return _WAITING_S
-        if self.bag.tells_near and self._used_bytes < self.limits.limit_bytes * _NEAR_SHARE:
-            return _SLOWEST_S
-        # Page cache may have met that long ago, and tells no more what the program takes.
-        room = max(0, self.limits.limit_bytes - self._held_bytes)
-        return min(_SLOWEST_S, max(_FASTEST_S, room / _FILL_BYTES_PER_S))
+        return pace.wait_s(
+            self.policy.stage,
+            insuring=self._wants_insurance(time.monotonic()),
+            told=self.bag.tells_near and self._used_bytes < self.limits.limit_bytes * _NEAR_SHARE,
+            # Page cache may have met that long ago, and tells no more what the program takes.
+            room_bytes=self.limits.limit_bytes - self._held_bytes,
+        )
 
     def _write(self, now: float, always: bool = False) -> None:
         record = self.record

@@ -1,5 +1,6 @@
 """
-When a rescue is copied anew of a training that is refused memory and trains on in what is left.
+When a rescue is copied that nothing has stopped for: near the limit beforehand, as nobody foretells
+anything here, and anew of a training that is refused memory and trains on in what is left.
 
 An allocation that fails can end it from within a library, and nobody is told before. What is lost
 then is what it has done since the last copy: a tenth of the time that it went on for, or a quarter
@@ -13,6 +14,40 @@ from watchdog_app.airbag.policy import Stage
 _LEAST_S = 0.25
 _COSTS = 4.0  # times what a copy takes, in which everyone stands still
 _SHARE = 0.1  # of the time since it is refused memory
+_NEAR_SHARE = 0.85  # of the limit: one copy beforehand
+_AGAIN_S = 120.0
+_MOST_TRIES = 25
+
+
+class Insurance:
+    """A copy near the limit, of one bag."""
+
+    def __init__(self) -> None:
+        self._copied = float("-inf")
+        self._tries = 0
+
+    def due(self, now: float, share: float, stage: Stage, agents: int) -> bool:
+        """
+        Whether it is near its limit, with an agent in it, and nothing was saved lately.
+
+        Args:
+            now: monotonic seconds.
+            share: of its limit that it holds.
+            stage: of the policy.
+            agents: that publish themselves.
+        """
+        if share <= _NEAR_SHARE or stage is not Stage.CALM or not agents:
+            self._tries = 0
+            return False
+        return self._tries < _MOST_TRIES and now - self._copied > _AGAIN_S
+
+    def tried(self) -> None:
+        """A copy begins; it may come to nothing."""
+        self._tries += 1
+
+    def copied(self, now: float) -> None:
+        """Every training was copied."""
+        self._copied = now
 
 
 class Renewal:

@@ -1,7 +1,7 @@
 """
 Carrying out what was decided, by the policy or by a person: write it down, do it, say how it ended.
 
-Nothing here waits: a pause runs in a thread, a checkpoint in the training, a
+Nothing here waits: a pause runs in a thread (`stops`), a checkpoint in the training, a
 notice in a helper. Each decision gets exactly one outcome.
 """
 
@@ -12,31 +12,24 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from watchdog_app.actions import processes
 from watchdog_app.actions.paused import Paused, Resumed
 from watchdog_app.core.notices import Notice
 from watchdog_app.core.outlook import Decision, DecisionKind, Outcome, OutcomeStatus
-from watchdog_app.core.plain_text import plain
 from watchdog_app.core.records import ProcessKey, Task
-from watchdog_app.daemon import pauses as pausing
 from watchdog_app.daemon.books import decision_entry, outcome_entry, wish_entry
 from watchdog_app.daemon.checkpoints import Checkpoints, Rescue
 from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.naming import named
 from watchdog_app.daemon.notices import Notices
-from watchdog_app.daemon.pause_book import PauseBook
 from watchdog_app.daemon.pauses import Pause, Pauses, StateOf
 from watchdog_app.daemon.quiet import Quiet
-from watchdog_app.daemon.worker import Worker
+from watchdog_app.daemon.stops import Ended, Stops
 from watchdog_app.errors import RequestError
 
 # A decision is given this long to reach the disk, many times what a sync takes on one that is well.
 # Then it is acted on anyhow: beside memory that runs out a disk that swaps takes seconds.
 DURABLE_S = 0.04
-_LEDGER_S = 1.0  # the same for a pause that no ledger knows of
-
-Ended = Callable[[OutcomeStatus, str, Mapping[str, Any]], None]
 
 
 class Acts:
@@ -44,9 +37,7 @@ class Acts:
     The one place from which the machine is changed.
 
     Args:
-        tasks: those of the last look; the pause of one leaves the others running.
         state_of: one letter as in /proc; None when that process is gone.
-        kept: called when a pause or its end is to be known to the next daemon.
         recorded: called with the outcome of each decision of the policy.
         wording: notice of a decision.
         settled: why a notice would come too late; None: it would not.
@@ -55,38 +46,29 @@ class Acts:
     def __init__(
         self,
         *,
-        boot: str,
         journal: JournalWriter,
-        worker: Worker,
+        stops: Stops,
         checkpoints: Checkpoints,
         pauses: Pauses,
-        book: PauseBook,
         notices: Notices,
         quiet: Quiet,
-        tasks: Callable[[], Sequence[Task]],
         state_of: StateOf,
-        kept: Callable[[], None],
         recorded: Callable[[Outcome], None],
         wording: Callable[[Decision, Task | None], Notice],
         settled: Callable[[Decision], str | None],
         log: Log,
     ) -> None:
-        self._boot = boot
         self._journal = journal
-        self._worker = worker
+        self._stops = stops
         self._checkpoints = checkpoints
         self._pauses = pauses
-        self._book = book
         self._notices = notices
         self._quiet = quiet
-        self._tasks = tasks
         self._state_of = state_of
-        self._kept = kept
         self._recorded = recorded
         self._wording = wording
         self._settled = settled
         self._log = log
-        self._moving: set[ProcessKey] = set()  # being paused or resumed right now
         self._wishes = itertools.count(1)
 
     def carry_out(self, decisions: Sequence[Decision], tasks: Mapping[ProcessKey, Task]) -> None:
@@ -131,7 +113,7 @@ class Acts:
             (self._state_of(key) or "Z") in "RSI" for key in held.paused.keys
         ):
             raise RequestError(f"{named(task)} is paused already.")
-        self._not_moving(task.key, task.name)
+        self._stops.refuse_moving(task.key, task.name)
         ended = self._wish(DecisionKind.PAUSE, task.key, *_named(task), by)
 
         def finish(status: OutcomeStatus, detail: str, evidence: Mapping[str, Any]) -> None:
@@ -142,7 +124,7 @@ class Acts:
             pause = self._pauses.get(task.key)
             done(pause.paused if pause else Paused((), "none", time.time()))
 
-        self._pause(task, f"asked for by {by}", finish)
+        self._stops.pause(task, f"asked for by {by}", finish)
 
     def wish_resume(
         self, pause: Pause, by: str, done: Callable[[Resumed | Exception], None]
@@ -153,9 +135,9 @@ class Acts:
         Raises:
             RequestError: it is being paused or resumed right now.
         """
-        self._not_moving(pause.task, pause.name)
+        self._stops.refuse_moving(pause.task, pause.name)
         ended = self._wish(DecisionKind.RESUME, pause.task, pause.name, None, by)
-        self._resume(pause, ended, done)
+        self._stops.resume(pause, ended, done)
 
     def wish_checkpoint(
         self, task: Task, by: str, deadline_s: float | None, done: Callable[[Rescue], None]
@@ -207,16 +189,16 @@ class Acts:
         elif decision.kind is DecisionKind.CHECKPOINT and task is not None:
             self._checkpoint(decision, task, ended)
         elif decision.kind is DecisionKind.PAUSE and task is not None:
-            if task.key in self._moving:
+            if self._stops.moves(task.key):
                 ended(OutcomeStatus.SKIPPED, "It is being paused or resumed already.", {})
             else:
-                self._pause(task, decision.reason, ended)
+                self._stops.pause(task, decision.reason, ended)
         elif decision.kind is DecisionKind.RESUME:
             pause = self._pauses.get(decision.task)
-            if pause is None or decision.task in self._moving:
+            if pause is None or self._stops.moves(decision.task):
                 ended(OutcomeStatus.SKIPPED, "It is not paused by watchdog any more.", {})
             else:
-                self._resume(pause, ended, None)
+                self._stops.resume(pause, ended, None)
 
     def _notify(self, decision: Decision, task: Task | None, ended: Ended) -> None:
         def told(delivered: bool, detail: str) -> None:
@@ -254,81 +236,6 @@ class Acts:
         else:
             follow(waiting[0])
 
-    def _pause(self, task: Task, reason: str, ended: Ended) -> None:
-        ident = pausing.ident(task.key, self._boot)
-        keys = [member.key for member in task.members]
-        others = {other.key for other in self._tasks()} - {task.key}
-        family = processes.family(keys, others=others)
-        before = self._pauses.get(task.key)
-        stored = pausing.intent(task, family, self._boot, reason, before)
-        self._moving.add(task.key)
-        if not self._book.intend(ident, stored, _LEDGER_S):
-            self._log.warning(
-                f"{plain(task.name)} is about to be paused, and that can be written down nowhere. "
-                f"Should the daemon end, let it go on with: kill -CONT {task.key.pid}"
-            )
-
-        def finish(value: Any, error: Exception | None) -> None:
-            self._moving.discard(task.key)
-            paused: Paused | None = value
-            if paused is None or not paused.keys:
-                held = self._pauses.get(task.key)
-                if held is None:
-                    self._book.forget(ident)
-                else:
-                    self._book.note(held)
-                if paused is None:
-                    ended(OutcomeStatus.FAILED, str(error), {})
-                elif held is not None:
-                    ended(
-                        OutcomeStatus.FAILED,
-                        f"{plain(task.name)} is paused by watchdog already.",
-                        {},
-                    )
-                else:
-                    ended(
-                        OutcomeStatus.FAILED,
-                        f"{plain(task.name)} was stopped already, by somebody else: leave it to "
-                        f"them, or let it go on with: kill -CONT {task.key.pid}",
-                        {},
-                    )
-                return
-            self._pauses.add(Pause(task.key, task.name, paused, reason))
-            held = self._pauses.get(task.key)
-            if held is not None:
-                self._book.note(held)
-            count = len(paused.keys)
-            ended(
-                OutcomeStatus.DONE,
-                f"{count} process{'es' if count > 1 else ''} stopped ({paused.method}). "
-                f"Let it go on with: watchdog resume {task.key.pid}",
-                {"method": paused.method, "processes": count},
-            )
-            self._kept()  # the engine has just learned whom to let go when there is room again
-            self._checkpoints.stopped(task)
-
-        self._worker.submit(lambda: processes.pause(keys, others=others), finish)
-
-    def _resume(
-        self, pause: Pause, ended: Ended, done: Callable[[Resumed | Exception], None] | None
-    ) -> None:
-        self._moving.add(pause.task)
-
-        def finish(value: Any, error: Exception | None) -> None:
-            self._moving.discard(pause.task)
-            if error is not None:
-                ended(OutcomeStatus.FAILED, str(error), {})
-            else:
-                self._pauses.remove(pause.task)
-                self._book.forget(pausing.ident(pause.task, self._boot))
-                count = len(value.keys)
-                ended(OutcomeStatus.DONE, f"{count} of its processes run again.", {})
-                self._kept()
-            if done is not None:
-                done(error if error is not None else value)
-
-        self._worker.submit(lambda: processes.resume(pause.paused), finish)
-
     def _wish(
         self, kind: DecisionKind, task: ProcessKey, name: str | None, path: str | None, by: str
     ) -> Ended:
@@ -365,10 +272,6 @@ class Acts:
             self._recorded(outcome)
 
         return ended
-
-    def _not_moving(self, task: ProcessKey, name: str) -> None:
-        if task in self._moving:
-            raise RequestError(f"{name} is being paused or resumed right now; ask again.")
 
 
 def _named(task: Task | None) -> tuple[str | None, str | None]:

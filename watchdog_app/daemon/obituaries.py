@@ -11,28 +11,25 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from watchdog_app.core.death_notice import of_its_own, worth_noting
 from watchdog_app.core.death_records import Cause, CauseKind, Certainty, DeathFacts
 from watchdog_app.core.deaths import (
     CARD_MAY_EXPLAIN,
-    address_space_full,
     crashed,
-    device_full,
     diagnose,
     explained_late,
-    level_of,
 )
 from watchdog_app.core.evidence import evidence_of
-from watchdog_app.core.outlook import CeilingKind, CeilingReading
-from watchdog_app.core.records import AgentView, HostMemory, ProcessInfo, ProcessKey, Task
+from watchdog_app.core.records import AgentView, ProcessKey, Task
 from watchdog_app.daemon import bag_ends
 from watchdog_app.daemon.agents import Agent
 from watchdog_app.daemon.death_book import about_task, death_entry, worker_entry
 from watchdog_app.daemon.journal import Entry
 from watchdog_app.daemon.kill_counts import KillCounts
+from watchdog_app.daemon.last_looks import LastLooks
 from watchdog_app.daemon.poller import READ, Poller
 from watchdog_app.daemon.status import Look
 from watchdog_app.daemon.witnesses import KERNELS, Witnesses, surroundings
@@ -41,7 +38,6 @@ from watchdog_app.sensors import descriptors, process_end
 _MOST_HANDLES = 500
 # How it ended shows when its memory is gone; one that a driver holds in its end is not waited for.
 _ENDING_S = 60.0
-_UNWINDING_S = 10.0  # a large heap takes its time to be given back
 _COUNT_S = 4.0
 # A training dies of its card at once; the driver's reader finds the fault some seconds later.
 _FAULT_LATE_S = 60.0
@@ -105,21 +101,12 @@ class Obituaries:
         self._was_paused = was_paused
         self._proc = proc
         self._watched: dict[ProcessKey, _Watched] = {}
-        self._limits: dict[ProcessKey, CeilingReading] = {}  # of memory groups, by task
-        self._devices: dict[ProcessKey, str] = {}  # full cards and allocators, by task
-        # Those that are used up or were a moment ago, by task: how full, and when that was seen.
-        self._address_spaces: dict[ProcessKey, tuple[str, float]] = {}
-        self._spaces: dict[ProcessKey, str] = {}  # the same of all that are limited, as last seen
-        self._card_faults: Mapping[ProcessKey, str] = {}
-        self._memory: HostMemory | None = None
-        self._infos: Mapping[ProcessKey, ProcessInfo] = {}
+        self._seen = LastLooks()
         self._next_count_mono_s = 0.0
         self._done: deque[ProcessKey] = deque(maxlen=500)
         self._unexplained: dict[ProcessKey, _Unexplained] = {}
         self._counts = KillCounts(proc)
         self._witnesses = Witnesses(folder, proc)
-        self._tasks: tuple[Task, ...] = ()
-        self._growth: dict[ProcessKey, float | None] = {}
 
     def take(self, look: Look) -> None:
         """Follow the tasks of one more tick."""
@@ -129,7 +116,10 @@ class Obituaries:
         if look.snapshot.mono_s >= self._next_count_mono_s or now.keys() != self._watched.keys():
             self._next_count_mono_s = look.snapshot.mono_s + _COUNT_S
             self._counts.count()
-        self._learn(look)
+        # Who is missing in this look is asked after next: what was last seen of it still counts.
+        self._seen.learn(look, self._watched.keys() - now.keys())
+        groups = {info.cgroup for info in look.snapshot.infos.values() if info.cgroup}
+        self._counts.follow(groups, [w.task.info.cgroup for w in self._watched.values()])
         self._amend()
         for key, task in now.items():
             watched = self._watched.get(key)
@@ -142,7 +132,7 @@ class Obituaries:
         for key in [key for key in self._watched if key not in now]:
             if not self._is_ending(self._watched[key], look.snapshot.mono_s):
                 self._ended(key)
-        self._infos = look.snapshot.infos
+        self._seen.infos = look.snapshot.infos
 
     def agent_ended(self, agent: Agent) -> None:
         """The process of an agent has ended without a good-bye."""
@@ -186,7 +176,7 @@ class Obituaries:
             self._write(key, watched.task, watched.handle, self._agent_of(key), watched.cpu_limit_s)
         finally:
             self._release(watched)
-            self._address_spaces.pop(key, None)
+            self._seen.forget(key)
 
     def _write(
         self,
@@ -214,8 +204,8 @@ class Obituaries:
         path = None if task is None else task.info.notebook or task.info.script
         view = agent.view if agent is not None else None
         about = {} if task is None else about_task(task.info, task.rss_bytes, view)
-        tasks = self._tasks if task is None else (task, *self._tasks)
-        about |= surroundings(facts, cause, tasks, self._growth)
+        tasks = self._seen.tasks if task is None else (task, *self._seen.tasks)
+        about |= surroundings(facts, cause, tasks, self._seen.growth)
         entry = death_entry(
             key,
             name,
@@ -235,7 +225,7 @@ class Obituaries:
         """Ends whose cause has shown since: the journal gets it. The card's own notice tells it."""
         now = time.monotonic()
         for key, end in list(self._unexplained.items()):
-            fault = self._card_faults.get(key)
+            fault = self._seen.card_faults.get(key)
             if fault is not None or now - end.mono_s > _FAULT_LATE_S:
                 del self._unexplained[key]
             if fault is None:
@@ -262,36 +252,29 @@ class Obituaries:
         agent: Agent | None,
         cpu_limit_s: float | None,
     ) -> DeathFacts:
-        info = self._infos.get(key)
+        info = self._seen.infos.get(key)
         return self._witnesses.facts(
             key,
             task,
             handle,
             group=info.cgroup if info else task.info.cgroup if task is not None else None,
             counts=self._counts,
-            limit=self._limits.get(task.key) if task is not None else None,
-            memory=self._memory,
+            limit=self._seen.limits.get(task.key) if task is not None else None,
+            memory=self._seen.memory,
             cpu_limit_s=cpu_limit_s,
             root=task is not None and task.key == key,
             said_bye=agent is not None and agent.said_bye and not agent.failed,
             failed=agent is not None and agent.failed,
-            card_fault=None if task is None else self._card_faults.get(task.key),
-            device_full=None if task is None else self._devices.get(task.key),
+            card_fault=None if task is None else self._seen.card_faults.get(task.key),
+            device_full=None if task is None else self._seen.devices.get(task.key),
             # What stands still asks for nothing: a paused task ended in another way.
-            address_space_full=None if task is None or task.paused else self._space_of(task.key),
-            address_space=None if task is None else self._spaces.get(task.key),
+            address_space_full=None
+            if task is None or task.paused
+            else self._seen.full_space(task.key),
+            address_space=None if task is None else self._seen.spaces.get(task.key),
             device_ooms=_ooms(agent),
             was_paused=self._was_paused(key),
         )
-
-    def _space_of(self, key: ProcessKey) -> str | None:
-        """
-        How full its address space was at its end.
-
-        A MemoryError unwinds what held the memory: the last look may find half of it free again.
-        """
-        space, seen_mono_s = self._address_spaces.get(key, ("", float("-inf")))
-        return space if time.monotonic() - seen_mono_s <= _UNWINDING_S else None
 
     def _look_for_workers(self, before: Task, now: Task) -> None:
         """A worker that the kernel killed, while its task lives on."""
@@ -302,7 +285,7 @@ class Obituaries:
         self._counts.count()
         named = self._witnesses.named()
         for key in gone:
-            info = self._infos.get(key)
+            info = self._seen.infos.get(key)
             # Workers come and go by the hundred: only where the kernel has said or counted
             # something is there more to be asked.
             if info is None or not (key.pid in named or self._counts.rose_in(info.cgroup)):
@@ -313,8 +296,8 @@ class Obituaries:
                 None,
                 group=info.cgroup,
                 counts=self._counts,
-                limit=self._limits.get(before.key),
-                memory=self._memory,
+                limit=self._seen.limits.get(before.key),
+                memory=self._seen.memory,
                 root=False,
             )
             cause = diagnose(facts)
@@ -331,36 +314,6 @@ class Obituaries:
                 continue
             self._done.append(key)
             self._told(_worker_death(now, key.pid, facts, cause))
-
-    def _learn(self, look: Look) -> None:
-        self._memory = look.snapshot.host
-        self._card_faults = look.result.card_faults
-        missing = self._watched.keys() - {task.key for task in look.tasks}
-        # Who is missing in this look is asked after next: what was last seen of it still counts.
-        self._limits = {key: at for key, at in self._limits.items() if key in missing}
-        self._devices = {key: at for key, at in self._devices.items() if key in missing}
-        self._spaces = {key: at for key, at in self._spaces.items() if key in missing}
-        groups = {info.cgroup for info in look.snapshot.infos.values() if info.cgroup}
-        self._counts.follow(groups, [w.task.info.cgroup for w in self._watched.values()])
-        self._tasks = look.tasks
-        self._growth = {
-            key: outlook.trend_bytes_per_s for key, outlook in look.result.tasks.items()
-        }
-        for reading in look.readings:
-            if reading.key.kind is CeilingKind.CGROUP:
-                for key in reading.tasks:
-                    self._limits[key] = reading
-            elif reading.key.kind is CeilingKind.RLIMIT_AS:
-                self._spaces.update((key, level_of(reading)) for key in reading.tasks)
-                space = address_space_full(reading)
-                if space is not None:
-                    now = look.snapshot.mono_s
-                    self._address_spaces.update((key, (space, now)) for key in reading.tasks)
-        if look.snapshot.hardware.gpus or any(view.allocators for view in look.agents.values()):
-            for task in look.tasks:
-                full = device_full(task, look.readings)
-                if full is not None:
-                    self._devices[task.key] = full
 
     def _holder(self, key: ProcessKey) -> _Watched | None:
         for watched in self._watched.values():

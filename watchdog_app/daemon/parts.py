@@ -35,6 +35,7 @@ from watchdog_app.daemon.poller import Poller, Waker
 from watchdog_app.daemon.quiet import Quiet
 from watchdog_app.daemon.restarts import Restarts
 from watchdog_app.daemon.server import Server
+from watchdog_app.daemon.stops import Stops
 from watchdog_app.daemon.unwatched import Unwatched
 from watchdog_app.daemon.watching import Watching
 from watchdog_app.daemon.wording import notice
@@ -121,18 +122,24 @@ class Parts:
             pauses=self.pauses,
             log=log,
         )
-        self.acts = Acts(
+        self.stops = Stops(
             boot=boot,
-            journal=self.journal,
             worker=self.worker,
             checkpoints=self.checkpoints,
             pauses=self.pauses,
             book=self.book,
+            tasks=lambda: self.watching.tasks,
+            kept=self.watching.keep_state,
+            log=log,
+        )
+        self.acts = Acts(
+            journal=self.journal,
+            stops=self.stops,
+            checkpoints=self.checkpoints,
+            pauses=self.pauses,
             notices=self.notices,
             quiet=self.quiet,
-            tasks=lambda: self.watching.tasks,
             state_of=self.observer.state_of,
-            kept=self.watching.keep_state,
             recorded=self.observer.record,
             wording=lambda decision, task: notice(decision, task, self.watching.look),
             settled=lambda decision: self.front.bags.settled(decision),  # noqa: PLW0108 - made below

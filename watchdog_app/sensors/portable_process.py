@@ -45,6 +45,7 @@ def optional(read: Callable[[], _T]) -> _T | None:
         return read()
     except psutil.NoSuchProcess:
         raise
+    # The last two are psutil's words for a figure that this system does not have.
     except (psutil.Error, OSError, AttributeError, NotImplementedError):
         return None
 

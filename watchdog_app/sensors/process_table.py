@@ -24,7 +24,7 @@ from watchdog_app.core.records import (
     TaskKind,
 )
 from watchdog_app.errors import Gone, SensorError
-from watchdog_app.sensors import procfs
+from watchdog_app.sensors import procfs, shown_kernels
 from watchdog_app.sensors.ancestry import nearest
 from watchdog_app.sensors.beside import Beside, Question
 from watchdog_app.sensors.bystanders import YOUNG_EVERY_S, YOUNG_S, Bystanders
@@ -103,40 +103,16 @@ class ProcessTable:
     @property
     def kernels(self) -> list[Witnesses]:
         """What is known of every kernel."""
-        return [
-            watched.description.kernel
-            for watched in self._watched.values()
-            if watched.description.kernel is not None
-        ]
+        return shown_kernels.known(self._watched.values())
 
     @property
     def notebooks(self) -> set[str]:
         """Paths that kernels are shown by now."""
-        return {
-            path
-            for watched in self._watched.values()
-            if watched.description.kernel is not None
-            and (path := watched.description.info.notebook) is not None
-        }
+        return shown_kernels.notebooks(self._watched.values())
 
     def rename(self, moved: Mapping[str, str]) -> None:
-        """
-        Give every kernel the name that it has now.
-
-        Args:
-            moved: notebooks that were renamed, by where they were.
-        """
-        for watched in self._watched.values():
-            kernel = watched.description.kernel
-            path = watched.description.info.notebook
-            now = None if path is None else moved.get(path)
-            if kernel is not None and now is not None and not kernel.parent_notebooks:
-                kernel = replace(kernel, session_name=now)
-                watched.description = replace(watched.description, kernel=kernel)
-            info = self._describer.renamed(watched.description)
-            if info != watched.description.info:
-                watched.description = replace(watched.description, info=info)
-                self._changed = True
+        """See `shown_kernels.rename`."""
+        self._changed |= shown_kernels.rename(self._watched.values(), self._describer, moved)
 
     def update(self, now_mono_s: float, now_unix_s: float) -> None:
         """Find who is new, drop who is gone, look again at who may have changed."""
