@@ -364,6 +364,22 @@ def test_a_reserve_is_held_and_given_back():
     assert _rss_bytes() - before < size * 0.1
 
 
+def test_a_reserve_that_cannot_be_had_now_leaves_what_is_held():
+    """No error in somebody's training: the save does without the rest."""
+    reserve = Reserve()
+    reserve.hold(1 << 20)
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (8 << 30, limits[1]))
+    try:
+        held = reserve.hold(1 << 40)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+    assert not held
+    assert 1 << 20 == reserve.bytes
+    assert reserve.hold(2 << 20)
+
+
 def _rss_bytes():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")

@@ -263,6 +263,26 @@ def test_a_status_goes_to_subscribers_about_once_a_second(world):
     assert 0.5 < apart < 5
 
 
+def test_whoever_subscribes_to_a_daemon_at_rest_is_told_at_once(world):
+    """And every second from then on: rest ends when somebody looks on."""
+    asking = world.start()
+
+    def at_rest():
+        before = asking.call("status")["daemon"]["ticks"]
+        time.sleep(4)
+        return asking.call("status")["daemon"]["ticks"] <= before + 1
+
+    world.until(at_rest, "it rests", 60)
+    with world.connect("tray") as client:
+        before = client.call("status")["daemon"]["ticks"]
+        client.call("subscribe", topics=["status"])
+        notes = client.notifications(5)
+        ticks = [next(notes)["params"]["daemon"]["ticks"] for _ in range(3)]
+
+    assert ticks[0] <= before + 2
+    assert 2 == ticks[2] - ticks[0]
+
+
 def test_the_own_cost_is_shown(world):
     """Memory in use is a figure of the order that we promise; ticks go on."""
     client = world.start()

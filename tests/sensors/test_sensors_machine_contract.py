@@ -73,6 +73,14 @@ def look(machine: MachineFace, ticks: int = 1):
     return snapshot
 
 
+def look_at(machine: MachineFace, pid: int):
+    """The first look that knows this process: who it is may take a busy machine some looks."""
+    end = time.monotonic() + 20
+    while key_of(snapshot := look(machine), pid) is None and time.monotonic() < end:
+        time.sleep(0.05)
+    return snapshot
+
+
 def key_of(snapshot, pid: int) -> ProcessKey | None:
     """The key of a watched pid."""
     return next((key for key in snapshot.infos if key.pid == pid), None)
@@ -82,7 +90,7 @@ def test_python_process_is_found_with_its_figures(machine, start):
     """As psutil reads the same process at the same time."""
     process = start("-c", SLEEPER)
 
-    snapshot = look(machine)
+    snapshot = look_at(machine, process.pid)
     sample = next(s for s in snapshot.processes if s.key.pid == process.pid)
     info = snapshot.infos[sample.key]
     truth = psutil.Process(process.pid)
@@ -103,7 +111,7 @@ def test_script_is_named_and_placed(machine, start, tmp_path):
     (tmp_path / "train.py").write_text(SLEEPER)
     process = start("train.py", cwd=tmp_path)
 
-    snapshot = look(machine)
+    snapshot = look_at(machine, process.pid)
     info = snapshot.infos[key_of(snapshot, process.pid)]
 
     assert (TaskKind.SCRIPT, "train.py") == (info.kind, info.name)
@@ -113,7 +121,7 @@ def test_script_is_named_and_placed(machine, start, tmp_path):
 def test_process_that_ends_is_gone(machine, start):
     """From the next look on, by its key too; also while it is a zombie."""
     process = start("-c", SLEEPER)
-    key = key_of(look(machine), process.pid)
+    key = key_of(look_at(machine, process.pid), process.pid)
     alive = machine.alive(key)
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # ended, and not reaped
@@ -137,7 +145,7 @@ def test_key_of_another_start_is_not_alive(machine):
 def test_stopped_process_shows_it(machine, start):
     """State T, and a task that is paused."""
     process = start("-c", SLEEPER)
-    look(machine)
+    look_at(machine, process.pid)
     os.kill(process.pid, signal.SIGSTOP)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED)
 
@@ -155,9 +163,10 @@ def test_child_below_a_shell_belongs_to_its_task(machine, start):
     while time.monotonic() < end and (task is None or len(task.members) < 2):
         snapshot = look(machine)
         tasks = group(snapshot.processes, snapshot.infos)
-        task = next(task for task in tasks if task.key.pid == process.pid)
+        task = next((task for task in tasks if task.key.pid == process.pid), None)
         time.sleep(0.05)
 
+    assert task is not None
     assert 2 == len(task.members)
     assert process.pid != task.members[1].ppid
 
@@ -191,7 +200,8 @@ def test_watchdog_and_this_process_are_not_watched(machine, start, tmp_path):
     own = start(str(tmp_path / "bin/watchdog"), "run")
     other = start(str(tmp_path / "watchdog.py"), "run")
 
-    snapshot = look(machine)
+    look_at(machine, other.pid)
+    snapshot = look(machine, ticks=2)
 
     assert key_of(snapshot, os.getpid()) is None
     assert key_of(snapshot, own.pid) is None

@@ -267,7 +267,11 @@ class Session:
         """Look at the state once, so that its size and the cost of a save are known beforehand."""
         with self.guard:
             self._note(self._capture())
-            self.store.hold_reserve(self._tensors)
+            self._hold_reserve(self._clock())
+
+    def _hold_reserve(self, now: float) -> None:
+        held = self.store.hold_reserve(self._tensors)
+        self._rearm_at = None if held else now + _REARM_AFTER_S
 
     def _attend(self, now: float, step: int, position: Mapping[str, Any]) -> SavedRescue | None:
         request = self.link.wanted
@@ -277,8 +281,7 @@ class Session:
             self.link.wanted = None
             saved = self._answer(request, now, step)
         elif self._rearm_at is not None and now >= self._rearm_at:
-            self._rearm_at = None
-            self.store.hold_reserve(self._tensors)
+            self._hold_reserve(now)
         if self.state_bytes is None:
             self.measure()
         self._report(step, position)

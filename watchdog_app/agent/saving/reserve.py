@@ -45,11 +45,22 @@ class Reserve:
         """Held now."""
         return len(self._memory) if self._memory is not None else 0
 
-    def hold(self, size_bytes: int) -> None:
-        """Hold at least this much; more than that stays as it is."""
+    def hold(self, size_bytes: int) -> bool:
+        """
+        Hold at least this much; more than that stays as it is.
+
+        Returns:
+            Whether that much is held: under a limit of the address space it may not be had just
+            now, and whatever was held stays.
+        """
         if self.bytes < size_bytes:
+            try:
+                memory = private_memory(size_bytes)
+            except (OSError, MemoryError):
+                return False
             self.release()
-            self._memory = private_memory(size_bytes)
+            self._memory = memory
+        return True
 
     def release(self) -> None:
         """Give all of it back to the kernel."""

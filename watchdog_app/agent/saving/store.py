@@ -140,9 +140,9 @@ class RescueStore:
         """Give the reserve back to the kernel; the first thing that `save` does."""
         self._reserve.release()
 
-    def hold_reserve(self, tensors: int) -> None:
-        """Hold the memory that `save` gives back when it begins."""
-        self._reserve.hold(_RESERVE_BYTES + tensors * _RESERVE_PER_TENSOR)
+    def hold_reserve(self, tensors: int) -> bool:
+        """Hold the memory that `save` gives back when it begins; whether it can be had now."""
+        return self._reserve.hold(_RESERVE_BYTES + tensors * _RESERVE_PER_TENSOR)
 
     def save(
         self,
