@@ -8,10 +8,15 @@ since their environment names another daemon's runtime folder. Where no namespac
 batch comes after the other.
 
 Each lot takes the next batch from a list, the longest first, so that they end together.
+
+Real kills, real desktops and daemons that look once a second meet a machine that others keep busy
+too. What failed is run once more when all else has ended, by itself: what fails again has failed,
+what passes then is named, for somebody to look at, and fails nothing.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -21,6 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = ROOT / "tests"
@@ -35,10 +41,21 @@ _OUTSIDE = ("e2e", "tray", "examples", "enable")
 # What takes minutes, the longest first; the rest follows by name.
 _LONG = ("agent", "daemon", "packaging", "airbag", "jupyter", "estimate", "demo")
 _NO_TESTS = ("fixtures", "gpu_stub", "vm", "__pycache__")
-_NONE_CHOSEN = 5  # how pytest ends where marks leave nothing over
+_SOME_FAILED = 1  # how pytest ends then
+_NONE_CHOSEN = 5  # ... and where marks leave nothing over
 _PIECES = 3  # of the one folder that takes as long as a whole lot
+_MOST_AGAIN = 12  # tests: more than that is not the machine
 
 Batch = tuple[str, ...]
+
+
+class Failed(NamedTuple):
+    """A batch that is to be run again, as far as it failed."""
+
+    batch: Batch
+    apart: bool
+    cache: str  # folder in which pytest has written down what failed
+    tests: tuple[str, ...]
 
 
 def batches() -> tuple[list[Batch], list[Batch]]:
@@ -46,8 +63,8 @@ def batches() -> tuple[list[Batch], list[Batch]]:
     folders = {each.name: each for each in sorted(TESTS.iterdir()) if each.is_dir()}
     for name in _NO_TESTS:
         folders.pop(name, None)
-    outside = [(str(folders.pop(name)),) for name in _OUTSIDE if name in folders]
-    anywhere = []
+    outside: list[Batch] = [(str(folders.pop(name)),) for name in _OUTSIDE if name in folders]
+    anywhere: list[Batch] = []
     for name in (*_LONG, *sorted(folders)):
         folder = folders.pop(name, None)
         if folder is None:
@@ -58,8 +75,8 @@ def batches() -> tuple[list[Batch], list[Batch]]:
         files = [str(each) for each in sorted(folder.glob("test_*.py"))]
         size = -(-len(files) // _PIECES)
         anywhere += [tuple(files[at : at + size]) for at in range(0, len(files), size)]
-    anywhere.append(tuple(str(each) for each in sorted(TESTS.glob("test_*.py"))))
-    return outside, anywhere
+    alone = tuple(str(each) for each in sorted(TESTS.glob("test_*.py")))
+    return outside, [*anywhere, alone] if alone else anywhere
 
 
 class Run:
@@ -68,24 +85,48 @@ class Run:
 
     Args:
         tell: is given each line for the person who waits.
+        folder: for what is to be remembered of batches that failed.
     """
 
     def __init__(
-        self, outside: Sequence[Batch], anywhere: Sequence[Batch], tell: Callable[[str], None]
+        self,
+        outside: Sequence[Batch],
+        anywhere: Sequence[Batch],
+        tell: Callable[[str], None],
+        folder: str,
     ) -> None:
         self._outside = list(outside)
         self._anywhere = list(anywhere)
         self._tell = tell
+        self._folder = folder
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen[bytes]] = set()
         self._ended = False
+        self._again: list[Failed] = []
         self.failed: list[str] = []
+        self.passed_alone: list[str] = []
 
     def lot(self, apart: bool) -> None:
         """One batch after the other, until none is left for this lot."""
-        with tempfile.TemporaryDirectory(prefix="watchdog-tests-") as elsewhere:
-            while (batch := self._next(apart)) is not None:
-                self._run(batch, elsewhere if apart else None)
+        try:
+            with tempfile.TemporaryDirectory(prefix="watchdog-tests-") as elsewhere:
+                while (batch := self._next(apart)) is not None:
+                    self._run(batch, elsewhere if apart else None)
+        except Exception as error:  # what was not run has not passed
+            self.failed.append(f"a lot ended: {error!r}")
+            raise
+
+    def again(self) -> None:
+        """What failed, once more, now that nothing else runs."""
+        again, self._again = self._again, []
+        too_many = sum(len(each.tests) for each in again) > _MOST_AGAIN
+        for each in again:
+            if too_many or self._ended:
+                self.failed += each.tests
+                continue
+            self._tell(f"\n=== once more, alone: {', '.join(each.tests)}")
+            with tempfile.TemporaryDirectory(prefix="watchdog-tests-") as elsewhere:
+                self._run(each.batch, elsewhere if each.apart else None, each)
 
     def end(self) -> None:
         """End what runs: nobody waits for it any more."""
@@ -103,8 +144,12 @@ class Run:
                 return self._outside.pop(0)
             return self._anywhere.pop(0) if self._anywhere else None
 
-    def _run(self, batch: Batch, elsewhere: str | None) -> None:
-        words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--durations=5", *batch]
+    def _run(self, batch: Batch, elsewhere: str | None, before: Failed | None = None) -> None:
+        cache = before.cache if before else tempfile.mkdtemp(dir=self._folder)
+        words = [sys.executable, "-m", "pytest", "-o", f"cache_dir={cache}", "--durations=5"]
+        if before:
+            words += ["--last-failed", "--last-failed-no-failures=none"]
+        words += batch
         env = dict(os.environ)
         if elsewhere is not None:
             words = [*_APART, *_SHELL, *words]
@@ -129,16 +174,34 @@ class Run:
             self._running.discard(process)
             log.seek(0)
             said = log.read().decode(errors="replace")
-        self._report(batch, status, time.monotonic() - began, said)
+        tests = _failed(cache) if status == _SOME_FAILED else ()
+        found = Failed(batch, elsewhere is not None, cache, tests)
+        self._report(found, before, status, time.monotonic() - began, said)
 
-    def _report(self, batch: Batch, status: int, took_s: float, said: str) -> None:
+    def _report(
+        self, found: Failed, before: Failed | None, status: int, took_s: float, said: str
+    ) -> None:
         """All of what a batch printed, in one piece, as soon as it has ended."""
-        name = _name(batch)
-        good = status in (0, _NONE_CHOSEN)
+        name = _name(found.batch)
+        good = status == 0 or (status == _NONE_CHOSEN and before is None)
         with self._lock:
-            if not good:
-                self.failed.append(f"{name}: pytest ended with {status}")
+            if good and before is not None:
+                self.passed_alone += before.tests
+            elif not good and before is None and found.tests:
+                self._again.append(found)
+            elif not good:
+                self.failed += found.tests or [f"{name}: pytest ended with {status}"]
+                if before is not None:
+                    self.passed_alone += set(before.tests) - set(found.tests)
             self._tell(f"\n=== {name}: {'passed' if good else 'FAILED'}, {took_s:.0f} s\n{said}")
+
+
+def _failed(cache: str) -> tuple[str, ...]:
+    """What pytest has written down: node ids; empty where it could not."""
+    try:
+        return tuple(json.loads(Path(cache, "v/cache/lastfailed").read_bytes()))
+    except (OSError, ValueError):
+        return ()
 
 
 def _name(batch: Batch) -> str:
@@ -155,8 +218,12 @@ def main() -> int:
     """Run them all; the status to end with."""
     # What a shell has put into the background ignores Ctrl-C, which tests send.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    with tempfile.TemporaryDirectory(prefix="watchdog-tests-") as folder:
+        return _all(Run(*batches(), _tell, folder))
+
+
+def _all(run: Run) -> int:
     namespaces = subprocess.run((*_APART, "true"), capture_output=True, check=False).returncode == 0
-    run = Run(*batches(), _tell)
     lots = [False, *(True for _ in range(1, LOTS))] if namespaces else [False]
     threads = [threading.Thread(target=run.lot, args=(apart,), daemon=True) for apart in lots]
 
@@ -170,6 +237,10 @@ def main() -> int:
     try:
         for thread in threads:
             thread.join()
+        alone = threading.Thread(target=run.again, daemon=True)
+        threads.append(alone)
+        alone.start()
+        alone.join()
     except KeyboardInterrupt:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         run.end()
@@ -177,6 +248,12 @@ def main() -> int:
             thread.join(20)
         return 130
     took_s = time.monotonic() - began
+    if run.passed_alone:
+        print(
+            "\nFailed beside others and passed alone; look whether the machine was at fault:\n  "
+            + "\n  ".join(sorted(run.passed_alone)),
+            flush=True,
+        )
     if run.failed:
         print("\nFailed:\n  " + "\n  ".join(run.failed), file=sys.stderr, flush=True)
         return 1

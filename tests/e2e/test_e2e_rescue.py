@@ -57,10 +57,10 @@ def test_a_leaking_training_is_saved_killed_and_goes_on(world, reference, progra
 
 
 def test_a_big_healthy_warm_up_is_left_alone(world, reference):
-    """A plateau at three quarters of the limit is neither saved nor warned of."""
+    """A plateau at two thirds of the limit is neither saved nor warned of."""
     whole = reference("fit.py")
     world.start_daemon(NO_PAUSE)
-    group = world.group(900)
+    group = world.group(1150)
 
     run = world.train("fit.py", "--plateau-mb", "400", "--step-s", "0.03", group=group)
 
