@@ -18,7 +18,13 @@ class StandIn:
     """Greets, registers and remembers. `received` holds (method, params) in order of arrival."""
 
     def __init__(
-        self, path: str, *, refuses: bool = False, mute: bool = False, hasty: bool = False
+        self,
+        path: str,
+        *,
+        refuses: bool = False,
+        mute: bool = False,
+        hasty: bool = False,
+        considers: bool = False,
     ) -> None:
         self.path = path
         self.received: list[tuple[str, dict[str, Any]]] = []
@@ -28,6 +34,7 @@ class StandIn:
         self._refuses = refuses
         self._mute = mute
         self._hasty = hasty  # asks for a rescue in one breath with the answer to a registration
+        self._considers = considers  # says when it has looked at an announcement
         self._decoders: dict[int, LineDecoder] = {}
         self._stopping = False
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -110,7 +117,10 @@ class StandIn:
                 self.places.append(message["params"].pop("place", None))
             self.received.append((message["method"], message["params"]))
             if "id" in message and not self._mute:
-                answer = messages.result(message["id"], {"protocol": 1, "version": "0", "pid": 1})
+                about = {"protocol": 1, "version": "0", "pid": 1}
+                if self._considers and message["method"] == "agent.register":
+                    about["considers"] = True
+                answer = messages.result(message["id"], about)
                 if self._refuses and message["method"] == "agent.register":
                     answer = messages.error(message["id"], messages.REFUSED, "not today")
                 line = encode(answer)

@@ -378,6 +378,25 @@ def test_a_report_without_sense_changes_nothing(world, raw, params):
     agent.tell("agent.bye")
 
 
+def test_who_announces_growth_is_told_when_it_was_looked_at(world, raw):
+    """Each announcement once; the next one is another."""
+    world.start()
+    agent = raw(role="agent")
+    registered = agent.ask("agent.register", pid=os.getpid(), start_time=start_time(os.getpid()),
+                           framework="keras", directory="/tmp", notebook=None)  # fmt: skip
+    agent.tell("agent.report", training=True, step=1, expected_number=4, expected_bytes=1 << 20)
+    first = agent.read()
+    agent.tell("agent.report", training=True, step=2, expected_number=4, expected_bytes=1 << 20)
+    agent.tell("agent.report", training=True, step=3, expected_number=9, expected_bytes=1 << 20)
+    second = agent.read()
+    agent.tell("agent.bye")
+
+    assert registered["result"]["considers"]
+    assert [("agent.considered", {"number": number}) for number in (4, 9)] == [
+        (told["method"], told["params"]) for told in (first, second)
+    ]
+
+
 def test_an_undefined_loss_is_unknown_and_the_rest_is_taken(world, raw):
     """A loss of infinity has no JSON: absent; a text is no loss: unknown as well."""
     world.start()

@@ -238,7 +238,7 @@ class Session:
     def last_chance(self, bytes_: int, step: int, **position: Any) -> SavedRescue | None:
         """
         What was announced begins now, and until it is there no step ends: save first, if the
-        daemon finds within a second that it will not fit.
+        daemon finds that it will not fit.
 
         Returns:
             The rescue that was saved here, or None.

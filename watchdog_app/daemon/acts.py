@@ -95,6 +95,10 @@ class Acts:
                 self._log.error("a decision could not be begun", error=repr(error))
                 ended(OutcomeStatus.FAILED, f"{error}", {})
 
+    def considered(self) -> None:
+        """What follows from a look is under way: whoever waits for that need not any more."""
+        self._checkpoints.considered()
+
     def skip(self, decision: Decision, task: Task | None, detail: str) -> None:
         """It is not true any more: nothing is done, and that is written down."""
         self._journal.add(decision_entry(decision, *_named(task)))

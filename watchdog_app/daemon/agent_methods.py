@@ -54,14 +54,14 @@ class AgentMethods:
         )
         self._look_soon()
         page = self._agents.outside.page(agent.key)
-        return {"interval_s": self._agents.interval_s, "page": page}
+        return {"interval_s": self._agents.interval_s, "page": page, "considers": True}
 
     def _report(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
         agent = self._agents.of(connection)
         before = agent.view.expected_number
         self._agents.report(agent, params, time.monotonic())
         if agent.view.expected_number != before:
-            # A buffer begins to fill, and the training waits a second at most for our word.
+            # A buffer begins to fill, and the training waits for our word.
             self._look_soon()
         return {}
 

@@ -39,6 +39,7 @@ class Agent:
     notebook: str | None
     handle: int | None  # becomes readable when the process ends
     by_lines: bool = False  # its program does not go on from a rescue by itself
+    considered: int | None = None  # the announcement that it was last told of
     said_bye: bool = False
     finished: bool = False  # ... and its training has ended well
     failed: bool = False  # ... and an exception ends its program
@@ -217,9 +218,17 @@ class Agents:
                 waiting = True
         return _POLL_S if waiting else None
 
+    def connected(self) -> list[Agent]:
+        """Those whose training has not said good-bye."""
+        return [
+            agent
+            for agent in self._agents.values()
+            if agent.connection is not None and not agent.said_bye
+        ]
+
     def views(self) -> tuple[AgentView, ...]:
         """Those that can be asked for a rescue now."""
-        return tuple(agent.view for agent in self._connected())
+        return tuple(agent.view for agent in self.connected())
 
     def notebooks(self) -> dict[ProcessKey, str]:
         """The notebooks that agents said they run in, by their own process."""
@@ -231,7 +240,7 @@ class Agents:
 
     def within(self, members: set[ProcessKey]) -> list[Agent]:
         """Connected agents of these processes."""
-        return [agent for agent in self._connected() if agent.key in members]
+        return [agent for agent in self.connected() if agent.key in members]
 
     def view_of(self, members: set[ProcessKey]) -> AgentView | None:
         """What a task's agent last said; the one that trains where there are several."""
@@ -247,13 +256,6 @@ class Agents:
         self.outside.close()
         for agent in list(self._agents.values()):
             self._forget(agent)
-
-    def _connected(self) -> list[Agent]:
-        return [
-            agent
-            for agent in self._agents.values()
-            if agent.connection is not None and not agent.said_bye
-        ]
 
     def _look(self, agent: Agent) -> None:
         if not self._alive(agent.key):

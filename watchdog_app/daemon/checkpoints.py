@@ -172,6 +172,19 @@ class Checkpoints:
         self._log.info("a rescue was copied from outside", pid=agent.key.pid, path=record.path)
         self.saved(None, agent, record)
 
+    def considered(self) -> None:
+        """
+        A look is over: whoever announced growth before it is told so.
+
+        A save that follows from it has been asked for by now, so nobody waits for one any longer.
+        """
+        for agent in self._agents.connected():
+            number = agent.view.expected_number
+            if number != agent.considered:
+                agent.considered = number
+                if number is not None:
+                    self._send(agent, "agent.considered", {"number": number})
+
     def expire(self, now_mono_s: float) -> None:
         """End what has not been answered in time."""
         for key in [key for key, seen in self._near.items() if now_mono_s - seen > _NEAR_S]:

@@ -103,6 +103,7 @@ class Watching:
             self.look = look
             self._faults.guard("deaths", partial(obituaries.take, look))
             self._faults.guard("decisions", partial(self._decide, look, acts))
+            self._faults.guard("announcements", acts.considered)
             self._faults.guard("journal", partial(self._record, look))
             self._faults.guard("pauses", self._book.review)
             self._faults.guard("status", partial(publish, began))

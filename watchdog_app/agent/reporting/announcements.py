@@ -18,7 +18,9 @@ from watchdog_app.agent.reporting.link import Link
 _LONGEST_TEXT = 100  # the daemon takes no longer ones
 
 _WORTH_WAITING_BYTES = 256 * 2**20
-_LONGEST_WAIT_S, _WAIT_S = 1.0, 0.01
+_LONGEST_WAIT_S = 3.0  # a machine that is busy; else some tenths
+_SILENT_WAIT_S = 1.0  # of a daemon that says nothing where it has nothing against it
+_WAIT_S = 0.01
 
 _numbers = itertools.count(1)  # of the process: the next training's are new ones too
 
@@ -41,6 +43,7 @@ class Announcements:
         self._breakdown = breakdown
         self._guard = guard
         self._clock = clock
+        self._number = 0  # of what was announced last
 
     def expect(self, bytes_: int, what: str, *, at_most: bool) -> None:
         """
@@ -59,10 +62,11 @@ class Announcements:
             raise ValueError(f"bytes must not be negative, but is {bytes_}")
         with self._guard:
             self._breakdown.announced(count, what)
+            self._number = next(_numbers)
             self._link.report_soon(
                 expected_bytes=count,
                 expected_for=what[:_LONGEST_TEXT],
-                expected_number=next(_numbers),
+                expected_number=self._number,
                 expected_at_most=at_most,
                 expected_mono_s=self._clock(),
             )
@@ -71,12 +75,16 @@ class Announcements:
         """
         Whether the daemon asks for a save now that so many bytes were announced.
 
-        Waits for its word a second at most, and only for what takes longer than that to fill.
+        Waits for its word, some tenths of a second as a rule, and only for what takes longer than
+        that to fill.
         """
         link = self._link
-        if bytes_ < _WORTH_WAITING_BYTES or not link.connected:
+        if bytes_ < _WORTH_WAITING_BYTES:
             return False
-        end = time.monotonic() + _LONGEST_WAIT_S
-        while link.wanted is None and time.monotonic() < end:
+        began = time.monotonic()
+        while link.connected and link.wanted is None and link.considered != self._number:
+            longest_s = _LONGEST_WAIT_S if link.considers else _SILENT_WAIT_S
+            if time.monotonic() - began >= longest_s:
+                break
             time.sleep(_WAIT_S)
         return link.wanted is not None

@@ -59,6 +59,8 @@ class Line:
         self.trainer: int | None = None  # identity of the thread that makes the steps
         self.left: Callable[[], bool] | None = None  # see Link
         self.page: str | None = None  # see Link
+        self.considers = False  # this daemon says when it has looked at an announcement ...
+        self.considered: int | None = None  # ... of which this is the number
         self._about = about
         self._deliver = deliver
         self._socket_path = socket_path
@@ -159,6 +161,7 @@ class Line:
                     **self._about,
                 )
                 self.page = answer.get("page")
+                self.considers = answer.get("considers") is True
             except BaseException:
                 client.close()
                 raise
@@ -233,6 +236,10 @@ class Line:
                 request = CheckpointRequest.read(message.get("params"), time.monotonic())
                 if request is not None:
                     self._deliver(request)
+                continue
+            if message.get("method") == "agent.considered":
+                params = message.get("params")
+                self.considered = params.get("number") if isinstance(params, dict) else None
                 continue
             with _guard:
                 answers.answer(message, self.post, self.trainer, self._step)

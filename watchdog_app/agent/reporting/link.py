@@ -71,6 +71,16 @@ class Link:
         return self._line is not None and self._line.connected
 
     @property
+    def considers(self) -> bool:
+        """Whether the daemon says when it has looked at what was announced."""
+        return self._line is not None and self._line.considers
+
+    @property
+    def considered(self) -> int | None:
+        """The announcement that it last looked at; what it then asked for is in `wanted`."""
+        return None if self._line is None else self._line.considered
+
+    @property
     def page(self) -> str | None:
         """Where the daemon looks for what we publish; None: nowhere."""
         return None if self._line is None else self._line.page
