@@ -8,6 +8,7 @@ and Windows use what their users expect. Nothing is created here.
 from __future__ import annotations
 
 import os
+import stat
 import sys
 
 # Every kernel and script with an agent comes by here at its start: the import would take 2 ms.
@@ -73,6 +74,27 @@ def config_file(env: Mapping[str, str] = os.environ) -> str:
 def foreign(found: os.stat_result) -> bool:
     """Whether a file or folder is a stranger's: neither this user nor root owns it."""
     return hasattr(os, "geteuid") and found.st_uid not in (os.geteuid(), 0)
+
+
+def open_to_others(found: os.stat_result) -> bool:
+    """Whether others may write to a file, or change names in a folder."""
+    if not hasattr(os, "geteuid"):
+        return False
+    others = stat.S_IWOTH | (0 if _is_own_group(found) else stat.S_IWGRP)
+    return bool(found.st_mode & others)
+
+
+def _is_own_group(found: os.stat_result) -> bool:
+    """Whether the group is the owner's alone, as many systems give one to each user."""
+    import grp  # there is none on Windows
+    import pwd
+
+    try:
+        owner, group = pwd.getpwuid(found.st_uid), grp.getgrgid(found.st_gid)
+    except KeyError:
+        return False
+    alone = not set(group.gr_mem) - {owner.pw_name}
+    return alone and owner.pw_gid == found.st_gid and owner.pw_name == group.gr_name
 
 
 def socket_path(env: Mapping[str, str] = os.environ) -> str:

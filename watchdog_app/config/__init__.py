@@ -192,28 +192,12 @@ def _check_trust(path: str, handle: int) -> None:
             "(notify.command); it is not read. If it is meant to be yours: "
             f"sudo chown $(id -u) {shlex.quote(path)}"
         )
-    if not hasattr(os, "geteuid") or not stat.S_ISREG(found.st_mode):
-        return
-    others = stat.S_IWOTH | (0 if _is_own_group(found) else stat.S_IWGRP)
-    if found.st_mode & others:
+    if stat.S_ISREG(found.st_mode) and paths.open_to_others(found):
         raise ConfigError(
             f"{path} may be written by others (mode {stat.S_IMODE(found.st_mode):04o}), who could "
             "have commands run in your name (notify.command); it is not read. "
             f"Run: chmod go-w {shlex.quote(path)}"
         )
-
-
-def _is_own_group(found: os.stat_result) -> bool:
-    """Whether the group is the owner's alone, as many systems give one to each user."""
-    import grp
-    import pwd
-
-    try:
-        owner, group = pwd.getpwuid(found.st_uid), grp.getgrgid(found.st_gid)
-    except KeyError:
-        return False
-    alone = not set(group.gr_mem) - {owner.pw_name}
-    return alone and owner.pw_gid == found.st_gid and owner.pw_name == group.gr_name
 
 
 def _parsed(text: str, path: str) -> dict[str, Any]:

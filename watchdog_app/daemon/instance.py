@@ -66,7 +66,7 @@ def _check_above(path: str, found: os.stat_result) -> None:
     """
     if found.st_mode & stat.S_ISVTX:
         return  # nobody but its owner can, and in a sandbox root's folder seems to be nobody's
-    if paths.foreign(found) or found.st_mode & stat.S_IWOTH:
+    if paths.foreign(found) or paths.open_to_others(found):
         raise WatchdogError(
             f"The folder {path} lies where others can put one of theirs in its place; the daemon "
             "does not start. Let WATCHDOG_RUNTIME_DIR name a folder below one of your own."
