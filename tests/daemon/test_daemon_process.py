@@ -118,31 +118,6 @@ def test_a_folder_of_somebody_else_is_refused(world, tmp_path):
     assert [] == os.listdir(tmp_path / "run")
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to a group of others")
-@pytest.mark.parametrize(("gid", "mode"), [(12345, 0o770), (0, 0o777)], ids=["group", "all"])
-def test_a_folder_below_one_that_others_may_change_is_refused(world, tmp_path, gid, mode):
-    """Whoever may rename it there can put one of theirs in its place."""
-    above = tmp_path / "shared"
-    above.mkdir()
-    os.chown(above, 0, gid)
-    above.chmod(mode)
-    world.env["WATCHDOG_RUNTIME_DIR"] = str(above / "run")
-
-    found = world.run_once()
-
-    assert 1 == found.returncode
-    assert "lies where others can put one of theirs in its place" in found.stderr
-    assert [] == os.listdir(above)
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="root's group is root's alone")
-def test_a_folder_below_one_of_the_users_own_group_is_taken(world, tmp_path):
-    """Many systems give each user a group of one, and files that it may write."""
-    tmp_path.chmod(0o770)
-
-    assert world.start().call("status")
-
-
 def test_a_folder_open_to_others_is_closed(world, tmp_path):
     """Ours, but readable by all: mended before anything lies in it."""
     (tmp_path / "run").mkdir(mode=0o777)

@@ -101,12 +101,23 @@ def test_a_trap_in_a_folder_for_everybody_is_refused(tmp_path, stranger, what):
     assert STRANGER == os.lstat(there).st_uid  # not taken over, either
 
 
-def test_a_folder_that_others_could_rename_is_refused(tmp_path):
+@pytest.mark.parametrize(("group", "mode"), [(0, 0o777), (STRANGER, 0o770)], ids=["all", "group"])
+def test_a_folder_that_others_could_rename_is_refused(tmp_path, group, mode):
     """Without the sticky bit they could put one of theirs in its place while we run."""
-    tmp_path.chmod(0o777)
+    os.chown(tmp_path, 0, group)
+    tmp_path.chmod(mode)
 
     with pytest.raises(WatchdogError, match="others can put one of theirs"):
         private_folder(str(tmp_path / "run"))
+
+
+def test_a_folder_that_only_the_users_own_group_could_rename_is_taken(tmp_path):
+    """Many systems give each user a group of one, and let it write."""
+    tmp_path.chmod(0o770)
+
+    private_folder(str(tmp_path / "run"))
+
+    assert 0o700 == stat.S_IMODE(os.stat(tmp_path / "run").st_mode)
 
 
 def test_a_folder_swapped_while_it_is_looked_at_is_never_used(tmp_path):
