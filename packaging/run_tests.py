@@ -1,11 +1,11 @@
 """
 All tests, in lots side by side: half of the time a test waits for a daemon or a training.
 
-Daemons look at every process of the user. The lots run in process namespaces of their own, where
-their daemons see nothing of each other; the first runs outside, for what asks the kernel's log,
-which knows processes by their real pids. Its daemons see the other lots, and leave them alone
-since their environment names another daemon's runtime folder. Where no namespace can be made, one
-batch comes after the other.
+Daemons look at every process of the user. The batches run in process namespaces of their own, where
+their daemons see nothing of each other; some run outside, one after the other, since they ask the
+kernel's log, which knows processes by their real pids. Their daemons see the others, and leave them
+alone since their environment names another daemon's runtime folder. Where no namespace can be made,
+all run outside.
 
 Each lot takes the next batch from a list, the longest first, so that they end together.
 
@@ -106,12 +106,19 @@ class Run:
         self.failed: list[str] = []
         self.passed_alone: list[str] = []
 
-    def lot(self, apart: bool) -> None:
-        """One batch after the other, until none is left for this lot."""
+    def lot(self, outside: bool, namespaces: bool) -> None:
+        """
+        One batch after the other, until none is left for this lot.
+
+        Args:
+            outside: those for outside come first, in this lot alone.
+            namespaces: whether the others have one of their own.
+        """
         try:
             with tempfile.TemporaryDirectory(prefix="watchdog-tests-") as elsewhere:
-                while (batch := self._next(apart)) is not None:
-                    self._run(batch, elsewhere if apart else None)
+                while (found := self._next(outside)) is not None:
+                    batch, anywhere = found
+                    self._run(batch, elsewhere if anywhere and namespaces else None)
         except Exception as error:  # what was not run has not passed
             self.failed.append(f"a lot ended: {error!r}")
             raise
@@ -136,13 +143,14 @@ class Run:
         for process in running:
             process.terminate()
 
-    def _next(self, apart: bool) -> Batch | None:
+    def _next(self, outside: bool) -> tuple[Batch, bool] | None:
+        """The next one, and whether it is for anywhere."""
         with self._lock:
             if self._ended:
                 return None
-            if self._outside and not apart:
-                return self._outside.pop(0)
-            return self._anywhere.pop(0) if self._anywhere else None
+            if self._outside and outside:
+                return self._outside.pop(0), False
+            return (self._anywhere.pop(0), True) if self._anywhere else None
 
     def _run(self, batch: Batch, elsewhere: str | None, before: Failed | None = None) -> None:
         cache = before.cache if before else tempfile.mkdtemp(dir=self._folder)
@@ -224,8 +232,10 @@ def main() -> int:
 
 def _all(run: Run) -> int:
     namespaces = subprocess.run((*_APART, "true"), capture_output=True, check=False).returncode == 0
-    lots = [False, *(True for _ in range(1, LOTS))] if namespaces else [False]
-    threads = [threading.Thread(target=run.lot, args=(apart,), daemon=True) for apart in lots]
+    threads = [
+        threading.Thread(target=run.lot, args=(number == 0, namespaces), daemon=True)
+        for number in range(LOTS if namespaces else 1)
+    ]
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt

@@ -263,6 +263,26 @@ def test_limit_and_group_that_a_program_takes_on_are_noticed(tree: Tree):
     assert f"{tree.groups}/memory/jupyter/train" == info.cgroup
 
 
+def test_the_group_of_a_process_that_announces_growth_is_looked_at_anew(tree: Tree):
+    """One that has long been watched is asked every ten seconds else, and so are all the others."""
+    machine = tree.machine()
+    machine.sample(0.0, NOW_UNIX_S)
+    machine.sample(20.0, NOW_UNIX_S)
+    for pid in (431, 450):
+        tree.enter_group(pid, "4:memory:/elsewhere")
+    before = by_pid(machine.sample(21.0, NOW_UNIX_S))[450]
+    machine.review(ProcessKey(450, before.key.start_time + 1))  # another one of that number
+    same = by_pid(machine.sample(22.0, NOW_UNIX_S))[450]
+
+    machine.review(before.key)
+    after = by_pid(machine.sample(23.0, NOW_UNIX_S))
+
+    moved = f"{tree.groups}/memory/elsewhere"
+    assert before.cgroup == same.cgroup != moved
+    assert moved == after[450].cgroup
+    assert moved != after[431].cgroup
+
+
 def test_infos_are_the_same_object_until_something_changes(tree: Tree):
     """Whoever keeps them sees cheaply that nothing is new."""
     machine = tree.machine()

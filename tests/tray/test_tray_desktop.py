@@ -60,6 +60,17 @@ def icon(desktop: RealDesktop) -> tuple[int, int] | None:
     return sum(x for x, _ in pixels) // len(pixels), sum(y for _, y in pixels) // len(pixels)
 
 
+def resting_icon(desktop: RealDesktop) -> tuple[int, int]:
+    """Where the icon stays: it moves as long as others beside it become wider."""
+
+    def rests() -> tuple[int, int] | None:
+        place = icon(desktop)
+        settle(1)
+        return place if place is not None and place == icon(desktop) else None
+
+    return wait_for(rests, "the icon is on the panel", 60)
+
+
 def keep(path: Path, name: str) -> None:
     folder = os.environ.get("WATCHDOG_SCREENSHOTS")
     if folder:
@@ -82,23 +93,21 @@ def test_icon_menu_and_notice_on_xfce_with_dunst(desktop):
     desktop.start("xfce4-panel", "--disable-wm-check")
     desktop.start("dunst")
     companion(desktop, "--theme", "dark")
-    x, y = wait_for(lambda: icon(desktop), "the icon is on the panel", 40)
-    open_menu(desktop, x, y, "menu-dark")
+    open_menu(desktop, "menu-dark")
 
     before = desktop.screenshot("before")
     desktop.daemon.tell(notice())
     assert desktop.daemon.acknowledged("n1")["delivered"]
+    shows(desktop, before, 5_000, "a notice on the screen")
     settle(1)
-    seen = desktop.screenshot("notice")
-    keep(seen, "notice-dunst")
-    assert different(before, seen) > 5_000, "no notice on the screen"
+    keep(desktop.screenshot("notice"), "notice-dunst")
     desktop.run("dunstctl", "action")  # the notice itself
 
     wait_for(lambda: desktop.place(TERMINAL), "the notice opens a terminal")
     settle(3)  # one that ends at once would count as one that does not start
     desktop.run("xdotool", "search", "--class", "xterm", "windowkill")
     wait_for(lambda: not desktop.place(TERMINAL), "the terminal is gone")
-    desktop.click(x, y, 1)
+    desktop.click(*resting_icon(desktop), 1)
     wait_for(lambda: desktop.place(TERMINAL), "a left click opens a terminal")
     settle(2)
     keep(desktop.screenshot("live"), "live")
@@ -113,8 +122,7 @@ def test_buttons_of_a_notice_on_xfce(desktop):
     desktop.start("xfce4-panel", "--disable-wm-check")
     desktop.start(services[0])
     companion(desktop, "--theme", "light")
-    x, y = wait_for(lambda: icon(desktop), "the icon is on the panel", 40)
-    open_menu(desktop, x, y, "menu-light")
+    open_menu(desktop, "menu-light")
     desktop.daemon.tell(notice())
     assert desktop.daemon.acknowledged("n1")["delivered"]
     settle(1.5)
@@ -126,13 +134,17 @@ def test_buttons_of_a_notice_on_xfce(desktop):
     assert "4711" == desktop.daemon.wait_call("task.checkpoint")["task"]
 
 
-def open_menu(desktop: RealDesktop, x: int, y: int, name: str) -> None:
+def shows(desktop: RealDesktop, before: Path, pixels: int, what: str) -> None:
+    """Wait until so much of the screen is another than before."""
+    wait_for(lambda: different(before, desktop.screenshot("after")) > pixels, what, 20)
+
+
+def open_menu(desktop: RealDesktop, name: str) -> None:
     """Open menu and first submenu, keep the picture, close them."""
-    settle(0.5)
+    x, y = resting_icon(desktop)
     before = desktop.screenshot("before")
     desktop.click(x, y, 3)
-    settle(1)
-    assert different(before, desktop.screenshot("menu")) > 20_000, "no menu has opened"
+    shows(desktop, before, 20_000, "the menu has opened")
     desktop.move(x - 40, 90)
     desktop.move(x - 42, 92)
     settle(1)
@@ -146,14 +158,14 @@ def test_an_old_tray_without_a_bus_menu_gets_clicks(desktop):
     """XEmbed alone: pystray's xorg backend, mended, as a plain virtual environment has it."""
     desktop.start("trayer", "--edge", "top", "--align", "right", "--height", "30", "--tint", "0")
     companion(desktop, "--backend", "xorg")
-    x, y = wait_for(lambda: icon(desktop), "the icon is in the tray", 40)
+    x, y = resting_icon(desktop)
     before = desktop.screenshot("trayer")
     keep(before, "trayer")
 
     desktop.click(x, y, 1)
 
     wait_for(lambda: desktop.place(TERMINAL), "a click opens a terminal")
-    assert different(before, desktop.screenshot("opened")) > 20_000
+    shows(desktop, before, 20_000, "the terminal is on the screen")
 
 
 @pytest.mark.panel("trayer")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from watchdog_app.core.records import ProcessKey
 from watchdog_app.daemon.agents import Agents
 from watchdog_app.daemon.checkpoints import Checkpoints
 from watchdog_app.daemon.connection import Connection
@@ -22,6 +23,7 @@ class AgentMethods:
 
     Args:
         look_soon: called when something came that changes what is watched.
+        announced: called with the process whose training is about to grow.
     """
 
     def __init__(
@@ -29,11 +31,13 @@ class AgentMethods:
         agents: Agents,
         checkpoints: Checkpoints,
         look_soon: Callable[[], None],
+        announced: Callable[[ProcessKey], None],
         log: Log,
     ) -> None:
         self._agents = agents
         self._checkpoints = checkpoints
         self._look_soon = look_soon
+        self._announced = announced
         self._log = log
         self.table: dict[str, Callable[[Connection, Params, Reply], Any]] = {
             "agent.register": self._register,
@@ -62,7 +66,7 @@ class AgentMethods:
         self._agents.report(agent, params, time.monotonic())
         if agent.view.expected_number != before:
             # A buffer begins to fill, and the training waits for our word.
-            self._look_soon()
+            self._announced(agent.key)
         return {}
 
     def _progress(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:

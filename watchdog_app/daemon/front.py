@@ -266,6 +266,11 @@ class Front:
         """Do not wait for the next tick, but do not look more often than allowed."""
         self._watching.look_soon()
 
+    def announced(self, process: ProcessKey) -> None:
+        """It is about to grow: look now, at the limits that it has now."""
+        self._observer.machine.review(process)
+        self.look_soon()
+
     def note(self, what: str, **more: Any) -> None:
         """An entry in the journal on the daemon itself."""
         data = {"what": what, "pid": os.getpid(), "version": __version__, **more}

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from watchdog_app import __version__
 from watchdog_app.actions.paused import Paused, Resumed
 from watchdog_app.core.kernel_restarts import KernelRestarts
-from watchdog_app.core.records import Task
+from watchdog_app.core.records import ProcessKey, Task
 from watchdog_app.daemon.acts import Acts
 from watchdog_app.daemon.agent_methods import AgentMethods
 from watchdog_app.daemon.agents import Agents
@@ -75,6 +75,9 @@ class Daemon(Protocol):
     def look_soon(self) -> None:
         """Something changed: do not wait for the next tick."""
 
+    def announced(self, process: ProcessKey) -> None:
+        """It is about to grow: look now, at the limits that it has now."""
+
 
 class Methods:
     """Dispatches what the server receives."""
@@ -117,7 +120,7 @@ class Methods:
             "bag.limit": self._limit,
             "bag.changed": lambda *_: self._daemon.bags.changed(),
             **JournalMethods(daemon, kernels, journal, log).table,
-            **AgentMethods(agents, checkpoints, self._look_soon, log).table,
+            **AgentMethods(agents, checkpoints, self._look_soon, self._announced, log).table,
             **{name: _later(function) for name, function in insight.requests.items()},
             **{name: _told(function) for name, function in insight.told.items()},
         }
@@ -152,6 +155,9 @@ class Methods:
 
     def _look_soon(self) -> None:
         self._daemon.look_soon()
+
+    def _announced(self, process: ProcessKey) -> None:
+        self._daemon.announced(process)
 
     def _hello(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
         wanted = params.whole("protocol", 1, 1_000_000)

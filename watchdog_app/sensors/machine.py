@@ -58,6 +58,9 @@ class MachineFace(Protocol):
     def stirred(self) -> None:
         """A glance has seen something move: whoever may have changed is asked at the next look."""
 
+    def review(self, key: ProcessKey) -> None:
+        """Much depends on this process: the next look shows the limits that it has then."""
+
     def alive(self, key: ProcessKey) -> bool:
         """Whether that very process still runs."""
 
@@ -202,6 +205,10 @@ class Machine:
     def stirred(self) -> None:
         """A glance has seen something move: whoever may have changed is asked at the next look."""
         self._processes.stirred()
+
+    def review(self, key: ProcessKey) -> None:
+        """Much depends on this process: the next look shows the limits that it has then."""
+        self._processes.review(key)
 
     def alive(self, key: ProcessKey) -> bool:
         """Whether that very process still runs; a zombie does not."""

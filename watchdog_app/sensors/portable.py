@@ -145,6 +145,9 @@ class PortableMachine:
     def stirred(self) -> None:
         """Every look is a full one."""
 
+    def review(self, key: ProcessKey) -> None:
+        """The same."""
+
     def alive(self, key: ProcessKey) -> bool:
         """Whether that very process still runs; a zombie does not."""
         try:

@@ -144,6 +144,12 @@ class ProcessTable:
         """Something has moved since: at the next update there is no time to lose."""
         self._glanced = False
 
+    def review(self, key: ProcessKey) -> None:
+        """At the next update it is asked anew for its memory group and its limits."""
+        watched = self._watched.get(key.pid)
+        if watched is not None and watched.files.key == key:
+            watched.review_due_mono_s = float("-inf")
+
     def changed(self, now_mono_s: float) -> bool:
         """
         Whether a watched process has another limit or memory group than at the last look.
