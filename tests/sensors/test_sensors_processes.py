@@ -268,6 +268,7 @@ def test_the_group_of_a_process_that_announces_growth_is_looked_at_anew(tree: Tr
     machine = tree.machine()
     machine.sample(0.0, NOW_UNIX_S)
     machine.sample(20.0, NOW_UNIX_S)
+    os.mkdir(f"{tree.groups}/memory/elsewhere")
     for pid in (431, 450):
         tree.enter_group(pid, "4:memory:/elsewhere")
     before = by_pid(machine.sample(21.0, NOW_UNIX_S))[450]
