@@ -39,6 +39,13 @@ def desktop(tmp_path, request):
     made.daemon.stop()
 
 
+def start_trayer(desktop: RealDesktop) -> None:
+    """Wait until it is there: one that takes an icon while it begins may hide itself and it."""
+    desktop.start("trayer", "--edge", "top", "--align", "right", "--height", "30", "--tint", "0")
+    wait_for(lambda: desktop.place("trayer"), "the tray", 30)
+    settle(1)
+
+
 def companion(desktop: RealDesktop, *words: str):
     # xterm's own resources are left out: any terminal will do, and this one is small.
     return desktop.start(sys.executable, "-m", "watchdog_app", "tray", *words, TERMINAL="xterm")
@@ -156,7 +163,7 @@ def open_menu(desktop: RealDesktop, name: str) -> None:
 @pytest.mark.panel("trayer")
 def test_an_old_tray_without_a_bus_menu_gets_clicks(desktop):
     """XEmbed alone: pystray's xorg backend, mended, as a plain virtual environment has it."""
-    desktop.start("trayer", "--edge", "top", "--align", "right", "--height", "30", "--tint", "0")
+    start_trayer(desktop)
     companion(desktop, "--backend", "xorg")
     x, y = resting_icon(desktop)
     before = desktop.screenshot("trayer")
@@ -171,7 +178,7 @@ def test_an_old_tray_without_a_bus_menu_gets_clicks(desktop):
 @pytest.mark.panel("trayer")
 def test_the_display_may_go_and_the_notices_stay(desktop):
     """A session of X ends under it: no traceback, and the daemon is still listened to."""
-    desktop.start("trayer", "--edge", "top", "--align", "right", "--height", "30", "--tint", "0")
+    start_trayer(desktop)
     process = companion(desktop, "--backend", "xorg")
     wait_for(lambda: icon(desktop), "the icon is in the tray", 40)
 

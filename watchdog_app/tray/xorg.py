@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _GROUND = (45, 45, 48)
 _SMALLEST = 8
 _PATIENCE_S = 4.0  # for a tray to take the icon before it is asked again
-_MOST_TAKEN_BACK = 5  # a panel that hides itself shows nothing for long, and is left in peace then
+_LOOK_EVERY_S = 5.0  # whether the tray still shows it: of a tray that hides nothing is heard
+_MOST_TAKEN_BACK = 8  # a panel that hides itself shows nothing for long, and is left in peace then
 _MOST_WAITING = 8  # the link, the end, and some room
 
 
@@ -45,12 +46,22 @@ class Icon(_xorg.Icon):  # type: ignore[misc]
         self._seen = False  # since it was embedded
         self._taken_back = 0
         self._asked_mono_s: float | None = None
+        self._looked_mono_s = float("-inf")
         super().__init__(*args, **kwargs)
         self._message_handlers[Xlib.X.ReparentNotify] = self._on_reparent
 
     @property
     def docked(self) -> bool:
-        """A tray holds the icon and shows it; asking it for that is not enough."""
+        """
+        A tray holds the icon and shows it; asking it for that is not enough.
+
+        False from time to time, so that it is looked at again.
+        """
+        looked = time.monotonic() - self._looked_mono_s < _LOOK_EVERY_S
+        return looked and self._shown
+
+    @property
+    def _shown(self) -> bool:
         shown = self._seen or self._taken_back >= _MOST_TAKEN_BACK
         return self._systray_manager is not None and self._embedded and shown
 
@@ -77,16 +88,26 @@ class Icon(_xorg.Icon):  # type: ignore[misc]
     def _dock_window(self) -> None:
         # Seldom: a second request, with the first picture, makes trayer lose the icon. And again:
         # a tray that has only just begun does not hear the first.
-        now_mono_s = time.monotonic()
+        now_mono_s = self._looked_mono_s = time.monotonic()
+        if self._seen and not self._viewable():
+            self._seen = False  # a tray that shows itself, finds nothing in it and hides
         asked = self._systray_manager is not None and self._asked_mono_s is not None
-        if self.docked or (asked and now_mono_s - (self._asked_mono_s or 0.0) < _PATIENCE_S):
+        if self._shown or (asked and now_mono_s - (self._asked_mono_s or 0.0) < _PATIENCE_S):
             return
         self._asked_mono_s = now_mono_s
         if self._embedded and self._systray_manager is not None:
-            # A tray that took it while it began can stay hidden: it is told of it once more.
+            # A tray that took it while it began can stay hidden: it is told of it once more, by the
+            # next call, since one that loses an icon and has another at once may not show itself.
             self._taken_back += 1
             self._undock_window()
+            return
         super()._dock_window()
+
+    def _viewable(self) -> bool:
+        try:
+            return bool(self._window.get_attributes().map_state == Xlib.X.IsViewable)
+        except Exception:  # the display goes: its end is told elsewhere
+            return True
 
     def _on_reparent(self, event: Any) -> None:
         if event.window.id == self._window.id:
