@@ -26,13 +26,16 @@ from watchdog_app.errors import ActionError, TargetDenied, TargetGone
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals and /proc of Linux")
 
+# Ready when all five are there. A child in the background is forked: a shell that runs it in the
+# foreground waits for its exec in the kernel (vfork), where no signal stops it.
 TREE = """
 import os, subprocess, sys, time
 kept = [
     subprocess.Popen(["sleep", "600"]),
     subprocess.Popen(["sleep", "600"], start_new_session=True),
-    subprocess.Popen(["sh", "-c", "sleep 600; true"]),
+    subprocess.Popen(["sh", "-c", "sleep 600 & echo up; wait"], stdout=subprocess.PIPE),
 ]
+kept[-1].stdout.readline()
 print("ready", flush=True)
 time.sleep(600)
 """
@@ -169,8 +172,7 @@ def test_processes_that_were_stopped_before_stay_stopped(launch):
 def test_a_task_that_was_stopped_as_a_whole_is_not_claimed(launch):
     """Nothing of it is ours, so resuming that pause changes nothing."""
     root = launch(TREE)
-    # The shell waits in the kernel until its child has begun another program (vfork).
-    wait_for(lambda: 3 == sum(psutil.Process(key.pid).name() == "sleep" for key in tree_of(root)))
+    wait_for(lambda: len(tree_of(root)) == 5)
     for key in tree_of(root):
         os.kill(key.pid, signal.SIGSTOP)
     wait_for(lambda: states(tree_of(root)) == {"T"})  # a signal takes its time
