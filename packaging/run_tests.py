@@ -199,7 +199,7 @@ class Run:
                 self._again.append(found)
             elif not good:
                 self.failed += found.tests or [f"{name}: pytest ended with {status}"]
-                if before is not None:
+                if before is not None and found.tests:
                     self.passed_alone += set(before.tests) - set(found.tests)
             self._tell(f"\n=== {name}: {'passed' if good else 'FAILED'}, {took_s:.0f} s\n{said}")
 
