@@ -4,13 +4,32 @@ To which watched process another one belongs, through the shells between them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from watchdog_app.core.records import ProcessInfo, ProcessKey
 from watchdog_app.errors import SensorError
 from watchdog_app.sensors.process_files import read_stat
+from watchdog_app.sensors.watched import Watched
 
 _MAX_DEPTH = 64  # deeper is a loop made of reused pids
+
+
+def tell(
+    proc: str,
+    watched: Iterable[Watched],
+    info_of: Callable[[int], ProcessInfo | None],
+    argv_of: Callable[[int], tuple[str, ...] | None],
+) -> bool:
+    """Tell each of them which one it belongs to, as `nearest` finds it; whether one has another."""
+    changed = False
+    for each in watched:
+        info = each.description.info
+        ancestor = nearest(proc, info, each.files.stat.ppid, info_of, argv_of)
+        if ancestor != info.ancestor:
+            each.description = replace(each.description, info=replace(info, ancestor=ancestor))
+            changed = True
+    return changed
 
 
 def nearest(

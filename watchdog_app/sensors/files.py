@@ -140,3 +140,11 @@ class KeptFile:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def descriptor_limit() -> int:
+    """How many files this process may have open."""
+    import resource  # Unix alone
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft if 0 < soft < 1 << 20 else 1 << 20

@@ -24,11 +24,11 @@ from watchdog_app.core.records import (
     TaskKind,
 )
 from watchdog_app.errors import Gone, SensorError
-from watchdog_app.sensors import procfs, shown_kernels
-from watchdog_app.sensors.ancestry import nearest
+from watchdog_app.sensors import ancestry, procfs, shown_kernels
 from watchdog_app.sensors.beside import Beside, Question
 from watchdog_app.sensors.bystanders import YOUNG_EVERY_S, YOUNG_S, Bystanders
 from watchdog_app.sensors.command_line import identify
+from watchdog_app.sensors.files import descriptor_limit
 from watchdog_app.sensors.forks import Forks
 from watchdog_app.sensors.kernels import Witnesses
 from watchdog_app.sensors.listing import Listing, pids
@@ -85,7 +85,7 @@ class ProcessTable:
         self._listing = Listing(self._newcomers)
         self._infos: Mapping[ProcessKey, ProcessInfo] = MappingProxyType({})
         self._changed = False
-        self._kept = _descriptor_limit() // (2 * _KEPT_SHARE)
+        self._kept = descriptor_limit() // (2 * _KEPT_SHARE)
         self._forks = Forks(proc, self._program_of, beside=self._beside)
         self._find_again = False
         self.faults: dict[str, Fault] = {}
@@ -358,15 +358,9 @@ class ProcessTable:
 
     def _find_ancestors(self) -> None:
         """Tell each watched process which watched one it belongs to, through shells."""
-        for watched in self._watched.values():
-            info = watched.description.info
-            ancestor = nearest(
-                self._proc, info, watched.files.stat.ppid, self._info_of, self._argv_of_shell
-            )
-            if ancestor != info.ancestor:
-                renewed = replace(info, ancestor=ancestor)
-                watched.description = replace(watched.description, info=renewed)
-                self._changed = True
+        self._changed |= ancestry.tell(
+            self._proc, self._watched.values(), self._info_of, self._argv_of_shell
+        )
 
     def _told(self) -> bool:
         """Whether more is known of those that were asked, or one of them is not watched at all."""
@@ -395,10 +389,3 @@ class ProcessTable:
         self._watched.pop(pid).close()
         self._beside.forget(pid)
         self._changed = True
-
-
-def _descriptor_limit() -> int:
-    import resource
-
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return soft if 0 < soft < 1 << 20 else 1 << 20
