@@ -62,6 +62,25 @@ def test_a_limit_set_at_rest_is_noticed_at_the_next_glance(
     assert told is reader._changes.complete
 
 
+def test_a_limit_set_between_two_looks_is_seen_by_the_next(tmp_path: Path, told: bool):
+    """Where the kernel tells of it, within no time; else where somebody asks, as who grows does."""
+    (tmp_path / "memory.usage_in_bytes").write_text("1000\n")
+    (tmp_path / "memory.stat").write_text("inactive_file 0\nactive_file 0\n")
+    limit = tmp_path / "memory.limit_in_bytes"
+    limit.write_text("9223372036854771712\n")
+    reader = reader_of(tmp_path, 1)
+    assert () == reader.read([str(tmp_path)], 0.0)
+
+    limit.write_text(f"{GIB}\n")
+    at_once = reader.read([str(tmp_path)], 0.1)
+    reader.review()
+    asked = reader.read([str(tmp_path)], 0.2)
+    reader.close()
+
+    assert ([GIB] if told else []) == [group.limit_bytes for group in at_once]
+    assert [GIB] == [group.limit_bytes for group in asked]
+
+
 def test_groups_that_are_followed_no_longer_are_silent(tmp_path: Path):
     """And the descriptor is given back."""
     before = os.listdir("/proc/self/fd")

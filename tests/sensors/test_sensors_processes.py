@@ -284,6 +284,25 @@ def test_the_group_of_a_process_that_announces_growth_is_looked_at_anew(tree: Tr
     assert moved != after[431].cgroup
 
 
+def test_the_limits_above_a_process_that_announces_growth_are_read_anew(tree: Tree, monkeypatch):
+    """Also where the kernel does not tell that they were changed."""
+    monkeypatch.setattr("watchdog_app.sensors.cgroups.LimitChanges.any", lambda _: False)
+    machine = tree.machine()
+    first = machine.sample(0.0, NOW_UNIX_S)
+    (key,) = [one.key for one in first.processes if one.key.pid == 450]
+    group = first.infos[key].cgroup
+    assert group is not None
+    with open(f"{group}/memory.limit_in_bytes", "w") as file:
+        file.write("123457536\n")
+    same = {each.path: each.limit_bytes for each in machine.sample(1.0, NOW_UNIX_S).cgroups}
+
+    machine.review(key)
+    after = {each.path: each.limit_bytes for each in machine.sample(2.0, NOW_UNIX_S).cgroups}
+
+    assert 123457536 != same.get(group)
+    assert 123457536 == after[group]
+
+
 def test_infos_are_the_same_object_until_something_changes(tree: Tree):
     """Whoever keeps them sees cheaply that nothing is new."""
     machine = tree.machine()

@@ -22,7 +22,7 @@ from watchdog_app.sensors.procfs import whole
 # v1 has no word for "no limit": PAGE_COUNTER_MAX, the largest signed number cut to a whole page
 # (4, 16 or 64 KiB). Older kernels (before 3.19) had the largest signed number itself.
 _NO_LIMIT_V1 = (1 << 63) - (1 << 16)
-# Limits are changed by hand, rarely: `docker update`, `systemctl set-property`.
+# Where the kernel does not tell that they were changed (see `LimitChanges`).
 _LIMITS_EVERY_S = 5.0
 
 
@@ -205,6 +205,8 @@ class GroupReader:
         wanted = frozenset(folders)
         if wanted != self._wanted:
             self._follow(wanted)
+        if self._changes.any():
+            self.review()
         found = []
         for path, group in self._groups.items():
             if now_mono_s >= group.limits_due_mono_s:
@@ -246,9 +248,13 @@ class GroupReader:
                 for group in self._groups.values()
             )
         if changed:
-            for group in self._groups.values():
-                group.limits_due_mono_s = 0.0
+            self.review()
         return changed
+
+    def review(self) -> None:
+        """The next `read` shows the limits as they are then, and not of some seconds ago."""
+        for group in self._groups.values():
+            group.limits_due_mono_s = 0.0
 
     def _follow(self, wanted: frozenset[str]) -> None:
         chains = {step for leaf in wanted for step in self._locator.ancestors(leaf)}

@@ -209,6 +209,7 @@ class Machine:
     def review(self, key: ProcessKey) -> None:
         """Much depends on this process: the next look shows the limits that it has then."""
         self._processes.review(key)
+        self._groups.review()
 
     def alive(self, key: ProcessKey) -> bool:
         """Whether that very process still runs; a zombie does not."""
