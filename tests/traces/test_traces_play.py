@@ -26,6 +26,7 @@ from watchdog_app.core.records import (
 )
 from watchdog_app.core.settings import Settings, WatchSettings
 from watchdog_app.errors import TaskNotFound
+from watchdog_app.sensors.machine import open_machine
 from watchdog_app.traces import figure, recorder, trace
 from watchdog_app.traces.kills import KillCount
 from watchdog_app.traces.lines import answer_lines
@@ -440,29 +441,47 @@ def test_a_name_that_nobody_has_is_said():
     assert "no-such-task-anywhere" in result.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_recorder_that_is_asked_to_end_says_how_it_went(tmp_path, number):
-    """Ctrl-C, and what ends a session: the trace and the file beside it are whole."""
-    path = tmp_path / "out.csv.gz"
+@pytest.fixture
+def waiting(tmp_path):
+    """A Python that waits for a test."""
     script = tmp_path / "waits_for_a_test.py"
     script.write_text("import time\nprint(flush=True)\ntime.sleep(60)\n")
     task = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE)
     try:
         task.stdout.readline()
-        command = [sys.executable, "-m", "watchdog_app", "record", str(task.pid), "-o", str(path)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as recording:
-            recording.stdout.readline()
-            deadline = time.monotonic() + 60
-            while not path.exists() and time.monotonic() < deadline:
-                time.sleep(0.02)
-            recording.send_signal(number)
-            said = recording.communicate(timeout=20)[0]
+        yield task.pid
     finally:
         task.kill()
         task.wait()
         task.stdout.close()
 
-    assert 0 == recording.returncode
+
+def test_a_recorder_that_is_asked_to_end_at_once_has_one_look(waiting):
+    """Else it would say that the task has ended, which it has not seen."""
+    machine = open_machine()
+    try:
+        found = recorder.find(machine, str(waiting), time.monotonic(), time.time())
+        rows = list(recorder.rows(machine, found, 10.0, None, ends=lambda: True))
+    finally:
+        machine.close()
+
+    assert 1 == len(rows)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_recorder_that_is_asked_to_end_says_how_it_went(tmp_path, waiting, number):
+    """Ctrl-C, and what ends a session: the trace and the file beside it are whole."""
+    path = tmp_path / "out.csv.gz"
+    command = [sys.executable, "-m", "watchdog_app", "record", str(waiting), "-o", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as recording:
+        recording.stdout.readline()
+        deadline = time.monotonic() + 60
+        while not path.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        recording.send_signal(number)
+        said = recording.communicate(timeout=20)[0]
+
+    assert 0 == recording.returncode, said
     assert "It still runs." in said
     assert "running" == json.loads((tmp_path / "out.json").read_text())["outcome"]
 

@@ -142,12 +142,12 @@ def rows(
         hz: looks a second.
         for_s: None: as long as it lasts.
         kills: is asked at every look.
-        ends: whether someone has asked for the end.
+        ends: whether someone has asked for the end; there is one look before it is heeded.
         clock: monotonic seconds.
         sleep: waits that many seconds, or less when the end was asked for.
     """
     began, looks = clock(), 0
-    while not ends():
+    while not looks or not ends():
         now = clock()
         if for_s is not None and now - began > for_s:
             return
