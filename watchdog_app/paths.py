@@ -80,8 +80,10 @@ def open_to_others(found: os.stat_result) -> bool:
     """Whether others may write to a file, or change names in a folder."""
     if not hasattr(os, "geteuid"):
         return False
-    others = stat.S_IWOTH | (0 if _is_own_group(found) else stat.S_IWGRP)
-    return bool(found.st_mode & others)
+    if found.st_mode & stat.S_IWOTH:
+        return True
+    # Last: who is in a group a server in the network may have to be asked.
+    return bool(found.st_mode & stat.S_IWGRP) and not _is_own_group(found)
 
 
 def _is_own_group(found: os.stat_result) -> bool:

@@ -98,10 +98,15 @@ def test_a_save_that_a_busy_daemon_asks_for_late_is_made(training, considerate):
 
 
 def test_a_daemon_that_stands_still_is_not_waited_for_for_ever(training, considerate):
-    """The training is the user's."""
+    """The training is the user's; and it waits so long for it once."""
     training.announce(considerate)
-
+    began = time.monotonic()
     assert not training.answer()
+    first_s, began = time.monotonic() - began, time.monotonic()
+    training.announcements.expect(LARGE, "the next one", at_most=False)
+
+    assert not training.announcements.refused(LARGE)
+    assert time.monotonic() - began < first_s
 
 
 def test_a_daemon_that_ends_is_not_waited_for(training, considerate):

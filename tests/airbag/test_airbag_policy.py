@@ -13,7 +13,7 @@ from watchdog_app.airbag import launch, record, refusal, report
 from watchdog_app.airbag.limits import Limits
 from watchdog_app.airbag.policy import AtLimit, Copies, Do, Policy, Stage
 from watchdog_app.airbag.record import BagRecord
-from watchdog_app.airbag.renewal import Renewal
+from watchdog_app.airbag.renewal import Insurance, Renewal
 from watchdog_app.airbag.shares import Free, Holder, limit_of, reserve_for
 from watchdog_app.cli import limit as limit_command
 from watchdog_app.errors import UsageError
@@ -487,6 +487,30 @@ def test_a_rescue_is_renewed_more_seldom_the_longer_and_the_dearer():
     assert gaps[-1] > 5 * gaps[0]
     assert not renewal.due(101.0, Stage.CALM)
     assert 3 < len(copies(100.0, 2.0)) < 13
+
+
+def test_a_copy_near_the_limit_that_comes_to_nothing_is_not_tried_for_ever():
+    """Each stands everybody still, and fills a disk that is full; asked in every stage, as it is."""
+    insurance = Insurance()
+
+    def tries(until, share=0.9):
+        found, now = [], 0.0
+        while now < until:
+            now += 0.02
+            insurance.due(now, share, Stage.COPYING, 1)  # while one is under way
+            if insurance.due(now, share, Stage.CALM, 1):
+                insurance.tried(now)
+                found.append(now)
+        return found
+
+    first = tries(1000.0)
+    gaps = [b - a for a, b in pairwise(first)]
+
+    assert 25 == len(first)
+    assert gaps[0] < 0.2
+    assert gaps[-1] > 10 * gaps[0]
+    assert [] == tries(0.1, share=0.5)
+    assert tries(1000.0)
 
 
 def test_a_notebook_is_not_told_that_an_interrupt_ends_it():

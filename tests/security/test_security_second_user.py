@@ -111,6 +111,28 @@ def test_a_folder_that_others_could_rename_is_refused(tmp_path, group, mode):
         private_folder(str(tmp_path / "run"))
 
 
+def test_a_folder_that_is_made_is_closed_to_a_group_of_others(tmp_path):
+    """A folder of a project hands its group on, and everybody's umask lets it write."""
+    os.chown(tmp_path, 0, STRANGER)
+    tmp_path.chmod(0o2755)
+    before = os.umask(0o002)
+    try:
+        private_folder(str(tmp_path / "run" / "watchdog"))
+    finally:
+        os.umask(before)
+
+    assert STRANGER == os.stat(tmp_path / "run").st_gid
+    assert not os.stat(tmp_path / "run").st_mode & 0o022
+
+
+def test_whoever_owns_the_folder_is_told_how_to_close_it(tmp_path):
+    """Another one would not do where the user wants this one."""
+    tmp_path.chmod(0o757)
+
+    with pytest.raises(WatchdogError, match=f"chmod go-w {tmp_path}"):
+        private_folder(str(tmp_path / "run"))
+
+
 def test_a_folder_that_only_the_users_own_group_could_rename_is_taken(tmp_path):
     """Many systems give each user a group of one, and let it write."""
     tmp_path.chmod(0o770)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,28 @@ def test_a_limit_set_between_two_looks_is_seen_by_the_next(tmp_path: Path, told:
 
     assert ([GIB] if told else []) == [group.limit_bytes for group in at_once]
     assert [GIB] == [group.limit_bytes for group in asked]
+
+
+def test_without_descriptors_limits_are_read(tmp_path: Path):
+    """An editor and some containers have used up what one user may have of inotify."""
+    program = (
+        "import resource\n"
+        "from watchdog_app.sensors.limit_changes import LimitChanges\n"
+        "import select, ctypes\n"
+        "ctypes.CDLL(None)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))\n"
+        "changes = LimitChanges()\n"
+        "changes.follow(['/proc/self/stat'])\n"
+        "assert not changes.complete and changes.pending() and not changes.any()\n"
+        "changes.close()\n"
+        "print('read')\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+
+    assert "read\n" == done.stdout, done.stderr
 
 
 def test_groups_that_are_followed_no_longer_are_silent(tmp_path: Path):
@@ -245,7 +269,7 @@ def test_an_hour_of_rest_makes_no_look_ask_everybody_at_once(tree: Tree):
     """5,000 processes asked in one go would delay the very look that was hurried for."""
     others = table_of(tree)._others
     for pid in range(1000, 3000):
-        others._known.pop(pid, None)
+        others._known.drop(pid)
         others.note(pid, 60.0)
     list(others.due(70.0, at_rest=True))
     asked = list(others.due(3670.0, at_rest=False))

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from sensor_trees import Tree
 
+from watchdog_app.core.glance import GLANCE_S
 from watchdog_app.sensors.bystanders import Bystanders
 from watchdog_app.sensors.machine import Machine
 from watchdog_app.sensors.newcomers import Newcomers, tells_pids
@@ -96,7 +97,7 @@ def test_an_old_shell_that_becomes_python_is_watched_when_it_starts_a_thread(tmp
             machine.sample(now, time.time())
             table.glance(now)
             # As if it had been there for an hour: never young, and not due for long.
-            table._others._young.pop(process.pid, None)
+            table._others._young.drop(process.pid)
             table._newcomers._fresh.clear()
             assert process.pid in table._others
 
@@ -112,6 +113,31 @@ def test_an_old_shell_that_becomes_python_is_watched_when_it_starts_a_thread(tmp
         finally:
             process.kill()
             machine.close()
+
+
+def test_a_newcomer_is_asked_twice_more_by_glances_as_far_apart_as_they_can_be(tmp_path: Path):
+    """What prepares for some seconds and becomes Python by exec."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    newcomers = Newcomers("/proc", os.getuid(), os.getpid())
+    newcomers.listed()
+    argv = ["sh", "-c", f"read x < {gate}; exec {sys.executable} -c 'input()'"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE) as process:
+        try:
+            for now in (0.0, GLANCE_S + 0.001):
+                newcomers.look(now)
+                assert process.pid not in newcomers.became
+            gate.write_text("go\n")
+            end = time.monotonic() + WAIT_S
+            while "python" not in os.readlink(f"/proc/{process.pid}/exe"):
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            newcomers.look(2 * GLANCE_S + 0.002)
+        finally:
+            process.kill()
+            newcomers.close()
+
+    assert process.pid in newcomers.became
 
 
 def test_a_pid_file_of_another_kernel_is_not_believed(tmp_path: Path):

@@ -136,7 +136,7 @@ class Keeper:
         else:
             self._act(policy.tick(now, self._held_bytes, self.limits.limit_bytes), now)
             if self._wants_insurance(now) and self._rescuers.all_fresh():
-                self._insurance.tried()
+                self._insurance.tried(now)
                 self._act(policy.insure(now), now)
             elif self._renewal.due(now, policy.stage) and self._rescuers.all_fresh():
                 self._act(policy.insure(now), now)

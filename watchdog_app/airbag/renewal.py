@@ -16,14 +16,15 @@ _COSTS = 4.0  # times what a copy takes, in which everyone stands still
 _SHARE = 0.1  # of the time since it is refused memory
 _NEAR_SHARE = 0.85  # of the limit: one copy beforehand
 _AGAIN_S = 120.0
-_MOST_TRIES = 25
+_MOST_TRIES = 25  # until it has been away from its limit
+_RETRY_S = 0.1  # longer with each that came to nothing: a disk that is full, a page that is refused
 
 
 class Insurance:
     """A copy near the limit, of one bag."""
 
     def __init__(self) -> None:
-        self._copied = float("-inf")
+        self._copied = self._tried = float("-inf")
         self._tries = 0
 
     def due(self, now: float, share: float, stage: Stage, agents: int) -> bool:
@@ -36,14 +37,17 @@ class Insurance:
             stage: of the policy.
             agents: that publish themselves.
         """
-        if share <= _NEAR_SHARE or stage is not Stage.CALM or not agents:
+        if share <= _NEAR_SHARE:
             self._tries = 0
             return False
-        return self._tries < _MOST_TRIES and now - self._copied > _AGAIN_S
+        if stage is not Stage.CALM or not agents or self._tries >= _MOST_TRIES:
+            return False
+        return now - self._copied > _AGAIN_S and now - self._tried >= _RETRY_S * self._tries
 
-    def tried(self) -> None:
+    def tried(self, now: float) -> None:
         """A copy begins; it may come to nothing."""
         self._tries += 1
+        self._tried = now
 
     def copied(self, now: float) -> None:
         """Every training was copied."""

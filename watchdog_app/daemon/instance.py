@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import stat
 from contextlib import suppress
 
-from watchdog_app import paths
+from watchdog_app import durable, paths
 from watchdog_app.errors import AlreadyRunning, WatchdogError
 
 
@@ -26,7 +27,7 @@ def private_folder(path: str) -> None:
     """
     try:
         above = os.path.dirname(path) or "."
-        os.makedirs(above, exist_ok=True)
+        durable.make_folders(above)  # with nothing that others may change, whatever the umask
         _check_above(path, os.stat(above))
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)
@@ -67,9 +68,12 @@ def _check_above(path: str, found: os.stat_result) -> None:
     if found.st_mode & stat.S_ISVTX:
         return  # nobody but its owner can, and in a sandbox root's folder seems to be nobody's
     if paths.foreign(found) or paths.open_to_others(found):
+        cure = "Let WATCHDOG_RUNTIME_DIR name a folder below one of your own."
+        if found.st_uid == os.geteuid():
+            cure = f"Close it to them: chmod go-w {shlex.quote(os.path.dirname(path) or '.')}"
         raise WatchdogError(
             f"The folder {path} lies where others can put one of theirs in its place; the daemon "
-            "does not start. Let WATCHDOG_RUNTIME_DIR name a folder below one of your own."
+            f"does not start. {cure}"
         )
 
 

@@ -184,7 +184,7 @@ class Methods:
 
     def _subscribe(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
         connection.topics = frozenset(params.texts("topics", TOPICS))
-        self._daemon.look_soon()  # at rest it would tell what it sees once a minute
+        self._daemon.look_soon()  # at rest it would tell what it saw minutes ago
         return {}
 
     def _notice_shown(self, connection: Connection, params: Params, __: Reply) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from watchdog_app.core import death_advice
 from watchdog_app.core.death_account import about_death
+from watchdog_app.core.glance import FULL_S
 from watchdog_app.core.records import Task
 from watchdog_app.daemon.journal import Journal
 from watchdog_app.daemon.journal_series import as_pid
@@ -22,7 +23,8 @@ MINUTES = 10.0
 MOST_MINUTES = 1440.0
 _MOST_ENTRIES = 1000
 _MOST_POINTS = 10_000
-_STILL_S = 310.0  # a series that stands still is kept at this distance
+# A series that stands still is kept at this distance: the first look after five minutes.
+_STILL_S = 310.0 + FULL_S
 _KINDS = ("death", "end")
 # Plain ends that are nobody's misfortune; another one is a death for who asks.
 _GOOD = ("ended", "closed")

@@ -15,6 +15,7 @@ from typing import Any
 
 from watchdog_app import paths
 from watchdog_app.core.death_records import Cause, CauseKind, Certainty, Evidence, LastWords
+from watchdog_app.core.glance import FULL_S
 from watchdog_app.core.outlook import CeilingKind
 from watchdog_app.core.records import AgentView, ProcessKey, RescueRecord, Task
 from watchdog_app.daemon import left_words
@@ -30,7 +31,7 @@ _KEEP_S = 15.0  # between two lists: as often as the engine's state is kept
 _KEEP_ANYWAY_S = 60.0  # rescues and ages change as well
 _LONG_S = 60.0  # what runs for less than that is not missed
 _MOST_TASKS = 50
-_LAST_S = 400.0  # of readings: what stands still is written every five minutes
+_LAST_S = 310.0 + FULL_S  # of readings: what stands still is written some five minutes apart
 _FRESH_S = 60.0
 _HOT = 5.0  # degrees below the limit, at the last reading
 _EMPTY = 0.95  # of a battery

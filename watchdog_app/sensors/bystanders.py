@@ -4,14 +4,14 @@ Processes that are not watched, and when each is asked again whether it has beco
 A shell becomes Python by exec, mostly within its first moments: the young are asked often. At rest
 the others are asked ever more rarely with their age, so that a machine full of processes that are
 nobody's business costs next to nothing; while memory moves, all within `_HURRIED_S`. Nor do they
-cost much memory: of one that is not young a number is kept, when it began.
+cost much memory: of one that is not young it is kept when it began, and when it is due.
 """
 
 from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from watchdog_app.errors import Denied, SensorError
@@ -19,6 +19,7 @@ from watchdog_app.sensors import procfs
 from watchdog_app.sensors.beside import Beside, Question
 from watchdog_app.sensors.command_line import is_interpreter
 from watchdog_app.sensors.files import read_bytes, read_link
+from watchdog_app.sensors.pid_times import PidTimes
 from watchdog_app.sensors.process_files import TICKS_PER_S, embeds_python, says_python
 
 YOUNG_S = 5.0
@@ -29,8 +30,9 @@ _AGE_SHARE = 0.25
 _SELDOM_S = 600.0
 _DUE_STEP_S = 4.0  # those who are due in the same span are kept together
 _LONGEST_S = 4.0  # counted between two looks in a hurry: no look asks all at once after a rest
-_MOST_AT_REST = 32  # at one look
+_MOST_AT_REST = 64  # at one look, and two minutes can lie between two
 _MAX_PLAIN = 1000
+_NEVER_S = float("inf")
 
 
 class Bystanders:
@@ -39,9 +41,9 @@ class Bystanders:
     def __init__(self, proc: str, beside: Beside | None = None) -> None:
         self._proc = proc
         self._beside = beside or Beside()
-        # Since when each runs; None: a kernel thread, never asked again.
-        self._known: dict[int, float | None] = {}
-        self._young: dict[int, float] = {}  # when each was asked last
+        # Since when each runs; `_NEVER_S`: a kernel thread, never asked again.
+        self._known = PidTimes()
+        self._young = PidTimes()  # when each was asked last
         self._plain: set[str] = set()  # programs that were found to hold no interpreter
         self._round = array("i")  # in a hurry: those that are not young, one after the other
         self._at = 0
@@ -56,6 +58,10 @@ class Bystanders:
 
     def __contains__(self, pid: int) -> bool:
         return pid in self._known
+
+    def unknown(self, pids: Sequence[int]) -> list[int]:
+        """Those of `pids`, ascending, that are not among these."""
+        return self._known.absent(pids)
 
     def holds_python(self, pid: int) -> bool:
         """
@@ -88,15 +94,15 @@ class Bystanders:
     def note(self, pid: int, now_mono_s: float) -> None:
         """It was asked now, and is not to be watched."""
         if pid not in self._known:
-            self._known[pid] = now_mono_s
-            self._young[pid] = now_mono_s
+            self._known.put(pid, now_mono_s)
+            self._young.put(pid, now_mono_s)
         elif pid in self._young:
-            self._young[pid] = now_mono_s
+            self._young.put(pid, now_mono_s)
 
     def forget(self, pid: int) -> None:
         """It has ended, or is watched from now on."""
-        self._known.pop(pid, None)
-        self._young.pop(pid, None)
+        self._known.drop(pid)
+        self._young.drop(pid)
 
     def due(self, now_mono_s: float, *, at_rest: bool) -> Iterator[int]:
         """
@@ -106,11 +112,13 @@ class Bystanders:
             now_mono_s: now.
             at_rest: nothing moves, so there is time.
         """
-        for pid, asked_mono_s in list(self._young.items()):
-            since_mono_s = self._known[pid]
-            if since_mono_s is None or now_mono_s - since_mono_s >= YOUNG_S:
-                del self._young[pid]
-                self._grow_up(pid, asked_mono_s)
+        for pid in self._young:
+            asked_mono_s, since_mono_s = self._young.get(pid), self._known.get(pid)
+            if asked_mono_s is None or since_mono_s is None:
+                continue  # gone since
+            if now_mono_s - since_mono_s >= YOUNG_S:
+                self._young.drop(pid)
+                self._grow_up(pid, since_mono_s, asked_mono_s)
             elif now_mono_s - asked_mono_s >= YOUNG_EVERY_S:
                 yield pid
         yield from self._seldom(now_mono_s) if at_rest else self._hurried(now_mono_s)
@@ -148,26 +156,24 @@ class Bystanders:
                     self._wait(pid, now_mono_s)
 
     def _is_grown(self, pid: int) -> bool:
-        return self._known.get(pid) is not None and pid not in self._young
+        return self._known.get(pid) not in {None, _NEVER_S} and pid not in self._young
 
     def _wait(self, pid: int, now_mono_s: float) -> None:
         """It was asked now; when it is again, at rest."""
-        since_mono_s = self._known[pid] or 0.0
+        since_mono_s = self._known.get(pid) or 0.0
         wait_s = min(_SELDOM_S, max(YOUNG_S, _AGE_SHARE * (now_mono_s - since_mono_s)))
         step = int((now_mono_s + wait_s) // _DUE_STEP_S) + 1
         self._due.setdefault(step, array("i")).append(pid)
 
-    def _grow_up(self, pid: int, asked_mono_s: float) -> None:
+    def _grow_up(self, pid: int, since_mono_s: float, asked_mono_s: float) -> None:
         """No longer young: since when it has run is learnt, and whether it is a program at all."""
-        since_mono_s = self._known[pid]
         with suppress(SensorError, ValueError):
             stat = read_bytes(f"{self._proc}/{pid}/stat", 2048)
             if procfs.is_kernel_thread(stat):
-                self._known[pid] = None
+                self._known.put(pid, _NEVER_S)
                 return
             age_s = _since_boot_s() - procfs.parse_stat(stat).start_ticks / TICKS_PER_S
-            if since_mono_s is not None:
-                self._known[pid] = min(since_mono_s, asked_mono_s - age_s)
+            self._known.put(pid, min(since_mono_s, asked_mono_s - age_s))
         self._wait(pid, asked_mono_s)
 
 

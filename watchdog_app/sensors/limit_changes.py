@@ -36,6 +36,7 @@ class LimitChanges:
             self._libc = ctypes.CDLL(None, use_errno=True)
             self._errno = ctypes.get_errno
             self._fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._fd >= 0:  # else this user has too many already, or we have no descriptor left
             # To be told that there is nothing to read costs a quarter of failing to read it.
             self._poll = select.poll()
             self._poll.register(self._fd, select.POLLIN)

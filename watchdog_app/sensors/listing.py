@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from array import array
+from operator import le
 
 from watchdog_app.sensors.newcomers import Newcomers
 
@@ -72,7 +73,7 @@ class Listing:
 
 def pids(proc: str) -> array[int]:
     """
-    All processes that are there, the lowest first as a rule.
+    All processes that are there, the lowest first.
 
     Read one by one: a list of 5,000 names would stay in our memory as a hole of its size.
 
@@ -80,7 +81,9 @@ def pids(proc: str) -> array[int]:
         OSError: it cannot be listed.
     """
     with os.scandir(proc) as entries:
-        return array(
-            "i",
-            [int(each.name) for each in entries if each.name.isascii() and each.name.isdigit()],
-        )
+        found = array("i")
+        for each in entries:
+            if each.name.isascii() and each.name.isdigit():
+                found.append(int(each.name))
+    # The kernel lists them so; another file system (a copy, an emulation) need not.
+    return found if all(map(le, found, found[1:])) else array("i", sorted(found))

@@ -19,7 +19,7 @@ from watchdog_app.sensors import procfs
 from watchdog_app.sensors.command_line import is_interpreter
 from watchdog_app.sensors.files import KeptFile, read_record
 
-_FOLLOWED_S = 8.0
+_FOLLOWED_S = 10.0  # it is asked three times by glances as far apart as they can be
 _AGAIN_S = 0.5
 _NEVER_S = float("-inf")
 _MOST = 256  # pids given out between two glances; beyond that a listing is cheaper

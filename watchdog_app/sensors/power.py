@@ -16,7 +16,7 @@ from watchdog_app.sensors.sysfs import folders, number, words
 
 _EVERY_S = 5.0
 _DISCOVER_S = 60.0
-_LONGEST_S = 120.0  # over more than that the counter may have begun anew more than once
+_LONGEST_S = 180.0  # over more than that the counter may have begun anew more than once
 _MOST_W = 2000.0  # a package
 # A package, and not its parts (intel-rapl:0:0) nor the second way to the same (intel-rapl-mmio).
 _ZONE = re.compile(r"(?:intel|amd)-rapl:\d+")

@@ -246,9 +246,7 @@ class ProcessTable:
         self.faults.pop(_SOURCE, None)
         watched, others = self._watched, self._others
         asked = self._asked
-        new = sorted(
-            pid for pid in listed if pid not in others and pid not in watched and pid not in asked
-        )
+        new = [pid for pid in others.unknown(listed) if pid not in watched and pid not in asked]
         unnamed = sum(pid not in watched for pid in asked)
         if len(listed) - len(new) < len(watched) + len(others) + unnamed:  # somebody has ended
             there = frozenset(listed)

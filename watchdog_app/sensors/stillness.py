@@ -1,7 +1,7 @@
 """
 Whether nothing at all has happened since the last look, in as few steps as possible.
 
-At rest this is asked every three seconds, and hardly anything else happens. Each function that it
+At rest this is asked every few seconds, and hardly anything else happens. Each function that it
 went through and each file that it opened would find the caches of a busy machine cold, which costs
 far more than what is done there: so it is written out, holds its files open, and makes nothing.
 What is not plainly still is left to the glance.

@@ -28,6 +28,7 @@ _SMALLEST = 8
 _PATIENCE_S = 4.0  # for a tray to take the icon before it is asked again
 _LOOK_EVERY_S = 5.0  # whether the tray still shows it: of a tray that hides nothing is heard
 _MOST_TAKEN_BACK = 8  # a panel that hides itself shows nothing for long, and is left in peace then
+_SETTLED_S = 60.0  # it has shown it for so long: what was before does not count
 _MOST_WAITING = 8  # the link, the end, and some room
 
 
@@ -91,6 +92,8 @@ class Icon(_xorg.Icon):  # type: ignore[misc]
         now_mono_s = self._looked_mono_s = time.monotonic()
         if self._seen and not self._viewable():
             self._seen = False  # a tray that shows itself, finds nothing in it and hides
+        if self._seen and now_mono_s - (self._asked_mono_s or 0.0) > _SETTLED_S:
+            self._taken_back = 0  # a new tray, or a panel that hides by itself, may need it again
         asked = self._systray_manager is not None and self._asked_mono_s is not None
         if self._shown or (asked and now_mono_s - (self._asked_mono_s or 0.0) < _PATIENCE_S):
             return

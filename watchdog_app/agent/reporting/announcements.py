@@ -44,6 +44,7 @@ class Announcements:
         self._guard = guard
         self._clock = clock
         self._number = 0  # of what was announced last
+        self._patient = True  # while the daemon answers
 
     def expect(self, bytes_: int, what: str, *, at_most: bool) -> None:
         """
@@ -83,8 +84,11 @@ class Announcements:
             return False
         began = time.monotonic()
         while link.connected and link.wanted is None and link.considered != self._number:
-            longest_s = _LONGEST_WAIT_S if link.considers else _SILENT_WAIT_S
-            if time.monotonic() - began >= longest_s:
+            patient = link.considers and self._patient
+            if time.monotonic() - began >= (_LONGEST_WAIT_S if patient else _SILENT_WAIT_S):
+                self._patient = False  # one that hangs keeps a training waiting once
                 break
             time.sleep(_WAIT_S)
+        else:
+            self._patient = True
         return link.wanted is not None
