@@ -490,7 +490,7 @@ def test_a_rescue_is_renewed_more_seldom_the_longer_and_the_dearer():
 
 
 def test_a_copy_near_the_limit_that_comes_to_nothing_is_not_tried_for_ever():
-    """Each stands everybody still, and fills a disk that is full; asked in every stage, as it is."""
+    """Each stands everybody still, and fills a disk that is full; asked in every stage."""
     insurance = Insurance()
 
     def tries(until, share=0.9):
