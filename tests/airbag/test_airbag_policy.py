@@ -513,6 +513,19 @@ def test_a_copy_near_the_limit_that_comes_to_nothing_is_not_tried_for_ever():
     assert tries(1000.0)
 
 
+def test_a_training_that_stays_near_its_limit_is_copied_now_and_then_all_day():
+    """Copies that succeed are no tries that came to nothing."""
+    insurance = Insurance()
+    copies = 0
+    for second in range(100 * 125):
+        if insurance.due(float(second), 0.9, Stage.CALM, 1):
+            insurance.tried(float(second))
+            insurance.copied(float(second))
+            copies += 1
+
+    assert copies >= 100
+
+
 def test_a_notebook_is_not_told_that_an_interrupt_ends_it():
     """That ends the cell alone, and a terminal is nowhere near."""
     script, notebook = (report.choices(a_bag(notebook=each)) for each in (False, True))

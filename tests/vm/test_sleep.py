@@ -40,7 +40,7 @@ def test_a_machine_that_wakes_says_no_false_word_and_saves_what_goes_on_to_leak(
     leaking.wait()
     saved = me.first("checkpoint")
     record_property("saved, s after it woke", round(saved - woke_unix_s, 1))
-    assert saved < leaking.last_sign_unix_s()
+    assert woke_unix_s < saved < leaking.last_sign_unix_s()
     # Of the one that did nothing but sleep there is no word.
     assert steady.ended() is None
     assert steady.pid not in {e.get("pid") for e in me.history("decision")}

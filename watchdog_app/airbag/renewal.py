@@ -16,7 +16,7 @@ _COSTS = 4.0  # times what a copy takes, in which everyone stands still
 _SHARE = 0.1  # of the time since it is refused memory
 _NEAR_SHARE = 0.85  # of the limit: one copy beforehand
 _AGAIN_S = 120.0
-_MOST_TRIES = 25  # until it has been away from its limit
+_MOST_TRIES = 25  # that come to nothing, until it has been away from its limit
 _RETRY_S = 0.1  # longer with each that came to nothing: a disk that is full, a page that is refused
 
 
@@ -52,6 +52,7 @@ class Insurance:
     def copied(self, now: float) -> None:
         """Every training was copied."""
         self._copied = now
+        self._tries = 0
 
 
 class Renewal:
