@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -38,25 +39,40 @@ class World:
             within=lambda members: [self.agent] if with_agent and KEY in members else [],
             view_of=lambda members: self.view if with_agent else None,
         )
-        self.task = SimpleNamespace(key=KEY, members=[SimpleNamespace(key=KEY)])
+        self.task = SimpleNamespace(key=KEY, name="train.py", members=[SimpleNamespace(key=KEY)])
+        self.now = 100.0
+        self.held = None  # looks that are not done yet, where the kernel makes them wait
         self.stacks = Stacks(
             self.agents, lambda agent, method, params: self.sent.append((method, params)), self.look
         )
         self.seen = []
 
-    def look(self, keys):
+    def looks(self):
         threads = tuple(
             ThreadLook(10 + number, "python", "S", "futex_do_wait")
             for number in range(self.threads)
         )
         return (ProcessLook(10, 1, "python", "S", threads, self.threads, self.faults),)
 
+    def look(self, keys, looked):
+        looks = self.looks()
+        if self.held is None:
+            looked(looks, self.now)
+        else:
+            self.held.append(lambda: looked(looks, self.now))
+
+    def expire(self, now: float) -> None:
+        self.now = now
+        self.stacks.expire(now)
+
     def ask(self, now: float = 100.0, **more) -> str | None:
+        self.now = now
         self.stacks.ask(self.task, now, self.seen.append, **more)
         return self.sent[-1][1]["request"] if self.sent else None
 
     def answer(self, request: str, *threads: dict, now: float = 100.1, agent=None) -> None:
         params = Params({"request": request, "threads": list(threads)})
+        self.now = now
         self.stacks.stacked(agent or self.agent, params, now)
 
 
@@ -86,11 +102,11 @@ def test_an_agent_that_does_not_answer_is_waited_for_three_seconds():
     """Its silence says that Python gets no turn; where it was is known from its last report."""
     world = World()
     world.ask(100.0)
-    world.stacks.expire(102.9)
+    world.expire(102.9)
     assert [] == world.seen
     assert 103.0 == world.stacks.next_deadline_mono_s()
 
-    world.stacks.expire(103.0)
+    world.expire(103.0)
 
     (picture,) = world.seen
     assert picture.answered is False
@@ -116,7 +132,7 @@ def test_faults_are_counted_over_half_a_second_where_they_are_wanted():
     assert [] == world.seen
     world.faults = 350
 
-    world.stacks.expire(100.5)
+    world.expire(100.5)
 
     assert 500.0 == world.seen[0].major_faults_per_s
 
@@ -133,6 +149,90 @@ def test_an_answer_of_somebody_else_or_to_nothing_is_dropped():
     world.answer(request, MAIN)
 
     assert 1 == len(world.seen)
+
+
+def test_a_count_that_failed_gives_no_rate():
+    """Faults since the process began would be far too many."""
+    world = World()
+    world.held = []
+    request = world.ask(100.0, with_faults=True)
+    world.held = None
+    world.answer(request, MAIN, now=100.1)
+
+    world.expire(100.5)
+
+    assert world.seen[0].major_faults_per_s is None
+
+
+def test_a_look_that_has_to_wait_holds_up_nobody():
+    """The picture comes when it is there; meanwhile nothing is due and nothing is told twice."""
+    world = World()
+    world.held = []
+    request = world.ask()
+
+    world.answer(request, MAIN)
+    world.answer(request, MAIN)
+    world.expire(110.0)
+
+    assert [] == world.seen
+    assert world.stacks.next_deadline_mono_s() is None
+    (look,) = world.held
+    look()
+    assert 1 == len(world.seen)
+    assert world.seen[0].answered is True
+
+
+def test_who_asks_meanwhile_gets_the_same_picture():
+    """However often somebody asks, threads are looked at once, and no more than some wait."""
+    world = World()
+    world.held = []
+    request = world.ask()
+    for _ in range(15):
+        world.ask()
+    with pytest.raises(RequestError, match=r"train\.py"):
+        world.ask()
+
+    world.answer(request, MAIN)
+
+    assert 1 == len(world.sent)
+    (look,) = world.held
+    look()
+    assert 16 == len(world.seen)
+    assert 1 == len(set(map(id, world.seen)))
+    world.ask()
+    assert 2 == len(world.sent)
+
+
+def test_threads_are_read_beside_the_loop(monkeypatch):
+    """The kernel may make that reader wait for as long as an exec takes."""
+    from watchdog_app.daemon.insight import Insight
+    from watchdog_app.sensors import threads
+
+    begun, go, woken = (threading.Event() for _ in range(3))
+    answers = []
+
+    def slow(keys, **_):
+        begun.set()
+        go.wait(60)
+        return World().looks()
+
+    monkeypatch.setattr(threads, "look", slow)
+    world = World(with_agent=False)
+    insight = Insight(
+        world.agents, None, watching=SimpleNamespace(tasks=[world.task], look=None),
+        observer=None, pauses=SimpleNamespace(all=list), wake=woken.set, log=None,
+    )  # fmt: skip
+    reply = SimpleNamespace(result=answers.append)
+
+    insight.requests["task.stacks"](Params({"task": "10"}), reply)
+
+    assert begun.wait(60)
+    insight.expire(100.0)
+    assert [] == answers
+    go.set()
+    assert woken.wait(60)
+    insight.expire(100.1)
+    assert [10] == [process["pid"] for process in answers[0]["processes"]]
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from watchdog_app.daemon.pauses import Pauses
 from watchdog_app.daemon.server import Reply
 from watchdog_app.daemon.watching import Watching
 from watchdog_app.daemon.wording import suspected
+from watchdog_app.daemon.worker import Worker
 from watchdog_app.errors import RequestError
 from watchdog_app.protocol.messages import REFUSED, Params
 from watchdog_app.sensors.process_end import own_pid_of
@@ -49,6 +50,7 @@ class Insight:
         watching: Watching,
         observer: Observer,
         pauses: Pauses,
+        wake: Callable[[], None],
         log: Log,
     ) -> None:
         self._agents = agents
@@ -56,7 +58,8 @@ class Insight:
         self._observer = observer
         self._pauses = pauses
         self._log = log
-        self._stacks = stacks.Stacks(agents, send, _look_at)
+        self._looks = Worker(wake, "threads")
+        self._stacks = stacks.Stacks(agents, send, self._look_at)
         self._traces = traces.Traces(agents, send)
         self.requests: Mapping[str, Callable[[Params, Reply], None]] = {
             "task.stacks": self._task_stacks,
@@ -95,7 +98,8 @@ class Insight:
             self._traces.ask(task, traces.WARNED_S, time.monotonic(), done)
 
     def expire(self, now_mono_s: float) -> None:
-        """End what was not answered in time."""
+        """Take in what was seen of threads; end what was not answered in time."""
+        self._looks.collect()
         self._stacks.expire(now_mono_s)
         self._traces.expire(now_mono_s)
 
@@ -103,6 +107,14 @@ class Insight:
         """When `expire` has something to do."""
         due = (self._stacks.next_deadline_mono_s(), self._traces.next_deadline_mono_s())
         return min((each for each in due if each is not None), default=None)
+
+    def _look_at(self, keys: Iterable[ProcessKey], looked: stacks.Looked) -> None:
+        # Beside the loop: who reads where a thread stands waits until its process's exec is over
+        # (lock_trace in the kernel's fs/proc/base.c), and there may be hundreds of threads.
+        def done(seen: tuple[tuple[ProcessLook, ...], float] | None, _: Exception | None) -> None:
+            looked(*(seen or ((), time.monotonic())))
+
+        self._looks.submit(partial(_look_at, tuple(keys)), done)
 
     def _look_into_stall(self, key: ProcessKey) -> None:
         def seen(picture: Picture) -> None:
@@ -160,7 +172,7 @@ class Insight:
         self._traces.traced(self._agents.of(connection), params)
 
 
-def _look_at(keys: Iterable[ProcessKey]) -> tuple[ProcessLook, ...]:
+def _look_at(keys: Iterable[ProcessKey]) -> tuple[tuple[ProcessLook, ...], float]:
     from watchdog_app.sensors import threads  # asked for seldom
 
-    return threads.look(keys)
+    return threads.look(keys), time.monotonic()

@@ -120,6 +120,7 @@ class Parts:
             watching=self.watching,
             observer=self.observer,
             pauses=self.pauses,
+            wake=self.waker.wake,
             log=log,
         )
         self.stops = Stops(

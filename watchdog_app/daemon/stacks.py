@@ -6,13 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from watchdog_app.core.picture import Frame, Picture, ProcessLook, ThreadLook
 from watchdog_app.core.records import ProcessKey, Task
 from watchdog_app.daemon.agent_words import frame
 from watchdog_app.daemon.agents import Agent, Agents
-from watchdog_app.protocol.messages import Params
+from watchdog_app.daemon.naming import named
+from watchdog_app.errors import RequestError
+from watchdog_app.protocol.messages import REFUSED, Params
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,21 +27,25 @@ _MOST_THREADS = 64
 _MOST_FRAMES = 40
 _MOST_CHARS = 60_000  # of the frames of one picture: it has to fit into a message, escaped
 _MOST_AGENTS = 8
+_MOST_ASKING = 16  # for one picture: each answer is made in the loop
 _NAME_CHARS = 100
 
 Done = Callable[[Picture], None]
-LookAt = Callable[[Iterable[ProcessKey]], tuple[ProcessLook, ...]]
+# What was seen of those processes, and when, in monotonic seconds; nothing where that failed.
+Looked = Callable[[tuple[ProcessLook, ...], float], None]
+LookAt = Callable[[Iterable[ProcessKey], Looked], None]
 
 
 @dataclass(slots=True)
 class _Request:
     task: Task
     asked_mono_s: float
-    major_faults: int
-    least_s: float  # so long it takes at least
-    done: Done
+    least_s: float  # so long it takes at least; 0: without faults
+    done: list[Done]  # of all who have asked meanwhile
     waiting: set[ProcessKey]
     told: dict[int, list[ThreadLook]] = field(default_factory=dict)  # by pid
+    counted: tuple[int, float] | None = None  # faults at first, and when
+    ending: bool = False  # the processes are looked at for the last time
 
     @property
     def due_mono_s(self) -> float:
@@ -48,12 +55,13 @@ class _Request:
 
 class Stacks:
     """
-    The pictures that are being made.
+    The pictures that are being made: of each task one, for whoever asks meanwhile.
 
     Args:
         agents: those there are.
         send: a notification to one of them.
-        look_at: `sensors.threads.look`.
+        look_at: looks at processes as `sensors.threads.look` does and tells, in this thread, now or
+            later, in the order in which it was asked.
     """
 
     def __init__(
@@ -75,26 +83,37 @@ class Stacks:
         Args:
             task: of the last look.
             now_mono_s: monotonic seconds.
-            done: called with it within three seconds.
+            done: called with it, within three seconds where the processes can be looked at.
             with_faults: count what the task reads back from swap as well, which takes half a
                 second.
+
+        Raises:
+            RequestError: too many are waiting for the same picture.
         """
+        least_s = _LEAST_S if with_faults else 0.0
+        for request in self._open.values():
+            if request.task.key == task.key and request.least_s == least_s:
+                if len(request.done) >= _MOST_ASKING:
+                    raise RequestError(
+                        f"{named(task)} is being looked at for {_MOST_ASKING} others that have "
+                        "asked. Ask again in a second.",
+                        REFUSED,
+                    )
+                request.done.append(done)
+                return
         self._issued += 1
         ident = f"stacks-{self._issued}"
         keys = [member.key for member in task.members]
         agents = self._agents.within(set(keys))[:_MOST_AGENTS]
         request = self._open[ident] = _Request(
-            task,
-            now_mono_s,
-            _major_faults(self._look_at(keys)) if with_faults else 0,
-            _LEAST_S if with_faults else 0.0,
-            done,
-            {agent.key for agent in agents},
+            task, now_mono_s, least_s, [done], {agent.key for agent in agents}
         )
+        if with_faults:
+            self._look_at(keys, partial(_count, request))
         for agent in agents:
             self._send(agent, "agent.stacks", {"request": ident})
         if not agents and not with_faults:
-            self._end(ident, request, now_mono_s)
+            self._end(ident, request)
 
     def stacked(self, agent: Agent, params: Params, now_mono_s: float) -> None:
         """
@@ -106,27 +125,34 @@ class Stacks:
         ident = params.text("request", 200)
         threads = _told(params)
         request = self._open.get(ident)
-        if request is None or agent.key not in request.waiting:
+        if request is None or request.ending or agent.key not in request.waiting:
             return
         request.told[agent.key.pid] = threads
         request.waiting.discard(agent.key)
         if now_mono_s >= request.due_mono_s:
-            self._end(ident, request, now_mono_s)
+            self._end(ident, request)
 
     def expire(self, now_mono_s: float) -> None:
         """End what was not answered in time."""
         for ident, request in list(self._open.items()):
-            if now_mono_s >= request.due_mono_s:
-                self._end(ident, request, now_mono_s)
+            if not request.ending and now_mono_s >= request.due_mono_s:
+                self._end(ident, request)
 
     def next_deadline_mono_s(self) -> float | None:
         """When `expire` has something to do."""
-        return min((request.due_mono_s for request in self._open.values()), default=None)
+        due = (each.due_mono_s for each in self._open.values() if not each.ending)
+        return min(due, default=None)
 
-    def _end(self, ident: str, request: _Request, now_mono_s: float) -> None:
+    def _end(self, ident: str, request: _Request) -> None:
+        request.ending = True
+        members = [member.key for member in request.task.members]
+        self._look_at(members, partial(self._made, ident, request))
+
+    def _made(
+        self, ident: str, request: _Request, looks: tuple[ProcessLook, ...], now_mono_s: float
+    ) -> None:
         del self._open[ident]
         members = [member.key for member in request.task.members]
-        looks = self._look_at(members)
         asked = {agent.key.pid: agent for agent in self._agents.within(set(members))}
         left = _MOST_CHARS
         processes = []
@@ -142,17 +168,15 @@ class Stacks:
         seen_s = None
         if view is not None and view.place is not None and view.reported_mono_s is not None:
             seen_s = max(0.0, now_mono_s - view.reported_mono_s)
-        span_s = now_mono_s - request.asked_mono_s
-        faults = _major_faults(looks) - request.major_faults
-        request.done(
-            Picture(
-                tuple(processes),
-                answered,
-                None if view is None else view.place,
-                seen_s,
-                max(0, faults) / span_s if 0.0 < request.least_s <= span_s else None,
-            )
+        picture = Picture(
+            tuple(processes),
+            answered,
+            None if view is None else view.place,
+            seen_s,
+            _rate(request, looks, now_mono_s),
         )
+        for done in request.done:
+            done(picture)
 
 
 def to_json(picture: Picture, found: Iterable[Suspect]) -> dict[str, Any]:
@@ -237,6 +261,23 @@ def _merged(
                 look, name=each.name, frames=tuple(frames), trains=each.trains
             )
     return (*found.values(), *alone), left
+
+
+def _count(request: _Request, looks: tuple[ProcessLook, ...], now_mono_s: float) -> None:
+    if looks:
+        request.counted = (_major_faults(looks), now_mono_s)
+
+
+def _rate(request: _Request, looks: tuple[ProcessLook, ...], now_mono_s: float) -> float | None:
+    """Major faults a second since the first count; None: not counted, or not for long enough."""
+    if request.counted is None or not looks:
+        return None
+    before, since_mono_s = request.counted
+    span_s = now_mono_s - since_mono_s
+    # Half of the time is enough: the first look may have come late.
+    if span_s < request.least_s / 2:
+        return None
+    return max(0, _major_faults(looks) - before) / span_s
 
 
 def _major_faults(looks: Iterable[ProcessLook]) -> int:
