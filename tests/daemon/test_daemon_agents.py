@@ -32,8 +32,9 @@ def say(method, id=None, **params):
 say("hello", 1, protocol=1, role="agent", version="0")
 stat = open("/proc/self/stat").read()
 start = int(stat[stat.rindex(")") + 2:].split()[19])
-say("agent.register", 2, pid=os.getpid(), start_time=start, framework="keras",
+answer = say("agent.register", 2, pid=os.getpid(), start_time=start, framework="keras",
     directory=os.getcwd(), notebook=None)
+open("page", "w").write(answer["result"]["page"] or "")
 say("agent.report", training=True, step=41, step_s=0.05, save_s=0.2, state_bytes=1000,
     loss=0.5, epoch=None, batch=3)
 saved = dict(path=os.getcwd() + "/rescue-42", step=42, bytes=1000, seconds=0.25, plain="yes")
@@ -46,7 +47,9 @@ if mode in ("failed", "left"):
     line.close()
     time.sleep(1.5)
     os._exit(1)
-if mode == "leave":
+if mode in ("leave", "finished"):
+    if mode == "finished":
+        say("agent.bye")
     line.shutdown(socket.SHUT_RDWR)
     line.close()
     time.sleep(600)
@@ -81,7 +84,7 @@ def agent(world):
 def begin(world, mode: str) -> int:
     (world.folder / "mode").write_text(mode)
     pid = world.script(AGENT.format(socket=world.socket), "train.py")
-    if mode != "leave":
+    if mode not in ("leave", "finished"):
         world.until(lambda: (world.task(pid) or {}).get("agent"), "the agent is seen")
     return pid
 
@@ -117,6 +120,20 @@ def test_what_an_agent_reports_is_shown(world, agent):
         "memory": None,
         "rescue": None,
     } == shown
+
+
+def test_a_training_that_has_ended_well_keeps_no_page(world, agent):
+    """Four megabytes of memory each: in a night of short jobs, or of cells in one notebook."""
+    page = world.folder / "page"
+    _, _ = agent("quiet")
+    kept = world.until(lambda: page.exists() and page.read_text(), "the first one's page")
+    page.unlink()
+
+    begin(world, "finished")
+
+    path = world.until(lambda: page.exists() and page.read_text(), "the second one's page")
+    world.until(lambda: not os.path.exists(path), "it is given back while its program goes on")
+    assert os.path.exists(kept)
 
 
 def test_a_checkpoint_is_asked_for_saved_and_told(world, agent):

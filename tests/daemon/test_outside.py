@@ -67,6 +67,18 @@ def test_an_agent_gets_a_page_that_goes_with_its_process(outside):
     assert not os.path.exists(path)
 
 
+def test_a_page_of_a_process_that_has_ended_goes_when_the_next_is_made(outside):
+    """Whoever ended without a word, where the kernel tells no ends."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left = outside.page(ProcessKey(ended.pid, 1))
+
+    path = outside.page(KEY)
+
+    assert os.path.exists(path)
+    assert not os.path.exists(left)
+
+
 def test_at_the_end_no_folder_stays_in_memory_but_for_trainings_that_go_on(outside):
     """The next daemon finds the page of one that lives."""
     path = outside.page(KEY)

@@ -201,6 +201,7 @@ class Agents:
                 agent.lost_mono_s = now_mono_s
                 agent.view = replace(agent.view, saving=False)
                 if agent.finished:
+                    self.outside.forget(agent.key)  # its next training gets a page of its own
                     self._forget(agent)
                 elif agent.handle is None:
                     self._look(agent)

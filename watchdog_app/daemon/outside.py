@@ -48,7 +48,7 @@ class Outside:
             if self._where is None:
                 self._where = pages.folder()
                 pages.prepare(self._where)
-                pages.clear(self._where)
+            pages.clear(self._where)  # also of whoever ended without a word
             path = pages.path_for(self._where, key.pid, key.start_time)
             if not os.path.exists(path):  # else an earlier daemon has made it
                 pages.make(path)
@@ -98,7 +98,7 @@ class Outside:
         return True
 
     def forget(self, key: ProcessKey) -> None:
-        """The process has ended."""
+        """The training, or its process, has ended."""
         self._asked.discard(key)
         path = self._pages.pop(key, None)
         if path is not None:
