@@ -29,6 +29,7 @@ from typing import Any
 import soak_figures
 from soak_churn import Churn, write_config
 
+from watchdog_app.airbag import page_folder
 from watchdog_app.errors import WatchdogError
 from watchdog_app.protocol.client import Client
 
@@ -159,7 +160,8 @@ def row(daemon: subprocess.Popen[bytes], client: Client, began: float, folder: P
     status = client.call("status")
     answer_s = time.monotonic() - asked
     journal = folder / "state" / "journal.db"
-    return soak_figures.read(daemon.pid, asked - began, status, answer_s, journal)
+    pages = Path(page_folder.folder({"WATCHDOG_RUNTIME_DIR": str(folder / "run")}))
+    return soak_figures.read(daemon.pid, asked - began, status, answer_s, journal, pages)
 
 
 def settled(
@@ -169,7 +171,8 @@ def settled(
     end = time.monotonic() + GONE_S
     while True:
         after = row(daemon, client, began, folder)
-        if after.descriptors <= before.descriptors or time.monotonic() > end:
+        gone = after.descriptors <= before.descriptors and after.pages_bytes <= before.pages_bytes
+        if gone or time.monotonic() > end:
             return after
         time.sleep(1.0)
 
@@ -224,6 +227,8 @@ def show(found: dict[str, Any], load: str) -> None:
     )
     print(f"| most tasks, agents | {found['tasks_most']}, {found['agents_most']} |")
     print(f"| journal, largest | {found['journal_most_bytes'] / 1e6:.1f} MB |")
+    most, left = found["pages_bytes"]
+    print(f"| pages of trainings, most, after | {most / 1e6:.1f}, {left / 1e6:.1f} MB |")
     print("\n" + ("Wrong: " + "; ".join(found["wrong"]) if found["wrong"] else "Nothing is wrong."))
 
 

@@ -11,6 +11,7 @@ import os
 import statistics
 import textwrap
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -49,10 +50,13 @@ class Row:
     interval_s: float
     answer_s: float  # of a status
     journal_bytes: int
+    pages_bytes: int  # in which trainings publish: memory that the daemon has made
     errors: int
 
 
-def read(pid: int, t_s: float, status: dict[str, Any], answer_s: float, journal: Path) -> Row:
+def read(
+    pid: int, t_s: float, status: dict[str, Any], answer_s: float, journal: Path, pages: Path
+) -> Row:
     """A row of the daemon as it is now, seen from outside and by its own word."""
     folder = Path(f"/proc/{pid}")
     fields = (folder / "stat").read_text().rpartition(")")[2].split()
@@ -75,8 +79,18 @@ def read(pid: int, t_s: float, status: dict[str, Any], answer_s: float, journal:
         interval_s=daemon["interval_s"],
         answer_s=answer_s,
         journal_bytes=sum(p.stat().st_size for p in journal.parent.glob(journal.name + "*")),
+        pages_bytes=_held_bytes(pages),
         errors=len(status["errors"]),
     )
+
+
+def _held_bytes(folder: Path) -> int:
+    found = 0
+    with suppress(FileNotFoundError):
+        for path in folder.iterdir():
+            with suppress(FileNotFoundError):  # its training has just ended
+                found += 512 * path.stat().st_blocks
+    return found
 
 
 def _first_line(path: str) -> str:
@@ -142,6 +156,7 @@ def verdict(rows: Sequence[Row], before: Row, after: Row) -> dict[str, Any]:
         "tasks_most": max(row.tasks for row in rows),
         "agents_most": max(row.agents for row in rows),
         "journal_most_bytes": max(row.journal_bytes for row in rows),
+        "pages_bytes": [max(row.pages_bytes for row in rows), after.pages_bytes],
     }
     wrong = []
     if seconds >= LONG_S and slope > SLOPE_BYTES_PER_H:
@@ -150,6 +165,8 @@ def verdict(rows: Sequence[Row], before: Row, after: Row) -> dict[str, Any]:
         wrong.append(f"RSS grew by {growth / 1e6:.1f} MB")
     if after.descriptors > before.descriptors + LEFT_DESCRIPTORS:
         wrong.append(f"{after.descriptors - before.descriptors} descriptors were left open")
+    if after.pages_bytes > before.pages_bytes:
+        wrong.append(f"{after.pages_bytes / 1e6:.0f} MB of trainings' pages were left in memory")
     if after.threads > early + SPARE_THREADS:
         wrong.append(f"{after.threads - early} threads were left")
     if found["missed_own_looks"]:  # the others were the machine's doing: told, and no fault
