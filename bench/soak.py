@@ -161,7 +161,9 @@ def row(daemon: subprocess.Popen[bytes], client: Client, began: float, folder: P
     answer_s = time.monotonic() - asked
     journal = folder / "state" / "journal.db"
     pages = Path(page_folder.folder({"WATCHDOG_RUNTIME_DIR": str(folder / "run")}))
-    return soak_figures.read(daemon.pid, asked - began, status, answer_s, journal, pages)
+    return soak_figures.read(
+        daemon.pid, asked - began, status, answer_s, journal=journal, pages=pages
+    )
 
 
 def settled(

@@ -55,7 +55,7 @@ class Row:
 
 
 def read(
-    pid: int, t_s: float, status: dict[str, Any], answer_s: float, journal: Path, pages: Path
+    pid: int, t_s: float, status: dict[str, Any], answer_s: float, *, journal: Path, pages: Path
 ) -> Row:
     """A row of the daemon as it is now, seen from outside and by its own word."""
     folder = Path(f"/proc/{pid}")

@@ -323,6 +323,54 @@ def test_a_disk_that_hangs_makes_a_crowd_wait_no_longer_than_one(writer):
         time.sleep(0.05)
 
 
+def test_what_has_to_be_kept_waits_for_one_question_and_not_for_a_crowd(writer):
+    """A decision, and the note of a pause, come before whoever merely wants to read."""
+    began, go_on, order = threading.Event(), threading.Event(), []
+
+    def first(_: Journal) -> None:
+        began.set()
+        go_on.wait(60)
+
+    def done(*_: object) -> None:
+        pass
+
+    writer.ask(first, done, lambda: True)
+    assert began.wait(20)
+    for _ in range(3):
+        writer.ask(lambda _: order.append("read"), done, lambda: True)
+    kept = threading.Thread(
+        target=lambda: writer.settle(lambda _: order.append("kept"), 60), daemon=True
+    )
+    kept.start()
+    while not writer._jobs:
+        time.sleep(0.001)
+    go_on.set()
+    kept.join(60)
+
+    assert 1 == ask(writer, lambda _: 1)
+    end = time.monotonic() + 60
+    while len(order) < 4 and time.monotonic() < end:
+        time.sleep(0.01)
+    assert ["kept", "read", "read", "read"] == order
+
+
+def test_nothing_is_read_for_a_client_that_has_gone(writer):
+    """Nor is it told anything."""
+    told, read = [], []
+    go_on = threading.Event()
+    writer.submit(lambda _: go_on.wait(60))
+    writer.ask(lambda _: read.append("gone"), lambda *_: told.append("gone"), lambda: False)
+    writer.ask(lambda _: read.append("there"), lambda *_: told.append("there"), lambda: True)
+    go_on.set()
+
+    end = time.monotonic() + 60
+    while not told and time.monotonic() < end:
+        writer.collect()
+        time.sleep(0.01)
+
+    assert ["there"] == read == told
+
+
 def test_a_durable_entry_is_on_the_disk_when_it_returns(writer, tmp_path):
     """Another connection sees it, without any end of the first."""
     assert writer.durable([entry(time.time(), label="x")], 10)
@@ -366,7 +414,7 @@ def test_a_journal_that_cannot_be_opened_is_said_and_the_recent_past_is_known(tm
 
     assert "cannot be written" in writer.fault.message
     found: list = []
-    writer.history({"kinds": ["decision"]}, lambda value, error: found.append(value))
+    writer.history({"kinds": ["decision"]}, lambda value, error: found.append(value), lambda: True)
     end = time.monotonic() + 60
     while not found and time.monotonic() < end:
         writer.collect()

@@ -75,9 +75,10 @@ class JournalMethods:
             if error.code != messages.NOT_FOUND:
                 raise
             missing = error  # it may have died
-        self._journal.submit(
+        self._journal.ask(
             past_deaths.job(wanted, task, tasks, minutes or past_deaths.MINUTES),
             partial(self._explained, reply, task, missing),
+            lambda: reply.wanted,
         )
         return LATER
 
@@ -113,6 +114,7 @@ class JournalMethods:
                 "kinds": params.texts("kinds", KINDS),
             },
             _answer(reply, "entries"),
+            lambda: reply.wanted,
         )
         return LATER
 
@@ -121,9 +123,10 @@ class JournalMethods:
         since = params.number_or_none("since_unix_s", 0, 1e11)
         until = params.number_or_none("until_unix_s", 0, 1e11)
         limit = params.whole_or_none("limit", 1, _MOST_POINTS) or _MOST_POINTS
-        self._journal.submit(
+        self._journal.ask(
             lambda journal: journal.series(task, since, until, limit, pids=pids),
             _answer(reply, "series"),
+            lambda: reply.wanted,
         )
         return LATER
 

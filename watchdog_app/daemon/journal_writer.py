@@ -57,6 +57,7 @@ class JournalWriter:
         self._entries: deque[Entry] = deque(maxlen=_MOST_ENTRIES)
         self._series: deque[SeriesPoints] = deque(maxlen=_MOST_SERIES)
         self._jobs: deque[tuple[Job, Done | None, threading.Event | None]] = deque()
+        self._questions: deque[tuple[Job, Done, Callable[[], bool]]] = deque()
         self._finished: deque[tuple[Done, Any, Exception | None]] = deque()
         self._sync: list[threading.Event] = []
         self._recent: deque[Entry] = deque(maxlen=200)  # history when there is no journal
@@ -153,9 +154,22 @@ class JournalWriter:
             self._lock.notify()
         return ended.wait(timeout_s) and bool(worked)
 
-    def history(self, wanted: Mapping[str, Any], done: Done) -> None:
+    def ask(self, job: Job, done: Done, wanted: Callable[[], bool]) -> None:
+        """
+        Run `job`, which reads for a client, when nothing is left to be written or kept.
+
+        Args:
+            job: does not change the journal.
+            done: called with what it gave, or with the error.
+            wanted: whether somebody still waits for it; else it is not run.
+        """
+        with self._lock:
+            self._questions.append((job, done, wanted))
+            self._lock.notify()
+
+    def history(self, wanted: Mapping[str, Any], done: Done, waits: Callable[[], bool]) -> None:
         """`Journal.history(**wanted)`; from memory alone where the journal does not work."""
-        self.submit(lambda journal: journal.history(**wanted), self._or_recent(wanted, done))
+        self.ask(lambda journal: journal.history(**wanted), self._or_recent(wanted, done), waits)
 
     def collect(self) -> None:
         """Call back what has finished."""
@@ -192,7 +206,7 @@ class JournalWriter:
     def _run(self) -> None:
         while True:
             with self._lock:
-                while not (self._closing or self._jobs or self._sync):
+                while not (self._closing or self._jobs or self._sync or self._questions):
                     left_s = self._flush_mono_s - time.monotonic()
                     if left_s <= 0:
                         break
@@ -204,6 +218,8 @@ class JournalWriter:
                 series, self._series = list(self._series), deque(maxlen=_MOST_SERIES)
                 jobs, self._jobs = self._jobs, deque()
                 sync, self._sync = self._sync, []
+                # One at a time: what has to be on the disk waits for no crowd of readers.
+                question = self._questions.popleft() if self._questions else None
             if self._journal is not None and not self._journal.in_place():
                 self._failed(OSError("its file was removed or replaced"))
                 self._next_try_mono_s = 0.0  # a new one can be begun at once
@@ -214,6 +230,8 @@ class JournalWriter:
                 self._carry_out(job, done)
                 if ended is not None:
                     ended.set()  # whatever became of it: somebody waits
+            if question is not None:
+                self._answer(*question)
             if self._journal is None:  # it is tried again, whatever there is to write
                 with self._lock:
                     self._flush_within(FLUSH_S)
@@ -265,6 +283,10 @@ class JournalWriter:
         if done is not None:
             self._finished.append((done, value, error))
             self._wake()
+
+    def _answer(self, job: Job, done: Done, wanted: Callable[[], bool]) -> None:
+        if wanted():
+            self._carry_out(job, done)
 
     def _guarded(self, job: Job) -> bool:
         if self._journal is None:

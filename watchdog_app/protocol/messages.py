@@ -214,7 +214,7 @@ class Params:
         return value
 
     def texts(self, name: str, allowed: tuple[str, ...]) -> list[str]:
-        """A list of words out of `allowed`; empty when absent."""
+        """A list of words out of `allowed`, each once; empty when absent."""
         value = self._values.get(name)
         if value is None:
             return []
@@ -222,7 +222,7 @@ class Params:
             isinstance(item, str) and item in allowed for item in value
         ):
             raise _bad(name, f"must be a list out of {', '.join(allowed)}")
-        return value
+        return list(dict.fromkeys(value))
 
 
 def _bad(name: str, what: str) -> RequestError:
