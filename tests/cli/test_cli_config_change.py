@@ -472,6 +472,25 @@ def test_a_read_only_file_is_not_overruled(file):
     assert file.read_text() == MINE
 
 
+@pytest.mark.parametrize("stranger", [False, True])
+def test_a_file_that_others_may_have_written_is_neither_read_nor_kept(file, stranger):
+    """A change would make it look like one's own, with their `notify.command` in it."""
+    file.write_text(MINE)
+    if stranger:
+        if os.geteuid():
+            pytest.skip("only root can give a file away")
+        os.chown(file, 65534, -1)
+    else:
+        file.chmod(0o666)
+
+    with pytest.raises(ConfigError, match=r"notify\.command"):
+        editing.current(str(file))
+    with pytest.raises(ConfigError, match=r"notify\.command"):
+        editing.write(str(file), "", MINE)
+
+    assert file.read_text() == MINE
+
+
 @pytest.mark.parametrize("kind", ["pipe", "folder"])
 def test_what_is_no_file_is_never_replaced(file, kind):
     """WATCHDOG_CONFIG=/dev/null means no settings, and not another /dev/null."""

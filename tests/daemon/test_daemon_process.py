@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -136,6 +137,20 @@ def test_a_removed_socket_is_made_again(world):
 
     world.until(lambda: os.path.exists(world.socket), "the socket is back", 30)
     assert world.connect().call("status")
+
+
+def test_a_daemon_that_gives_way_leaves_the_socket_of_the_next_alone(world):
+    """The folder was cleaned and another daemon was started in it: that one stays reachable."""
+    world.start().close()
+    first = world.process
+    shutil.rmtree(os.path.dirname(world.socket))
+    world.start().close()
+    inode = os.stat(world.socket).st_ino
+
+    first.wait(60)
+
+    assert inode == os.stat(world.socket).st_ino
+    assert world.process.pid == world.connect().call("status")["daemon"]["pid"]
 
 
 def test_a_mistake_in_the_configuration_stops_the_start(world):

@@ -154,8 +154,8 @@ def describe(settings: Settings, sources: Sources) -> list[dict[str, Any]]:
 
 def _read_file(path: str, required: bool) -> str:
     try:
-        with open(path, "rb", opener=_open_at_once) as file:
-            _check_trust(path, file.fileno())
+        with open(path, "rb", opener=open_at_once) as file:
+            check_trust(path, file.fileno())
             data = file.read(MOST_FILE_BYTES + 1)
     except FileNotFoundError:
         if required:
@@ -171,12 +171,12 @@ def _read_file(path: str, required: bool) -> str:
         raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}).") from error
 
 
-def _open_at_once(path: str, flags: int) -> int:
+def open_at_once(path: str, flags: int) -> int:
     """Not to wait for the writer of a pipe that somebody put there."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def _check_trust(path: str, handle: int) -> None:
+def check_trust(path: str, handle: int) -> None:
     """
     Whoever writes this file has commands run as its reader: `notify.command`.
 

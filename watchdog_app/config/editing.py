@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from watchdog_app.config import MOST_FILE_BYTES
+from watchdog_app.config import MOST_FILE_BYTES, check_trust, open_at_once
 from watchdog_app.config.keys import KEYS, RULE_KEYS, Key
 from watchdog_app.durable import make_folders, write_whole
 from watchdog_app.errors import ConfigError
@@ -179,10 +179,11 @@ def current(path: str) -> str | None:
     The text of the file, line ends as they are; None: there is no file.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: it cannot be read, or somebody else may have written it.
     """
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
+        with open(path, encoding="utf-8-sig", newline="", opener=open_at_once) as file:
+            check_trust(path, file.fileno())
             text = file.read(MOST_FILE_BYTES + 1)
     except FileNotFoundError:
         return None

@@ -233,6 +233,10 @@ class App:
 
     def _chores(self, now_mono_s: float) -> None:
         parts = self._parts
+        if not self._lock.keep():  # then the socket that is there is the other one's
+            self._log.error("another daemon has taken over; this one ends")
+            parts.front.stopping = True
+            return
         parts.front.look_quiet()
         parts.server.sweep(now_mono_s)
         parts.server.keep()
@@ -243,9 +247,6 @@ class App:
         if now_mono_s >= self._next_garbage_mono_s:
             self._next_garbage_mono_s = now_mono_s + _GARBAGE_S
             selfcare.collect_garbage(give_back=not parts.watching.hurries)
-        if not self._lock.keep():
-            self._log.error("another daemon has taken over; this one ends")
-            parts.front.stopping = True
 
     def _wait_s(self, now_mono_s: float) -> float:
         parts = self._parts
