@@ -108,6 +108,8 @@ def test_a_damaged_journal_loses_no_pause(world, here, standing):
 
     assert world.seen(standing.pid)["paused_by_watchdog"]
     assert "was damaged and is kept as" in world.log()
+    said = [entry["what"] for entry in client.call("history", kinds=["daemon"])["entries"]]
+    assert any("the journal was damaged and is kept as" in what for what in said)
     # No person asked for it, and the engine does not know of it.
     assert "Still paused: held.py" in world.log()
     with contextlib.closing(sqlite3.connect(standing.state / "journal.db")) as journal:
@@ -157,6 +159,11 @@ def test_without_a_daemon_status_tells_and_resume_lets_go(world, standing):
     assert 1 == refused.returncode
     assert f"kill -CONT {theirs}" in refused.stderr
     assert "Still paused" not in run(world, "status").stderr
+    told = run(world, "history", "--json").stdout
+    for kind, more in (("decision", "while no daemon answered"), ("outcome", "run again")):
+        (entry,) = (each for each in json.loads(told)["entries"] if each["kind"] == kind)
+        assert ("resume", standing.pid) == (entry["decision_kind"], entry["pid"])
+        assert more in json.dumps(entry)
 
 
 @pytest.mark.parametrize("lost", ["journal", "ledger", "folder of the socket"])

@@ -153,6 +153,23 @@ def test_a_daemon_that_gives_way_leaves_the_socket_of_the_next_alone(world):
     assert world.process.pid == world.connect().call("status")["daemon"]["pid"]
 
 
+def test_the_history_says_that_a_daemon_was_cut_short(world):
+    """Killed: what it did not write down is missing from there on. Ended in good order: nothing."""
+
+    def said() -> str:
+        return world.connect().call("history", kinds=["daemon"])["entries"][0]["what"]
+
+    world.start().close()
+    assert "started" == said()
+    pid = world.process.pid
+    world.kill()
+    world.start().close()
+    assert f"started; the daemon before (pid {pid}) had not ended in good order" == said()
+    world.end()
+    world.start().close()
+    assert "started" == said()
+
+
 def test_a_mistake_in_the_configuration_stops_the_start(world):
     """Exit code 2, and the message names file, key, value and what is accepted."""
     world.config.write_text("[stages]\nwarn_s = -5\n")

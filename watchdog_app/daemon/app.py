@@ -5,14 +5,17 @@ The daemon as a whole: its parts are made, run, and put away again.
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from watchdog_app import __version__, config, paths
 from watchdog_app.core.settings import Settings
 from watchdog_app.daemon import adopted, selfcare, signals
 from watchdog_app.daemon.instance import InstanceLock, private_folder
+from watchdog_app.daemon.journal import Journal
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.parts import Parts
 from watchdog_app.daemon.poller import READ
@@ -24,6 +27,7 @@ _CHORES_S = 3.0
 _CHORES_AT_REST_S = 20.0
 _STATE_S = 15.0
 _GARBAGE_S = 60.0
+_LAST_WORDS = 50  # of the daemon itself: among them how it ended
 _END_S = 3.0  # to finish what was begun when told to end
 
 
@@ -106,6 +110,7 @@ class App:
         parts.front.recover_quiet(journal)
         parts.kernel_memory.recover(journal, self._log)
         parts.faults.guard("deaths", partial(parts.unwatched.bury, journal, self._log))
+        started = _started(journal)
         parts.journal.start()
         for fd, _ in parts.observer.wakeups.fds():
             parts.poller.add(fd, READ, partial(self._woken, fd))
@@ -124,7 +129,7 @@ class App:
         score = selfcare.last_to_be_killed()
         selfcare.settle_garbage()
         parts.front.memory_fault = selfcare.lock_memory()
-        parts.front.note("started")
+        parts.front.note(started)
         self._log.info(
             f"watchdog {__version__} watches",
             pid=os.getpid(),
@@ -280,3 +285,18 @@ class App:
 
     def _told_to_reload(self) -> None:
         self._reloading = True
+
+
+def _started(journal: Journal | None) -> str:
+    """What the history says of this start, and of the daemon before it where that was cut short."""
+    said: list[dict[str, Any]] = []
+    if journal is not None:
+        with suppress(sqlite3.Error):  # whoever writes next hears of it
+            said = journal.history(limit=_LAST_WORDS, kinds=("daemon",))
+    for each in said:
+        what = str(each.get("what"))
+        if what == "stopped":
+            break
+        if what.startswith("started"):
+            return f"started; the daemon before (pid {each.get('pid')}) had not ended in good order"
+    return "started"

@@ -311,10 +311,9 @@ class JournalWriter:
             return False
         self.fault = None
         if self._journal.set_aside:
-            self.notes.append(
-                f"The journal {self._journal.why} and is kept as {self._journal.set_aside}; "
-                "a new one was begun."
-            )
+            told = f"journal {self._journal.why} and is kept as {self._journal.set_aside}"
+            self.notes.append(f"The {told}; a new one was begun.")
+            self.add(Entry(time.time(), "daemon", {"what": f"the {told}"}))  # for who misses it
         return True
 
     def _failed(self, cause: Exception) -> None:

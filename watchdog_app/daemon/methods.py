@@ -269,8 +269,9 @@ class Methods:
         self._not_held(task)
         if task.paused:
             raise RequestError(
-                f"{named(task)} was not paused by watchdog but by somebody "
-                f"else, for example with Ctrl-Z. Let it go on with: kill -CONT {task.key.pid}"
+                f"{named(task)} was not paused by watchdog, as far as is written down, but by "
+                "somebody else, for example with Ctrl-Z. Let it go on with: kill -CONT "
+                f"{task.key.pid}"
             )
         raise RequestError(f"{named(task)} is not paused.")
 

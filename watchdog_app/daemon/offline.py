@@ -17,7 +17,7 @@ from typing import Any
 
 from watchdog_app import paths
 from watchdog_app.daemon import pause_ledger
-from watchdog_app.daemon.journal import Journal
+from watchdog_app.daemon.journal import Entry, Journal
 from watchdog_app.daemon.journal_reader import reading
 from watchdog_app.errors import SensorError, TargetDenied, TaskNotFound, WatchdogError
 
@@ -107,6 +107,7 @@ def resume(task: str | None, failures: list[str] | None = None) -> list[dict[str
     standing, ended = found
     refused: list[str] = []
     resumed = []
+    entries: list[Entry] = []
     for ident, pause in _chosen(standing, task).items():
         try:
             runs = processes.resume(pause.paused)
@@ -114,10 +115,11 @@ def resume(task: str | None, failures: list[str] | None = None) -> list[dict[str
             refused.append(str(error))
             continue
         ended.append(ident)
+        entries += _told(pause, len(runs.keys))
         resumed.append(
             {"task": pause.task.pid, "name": pause.name, "pids": [key.pid for key in runs.keys]}
         )
-    _forget(ended)
+    _forget(ended, entries)
     if failures is not None:
         failures += refused
     elif refused:
@@ -215,7 +217,23 @@ class _States:
         self._stack.close()
 
 
-def _forget(idents: Iterable[str]) -> None:
+def _told(pause: Pause, count: int) -> list[Entry]:
+    """The wish and its outcome, as a daemon writes them down."""
+    from watchdog_app.core.outlook import DecisionKind, Outcome, OutcomeStatus
+    from watchdog_app.daemon.books import outcome_entry, wish_entry
+
+    now, kind = time.time(), DecisionKind.RESUME.value
+    id_ = f"wish-offline-{pause.task.pid}-{int(now)}"
+    by = f"the cli (pid {os.getpid()}) while no daemon answered"
+    detail = f"{count} of its processes run again."
+    outcome = Outcome(id_, OutcomeStatus.DONE, now, 0.0, detail, {})
+    return [
+        wish_entry(id_, kind, pause.task, pause.name, None, by=by, unix_s=now),
+        outcome_entry(outcome, kind, pause.task, pause.name, None),
+    ]
+
+
+def _forget(idents: Iterable[str], entries: Iterable[Entry]) -> None:
     """As far as the disk allows: what runs again is known as such also by its state."""
     from watchdog_app.daemon.instance import boot_id
 
@@ -234,6 +252,7 @@ def _forget(idents: Iterable[str]) -> None:
         # for the daemon's settings to say.
         journal = Journal(state, max_age_s=float("inf"), max_bytes=1 << 62)
         with closing(journal):
+            journal.add(entries)
             for ident in idents:
                 journal.drop_pause(ident)
 
