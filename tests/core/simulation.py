@@ -44,7 +44,8 @@ class Program:
     """
     A task. `grows` gives its bytes after so many seconds of running.
 
-    With `save_s` it holds an agent that takes as long to save; `fails` makes saves fail.
+    With `save_s` it holds an agent that takes as long to save; `fails` makes saves fail. A pause
+    finds it waiting in the kernel for `waits_s`, and it stops when that is over.
     """
 
     pid: int
@@ -60,6 +61,8 @@ class Program:
     starts_s: float = 0.0
     ran_s: float = 0.0
     stopped: bool = False
+    waits_s: float = 0.0
+    paused_s: float = 0.0
     dead: bool = False
     saving_until: float | None = None
     request: Decision | None = None
@@ -211,7 +214,7 @@ class Machine:
         if decision.kind is DecisionKind.PAUSE:
             assert program is not None
             assert program.saving_until is None, "paused in the middle of a save"
-            program.stopped = True
+            program.stopped, program.paused_s = True, self.now
         if decision.kind is DecisionKind.RESUME:
             assert program is not None
             program.stopped = False
@@ -285,7 +288,8 @@ class Machine:
         return Snapshot(self.now, WALL_S + self.now, host, ())
 
     def _task(self, program: Program) -> Task:
-        state = "T" if program.stopped else "R"
+        waits = self.now - program.paused_s < program.waits_s
+        state = "R" if not program.stopped else "D" if waits else "T"
         size = int(program.bytes)
         sample = ProcessSample(program.key, 1, state, size, None, 0, None, program.ran_s)
         info = ProcessInfo(

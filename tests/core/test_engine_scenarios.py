@@ -377,6 +377,43 @@ def test_a_paused_task_runs_again_when_there_is_room():
     assert ["resume:train.ipynb", "notify:resumed"] == machine.kinds()[-2:]
 
 
+@pytest.mark.parametrize("waits_s", [0.5, 1.5, 30.0, math.inf])
+def test_a_task_that_waits_in_the_kernel_at_its_pause_runs_again_when_there_is_room(waits_s):
+    """Swapped out, throttled by its group, behind a dead disk: it is paused."""
+    machine = leaking(program=training(waits_s=waits_s)).run(60)
+    after = machine.kinds()[machine.kinds().index("pause:train.ipynb") + 1 :]
+    assert machine.programs[0].stopped
+    assert ["notify:paused"] == after
+
+    machine.groups["g"] = 8000 * MB
+    machine.run(30)
+
+    assert not machine.programs[0].stopped
+    assert ["resume:train.ipynb", "notify:resumed"] == machine.kinds()[-2:]
+
+
+def test_a_person_who_resumes_it_in_its_wait_is_heard_when_it_runs():
+    """Until it shows that it runs nobody can tell; from then on it is left running."""
+    machine = leaking(program=training(waits_s=5.0)).run(60)
+    program = machine.programs[0]
+    program.paused_s = machine.now
+
+    machine.run(3)
+    program.stopped = False
+    machine.run(30)
+
+    assert 1 == len(machine.kinds(PAUSE))
+    assert program.dead
+
+
+def test_one_that_waits_in_the_kernel_is_not_paused_on_another_account_as_well():
+    """Two limits come near together: one hold, and not one that ends the other."""
+    machine = leaking(program=training(waits_s=math.inf), ram_mb=1250).run(120)
+
+    assert 1 == len(machine.kinds(PAUSE))
+    assert machine.programs[0].stopped
+
+
 def test_a_pause_ends_when_there_is_room_though_pauses_were_forbidden_since():
     """Switching pauses off must not make those that were made last for ever."""
     machine = leaking(training()).run(60)

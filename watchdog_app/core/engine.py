@@ -372,6 +372,7 @@ class Engine:
             agents=people[1],
             ledgers=self._policy.ledgers,
             new_id=self._ids(snapshot),
+            held=self._policy.held,
         )
 
     def _next_look(self, agents: Mapping[ProcessKey, AgentView]) -> float:

@@ -18,7 +18,7 @@ from watchdog_app.core.incidents import Hold, IncidentState
 from watchdog_app.core.outlook import CeilingKind, Decision, DecisionKind, Stage
 from watchdog_app.core.records import AgentView, ProcessKey, Task, TaskKind
 from watchdog_app.core.saving import SaveLedger, step_s
-from watchdog_app.core.scene import TURNS, Scene, stopped
+from watchdog_app.core.scene import TURNS, Scene, stands
 from watchdog_app.units import format_duration
 
 # Stopping a process keeps these from filling further, and what it heats cools down. It would not
@@ -71,7 +71,7 @@ def pause_target(scene: Scene, busy: frozenset[ProcessKey]) -> Task | None:
             return None  # it is the one, and on its way to its pause
         if may_pause(scene, task):
             candidates.append(task)
-        elif not stopped(task):
+        elif not scene.stands(task):
             break  # it must not be touched: its pause must not fall on those who grow less
     # The guiltiest, unless somebody said that others are to be paused before it.
     return max(candidates, key=lambda task: TURNS.index(scene.turn(task)), default=None)
@@ -86,7 +86,7 @@ def may_pause(scene: Scene, task: Task) -> bool:
         and task.uid == scene.own_uid
         # Its kernels are tasks of their own; stopping the server would only hide them.
         and task.kind is not TaskKind.SERVER
-        and not stopped(task)
+        and not scene.stands(task)
         and task.key not in scene.incident.overruled
         and task.key not in scene.incident.unpausable
     )
@@ -99,7 +99,7 @@ def by_hand(scene: Scene, task: Task) -> bool:
         and scene.reading.lethal
         and task.uid == scene.own_uid
         and task.kind is not TaskKind.SERVER
-        and not stopped(task)
+        and not scene.stands(task)
     )
 
 
@@ -177,7 +177,7 @@ def watch_holds(scene: Scene) -> list[Decision]:
         task = scene.tasks.get(key)
         if task is None:
             del incident.holds[key]
-        elif not stopped(task):
+        elif not scene.stands(task):
             if hold.resuming is None and scene.mono_s - hold.since_mono_s > _UNSEEN_S:
                 del incident.holds[key]
                 incident.overruled.add(key)
@@ -200,7 +200,7 @@ def holds_somebody(
 ) -> bool:
     """Whether a task that was paused on this account still stands."""
     return any(
-        key in tasks and (stopped(tasks[key]) or mono_s - hold.since_mono_s <= _UNSEEN_S)
+        key in tasks and (stands(tasks[key], held=True) or mono_s - hold.since_mono_s <= _UNSEEN_S)
         for key, hold in incident.holds.items()
     )
 

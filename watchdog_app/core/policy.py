@@ -26,7 +26,7 @@ from watchdog_app.core.outlook import (
 )
 from watchdog_app.core.records import AgentView, ProcessKey, Task
 from watchdog_app.core.saving import SaveLedger, deadline_s
-from watchdog_app.core.scene import TURNS, Scene, stopped
+from watchdog_app.core.scene import TURNS, Scene
 from watchdog_app.core.telling import Telling, Topic, Waiting
 from watchdog_app.units import format_duration
 
@@ -60,6 +60,11 @@ class Policy:
     def waiting(self) -> bool:
         """An outcome is awaited, or a notice waits for the next tick."""
         return bool(self._agents or self._busy() or self.telling.waiting)
+
+    @property
+    def held(self) -> frozenset[ProcessKey]:
+        """Tasks that were paused and not let go since."""
+        return frozenset(key for incident in self.incidents.values() for key in incident.holds)
 
     def observe_agents(self, agents: Mapping[ProcessKey, AgentView], now: float) -> None:
         """Take over what agents did by themselves; forget those that are gone."""
@@ -151,7 +156,7 @@ class Policy:
         last = scene.assessment.stage >= Stage.HOLD and kind is not CeilingKind.BATTERY
         worth = self._worth_saving(scene)
         for task, why in sorted(worth, key=lambda each: TURNS.index(scene.turn(each[0]))):
-            if stopped(task) or not scene.permits(task).checkpoint:
+            if scene.stands(task) or not scene.permits(task).checkpoint:
                 continue
             for agent in scene.agents.get(task.key, ()):
                 ledger = self.ledgers[agent.key]
@@ -176,7 +181,7 @@ class Policy:
         if not attribution.foreign:
             for culprit in attribution.guilty:
                 task = scene.tasks.get(culprit.task)
-                if task is not None and not stopped(task):
+                if task is not None and not scene.stands(task):
                     chosen.add(culprit.task)
                     yield task, f"makes {culprit.share:.0%} of the growth"
             if attribution.culprits and not chosen:
@@ -322,7 +327,7 @@ def _told(scene: Scene, waiting: Waiting) -> Iterator[Decision]:
         return
     if waiting.topic is Topic.RESCUED and scene.incident.told is None:
         return  # a silent save, on the eager tier: nobody was worried, nobody needs to know
-    if waiting.topic is Topic.RESCUE_FAILED and task is not None and stopped(task):
+    if waiting.topic is Topic.RESCUE_FAILED and task is not None and scene.stands(task):
         return  # a paused task cannot answer, and is in no danger
     yield scene.decide(
         DecisionKind.NOTIFY,

@@ -40,6 +40,7 @@ class Scene:
     agents: Mapping[ProcessKey, Sequence[AgentView]]  # by task
     ledgers: Mapping[ProcessKey, SaveLedger]  # by agent
     new_id: Callable[[], str]
+    held: frozenset[ProcessKey]  # paused on account of any ceiling
 
     @property
     def wants_saves(self) -> bool:
@@ -65,6 +66,10 @@ class Scene:
         """The switches for this task under this ceiling."""
         kind = self.reading.key.kind
         return allowed(self.settings.actions, self.settings.rules, task, kind, self.runtime_dir)
+
+    def stands(self, task: Task) -> bool:
+        """Whether it is stopped, or was paused and is still on its way to that."""
+        return stands(task, task.key in self.held)
 
     def turn(self, task: Task) -> Turn:
         """When this task is saved and paused, where others are as well."""
@@ -139,3 +144,13 @@ def _finite(seconds: float) -> float | None:
 def stopped(task: Task) -> bool:
     """The root is stopped; workers may be waiting for it in any state."""
     return task.members[0].state in "Tt"  # t: a debugger looks at it
+
+
+def stands(task: Task, held: bool) -> bool:
+    """
+    Whether it does nothing more: it is stopped, or was paused (`held`) and waits in the kernel.
+
+    Memory that is read back from swap, or a group beyond its `memory.high`, makes it wait for
+    seconds, a network disk for hours; a signal that stops takes effect when that ends.
+    """
+    return stopped(task) or (held and task.members[0].state == "D")

@@ -17,7 +17,7 @@ from watchdog_app.core.holding import by_hand, may_pause
 from watchdog_app.core.incidents import IncidentState, Told
 from watchdog_app.core.outlook import CeilingKind, Decision, DecisionKind, Evidence, Stage
 from watchdog_app.core.records import ProcessKey, Task
-from watchdog_app.core.scene import Scene, stopped
+from watchdog_app.core.scene import Scene
 
 _NEARER = 0.5  # told again, after the cool-down, when the end is this much nearer than was said
 _LONG_SAVE_S = 2.0  # what is over sooner is told when it is over
@@ -93,7 +93,7 @@ class Telling:
             return None
         if task is None and _nobodys(scene):
             return None
-        if task is not None and stopped(task):
+        if task is not None and scene.stands(task):
             return None  # it grows no more, and people know why
         stage = scene.assessment.stage
         if not scene.reading.lethal:
