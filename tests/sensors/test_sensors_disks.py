@@ -110,6 +110,27 @@ def test_disk_that_does_not_answer_stalls_no_tick():
     assert {} == disks.faults
 
 
+def test_many_new_folders_on_a_slow_disk_hold_up_one_look_once():
+    """The wait for first answers is one for all, not one for each."""
+    answered: list[str] = []
+
+    def ask(path: str) -> DiskSpace:
+        time.sleep(0.09)
+        answered.append(path)
+        return DiskSpace(path, 1, 2)
+
+    disks = Disks(ask)
+    for number in range(20):
+        disks.add(f"/net/run{number}")
+
+    found = disks.read(0.0)
+    heard_meanwhile = len(answered)
+    disks.close()
+
+    assert len(found) < 20
+    assert heard_meanwhile < 20
+
+
 def test_no_disks_no_thread():
     """Nothing to ask, nothing running."""
     before = threading.active_count()

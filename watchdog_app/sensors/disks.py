@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from watchdog_app.core.records import DiskSpace, Fault
 
 _EVERY_S = 5.0
-_FIRST_WAIT_S = 0.1  # a local disk answers within a thousandth of that
+_FIRST_WAIT_S = 0.1  # for all new ones together: a local disk answers within a thousandth of that
 _SILENT_AFTER_S = 15.0
 # The usual 8 MB would all be resident in a daemon that locks its memory.
 _STACK_BYTES = 256 * 1024
@@ -80,9 +81,11 @@ class Disks:
         return tuple(disk.space for disk in self._disks.values() if disk.space is not None)
 
     def _collect(self, wait_s: float) -> None:
+        end = time.monotonic() + wait_s if wait_s else 0.0
         while self._waiting:
+            left_s = end - time.monotonic() if wait_s else 0.0
             try:
-                path, answer = self._answers.get(timeout=wait_s) if wait_s else self._next()
+                path, answer = self._answers.get(timeout=left_s) if left_s > 0 else self._next()
             except Empty:
                 return
             self._waiting.discard(path)
