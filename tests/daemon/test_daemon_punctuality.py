@@ -131,3 +131,34 @@ def test_in_a_session_of_its_own_the_whole_session_goes_first(alone):
     nice, session = map(int, done.stdout.split())
 
     assert (min(0, nice) if alone else 0) == session
+
+
+COMPUTING = """
+import threading, time
+from watchdog_app.daemon.selfcare import wait_briefly_for_threads
+
+def look():
+    begun = time.perf_counter()
+    for _ in range(30):
+        time.sleep(0.0001)  # like a file that is read: whoever computes gets the turn
+    return time.perf_counter() - begun
+
+def compute():
+    while True:
+        sum(range(100))
+
+threading.Thread(target=compute, daemon=True).start()
+before = min(look() for _ in range(3))
+wait_briefly_for_threads()
+print(min(look() for _ in range(3)) / before)
+"""
+
+
+def test_a_thread_that_computes_holds_up_no_look_by_much():
+    """Python lets each turn of another thread last ten times as long by itself."""
+    done = subprocess.run(
+        [sys.executable, "-c", COMPUTING],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+
+    assert float(done.stdout) < 0.5

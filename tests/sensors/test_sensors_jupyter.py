@@ -178,6 +178,18 @@ def test_halves_of_characters_can_be_written_down():
     assert "/r/?.ipynb" == parse_sessions(data, "/r")["k1"][0].path
 
 
+def test_more_sessions_than_anybody_has_are_left_out():
+    """A server that is broken, or hostile: no kernel's documents cost more with each of them."""
+    of_one = [{"path": f"{number}.ipynb", "kernel": KERNEL} for number in range(20_000)]
+    of_many = [{"path": "a.ipynb", "kernel": {"id": f"k{number}"}} for number in range(20_000)]
+
+    found = parse_sessions(json.dumps([*of_one, *of_many]).encode(), "/r")
+
+    assert 100 == len(found["k1"])
+    assert "/r/0.ipynb" == found["k1"][0].path
+    assert 500 == len(found)
+
+
 def test_broken_answer_holds_no_sessions():
     """Not JSON at all."""
     assert {} == parse_sessions(b"<html>", "/r")

@@ -101,6 +101,7 @@ class App:
         parts = self._parts
         signals.catch(parts.waker.fd, self._told_to_end, self._told_to_reload, self._log)
         nice = selfcare.go_first()
+        selfcare.wait_briefly_for_threads()
         selfcare.keep_heap_small()
         selfcare.allow_many_connections()
         with suppress(OSError):
