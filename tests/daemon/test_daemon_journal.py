@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from watchdog_app.daemon import journal as journal_module
 from watchdog_app.daemon import offline
 from watchdog_app.daemon.journal import Entry, Journal
 from watchdog_app.daemon.journal_reader import reading
@@ -134,6 +135,48 @@ def test_what_is_too_old_is_forgotten(journal):
 
     assert [now - 13 * DAY_S] == [found["unix_s"] for found in journal.history()]
     assert ["new"] == [found["ident"] for found in journal.series()]
+
+
+def test_a_clock_that_stands_far_ahead_costs_nothing_of_what_was_written(journal, tmp_path):
+    """Neither one that jumps while it is open, nor one that is wrong when the machine starts."""
+    now = time.time()
+    written = [entry(now - day * DAY_S) for day in range(1, 12)]
+    journal.add(written, [points("i", (now - 11 * DAY_S, 1.0, None), (now, 1.0, None))])
+
+    journal.trim(now + 30 * DAY_S)
+    jumped = len(journal.history())
+    journal.close()
+    with pytest.MonkeyPatch.context() as clock:
+        clock.setattr(time, "time", lambda: now + 30 * DAY_S)
+        booted = Journal(str(tmp_path / "state"), 14 * DAY_S, 64 * MIB)
+    booted.trim(now + 30 * DAY_S)
+
+    assert (11, 11) == (jumped, len(booted.history()))
+    assert 2 == len(booted.series()[0]["points"])
+    booted.close()
+
+
+def test_what_is_old_is_forgotten_after_a_long_absence_too(journal, tmp_path, monkeypatch):
+    """It ages with the time that is seen to pass, and at once with the next daemon."""
+    now = time.time()
+    journal.add([entry(now - day * DAY_S) for day in range(30, 40)])
+    journal.close()
+    passed_s = 0.0
+    monkeypatch.setattr(journal_module, "since_boot_s", lambda: 1000.0 + passed_s)
+
+    first = Journal(str(tmp_path / "state"), 14 * DAY_S, 64 * MIB)
+    first.trim(now)
+    at_once = len(first.history())
+    first.add([entry(now)])
+    passed_s = 12.5 * DAY_S
+    first.trim(now + passed_s)
+    later = len(first.history())
+    first.close()
+    second = Journal(str(tmp_path / "state"), 14 * DAY_S, 64 * MIB)
+    second.trim(now + DAY_S)
+
+    assert (10, 2, 1) == (at_once, later, len(second.history()))
+    second.close()
 
 
 def test_what_is_too_much_is_forgotten_oldest_first(tmp_path):

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from watchdog_app.daemon import journal_file, journal_series
+from watchdog_app.daemon.clocks import since_boot_s
 from watchdog_app.daemon.journal_series import SeriesPoints, as_pid, between, folded, to_column
 
 KINDS = ("incident", "decision", "outcome", "death", "end", "restart", "daemon")
@@ -27,6 +28,7 @@ _OVERFLOW = 1.25
 _SYNC_S = 60.0  # without a decision
 # Raised where a value is handed to SQLite, before anything of that statement was done.
 _NO_FORM = (sqlite3.InterfaceError, ValueError, TypeError, OverflowError, RecursionError)
+_MOST_ABSENCE_S = 86400.0  # nobody saw more than this pass: it may be a clock that is wrong
 _DELETE_AT_ONCE = 5000  # rows: a pass over an old journal must not hold the disk for long
 
 
@@ -61,6 +63,8 @@ class Journal:
         # `set_aside`: where a journal that cannot be used lies now, and why that is.
         self._db, self.set_aside, self.why = journal_file.opened(self._path)
         self._inode = os.stat(self._path).st_ino
+        self._opened_boot_s = since_boot_s()
+        self._newest_unix_s = self._newest()  # of what was there
 
     @classmethod
     def over(cls, db: sqlite3.Connection) -> Journal:
@@ -218,8 +222,11 @@ class Journal:
 
     def trim(self, now_unix_s: float) -> None:
         """Forget what is too old, then the oldest of what is too much."""
-        oldest_ms = round((now_unix_s - self.max_age_s) * 1000)
-        self._delete_before(oldest_ms)
+        # A wall clock that stands far ahead, from a boot or of a sudden, is soon mended; what is
+        # deleted does not come back. What was there ages with the time that somebody saw pass.
+        seen_s = since_boot_s() - self._opened_boot_s + min(_MOST_ABSENCE_S, self.max_age_s / 4)
+        now_unix_s = min(now_unix_s, self._newest_unix_s + seen_s)
+        self._delete_before(round((now_unix_s - self.max_age_s) * 1000))
         while self.size_bytes() > self.max_bytes:
             row = self._db.execute("SELECT min(unix_ms), max(unix_ms) FROM points").fetchone()
             first, last = row if row[0] is not None else (None, None)
@@ -258,6 +265,14 @@ class Journal:
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         with suppress(sqlite3.Error):
             self._db.close()
+
+    def _newest(self) -> float:
+        """When the newest of what is there was written; now where there is nothing, or later."""
+        row = self._db.execute(
+            "SELECT max(unix_ms) FROM entries UNION ALL SELECT max(last_unix_ms) FROM series"
+        )
+        written = [ms / 1000 for (ms,) in row if ms is not None]
+        return min(time.time(), max(written, default=float("inf")))
 
     def _put(self, table: str, column: str, ident: str, data: Mapping[str, Any]) -> None:
         self._db.execute("PRAGMA synchronous=FULL")
