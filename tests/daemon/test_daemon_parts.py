@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,11 +18,13 @@ from watchdog_app.daemon.agents import Agents
 from watchdog_app.daemon.bags import Bags
 from watchdog_app.daemon.faults import Faults
 from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.methods import Methods
 from watchdog_app.daemon.naming import find
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.poller import READ, WRITE, Poller, Waker
 from watchdog_app.daemon.worker import Worker
 from watchdog_app.errors import TaskNotFound
+from watchdog_app.protocol.messages import Params
 from watchdog_app.sensors.machine import Machine
 
 
@@ -274,6 +277,63 @@ def test_no_look_waits_for_a_keeper_that_is_being_started(monkeypatch):
     assert not ended.is_set()
     go_on.set()
     assert ended.wait(20)
+
+
+@pytest.fixture
+def crowd(monkeypatch):
+    """Forty tasks beside a bag that the last of them is in; what the kernel was asked, and when."""
+    tasks = [task(pid, f"fit{pid}.py", workers=(pid + 1,)) for pid in range(1000, 1080, 2)]
+    inside = {tasks[-1].key.pid: f"{groups.PREFIX}7-8"}
+    bag = BagRecord(7, 8, "hog.py", "cgroup v1", f"/x/{groups.PREFIX}7-8", 1 << 30, 1 << 20)
+    bag.stage = "held"
+    bags, asked, read = [bag], [], []
+    monkeypatch.setattr(record, "every", lambda: read.append(1) or list(bags))
+    monkeypatch.setattr(record, "sweep", lambda: None)
+    monkeypatch.setattr(groups, "bag_of", lambda pid: asked.append(pid) or inside.get(pid))
+    found = Bags(tasks=lambda: tasks, show=lambda _: None, note=lambda _: None, log=Log())
+    return SimpleNamespace(
+        bags=found, tasks=tasks, inside=inside, records=bags, asked=asked, read=read
+    )
+
+
+def test_a_rescue_of_all_looks_at_the_airbags_once(crowd):
+    """Not once for each task; the one that is held is refused, with why."""
+    daemon = SimpleNamespace(tasks=lambda: crowd.tasks, bags=crowd.bags)
+    nobody = SimpleNamespace(within=lambda _: [], wish_checkpoint=lambda *_: [])
+    insight = SimpleNamespace(requests={}, told={})
+    methods = Methods(
+        daemon, acts=nobody, agents=nobody, checkpoints=None, pauses=None, notices=None,
+        insight=insight, kernels=None, journal=None, keepers=None, log=Log(),
+    )  # fmt: skip
+    connection = SimpleNamespace(role="cli", peer=SimpleNamespace(pid=1))
+
+    found = methods.table["task.checkpoint"](connection, Params({}), None)
+
+    assert [crowd.tasks[-1].key.pid] == [each["task"] for each in found["requests"]]
+    assert "is held there" in found["requests"][0]["detail"]
+    assert 1 == len(crowd.read)
+
+
+def test_who_is_in_an_airbag_is_asked_again_only_where_that_can_be_another(crowd):
+    """When a bag is new or gone; else some of them in turn, which finds what was moved by hand."""
+    first, last = crowd.tasks[0].key, crowd.tasks[-1].key
+    crowd.bags.look()
+    begun = len(crowd.asked)
+    crowd.inside[first.pid + 1] = crowd.inside.pop(last.pid)
+    for _ in range(3):
+        crowd.bags.look()
+    in_turn = len(crowd.asked) - begun
+    for _ in range(2):
+        crowd.bags.look()
+    moved = crowd.bags.of(first), crowd.bags.of(last)
+    other = BagRecord(9, 9, "x.py", "cgroup v1", f"/x/{groups.PREFIX}9-9", 1 << 30, 1 << 20)
+    crowd.records.append(other)
+    crowd.inside[last.pid] = f"{groups.PREFIX}9-9"
+    crowd.bags.look()
+
+    assert (79, 60) == (begun, in_turn)
+    assert (crowd.records[0], None) == moved
+    assert crowd.bags.of(last) is other
 
 
 def test_a_pipe_in_the_place_of_a_bags_record_is_no_record(tmp_path):

@@ -277,6 +277,7 @@ class Methods:
 
     def _not_held(self, task: Task) -> None:
         """What stands still in its airbag would take a signal only after it, unexpectedly."""
+        self._daemon.bags.look()
         held = self._daemon.bags.held(task.key)
         if held is not None:
             raise RequestError(held)
@@ -295,6 +296,7 @@ class Methods:
                 reply.result({"requests": [*answers, *(rescue.to_json() for rescue in found)]})
 
         waiting: list[Rescue] = []
+        self._daemon.bags.look()
         for task in chosen:
             held = self._daemon.bags.held(task.key)
             if held is not None:
