@@ -1,12 +1,19 @@
-"""Who else calls what tells that a step begins: forked children, and wrappers that outlive us."""
+"""Who else has to do with what a training publishes: children, wrappers, writers of its page."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import pytest
+
+from watchdog_app.agent.published import publisher as publishing
+from watchdog_app.agent.published.guards import Guards
+from watchdog_app.agent.published.publisher import Publisher
 from watchdog_app.airbag import page_folder
+from watchdog_app.airbag.page import Page
 
 PROGRAM = """
 import os, sys
@@ -50,3 +57,35 @@ def test_only_the_training_itself_says_that_its_step_begins(tmp_path):
     )
 
     assert ("0 1\n", "", 0) == (done.stdout, done.stderr, done.returncode)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Yama is Linux's")
+def test_only_one_process_of_this_user_is_let_read_a_training_whatever_its_page_says(
+    tmp_path, monkeypatch
+):
+    """The page is a file of the user's: -1 in it is everybody to the kernel, and undid Yama."""
+    path = str(tmp_path / "page")
+    page_folder.make(path, 512 * 1024)
+    asked = []
+    library = SimpleNamespace(prctl=lambda _, pid, *rest: asked.append(pid.value))
+    monkeypatch.setattr(publishing.ctypes, "CDLL", lambda _: library)
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    page = Page(path)
+    publisher = Publisher(page, None, {}, Guards(), dict)
+
+    for pid in (2**64 - 1, 2**32 - 1, 2**63, 2**22 + 1, 0, ended.pid):
+        page_folder.permit(path, pid)
+        publisher._permit()
+    refused = list(asked)
+    monkeypatch.setattr(publishing.os, "stat", lambda _: SimpleNamespace(st_uid=os.geteuid() + 7))
+    page_folder.permit(path, os.getppid())
+    publisher._permit()
+    of_another = list(asked)
+    monkeypatch.undo()
+    monkeypatch.setattr(publishing.ctypes, "CDLL", lambda _: library)
+    publisher._permit()
+
+    assert ([], [], [os.getppid()]) == (refused, of_another, asked)
+    assert page.permitted == os.getppid()
+    publisher.end()

@@ -34,6 +34,7 @@ from watchdog_app.errors import WatchdogError
 _SHARE_WHOLE = 0.001  # beside that into taking the whole state again, which is rarely needed
 _WHOLE_EVERY_S = 2.0
 _SET_PTRACER = 0x59616D61  # prctl(2)
+_MOST_PID = 2**22  # the kernel's PID_MAX_LIMIT
 
 Parts = tuple[bytes, bytes, bytes, Bytes, Bytes]  # see `tables.write`
 
@@ -253,11 +254,26 @@ class Publisher:
     def _permit(self) -> None:
         """Let the watcher read our memory, where the kernel's Yama would not."""
         reader = self._page.reader
-        if reader is None or not sys.platform.startswith("linux"):
+        if reader is None or not sys.platform.startswith("linux") or not _may_read(reader):
             return
         # Refused where there is no Yama: then nobody needs it.
         ctypes.CDLL(None).prctl(_SET_PTRACER, ctypes.c_ulong(reader), 0, 0, 0)
         self._page.has_permitted(reader)
+
+
+def _may_read(pid: int) -> bool:
+    """
+    Whether a number in the page can be our watcher's: any program of the user can write there.
+
+    A process of this user, or root's, as one looks that has hidden itself. Never -1: to the
+    kernel that is everybody (PR_SET_PTRACER_ANY).
+    """
+    if not 0 < pid <= _MOST_PID:
+        return False
+    try:
+        return os.stat(f"/proc/{pid}").st_uid in (os.geteuid(), 0)
+    except OSError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
