@@ -84,8 +84,7 @@ class Keeper:
         self.bag.hold_at_limit()
         self._arm()
         with suppress(OSError):
-            self._listener = Listener(self.record.socket_path, self._wish)
-            self.watch(self._listener.fd, self._listener.serve)
+            self._listener = Listener(self.record.socket_path, self._wish, self)
         with suppress(OSError):
             handle = os.pidfd_open(self.record.pid)
             self._fd_of_program = handle

@@ -18,10 +18,20 @@ from watchdog_app.protocol import transport
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, Protocol
+
+    class Loop(Protocol):
+        """What waits for descriptors: a keeper."""
+
+        def watch(self, fd: int, then: Callable[[], None]) -> None:
+            """Call `then` whenever `fd` is readable."""
+
+        def forget(self, fd: int) -> None:
+            """Watch it no longer."""
+
 
 _MOST_BYTES = 4096
-_TALK_S = 0.5  # a client is given this long: the keeper has better things to do
+_MOST_CLIENTS = 16
 _ANSWER_S = 10.0
 
 
@@ -51,40 +61,70 @@ def ask(path: str, wish: dict[str, Any]) -> str:
 
 
 class Listener:
-    """Where a keeper hears wishes."""
+    """
+    Where a keeper hears wishes.
 
-    def __init__(self, path: str, carry_out: Callable[[dict[str, Any]], str]) -> None:
+    Nothing here waits for a client: whoever connects and says nothing holds up nobody.
+    """
+
+    def __init__(self, path: str, carry_out: Callable[[dict[str, Any]], str], loop: Loop) -> None:
         """
         Listen at `path`.
 
         Args:
             path: of the socket; its folder is the user's own.
             carry_out: given a wish, says what was done; raises ActionError where it refuses.
+            loop: that tells when somebody connects or says something.
 
         Raises:
             OSError: the folder cannot be written.
         """
-        self._socket = transport.listen(path, 8)
+        self._socket = transport.listen(path, _MOST_CLIENTS)
         self._carry_out = carry_out
-        self.fd = self._socket.fileno()
+        self._loop = loop
+        self._heard: dict[socket.socket, bytes] = {}  # the first to come first
+        loop.watch(self._socket.fileno(), self._accept)
 
-    def serve(self) -> None:
-        """Hear one client out, for half a second at most."""
+    def close(self) -> None:
+        """Listen no longer."""
+        for connection in list(self._heard):
+            self._drop(connection)
+        self._loop.forget(self._socket.fileno())
+        self._socket.close()
+
+    def _accept(self) -> None:
         try:
             connection, _ = self._socket.accept()
         except OSError:
             return
-        with connection, suppress(OSError):
-            if not transport.peer(connection).trusted:
-                return
-            connection.setblocking(True)
-            answer = self._answer(_line(connection, _TALK_S))
-            connection.settimeout(_TALK_S)
-            connection.sendall(json.dumps(answer).encode() + b"\n")
+        self._heard[connection] = b""
+        connection.setblocking(False)
+        self._loop.watch(connection.fileno(), lambda: self._hear(connection))
+        if not transport.peer(connection).trusted:
+            self._drop(connection)
+        elif len(self._heard) > _MOST_CLIENTS:  # a wish is said at once: that one is silent
+            self._drop(next(iter(self._heard)))
 
-    def close(self) -> None:
-        """Listen no longer."""
-        self._socket.close()
+    def _hear(self, connection: socket.socket) -> None:
+        try:
+            more = connection.recv(_MOST_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._drop(connection)
+            return
+        found = self._heard[connection] = self._heard[connection] + more
+        if more and not found.endswith(b"\n") and len(found) < _MOST_BYTES:
+            return
+        with suppress(OSError):
+            # Far less than what a socket takes that nothing was written to: it never waits.
+            connection.sendall(json.dumps(self._answer(found)).encode() + b"\n")
+        self._drop(connection)
+
+    def _drop(self, connection: socket.socket) -> None:
+        if self._heard.pop(connection, None) is not None:
+            self._loop.forget(connection.fileno())
+            connection.close()
 
     def _answer(self, line: bytes) -> dict[str, Any]:
         try:
