@@ -196,6 +196,7 @@ def test_a_program_for_notices_that_is_not_there_is_warned_of(file, watchdog):
     ("words", "expected"),
     [
         (["config", "chekc"], "did you mean check?"),
+        (["config", "set", "stages.warn_s", "5m", "--json"], "--json does not go with"),
         (["protect", "of"], "did you mean off?"),
         (["config", "rule", "lst"], "did you mean list?"),
         (["tray", "--theme", "drak"], "did you mean dark?"),

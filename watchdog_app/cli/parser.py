@@ -51,7 +51,9 @@ class Parser(argparse.ArgumentParser):
             word = message.removeprefix(marker).split("=")[0].split()[0]
             known = [text for action in self._actions for text in action.option_strings]
             near = get_close_matches(word, known, n=1, cutoff=0.6)
-            if word.startswith("-") and near:
+            if word in known:  # an option of the command, behind the word for a part of it
+                message = f"{word} does not go with what was asked for"
+            elif word.startswith("-") and near:
                 message = f"there is no option {word}; did you mean {near[0]}?"
         message += _nearest_choice(message)
         from watchdog_app.cli.text import plain
