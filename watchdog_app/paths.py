@@ -56,6 +56,11 @@ def state_dir(env: Mapping[str, str] = os.environ) -> str:
     return os.path.join(base, "watchdog")
 
 
+def daemon_log(env: Mapping[str, str] = os.environ) -> str:
+    """Where a daemon that `watchdog start` has started says what it does."""
+    return os.path.join(state_dir(env), "daemon.log")
+
+
 def config_file(env: Mapping[str, str] = os.environ) -> str:
     """Path of config.toml, whether it exists or not."""
     override = env.get("WATCHDOG_CONFIG")

@@ -77,6 +77,58 @@ def test_a_line_of_the_log_stays_one_line(said):
     assert 'path="/x y" count=3' in text()
 
 
+def test_what_a_client_has_said_again_and_again_is_told_a_few_times_a_minute(said, monkeypatch):
+    """And then how often it was left out; what others have said is not."""
+    log, text = said
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    for _ in range(300):
+        log.warning("a rescue failed", pid=7, error="x" * 2000)
+        now[0] += 0.1
+    log.warning("a rescue failed", pid=8, error="a full disk")
+    log.info("an agent has come", pid=7)
+    told, others = text().count("pid=7 error="), text().count("pid=8 error=")
+    now[0] += 60.0
+    log.warning("a rescue failed", pid=7, error="again")
+
+    assert (10, 1) == (told, others)
+    assert 1 == text().count('more of that was left out said="a rescue failed" pid=7 lines=290')
+    assert "error=again" in text()
+    assert "an agent has come" in text()
+
+
+def test_many_kinds_of_lines_are_told_together_a_few_times(said, monkeypatch):
+    """Nothing grows with the number of processes that have something said."""
+    log, text = said
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+
+    for pid in range(1000):
+        log.info("an agent has come", pid=pid)
+
+    assert 510 == len(text().splitlines())
+
+
+def test_the_file_of_the_log_is_begun_anew_when_it_is_full(tmp_path):
+    """That one alone which `watchdog start` gives: not what somebody else sends it to."""
+    path, other = tmp_path / "daemon.log", tmp_path / "other"
+    sizes = []
+    for place in (path, other):
+        fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        log = Log(verbose=True, fd=fd, path=str(path))
+        for number in range(2500):
+            log.debug("x" * 1000, number=number)
+            sizes.append(path.stat().st_size)
+        os.close(fd)
+
+    assert max(sizes) < 1.2 * 1024 * 1024
+    assert path.read_text().splitlines()[-1].endswith("number=2499")
+    assert {"daemon.log", "daemon.log.1", "other"} == set(os.listdir(tmp_path))
+    assert (tmp_path / "daemon.log.1").stat().st_size < 1.2 * 1024 * 1024
+    assert 2500 == len(other.read_text().splitlines())
+    assert 0o600 == path.stat().st_mode & 0o777
+
+
 def test_a_machine_that_cannot_be_read_is_a_fault_until_it_can(said, tmp_path):
     """No /proc/meminfo: nothing to watch by; said, and tried again."""
     log, _ = said

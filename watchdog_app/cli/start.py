@@ -86,10 +86,9 @@ class _Log:
 def _open_log() -> _Log:
     from watchdog_app import paths
 
-    folder = paths.state_dir()
-    path = os.path.join(folder, "daemon.log")
+    path = paths.daemon_log()
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         if os.path.exists(path) and os.path.getsize(path) > _LOG_MOST_BYTES:
             os.replace(path, f"{path}.1")
         return _Log(path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))

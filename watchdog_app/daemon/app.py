@@ -47,7 +47,8 @@ def main(path: str | None = None, verbose: bool = False) -> int:
     # The daemon leaves this folder: what is named relative to it is named in full before.
     config_path = os.path.abspath(path or paths.config_file())
     settings, sources = config.load(config_path, required=path is not None)
-    return run(settings, sources, Log(verbose), config_path)
+    log = Log(verbose, path=os.path.abspath(paths.daemon_log()))
+    return run(settings, sources, log, config_path)
 
 
 def run(settings: Settings, sources: config.Sources, log: Log, config_path: str) -> int:
