@@ -245,6 +245,26 @@ def test_pause_of_a_script_speaks_of_the_terminal(watchdog, daemon):
     assert "type fg" in done.stdout
 
 
+@pytest.mark.parametrize("word", ["pause", "resume"])
+def test_what_was_done_is_told_where_the_daemon_has_no_status(watchdog, daemon, refusal, word):
+    """It is asked afterwards, for a name alone."""
+
+    def too_long(_):
+        raise refusal(-32000, "A message of 1306215 bytes is too long to be sent.")
+
+    done = {"task": 7, "name": "eda.py", "pids": [7], "method": "signals"}
+    daemon.answers |= {
+        "task.pause": done,
+        "task.resume": {"resumed": [done], "failures": []},
+        "status": too_long,
+    }
+
+    said = watchdog(word, "7")
+
+    assert (0, "") == (said.returncode, said.stderr)
+    assert "eda.py (pid 7)" in said.stdout
+
+
 def test_a_name_that_fits_several_tasks_lists_them(watchdog, daemon, refusal):
     """With pids, to choose from, and neutralised."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from watchdog_app.cli.text import plain
-from watchdog_app.errors import EXIT_OK
+from watchdog_app.errors import EXIT_OK, WatchdogError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,9 +49,11 @@ def run(args: argparse.Namespace) -> int:
 
             print(dumps(result))
             return EXIT_OK
-        found = find(daemon.call("status"), result.get("pids") or [])
+        found = None
+        with suppress(WatchdogError):  # it is paused, whatever is known of it
+            found = find(daemon.call("status"), result.get("pids") or [])
     pids = [pid for pid in result.get("pids") or [] if isinstance(pid, int)]
-    name = plain((found or {}).get("name") or args.task)
+    name = plain((found or {}).get("name") or result.get("name") or args.task)
     pid = (found or {}).get("pid") or (pids[0] if pids else None)
     rest = len(pids) - 1
     children = f" and {rest} child process{'es' if rest > 1 else ''}" if rest > 0 else ""
@@ -67,13 +71,17 @@ def find(status: Any, pids: list[Any]) -> dict[str, Any] | None:
 
 
 def _advice(process: dict[str, Any]) -> list[str]:
+    kind = process.get("kind")  # None: the daemon did not tell, and it may be either
+    lines = []
     # Measured: jupyter_client waits 5 s for a kernel that was told to shut down, then kills it.
-    if process.get("kind") in _KERNELS:
-        return [
+    if kind is None or kind in _KERNELS:
+        lines += [
             "Do not press Restart or Shutdown in Jupyter meanwhile: that kills a paused kernel",
             "and its state is lost. Jupyter itself shows nothing of the pause.",
         ]
-    return [
-        "If it runs in a terminal, its shell says Stopped. After the resume it runs in the",
-        "background there; type fg in that terminal if it reads from it.",
-    ]
+    if kind not in _KERNELS:
+        lines += [
+            "If it runs in a terminal, its shell says Stopped. After the resume it runs in the",
+            "background there; type fg in that terminal if it reads from it.",
+        ]
+    return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 from watchdog_app.cli.text import plain
 from watchdog_app.errors import (
@@ -55,7 +56,8 @@ def run(args: argparse.Namespace) -> int:
                 "task.resume", task=None if args.all else args.task, reply_timeout_s=30.0
             )
             if result.get("resumed") and not args.json:
-                _name_them(result["resumed"], daemon.call("status"))
+                with suppress(WatchdogError):  # it goes on, whatever is known of it
+                    _name_them(result["resumed"], daemon.call("status"))
     except (DaemonNotRunning, ProtocolError) as error:
         # One that was stopped itself, or hangs, answers as little as one that is gone.
         result = _written_down(None if args.all else args.task, error)
