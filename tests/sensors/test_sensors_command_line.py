@@ -11,6 +11,7 @@ from watchdog_app.core.records import TaskKind
 from watchdog_app.sensors.command_line import (
     identify,
     is_interpreter,
+    kept,
     kernel_id,
     notebook_arguments,
 )
@@ -254,3 +255,29 @@ def test_interpreters_are_known_by_file_name(path: str, *, expected: bool):
 def test_command_lines_name_the_notebooks_they_run(command: str, expected: tuple[str, ...]):
     """Options are no notebooks; papermill's second one is only written."""
     assert expected == notebook_arguments(command.split())
+
+
+@pytest.mark.parametrize("argv", [["\\xff" * 65_536], ["python", "-m", "m" * 65_536]])
+def test_a_title_of_any_length_is_a_name_that_can_be_shown(argv: list[str]):
+    """A process writes what it likes over its command line."""
+    assert 270 == len(identify(kept(argv), "/usr/bin/python3.11").name)
+
+
+def test_names_of_files_are_whole_however_long():
+    """As long as a file's name can be, with the folder of a program that is one."""
+    name, folder = "s" * 252 + ".py", "f" * 255
+
+    assert name == identify(["python", f"/p/{name}"]).name
+    assert f"{folder}/__main__.py" == identify(["python", f"/p/{folder}/__main__.py"]).name
+
+
+def test_of_a_command_line_is_kept_what_is_of_use():
+    """Ordinary ones are kept whole; a path that was cut is none that a file can have."""
+    ordinary = ("python", "train.py", "/data/" + "x" * 4000, *("--option",) * 200)
+
+    found = kept(["python", "/" + "x" * 65_536, *("y" * 1000,) * 65])
+
+    assert ordinary == kept(ordinary)
+    assert ("python", 4097) == (found[0], len(found[1]))
+    assert sum(map(len, found)) <= 4 * 4096
+    assert kernel_id(f"/run/kernel-{'x' * 4000}.json") is None

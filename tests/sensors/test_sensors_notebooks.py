@@ -127,6 +127,28 @@ def test_relative_paths_need_a_folder(path, cwd, expected):
     assert expected == absolute(path, cwd)
 
 
+def test_a_long_path_is_kept_and_one_that_no_file_can_have_is_none():
+    """What a system takes as a path has 4096 bytes at most."""
+    long = "/" + "/".join(["d" * 254] * 16)
+    assert 4080 == len(long)
+
+    assert f"{long}/train.py" == absolute("train.py", long)
+    assert f"{long}/train.py" == absolute(f"{long}/train.py", None)
+    assert absolute(f"{'d' * 50}/train.py", long) is None
+    assert absolute("x" * 65_536, "/home/u") is None
+
+
+def test_a_kernel_of_many_notebooks_has_a_name_that_can_be_shown():
+    """All of their paths stay known: each of them names the kernel."""
+    sessions = [Session(f"/p/{number}-{'x' * 200}.ipynb", NOTEBOOK) for number in range(100)]
+
+    found = name_kernel(sessions, None, [], None)
+
+    assert 270 == len(found.name)
+    assert found.name.startswith("0-xxx")
+    assert 100 == len({found.notebook, *found.others})
+
+
 def _gather(
     command: str,
     environ: dict[str, str],

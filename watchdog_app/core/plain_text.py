@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+# Of a task: the longest name that a file can have, and a folder's before `__main__.py`.
+LONGEST_NAME = 270
 _ELLIPSIS = "\u2026"
 _SIMPLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@-]*")
 
@@ -22,10 +24,15 @@ def plain(text: str, limit: int = 60) -> str:
     shown = "".join(c if c.isprintable() else "?" for c in line)
     if not shown:
         return "(no name)"
-    if len(shown) > limit:
-        head = (limit - 1) // 2
-        shown = shown[:head] + _ELLIPSIS + shown[len(shown) - (limit - 1 - head) :]
-    return shown
+    return shortened(shown, limit)
+
+
+def shortened(text: str, limit: int = LONGEST_NAME) -> str:
+    """The text as it is, without its middle where it is longer than `limit` characters."""
+    if len(text) <= limit:
+        return text
+    head = (limit - 1) // 2
+    return text[:head] + _ELLIPSIS + text[len(text) - (limit - 1 - head) :]
 
 
 def argument(name: str, pid: int) -> str:

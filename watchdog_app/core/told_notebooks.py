@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from watchdog_app.core.plain_text import shortened
 from watchdog_app.core.records import ProcessKey, Task, TaskKind
 
 _NAMELESS = frozenset((TaskKind.KERNEL, TaskKind.CONSOLE))
@@ -93,6 +94,6 @@ class ToldNotebooks:
             if found is None:
                 return task
             path = found
-        name = os.path.basename(path)
+        name = shortened(os.path.basename(path))
         info = replace(task.info, kind=TaskKind.NOTEBOOK, name=name, notebook=path)
         return replace(task, kind=TaskKind.NOTEBOOK, name=name, info=info)

@@ -10,13 +10,34 @@ from watchdog_app.core.records import (
     MemoryParts,
     MoreTensors,
 )
-from watchdog_app.protocol.messages import Params
+from watchdog_app.errors import RequestError
+from watchdog_app.protocol.messages import BAD_PARAMS, Params
 
 _FAR = 2**53  # a whole number that JSON readers keep exact
 _BUFFERS = 16
 _LINES = 20
 _DIMENSIONS = 16
 _PATH = 300
+_PATH_BYTES = 4096
+
+
+def path(params: Params, name: str) -> str:
+    """
+    A path that a file can have: at most 4096 bytes.
+
+    Raises:
+        RequestError: it is longer, or missing.
+    """
+    found = params.text(name)
+    if len(found.encode("utf-8", "replace")) > _PATH_BYTES:
+        raise RequestError(f"Parameter {name} is longer than {_PATH_BYTES} bytes.", BAD_PARAMS)
+    return found
+
+
+def device(params: Params, name: str) -> str | None:
+    """What a framework or a driver calls a device: in ASCII, anything else is not shown."""
+    found = params.text_or_none(name, 100)
+    return None if found is None else found.encode("ascii", "replace").decode()
 
 
 def frame(params: Params) -> Frame:

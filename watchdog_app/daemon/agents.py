@@ -93,7 +93,7 @@ class Agents:
         pid = peer or pid  # in a container it takes another number for its own
         key = ProcessKey(pid, params.whole("start_time", 0, 2**63 - 1))
         framework = params.text("framework", 100)
-        directory = params.text("directory")
+        directory = agent_words.path(params, "directory")
         notebook = params.text_or_none("notebook")
         handle = open_handle(pid)
         if not self._alive(key):  # looked at after the handle was opened: the handle is of it
@@ -171,7 +171,7 @@ class Agents:
     def saved(self, agent: Agent, params: Params, now_mono_s: float) -> RescueRecord:
         """Take in a rescue that is complete."""
         rescue = RescueRecord(
-            path=params.text("path"),
+            path=agent_words.path(params, "path"),
             step=params.whole("step", 0, _FAR),
             bytes=params.whole("bytes", 0, _FAR),
             seconds=params.number_or_none("seconds", 0, 1e7) or 0.0,
@@ -286,10 +286,10 @@ class Agents:
 def _allocator(params: Params) -> AllocatorMemory:
     """What a framework's allocator says of one device."""
     return AllocatorMemory(
-        device=params.text("device", 100),
+        device=agent_words.device(params, "device") or params.text("device", 100),
         used_bytes=params.whole("used_bytes", 0, _FAR),
         limit_bytes=params.whole("limit_bytes", 1, _FAR),
-        gpu_uuid=params.text_or_none("gpu_uuid", 100),
+        gpu_uuid=agent_words.device(params, "gpu_uuid"),
         peak_bytes=params.whole_or_none("peak_bytes", 0, _FAR),
         retries=params.whole_or_none("retries", 0, _FAR),
         ooms=params.whole_or_none("ooms", 0, _FAR),
@@ -318,7 +318,7 @@ def _told(params: Params | None, by_lines: bool) -> tuple[RescueRecord | None, f
     if saved_unix_s is None:
         saved_unix_s = now_unix_s
     rescue = RescueRecord(
-        path=params.text("path"),
+        path=agent_words.path(params, "path"),
         step=params.whole("step", 0, _FAR),
         bytes=params.whole("bytes", 0, _FAR),
         seconds=params.number_or_none("seconds", 0, 1e7) or 0.0,

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from watchdog_app import children
+from watchdog_app.core.plain_text import shortened
 from watchdog_app.core.records import TaskKind
 from watchdog_app.sensors.known_programs import (
     CONSOLES,
@@ -21,6 +22,7 @@ from watchdog_app.sensors.known_programs import (
     OWN_COMMANDS,
     SERVERS,
 )
+from watchdog_app.sensors.notebooks import LONGEST_PATH
 
 # Options of the interpreter that take the next argument when their value does not follow at once.
 _WITH_VALUE = "WX"
@@ -31,6 +33,10 @@ _OWN_PACKAGE = "watchdog_app"
 _OWN_SCRIPTS = tuple(f"{_OWN_PACKAGE}/{each}" for each in ("__main__.py", "airbag/keep.py"))
 _CONNECTION = re.compile(r"--?f|--(?:[A-Za-z]+\.)?connection[-_]file")
 _KERNEL_FILE = re.compile(r"kernel-.+\.json")
+_LONGEST_FILE_NAME = 255
+# One more than a path can have: what was cut is taken for none.
+_LONGEST_WORD = LONGEST_PATH + 1
+_MOST_CHARS = 4 * LONGEST_PATH  # of all words
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,23 @@ class _Target:
     how: str  # "script", "module", "code", "stdin", "nothing", "title"
     what: str
     rest: tuple[str, ...] = ()
+
+
+def kept(argv: Iterable[str]) -> tuple[str, ...]:
+    """
+    As much of a command line as is of use.
+
+    A process may write what it likes over its own, and that is held for as long as it lives.
+    """
+    words: list[str] = []
+    left = _MOST_CHARS
+    for word in argv:
+        part = word[:_LONGEST_WORD]
+        left -= len(part) + 1
+        if left < 0:
+            break
+        words.append(part)
+    return tuple(words)
 
 
 def is_interpreter(path: str) -> bool:
@@ -106,7 +129,9 @@ def _connection_file(argv: Sequence[str]) -> str | None:
 def kernel_id(connection_file: str) -> str | None:
     """Jupyter's id of the kernel, of its connection file's name; None: the name holds none."""
     name = os.path.basename(connection_file)
-    return name[7:-5] if _KERNEL_FILE.fullmatch(name) else None
+    # One that is too long for a file is none.
+    fits = len(name) <= _LONGEST_FILE_NAME and _KERNEL_FILE.fullmatch(name)
+    return name[7:-5] if fits else None
 
 
 def is_spyder_kernel(argv: Sequence[str]) -> bool:
@@ -129,6 +154,11 @@ def identify(argv: Sequence[str], exe: str | None = None) -> Program:
         argv: its command line; empty when it cannot be read.
         exe: its executable, for a program that holds an interpreter without being one.
     """
+    program = _identified(argv, exe)
+    return replace(program, name=shortened(program.name))
+
+
+def _identified(argv: Sequence[str], exe: str | None) -> Program:
     if not argv:
         return Program(TaskKind.PYTHON, os.path.basename(exe or "python"))
     target = _target(argv)

@@ -18,7 +18,13 @@ from watchdog_app.sensors.command_line import (
     notebook_arguments,
 )
 from watchdog_app.sensors.files import read_regular
-from watchdog_app.sensors.notebooks import Session, absolute, name_kernel, parse_connection_file
+from watchdog_app.sensors.notebooks import (
+    LONGEST_PATH,
+    Session,
+    absolute,
+    name_kernel,
+    parse_connection_file,
+)
 
 # All that is wanted of an environment, which also holds secrets.
 ENVIRON = ("JPY_SESSION_NAME", "JPY_PARENT_PID", "WATCHDOG_RUNTIME_DIR")
@@ -85,7 +91,11 @@ def gather(
     # `jupyter lab train.ipynb` opens that one in a browser and serves many.
     if above is not None and above.kind is not TaskKind.SERVER:
         folder = cwd_of(ppid)
-        notebooks = tuple(absolute(path, folder) or path for path in notebook_arguments(parent))
+        notebooks = tuple(
+            absolute(path, folder) or path
+            for path in notebook_arguments(parent)
+            if len(path) <= LONGEST_PATH
+        )
     console = None
     if is_spyder_kernel(argv):
         console = "Spyder console"

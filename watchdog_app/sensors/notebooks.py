@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from watchdog_app.core.plain_text import shortened
 from watchdog_app.core.records import TaskKind
 
 # What a session's path ends in when it is a document; jupytext opens the others as notebooks.
 _DOCUMENTS = (".ipynb", ".md", ".py", ".r", ".rmd", ".qmd", ".jl", ".myst")
-_LONGEST = 4096  # PATH_MAX
+LONGEST_PATH = 4096  # PATH_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def read_json(data: bytes) -> Any:
 
 def text_of(value: object) -> str | None:
     """A name or path that another program gave; None: there is none, or no file can bear it."""
-    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST or "\0" in value:
+    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_PATH or "\0" in value:
         return None
     # JSON can hold halves of characters, which can be neither shown nor written down.
     return value.encode("utf-8", "replace").decode()
@@ -105,17 +106,21 @@ def name_kernel(
     documents = sorted(session.path for session in sessions if session.kind is TaskKind.NOTEBOOK)
     paths = documents or sorted(session.path for session in sessions)
     names = list(dict.fromkeys(os.path.basename(path) or path for path in paths))
+    joined = shortened(", ".join(names))
     if not documents:
-        return KernelName(TaskKind.CONSOLE, ", ".join(names), None)
+        return KernelName(TaskKind.CONSOLE, joined, None)
     whole = list(dict.fromkeys(path for each in documents if (path := absolute(each, cwd))))
     first = whole[0] if whole else None
-    return KernelName(TaskKind.NOTEBOOK, ", ".join(names), first, tuple(whole[1:]))
+    return KernelName(TaskKind.NOTEBOOK, joined, first, tuple(whole[1:]))
 
 
 def absolute(path: str | None, cwd: str | None) -> str | None:
-    """The path from the root; None when it is relative to a folder that we do not know."""
-    if path is None:
+    """The path from the root; None: relative to a folder that we do not know, or no file's."""
+    if path is None or len(path) > LONGEST_PATH:
         return None
-    if os.path.isabs(path):
-        return os.path.normpath(path)
-    return os.path.normpath(os.path.join(cwd, path)) if cwd else None
+    if not os.path.isabs(path):
+        if not cwd:
+            return None
+        path = os.path.join(cwd, path)
+    whole = os.path.normpath(path)
+    return whole if len(whole) <= LONGEST_PATH else None

@@ -25,6 +25,7 @@ from watchdog_app.core.records import (
     Snapshot,
 )
 from watchdog_app.errors import Gone, SensorError, Unsupported
+from watchdog_app.sensors.command_line import kept
 from watchdog_app.sensors.disks import Disks
 from watchdog_app.sensors.hardware import HardwareWatch
 from watchdog_app.sensors.jupyter_servers import JupyterServers
@@ -267,7 +268,7 @@ def _runs_another(process: psutil.Process, info: ProcessInfo) -> bool:
     if (optional(process.exe) or None) != info.exe:
         return True
     # A title that was written over the command line is one argument, and no other program.
-    argv = tuple(optional(process.cmdline) or ())
+    argv = kept(optional(process.cmdline) or ())
     return len(argv) > 1 and argv != info.argv
 
 

@@ -13,7 +13,7 @@ import psutil
 
 from watchdog_app.core.records import ProcessInfo, ProcessKey, ProcessSample
 from watchdog_app.errors import Denied, Gone, SensorError, Unsupported
-from watchdog_app.sensors.command_line import identify, is_interpreter, kernel_id
+from watchdog_app.sensors.command_line import identify, is_interpreter, kept, kernel_id
 from watchdog_app.sensors.kernels import ENVIRON, Witnesses, forked, gather
 from watchdog_app.sensors.notebooks import absolute
 
@@ -70,7 +70,7 @@ def describe(
         uid = _uid(process, own_uid)
         if own_uid != 0 and (uid != own_uid or user != own_user):
             return None
-        argv = tuple(optional(process.cmdline) or ())
+        argv = kept(optional(process.cmdline) or ())
         exe = optional(process.exe) or None
         if not is_interpreter(exe or (argv[0] if argv else "")):
             return None
@@ -182,7 +182,7 @@ def _cwd_of(pid: int) -> str | None:
 
 def _argv_of(pid: int) -> Sequence[str]:
     with suppress(psutil.Error, OSError):
-        return psutil.Process(pid).cmdline()
+        return kept(psutil.Process(pid).cmdline())
     return ()
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from watchdog_app.core.records import ProcessKey, ProcessSample
 from watchdog_app.errors import Gone, SensorError, Unsupported
 from watchdog_app.sensors import procfs
-from watchdog_app.sensors.command_line import is_interpreter
+from watchdog_app.sensors.command_line import is_interpreter, kept
 from watchdog_app.sensors.files import KeptFile, read_bytes, read_link, read_record
 
 _PAGE = os.sysconf("SC_PAGESIZE") if hasattr(os, "sysconf") else 4096
@@ -46,9 +46,9 @@ def read_stat(proc: str, pid: int) -> procfs.Stat:
 
 
 def read_argv(proc: str, pid: int) -> tuple[str, ...]:
-    """Arguments of any process; empty when it has none or they cannot be read."""
+    """Arguments of any process, as `kept`; empty when it has none or they cannot be read."""
     with suppress(SensorError):
-        return procfs.parse_cmdline(read_bytes(f"{proc}/{pid}/cmdline"))
+        return kept(procfs.parse_cmdline(read_bytes(f"{proc}/{pid}/cmdline")))
     return ()
 
 
