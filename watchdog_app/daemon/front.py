@@ -26,6 +26,7 @@ from watchdog_app.daemon.quiet import Quiet
 from watchdog_app.daemon.selfcare import OwnCost
 from watchdog_app.daemon.server import Server
 from watchdog_app.daemon.status import status
+from watchdog_app.daemon.status_size import fitting
 from watchdog_app.daemon.watching import Watching
 from watchdog_app.daemon.wording import explanation
 from watchdog_app.errors import ConfigError, RequestError
@@ -127,7 +128,7 @@ class Front:
         due = now_mono_s - self._published_mono_s >= _PUBLISH_S
         if due and self._server.has_subscribers("status"):
             self._published_mono_s = now_mono_s
-            self._server.publish("status", "status", self.status())
+            self._server.publish("status", "status", self.status(), fitting)
 
     def tasks(self) -> Sequence[Task]:
         """Those of the last look."""

@@ -28,6 +28,7 @@ from watchdog_app.daemon.naming import find, named
 from watchdog_app.daemon.notices import Notices
 from watchdog_app.daemon.pauses import Pause, Pauses
 from watchdog_app.daemon.server import Reply
+from watchdog_app.daemon.status_size import fitting
 from watchdog_app.daemon.worker import Worker
 from watchdog_app.errors import RequestError, TaskNotFound, WatchdogError
 from watchdog_app.protocol import messages
@@ -106,7 +107,7 @@ class Methods:
         self._log = log
         self.table: dict[str, Method] = {
             "hello": self._hello,
-            "status": lambda *_: self._daemon.status(),
+            "status": self._status,
             "subscribe": self._subscribe,
             "notice.shown": self._notice_shown,
             "task.pause": self._pause,
@@ -181,6 +182,10 @@ class Methods:
             "version": __version__,
             "pid": os.getpid(),
         }
+
+    def _status(self, _: Connection, __: Params, reply: Reply) -> Later:
+        reply.result(self._daemon.status(), fitting)
+        return LATER
 
     def _subscribe(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
         connection.topics = frozenset(params.texts("topics", TOPICS))

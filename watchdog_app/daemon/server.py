@@ -23,7 +23,7 @@ from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.poller import READ, WRITE, Poller
 from watchdog_app.errors import ProtocolError
 from watchdog_app.protocol import messages, transport
-from watchdog_app.protocol.framing import BadLine, LineTooLong, decode, encode
+from watchdog_app.protocol.framing import BadLine, LineTooLong, TooLongToSend, decode, encode
 from watchdog_app.sensors import descriptors
 
 _CHUNK_BYTES = 65536
@@ -36,6 +36,9 @@ _REST_S = 0.05  # a client that asks faster than it may is heard again after so 
 _GREETING_S = 10.0  # a connection that has not said hello by then is closed
 _ACCEPT_AT_ONCE = 32
 _SERVE_AT_ONCE = 4
+
+
+Shorter = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class Reply:
@@ -53,10 +56,10 @@ class Reply:
         """Somebody still waits for it."""
         return self._id is not None and not self._connection.closed
 
-    def result(self, value: Any) -> None:
-        """It worked."""
+    def result(self, value: Any, shorter: Shorter | None = None) -> None:
+        """It worked. `shorter`: makes the value fit into a message where it does not."""
         if self._id is not None:
-            self._server.send(self._connection, messages.result(self._id, value))
+            self._server.send(self._connection, messages.result(self._id, value), shorter)
             self._id = None
 
     def error(self, code: int, message: str, data: dict[str, Any] | None = None) -> None:
@@ -137,12 +140,14 @@ class Server:
         self._listener.close()
         self.open()
 
-    def send(self, connection: Connection, message: dict[str, Any]) -> None:
+    def send(
+        self, connection: Connection, message: dict[str, Any], shorter: Shorter | None = None
+    ) -> None:
         """A message to one client; one that does not read is dropped."""
         if connection.closed:
             return
         try:
-            line = encode(message)
+            line = _line(message, "result", shorter)
         except (ProtocolError, TypeError, ValueError, RecursionError) as error:
             self._log.error("an answer could not be written", error=error)
             if "id" not in message:
@@ -150,13 +155,15 @@ class Server:
             line = encode(messages.error(message["id"], messages.REFUSED, str(error)))
         self._write(connection, line)
 
-    def publish(self, topic: str, method: str, params: dict[str, Any]) -> int:
+    def publish(
+        self, topic: str, method: str, params: dict[str, Any], shorter: Shorter | None = None
+    ) -> int:
         """A notification to every subscriber that has read what came before; how many."""
         subscribers = [c for c in self._connections.values() if topic in c.topics]
         if not subscribers:
             return 0
         try:
-            line = encode(messages.notification(method, params))
+            line = _line(messages.notification(method, params), "params", shorter)
         except (ProtocolError, TypeError, ValueError, RecursionError) as error:
             self._log.error("a notification could not be written", error=error)
             return 0
@@ -360,6 +367,16 @@ class Server:
             self.drop(connection)
         elif connection.unread_bytes and not before:
             self._listen(connection)
+
+
+def _line(message: dict[str, Any], part: str, shorter: Shorter | None) -> bytes:
+    """The message as it is, or with its part made shorter where that is too long."""
+    try:
+        return encode(message)
+    except TooLongToSend:
+        if shorter is None:
+            raise
+        return encode({**message, part: shorter(message[part])})
 
 
 def _reserve() -> int:

@@ -34,6 +34,10 @@ class LineTooLong(ProtocolError):
     """More than `MAX_LINE_BYTES` without an end of line: the stream cannot be trusted again."""
 
 
+class TooLongToSend(ProtocolError):
+    """A message of ours is longer than `MAX_LINE_BYTES`."""
+
+
 class LineDecoder:
     """Puts lines together from pieces of any size. One decoder a connection."""
 
@@ -120,7 +124,7 @@ def encode(message: dict[str, Any]) -> bytes:
     One line with its end. Infinite and undefined numbers become null: JSON has no others.
 
     Raises:
-        ProtocolError: the message is longer than a line may be.
+        TooLongToSend: the message is longer than a line may be.
         TypeError: it holds something that JSON has no form for.
     """
     try:
@@ -129,7 +133,7 @@ def encode(message: dict[str, Any]) -> bytes:
         text = _ENCODER.encode(_finite(message))
     line = text.encode("ascii") + b"\n"  # the encoder escapes all else, lone surrogates too
     if len(line) > MAX_LINE_BYTES:
-        raise ProtocolError(f"A message of {len(line)} bytes is too long to be sent.")
+        raise TooLongToSend(f"A message of {len(line)} bytes is too long to be sent.")
     return line
 
 

@@ -1,0 +1,154 @@
+"""A status fits into one message, whatever programs call themselves and agents say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
+
+from status_objects import GIB, MIB, agent, ceiling, process, status
+
+from watchdog_app.daemon.status_size import fitting
+from watchdog_app.protocol.framing import MAX_LINE_BYTES, TooLongToSend, encode
+
+# A program that has written over all of its 65,000 bytes of arguments what is no UTF-8.
+TITLE = """
+import ctypes, os, sys, time
+if len(sys.argv) == 1:
+    os.execv(sys.executable, [sys.executable, "-S", __file__, "x" * 65000])
+fields = open("/proc/self/stat").read().rsplit(") ", 1)[1].split()
+begin, end = int(fields[45]), int(fields[46])
+ctypes.memset(begin, 0xFF, end - begin - 1)
+time.sleep(600)
+"""
+
+# The longest paths that an agent may name, of bytes that are no UTF-8; devices and buffers.
+AGENT = """
+import json, os, socket, time
+line = socket.socket(socket.AF_UNIX)
+line.connect({socket!r})
+reader = line.makefile("rb")
+def say(method, id=None, **params):
+    message = dict(jsonrpc="2.0", method=method, params=params)
+    if id is not None:
+        message["id"] = id
+    line.sendall(json.dumps(message).encode() + b"\\n")
+    return json.loads(reader.readline()) if id is not None else None
+say("hello", 1, protocol=1, role="agent", version="0")
+stat = open("/proc/self/stat").read()
+start = int(stat[stat.rindex(")") + 2:].split()[19])
+path, word, far = "\\udcff" * 4096, "\\U0001f600" * 100, 2**53
+say("agent.register", 2, pid=os.getpid(), start_time=start, framework=word, directory=path)
+say("agent.saved", request=None, path=path, step=1, bytes=1, seconds=1.0)
+device = dict(device=word, gpu_uuid=word, used_bytes=far, limit_bytes=far, peak_bytes=far)
+say("agent.report", training=True, step=1, allocators=[device] * 64,
+    memory=dict(buffers=[dict(what=word, bytes=far)] * 16))
+time.sleep(600)
+"""
+
+
+def size(value: dict) -> int:
+    try:
+        return len(encode(value))
+    except TooLongToSend:
+        return MAX_LINE_BYTES + 1
+
+
+def test_what_is_in_danger_or_paused_is_never_left_out_before_the_rest():
+    """Of more than fits the largest are kept, in their order, and what is missing is counted."""
+    tasks = [
+        process(pid, "n" * 270, pid * MIB, script=f"/home/ada/{'p' * 3000}")
+        for pid in range(1, 501)
+    ]
+    tasks[0] |= {"stage": "rescue"}
+    tasks[1] |= {"state": "paused"}
+    whole = status(processes=tasks, errors=[])
+    assert size(whole) > MAX_LINE_BYTES
+
+    found = fitting(whole, MAX_LINE_BYTES // 2)
+
+    pids = [task["pid"] for task in found["processes"]]
+    assert size(found) <= MAX_LINE_BYTES // 2
+    assert [1, 2] == pids[:2]
+    assert list(range(501 - len(pids) + 2, 501)) == pids[2:]
+    assert f"{500 - len(pids)} of 500 tasks" in found["errors"][-1]["message"]
+    assert tasks[0] == found["processes"][0]
+
+
+def test_one_that_says_too_much_takes_no_room_from_others():
+    """Its long texts are cut; it and all others are there."""
+    loud = process(
+        7, "loud.py", 90 * GIB, agent=agent(directory="\U0001f600" * 400_000, framework="x" * 9999)
+    )
+    whole = status(processes=[loud, *(process(pid, "a.py", MIB) for pid in range(8, 108))])
+
+    found = fitting(whole)
+
+    assert size(whole) > MAX_LINE_BYTES >= size(found)
+    assert 101 == len(found["processes"])
+    assert whole["processes"][1:] == found["processes"][1:]
+    assert "cut" in found["errors"][-1]["message"]
+    assert "Left out" not in found["errors"][-1]["message"]
+
+
+def test_a_limit_of_each_process_does_not_hide_those_of_the_machine():
+    """One ceiling a process under `ulimit -v`: the machine's own are kept."""
+    own = [
+        ceiling("rlimit_as", f"address space of {'n' * 270}", MIB, GIB, note="x" * 500)
+        for _ in range(3000)
+    ]
+    whole = status(ceilings=[*own, ceiling("ram", "RAM", 1, GIB)], processes=[process(1, "a", 1)])
+
+    found = fitting(whole)
+
+    assert size(found) <= MAX_LINE_BYTES
+    assert "RAM" == found["ceilings"][-1]["label"]
+    assert 1 == len(found["processes"])
+    assert "of 3001 ceilings" in found["errors"][-1]["message"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a title is written over the command line")
+def test_long_titles_leave_everybody_an_answer(world):
+    """Status, followers and a pause from the command line, beside four of 65,000 bytes."""
+    client = world.start()
+    others = [world.script(TITLE, f"title{number}.py") for number in range(4)]
+    other = world.script("import time\ntime.sleep(600)\n")
+    world.until(
+        lambda: all("\\xff" in (world.task(pid) or {}).get("name", "") for pid in others),
+        "the titles are seen",
+    )
+
+    names = [world.task(pid)["name"] for pid in others]
+    done = subprocess.run(
+        [sys.executable, "-m", "watchdog_app", "pause", str(other)],
+        env=world.env, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+    assert all(len(name) <= 270 for name in names)
+    assert (0, "T") == (done.returncode, world.state_letter(other)), done.stderr
+    client.call("task.resume", task=str(other))
+
+
+def test_agents_that_say_all_they_may_leave_everybody_an_answer(world):
+    """More than a message of what they say: asked or followed, the status comes."""
+    client = world.start()
+    pids = [
+        world.script(AGENT.format(socket=world.socket), f"agent{number}.py") for number in range(20)
+    ]
+
+    def told() -> dict | None:
+        found = client.call("status")
+        said = [task for task in found["processes"] if task["pid"] in pids and task["agent"]]
+        return found if len(said) == len(pids) else None
+
+    found = world.until(told, "all agents are seen")
+    with world.connect() as follower:
+        follower.call("subscribe", topics=["status"])
+        pushed = next(follower.notifications(60.0))
+
+    assert "too long for one message" in found["errors"][-1]["message"]
+    assert len(pids) <= len(pushed["params"]["processes"])
