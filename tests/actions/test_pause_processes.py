@@ -22,6 +22,7 @@ from watchdog_app.actions.process_tree import (
     known_descendants,
     with_descendants,
 )
+from watchdog_app.airbag import groups
 from watchdog_app.core.records import ProcessKey
 from watchdog_app.errors import ActionError, TargetDenied, TargetGone
 
@@ -448,9 +449,9 @@ def test_the_family_is_known_with_who_is_stopped_already(launch):
     assert [by_hand] == [key for key, stopped in found.items() if stopped]
 
 
-def new_group(top: str) -> Path:
+def new_group(top: str, name: str = "watchdog-test-") -> Path:
     """A control group of our own below this hierarchy: `unified` is v2, `freezer` is v1."""
-    folder = Path("/sys/fs/cgroup") / top / f"watchdog-test-{os.getpid()}"
+    folder = Path("/sys/fs/cgroup") / top / f"{name}{os.getpid()}"
     try:
         folder.mkdir()
     except OSError as error:
@@ -482,6 +483,67 @@ def test_a_task_alone_in_its_group_is_stopped_at_one_instant(launch, top):
         for pid in (folder / "cgroup.procs").read_text().split():
             with suppress(ProcessLookupError):  # they live 20 ms
                 os.kill(int(pid), signal.SIGKILL)
+        wait_for(lambda: removed(folder))
+
+
+@pytest.mark.cgroup
+@pytest.mark.parametrize("top", ["unified", "freezer"])
+@pytest.mark.parametrize("name", [groups.PREFIX, "watchdog-test-"])
+def test_a_freeze_of_somebody_elses_outlasts_a_pause(launch, top, name):
+    """An airbag at its limit, or a container that was paused: it stops once that is over."""
+    folder = new_group(top, name)
+    control, freeze, thaw = (
+        ("cgroup.freeze", "1", "0") if top == "unified" else ("freezer.state", "FROZEN", "THAWED")
+    )
+    try:
+        root = launch(TREE)
+        for key in tree_of(root):
+            (folder / "cgroup.procs").write_text(str(key.pid))
+        (folder / control).write_text(freeze)
+        wait_for(lambda: is_frozen(folder, top))
+
+        paused = processes.pause([root])
+
+        assert "sigstop" == paused.method
+        assert is_frozen(folder, top)
+        assert processes.stopping(root)
+        assert "T" not in states([root])
+        (folder / control).write_text(thaw)
+        wait_for(lambda: {"T"} == states(paused.keys))
+        assert not processes.stopping(root)
+        processes.resume(paused)
+        wait_for(lambda: "T" not in states(paused.keys))
+    finally:
+        (folder / control).write_text(thaw)  # frozen in v1 not even SIGKILL ends it
+        for pid in (folder / "cgroup.procs").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+        wait_for(lambda: removed(folder))
+
+
+def is_frozen(folder: Path, top: str) -> bool:
+    if top == "unified":
+        return "frozen 1" in (folder / "cgroup.events").read_text()
+    return "FROZEN" == (folder / "freezer.state").read_text().strip()
+
+
+@pytest.mark.cgroup
+@pytest.mark.parametrize("top", ["unified", "freezer"])
+def test_an_airbag_that_runs_is_paused_without_its_freezer(launch, top):
+    """Its keeper may need that at the very same moment: at the limit."""
+    folder = new_group(top, groups.PREFIX)
+    try:
+        root = launch(TREE)
+        for key in tree_of(root):
+            (folder / "cgroup.procs").write_text(str(key.pid))
+
+        paused = processes.pause([root])
+
+        assert "sigstop" == paused.method
+        assert {"T"} == states(paused.keys)
+        processes.resume(paused)
+    finally:
+        for pid in (folder / "cgroup.procs").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
         wait_for(lambda: removed(folder))
 
 

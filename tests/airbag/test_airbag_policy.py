@@ -16,6 +16,8 @@ from watchdog_app.airbag.record import BagRecord
 from watchdog_app.airbag.renewal import Insurance, Renewal
 from watchdog_app.airbag.shares import Free, Holder, limit_of, reserve_for
 from watchdog_app.cli import limit as limit_command
+from watchdog_app.core.records import ProcessKey
+from watchdog_app.daemon.bags import Bags
 from watchdog_app.errors import UsageError
 from watchdog_app.units import size_above
 
@@ -413,6 +415,30 @@ KERNEL = ["/opt/bin/python", "-m", "ipykernel_launcher", "-f", "k.json"]
 def test_an_airbag_has_the_name_that_people_know(words, session, name):
     """Several kernels that are all called python are told apart by nobody."""
     assert name == launch.name_of(words, {"JPY_SESSION_NAME": session}, "/home/me/work")
+
+
+@pytest.mark.parametrize(
+    ("stage", "words"),
+    [
+        ("calm", None),
+        ("held", "is held there"),
+        ("copying", "stands still for a moment"),
+        ("waiting", None),
+        ("refusing", None),
+    ],
+)
+def test_who_stands_still_in_an_airbag_is_neither_paused_nor_woken(monkeypatch, stage, words):
+    """A signal would reach it later; while it is copied it is a matter of moments."""
+    bag, key = a_bag(stage=stage), ProcessKey(4711, 99)
+    bags = Bags(tuple, lambda _: None, lambda _: None, None)
+    monkeypatch.setattr(bags, "look", lambda: None)
+    monkeypatch.setattr(bags, "of", lambda task: bag if task == key else None)
+
+    said = bags.held(key)
+
+    assert (said is None) == (words is None)
+    assert words is None or words in said
+    assert "\n" not in (said or "")
 
 
 def test_the_list_says_what_to_do_for_one_that_is_held(folder, capsys):

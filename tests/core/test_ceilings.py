@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from watchdog_app.airbag.groups import name_of
 from watchdog_app.core.ceilings import group_name, readings
 from watchdog_app.core.outlook import CeilingKind
 from watchdog_app.core.records import (
@@ -174,7 +175,7 @@ def test_the_same_groups_are_ceilings_whichever_is_the_tightest():
     assert [expected, expected] == [ceilings(5.0), ceilings(9.8)]
 
 
-@pytest.mark.parametrize("name", ["watchdog-bag-4711-99", "watchdog-bag-4711-99.scope"])
+@pytest.mark.parametrize("name", [name_of(4711, 99), "watchdog-bag-4711-99.scope"])
 def test_airbags_are_told_apart_by_the_program_that_was_started_in_them(name):
     """Two at once would else be two rows of the same words. Nobody is killed there."""
     found = look(host(), [process(4711, group_path=name)], [cgroup(name, 3.0, 4.0)])

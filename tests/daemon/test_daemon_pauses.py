@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from watchdog_app.actions.paused import Paused
-from watchdog_app.core.records import ProcessKey, Task, TaskKind
-from watchdog_app.daemon.pauses import Pause, Pauses, intent, outcome, remembered
+from watchdog_app.core.records import ProcessKey, ProcessSample, Task, TaskKind
+from watchdog_app.daemon.pauses import Pause, Pauses, as_held, intent, outcome, remembered
 
 ROOT, WORKER = ProcessKey(10, 100), ProcessKey(11, 101)
 PAUSE = Pause(ROOT, "train.py", Paused((ROOT, WORKER), "sigstop", 5.0), "asked for")
@@ -106,6 +108,29 @@ def test_a_second_pause_cut_short_forgets_nothing_of_the_first():
     found = remembered(stored, "boot", states(p10="S", p11="T", p12="T"))
 
     assert (ROOT, WORKER, CHILD) == found.paused.keys
+
+
+@pytest.mark.parametrize(
+    ("state", "held", "stopping", "shown"),
+    [
+        ("S", True, True, "D"),
+        ("R", True, True, "D"),
+        ("S", True, False, "S"),
+        ("S", False, True, "S"),
+        ("T", True, True, "T"),
+    ],
+)
+def test_who_was_paused_and_looks_asleep_is_on_its_way_to_stop(state, held, stopping, shown):
+    """What an airbag has frozen (cgroup v2) takes the signal afterwards: nobody has resumed it."""
+    sample = ProcessSample(ROOT, 1, state, 0, None, 0, None, 0.0)
+    other = replace(TASK, key=WORKER, members=(replace(sample, key=WORKER, state="S"),))
+
+    found = as_held(
+        (replace(TASK, members=(sample,)), other), {ROOT} if held else set(), lambda _: stopping
+    )
+
+    assert shown == found[0].members[0].state
+    assert other is found[1]
 
 
 def test_a_debugger_ends_no_pause():

@@ -8,6 +8,10 @@ then it is lifted. So a pause always shows as state T, `kill -CONT` always
 undoes it, it outlives the daemon, and no frozen cgroup v1 task, which not even
 SIGKILL can end, is left behind.
 
+A group that somebody else has frozen is left to them, and so is every airbag's:
+its keeper freezes it at its limit, and lifting that would let it run on to
+where the kernel kills. There SIGSTOP has to do; it takes effect after the thaw.
+
 Source: kernel, Documentation/admin-guide/cgroup-v2.rst (cgroup.freeze,
 cgroup.events) and cgroup-v1/freezer-subsystem.rst.
 """
@@ -20,6 +24,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from watchdog_app.actions.process_tree import ancestors, identify
+from watchdog_app.core.ceilings import in_airbag
 
 # A group that memory.high throttles took 0.8 s to freeze on a 6.18 kernel. Longer is not worth
 # waiting for: a process in the middle of a disk write may take any time, SIGSTOP works without.
@@ -34,7 +39,16 @@ class Freezer(NamedTuple):
     version: int
 
     def freeze(self, clock: Callable[[], float] = time.monotonic) -> bool:
-        """Stop everyone in it; False when that is refused or takes too long, and is undone."""
+        """
+        Stop everyone in it; False when that is refused or takes too long, and is undone.
+
+        False as well where somebody else has frozen it, which is not ours to end.
+        """
+        try:
+            if not self._thawed():
+                return False
+        except OSError:
+            return False
         try:
             self._write(frozen=True)
             deadline = clock() + _FREEZE_DEADLINE_S
@@ -61,6 +75,12 @@ class Freezer(NamedTuple):
         else:
             _put(f"{self.folder}/freezer.state", b"FROZEN" if frozen else b"THAWED")
 
+    def _thawed(self) -> bool:
+        """Nobody has frozen it, nor a group above it, nor is about to."""
+        if self.version == 2:
+            return _get(f"{self.folder}/cgroup.freeze").strip() == b"0" and not self._frozen()
+        return _get(f"{self.folder}/freezer.state").strip() == b"THAWED"
+
     def _frozen(self) -> bool:
         if self.version == 2:
             return b"frozen 1" in _get(f"{self.folder}/cgroup.events")
@@ -69,7 +89,7 @@ class Freezer(NamedTuple):
 
 def freezer_of(pid: int, tree: Collection[int], proc: str = "/proc") -> Freezer | None:
     """
-    The group that holds the task and nobody else, where this user may freeze it.
+    The group that holds the task and nobody else, where this user may freeze it; no airbag's.
 
     Args:
         pid: root of the task.
@@ -84,6 +104,8 @@ def freezer_of(pid: int, tree: Collection[int], proc: str = "/proc") -> Freezer 
     for version, mount_root, mount_point in _hierarchies(mounts):
         path = _path_in(memberships, version)
         if path is None or path == "/" or ".." in path.split("/"):
+            continue
+        if any(map(in_airbag, path.split("/"))):
             continue
         if mount_root not in ("/", "") and path.startswith(mount_root):
             path = path[len(mount_root) :]  # a container sees a part of the tree as the whole

@@ -19,11 +19,11 @@ from collections.abc import Collection, Sequence
 from watchdog_app.actions.paused import Paused, Resumed
 from watchdog_app.core.records import ProcessKey
 
-__all__ = ["Paused", "Resumed", "family", "pause", "resume"]
+__all__ = ["Paused", "Resumed", "family", "pause", "resume", "stopping"]
 
 _LINUX: bool = sys.platform.startswith("linux")
 if _LINUX:  # here, not at the first pause: memory is short by then, and the disk busy
-    from watchdog_app.actions import stop_linux
+    from watchdog_app.actions import process_tree, stop_linux
 
 
 def pause(
@@ -75,6 +75,15 @@ def family(
     from watchdog_app.actions import stop_psutil
 
     return stop_psutil.family(members, others)
+
+
+def stopping(key: ProcessKey, *, proc: str = "/proc") -> bool:
+    """
+    Whether it was sent a stop that it has not come to yet (Linux).
+
+    It waits in the kernel, or its group is frozen: in cgroup v2 that looks like sleep.
+    """
+    return _LINUX and process_tree.stop_pending(key.pid, proc)
 
 
 def resume(paused: Paused, *, proc: str = "/proc") -> Resumed:

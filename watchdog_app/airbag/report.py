@@ -44,6 +44,11 @@ def told(record: BagRecord) -> str:
             f"{who} has come to its memory limit of {limit} and is held there: it stands still "
             f"and loses nothing. {saved}\n{choices(record)}"
         )
+    if record.stage == "copying":
+        return (
+            f"{who} stands still for a moment, near its memory limit of {limit}, while its airbag "
+            "saves what can be saved."
+        )
     if record.stage == "refusing":
         return (
             f"{who} has come to its memory limit of {limit}. {saved} From here on further "

@@ -328,6 +328,11 @@ class Engine:
         self._policy = continuity.load(value, mono_s)
         self._clock = (mono_s, unix_s)
 
+    @property
+    def held(self) -> frozenset[ProcessKey]:
+        """Tasks that were paused, and neither let go nor resumed by a person since."""
+        return self._policy.held
+
     # One tick, in parts
 
     def _follow_incident(

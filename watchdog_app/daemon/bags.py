@@ -147,9 +147,11 @@ class Bags:
         As of the last `look`: who acts on it looks first, once for all tasks.
         """
         bag = self.of(task)
-        if bag is None or bag.stage != "held":
+        if bag is None or not bag.held:
             return None
         what, _, choices = report.told(bag).partition("\n")
+        if not choices:
+            return f"{what} Ask again in a moment."
         return f"{what} {choices.partition(chr(10))[0]}"  # of an answer in one line
 
     def acting(self) -> list[str]:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from operator import is_
 from typing import Any
 
+from watchdog_app.actions import processes
 from watchdog_app.core import ceilings, glance
 from watchdog_app.core.engine import Engine
 from watchdog_app.core.glance import Rest
@@ -22,6 +23,7 @@ from watchdog_app.core.told_notebooks import ToldNotebooks
 from watchdog_app.daemon.agents import Agents
 from watchdog_app.daemon.faults import Faults
 from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.pauses import as_held
 from watchdog_app.daemon.status import Look
 from watchdog_app.errors import SensorError
 from watchdog_app.sensors.machine import MachineFace
@@ -206,11 +208,12 @@ class Observer:
             return None
 
     def state_of(self, key: ProcessKey) -> str | None:
-        """One letter as in /proc/PID/stat; None when that process is gone."""
+        """One letter as in /proc/PID/stat, D on the way to a stop; None when it is gone."""
         try:
-            return self.machine.read_process(key).state
+            state = self.machine.read_process(key).state
         except SensorError:
             return None
+        return "D" if state in "RS" and processes.stopping(key) else state
 
     def close(self) -> None:
         """Give back what is held open."""
@@ -228,6 +231,7 @@ class Observer:
         try:
             snapshot = self._sample()
             tasks = self.told_notebooks.name(self._group(snapshot), self._agents.notebooks())
+            tasks = as_held(tasks, self._engine.held, processes.stopping)
             readings = ceilings.readings(snapshot, tasks, views.values())
         except Exception as error:  # a sensor that fails in a way nobody foresaw included
             self._faults.put(

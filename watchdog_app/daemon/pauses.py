@@ -7,7 +7,7 @@ the middle leaves no task stopped that nobody remembers stopping.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -129,6 +129,27 @@ def thaw_unfinished(stored: Mapping[str, Any], boot: str) -> None:
         freezer = freezer_of(int(family[0][0]), pids, "/proc")
         if freezer is not None:
             freezer.thaw()
+
+
+def as_held(
+    tasks: tuple[Task, ...], held: Container[ProcessKey], stopping: Callable[[ProcessKey], bool]
+) -> tuple[Task, ...]:
+    """
+    The tasks of a look; of those that are `held`, whoever is on its way to stop waits (D).
+
+    What an airbag has frozen (cgroup v2) looks asleep, and would seem to run again.
+    """
+    return tuple(
+        _waiting(task)
+        if task.key in held and task.members[0].state in "RS" and stopping(task.key)
+        else task
+        for task in tasks
+    )
+
+
+def _waiting(task: Task) -> Task:
+    root, *others = task.members
+    return replace(task, members=(replace(root, state="D"), *others))
 
 
 class Pauses:
