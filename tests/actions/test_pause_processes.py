@@ -520,6 +520,33 @@ def test_a_freeze_of_somebody_elses_outlasts_a_pause(launch, top, name):
         wait_for(lambda: removed(folder))
 
 
+@pytest.mark.cgroup
+@pytest.mark.parametrize("top", ["unified", "freezer"])
+def test_what_had_stopped_and_was_frozen_then_is_resumed(launch, top):
+    """An airbag is frozen again once its program has stopped: after both it runs."""
+    folder = new_group(top, groups.PREFIX)
+    control, freeze, thaw = (
+        ("cgroup.freeze", "1", "0") if top == "unified" else ("freezer.state", "FROZEN", "THAWED")
+    )
+    try:
+        root = launch(TREE)
+        for key in tree_of(root):
+            (folder / "cgroup.procs").write_text(str(key.pid))
+        paused = processes.pause([root])
+        (folder / control).write_text(freeze)
+        wait_for(lambda: is_frozen(folder, top))
+
+        processes.resume(paused)
+
+        (folder / control).write_text(thaw)
+        wait_for(lambda: states(paused.keys) <= {"R", "S"})
+    finally:
+        (folder / control).write_text(thaw)
+        for pid in (folder / "cgroup.procs").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+        wait_for(lambda: removed(folder))
+
+
 def is_frozen(folder: Path, top: str) -> bool:
     if top == "unified":
         return "frozen 1" in (folder / "cgroup.events").read_text()

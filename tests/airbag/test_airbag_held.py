@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 from bag_desk import MIB, STORM, bag_folder, pids_in, state
 
+from watchdog_app.actions import processes
+from watchdog_app.actions.process_tree import identify
+
 JUMP = """
 import sys, time
 try:
@@ -106,6 +109,26 @@ def test_limit_ends_what_is_held(desk):
     assert 0 == told.returncode
     assert -signal.SIGTERM == desk.end(hog)
     assert "is ended at its memory limit" in hog.said()
+
+
+def test_a_pause_of_the_daemons_and_its_end_leave_held_what_is_held(desk):
+    """The machine's memory nears its end as well: no freeze is lifted, and it runs no further."""
+    hog = desk.hog(300, 0, options=("--no-refuse",))
+    desk.stage(hog, "held")
+    found = identify(hog.pid)
+
+    paused = processes.pause([found.key])
+    assert "sigstop" == paused.method
+    desk.until(lambda: not processes.stopping(found.key), "it never stopped")
+    desk.stage(hog, "held")
+    processes.resume(paused)
+
+    time.sleep(1.0)
+    assert "held" == desk.record(hog)["stage"]
+    freezer = Path(bag_folder(hog.pid, "freezer"), "freezer.state")
+    desk.until(lambda: freezer.read_text().strip() in ("FROZEN", "FREEZING"), "not frozen again")
+    assert 0 == desk.run("limit", str(hog.pid), "500M").returncode
+    assert ("all of it\n", 0) == (hog.stdout.read(), desk.end(hog))
 
 
 @pytest.mark.parametrize(("choice", "ends_with"), [("end", -signal.SIGTERM), ("go-on", 0)])

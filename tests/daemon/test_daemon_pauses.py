@@ -66,6 +66,16 @@ def test_a_process_that_waits_for_the_disk_is_still_paused():
     assert pauses.get(ROOT) is None
 
 
+def test_what_had_stopped_and_was_frozen_then_is_still_paused():
+    """An airbag's group in cgroup v1: all of it waits in the kernel, as it seems."""
+    pauses = Pauses()
+    pauses.add(PAUSE)
+
+    assert [] == list(pauses.ended(states(p10="T", p11="T")))
+    assert [] == list(pauses.ended(states(p10="D", p11="D")))
+    assert [PAUSE] == list(pauses.ended(states(p10="S", p11="D")))
+
+
 def test_a_worker_alone_that_is_stopped_keeps_the_pause():
     """Somebody resumed the root by hand: the rest is still ours to resume."""
     pauses = Pauses()

@@ -224,12 +224,13 @@ def _send(key: ProcessKey, number: signal.Signals, proc: str) -> _Sent:
             return _Sent.GONE
         # A debugger may hold it (t): the signal counts when it lets go.
         stopping = number == signal.SIGSTOP
-        # One that waits in the kernel (D) runs, and stops when that answers.
-        if (
-            now.state != "t"
-            and (now.state == "T") == stopping
-            and (stopping or not stop_pending(key.pid, proc))
-        ):
+        # One that waits in the kernel (D) may be on its way to stop; and so shows who had stopped
+        # before his group was frozen (cgroup v1).
+        if stopping:
+            needed = now.state != "T"
+        else:
+            needed = now.state not in "RSI" or stop_pending(key.pid, proc)
+        if not needed:
             return _Sent.NOT_NEEDED
         signal.pidfd_send_signal(descriptor, number)
     except ProcessLookupError:

@@ -197,7 +197,8 @@ class Pauses:
                 self._pending.discard(pause.task)
                 continue
             # SIGSTOP takes effect when a system call returns: of a dead network disk after hours.
-            if "D" in states and pause.task in self._pending:
+            # One that had stopped shows like that, too, while its airbag is frozen (cgroup v1).
+            if "D" in states and (pause.task in self._pending or not states & {"R", "S"}):
                 continue
             self.remove(pause.task)
             found.append(pause)
