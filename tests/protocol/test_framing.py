@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -100,6 +101,22 @@ def test_a_line_without_end_is_refused(pieces):
     with pytest.raises(LineTooLong):
         send()
     assert 0 == decoder.pending_bytes
+
+
+def test_pieces_of_two_bytes_take_no_more_than_they_hold():
+    """What a stranger makes us hold is what is counted, however small the pieces come."""
+    decoder = LineDecoder()
+    tracemalloc.start()
+    try:
+        for _ in range(50_000):
+            decoder.lines(bytes([120, 121]))
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert 100_000 == decoder.pending_bytes
+    assert held_bytes < 2 * decoder.pending_bytes
+    assert [b"xy" * 50_000 + b"z"] == decoder.lines(b"z\n")
 
 
 def test_the_longest_line_is_taken_and_one_byte_more_is_not():
