@@ -47,6 +47,10 @@ class ProtocolError(WatchdogError):
     """A peer sent bytes that are not a message of ours, or too many of them."""
 
 
+class DaemonFull(ProtocolError):
+    """The daemon runs and has no room for one more connection: it answers to nothing."""
+
+
 class RequestError(WatchdogError):
     """The daemon understood a request and refused it."""
 

@@ -12,7 +12,13 @@ import time
 
 import pytest
 
-from watchdog_app.errors import DaemonNotRunning, ProtocolError, RequestError, TaskNotFound
+from watchdog_app.errors import (
+    DaemonFull,
+    DaemonNotRunning,
+    ProtocolError,
+    RequestError,
+    TaskNotFound,
+)
 from watchdog_app.protocol import messages, transport
 from watchdog_app.protocol.client import Client
 from watchdog_app.protocol.framing import LineDecoder, encode
@@ -176,6 +182,34 @@ def test_a_refusal_without_sense_is_a_refusal_all_the_same(play, body):
 
     with Client.connect(path) as client, pytest.raises(RequestError):
         client.call("status")
+
+
+@pytest.mark.parametrize("first", ["the daemon", "the client"])
+def test_a_daemon_without_room_is_told_from_one_that_is_gone(tmp_path, monkeypatch, first):
+    """It says so and ends the connection, before or after the greeting was sent."""
+    path = str(tmp_path / "full.sock")
+    listener = transport.listen(path)
+    listener.setblocking(True)
+
+    def refuse():
+        connection, _ = listener.accept()
+        connection.sendall(encode(messages.error(None, messages.REFUSED, "500 already")))
+        connection.close()
+
+    greet = Client._greet
+    refusing = threading.Thread(target=refuse, daemon=True)
+
+    def greet_late(self, role):
+        refusing.join(5)
+        return greet(self, role)
+
+    if first == "the daemon":
+        monkeypatch.setattr(Client, "_greet", greet_late)
+    refusing.start()
+    with pytest.raises(DaemonFull, match=r"runs but .*500 already"):
+        Client.connect(path)
+    refusing.join(5)
+    listener.close()
 
 
 def test_nobody_listening_says_how_to_start(tmp_path):

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
                 with suppress(WatchdogError):  # it goes on, whatever is known of it
                     _name_them(result["resumed"], daemon.call("status"))
     except (DaemonNotRunning, ProtocolError) as error:
-        # One that was stopped itself, or hangs, answers as little as one that is gone.
+        # One that was stopped itself, hangs or is full answers as little as one that is gone.
         result = _written_down(None if args.all else args.task, error)
     resumed, failures = result.get("resumed") or [], result.get("failures") or []
     if args.json:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import time
 
-from watchdog_app.errors import EXIT_OK, DaemonNotRunning, ProtocolError, WatchdogError
+from watchdog_app.errors import (
+    EXIT_OK,
+    DaemonFull,
+    DaemonNotRunning,
+    ProtocolError,
+    WatchdogError,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +21,7 @@ HELP = "end the daemon"
 DESCRIPTION = """\
 End the daemon and wait until it has ended. Tasks go on unwatched; a task that watchdog has
 paused stays paused, and watchdog resume still lets it go on. A daemon that does not answer
-within 5 s is ended with a signal."""
+within 5 s, or has no room for one more connection, is ended with a signal."""
 EPILOG = """\
 examples:
   watchdog stop
@@ -67,7 +73,9 @@ def _ended(what: str) -> int:
 
 def _end_by_force(error: ProtocolError) -> int:
     """
-    End a daemon that does not answer: it is stopped, or hangs. Nothing of it is lost by that.
+    End a daemon that does not answer: it is stopped, or hangs, or serves too many others.
+
+    Nothing of it is lost by that.
 
     Raises:
         ProtocolError: who holds the daemon's lock cannot be told, so nobody is ended.
@@ -89,12 +97,17 @@ def _end_by_force(error: ProtocolError) -> int:
     try:
         if not holds(pid, lock):  # looked at after the handle was opened: it is of that process
             raise error
-        for number, wait_s in ((signal.SIGTERM, _TERM_S), (signal.SIGKILL, _END_S)):
+        full = isinstance(error, DaemonFull)  # it is well and ends as always
+        for number, wait_s in (
+            (signal.SIGTERM, _END_S if full else _TERM_S),
+            (signal.SIGKILL, _END_S),
+        ):
             signal.pidfd_send_signal(handle, number)
             end_mono_s = time.monotonic() + wait_s
             while time.monotonic() < end_mono_s:
                 if holder(lock) is None:
-                    return _ended(f"The daemon (pid {pid}) did not answer and was ended.")
+                    why = "served too many others" if full else "did not answer"
+                    return _ended(f"The daemon (pid {pid}) {why} and was ended.")
                 time.sleep(_POLL_S)
     except OSError as cause:
         raise error from cause

@@ -13,7 +13,13 @@ import time
 from collections import deque
 
 from watchdog_app import __version__, paths
-from watchdog_app.errors import DaemonNotRunning, ProtocolError, RequestError, TaskNotFound
+from watchdog_app.errors import (
+    DaemonFull,
+    DaemonNotRunning,
+    ProtocolError,
+    RequestError,
+    TaskNotFound,
+)
 from watchdog_app.protocol import messages, transport
 from watchdog_app.protocol.framing import LineDecoder, encode
 
@@ -55,6 +61,7 @@ class Client:
         Raises:
             DaemonNotRunning: nobody listens.
             RequestError: the daemon speaks another version of the protocol.
+            DaemonFull: it runs, and has no room for one more connection.
             ProtocolError: whoever listens there belongs to another user, or does not answer.
         """
         where = path or paths.socket_path()
@@ -79,9 +86,7 @@ class Client:
         try:
             _check_owner(connection, where)
             client = cls(connection, timeout_s)
-            greeting = client.call(
-                "hello", protocol=messages.PROTOCOL_VERSION, role=role, version=__version__
-            )
+            greeting = client._greet(role)
         except BaseException:
             connection.close()
             raise
@@ -123,7 +128,7 @@ class Client:
                     raise _refusal(message["error"])
                 return message.get("result")
             elif message.get("id") is None and "error" in message:
-                raise _refusal(message["error"])
+                raise _Unheard(str(_refusal(message["error"])))
             # Any other id: the answer to a request that was given up earlier.
 
     def notify(self, method: str, /, **params: Any) -> None:
@@ -166,6 +171,23 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _greet(self, role: str) -> Any:
+        """The answer to our first request; one that has no room answers before it has read it."""
+        try:
+            try:
+                return self.call(
+                    "hello", protocol=messages.PROTOCOL_VERSION, role=role, version=__version__
+                )
+            except DaemonNotRunning:  # it was faster than our request: its words may lie here
+                message = self._next(time.monotonic())
+                if message is None or "error" not in message or message.get("id") is not None:
+                    raise
+                raise _Unheard(str(_refusal(message["error"]))) from None
+        except _Unheard as error:
+            raise DaemonFull(
+                f"The watchdog daemon runs but does not serve this command: {error}"
+            ) from error
 
     def _send(self, message: dict[str, Any]) -> None:
         line = encode(message)
@@ -210,6 +232,10 @@ def _check_owner(connection: socket.socket, where: str) -> None:
 
 def _ended() -> DaemonNotRunning:
     return DaemonNotRunning(f"The watchdog daemon has ended the connection. {_START}")
+
+
+class _Unheard(RequestError):
+    """The daemon said something that answers no request: it has not read ours."""
 
 
 def _refusal(body: Any) -> RequestError:
