@@ -119,12 +119,81 @@ def test_more_connections_than_there_is_room_for_end_nothing(world):
     crowd = []
     for _ in range(700):
         crowd.append(transport.connect(world.socket, 10))
-    assert b"500 connections already" in crowd[-1].recv(1000)
-
+    said = crowd[-1].recv(1000)
     for each in crowd:
         each.close()
 
+    assert b"holds 250 connections already" in said
     assert world.until(lambda: is_served(world), "there is room again")
+
+
+def command(world, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "watchdog_app", *words],
+        env=world.env, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_one_process_cannot_keep_others_out(world):
+    """However many connections it opens: a command of another one is answered."""
+    world.start()
+    crowd = [transport.connect(world.socket, 10) for _ in range(600)]
+
+    found = command(world, "status")
+    for each in crowd:
+        each.close()
+
+    assert (0, "") == (found.returncode, found.stderr)
+
+
+FILL = """
+import socket, sys, time
+held = []
+while True:
+    line = socket.socket(socket.AF_UNIX)
+    line.settimeout(20)
+    line.connect(sys.argv[1])
+    line.sendall(b'{"jsonrpc":"2.0","id":1,"method":"hello","params":{"protocol":1,"role":"cli"}}\\n')
+    try:
+        if b"result" not in line.recv(4096):
+            break
+    except ConnectionError:
+        break
+    held.append(line)
+print(len(held), flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_daemon_without_room_can_be_done_without(world):
+    """Its places are taken by several: status says so, resume and stop work all the same."""
+    pid = world.script(SLEEP)
+    client = world.start(limit_files=80)
+    world.seen(pid)
+    client.call("task.pause", task=str(pid))
+    crowd = []
+    try:
+        while not crowd or int(crowd[-1].stdout.readline()):
+            crowd.append(subprocess.Popen(
+                [sys.executable, "-c", FILL, world.socket], stdout=subprocess.PIPE,
+            ))  # fmt: skip
+
+        status = command(world, "status")
+        resumed = command(world, "resume", "--all")
+        world.until(lambda: state(pid) in "SR", "it runs again")
+        stopped = command(world, "stop")
+    finally:
+        for each in crowd:
+            each.kill()
+            each.communicate()
+
+    assert 1 == status.returncode
+    assert "runs but does not serve this command" in status.stderr
+    assert "watchdog start" not in status.stderr
+    assert (0, "") == (resumed.returncode, resumed.stderr)
+    assert "goes on" in resumed.stdout
+    assert "served too many others and was ended" in stopped.stdout
+    assert 0 == world.process.wait(30)
 
 
 def test_a_daemon_without_descriptors_left_goes_on(world):

@@ -12,6 +12,9 @@ import time
 import pytest
 
 from watchdog_app.daemon.connection import _BURST, _RATE_PER_S, Connection
+from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.poller import Poller
+from watchdog_app.daemon.server import Server
 from watchdog_app.errors import WatchdogError
 from watchdog_app.protocol import messages, transport
 from watchdog_app.protocol.framing import encode
@@ -112,8 +115,22 @@ def tiny_lines(world):
     return found, send
 
 
+def blank_lines(world):
+    """Lines with nothing in them: not even a request."""
+    found = [transport.connect(world.socket, 10) for _ in range(100)]
+    for each in found:
+        each.setblocking(False)
+
+    def send():
+        for each in found:
+            with contextlib.suppress(OSError):
+                each.send(b"\n" * 65536)
+
+    return found, send
+
+
 @pytest.mark.parametrize(
-    "crowd", [silent, slow, half_open, never_reading, coming_and_going, tiny_lines]
+    "crowd", [silent, slow, half_open, never_reading, coming_and_going, tiny_lines, blank_lines]
 )
 def test_no_crowd_stalls_the_looks(world, crowd):
     """Looks at the machine go on at their rate, and somebody else is served meanwhile."""
@@ -181,6 +198,16 @@ def test_an_allowance_is_used_up_and_comes_back(pair):
     assert 0.0 < connection.rest_s(100.0 + 1.1 / _RATE_PER_S)
 
 
+def test_blank_lines_are_used_up_like_requests(pair):
+    """Who sends a flood of them is not heard for seconds, but is heard again."""
+    connection, _ = pair
+
+    connection.take_in([], 65536)
+
+    assert 1.0 < connection.rest_s(100.0) < 20.0
+    assert 0.0 == connection.rest_s(120.0)
+
+
 def test_what_waits_for_its_turn_counts_as_held(pair):
     """Lines that have come, with what holding each of them costs; none once they are served."""
     connection, _ = pair
@@ -192,6 +219,127 @@ def test_what_waits_for_its_turn_counts_as_held(pair):
     for _ in range(1000):
         connection.next_line()
     assert 0 == connection.held_bytes
+
+
+# The server with nothing behind it: every turn is the test's
+
+
+class Desk:
+    """A server, its clients, and the requests that came, with where their answers go."""
+
+    def __init__(self, path: str) -> None:
+        self.poller = Poller(lambda error: None)
+        self.came: list = []
+        self.replies: list = []
+        self.pause_s = 0.0
+        self.server = Server(self.poller, path, self._handle, lambda _: None, Log(False),
+                             ready=lambda _: True)  # fmt: skip
+        self.server.open()
+        self._path = path
+        self._opened: list[socket.socket] = []
+
+    def connect(self) -> socket.socket:
+        self._opened.append(transport.connect(self._path, 10))
+        self.poller.wait(1)
+        return self._opened[-1]
+
+    def turn(self) -> None:
+        self.poller.wait(0)
+        self.server.work()
+
+    def held(self) -> list[int]:
+        """Bytes held of each client, in the order in which they came."""
+        return [each.held_bytes for each in self.server._connections.values()]
+
+    def _handle(self, connection, method, params, reply) -> None:
+        time.sleep(self.pause_s)
+        self.came.append(connection)
+        if reply.wanted:
+            self.replies.append(reply)
+
+    def close(self) -> None:
+        for each in self._opened:
+            each.close()
+        self.server.close()
+        self.poller.close()
+
+
+@pytest.fixture
+def desk(tmp_path):
+    """A server whose turns the test takes."""
+    desk = Desk(str(tmp_path / "s"))
+    yield desk
+    desk.close()
+
+
+def test_reading_waits_for_its_turn_as_requests_do(desk):
+    """Once a turn is used up nobody is read from in it; in the next ones everybody is."""
+    desk.pause_s = 0.01  # longer than a turn
+    for each in [desk.connect() for _ in range(6)]:
+        each.sendall(encode(messages.notification("x")) * 20)
+
+    desk.poller.wait(0)
+    assert 1 == sum(held > 0 for held in desk.held())
+
+    for _ in range(12):
+        desk.turn()
+    assert 6 == len(set(desk.came))
+
+
+def test_a_client_waits_for_as_many_answers_as_it_may_and_no_more(desk):
+    """The next request has its turn when one was answered, or can be answered no more."""
+    desk.connect().sendall(encode(messages.request(1, "x")) * 30)
+
+    def turns() -> int:
+        for _ in range(40):
+            desk.turn()
+        assert not desk.server.busy  # it is not asked again and again meanwhile
+        return len(desk.came)
+
+    assert 8 == turns()
+    desk.replies.pop().result({})
+    assert 9 == turns()
+    desk.replies.clear()  # forgotten by whoever should have answered
+    desk.server.sweep(time.monotonic())
+    assert 17 == turns()
+
+
+def test_notifications_wait_for_no_answer(desk):
+    """An agent tells what it tells, however much."""
+    desk.connect().sendall(encode(messages.notification("x")) * 30)
+
+    for _ in range(40):
+        desk.turn()
+
+    assert 30 == len(desk.came)
+
+
+def test_a_client_that_leaves_while_it_waits_for_answers_is_let_go(desk):
+    """Its connection takes no place, and its answers go nowhere."""
+    client = desk.connect()
+    client.sendall(encode(messages.request(1, "x")) * 30)
+    for _ in range(40):
+        desk.turn()
+
+    client.close()
+    desk.turn()
+
+    assert [] == desk.held()
+    assert not any(reply.wanted for reply in desk.replies)
+
+
+def test_what_was_said_before_the_end_is_heard(desk):
+    """Many send at once, and one of them ends right after its words."""
+    desk.pause_s = 0.01
+    for each in [desk.connect() for _ in range(6)]:
+        each.sendall(encode(messages.notification("x")) * 8)
+        each.close()
+
+    for _ in range(100):
+        desk.turn()
+
+    assert 48 == len(desk.came)
+    assert [] == desk.held()
 
 
 # Agents

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from watchdog_app.daemon.connection import Connection
+from watchdog_app.daemon.connection import ANSWER, REST, TURN, Connection
 from watchdog_app.daemon.instance import private_folder
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.poller import READ, WRITE, Poller
@@ -26,7 +26,7 @@ from watchdog_app.protocol import messages, transport
 from watchdog_app.protocol.framing import BadLine, LineTooLong, TooLongToSend, decode, encode
 from watchdog_app.sensors import descriptors
 
-_CHUNK_BYTES = 65536
+_CHUNK_BYTES = 16384  # lines of two bytes in it take a fraction of a turn
 _MOST_HELD_BYTES = 32 * 1024 * 1024  # unread answers and unfinished lines of all clients together
 _CHECK_HELD_BYTES = 64 * 1024  # of one client, from which on the sum is looked at
 _SKIP_UNREAD_BYTES = 64 * 1024  # a status is not added on top of this much
@@ -36,6 +36,7 @@ _REST_S = 0.05  # a client that asks faster than it may is heard again after so 
 _GREETING_S = 10.0  # a connection that has not said hello by then is closed
 _ACCEPT_AT_ONCE = 32
 _SERVE_AT_ONCE = 4
+_NO_FILES = "The daemon can open no more files, so it takes no connection. Try again later."
 
 
 Shorter = Callable[[dict[str, Any]], dict[str, Any]]
@@ -44,7 +45,7 @@ Shorter = Callable[[dict[str, Any]], dict[str, Any]]
 class Reply:
     """Where the answer to one request goes, now or later. The first answer counts."""
 
-    __slots__ = ("_connection", "_id", "_server")
+    __slots__ = ("__weakref__", "_connection", "_id", "_server")
 
     def __init__(self, server: Server, connection: Connection, id_: int | str | None) -> None:
         self._server = server
@@ -59,14 +60,17 @@ class Reply:
     def result(self, value: Any, shorter: Shorter | None = None) -> None:
         """It worked. `shorter`: makes the value fit into a message where it does not."""
         if self._id is not None:
-            self._server.send(self._connection, messages.result(self._id, value), shorter)
-            self._id = None
+            self._give(messages.result(self._id, value), shorter)
 
     def error(self, code: int, message: str, data: dict[str, Any] | None = None) -> None:
         """It did not, and why."""
         if self._id is not None:
-            self._server.send(self._connection, messages.error(self._id, code, message, data))
-            self._id = None
+            self._give(messages.error(self._id, code, message, data))
+
+    def _give(self, message: dict[str, Any], shorter: Shorter | None = None) -> None:
+        self._id = None
+        self._server.send(self._connection, message, shorter)
+        self._server.answered(self._connection)
 
 
 Handler = Callable[[Connection, str, dict[str, Any], Reply], None]
@@ -184,16 +188,24 @@ class Server:
         if connection.closed:
             return
         connection.closed = True
+        if connection.held == REST:
+            self._resting = [item for item in self._resting if item[1] is not connection]
         self._connections.pop(connection.fd, None)
         self._poller.remove(connection.fd)
         connection.socket.close()
         self._on_close(connection)
+
+    def answered(self, connection: Connection) -> None:
+        """A request of this client waits no longer: what it asked next may have its turn."""
+        if connection.held == ANSWER and not connection.closed and not connection.owed_much:
+            self._hold(connection, TURN)
 
     def sweep(self, now_mono_s: float) -> None:
         """Drop whoever connected and never said hello."""
         for connection in list(self._connections.values()):
             if not connection.greeted and now_mono_s - connection.opened_mono_s > _GREETING_S:
                 self.drop(connection)
+            self.answered(connection)  # what it waited for may have been forgotten
 
     def close(self) -> None:
         """Hand over what can be handed over now, then end everything."""
@@ -226,12 +238,18 @@ class Server:
         self._spent_s = 0.0
         end = now + _TURN_S
         if self._resting:
-            self._backlog.extend(each for until, each in self._resting if until <= now)
+            rested = [each for until, each in self._resting if until <= now]
             self._resting = [item for item in self._resting if item[0] > now]
+            for connection in rested:
+                self._hold(connection, TURN)
         while self._backlog and time.monotonic() < end:
             connection = self._backlog.popleft()
-            if not connection.closed:
+            if connection.closed:
+                continue
+            if connection.pending:
                 self._serve(connection, 1)
+            else:
+                self._read(connection, 1)
 
     def _accept(self, _: int) -> None:
         for _ in range(_ACCEPT_AT_ONCE):
@@ -255,7 +273,7 @@ class Server:
         try:
             os.close(self._spare)
             with suppress(OSError):
-                listener.accept()[0].close()
+                self._refuse(listener.accept()[0], _NO_FILES)
             self._spare = _reserve()
         except OSError:  # somebody else was faster
             self._spare, self._deaf = -1, True
@@ -267,21 +285,47 @@ class Server:
         except OSError:
             connection.close()
             return
-        connection.setblocking(False)
-        if not peer.trusted or len(self._connections) >= self._most:
+        if not peer.trusted:
             self.refused += 1
-            if peer.trusted:
-                with suppress(OSError):
-                    connection.send(self._full())
             connection.close()
             return
+        no_room = self._no_room(peer)
+        if no_room is not None:
+            self.refused += 1
+            self._refuse(connection, no_room)
+            return
+        connection.setblocking(False)
         client = Connection(connection, peer, time.monotonic())
         self._connections[client.fd] = client
         self._poller.add(client.fd, READ, lambda events: self._on_events(client, events))
 
-    def _full(self) -> bytes:
-        text = f"The daemon serves {self._most} connections already. Close some, then try again."
-        return encode(messages.error(None, messages.REFUSED, text))
+    def _no_room(self, peer: transport.Peer) -> str | None:
+        """
+        Why no more connections are taken from this process, None: they are.
+
+        It may hold as many as would be left for others, so that there is room for another one
+        however many it opens.
+        """
+        free = self._most - len(self._connections)
+        if free <= 0:
+            return (
+                f"The daemon serves {self._most} connections already. Close some, then try again."
+            )
+        if peer.pid is None:  # of another container: who is who cannot be told
+            return None
+        held = sum(each.peer.pid == peer.pid for each in self._connections.values())
+        if held < free:
+            return None
+        return (
+            f"Process {peer.pid} holds {held} connections already; the {free} that are left are "
+            "for others. Close some, then try again."
+        )
+
+    def _refuse(self, connection: socket.socket, text: str) -> None:
+        connection.setblocking(False)
+        with suppress(OSError):
+            connection.send(encode(messages.error(None, messages.REFUSED, text)))
+        connection.close()
 
     def _on_events(self, connection: Connection, events: int) -> None:
         if events & WRITE:
@@ -290,13 +334,26 @@ class Server:
                 return
             if not connection.unread_bytes:
                 self._listen(connection)
-        if events & ~WRITE:  # also an error or a hang-up: reading tells which
-            self._read(connection)
+        if not events & ~WRITE:
+            return
+        if connection.held in (REST, ANSWER):  # one that is not listened to: it has hung up
+            self.drop(connection)
+        elif self._spent_s >= _TURN_S:
+            # Many that come at once are one turn, too. Who comes too late in it is read in the
+            # next, before those who come then: the poller names them in the same order each time.
+            if not connection.held:
+                self._hold(connection, TURN)
+        elif not connection.held:  # also an error or a hang-up: reading tells which
+            began = time.monotonic()
+            self._read(connection, _SERVE_AT_ONCE)
+            self._spent_s += time.monotonic() - began
 
-    def _read(self, connection: Connection) -> None:
+    def _read(self, connection: Connection, most: int) -> None:
+        """What has come from a client, and some of the requests in it."""
         try:
             data = connection.socket.recv(_CHUNK_BYTES)
         except (BlockingIOError, InterruptedError):
+            self._serve(connection, 0)
             return
         except OSError:
             data = b""
@@ -309,37 +366,44 @@ class Server:
             self.send(connection, messages.error(None, messages.INVALID_REQUEST, str(error)))
             self.drop(connection)
             return
-        connection.take_in(lines)
+        connection.take_in(lines, data.count(b"\n") - len(lines))
         if connection.held_bytes > _CHECK_HELD_BYTES and not self._affordable():
             self.drop(connection)
             return
-        # Many that come at once are one turn, too: who comes too late in it waits for the next.
-        began = time.monotonic()
-        self._serve(connection, _SERVE_AT_ONCE if self._spent_s < _TURN_S else 0)
-        self._spent_s += time.monotonic() - began
+        self._serve(connection, most)
 
     def _serve(self, connection: Connection, most: int) -> None:
         """Some of the requests of a client; nothing more is read from it while some are left."""
         now = time.monotonic()
         rest_s = connection.rest_s(now)
         for _ in range(0 if rest_s else most):
-            if connection.closed or not connection.pending or not self._ready(connection):
+            if connection.closed or not connection.pending or connection.owed_much:
+                break
+            if not self._ready(connection):
                 break
             self._receive(connection, connection.next_line())
         if connection.closed:
             return
-        waits = bool(connection.pending)
-        if waits and rest_s:
+        if rest_s:
             self._resting.append((now + max(rest_s, _REST_S), connection))
-        elif waits:
+            self._hold(connection, REST)
+        elif not connection.pending:
+            self._hold(connection, "")
+        else:
+            self._hold(connection, ANSWER if connection.owed_much else TURN)
+
+    def _hold(self, connection: Connection, why: str) -> None:
+        """Read nothing from a client for now, or again where there is no reason."""
+        if why == TURN:
             self._backlog.append(connection)
-        if waits != connection.held_off:
-            connection.held_off = waits
+        changes = bool(why) != bool(connection.held)
+        connection.held = why
+        if changes:
             self._listen(connection)
 
     def _listen(self, connection: Connection) -> None:
         """Wait for what concerns a client now."""
-        events = 0 if connection.held_off else READ
+        events = 0 if connection.held else READ
         self._poller.change(connection.fd, events | (WRITE if connection.unread_bytes else 0))
 
     def _affordable(self) -> bool:
@@ -357,6 +421,8 @@ class Server:
             return  # the daemon asks nothing: nobody waits for it
         reply = Reply(self, connection, message.get("id"))
         self._handler(connection, message["method"], message.get("params") or {}, reply)
+        if reply.wanted:
+            connection.owe(reply)
 
     def _write(self, connection: Connection, line: bytes) -> None:
         before = connection.unread_bytes
