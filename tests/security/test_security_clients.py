@@ -433,6 +433,29 @@ def test_progress_of_a_request_is_taken_from_whom_it_was_made_to():
     assert (True, 5) == (request.accepted, request.bytes_done)
 
 
+def test_a_save_that_does_not_come_is_waited_for_by_a_bounded_crowd():
+    """Whoever asks, leaves, and asks again: what is kept for each of them is bounded."""
+    from types import SimpleNamespace
+
+    from watchdog_app.core.records import ProcessKey
+    from watchdog_app.daemon.checkpoints import MOST_FOLLOWING, Checkpoints
+
+    mine = SimpleNamespace(key=ProcessKey(1, 1), view=SimpleNamespace(save_s=1.0, step_s=1.0))
+    task = SimpleNamespace(key=mine.key, name="a", members=[SimpleNamespace(key=mine.key)])
+    agents = SimpleNamespace(
+        within=lambda _: [mine], outside=SimpleNamespace(ask_every_batch=lambda *_: None)
+    )
+    checkpoints = Checkpoints(agents, lambda *_: None)
+    for number in range(MOST_FOLLOWING):
+        assert not checkpoints.crowded(task)
+        checkpoints.request(task, f"r-{number}", "x", 0.0, follower=lambda _: None)
+
+    assert checkpoints.crowded(task)
+
+    checkpoints.agent_gone(mine.key, "gone")
+    assert not checkpoints.crowded(task)
+
+
 def test_a_request_for_a_save_names_no_place():
     """Where a rescue goes is the program's own business: no message can choose it."""
     from watchdog_app.daemon.agents import checkpoint_params

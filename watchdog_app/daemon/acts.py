@@ -17,7 +17,7 @@ from watchdog_app.core.notices import Notice
 from watchdog_app.core.outlook import Decision, DecisionKind, Outcome, OutcomeStatus
 from watchdog_app.core.records import ProcessKey, Task
 from watchdog_app.daemon.books import decision_entry, outcome_entry, wish_entry
-from watchdog_app.daemon.checkpoints import Checkpoints, Rescue
+from watchdog_app.daemon.checkpoints import MOST_FOLLOWING, Checkpoints, Rescue
 from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.naming import named
@@ -146,7 +146,17 @@ class Acts:
     def wish_checkpoint(
         self, task: Task, by: str, deadline_s: float | None, done: Callable[[Rescue], None]
     ) -> list[Rescue]:
-        """A person wants a rescue; empty when nobody in the task could save."""
+        """
+        A person wants a rescue; empty when nobody in the task could save.
+
+        Raises:
+            RequestError: too many wait for one already.
+        """
+        if self._checkpoints.crowded(task):
+            raise RequestError(
+                f"{named(task)} was asked for a rescue {MOST_FOLLOWING} times and has not saved "
+                "yet. It saves at its next step; see: watchdog status"
+            )
         id_ = f"wish-{next(self._wishes)}-{int(time.time())}"
         key, (name, path) = task.key, _named(task)
         ended = self._wish_ender(id_, DecisionKind.CHECKPOINT, key, name, path)

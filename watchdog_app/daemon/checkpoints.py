@@ -20,6 +20,7 @@ MOST_DEADLINE_S = 600.0
 _UNKNOWN_S = 60.0  # for a save that nothing has been measured of
 _STARTING_S = 120.0  # for so long TensorFlow and the data may take to begin
 _ADD_ONE = "Add one to the training: from watchdog_app.agent.keras import Rescue"
+MOST_FOLLOWING = 1000  # a rescue that people asked for; each is kept until it has ended
 _NEAR_S = 120.0  # a ceiling that nobody was saved for in so long is near no more
 _SPREAD = 10.0  # a machine short of memory may be this much slower than when it was measured
 
@@ -124,6 +125,14 @@ class Checkpoints:
                 under_way.followers.append(follower)
             found.append(under_way)
         return found
+
+    def crowded(self, task: Task) -> bool:
+        """As many as may be wait for a rescue of this task already."""
+        keys = {member.key for member in task.members}
+        return any(
+            rescue.agent in keys and len(rescue.followers) >= MOST_FOLLOWING
+            for rescue in self._open.values()
+        )
 
     def progress(self, id_: str, agent: Agent, done: int | None, total: int | None) -> None:
         """The agent has heard it, or is writing; what another one was asked for is not its own."""
