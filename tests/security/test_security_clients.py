@@ -264,6 +264,20 @@ class Desk:
         self.poller.close()
 
 
+def test_the_loop_wakes_up_for_who_says_nothing(desk):
+    """At rest as well, where nothing else would wake it for twenty seconds."""
+    assert desk.server.next_deadline_mono_s() is None
+    desk.connect()
+    (silent,) = desk.server._connections.values()
+
+    assert silent.opened_mono_s + 10.0 == desk.server.next_deadline_mono_s()
+
+    silent.opened_mono_s -= 10.0
+    desk.turn()
+    assert silent.closed
+    assert desk.server.next_deadline_mono_s() is None
+
+
 @pytest.fixture
 def desk(tmp_path):
     """A server whose turns the test takes."""

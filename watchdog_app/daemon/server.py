@@ -106,6 +106,7 @@ class Server:
         self._connections: dict[int, Connection] = {}
         self._backlog: deque[Connection] = deque()
         self._resting: list[tuple[float, Connection]] = []  # until when; asked more than they may
+        self._silent: deque[Connection] = deque()  # had not said hello, in the order they came
         self._spent_s = 0.0  # on requests, since the last turn
         self._listener: socket.socket | None = None
         self._inode: tuple[int, int] | None = None
@@ -203,7 +204,7 @@ class Server:
     def sweep(self, now_mono_s: float) -> None:
         """Drop whoever connected and never said hello."""
         for connection in list(self._connections.values()):
-            if not connection.greeted and now_mono_s - connection.opened_mono_s > _GREETING_S:
+            if not connection.greeted and now_mono_s >= connection.opened_mono_s + _GREETING_S:
                 self.drop(connection)
             self.answered(connection)  # what it waited for may have been forgotten
 
@@ -229,14 +230,21 @@ class Server:
         return bool(self._backlog)
 
     def next_deadline_mono_s(self) -> float | None:
-        """When the next client that asked too much is heard again."""
-        return min((until for until, _ in self._resting), default=None)
+        """When the next client that asked too much is heard again, or a silent one is dropped."""
+        due = [until for until, _ in self._resting]
+        while self._silent and (self._silent[0].greeted or self._silent[0].closed):
+            self._silent.popleft()
+        if self._silent:
+            due.append(self._silent[0].opened_mono_s + _GREETING_S)
+        return min(due, default=None)
 
     def work(self) -> None:
         """Serve clients that sent much at once, each in turn, for a short while."""
         now = time.monotonic()
         self._spent_s = 0.0
         end = now + _TURN_S
+        if self._silent and now >= self._silent[0].opened_mono_s + _GREETING_S:
+            self.sweep(now)
         if self._resting:
             rested = [each for until, each in self._resting if until <= now]
             self._resting = [item for item in self._resting if item[0] > now]
@@ -297,6 +305,7 @@ class Server:
         connection.setblocking(False)
         client = Connection(connection, peer, time.monotonic())
         self._connections[client.fd] = client
+        self._silent.append(client)
         self._poller.add(client.fd, READ, lambda events: self._on_events(client, events))
 
     def _no_room(self, peer: transport.Peer) -> str | None:
