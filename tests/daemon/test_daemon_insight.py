@@ -11,6 +11,7 @@ from watchdog_app.core.picture import Frame, ProcessLook, ThreadLook
 from watchdog_app.core.records import AgentView, BufferMemory, ProcessKey
 from watchdog_app.daemon import agent_words
 from watchdog_app.daemon.stacks import Stacks, to_json
+from watchdog_app.daemon.traces import Traces
 from watchdog_app.errors import RequestError
 from watchdog_app.protocol.framing import encode
 from watchdog_app.protocol.messages import Params
@@ -233,6 +234,24 @@ def test_threads_are_read_beside_the_loop(monkeypatch):
     assert woken.wait(60)
     insight.expire(100.1)
     assert [10] == [process["pid"] for process in answers[0]["processes"]]
+
+
+def test_no_more_traces_are_asked_for_than_are_kept():
+    """Whoever connects anew for each of them included; those that end make room."""
+    agent = SimpleNamespace(key=KEY, view=SimpleNamespace(training=True))
+    agents = SimpleNamespace(within=lambda members: [agent], get=lambda key: agent)
+    traces = Traces(agents, lambda *_: None)
+    task = SimpleNamespace(key=KEY, name="train.py", members=[SimpleNamespace(key=KEY)])
+    ended = []
+    for _ in range(64):
+        assert not traces.crowded
+        traces.ask(task, 1.0, 100.0, ended.append)
+    assert traces.crowded
+
+    traces.expire(1000.0)
+
+    assert [None] * 64 == ended
+    assert not traces.crowded
 
 
 @pytest.mark.parametrize(

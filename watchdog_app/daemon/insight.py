@@ -148,6 +148,8 @@ class Insight:
     def _task_trace(self, params: Params, reply: Reply) -> None:
         task = find(params.text("task"), self._watching.tasks)
         seconds = params.number_or_none("seconds", traces.LEAST_S, traces.MOST_S)
+        if self._traces.crowded:
+            raise RequestError("Too many traces are being made. Ask again in a minute.", REFUSED)
 
         def done(growth: Growth | None) -> None:
             if growth is None:

@@ -36,6 +36,7 @@ from watchdog_app.protocol.messages import Params
 
 ROLES = ("cli", "tray", "agent")
 TOPICS = ("status", "notices")
+_MOST_LIMITS = 64  # wishes for airbags that wait: each is kept until a keeper answers
 _MOST_OFF_S = 30 * 86400.0
 _MOST_SNOOZE_S = 86400.0
 
@@ -323,6 +324,8 @@ class Methods:
     def _limit(self, _: Connection, params: Params, reply: Reply) -> Later:
         """A keeper may stand still, or be short of memory itself: nobody else waits for it."""
         bags = self._daemon.bags
+        if self._keepers.waiting >= _MOST_LIMITS:
+            raise RequestError("Too many wait for keepers of airbags. Ask again.", messages.REFUSED)
         task, ask = bags.limit(params)
 
         def done(said: Any, error: Exception | None) -> None:

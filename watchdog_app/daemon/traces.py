@@ -20,6 +20,7 @@ DEFAULT_S = 10.0
 WARNED_S = 5.0  # by ourselves: the warning waits for the advice
 LEAST_S, MOST_S = 1.0, 120.0
 _GRACE_S = 15.0  # beyond the time that was asked for: a machine short of memory is slow
+_MOST_OPEN = 64
 _MOST_REMEMBERED = 256
 _MEMORY = frozenset((CeilingKind.RAM, CeilingKind.RAM_SWAP, CeilingKind.CGROUP))
 
@@ -70,6 +71,11 @@ class Traces:
         ident = f"trace-{self._issued}"
         self._open[ident] = _Request(agent.key, now_mono_s + seconds + _GRACE_S, done)
         self._send(agent, "agent.trace", {"request": ident, "seconds": seconds})
+
+    @property
+    def crowded(self) -> bool:
+        """As many as may be wait for an answer; each is kept until it comes."""
+        return len(self._open) >= _MOST_OPEN
 
     def worth_a_look(
         self, incidents: Iterable[Incident], tasks: Iterable[Task]

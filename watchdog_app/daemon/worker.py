@@ -39,6 +39,11 @@ class Worker:
                     threading.stack_size(old)
             self._ready.notify()
 
+    @property
+    def waiting(self) -> int:
+        """Jobs that have not begun."""
+        return len(self._jobs)
+
     def collect(self) -> None:
         """Call back what has finished."""
         while self._finished:
