@@ -153,11 +153,11 @@ while True:
     line = socket.socket(socket.AF_UNIX)
     line.settimeout(20)
     line.connect(sys.argv[1])
-    line.sendall(b'{"jsonrpc":"2.0","id":1,"method":"hello","params":{"protocol":1,"role":"cli"}}\\n')
-    try:
+    try:  # it may have been refused before it has said a word
+        line.sendall(b'{"jsonrpc":"2.0","id":1,"method":"hello","params":{"protocol":1,"role":"cli"}}\\n')
         if b"result" not in line.recv(4096):
             break
-    except ConnectionError:
+    except OSError:
         break
     held.append(line)
 print(len(held), flush=True)
