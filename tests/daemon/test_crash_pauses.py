@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -208,7 +209,13 @@ def test_without_both_books_it_is_said_who_stands_still(world, here, standing):
 
     with pytest.raises(WatchdogError, match=rf"held\.py \(pid {standing.pid}\).*kill -CONT"):
         offline.resume(None)
+    for path in standing.state.glob("journal.db*"):
+        path.unlink()
+    gone = run(world, "resume", "--all")
 
+    assert 3 == gone.returncode
+    assert "watchdog start" in gone.stderr
+    assert re.search(rf"held\.py \(pid {standing.pid}\).*kill -CONT", gone.stderr)
     assert "T" == world.state_letter(standing.pid)
 
 

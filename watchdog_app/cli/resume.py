@@ -78,7 +78,8 @@ def _written_down(task: str | None, gone: WatchdogError) -> dict[str, Any]:
     failures: list[str] = []
     resumed = offline.resume(task, failures)
     if resumed is None:
-        raise gone
+        # What was written down may have been lost: who stands still is named all the same.
+        raise type(gone)(f"{gone}{offline.stopped()}") from gone
     return {"resumed": resumed, "failures": failures}
 
 

@@ -175,11 +175,11 @@ def _standing(*, thaw: bool) -> tuple[dict[str, Pause], list[str]] | None:
                 return None
     except WatchdogError as error:
         if ledger is None:
-            raise WatchdogError(f"{error}.{_stopped()}") from error
+            raise WatchdogError(f"{error}.{stopped()}") from error
     if damaged and not stored and ledger is None:
         raise WatchdogError(
             "What the journal knows of a pause is damaged, so that it cannot be undone from "
-            f"here.{_stopped()}"
+            f"here.{stopped()}"
         )
     standing: dict[str, Pause] = {}
     merged = pause_ledger.merged(ledger, stored)
@@ -298,8 +298,12 @@ def _refuse_strangers(wanted: str) -> None:
         )
 
 
-def _stopped() -> str:
-    """Which tasks stand still, in words, where nobody knows any more who has stopped them."""
+def stopped() -> str:
+    """
+    Which tasks stand still, where nobody knows any more who has stopped them.
+
+    A sentence with a space before it; empty when there is none.
+    """
     from watchdog_app.core.plain_text import plain
     from watchdog_app.core.tasks import group
     from watchdog_app.sensors.machine import open_machine
