@@ -486,92 +486,104 @@ def test_a_task_alone_in_its_group_is_stopped_at_one_instant(launch, top):
         wait_for(lambda: removed(folder))
 
 
+class Group:
+    """A task alone in a control group that others freeze."""
+
+    def __init__(self, folder: Path, top: str, root: ProcessKey) -> None:
+        self.folder = folder
+        self.root = root
+        self._unified = top == "unified"
+        wait_for(lambda: len(tree_of(root)) == 5)
+        for key in tree_of(root):
+            (folder / "cgroup.procs").write_text(str(key.pid))
+
+    def freeze(self) -> None:
+        self._write("1", "FROZEN")
+        wait_for(lambda: self.frozen)
+
+    def thaw(self) -> None:
+        self._write("0", "THAWED")
+
+    @property
+    def frozen(self) -> bool:
+        if self._unified:
+            return "frozen 1" in (self.folder / "cgroup.events").read_text()
+        return "FROZEN" == (self.folder / "freezer.state").read_text().strip()
+
+    def _write(self, unified: str, freezer: str) -> None:
+        control, word = ("cgroup.freeze", unified) if self._unified else ("freezer.state", freezer)
+        (self.folder / control).write_text(word)
+
+
+@pytest.fixture(params=["unified", "freezer"])
+def grouped(request, launch):
+    """Make a group of that name, with a task in it."""
+    made = []
+
+    def make(name: str) -> Group:
+        folder = new_group(request.param, name)
+        made.append(folder)
+        made[-1] = Group(folder, request.param, launch(TREE))
+        return made[-1]
+
+    yield make
+    for each in made:
+        folder = each.folder if isinstance(each, Group) else each
+        if isinstance(each, Group):
+            each.thaw()  # frozen in v1 not even SIGKILL ends it
+        for pid in (folder / "cgroup.procs").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+        wait_for(lambda folder=folder: removed(folder))
+
+
 @pytest.mark.cgroup
-@pytest.mark.parametrize("top", ["unified", "freezer"])
 @pytest.mark.parametrize("name", [groups.PREFIX, "watchdog-test-"])
-def test_a_freeze_of_somebody_elses_outlasts_a_pause(launch, top, name):
+def test_a_freeze_of_somebody_elses_outlasts_a_pause(grouped, name):
     """An airbag at its limit, or a container that was paused: it stops once that is over."""
-    folder = new_group(top, name)
-    control, freeze, thaw = (
-        ("cgroup.freeze", "1", "0") if top == "unified" else ("freezer.state", "FROZEN", "THAWED")
-    )
-    try:
-        root = launch(TREE)
-        for key in tree_of(root):
-            (folder / "cgroup.procs").write_text(str(key.pid))
-        (folder / control).write_text(freeze)
-        wait_for(lambda: is_frozen(folder, top))
+    group = grouped(name)
+    group.freeze()
 
-        paused = processes.pause([root])
+    paused = processes.pause([group.root])
 
-        assert "sigstop" == paused.method
-        assert is_frozen(folder, top)
-        assert processes.stopping(root)
-        assert "T" not in states([root])
-        (folder / control).write_text(thaw)
-        wait_for(lambda: {"T"} == states(paused.keys))
-        assert not processes.stopping(root)
-        processes.resume(paused)
-        wait_for(lambda: "T" not in states(paused.keys))
-    finally:
-        (folder / control).write_text(thaw)  # frozen in v1 not even SIGKILL ends it
-        for pid in (folder / "cgroup.procs").read_text().split():
-            os.kill(int(pid), signal.SIGKILL)
-        wait_for(lambda: removed(folder))
+    assert "sigstop" == paused.method
+    assert group.frozen
+    assert processes.stopping(group.root)
+    assert "T" not in states([group.root])
+    group.thaw()
+    wait_for(lambda: {"T"} == states(paused.keys))
+    assert not processes.stopping(group.root)
+    processes.resume(paused)
+    wait_for(lambda: "T" not in states(paused.keys))
 
 
 @pytest.mark.cgroup
-@pytest.mark.parametrize("top", ["unified", "freezer"])
-def test_what_had_stopped_and_was_frozen_then_is_resumed(launch, top):
+def test_what_had_stopped_and_was_frozen_then_is_resumed(grouped):
     """An airbag is frozen again once its program has stopped: after both it runs."""
-    folder = new_group(top, groups.PREFIX)
-    control, freeze, thaw = (
-        ("cgroup.freeze", "1", "0") if top == "unified" else ("freezer.state", "FROZEN", "THAWED")
-    )
-    try:
-        root = launch(TREE)
-        for key in tree_of(root):
-            (folder / "cgroup.procs").write_text(str(key.pid))
-        paused = processes.pause([root])
-        (folder / control).write_text(freeze)
-        wait_for(lambda: is_frozen(folder, top))
+    group = grouped(groups.PREFIX)
+    paused = processes.pause([group.root])
+    assert {"T"} == states(paused.keys)
+    group.freeze()
 
-        processes.resume(paused)
+    resumed = processes.resume(paused)
 
-        (folder / control).write_text(thaw)
-        wait_for(lambda: states(paused.keys) <= {"R", "S"})
-    finally:
-        (folder / control).write_text(thaw)
-        for pid in (folder / "cgroup.procs").read_text().split():
-            os.kill(int(pid), signal.SIGKILL)
-        wait_for(lambda: removed(folder))
-
-
-def is_frozen(folder: Path, top: str) -> bool:
-    if top == "unified":
-        return "frozen 1" in (folder / "cgroup.events").read_text()
-    return "FROZEN" == (folder / "freezer.state").read_text().strip()
+    assert set(paused.keys) == set(resumed.keys)
+    assert group.frozen  # whoever froze it lets it go
+    group.thaw()
+    wait_for(lambda: states(paused.keys) <= {"R", "S"})
+    assert set(paused.keys) <= set(tree_of(group.root))  # all of them, and nobody has ended
 
 
 @pytest.mark.cgroup
-@pytest.mark.parametrize("top", ["unified", "freezer"])
-def test_an_airbag_that_runs_is_paused_without_its_freezer(launch, top):
+def test_an_airbag_that_runs_is_paused_without_its_freezer(grouped):
     """Its keeper may need that at the very same moment: at the limit."""
-    folder = new_group(top, groups.PREFIX)
-    try:
-        root = launch(TREE)
-        for key in tree_of(root):
-            (folder / "cgroup.procs").write_text(str(key.pid))
+    group = grouped(groups.PREFIX)
 
-        paused = processes.pause([root])
+    paused = processes.pause([group.root])
 
-        assert "sigstop" == paused.method
-        assert {"T"} == states(paused.keys)
-        processes.resume(paused)
-    finally:
-        for pid in (folder / "cgroup.procs").read_text().split():
-            os.kill(int(pid), signal.SIGKILL)
-        wait_for(lambda: removed(folder))
+    assert "sigstop" == paused.method
+    assert not group.frozen
+    assert {"T"} == states(paused.keys)
+    processes.resume(paused)
 
 
 @pytest.mark.cgroup

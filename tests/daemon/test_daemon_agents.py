@@ -8,30 +8,23 @@ import sys
 from pathlib import Path
 
 import pytest
+from speaking_agent import SPEAKS
 
 from watchdog_app.protocol import messages
 
 # An agent reduced to its words: registers, reports, and does as it is told on its command line.
-AGENT = """
-import json, os, socket, sys, time
+AGENT = (
+    """
+import os, sys, time
 def again(*_):
     time.sleep(0.3)
     os.execv(sys.executable, [sys.executable, *sys.argv])
 mode = open("mode").read()
 if mode == "return":
     sys.excepthook = again
-line = socket.socket(socket.AF_UNIX)
-line.connect({socket!r})
-reader = line.makefile("rb")
-def say(method, id=None, **params):
-    message = dict(jsonrpc="2.0", method=method, params=params)
-    if id is not None:
-        message["id"] = id
-    line.sendall(json.dumps(message).encode() + b"\\n")
-    return json.loads(reader.readline()) if id is not None else None
-say("hello", 1, protocol=1, role="agent", version="0")
-stat = open("/proc/self/stat").read()
-start = int(stat[stat.rindex(")") + 2:].split()[19])
+"""
+    + SPEAKS
+    + """
 answer = say("agent.register", 2, pid=os.getpid(), start_time=start, framework="keras",
     directory=os.getcwd(), notebook=None)
 open("page", "w").write(answer["result"]["page"] or "")
@@ -68,6 +61,7 @@ while True:
     elif mode == "die":
         os._exit(3)
 """
+)
 
 
 @pytest.fixture

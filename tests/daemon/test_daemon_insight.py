@@ -315,11 +315,10 @@ def test_the_memory_of_a_training_is_read():
 def test_paths_of_agents_are_those_of_files_and_devices_are_ascii():
     """Each sign beyond ASCII takes up to twelve bytes of every answer."""
     long = "/" + "d" * 4095
-    said = Params({"path": long, "wide": "\U0001f600" * 1025, "device": "GPU:\U0001f6000"})
+    said = Params({"path": long, "wide": "\U0001f600" * 1025})
 
     assert long == agent_words.path(said, "path")
-    assert "GPU:?0" == agent_words.device(said, "device")
-    assert agent_words.device(said, "uuid") is None
+    assert "GPU:?0" == agent_words.in_ascii("GPU:\U0001f6000")
     with pytest.raises(RequestError, match="longer than 4096 bytes"):
         agent_words.path(said, "wide")
 

@@ -10,6 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 
+from speaking_agent import SPEAKS
 from status_objects import GIB, MIB, agent, ceiling, process, status
 
 from watchdog_app.daemon.status_size import fitting
@@ -27,20 +28,9 @@ time.sleep(600)
 """
 
 # The longest paths that an agent may name, of bytes that are no UTF-8; devices and buffers.
-AGENT = """
-import json, os, socket, time
-line = socket.socket(socket.AF_UNIX)
-line.connect({socket!r})
-reader = line.makefile("rb")
-def say(method, id=None, **params):
-    message = dict(jsonrpc="2.0", method=method, params=params)
-    if id is not None:
-        message["id"] = id
-    line.sendall(json.dumps(message).encode() + b"\\n")
-    return json.loads(reader.readline()) if id is not None else None
-say("hello", 1, protocol=1, role="agent", version="0")
-stat = open("/proc/self/stat").read()
-start = int(stat[stat.rindex(")") + 2:].split()[19])
+AGENT = (
+    SPEAKS
+    + """
 path, word, far = "\\udcff" * 4096, "\\U0001f600" * 100, 2**53
 say("agent.register", 2, pid=os.getpid(), start_time=start, framework=word, directory=path)
 say("agent.saved", request=None, path=path, step=1, bytes=1, seconds=1.0)
@@ -49,6 +39,7 @@ say("agent.report", training=True, step=1, allocators=[device] * 64,
     memory=dict(buffers=[dict(what=word, bytes=far)] * 16))
 time.sleep(600)
 """
+)
 
 
 def size(value: dict) -> int:

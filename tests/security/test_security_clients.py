@@ -101,8 +101,8 @@ def coming_and_going(world):
     return [], storm
 
 
-def tiny_lines(world):
-    """Lines of two bytes: each costs more to hold than to send."""
+def flood(world, data: bytes):
+    """A hundred that send the same without end, as far as it is taken."""
     found = [transport.connect(world.socket, 10) for _ in range(100)]
     for each in found:
         each.setblocking(False)
@@ -110,23 +110,19 @@ def tiny_lines(world):
     def send():
         for each in found:
             with contextlib.suppress(OSError):
-                each.send(b"{}\n" * 20_000)
+                each.send(data)
 
     return found, send
+
+
+def tiny_lines(world):
+    """Lines of two bytes: each costs more to hold than to send."""
+    return flood(world, b"{}\n" * 20_000)
 
 
 def blank_lines(world):
     """Lines with nothing in them: not even a request."""
-    found = [transport.connect(world.socket, 10) for _ in range(100)]
-    for each in found:
-        each.setblocking(False)
-
-    def send():
-        for each in found:
-            with contextlib.suppress(OSError):
-                each.send(b"\n" * 65536)
-
-    return found, send
+    return flood(world, b"\n" * 65536)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +230,7 @@ class Desk:
         self.pause_s = 0.0
         self.server = Server(self.poller, path, self._handle, lambda _: None, Log(False),
                              ready=lambda _: True)  # fmt: skip
-        self.server.open()
+        self.server.door.open()
         self._path = path
         self._opened: list[socket.socket] = []
 

@@ -13,7 +13,7 @@ from watchdog_app.daemon.agents import Agents
 from watchdog_app.daemon.checkpoints import Checkpoints
 from watchdog_app.daemon.connection import Connection
 from watchdog_app.daemon.log import Log
-from watchdog_app.daemon.server import Reply
+from watchdog_app.daemon.reply import Reply
 from watchdog_app.protocol.messages import Params
 
 

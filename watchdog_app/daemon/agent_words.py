@@ -34,10 +34,9 @@ def path(params: Params, name: str) -> str:
     return found
 
 
-def device(params: Params, name: str) -> str | None:
-    """What a framework or a driver calls a device: in ASCII, anything else is not shown."""
-    found = params.text_or_none(name, 100)
-    return None if found is None else found.encode("ascii", "replace").decode()
+def in_ascii(text: str) -> str:
+    """What a framework or a driver calls a device: anything but ASCII is not shown."""
+    return text.encode("ascii", "replace").decode()
 
 
 def frame(params: Params) -> Frame:

@@ -285,11 +285,12 @@ class Agents:
 
 def _allocator(params: Params) -> AllocatorMemory:
     """What a framework's allocator says of one device."""
+    gpu_uuid = params.text_or_none("gpu_uuid", 100)
     return AllocatorMemory(
-        device=agent_words.device(params, "device") or params.text("device", 100),
+        device=agent_words.in_ascii(params.text("device", 100)),
         used_bytes=params.whole("used_bytes", 0, _FAR),
         limit_bytes=params.whole("limit_bytes", 1, _FAR),
-        gpu_uuid=agent_words.device(params, "gpu_uuid"),
+        gpu_uuid=None if gpu_uuid is None else agent_words.in_ascii(gpu_uuid),
         peak_bytes=params.whole_or_none("peak_bytes", 0, _FAR),
         retries=params.whole_or_none("retries", 0, _FAR),
         ooms=params.whole_or_none("ooms", 0, _FAR),

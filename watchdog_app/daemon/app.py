@@ -117,7 +117,7 @@ class App:
         for fd, _ in parts.observer.wakeups.fds():
             parts.poller.add(fd, READ, partial(self._woken, fd))
         self._tick()
-        parts.server.open()
+        parts.server.door.open()
         parts.faults.guard(
             "pauses",
             lambda: adopted.tell(
@@ -246,7 +246,7 @@ class App:
             return
         parts.front.look_quiet()
         parts.server.sweep(now_mono_s)
-        parts.server.keep()
+        parts.server.door.keep()
         parts.book.keep()
         if now_mono_s >= self._next_state_mono_s:
             self._next_state_mono_s = now_mono_s + _STATE_S

@@ -13,7 +13,7 @@ from watchdog_app.protocol import transport
 from watchdog_app.protocol.framing import LineDecoder
 
 if TYPE_CHECKING:
-    from watchdog_app.daemon.server import Reply
+    from watchdog_app.daemon.reply import Reply
 
 _MOST_UNREAD_BYTES = 4 * 1024 * 1024  # waiting for one client before it is dropped
 # Requests that a client may send at once, and a second for ever. An agent sends at most four.

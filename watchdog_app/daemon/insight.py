@@ -22,7 +22,7 @@ from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.naming import find
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pauses import Pauses
-from watchdog_app.daemon.server import Reply
+from watchdog_app.daemon.reply import Reply
 from watchdog_app.daemon.watching import Watching
 from watchdog_app.daemon.wording import suspected
 from watchdog_app.daemon.worker import Worker

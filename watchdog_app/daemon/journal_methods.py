@@ -17,7 +17,7 @@ from watchdog_app.daemon.journal import KINDS
 from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.naming import find
-from watchdog_app.daemon.server import Reply
+from watchdog_app.daemon.reply import Reply
 from watchdog_app.errors import TaskNotFound
 from watchdog_app.protocol import messages
 from watchdog_app.protocol.messages import Params

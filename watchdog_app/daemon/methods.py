@@ -27,7 +27,7 @@ from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.naming import find, named
 from watchdog_app.daemon.notices import Notices
 from watchdog_app.daemon.pauses import Pause, Pauses
-from watchdog_app.daemon.server import Reply
+from watchdog_app.daemon.reply import Reply
 from watchdog_app.daemon.status_size import fitting
 from watchdog_app.daemon.worker import Worker
 from watchdog_app.errors import RequestError, TaskNotFound, WatchdogError

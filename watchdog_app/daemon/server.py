@@ -1,76 +1,36 @@
 """
-The socket: connections in and out, never blocking, never trusting.
+Those who were let in: their requests in turn, answers and notifications out, never blocking.
 
 A client that sends nonsense is answered with an error, one that sends without
-end or does not read is dropped, one of another user is never heard. What a
-message means is `methods`.
+end or does not read is dropped. Who is let in is `door`, what a message means
+is `methods`.
 """
 
 from __future__ import annotations
 
-import errno
-import os
 import socket
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from watchdog_app.daemon.connection import ANSWER, REST, TURN, Connection
-from watchdog_app.daemon.instance import private_folder
+from watchdog_app.daemon.door import Door
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.poller import READ, WRITE, Poller
+from watchdog_app.daemon.reply import Reply, Shorter
 from watchdog_app.errors import ProtocolError
 from watchdog_app.protocol import messages, transport
 from watchdog_app.protocol.framing import BadLine, LineTooLong, TooLongToSend, decode, encode
-from watchdog_app.sensors import descriptors
 
 _CHUNK_BYTES = 16384  # lines of two bytes in it take a fraction of a turn
 _MOST_HELD_BYTES = 32 * 1024 * 1024  # unread answers and unfinished lines of all clients together
 _CHECK_HELD_BYTES = 64 * 1024  # of one client, from which on the sum is looked at
 _SKIP_UNREAD_BYTES = 64 * 1024  # a status is not added on top of this much
-_MOST_CONNECTIONS = 500
 _TURN_S = 0.005  # for requests, before the loop looks after everything else
 _REST_S = 0.05  # a client that asks faster than it may is heard again after so long at least
 _GREETING_S = 10.0  # a connection that has not said hello by then is closed
-_ACCEPT_AT_ONCE = 32
 _SERVE_AT_ONCE = 4
-_NO_FILES = "The daemon can open no more files, so it takes no connection. Try again later."
-
-
-Shorter = Callable[[dict[str, Any]], dict[str, Any]]
-
-
-class Reply:
-    """Where the answer to one request goes, now or later. The first answer counts."""
-
-    __slots__ = ("__weakref__", "_connection", "_id", "_server")
-
-    def __init__(self, server: Server, connection: Connection, id_: int | str | None) -> None:
-        self._server = server
-        self._connection = connection
-        self._id = id_
-
-    @property
-    def wanted(self) -> bool:
-        """Somebody still waits for it."""
-        return self._id is not None and not self._connection.closed
-
-    def result(self, value: Any, shorter: Shorter | None = None) -> None:
-        """It worked. `shorter`: makes the value fit into a message where it does not."""
-        if self._id is not None:
-            self._give(messages.result(self._id, value), shorter)
-
-    def error(self, code: int, message: str, data: dict[str, Any] | None = None) -> None:
-        """It did not, and why."""
-        if self._id is not None:
-            self._give(messages.error(self._id, code, message, data))
-
-    def _give(self, message: dict[str, Any], shorter: Shorter | None = None) -> None:
-        self._id = None
-        self._server.send(self._connection, message, shorter)
-        self._server.answered(self._connection)
 
 
 Handler = Callable[[Connection, str, dict[str, Any], Reply], None]
@@ -78,9 +38,10 @@ Handler = Callable[[Connection, str, dict[str, Any], Reply], None]
 
 class Server:
     """
-    Listens at `path` and keeps the connections.
+    Keeps the connections, behind its `door`.
 
     Args:
+        path: of the socket.
         handler: called with each request and notification.
         on_close: called once for each connection that ended, however it ended.
         ready: whether a client's next request can be answered now; if not, at one of the next
@@ -99,7 +60,6 @@ class Server:
     ) -> None:
         self._ready = ready
         self._poller = poller
-        self._path = path
         self._handler = handler
         self._on_close = on_close
         self._log = log
@@ -108,42 +68,7 @@ class Server:
         self._resting: list[tuple[float, Connection]] = []  # until when; asked more than they may
         self._silent: deque[Connection] = deque()  # had not said hello, in the order they came
         self._spent_s = 0.0  # on requests, since the last turn
-        self._listener: socket.socket | None = None
-        self._inode: tuple[int, int] | None = None
-        self._spare = -1  # given up for a moment when no descriptor is left: see _turn_away
-        self._deaf = False  # nobody is accepted until `keep` finds a descriptor
-        self._most = _MOST_CONNECTIONS
-        self.refused = 0  # connections of other users, or too many
-
-    def open(self) -> None:
-        """
-        Begin to listen.
-
-        Raises:
-            OSError: the folder cannot be written.
-        """
-        self._most = descriptors.connections(_MOST_CONNECTIONS)
-        self._listener = transport.listen(self._path)
-        self._inode = _inode(self._path)
-        if self._spare < 0:
-            self._spare = _reserve()
-        self._deaf = False
-        self._poller.add(self._listener.fileno(), READ, self._accept)
-
-    def keep(self) -> None:
-        """Listen anew where somebody removed or replaced the socket's file, or none was left."""
-        if self._deaf and self._listener is not None:
-            with suppress(OSError):
-                self._spare = _reserve()
-                self._deaf = False
-                self._poller.add(self._listener.fileno(), READ, self._accept)
-        if self._listener is None or _inode(self._path) == self._inode:
-            return
-        private_folder(os.path.dirname(self._path))  # it may be another one by now
-        self._log.warning("the socket was removed; it is made again", path=self._path)
-        self._poller.remove(self._listener.fileno())
-        self._listener.close()
-        self.open()
+        self.door = Door(poller, path, log, self._connections, self._welcome)
 
     def send(
         self, connection: Connection, message: dict[str, Any], shorter: Shorter | None = None
@@ -210,19 +135,10 @@ class Server:
 
     def close(self) -> None:
         """Hand over what can be handed over now, then end everything."""
-        if self._listener is not None:
-            self._poller.remove(self._listener.fileno())
-            self._listener.close()
-            self._listener = None
-            if _inode(self._path) == self._inode:  # not one that the next daemon made
-                with suppress(OSError):
-                    os.unlink(self._path)
+        self.door.close()
         for connection in list(self._connections.values()):
             connection.flush()
             self.drop(connection)
-        if self._spare >= 0:
-            os.close(self._spare)
-            self._spare = -1
 
     @property
     def busy(self) -> bool:
@@ -259,82 +175,11 @@ class Server:
             else:
                 self._read(connection, 1)
 
-    def _accept(self, _: int) -> None:
-        for _ in range(_ACCEPT_AT_ONCE):
-            if self._listener is None:
-                return
-            try:
-                connection, _ = self._listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE):
-                    self._log.error("accepting a connection failed", error=error)
-                    return
-                self._turn_away(self._listener)
-                return
-            self._welcome(connection)
-
-    def _turn_away(self, listener: socket.socket) -> None:
-        """No descriptor is left: a client that nobody takes wakes us again and again."""
-        self.refused += 1
-        try:
-            os.close(self._spare)
-            with suppress(OSError):
-                self._refuse(listener.accept()[0], _NO_FILES)
-            self._spare = _reserve()
-        except OSError:  # somebody else was faster
-            self._spare, self._deaf = -1, True
-            self._poller.remove(listener.fileno())
-
-    def _welcome(self, connection: socket.socket) -> None:
-        try:
-            peer = transport.peer(connection)
-        except OSError:
-            connection.close()
-            return
-        if not peer.trusted:
-            self.refused += 1
-            connection.close()
-            return
-        no_room = self._no_room(peer)
-        if no_room is not None:
-            self.refused += 1
-            self._refuse(connection, no_room)
-            return
-        connection.setblocking(False)
+    def _welcome(self, connection: socket.socket, peer: transport.Peer) -> None:
         client = Connection(connection, peer, time.monotonic())
         self._connections[client.fd] = client
         self._silent.append(client)
         self._poller.add(client.fd, READ, lambda events: self._on_events(client, events))
-
-    def _no_room(self, peer: transport.Peer) -> str | None:
-        """
-        Why no more connections are taken from this process, None: they are.
-
-        It may hold as many as would be left for others, so that there is room for another one
-        however many it opens.
-        """
-        free = self._most - len(self._connections)
-        if free <= 0:
-            return (
-                f"The daemon serves {self._most} connections already. Close some, then try again."
-            )
-        if peer.pid is None:  # of another container: who is who cannot be told
-            return None
-        held = sum(each.peer.pid == peer.pid for each in self._connections.values())
-        if held < free:
-            return None
-        return (
-            f"Process {peer.pid} holds {held} connections already; the {free} that are left are "
-            "for others. Close some, then try again."
-        )
-
-    def _refuse(self, connection: socket.socket, text: str) -> None:
-        connection.setblocking(False)
-        with suppress(OSError):
-            connection.send(encode(messages.error(None, messages.REFUSED, text)))
-        connection.close()
 
     def _on_events(self, connection: Connection, events: int) -> None:
         if events & WRITE:
@@ -452,14 +297,3 @@ def _line(message: dict[str, Any], part: str, shorter: Shorter | None) -> bytes:
         if shorter is None:
             raise
         return encode({**message, part: shorter(message[part])})
-
-
-def _reserve() -> int:
-    return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-
-
-def _inode(path: str) -> tuple[int, int] | None:
-    with suppress(OSError):
-        found = os.lstat(path)
-        return found.st_dev, found.st_ino
-    return None
