@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 
+# What a shell has put into the background ignores Ctrl-C, which tests send to their children.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("WATCHDOG_AGENT_STRICT", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# No child compiles a framework again: with bytecode TensorFlow is imported in 3.4 s, not 8.5 s.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+pytest_plugins = ("support.lanes", "support.workers", "support.failures")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -42,9 +44,10 @@ def wheel(built):
 
 
 @pytest.fixture(scope="module")
-def user(wheel, tmp_path_factory):
+def user(wheel):
     """A home with nothing but what pipx made of the wheel."""
-    home = tmp_path_factory.mktemp("home of a user")
+    # Not in /tmp: what starts at login must lie where nobody else can write.
+    home = Path(tempfile.mkdtemp(prefix="home of a user ", dir=Path.home()))
     kept = ("LANG", "PATH", "PIP_CONFIG_FILE", "SSL_CERT_FILE")
     env = {
         **{
@@ -60,7 +63,8 @@ def user(wheel, tmp_path_factory):
     }
     pipx = [sys.executable, "-m", "pipx"]
     run(*pipx, "install", "--python", sys.executable, str(wheel), env=env)
-    return env
+    yield env
+    shutil.rmtree(home)
 
 
 def test_the_wheel_has_every_module_and_what_they_read(wheel):

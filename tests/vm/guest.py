@@ -12,13 +12,15 @@ import json
 import os
 import pwd
 import signal
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from watchdog_app.errors import WatchdogError
+from watchdog_app.agent.saving import manifest
+from watchdog_app.errors import RescueError, WatchdogError
 from watchdog_app.protocol.client import Client
 
 USER = "me"
@@ -71,6 +73,14 @@ class Training:
         """The complete ones, oldest first."""
         folder = self.folder / "rescues"
         return sorted(folder.glob("rescue-*")) if folder.is_dir() else []
+
+    def saved_step(self) -> int:
+        """The step of the newest complete rescue, 0 without one."""
+        saved = [0]
+        for path in self.rescues():
+            with contextlib.suppress(OSError, RescueError):  # replaced by a newer one meanwhile
+                saved.append(manifest.read((path / manifest.MANIFEST_FILE).read_bytes()).step)
+        return max(saved)
 
     def ended(self) -> int | None:
         """Its exit status, None while it runs."""
@@ -196,6 +206,21 @@ class Session:
         entries = self._client.call("history", kinds=list(kinds), limit=1000)["entries"]
         return sorted((dict(e) for e in entries), key=lambda e: e["unix_s"])
 
+    def death(self, pid: int, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
+        """The entry of a task's end, not of one of its workers'; waits for it."""
+
+        def look() -> list[dict[str, Any]]:
+            ends = self.history("death", "end")
+            return [e for e in ends if e["pid"] == pid and "worker" not in e]
+
+        return dict(until(look, f"the end of {pid}", timeout_s)[0])
+
+    def journal(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """Rows of the daemon's journal, read beside it."""
+        path = f"file:{HOME}/.local/state/watchdog/journal.db?mode=ro"
+        with contextlib.closing(sqlite3.connect(path, uri=True, timeout=60)) as db:
+            return db.execute(query, values).fetchall()
+
     def first(self, kind: str) -> float | None:
         """When the first decision of a kind was taken ("notify", "checkpoint", ...), unix_s."""
         return next(
@@ -214,19 +239,27 @@ class Session:
 
     # Programs
 
-    def train(self, *words: str, name: str = "run", properties: Sequence[str] = ()) -> Training:
+    def train(
+        self,
+        *words: str,
+        name: str = "run",
+        properties: Sequence[str] = (),
+        service: bool = False,
+    ) -> Training:
         """
-        Start programs/train.py in a scope of the user's systemd.
+        Start programs/train.py in a scope of the user's systemd, or as a service of it.
 
         Args:
             words: its arguments; see the program.
-            name: of its folder, and of its scope.
-            properties: of the scope, e.g. "MemoryMax=300M".
+            name: of its folder, and of its unit.
+            properties: of the unit, e.g. "MemoryMax=300M".
+            service: a service.
         """
         folder = self.folder / name
         self.run("mkdir", "-p", str(folder))
-        unit = f"{name}-{time.monotonic_ns()}.scope"
-        argv = ["systemd-run", "--user", "--scope", "--quiet", f"--unit={unit}"]
+        unit = f"{name}-{time.monotonic_ns()}.{'service' if service else 'scope'}"
+        kind = ["--wait"] if service else ["--scope"]
+        argv = ["systemd-run", "--user", *kind, "--quiet", f"--unit={unit}"]
         argv += [f"--property={one}" for one in properties]
         argv += ["--", PYTHON, str(PROGRAMS / "train.py"), "--folder", str(folder), *words]
         with open(folder / "log", "ab") as log:

@@ -12,6 +12,8 @@ from typing import Any
 
 from guest import PATIENCE_S, PROGRAMS, PYTHON, RUNTIME, UID, Session, as_me, ordinary, until
 
+from watchdog_app import paths
+
 WATCHDOG = [PYTHON, "-m", "watchdog_app"]
 MIB = 1 << 20
 HOG = """
@@ -42,7 +44,8 @@ class Bagged:
 
     def record(self) -> dict[str, Any]:
         """What its keeper has written down; empty while there is none."""
-        runtime = Path("/run/user/0" if Path("/run/user/0").is_dir() else "/tmp/watchdog-0")
+        session = Path("/run/user/0")
+        runtime = session if session.is_dir() else Path(paths.runtime_dir())
         run = (runtime if self.root else RUNTIME) / "watchdog"
         for path in [*run.glob("airbag/*/bag.json"), *runtime.glob("airbag/*/bag.json")]:
             with contextlib.suppress(OSError, ValueError):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -84,6 +86,7 @@ def test_systemd_oomd_finds_the_work_saved(me, record_property):
                         "MemorySwapMax=0"],
         )  # fmt: skip
         me.until_watched(training)
+        pid = training.pid
 
         assert training.wait(600) != 0, subprocess.getoutput("oomctl")
         died = training.last_sign_unix_s()
@@ -91,6 +94,98 @@ def test_systemd_oomd_finds_the_work_saved(me, record_property):
         record_property("it acted, s after the last step", killed - died)
 
     assert_we_were_first(me, training, killed, record_property)
+    assert_oomd_is_named(me, me.death(pid), training.unit, record_property)
+
+
+def test_systemd_oomd_is_named_also_where_no_daemon_ran_at_the_kill(me, record_property):
+    """The next daemon finds who is gone, and asks systemd why."""
+    me.start_daemon()
+    with judged(me, "judged.slice"):
+        training = me.train(
+            "--jump-mb", "400", "--seconds", "1200",
+            properties=["Slice=judged.slice", "MemoryHigh=150M", "MemoryMax=500M",
+                        "MemorySwapMax=0"],
+        )  # fmt: skip
+        me.until_watched(training)
+        pid = training.pid
+        until(lambda: str(pid) in alive(me), "it is in the list of who is alive")
+        me.systemctl("stop", "watchdog.service")
+        (training.folder / "jump").touch()
+        assert training.wait(600) != 0, subprocess.getoutput("oomctl")
+    me.start_daemon()
+    death = me.death(pid)
+
+    assert_oomd_is_named(me, death, training.unit, record_property)
+    assert "most_likely" == death["certainty"]
+    assert "while no watchdog ran" in death["reason"]
+
+
+def alive(me) -> str:
+    """What the daemon has written down of who lives."""
+    rows = me.journal("SELECT data FROM state WHERE key = 'alive'")
+    return rows[0][0] if rows else ""
+
+
+def explained(me, pid: int) -> str:
+    """What `watchdog explain` says, in one line."""
+    return " ".join(me.run(*WATCHDOG, "explain", str(pid), check=False).split())
+
+
+def assert_oomd_is_named(me, death, unit: str, record_property) -> None:
+    """As what ended it, on systemd's word; the kernel is not."""
+    told = explained(me, death["pid"])
+    record_property("reason", [death["certainty"], death["reason"]])
+    record_property("evidence", [f"{e['source']}: {e['text']}" for e in death["evidence"]])
+    record_property("explain", told)
+    said = [e["text"] for e in death["evidence"] if e["source"] == "systemd"]
+    assert "oom_daemon" == death["cause"]
+    assert "killed by systemd-oomd" in death["reason"]
+    assert unit in death["reason"]
+    assert [text for text in said if "systemd-oomd killed" in text or "show -p Result" in text]
+    assert "illed by systemd-oomd" in told
+    assert "illed by the kernel" not in told + str(death["evidence"])
+
+
+def test_systemd_is_named_where_it_ends_a_service_after_a_kill_in_it(me, record_property):
+    """OOMPolicy=stop: the kernel kills a worker, and systemd ends the rest of its unit."""
+    me.start_daemon()
+    training = me.train(
+        "--worker-mb-s", "10", "--seconds", "1200", service=True,
+        properties=["MemoryMax=200M", "MemorySwapMax=0", "OOMPolicy=stop"],
+    )  # fmt: skip
+    me.until_watched(training)
+    pid = training.pid
+
+    assert training.wait(600) != 0
+    death = me.death(pid)
+    told = explained(me, pid)
+
+    record_property("reason", [death["certainty"], death["reason"]])
+    record_property("explain", told)
+    assert "oom_daemon" == death["cause"]
+    assert "(OOMPolicy=stop)" in death["reason"]
+    assert "(OOMPolicy=stop)" in told
+
+
+def test_a_kill_by_hand_at_memory_high_is_not_laid_on_the_kernel(me, record_property):
+    """The group is full and nobody has killed for memory: somebody did it."""
+    me.start_daemon()
+    training = me.train(
+        "--leak-mb-s", "6", "--seconds", "1200",
+        properties=["MemoryHigh=140M", "MemoryMax=600M", "MemorySwapMax=0"],
+    )  # fmt: skip
+    me.until_watched(training)
+    until(training.rescues, "it is saved at the limit")
+    pid = training.pid
+
+    os.kill(pid, signal.SIGKILL)
+    death = me.death(pid)
+    told = explained(me, pid)
+
+    record_property("reason", [death["certainty"], death["reason"]])
+    assert death["cause"] in ("killed", "unknown")  # where its parent was quicker: not known
+    assert ("somebody" in death["reason"]) is (death["cause"] == "killed")
+    assert "illed by the kernel" not in told
 
 
 def test_systemd_oomd_leaves_a_held_program_alone(me, bagged, record_property):

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from guest import MB, until
+import contextlib
+import os
+import time
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import pytest
+from guest import MB, swap_on, until
+from guest_groups import group, move
+
+MIB = 1 << 20
 
 
 def ceilings_of(me, pid: int) -> list[dict]:
@@ -55,6 +66,45 @@ def test_memory_high_slows_a_training_down_and_it_is_saved_while_it_lives(me, re
     assert "memory.high" in ceiling["note"]
 
 
+@pytest.mark.parametrize("slice_limits", [None, ["MemoryHigh=140M"]], ids=["scope", "slice above"])
+def test_a_training_that_stands_still_at_memory_high_and_full_swap_is_saved_again(
+    me, record_property, slice_limits
+):
+    """The limit that is reached is memory.high and swap, not memory.max, which is far away."""
+    swap_on(60)
+    me.start_daemon()
+    properties = ["MemoryHigh=140M", "MemoryMax=600M"]
+    if slice_limits:
+        me.systemctl("set-property", "--runtime", "throttled.slice", *slice_limits)
+        properties = ["Slice=throttled.slice", "MemoryMax=600M"]
+    training = me.train(
+        "--leak-mb-s", "6", "--seconds", "1200", "--step-s", "0.5", properties=properties
+    )  # fmt: skip
+    me.until_watched(training)
+
+    def still() -> bool:
+        last = training.last_sign_unix_s()
+        return time.time() - last > 10 and bool(training.steps())
+
+    until(still, "it stands still")
+    time.sleep(20)
+    lost = training.steps()[-1][0] - training.saved_step()
+    (ceiling,) = [c for c in ceilings_of(me, training.pid) if c["limit"] < 300 * 2**20]
+    record_property("lost steps", lost)
+    stood = training.last_sign_unix_s()
+    asked = [e["unix_s"] for e in me.history("decision") if e["decision_kind"] == "checkpoint"]
+    record_property("asked to save, s after the last step", [each - stood for each in asked])
+    record_property("used of limit, MB", [ceiling["used"] / MB, ceiling["limit"] / MB])
+    record_property("stage", ceiling["stage"])
+    record_property("memory.pressure", (training.group / "memory.pressure").read_text())
+
+    assert training.ended() is None
+    assert ceiling["limit"] <= 200 * 2**20
+    assert ceiling["stage"] in ("rescue", "hold")
+    assert me.first("notify") is not None
+    assert lost <= 3
+
+
 def test_of_nested_limits_the_tightest_ancestor_counts(me):
     """The scope may have more than the slice around it: the slice's limit is the ceiling."""
     me.start_daemon()
@@ -68,3 +118,38 @@ def test_of_nested_limits_the_tightest_ancestor_counts(me):
     found = until(lambda: ceilings_of(me, pid), "its ceilings")
 
     assert 250 * 2**20 == found[0]["limit"]
+
+
+@pytest.mark.parametrize("options", [[], ["--no-agent"]], ids=["training", "at rest"])
+def test_a_process_that_is_moved_while_it_runs_is_watched_by_its_new_limit(
+    me, record_property, options
+):
+    """At the ordinary rate, which nobody quickens by asking: the daemon's open files tell."""
+    me.start_daemon()
+    daemon = me.daemon_pid()
+    training = me.train("--seconds", "1200", *options)
+    until(lambda: me.task(training.pid), "it is watched")
+    time.sleep(15)  # it is young no more
+    took_s = []
+
+    with contextlib.ExitStack() as groups:
+        for limit in (600 * MIB, 620 * MIB, 640 * MIB):
+            folder = groups.enter_context(group(limit))
+            time.sleep(5)
+            moved = time.monotonic()
+            move(training.pid, folder)
+            until(partial(follows, daemon, folder), "its new group is watched")
+            took_s.append(time.monotonic() - moved)
+        limits = [ceiling["limit"] for ceiling in ceilings_of(me, training.pid)]
+
+    record_property("watched after, s", took_s)
+    assert 640 * MIB == limits[0]
+    assert median(took_s) <= 4  # two seconds on a machine that is not emulated
+
+
+def follows(pid: int, folder: Path) -> bool:
+    """Whether a process waits for events of a memory group."""
+    wanted = str(folder / "memory.events")
+    with contextlib.suppress(OSError):  # one was closed meanwhile
+        return wanted in [os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()]
+    return False

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 from guest import until
+from guest_groups import groups_locked
+
+from watchdog_app.sensors import memberships
 
 
 def test_systemd_starts_the_daemon_and_hears_that_it_turns(me):
@@ -38,6 +42,33 @@ def test_a_daemon_that_hangs_is_replaced(me):
 
     until(lambda: me.daemon_pid() not in (0, first), "replaced")
     assert me.client().daemon_pid != first
+
+
+def test_the_daemon_goes_on_while_the_kernel_keeps_all_groups_locked(me, record_property):
+    """No look waits for the lock; systemd hears of the turns, and the status tells of the fault."""
+    me.start_daemon(override="WatchdogSec=20\n")
+    me.until_watched(me.train("--seconds", "1200"))
+    first = me.daemon_pid()
+
+    def fault() -> list[str]:
+        return [e["message"] for e in me.status()["errors"] if e["source"] == memberships.SOURCE]
+
+    with groups_locked() as locked:
+        held_at_first = locked()
+        said = until(fault, "the fault is shown")
+        before = me.status()["daemon"]["ticks"]
+        for _ in range(25):  # longer than systemd waits for a word
+            time.sleep(1)
+            looks = me.status()["daemon"]["ticks"] - before
+        held_to_the_end = locked()
+    record_property("said, and looks in 25 s", [said, looks])
+    until(lambda: not fault(), "the fault is over")
+
+    assert held_at_first
+    assert held_to_the_end
+    assert looks >= 3
+    assert first == me.daemon_pid()
+    assert 0 == int(me.show("watchdog.service", "NRestarts"))
 
 
 def test_the_daemon_is_protected_as_its_unit_says(me, record_property):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from typing import NoReturn
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -32,6 +33,15 @@ class ByHand(Guards):
         return True
 
 
+def leak(mb_s: float, after_s: float) -> NoReturn:
+    """In a worker: for ever."""
+    held = []
+    time.sleep(after_s)
+    while True:
+        held.append(np.ones(int(mb_s * 1e5), np.uint8))
+        time.sleep(0.1)
+
+
 def main() -> None:
     """Train until something ends it, or all steps are made."""
     parser = argparse.ArgumentParser()
@@ -49,10 +59,13 @@ def main() -> None:
     parser.add_argument("--publish", action="store_true", help="for a copy from outside")
     parser.add_argument("--jump-mb", type=float, default=0)
     parser.add_argument("--in-step", action="store_true", help="the jump is within a step")
+    parser.add_argument("--worker-mb-s", type=float, default=0, help="a worker that leaks")
     options = parser.parse_args()
 
     with open(os.path.join(options.folder, "pid"), "w") as file:
         file.write(str(os.getpid()))
+    if options.worker_mb_s and not os.fork():
+        leak(options.worker_mb_s, options.leak_after_s)
     weights = np.zeros(int(options.state_mb * 1e6) // 4, np.float32)
     held = np.ones(int(options.hold_mb * 1e6), np.uint8)
 
