@@ -22,7 +22,21 @@ def _home(env: Mapping[str, str]) -> str:
 
 
 def runtime_dir(env: Mapping[str, str] = os.environ) -> str:
-    """Folder of the socket and the lock: private to the user, gone after a restart."""
+    """
+    Folder of the socket and the lock: private to the user, gone after a restart.
+
+    Where nobody has made one yet, or what is there is not this user's, a path that does not exist.
+    `runtime_folder.make` makes it.
+    """
+    fixed = fixed_runtime_dir(env)
+    if fixed is not None:
+        return fixed
+    link = runtime_link(env)
+    return linked_folder(link) or f"{link}.missing"
+
+
+def fixed_runtime_dir(env: Mapping[str, str] = os.environ) -> str | None:
+    """The runtime folder where its name is given; None: it has a random name in /tmp."""
     override = env.get("WATCHDOG_RUNTIME_DIR")
     if override:
         return override
@@ -34,11 +48,31 @@ def runtime_dir(env: Mapping[str, str] = os.environ) -> str:
     # A notebook server started by a service or through sudo has no XDG_RUNTIME_DIR, or another
     # user's: its agents are to find the daemon that a login session started.
     session = f"/run/user/{os.getuid()}"
-    if os.path.isdir(session):
+    if os.path.isdir(session) and os.stat(session).st_uid == os.getuid():
         return os.path.join(session, "watchdog")
-    # No session manager (ssh without logind, containers). Not TMPDIR: batch systems set one per
-    # job, and both ends must come to the same place.
-    return f"/tmp/watchdog-{os.getuid()}"  # noqa: S108 - the daemon refuses a foreign folder
+    return None
+
+
+def runtime_link(env: Mapping[str, str] = os.environ) -> str:
+    """
+    The link to the runtime folder where there is no session manager (containers, plain ssh).
+
+    A name in /tmp that others can foresee can be taken by them, so the folder there has a random
+    one. The link has the host's name, as several hosts may share one home.
+    """
+    host = os.uname().nodename.replace("/", "_")[:64]
+    return os.path.join(state_dir(env), f"runtime-{host}")
+
+
+def linked_folder(link: str) -> str | None:
+    """The folder that a link names, if it is this user's and closed to all others; else None."""
+    try:
+        folder = os.readlink(link)
+        found = os.lstat(folder)
+    except OSError:
+        return None
+    closed = stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o700
+    return folder if closed and os.path.isabs(folder) and found.st_uid == os.getuid() else None
 
 
 def state_dir(env: Mapping[str, str] = os.environ) -> str:
@@ -88,20 +122,21 @@ def open_to_others(found: os.stat_result) -> bool:
     if found.st_mode & stat.S_IWOTH:
         return True
     # Last: who is in a group a server in the network may have to be asked.
-    return bool(found.st_mode & stat.S_IWGRP) and not _is_own_group(found)
+    return bool(found.st_mode & stat.S_IWGRP) and found.st_gid != own_group(found.st_uid)
 
 
-def _is_own_group(found: os.stat_result) -> bool:
-    """Whether the group is the owner's alone, as many systems give one to each user."""
+def own_group(uid: int) -> int | None:
+    """The group that is this user's alone, as many systems give one to each; None: none is."""
     import grp  # there is none on Windows
     import pwd
 
     try:
-        owner, group = pwd.getpwuid(found.st_uid), grp.getgrgid(found.st_gid)
+        owner = pwd.getpwuid(uid)
+        group = grp.getgrgid(owner.pw_gid)
     except KeyError:
-        return False
-    alone = not set(group.gr_mem) - {owner.pw_name}
-    return alone and owner.pw_gid == found.st_gid and owner.pw_name == group.gr_name
+        return None
+    alone = owner.pw_name == group.gr_name and not set(group.gr_mem) - {owner.pw_name}
+    return owner.pw_gid if alone else None
 
 
 def socket_path(env: Mapping[str, str] = os.environ) -> str:

@@ -126,3 +126,47 @@ def test_no_resume_reaches_the_program():
     done = execute("--no-resume", "--", "sh", "-c", "echo $WATCHDOG_AGENT_RESUME")
 
     assert "no\n" == done.stdout
+
+
+@pytest.mark.parametrize("bag", [[], ["--no-bag"]], ids=["in an airbag", "no airbag"])
+@pytest.mark.parametrize(
+    "closed", ["0", "1", "2", "01", "02", "12", "012"], ids=lambda fds: f"without {fds}"
+)
+def test_a_program_starts_with_the_standard_streams_closed_that_the_command_had_not(
+    tmp_path, closed, bag
+):
+    """What is closed stays closed: no file of ours takes its number."""
+    code = (
+        "import os\n"
+        "def is_open(fd):\n"
+        "    try: os.fstat(fd)\n"
+        "    except OSError: return False\n"
+        "    return True\n"
+        "found = [is_open(fd) for fd in range(3)]\n"
+        f"open({str(tmp_path / 'found')!r}, 'w').write(str(found))\n"
+    )
+    words = [*WATCHDOG, *bag, "--", sys.executable, "-c", code]
+    shell = 'exec "$@"' + "".join(f" {fd}{'<' if fd == '0' else '>'}&-" for fd in closed)
+
+    done = subprocess.run(["sh", "-c", shell, "sh", *words], timeout=60, check=False)
+
+    assert 0 == done.returncode
+    assert str([str(fd) not in closed for fd in range(3)]) == (tmp_path / "found").read_text()
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_a_command_without_standard_streams_ends_as_ever(tmp_path, closed):
+    """A kernel is made, and a program that is not there is 127."""
+    env = {**os.environ, "HOME": str(tmp_path), "WATCHDOG_STATE_DIR": str(tmp_path / "state")}
+    env["JUPYTER_DATA_DIR"] = str(tmp_path / "jupyter")
+    shell = f'exec "$@" {closed}'
+
+    made, none = (
+        subprocess.run(
+            ["sh", "-c", shell, "sh", *WATCHDOG, *words], timeout=60, check=False, env=env
+        )
+        for words in (["--kernel"], ["--", "nosuch-program"])
+    )
+
+    assert (0, 127) == (made.returncode, none.returncode)
+    assert (tmp_path / "jupyter" / "kernels" / "python3-airbag" / "kernel.json").exists()

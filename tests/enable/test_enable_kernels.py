@@ -170,7 +170,7 @@ class Killer(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch
     def on_train_batch_begin(self, batch, logs=None):
-        if kill and (self.epoch, batch) == (2, 3):
+        if os.path.exists("kill") and (self.epoch, batch) == (2, 3):
             added = sys._getframe(1).f_locals["self"].callbacks[0]
             added.save("as the daemon would ask")
             os.kill(os.getpid(), signal.SIGKILL)
@@ -199,19 +199,21 @@ def test_a_killed_kernel_goes_on_from_its_very_batch_without_a_word_in_its_code(
         "WATCHDOG_AGENT_STRICT": "1",
     }
     with kernel(sys.executable, tmp_path, **env) as started:
-        without = losses(started.run("kill = False\n" + TRAIN))
+        without = losses(started.run(TRAIN))
         said = started.run("%load_ext watchdog_app.agent")
         assert "rescues/deep.ipynb" in said
         assert 1 == len(said.splitlines())
-        assert "LOSSES" not in started.run("kill = True\n" + TRAIN)
+        (tmp_path / "kill").touch()
+        assert "LOSSES" not in started.run(TRAIN)
         assert not started.is_alive()
+    (tmp_path / "kill").unlink()
 
     with kernel(sys.executable, tmp_path, **env) as started:
         started.run("%load_ext watchdog_app.agent")
-        text = started.run("kill = False\n" + TRAIN)
+        text = started.run(TRAIN)
         assert "step 19, epoch 3, after batch 3" in text
         assert without == losses(text)
-        text = started.run("kill = False\n" + TRAIN)
+        text = started.run(TRAIN)
         assert "going on from" not in text
         assert without == losses(text)
         restored = started.run(

@@ -46,10 +46,15 @@ def train(tmp_path):
     return run
 
 
+def rescues(folder):
+    """Names of the rescues in a folder, without the locks of their runs."""
+    return [name for name in sorted(os.listdir(folder)) if name.startswith("rescue-")]
+
+
 def test_a_changed_program_trains_anew_beside_the_rescue_that_does_not_fit(train, tmp_path):
     """The old rescue stays, the new one has a place of its own, and each finds its own again."""
     assert -signal.SIGKILL == train(KILL="1").returncode
-    kept = os.listdir(tmp_path / "rescues" / "train.py")
+    kept = rescues(tmp_path / "rescues" / "train.py")
 
     other = train(KILL="1", UNITS="17")
 
@@ -57,8 +62,8 @@ def test_a_changed_program_trains_anew_beside_the_rescue_that_does_not_fit(train
     assert 1 == other.stderr.count("saved in rescues/train.py-2/rescue-0000000003-")
     assert 1 == other.stderr.count("When the fit is run again, it goes on from there.")
     assert "belongs to a different program" in other.stderr
-    assert kept == os.listdir(tmp_path / "rescues" / "train.py")
-    assert 1 == len(os.listdir(tmp_path / "rescues" / "train.py-2"))
+    assert kept == rescues(tmp_path / "rescues" / "train.py")
+    assert 1 == len(rescues(tmp_path / "rescues" / "train.py-2"))
 
     again, first = train(UNITS="17"), train()
 

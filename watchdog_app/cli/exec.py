@@ -105,6 +105,9 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--name and --undo go with --kernel.")
     if not words:
         raise UsageError("Name a program: watchdog exec -- python train.py")
+    from watchdog_app.enable import trust
+
+    trust.refuse_untrusted()
     env = dict(os.environ)
     env["PYTHONPATH"] = _python_path(env.get("PYTHONPATH", ""))
     if args.no_resume:
@@ -150,10 +153,9 @@ def _can_run(word: str, env: dict[str, str]) -> bool:
 
 
 def _python_path(before: str) -> str:
-    import watchdog_app
+    from watchdog_app.enable import trust
 
-    root = os.path.dirname(os.path.abspath(watchdog_app.__file__ or ""))
-    shim = os.path.join(root, "enable", "shim")
+    shim = os.path.join(trust.package_folder(), "enable", "shim")
     if not os.path.isfile(os.path.join(shim, "sitecustomize.py")):
         raise WatchdogError(
             "This watchdog is one program without a package that other Pythons could import. "

@@ -27,8 +27,9 @@ def run(args: argparse.Namespace, words: list[str]) -> int:
 def _make(args: argparse.Namespace, name: str) -> int:
     from watchdog_app import children
     from watchdog_app.desktop.placements import Placement
-    from watchdog_app.enable import airbag_kernel, environments
+    from watchdog_app.enable import airbag_kernel, environments, trust
 
+    trust.refuse_untrusted()
     kernel = environments.kernel(name)
     command = [*children.command(["exec"]), *_options(args), "--"]
     where = airbag_kernel.folder(kernel.name)

@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
     from watchdog_app.cli.text import plain
     from watchdog_app.desktop.login import UNITS, LoginStart
     from watchdog_app.desktop.placements import autostart_path, data_home, placements
+    from watchdog_app.enable import trust
 
     if sys.platform in ("win32", "darwin"):
         raise UsageError(
@@ -58,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
         for each in wanted:
             print(plain(each.path))
         return EXIT_OK
+    trust.refuse_untrusted()
     _refuse_root_of_another()
     ledger = open_ledger()
     report = ledger.place(wanted, force=args.force)

@@ -9,11 +9,13 @@ be overwritten whenever ipykernel is updated.
 
 from __future__ import annotations
 
+import inspect
 import os
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import watchdog_app
+from watchdog_app.enable import trust
 
 FILE = "90-watchdog.py"
 
@@ -22,21 +24,40 @@ _TEXT = """\
 # Trainings that name no Rescue are saved when memory runs out. Nothing happens before a framework
 # is imported but a look for a training that was left, and nothing at all where watchdog is gone.
 def _watchdog_agent():
+    import os
     import sys
 
-    root = {root!r}
+    if sys.version_info < (3, 11):
+        return
+    # Loaded from here alone: a folder of notebooks may hold another package of this name.
+    package = {package!r}
+    group_pairs = {group_pairs!r}
+
+{weak_spot}
+    name = "watchdog_app"
     try:
-        try:
-            from watchdog_app.agent.hook import switch_on
-            from watchdog_app.agent.ipython import kernel_starts
-        except ImportError:
-            # Enabled from another environment: only the package itself is found from there.
-            sys.path.append(root)
+        if hasattr(os, "geteuid") and weak_spot(package, group_pairs) is not None:
+            return
+        known = sys.modules.get(name)
+        if known is None:
+            from importlib.util import module_from_spec, spec_from_file_location
+
+            spec = spec_from_file_location(
+                name, os.path.join(package, "__init__.py"), submodule_search_locations=[package]
+            )
+            sys.modules[name] = module_from_spec(spec)
             try:
-                from watchdog_app.agent.hook import switch_on
-                from watchdog_app.agent.ipython import kernel_starts
-            finally:
-                sys.path.remove(root)
+                spec.loader.exec_module(sys.modules[name])
+            except BaseException:
+                del sys.modules[name]
+                raise
+        elif "watchdog_app.agent.hook" not in sys.modules and package not in map(
+            os.path.realpath, known.__path__
+        ):
+            return  # the user's own of that name, imported before
+        from watchdog_app.agent.hook import switch_on
+        from watchdog_app.agent.ipython import kernel_starts
+
         switch_on()
         kernel_starts()
     except Exception:
@@ -58,8 +79,13 @@ class Target:
 
 def content() -> bytes:
     """The startup file, the same for every environment."""
-    root = os.path.dirname(os.path.dirname(os.path.abspath(watchdog_app.__file__)))
-    return _TEXT.format(root=root).encode("utf-8", "surrogateescape")
+    package = trust.package_folder()
+    text = _TEXT.format(
+        package=package,
+        group_pairs=trust.group_pairs(package),
+        weak_spot=textwrap.indent(inspect.getsource(trust.weak_spot), " " * 4),
+    )
+    return text.encode("utf-8", "surrogateescape")
 
 
 def of_prefix(prefix: str, python: str) -> Target:

@@ -8,17 +8,35 @@ imported in our place, and our folder leaves its sys.path. Runs in any Python, o
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
+
+class _Recorded:
+    """Finds the package of this very installation, whatever lies on sys.path under its name."""
+
+    def __init__(self, spec: "ModuleSpec") -> None:
+        self._spec = spec
+
+    def find_spec(self, name: str, *_: object) -> "ModuleSpec | None":
+        return self._spec if name == self._spec.name else None
+
 
 def _switch_on(root: str) -> None:
+    from importlib.machinery import PathFinder  # importlib.util would take 5 ms
+
+    spec = PathFinder.find_spec("watchdog_app", [root])
+    if spec is None or spec.origin is None:  # it is gone, in whole or in part
+        return
+    finder = _Recorded(spec)
+    sys.meta_path.insert(0, finder)
     try:
-        from watchdog_app.agent.hook import switch_on
-    except ImportError:
-        # Another environment than watchdog's: only our own package is to be found from there.
-        sys.path.append(root)
-        try:
-            from watchdog_app.agent.hook import switch_on
-        finally:
-            sys.path.remove(root)
+        import watchdog_app  # noqa: F401 - its parts are found by its own path from here on
+    finally:
+        sys.meta_path.remove(finder)
+    from watchdog_app.agent.hook import switch_on
+
     switch_on()
 
 
