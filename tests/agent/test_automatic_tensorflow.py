@@ -43,19 +43,19 @@ def loops(tmp_path_factory):
     """Output of each case and role, what was said, and the rescue of each case."""
     folder = tmp_path_factory.mktemp("found")
     shutil.copy(PROGRAMS / "found_loops.py", folder / "train.py")
-    reference = run(folder, "train.py", "reference", *CASES)
+    reference = run(folder, "train.py", ROLE=" ".join(["reference", *CASES]))
     assert 0 == reference.returncode, reference.stderr
     said, killed, places = {}, {}, {}
     for case in CASES:
         known = set((folder / "rescues").glob("*"))
-        done = run(folder, "train.py", "killed", case)
+        done = run(folder, "train.py", ROLE=" ".join(["killed", case]))
         assert -signal.SIGKILL == done.returncode, done.stderr
         killed |= parts(done.stdout)
         said[case] = [one for one in done.stderr.splitlines() if one.startswith("watchdog:")]
         (places[case],) = set((folder / "rescues").glob("*")) - known
-    again = run(folder, "train.py", "killed", "eager")
+    again = run(folder, "train.py", ROLE=" ".join(["killed", "eager"]))
     env = {f"PLACE_{case}": str(place) for case, place in places.items()}
-    resumed = run(folder, "train.py", "resumed", *CASES, **env)
+    resumed = run(folder, "train.py", ROLE=" ".join(["resumed", *CASES]), **env)
     assert 0 == resumed.returncode, resumed.stderr
     return {
         "reference": parts(reference.stdout), "killed": killed, "said": said, "places": places,

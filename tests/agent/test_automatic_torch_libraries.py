@@ -59,6 +59,9 @@ def test_a_librarys_training_goes_on_bit_for_bit_with_one_line(tmp_path: Path, l
     assert (60, 32) == (len(expected), len(interrupted))
     assert expected[:32] == interrupted
     assert expected[26:] == resumed
+    kept = [tmp_path / "rescues", *tmp_path.glob("rescues/**/*")]
+    assert {0o700} == {each.stat().st_mode & 0o777 for each in kept if each.is_dir()}
+    assert {0o600} == {each.stat().st_mode & 0o777 for each in kept if each.is_file()}
     (path,) = (each for each in tmp_path.glob("rescues/*/rescue-*") if each.is_dir())
     with LoadedRescue(str(path)) as rescue:
         found = automatic_lines.recorded(rescue.meta)

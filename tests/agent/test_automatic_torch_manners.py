@@ -7,6 +7,8 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +213,12 @@ def test_what_cannot_be_found_is_told_with_the_explicit_way(
     assert "rescue = Rescue(folder, model=model, optimizer=optimizer" in said
 
 
+def apart(program: Callable[[], None]) -> None:
+    """Run it in a thread: a loop of what runs these tests is not one of the program's."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(program).result()
+
+
 def test_steps_without_a_loop_are_told(here: Path, capsys: pytest.CaptureFixture[str]):
     """Nobody can tell where one iteration ends."""
     model = nn.Linear(3, 1)
@@ -220,8 +228,11 @@ def test_steps_without_a_loop_are_told(here: Path, capsys: pytest.CaptureFixture
         model(torch.ones(1, 3)).sum().backward()
         optimizer.step()
 
-    loops = loop_end.loops(sys._getframe().f_code)
-    step(), step(), step(), step(), step(), step(), step(), step()
+    def steps() -> None:
+        step(), step(), step(), step(), step(), step(), step(), step()
+
+    loops = loop_end.loops(steps.__code__)
+    apart(steps)
 
     assert () == loops
     assert "no loop was found" in capsys.readouterr().err
@@ -281,11 +292,11 @@ def test_a_loop_that_was_left_is_no_training_any_more_and_its_epochs_are(here: P
             time.sleep(1.2)  # a validation
 
     try:
-        program(loader())
+        apart(lambda: program(loader()))
         at_end = daemon.last("agent.report")["training"]
         daemon.until(lambda: daemon.last("agent.report")["training"] is False)
         left = only()
-        program(loader())
+        apart(lambda: program(loader()))
         daemon.until(lambda: daemon.last("agent.report")["training"] is False)
     finally:
         daemon.close()

@@ -19,8 +19,8 @@ PROGRAM = Path(__file__).parent / "programs" / "fit_asked.py"
 def start(folder: Path, epochs: int, step_s: float, runtime: Path) -> subprocess.Popen[str]:
     folder.mkdir(exist_ok=True)
     return subprocess.Popen(
-        [sys.executable, str(PROGRAM), str(folder), str(epochs), str(step_s)],
-        env={**os.environ, "WATCHDOG_RUNTIME_DIR": str(runtime)},
+        [sys.executable, str(PROGRAM), str(folder), str(epochs)],
+        env={**os.environ, "STEP_S": str(step_s), "WATCHDOG_RUNTIME_DIR": str(runtime)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -37,10 +37,12 @@ MARKS = {"torch": pytest.mark.torch, "jax": pytest.mark.jax, "keras2": pytest.ma
 
 def start(backend: str, role: str, folder: Path, *cases: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-W", "ignore", str(folder / "train.py"), role, str(folder), *cases],
+        [sys.executable, "-W", "ignore", str(folder / "train.py"), str(folder)],
         env={
             **os.environ,
             "KERAS_BACKEND": backend,
+            "ROLE": role,  # no argument: the roles are runs of one program
+            "CASES": " ".join(cases),
             "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon"),
             "WATCHDOG_STATE_DIR": str(folder / "state"),
             "XLA_FLAGS": "--xla_force_host_platform_device_count=2",

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-import subprocess
+import signal
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from watchdog_app.agent.saving import chapters
+from watchdog_app.agent.saving import chapters, runs
+from watchdog_app.agent.saving.chapters import Beginning, Choice
 from watchdog_app.agent.saving.store import RescueStore
 from watchdog_app.errors import RescueError
-
-SAVE = """
-import sys
-from watchdog_app.agent.saving import chapters
-from watchdog_app.agent.saving.store import RescueStore
-for step in map(int, sys.argv[2].split(",")):
-    RescueStore(sys.argv[1]).save([], {}, step=step)
-if len(sys.argv) > 3:
-    chapters.finish(sys.argv[3], sys.argv[1])
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -33,56 +25,103 @@ def script(monkeypatch):
     monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
 
 
-def left_by_another(folder: Path, *steps: int, finished: Path | None = None) -> None:
-    """Rescues by a process that has ended since; `finished`: it ended well."""
-    told = [str(folder), ",".join(map(str, steps)), *([str(finished)] if finished else [])]
-    subprocess.run([sys.executable, "-c", SAVE, *told], check=True, timeout=60)
+def begin(folder: Path, resume: bool | str = True) -> Beginning:
+    """A training of this program: each is begun here, so that its call site is one."""
+    return chapters.begin(str(folder), resume)
 
 
-def choose(folder: Path, resume: bool | str = True) -> chapters.Choice:
-    return chapters.choose(
-        str(folder), RescueStore(chapters.chapter_directory(str(folder))), resume
-    )
+def save(beginning: Beginning, *steps: int) -> None:
+    for step in steps:
+        store = RescueStore(beginning.directory, run=beginning.run)
+        store.save([], {runs.KEY: beginning.run.record()}, step=step)
+        store.settle()
+
+
+def in_another_process(do: Callable[[], None]) -> None:
+    """The same program once more, which ends at once: a fork has the same command line."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            do()
+            code = 0
+        finally:
+            os._exit(code)
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def left_by_another(folder: Path, *steps: int, finished: bool = False, training: int = 1) -> None:
+    """Rescues of a process that has ended since; `finished`: it ended well."""
+
+    def run() -> None:
+        for _ in range(training - 1):
+            chapters.finish(begin(folder))
+        begun = begin(folder)
+        save(begun, *steps)
+        if finished:
+            chapters.finish(begun)
+
+    in_another_process(run)
+
+
+def choose(folder: Path, resume: bool | str = True) -> Choice:
+    begun = begin(folder, resume)
+    return chapters.choose(begun, RescueStore(begun.directory, run=begun.run))
+
+
+def unfinished(folder: Path) -> list[int]:
+    """Steps of the newest rescues of runs that wait."""
+    return [left.names[-1].step for left in runs.left_in(str(folder)) if not left.finished]
 
 
 def test_an_empty_folder_gives_nothing_and_says_nothing(tmp_path: Path):
     """The first run of a program."""
-    assert chapters.Choice(None) == choose(tmp_path / "rescues")
-    assert not chapters.may_resume(str(tmp_path / "rescues"), True)
+    assert Choice(None) == choose(tmp_path / "rescues")
 
 
 def test_the_newest_rescue_of_another_process_is_chosen(tmp_path: Path):
     """What a killed run left."""
     left_by_another(tmp_path, 10, 20)
 
-    assert chapters.may_resume(str(tmp_path), True)
     chosen = choose(tmp_path).rescue
 
     assert chosen is not None
     assert 20 == chosen.step
 
 
-def test_resume_false_chooses_nothing(tmp_path: Path):
-    """The user wants a fresh start."""
+def test_resume_false_chooses_nothing_and_replaces_the_rescue_later(tmp_path: Path):
+    """The user wants a fresh start; the old state stays until a new one is complete."""
     left_by_another(tmp_path, 10)
 
-    assert chapters.Choice(None) == choose(tmp_path, False)
-    assert not chapters.may_resume(str(tmp_path), False)
+    begun = begin(tmp_path, False)
+    assert Choice(None) == chapters.choose(begun, RescueStore(begun.directory, run=begun.run))
+    assert [10] == unfinished(tmp_path)
+    save(begun, 1, 2)
+
+    assert [2] == unfinished(tmp_path)
+    assert 2 == len(list(tmp_path.glob("rescue-*")))
 
 
 def test_rescues_of_a_training_that_ended_well_are_left_alone(tmp_path: Path):
-    """Unless the newest is asked for by name."""
-    left_by_another(tmp_path, 10, finished=tmp_path)
+    """The next run trains anew."""
+    left_by_another(tmp_path, 10, finished=True)
 
-    assert chapters.Choice(None) == choose(tmp_path)
-    newest = choose(tmp_path, "newest").rescue
-    assert newest is not None
-    assert 10 == newest.step
+    assert Choice(None) == choose(tmp_path)
+
+
+def test_newest_takes_finished_rescues_too(tmp_path: Path):
+    """To train further from what is there."""
+    left_by_another(tmp_path, 10, finished=True)
+
+    chosen = choose(tmp_path, "newest").rescue
+
+    assert chosen is not None
+    assert 10 == chosen.step
 
 
 def test_a_rescue_after_the_finished_ones_is_chosen(tmp_path: Path):
-    """A training that ended well, and another one in the folder that did not."""
-    left_by_another(tmp_path, 10, finished=tmp_path)
+    """A training that ended well, and the same once more that did not."""
+    left_by_another(tmp_path, 10, finished=True)
     left_by_another(tmp_path, 3)
 
     chosen = choose(tmp_path).rescue
@@ -93,7 +132,7 @@ def test_a_rescue_after_the_finished_ones_is_chosen(tmp_path: Path):
 
 def test_a_finished_rescue_is_not_chosen_because_the_newer_one_is_damaged(tmp_path: Path):
     """Falling back must not fall into a training that is over."""
-    left_by_another(tmp_path, 10, finished=tmp_path)
+    left_by_another(tmp_path, 10, finished=True)
     left_by_another(tmp_path, 3)
     newest = next(tmp_path.glob("rescue-0000000003-*"))
     (newest / "rescue.json").write_text("{}")
@@ -101,49 +140,68 @@ def test_a_finished_rescue_is_not_chosen_because_the_newer_one_is_damaged(tmp_pa
     assert choose(tmp_path).rescue is None
 
 
-def test_a_rescue_of_this_process_is_left_alone_and_said(tmp_path: Path):
-    """What is in memory is newer than what was saved."""
-    store = RescueStore(str(tmp_path))
-    store.save([], {}, step=5)
+def test_another_training_of_this_process_does_not_take_its_rescue(tmp_path: Path):
+    """The second of two trainings of a script."""
+    save(begin(tmp_path), 5)
+
+    assert Choice(None) == choose(tmp_path)
+
+
+def test_a_rescue_is_gone_on_from_once_in_a_process(tmp_path: Path, notebook):
+    """The cell is run again after Ctrl-C: memory is ahead of the rescue."""
+    left_by_another(tmp_path, 10)
+    assert choose(tmp_path).rescue is not None
+    notebook.execution_count = 2
 
     choice = choose(tmp_path)
 
     assert choice.rescue is None
-    assert choice.why is not None
-    assert 'resume="newest"' in choice.why
-    assert not chapters.may_resume(str(tmp_path), True)
+    assert "is of this process, whose variables are newer" in choice.why[0]
+    assert 'resume="newest"' in choice.why[0]
 
 
-def test_a_rescue_is_gone_on_from_once_in_a_process(tmp_path: Path):
-    """The cell is run again after Ctrl-C: memory is ahead of the rescue."""
-    left_by_another(tmp_path, 10)
-    chosen = choose(tmp_path).rescue
+def test_newest_goes_back_to_a_rescue_of_this_process(tmp_path: Path, notebook):
+    """After a cell that spoilt the model."""
+    save(begin(tmp_path), 5)
+    notebook.execution_count = 2
+
+    chosen = choose(tmp_path, "newest").rescue
+
     assert chosen is not None
-    chapters.resumed(chosen.path)
-
-    assert choose(tmp_path).rescue is None
+    assert 5 == chosen.step
 
 
 def test_each_training_that_ends_well_opens_the_next_folder(tmp_path: Path):
     """The second fit never starts from the state of the first."""
-    first = chapters.chapter_directory(str(tmp_path))
-    chapters.finish(str(tmp_path), first)
-    second = chapters.chapter_directory(str(tmp_path))
+    first = begin(tmp_path)
+    chapters.finish(first)
+    second = begin(tmp_path)
 
-    assert str(tmp_path) == first
-    assert str(tmp_path / "fit-2") == second
+    assert str(tmp_path) == first.directory
+    assert str(tmp_path / "fit-2") == second.directory
 
 
 def test_a_rescue_that_waits_for_a_later_training_is_named(tmp_path: Path):
     """The first fit of two is trained again; nobody wonders about the rescue of the second."""
-    left_by_another(tmp_path / "fit-2", 40)
+    left_by_another(tmp_path, 40, training=2)
 
     choice = choose(tmp_path)
 
     assert choice.rescue is None
-    assert choice.why is not None
-    assert str(tmp_path / "fit-2") in choice.why
-    assert "waits for it" in choice.why
+    assert 1 == len(choice.why)
+    assert str(tmp_path / "fit-2") in choice.why[0]
+    assert "waits for it" in choice.why[0]
+
+
+def test_the_second_training_goes_on_when_its_turn_comes(tmp_path: Path):
+    """The first had ended, the second was killed: the first is trained anew before it."""
+    left_by_another(tmp_path, 40, training=2)
+    chapters.finish(begin(tmp_path))
+
+    chosen = choose(tmp_path).rescue
+
+    assert chosen is not None
+    assert 40 == chosen.step
 
 
 def test_a_broken_note_of_what_is_finished_hides_no_rescue(tmp_path: Path):
@@ -154,15 +212,14 @@ def test_a_broken_note_of_what_is_finished_hides_no_rescue(tmp_path: Path):
     assert choose(tmp_path).rescue is not None
 
 
-def test_newest_looks_into_all_trainings_of_the_folder(tmp_path: Path):
-    """By the time of saving, wherever it lies."""
-    left_by_another(tmp_path, 10)
-    left_by_another(tmp_path / "fit-2", 4)
+def test_newest_leaves_another_training_of_the_program_alone(tmp_path: Path):
+    """Two trainings that both say "newest" do not go on from one state."""
+    left_by_another(tmp_path, 4, training=2)
 
-    chosen = choose(tmp_path, "newest").rescue
+    choice = choose(tmp_path, "newest")
 
-    assert chosen is not None
-    assert 4 == chosen.step
+    assert choice.rescue is None
+    assert "belongs to another training" in choice.why[0]
 
 
 def test_newest_of_nothing_is_an_error(tmp_path: Path):
@@ -171,11 +228,29 @@ def test_newest_of_nothing_is_an_error(tmp_path: Path):
         choose(tmp_path, "newest")
 
 
+def test_force_takes_another_training_and_says_so(tmp_path: Path):
+    """A person has decided."""
+    left_by_another(tmp_path, 4, training=2)
+
+    choice = choose(tmp_path, "force")
+
+    assert choice.rescue is not None
+    assert 4 == choice.rescue.step
+    assert any("belongs to another training" in note for note in choice.notes)
+
+
 @pytest.mark.parametrize("resume", ["yes", None, 0, 1])
-def test_other_choices_are_refused(tmp_path: Path, resume):
+def test_other_choices_are_refused(resume):
     """A typing error must not decide about a night's work."""
     with pytest.raises(ValueError, match="resume must be"):
-        choose(tmp_path, resume)
+        chapters.check(resume)
+
+
+@pytest.mark.parametrize("name", ["", 7, "x" * 101])
+def test_a_name_is_a_short_text(name):
+    """Anything else is a mistake."""
+    with pytest.raises(ValueError, match="name must be"):
+        chapters.check(True, name)
 
 
 def test_what_fails_while_a_rescue_is_given_back_is_told_with_the_way_out():
@@ -189,49 +264,52 @@ def test_what_fails_while_a_rescue_is_given_back_is_told_with_the_way_out():
     assert isinstance(told.value.__cause__, KeyError)
 
 
-WAIT = """
-import sys
-from watchdog_app.agent.saving.store import RescueStore
-store = RescueStore(sys.argv[1])
-store.save([], {}, step=int(sys.argv[2]))
-store.settle()
-print("saved", flush=True)
-sys.stdin.read()
-"""
-
-
 @contextmanager
 def training_elsewhere(folder: Path, step: int) -> Iterator[None]:
-    """Another process that has saved and still runs; killed at the end."""
-    other = subprocess.Popen(
-        [sys.executable, "-c", WAIT, str(folder), str(step)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    with other:
+    """The same program once more, which has saved and still runs; killed at the end."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
         try:
-            assert other.stdout is not None
-            assert other.stdout.readline() == b"saved\n"
-            yield
+            save(begin(folder), step)
+            os.write(write, b"saved")
+            os.close(write)
+            signal.pause()
         finally:
-            other.kill()
+            os._exit(1)
+    os.close(write)
+    try:
+        assert b"saved" == os.read(read, 5)
+        yield
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(read)
 
 
 def test_a_rescue_of_a_process_that_still_runs_is_left_to_it(tmp_path: Path):
     """Two runs of one program: the second does not train the first one's state on."""
     with training_elsewhere(tmp_path, 30):
-        assert not chapters.may_resume(str(tmp_path), True)
         choice = choose(tmp_path)
 
     assert choice.rescue is None
-    assert choice.why is not None
-    assert "still runs" in choice.why
+    assert "still runs" in choice.why[0]
 
 
-def test_an_older_rescue_of_an_ended_process_is_chosen_beside_a_running_one(tmp_path: Path):
-    """What was killed goes on, whoever else trains here."""
-    left_by_another(tmp_path, 10)
+@pytest.mark.parametrize("resume", ["force", "newest"])
+def test_what_still_runs_is_not_taken_whatever_is_asked_for(tmp_path: Path, resume: str):
+    """Its owner would go on writing the same run."""
     with training_elsewhere(tmp_path, 30):
+        choice = choose(tmp_path, resume)
+
+    assert choice.rescue is None
+    assert "still runs" in choice.why[0]
+
+
+def test_the_run_of_an_ended_process_is_chosen_beside_a_running_one(tmp_path: Path):
+    """What was killed goes on, whoever else trains here."""
+    with training_elsewhere(tmp_path, 30):
+        left_by_another(tmp_path, 10)
         chosen = choose(tmp_path).rescue
 
     assert chosen is not None
@@ -241,29 +319,26 @@ def test_an_older_rescue_of_an_ended_process_is_chosen_beside_a_running_one(tmp_
 def test_ending_well_leaves_the_rescues_of_others_unfinished(tmp_path: Path):
     """A neighbour that is killed afterwards goes on from what it saved."""
     with training_elsewhere(tmp_path, 30):
-        choose(tmp_path)
-        RescueStore(str(tmp_path)).save([], {}, step=5)
-        chapters.finish(str(tmp_path), str(tmp_path))
+        begun = begin(tmp_path)
+        save(begun, 5)
+        chapters.finish(begun)
 
-    assert chapters._unfinished(str(tmp_path))[0][-1].step == 30
-    assert 1 == len(chapters._unfinished(str(tmp_path))[0])
+    assert [30] == unfinished(tmp_path)
 
 
 def test_ending_well_finishes_what_was_gone_on_from_and_what_lay_before(tmp_path: Path):
     """Or the next run would go on from a training that is over."""
     left_by_another(tmp_path, 10, 20)
-    chosen = choose(tmp_path).rescue
-    assert chosen is not None
-    chapters.resumed(chosen.path)
+    begun = begin(tmp_path)
 
-    chapters.finish(str(tmp_path), str(tmp_path))
+    chapters.finish(begun)
 
-    assert ([], []) == chapters._unfinished(str(tmp_path))
+    assert [] == unfinished(tmp_path)
 
 
 def test_rescues_that_were_removed_after_a_good_end_hide_no_later_ones(tmp_path: Path):
     """A person takes the disk space back; the next training is killed."""
-    left_by_another(tmp_path, 10, finished=tmp_path)
+    left_by_another(tmp_path, 10, finished=True)
     for rescue in tmp_path.glob("rescue-*"):
         shutil.rmtree(rescue)
     left_by_another(tmp_path, 3)
@@ -277,41 +352,43 @@ def test_rescues_that_were_removed_after_a_good_end_hide_no_later_ones(tmp_path:
 
 def test_each_training_that_a_script_begins_has_a_folder_of_its_own(tmp_path: Path):
     """A trial that failed and was caught is not gone on from by the next trial."""
-    root = str(tmp_path)
-    assert root == chapters.chapter_directory(root)
-    choose(tmp_path)  # begins, and raises somewhere
+    assert str(tmp_path) == begin(tmp_path).directory  # and raises somewhere
 
-    assert str(tmp_path / "fit-2") == chapters.chapter_directory(root)
-    choose(tmp_path)
-    chapters.finish(root, str(tmp_path / "fit-2"))
+    second = begin(tmp_path)
+    assert str(tmp_path / "fit-2") == second.directory
+    chapters.finish(second)
 
-    assert str(tmp_path / "fit-3") == chapters.chapter_directory(root)
+    assert str(tmp_path / "fit-3") == begin(tmp_path).directory
 
 
 @pytest.fixture
 def notebook(monkeypatch) -> types.SimpleNamespace:
     """As within ipykernel; `execution_count` is the cell's number."""
-    shell = types.SimpleNamespace(execution_count=1)
+    names = {f"_i{number}": "train()" for number in range(1, 9)}
+    shell = types.SimpleNamespace(execution_count=1, user_ns=names, transform_cell=str)
     monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
     ipython = types.ModuleType("IPython")
     ipython.get_ipython = lambda: shell
     monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setenv("JPY_SESSION_NAME", "/somewhere/train.ipynb")
     return shell
 
 
 def test_a_cell_that_is_run_again_is_the_same_training(tmp_path: Path, notebook):
     """Ctrl-C, a typing error mended, the cell again: the rescues stay in one folder."""
-    choose(tmp_path)
+    first = begin(tmp_path)
     notebook.execution_count = 2
 
-    assert str(tmp_path) == chapters.chapter_directory(str(tmp_path))
+    second = begin(tmp_path)
+
+    assert str(tmp_path) == first.directory == second.directory
 
 
 def test_two_trainings_of_one_cell_are_two(tmp_path: Path, notebook):
     """A loop over trials in a cell is like a script."""
-    choose(tmp_path)
+    begin(tmp_path)
 
-    assert str(tmp_path / "fit-2") == chapters.chapter_directory(str(tmp_path))
+    assert str(tmp_path / "fit-2") == begin(tmp_path).directory
 
 
 def test_a_new_kernel_goes_on_from_the_first_training(tmp_path: Path, notebook):
@@ -324,25 +401,64 @@ def test_a_new_kernel_goes_on_from_the_first_training(tmp_path: Path, notebook):
     assert 40 == chosen.step
 
 
-def test_a_notebook_guesses_at_no_later_training(tmp_path: Path, notebook):
-    """Equal variables are not the same fold: the rescue is named with the way to take it."""
-    left_by_another(tmp_path / "fit-3", 40)
+@pytest.mark.parametrize(
+    "cell", ["train( )  # again", "print('now')\ntrain()", "epochs = 30\ntrain(epochs=20)"]
+)
+def test_an_edit_that_makes_no_other_training_is_none(tmp_path: Path, notebook, cell: str):
+    """Comments, prints and numbers of epochs."""
+    left_by_another(tmp_path, 40)
+    notebook.user_ns["_i1"] = cell
+
+    assert choose(tmp_path).rescue is not None
+
+
+@pytest.mark.parametrize("cell", ["train(fold=2)", "train_other()", "fold = 3\ntrain()"])
+def test_another_cell_is_another_training(tmp_path: Path, notebook, cell: str):
+    """It is named with the way to take it."""
+    left_by_another(tmp_path, 40)
+    notebook.user_ns["_i1"] = cell
 
     choice = choose(tmp_path)
 
     assert choice.rescue is None
-    assert choice.why is not None
-    assert str(tmp_path / "fit-3") in choice.why
-    assert 'resume="newest"' in choice.why
+    assert "the text of the cell" in choice.why[0]
+    assert 'resume="force"' in choice.why[0]
 
 
-def test_a_rescue_of_another_chapter_that_was_asked_for_is_finished_too(tmp_path: Path):
-    """resume="newest" from the third fold, and a good end."""
-    left_by_another(tmp_path / "fit-3", 40)
-    chosen = choose(tmp_path, "newest").rescue
-    assert chosen is not None
-    chapters.resumed(chosen.path)
+def test_a_constant_that_an_earlier_cell_sets_is_like_an_argument(tmp_path: Path, notebook):
+    """FOLD = 1 in one cell, the training in the next."""
+    notebook.user_ns["_i1"] = "FOLD = 1\nEPOCHS = 10"
+    notebook.execution_count = 2
+    left_by_another(tmp_path, 40)
+    notebook.user_ns["_i1"] = "FOLD = 2\nEPOCHS = 10"
+    other = choose(tmp_path)
+    notebook.user_ns["_i1"] = "FOLD = 1\nEPOCHS = 20"
+    notebook.execution_count = 3
 
-    chapters.finish(str(tmp_path), str(tmp_path))
+    same = choose(tmp_path)
 
-    assert ([], []) == chapters._unfinished(str(tmp_path / "fit-3"))
+    assert other.rescue is None
+    assert "another value of FOLD" in other.why[0]
+    assert same.rescue is not None
+    assert any("EPOCHS 20 (was 10)" in note for note in same.notes)
+
+
+def test_a_notebook_guesses_at_no_later_training(tmp_path: Path, notebook):
+    """Equal variables are not the same fold: the rescue is named with the way to take it."""
+    left_by_another(tmp_path, 40, training=3)
+
+    choice = choose(tmp_path)
+
+    assert choice.rescue is None
+    assert str(tmp_path / "fit-3") in choice.why[0]
+    assert 'resume="force"' in choice.why[0]
+
+
+def test_a_rescue_that_was_taken_by_force_is_finished_too(tmp_path: Path):
+    """resume="force" from the third fold, and a good end."""
+    left_by_another(tmp_path, 40, training=3)
+    begun = begin(tmp_path, "force")
+
+    chapters.finish(begun)
+
+    assert [] == unfinished(tmp_path / "fit-3")

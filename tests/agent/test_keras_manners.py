@@ -18,8 +18,8 @@ PROGRAM = Path(__file__).parent / "programs" / "fit_manners.py"
 
 def run(role: str, folder: Path) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), role, str(folder)],
-        env={**os.environ, "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon")},
+        [sys.executable, str(PROGRAM), str(folder)],
+        env={**os.environ, "ROLE": role, "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon")},
         capture_output=True,
         text=True,
         timeout=280,

@@ -46,8 +46,8 @@ ONCE = (
 def start(role: str, folder: Path) -> subprocess.Popen[str]:
     """All cases in one process of its own, without a daemon anywhere near."""
     return subprocess.Popen(
-        [sys.executable, str(PROGRAM), role, str(folder)],
-        env={**os.environ, "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon")},
+        [sys.executable, str(PROGRAM), str(folder)],
+        env={**os.environ, "ROLE": role, "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon")},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

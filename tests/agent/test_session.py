@@ -359,3 +359,21 @@ def test_the_cost_of_a_save_is_rather_guessed_too_high():
     assert cost.predict(100) == 0.1
     cost.measured(0, 0.0)
     assert cost.predict(10**9) > 0.5
+
+
+def test_the_newest_step_is_reported_though_figures_are_passed_on_once_a_second(tmp_path, training):
+    """A training that hangs right after many fast steps is told with the step it stands at."""
+    daemon = StandIn(str(tmp_path / "run" / "daemon.sock"))
+    link = Link("test", str(tmp_path / "r"), socket_path=daemon.path)
+    session = Session(RescueStore(str(tmp_path / "r")), link, training.capture, Clock())
+    try:
+        session.prepare()
+        for step in range(1, 51):  # the clock stands still: only the first step passes figures on
+            session.boundary(step)
+
+        daemon.until(lambda: daemon.received[-1][1].get("step") == 50)
+
+        assert "agent.report" == daemon.received[-1][0]
+    finally:
+        session.end()
+        daemon.close()

@@ -12,6 +12,7 @@ from daemon_stand_in import StandIn
 
 from watchdog_app.agent.reporting import stacks
 from watchdog_app.agent.reporting.link import Link
+from watchdog_app.agent.saving.worker import Worker
 from watchdog_app.protocol import messages
 
 
@@ -166,3 +167,20 @@ def test_a_look_never_hangs_a_program_that_collects_garbage_and_ends_threads():
 
     assert 0 == done.returncode, done.stderr
     assert int(done.stdout) > 0
+
+
+def test_threads_of_the_agent_are_not_told():
+    """They are none of the program's: one that waits must not look like the holder of a lock."""
+    before = len(stacks.collect(None)["threads"])
+    worker = Worker()  # the thread that writes rescues stays between two saves
+    try:
+        until_it_runs = time.monotonic() + 30
+        while time.monotonic() < until_it_runs and not any(
+            frame.f_code.co_filename.endswith("worker.py")
+            for frame in sys._current_frames().values()
+        ):
+            time.sleep(0.001)
+
+        assert before == len(stacks.collect(None)["threads"])
+    finally:
+        worker.end()

@@ -22,8 +22,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     env = {**os.environ, "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon")}
     for role in ("reference", "interrupted", "resumed"):
         done = subprocess.run(
-            [sys.executable, str(PROGRAM), role, str(folder)],
-            env=env,
+            [sys.executable, str(PROGRAM), str(folder)],
+            env={**env, "ROLE": role},  # no argument: the roles are runs of one program
             capture_output=True,
             text=True,
             timeout=280,

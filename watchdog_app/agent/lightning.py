@@ -26,6 +26,7 @@ from watchdog_app.agent.found.automatic_torch_owner import LIGHTNING
 from watchdog_app.agent.found.found_rescue import FoundRescue
 from watchdog_app.agent.loops import torch_random
 from watchdog_app.agent.loops.torch_data import Passes
+from watchdog_app.durable import private
 from watchdog_app.errors import RescueMismatch
 
 __all__ = ["resumed"]
@@ -57,19 +58,18 @@ def resumed(directory: str | os.PathLike[str], loader: Iterable[Any]) -> dict[st
         )
     library = sys.modules.get("lightning") or sys.modules["pytorch_lightning"]
     path = f"{rescue.path}.ckpt"
-    torch.save(
-        {
-            "epoch": rescue.library["epoch"],
-            "global_step": rescue.library["global_step"],
-            "pytorch-lightning_version": library.__version__,
-            "state_dict": modules[0],
-            "loops": {"fit_loop": rescue.library["loops"]},
-            "callbacks": {},
-            "optimizer_states": rescue.optimizers(),
-            "lr_schedulers": rescue.schedulers(),
-        },
-        path,
-    )
+    state = {
+        "epoch": rescue.library["epoch"],
+        "global_step": rescue.library["global_step"],
+        "pytorch-lightning_version": library.__version__,
+        "state_dict": modules[0],
+        "loops": {"fit_loop": rescue.library["loops"]},
+        "callbacks": {},
+        "optimizer_states": rescue.optimizers(),
+        "lr_schedulers": rescue.schedulers(),
+    }
+    with open(path, "wb", opener=private) as file:
+        torch.save(state, file)
     rescue.went_on()
     return {"train_dataloaders": _Resumed(loader, rescue), "ckpt_path": path}
 

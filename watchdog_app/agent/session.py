@@ -26,6 +26,7 @@ from watchdog_app.agent.reporting.breakdown import Breakdown
 from watchdog_app.agent.reporting.checkpoint_request import CheckpointRequest
 from watchdog_app.agent.reporting.link import Link
 from watchdog_app.agent.resuming import resume_cells
+from watchdog_app.agent.saving import runs
 from watchdog_app.agent.saving.cost import SaveCost
 from watchdog_app.agent.saving.layout import TensorEntry
 from watchdog_app.agent.saving.store import RescueStore, SavedRescue
@@ -134,18 +135,22 @@ class Session:
         Returns:
             The rescue that was saved here, or None.
         """
-        return self.attend(step, **position) if self.ends() else None
+        return self.attend(step, **position) if self.ends(step) else None
 
-    def ends(self) -> bool:
+    def ends(self, step: int) -> bool:
         """
         The first half of `boundary`: note how long the step took.
 
         In a step of milliseconds the model empties the caches, and each function and dict that is
         touched after it costs ten times what it does in a tight loop: here there are few.
 
+        Args:
+            step: steps completed since the training began, over restarts.
+
         Returns:
             Whether the other half, `attend`, is to be called.
         """
+        self.link.step = step
         now = self._clock()
         last = self._last
         self._last = now
@@ -262,6 +267,8 @@ class Session:
             self._page.close()
             self.link.close(finished=well, failed=failed)
             self.store.close()
+            if self.store.run is not None:
+                self.store.run.ended()
 
     def measure(self) -> None:
         """Look at the state once, so that its size and the cost of a save are known beforehand."""
@@ -344,6 +351,8 @@ class Session:
             **self._told_beside(),
             **capture.meta,
         }
+        if self.store.run is not None:
+            meta[runs.KEY] = self.store.run.record()
         return Capture(capture.entries, meta)
 
     def _told_beside(self) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from watchdog_app.agent.found import found_rescue
 from watchdog_app.agent.found.automatic_torch_owner import TRANSFORMERS
 from watchdog_app.agent.found.found_rescue import FoundRescue
 from watchdog_app.agent.loops import torch_random
+from watchdog_app.durable import private
 from watchdog_app.errors import RescueMismatch
 
 __all__ = ["checkpoint"]
@@ -51,14 +52,19 @@ def checkpoint(directory: str | os.PathLike[str]) -> str | None:
             "optimizers; Trainer goes on with one of each. Nothing was loaded."
         )
     folder = os.path.join(os.path.dirname(rescue.path), f"checkpoint-{rescue.step}")
-    os.makedirs(folder, exist_ok=True)
-    torch.save(modules[0], os.path.join(folder, "pytorch_model.bin"))
-    torch.save(optimizers[0], os.path.join(folder, "optimizer.pt"))
-    if schedulers:
-        torch.save(schedulers[0], os.path.join(folder, "scheduler.pt"))
-    torch.save(_random(rescue), os.path.join(folder, "rng_state.pth"))
-    with open(os.path.join(folder, "trainer_state.json"), "w", encoding="utf-8") as file:
-        json.dump(rescue.library["state"], file)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    parts = {
+        "pytorch_model.bin": modules[0],
+        "optimizer.pt": optimizers[0],
+        **({"scheduler.pt": schedulers[0]} if schedulers else {}),
+        "rng_state.pth": _random(rescue),
+    }
+    for name, part in parts.items():
+        with open(os.path.join(folder, name), "wb", opener=private) as file:
+            torch.save(part, file)
+    state = os.path.join(folder, "trainer_state.json")
+    with open(state, "w", encoding="utf-8", opener=private) as text:
+        json.dump(rescue.library["state"], text)
     rescue.went_on()
     return folder
 

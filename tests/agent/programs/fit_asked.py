@@ -14,7 +14,8 @@ import tensorflow as tf
 
 from watchdog_app.agent.keras import Rescue
 
-folder, epochs, step_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+folder, epochs = sys.argv[1], int(sys.argv[2])
+step_s = float(os.environ["STEP_S"])  # no argument: it makes no other training
 keras.utils.set_random_seed(1)
 tf.config.experimental.enable_op_determinism()
 x = np.random.default_rng(0).normal(size=(200, 8)).astype("float32")

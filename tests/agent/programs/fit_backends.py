@@ -1,7 +1,7 @@
 """
 Trains small models with Keras on PyTorch or JAX, or with Keras 2, each on another kind of data.
 
-    KERAS_BACKEND=torch fit_backends.py ROLE FOLDER [CASE...]
+    KERAS_BACKEND=torch ROLE=both CASES='loader wrapped' fit_backends.py FOLDER
 
 KERAS_BACKEND: torch, jax, or keras2.
 
@@ -400,7 +400,8 @@ def digest(model):
 
 
 def main():
-    role, folder, *names = sys.argv[1:]
+    role = os.environ["ROLE"]
+    folder, names = sys.argv[1], os.environ["CASES"].split()
     if BACKEND == "keras2":
         import tensorflow as tf
 

@@ -338,7 +338,8 @@ def digest(model):
 
 
 def main():
-    role, folder, *names = sys.argv[1:]
+    role = os.environ["ROLE"]
+    folder, *names = sys.argv[1:]
     two = [tf.config.LogicalDeviceConfiguration()] * 2
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], two)
     for name in names or (AGAIN if role == "again" else CASES):

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from watchdog_app.agent.keras import Rescue
 
-role, folder = sys.argv[1:]
+role, (folder,) = os.environ["ROLE"], sys.argv[1:]
 tf.config.experimental.enable_op_determinism()
 keras.utils.set_random_seed(3)
 draw = np.random.default_rng(1)

@@ -23,7 +23,7 @@ from watchdog_app.agent.keras import Rescue
 from watchdog_app.agent.tensorflow import Rescue as LoopRescue
 from watchdog_app.errors import RescueError
 
-folder = Path(sys.argv[2])
+folder = Path(sys.argv[1])
 x = np.random.default_rng(0).normal(size=(80, 4)).astype("float32")
 found = {}
 
@@ -204,7 +204,8 @@ def before():
     found["interrupted"] = fit("same_process")
     save_at = ()
     found["same_process"] = fit("same_process")
-    loop = LoopRescue(str(folder / "loop"), model=model(), numbers=[1])
+    found["ended"] = fit("ended", Saver(batch=15))
+    loop = loop_rescue("loop", model=model(), numbers=[1])
     loop.step()
     loop.save()
 
@@ -239,27 +240,31 @@ def after():
     found["two_fits_first"] = fit("two_fits", epochs=1)
     found["two_fits_second"] = fit("two_fits")
     found["nothing_newest"] = fit("empty", resume="newest")
-    found["newest_of_finished"] = fit("plain", resume="newest")
-    found["loop_of_fit"] = loop_error("newest", model=model())
+    found["newest_of_finished"] = fit("ended", resume="newest")
+    found["loop_of_fit"] = loop_error("newest", model=model(), resume="force")
     found["loop_mismatch"] = loop_error("loop", model=model(9), numbers=[1])
     found["loop_names"] = loop_error("loop", model=model(), figures=[1])
     found["loop_unbuilt"] = loop_error("fresh", model=keras.Sequential([keras.layers.Dense(1)]))
     found["loop_number"] = loop_error("fresh", count=3)
     found["loop_iterator"] = loop_error("fresh", data=iter(tf.data.Dataset.range(3)))
-    found["fit_of_loop"] = fit("loop")
+    found["fit_of_loop"] = fit("loop", resume="force")
     with contextlib.redirect_stderr(io.StringIO()) as said:
-        loop = LoopRescue(str(folder / "loop"), model=model(), numbers=(numbers := [2]))
+        loop = loop_rescue("loop", model=model(), numbers=(numbers := [2]), resume="force")
         found["loop_over"] = {"epochs": list(loop.epochs(0)), "numbers": numbers}
     found["loop_over"] |= {"said": said.getvalue(), "step": loop.step_number}
 
 
+def loop_rescue(name, **state):
+    return LoopRescue(str(folder / name), **state)
+
+
 def loop_error(name, **state):
     try:
-        LoopRescue(str(folder / name), **state)
+        loop_rescue(name, **state)
     except (RescueError, TypeError) as error:
         return f"{type(error).__name__}: {error}"
     return None
 
 
-{"before": before, "after": after}[sys.argv[1]]()
+{"before": before, "after": after}[os.environ["ROLE"]]()
 print(json.dumps(found))

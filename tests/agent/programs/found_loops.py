@@ -14,8 +14,8 @@ import zlib
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
-ROLE, *CASES = sys.argv[1:]
-sys.argv[1:] = CASES  # the roles are runs of one program
+ROLE, *CASES = os.environ["ROLE"].split()  # no arguments: all are runs of one program
+sys.argv[1:] = CASES  # a folder of rescues for each
 if ROLE == "killed":
     from watchdog_app.agent import hook
 

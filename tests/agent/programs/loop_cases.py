@@ -249,7 +249,8 @@ CASES["tf_data_end_of_epoch"] = (tf_data, 20)
 
 
 def main():
-    role, folder, *names = sys.argv[1:]
+    role = os.environ["ROLE"]
+    folder, *names = sys.argv[1:]
     tf.config.experimental.enable_op_determinism()
     for name in names or CASES:
         body, place = CASES[name]

@@ -45,6 +45,7 @@ class FitRescue:
         self,
         directory: str | os.PathLike[str],
         *,
+        name: str | None = None,
         resume: bool | str = True,
         keep: int = 2,
         on_oom: str | None = "save",
@@ -54,28 +55,32 @@ class FitRescue:
 
         Args:
             directory: where rescues go; made when missing. A disk, not a tmpfs.
+            name: tells this training from others of the program, whatever their order.
             resume: True goes on from an unfinished rescue of this training; False begins anew;
-                "newest" goes on from the newest rescue there is, finished or not.
+                "newest" goes on from its newest rescue, finished or not; "force" from the newest
+                unfinished one of whatever training, unless that still runs.
             keep: complete rescues that stay, at least 1.
             on_oom: when a training step itself runs out of memory, "save" saves the state before
                 it and lets the error go on; "shrink" trains that batch and later ones in parts
                 that fit, as one step each; None leaves all to the program.
 
         Raises:
-            ValueError: `resume`, `keep` or `on_oom` is none of these.
+            ValueError: `name`, `resume`, `keep` or `on_oom` is none of these.
         """
         super().__init__()
-        chapters.check(resume)
+        chapters.check(resume, name)
         exhaustion.check(on_oom)
         if keep < 1:
             raise ValueError(f"keep must be at least 1, not {keep}")
         self.directory = os.fspath(directory)
+        self.name = name
         self.resume = resume
         self.keep = keep
         self.on_oom = on_oom
         self._guard = Guard()
         self._told: set[str] = set()
         self._session: Session | None = None
+        self._beginning: chapters.Beginning | None = None
         self._state: FitState | None = None
         self._resumption: Resumption | None = None
         self._exhaustion: FitExhaustion | None = None
@@ -145,7 +150,7 @@ class FitRescue:
         super().set_model(model)  # type: ignore[misc]  # of Keras's callback
         with self._guard:
             inside_fit = self._find_iterator() is not None
-            if inside_fit and chapters.may_resume(self.directory, self.resume):
+            if inside_fit and chapters.may_resume(self.directory, self.resume, name=self.name):
                 callback_state.before_training_begins(position.siblings())
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -280,7 +285,8 @@ class FitRescue:
             elif self._session is not None:
                 if self._postponed is not None:
                     self._save_at_end(self._session, self._postponed)
-                chapters.finish(self.directory, self._session.store.directory)
+                if self._beginning is not None:
+                    chapters.finish(self._beginning)
         self._close()
 
     def _begin(self, callbacks: list[Any]) -> None:
@@ -307,7 +313,9 @@ class FitRescue:
         self._session = self._open(iterator, state.guards)
 
     def _open(self, iterator: Any, guards: Callable[[], Any]) -> Session:
-        store = RescueStore(chapters.chapter_directory(self.directory), self.keep)
+        begun = chapters.begin(self.directory, self.resume, name=self.name)
+        self._beginning = begun
+        store = RescueStore(begun.directory, self.keep, run=begun.run)
         link = Link("keras", store.directory, notebook_path())
         session = Session(store, link, self._capture, guards=guards)
         session.breakdown.holds([self.model])
@@ -319,9 +327,11 @@ class FitRescue:
         return self._exhaustion.capture()  # type: ignore[union-attr]  # there with the session
 
     def _resume(self, session: Session, state: FitState) -> Resumption | None:
-        choice = chapters.choose(self.directory, session.store, self.resume)
-        if choice.why is not None:
-            say(choice.why)
+        if self._beginning is None:
+            return None
+        choice = chapters.choose(self._beginning, session.store)
+        for line in choice.why:
+            say(line)
         if choice.rescue is None:
             return None
         try:
@@ -338,6 +348,8 @@ class FitRescue:
             self._exhaustion.micro.remembered(found.meta)
         session.link.goes_on_from(found.path, found.step, found.bytes, found.created_unix_s)
         self._steps_before = choice.rescue.step - state.course.next_batch
+        for line in choice.notes:
+            say(line)
         return resumption
 
     def _save_at_end(self, session: Session, reason: str) -> None:

@@ -18,8 +18,9 @@ from typing import Any
 from watchdog_app import paths
 from watchdog_app.agent.contain import Guard, say
 from watchdog_app.agent.notebook import program_path
+from watchdog_app.agent.saving import arguments, chapters
 
-RESUME = "WATCHDOG_AGENT_RESUME"
+RESUME = chapters.RESUME
 _NO = ("0", "no", "off", "false")
 # A search over parameters fits thousands of times, and each Rescue takes 15 to 40 ms to begin.
 _MOST_FITS = 100
@@ -160,8 +161,9 @@ def shown(directory: str) -> str:
 
 
 def _arguments(words: list[str]) -> str:
-    """Another fold or another learning rate is another training: its rescues lie elsewhere."""
-    return f"-{zlib.crc32(os.fsencode(chr(0).join(words))):08x}" if words else ""
+    """Another fold or another seed is another training: its rescues lie elsewhere."""
+    text = arguments.distinguishing(words)
+    return f"-{zlib.crc32(text.encode('utf-8', 'surrogateescape')):08x}" if text else ""
 
 
 def _module() -> str | None:

@@ -77,14 +77,15 @@ def place() -> tuple[str, Waiting | None]:
         if not known or not chapters.may_resume(root, True):
             return root, first
         if first is None:
-            first = newest(chapters.chapter_directory(root))
+            left = chapters.waiting(root)
+            first = None if left is None else newest(left.directory, left.run)
     return root, first
 
 
-def newest(folder: str) -> Waiting | None:
-    """The newest unfinished rescue in a folder whose process has ended, if it can be read."""
+def newest(folder: str, run: str | None) -> Waiting | None:
+    """The newest unfinished rescue of a run whose process has ended, if it can be read."""
     for one in reversed(inventory.rescues_in(folder)):
-        if one.training == "unfinished" and one.condition == "complete":
+        if one.name.run == run and one.training == "unfinished" and one.condition == "complete":
             with suppress(RescueError, OSError), LoadedRescue(one.path) as loaded:
                 created = loaded.created_unix_s
                 return Waiting(one.path, loaded.step, one.epoch, created, recorded(loaded.meta))

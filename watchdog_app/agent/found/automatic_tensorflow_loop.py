@@ -65,6 +65,7 @@ class FoundLoop:
         self._passes = WatchedPasses() if passes is None else passes
         self._session: Session | None = None
         self._directory = ""
+        self._beginning: chapters.Beginning | None = None
         self._made_above: str | None = None
         self._frame: FrameType | None = None  # where the step ended, while a save lasts
         self._step = 0
@@ -89,9 +90,9 @@ class FoundLoop:
         self._directory, waits = automatic_lines.place()
         above = os.path.dirname(self._directory)
         self._made_above = None if os.path.lexists(above) else above
-        store = RescueStore(chapters.chapter_directory(self._directory))
+        self._beginning = begun = chapters.begin(self._directory, False, found=True)
+        store = RescueStore(begun.directory, run=begun.run)
         link = Link(FRAMEWORK, store.directory, notebook_path(), by_lines=True)
-        chapters.choose(self._directory, store, resume=False)  # opens the chapter
         self._session = Session(store, link, self._capture)
         self._session.breakdown.holds([each.thing for each in found])
         self._session.prepare()
@@ -149,9 +150,9 @@ class FoundLoop:
         session, self._session = self._session, None
         if session is None or self._pid != os.getpid():
             return
-        if well:
+        if well and self._beginning is not None:
             with _guard:
-                chapters.finish(self._directory, session.store.directory)
+                chapters.finish(self._beginning)
         session.end(well=well)
         automatic_lines.leave_nothing(session.store.directory, self._directory, self._made_above)
 

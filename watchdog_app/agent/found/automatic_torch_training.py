@@ -73,6 +73,7 @@ class FoundTraining:
         self.session: HeldSession | None = None
         self.over = False
         self.directory = ""
+        self._beginning: chapters.Beginning | None = None
         self._guard = guard
         self._made_above: str | None = None
         self._thread = get_ident()
@@ -127,7 +128,7 @@ class FoundTraining:
         if self._traced:
             self._traced = False
             loop_end.let_go(self.steps.loop, frame)
-        if session.ends():
+        if session.ends(iterations):
             session.attend(iterations, epoch=self._passes.epoch, batch=self._passes.batch)
         elif session.beside is None:
             return
@@ -201,9 +202,9 @@ class FoundTraining:
         session, self.session = self.session, None
         if session is None or self._pid != os.getpid():
             return
-        if well:
+        if well and self._beginning is not None:
             with self._guard:
-                chapters.finish(self.directory, session.store.directory)
+                chapters.finish(self._beginning)
         session.end(well=well)
         automatic_lines.leave_nothing(session.store.directory, self.directory, self._made_above)
 
@@ -214,8 +215,8 @@ class FoundTraining:
         self.directory, waits = automatic_lines.place()
         above = os.path.dirname(self.directory)
         self._made_above = None if os.path.lexists(above) else above
-        store = RescueStore(chapters.chapter_directory(self.directory))
-        chapters.choose(self.directory, store, resume=False)  # opens the chapter
+        self._beginning = begun = chapters.begin(self.directory, False, found=True)
+        store = RescueStore(begun.directory, run=begun.run)
         link = Link(FRAMEWORK, store.directory, notebook_path(), by_lines=True)
         me = weakref.ref(self)
         link.left = lambda: (training := me()) is not None and training.has_left()

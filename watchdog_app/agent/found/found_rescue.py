@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from watchdog_app.agent.contain import say
-from watchdog_app.agent.found import automatic_lines, automatic_torch_owner
+from watchdog_app.agent.found import automatic_torch_owner
 from watchdog_app.agent.loops import torch_values
 from watchdog_app.agent.loops.torch_state import SavedTorch
 from watchdog_app.agent.saving import chapters
@@ -61,7 +61,9 @@ class FoundRescue:
 
     def went_on(self) -> None:
         """Note that this process goes on from it, and say so."""
-        chapters.resumed(self.path)
+        folder = os.path.dirname(self.path)
+        root = os.path.dirname(folder) if os.path.basename(folder).startswith("fit-") else folder
+        chapters.adopt(root, self.path)
         say(f"going on from {self.path}: step {self.step}.")
 
     def _parts(self) -> list[dict[str, Any]]:
@@ -79,5 +81,5 @@ def waiting(directory: str | os.PathLike[str], library: str) -> FoundRescue | No
         directory: the folder that the watchdog named when it saved.
         library: that ran the loop.
     """
-    found = automatic_lines.newest(chapters.chapter_directory(os.fspath(directory)))
-    return None if found is None else FoundRescue(found.path, library)
+    left = chapters.waiting(os.fspath(directory))
+    return None if left is None else FoundRescue(left.path, library)

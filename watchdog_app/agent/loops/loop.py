@@ -71,6 +71,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self,
         directory: str | os.PathLike[str],
         *,
+        name: str | None = None,
         resume: bool | str = True,
         keep: int = 2,
         on_oom: str | None = "save",
@@ -81,8 +82,10 @@ class LoopRescue(ABC, Generic[S, V, P]):
 
         Args:
             directory: where rescues go; made when missing. A disk, not a tmpfs.
+            name: tells this training from others of the program, whatever their order.
             resume: True goes on from an unfinished rescue of this training; False begins anew;
-                "newest" goes on from the newest rescue there is, finished or not.
+                "newest" goes on from its newest rescue, finished or not; "force" from the newest
+                unfinished one of whatever training, unless that still runs.
             keep: complete rescues that stay, at least 1.
             on_oom: when the program itself runs out of memory, "save" saves the state after the
                 last step as the error leaves it; "shrink" also lets the framework's helper for a
@@ -93,9 +96,9 @@ class LoopRescue(ABC, Generic[S, V, P]):
             RescueMismatch: the rescue is of another program; the message names the difference.
             RescueError: a part was not given or is not built, or resume="newest" found nothing.
             TypeError: something in `state` cannot be saved.
-            ValueError: `resume`, `keep` or `on_oom` is not one of the choices.
+            ValueError: `name`, `resume`, `keep` or `on_oom` is not one of the choices.
         """
-        chapters.check(resume)
+        chapters.check(resume, name)
         exhaustion.check(on_oom)
         self.directory = os.fspath(directory)
         self.step_number = self.epoch = 0
@@ -109,7 +112,8 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self._loss_wanted = False  # for a report that has gone out without
         self._at_epoch: dict[str, Any] | None = None  # random numbers as it began
         self._placed = False  # epochs() or data() leads the loop to its place, or that was said
-        store = RescueStore(chapters.chapter_directory(self.directory), keep)
+        self._beginning = chapters.begin(self.directory, resume, name=name)
+        store = RescueStore(self._beginning.directory, keep, run=self._beginning.run)
         link = Link(self.framework, store.directory, notebook_path())
         self.micro = MicroBatches()  # what is known of how much of a batch fits
         self._shrinks = on_oom == "shrink"
@@ -117,7 +121,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self._session: Session | None
         self._session = Session(store, link, self._capture, guards=self._state.guards)
         self._session.breakdown.holds(state.values())
-        self._resume(self._session, resume)
+        self._resume(self._session)
         self._session.prepare()
         look = None if on_oom is None else self._make_look()
         if look is not None:
@@ -224,7 +228,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         session = self._session
         if session is None:
             return
-        due, saved = session.ends(), None
+        due, saved = session.ends(self.step_number), None
         if due or self._loss_wanted:
             self._look_at(loss)
         if due:
@@ -286,7 +290,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         if self._session is None:
             return
         with self._guard:
-            chapters.finish(self.directory, self._session.store.directory)
+            chapters.finish(self._beginning)
         self._end()
 
     def __enter__(self) -> Self:
@@ -338,10 +342,10 @@ class LoopRescue(ABC, Generic[S, V, P]):
             self._state.lost.extend(self._exhaustion.inexact)  # the same list as in what is saved
         return replace(capture, meta={**capture.meta, FIELD: self.micro.size})
 
-    def _resume(self, session: Session, resume: bool | str) -> None:
-        choice = chapters.choose(self.directory, session.store, resume)
-        if choice.why is not None:
-            say(choice.why)
+    def _resume(self, session: Session) -> None:
+        choice = chapters.choose(self._beginning, session.store)
+        for line in choice.why:
+            say(line)
         if choice.rescue is None:
             return
         rescue = choice.rescue
@@ -369,6 +373,8 @@ class LoopRescue(ABC, Generic[S, V, P]):
             self._changed_settings(saved),
             environment.differences(saved.meta["environment"], self._circumstances()),
         )
+        for line in choice.notes:
+            say(line)
 
     def _arrive(self) -> None:
         """The data stands at its place: undo what the loop did on the way there, and no step."""

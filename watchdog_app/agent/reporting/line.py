@@ -21,6 +21,7 @@ from watchdog_app.agent.contain import Guard
 from watchdog_app.agent.reporting import answers, stacks
 from watchdog_app.agent.reporting.checkpoint_request import CheckpointRequest
 from watchdog_app.agent.reporting.identity import own
+from watchdog_app.agent.saving import run_lock
 from watchdog_app.errors import RequestError, WatchdogError
 from watchdog_app.protocol.client import Client
 
@@ -58,6 +59,7 @@ class Line:
         self.last_saved: Mapping[str, Any] | None = None
         self.trainer: int | None = None  # identity of the thread that makes the steps
         self.left: Callable[[], bool] | None = None  # see Link
+        self.latest_step: Callable[[], int | None] | None = None  # newer than that of `fields`
         self.page: str | None = None  # see Link
         self.considers = False  # this daemon says when it has looked at an announcement ...
         self.considered: int | None = None  # ... of which this is the number
@@ -73,6 +75,7 @@ class Line:
         self._pipe_lock = threading.Lock()
         self._connected_s = 0.0
         self._sent: Mapping[str, Any] | None = None
+        self._seen_step: int | None = None
         self._saving = False
         self._hurried = False
         self._end = threading.Lock()  # opened when the thread has ended
@@ -194,6 +197,7 @@ class Line:
             fields = self.fields
             if self.left is not None and fields.get("training") and self.left():
                 fields = {**fields, "training": False}  # and no stall, if no step follows
+            fields = self._where_it_stands(fields)
             if fields is not self._sent and now >= due:
                 if fields and fields != self._sent:
                     report = _plain(self._fresh(fields))
@@ -244,12 +248,23 @@ class Line:
             with _guard:
                 answers.answer(message, self.post, self.trainer, self._step)
 
+    def _where_it_stands(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        # A training passes on its figures once a second and its step number at each step. One that
+        # has stopped between two reports is told with the step at which it stands.
+        step = self._step()
+        seen, self._seen_step = self._seen_step, step
+        if step is None or step != seen or step == fields.get("step"):
+            return fields
+        return {**fields, "step": step, "batch": None}
+
     def _step(self) -> int | None:
-        step = self.fields.get("step")
+        latest = None if self.latest_step is None else self.latest_step()
+        step = self.fields.get("step") if latest is None else latest
         return step if isinstance(step, int) else None
 
     def _wait(self, seconds: float) -> bool:
         """Sleep until something comes; whether it came from the daemon."""
+        run_lock.beat()
         # poll(2), not select(2): a training may have more than 1024 files open.
         poll = select.poll()
         poll.register(self._wake_read, select.POLLIN)

@@ -52,6 +52,7 @@ class Link:
             by_lines: the program does not go on from a rescue by itself.
         """
         self.wanted: CheckpointRequest | None = None
+        self.step: int | None = None  # completed ones; set at each, told with the next report
         self._about = {
             "framework": framework,
             "directory": directory,
@@ -93,6 +94,7 @@ class Link:
         line.fields = self._fields
         line.last_saved = self._last_saved
         line.left = self.left
+        line.latest_step = _step_of(weakref.ref(self))
         try:
             line.start()
         except RuntimeError:  # no thread can be started, or the interpreter is about to exit
@@ -211,6 +213,14 @@ def _deliver_to(link: weakref.ref[Link]) -> Callable[[CheckpointRequest], None]:
             found.wanted = request
 
     return deliver
+
+
+def _step_of(link: weakref.ref[Link]) -> Callable[[], int | None]:
+    def step() -> int | None:
+        found = link()
+        return None if found is None else found.step
+
+    return step
 
 
 _all: weakref.WeakSet[Link] = weakref.WeakSet()

@@ -46,7 +46,7 @@ Json = dict[str, Any]
 
 def collect(trainer: int | None) -> Json:
     """
-    The stacks of every thread but the one that asks, as in `agent.stacked`.
+    The stacks of every thread of the program, as in `agent.stacked`: threads of the agent are not.
 
     Args:
         trainer: identity (`threading.get_ident`) of the thread that makes the steps; None: not
@@ -62,7 +62,7 @@ def collect(trainer: int | None) -> Json:
     known = dict(threading._active)  # type: ignore[attr-defined]
     main = threading.main_thread().ident
     order = sorted(
-        (ident for ident in frames if ident != mine),
+        (ident for ident, frame in frames.items() if ident != mine and not _of_agent(frame)),
         key=lambda ident: (ident != trainer, ident != main),
     )
     found: list[Json] = []
@@ -77,9 +77,7 @@ def collect(trainer: int | None) -> Json:
             stack.append(line)
         found.append(
             {
-                "name": str(getattr(thread, "name", None) or _nameless(frames[ident]))[
-                    :_NAME_CHARS
-                ],
+                "name": str(getattr(thread, "name", None) or "a thread of a library")[:_NAME_CHARS],
                 "native_id": getattr(thread, "native_id", None),
                 "trains": ident == trainer,
                 "frames": stack,
@@ -124,10 +122,11 @@ def _line(frame: FrameType) -> Json:
     }
 
 
-def _nameless(frame: FrameType) -> str:
-    """A thread that was not made by `threading`."""
-    ours = frame.f_code.co_filename.startswith(_OURS)
-    return "watchdog's agent" if ours else "a thread of a library"
+def _of_agent(frame: FrameType) -> bool:
+    """Whether the agent has started it: the outermost frame, but for `threading`, is ours."""
+    while frame.f_back is not None and frame.f_back.f_code.co_filename != threading.__file__:
+        frame = frame.f_back
+    return frame.f_code.co_filename.startswith(_OURS)
 
 
 def of_program(file: str) -> bool:

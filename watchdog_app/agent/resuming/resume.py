@@ -220,7 +220,8 @@ def _run(what: Unfinished, shell: Any, steps: Sequence[Step]) -> None:
             continue
         if resume_cells.number(shell) == shell.execution_count:
             shell.execution_count += 1  # an older IPython: this cell holds the number until it ends
-        result = shell.run_cell(step.run, store_history=True)
+        with chapters.going_on_with(what.path):
+            result = shell.run_cell(step.run, store_history=True)
         if not result.success:
             _tell(
                 f"cell [{step.number}] ended with an error; nothing after it was run. To leave it "

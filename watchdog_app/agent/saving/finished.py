@@ -19,7 +19,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from watchdog_app.agent.reporting.identity import Owner, own
-from watchdog_app.durable import sync_folder
+from watchdog_app.agent.saving import filesystem
+from watchdog_app.durable import private, sync_folder
 
 FINISHED_FILE = "finished.json"
 _MOST_BYTES = 16 << 20
@@ -56,10 +57,16 @@ def read(directory: str) -> Finished:
 
 
 def _content(path: str) -> bytes:
-    # A folder may be somebody else's: a pipe of that name would be waited for, without an end.
-    with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    # A folder may be shared: a pipe of that name would be waited for, without an end, and another
+    # user's word would hide our rescues.
+    flags = os.O_RDONLY | os.O_CLOEXEC
+    flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
+    with open(os.open(path, flags), "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
             raise ValueError("no regular file")
+        if not filesystem.believed(found, os.path.dirname(path)):
+            raise ValueError("another user may have written it")
         return file.read(_MOST_BYTES)
 
 
@@ -75,7 +82,7 @@ def add(directory: str, sequence: int, rescues: Iterable[str]) -> None:
     Raises:
         OSError: the note cannot be written; the one before stands.
     """
-    with _adding:
+    with _adding, filesystem.locked(directory):
         before = read(directory)
         names = {
             name
@@ -84,7 +91,7 @@ def add(directory: str, sequence: int, rescues: Iterable[str]) -> None:
         }
         path = os.path.join(directory, FINISHED_FILE)
         temporary = f"{path}.{own()}"
-        with open(temporary, "w", encoding="utf-8") as file:
+        with open(temporary, "w", encoding="utf-8", opener=private) as file:
             json.dump({"sequence": max(sequence, before.sequence), "rescues": sorted(names)}, file)
             file.flush()
             os.fsync(file.fileno())

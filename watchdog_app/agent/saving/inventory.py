@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from watchdog_app.agent.reporting.identity import Owner
-from watchdog_app.agent.saving import finished, manifest, names
+from watchdog_app.agent.saving import finished, manifest, names, program_key, runs
 from watchdog_app.agent.saving.loaded import LoadedRescue
 from watchdog_app.agent.saving.manifest import MANIFEST_FILE, STATE_FILE
 from watchdog_app.agent.saving.names import RescueName
@@ -43,6 +43,7 @@ class Found:
     loss: float | None
     program: str | None  # path of the notebook or script
     shape: int | None  # equal for rescues of the same variables
+    started_as: str | None = None  # the program with its plain options, as far as they are told
 
 
 @dataclass(slots=True)
@@ -121,19 +122,28 @@ def examine(path: str, name: RescueName, *, finished: bool) -> Found | None:
         if loaded is not None:
             loaded.close()
         return None
-    training = "running" if names.in_use(name) else "finished" if finished else "unfinished"
-    created = epoch = batch = loss = program = shape = None
+    training = (
+        "running"
+        if names.in_use(os.path.dirname(path), name)
+        else "finished"
+        if finished
+        else "unfinished"
+    )
+    created = epoch = batch = loss = program = shape = started_as = None
     if loaded is not None:
         with loaded:
             created = loaded.created_unix_s
             epoch, batch, loss = place_of(loaded.meta)
             source = loaded.meta.get("program_path")
             program = source if isinstance(source, str) else None
+            run = loaded.meta.get(runs.KEY)
+            key = run.get("key") if isinstance(run, dict) else None
+            started_as = program_key.described(key) if isinstance(key, dict) else None
             tensors = sorted((i.name, i.dtype, i.shape) for i in loaded.tensors.values())
             shape = zlib.crc32(repr(tensors).encode("utf-8", "backslashreplace"))
     return Found(
         path, name, condition, problem, training, created, size_of(path),
-        epoch, batch, loss, program, shape,
+        epoch, batch, loss, program, shape, started_as,
     )  # fmt: skip
 
 
@@ -177,8 +187,8 @@ def to_prune(
     """
     Which rescues of one folder may go, and why others that are many or old may not.
 
-    The newest `keep` complete ones of each training stay: a training is what has the same program
-    and the same variables.
+    The newest `keep` complete ones of each training stay: a training is a run, and of rescues of
+    earlier versions what has the same program and the same variables.
 
     Args:
         found: as `rescues_in` gives them, old to new.
@@ -187,9 +197,10 @@ def to_prune(
     """
     go: list[Found] = []
     stay: list[tuple[Found, str]] = []
-    kept: dict[tuple[str | None, int | None], int] = {}
+    kept: dict[tuple[str | None, str | None, int | None], int] = {}
     for one in reversed(found):
-        training = (one.program, one.shape)
+        run = one.name.run
+        training = (None, one.program, one.shape) if run is None else (run, None, None)
         reason = _protected(one)
         whole = one.condition == "complete"
         if whole:
@@ -219,7 +230,7 @@ def remove(path: str) -> bool:
     """
     folder, text = os.path.split(path)
     name = RescueName.parse(text)
-    if name is not None and (names.in_use(name) or foreign(path)):
+    if name is not None and (names.in_use(folder, name) or foreign(path)):
         return False
     condemned = os.path.join(folder, names.partial(next(_removals)))
     try:

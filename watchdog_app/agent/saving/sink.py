@@ -52,7 +52,7 @@ class Sink:
         Raises:
             OSError: FileExistsError when there is one already.
         """
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._at = 0  # where the next window begins
         self._bytes = 0  # of the file, without padding
         self._pending: list[tuple[int, int]] = []  # windows whose write-back has begun

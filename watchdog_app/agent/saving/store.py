@@ -37,6 +37,10 @@ from watchdog_app.durable import make_folders, sync_folder
 from watchdog_app.errors import RescueDamaged, RescueError
 from watchdog_app.units import MIB, format_bytes
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from watchdog_app.agent.saving.runs import Run
+
 _SLACK_BYTES = 4 * MIB  # what a file system takes for folders and lists of blocks
 _REHEARSAL_BYTES = 4 * MIB
 
@@ -76,7 +80,13 @@ class RescueStore:
     its own and those whose writer has ended. Not for two threads at a time.
     """
 
-    def __init__(self, directory: str, keep: int = 2, report: Callable[[str], None] = say) -> None:
+    def __init__(
+        self,
+        directory: str,
+        keep: int = 2,
+        report: Callable[[str], None] = say,
+        run: Run | None = None,
+    ) -> None:
         """
         Nothing is made on disk before `prepare` or `save`.
 
@@ -84,11 +94,13 @@ class RescueStore:
             directory: where rescues go; `~` is the home folder.
             keep: complete rescues that stay, at least 1.
             report: told in one sentence what a person should know, such as a damaged rescue.
+            run: whose rescues are saved here; it removes no others. None: of this process alone.
         """
         if keep < 1:
             raise ValueError(f"keep must be at least 1, not {keep}")
         self.directory = os.path.abspath(os.path.expanduser(directory))
         self.keep = keep
+        self.run = run
         self._report = report
         self._streamer = Streamer()
         self._reserve = Reserve()
@@ -290,12 +302,10 @@ class RescueStore:
 
     def _complete(self, folder: str, step: int) -> str:
         """Give a filled folder its final name, which is the moment it begins to count."""
-        there = names.complete_ones(self.directory)
-        sequence = 1 + max(
-            there[-1].sequence if there else 0, finished.read(self.directory).sequence
-        )
+        sequence = names.next_sequence(self.directory, finished.read(self.directory).sequence)
+        run = None if self.run is None else self.run.id
         while True:
-            path = os.path.join(self.directory, str(RescueName(sequence, step, str(own()))))
+            path = os.path.join(self.directory, str(RescueName(sequence, step, str(own()), run)))
             try:
                 os.rename(folder, path)
             except OSError as error:
@@ -313,14 +323,14 @@ class RescueStore:
 
     def _make_directory(self) -> None:
         try:
-            make_folders(self.directory)
+            make_folders(self.directory, 0o700, mode_above=0o700)
         except OSError as error:
             raise translate(error, self.directory) from error
 
     def _new_partial(self) -> str:
         folder = os.path.join(self.directory, names.partial(next(_partials)))
         try:
-            os.mkdir(folder)
+            os.mkdir(folder, 0o700)
         except OSError as error:
             raise translate(error, self.directory) from error
         return folder
@@ -363,9 +373,13 @@ class RescueStore:
 
     def _prunable(self) -> list[RescueName]:
         """Old to new. A rescue that others may still need is not among them."""
+        if self.run is not None:
+            return list(filter(self.run.may_prune, names.complete_ones(self.directory)))
         found = []
         for name in names.complete_ones(self.directory):
-            if names.in_use(name):
+            if name.run is not None:
+                continue
+            if names.in_use(self.directory, name):
                 self._neighbours.add(name.owner_text)
             elif not names.prunable(self.directory, name):
                 continue

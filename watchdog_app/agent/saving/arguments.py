@@ -1,0 +1,320 @@
+"""
+The arguments of a program, as options with values: which make another training, and which do not.
+
+More epochs or another log folder is the same training; another fold, seed or data set is another
+one. Values of the first kind are plain numbers and paths and are kept in clear. All others may be
+secrets: of them a salted scrypt hash is kept, which can be compared and no more.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# What does not make another training: names in lower case with underscores, and their values.
+_COUNT = r"[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?"
+_SWITCH = r"true|false|yes|no|on|off|none|auto"
+_PLAIN_PATH = r"(?!-)[^\0\n=]*"
+_CHECKPOINT = (
+    r"[^\0\n]*/[^\0\n]*|[^\0\n]+\.(pt|pth|ckpt|h5|keras|safetensors|tar|bin)|"
+    r"latest|last|best|must|allow|never|" + _SWITCH
+)
+_OUTPUT = r"logs?|logging|tensorboard|tb|summary|out|outputs?|results?|save|checkpoints?|ckpts?"
+
+
+@dataclass(frozen=True, slots=True)
+class _Benign:
+    """Options that do not make another training."""
+
+    names: re.Pattern[str]
+    # Whatever else follows is an argument by itself: `--verbose mnist`, `--resume 3`.
+    values: re.Pattern[str]
+
+
+def _benign(names: str, values: str) -> _Benign:
+    return _Benign(re.compile(names), re.compile(values, re.IGNORECASE))
+
+
+_RATES = _benign(r"((base|init|initial|max|peak)_)?(lr|learning_?rate)|learn_rate", _COUNT)
+_TABLE = (
+    _RATES,
+    _benign(
+        r"((max|num|n|nb|no|total|train|training|num_train|n_train|max_train|train_num)_)?epochs?"
+        r"|(max|num|n|total)epochs",
+        _COUNT,
+    ),
+    _benign(r"(start|initial|first|last|resume)_epoch", _COUNT),  # a way to rerun by hand
+    _benign(
+        r"((max|num|n|nb|total|train|training|num_train|num_training|max_train)_)?"
+        r"(steps|iters|iterations|updates)|(max_|num_|n_?)iters?",
+        _COUNT,
+    ),
+    _benign(
+        r"((train|eval|val|valid|test|global|micro|mini|per_device|per_gpu|"
+        r"per_device_train|per_device_eval|per_gpu_train|per_gpu_eval)_)?"
+        r"(batch_?size|bs|batch|bsz)",
+        _COUNT,
+    ),
+    _benign(r"((num|n|nb|data|loader|dataloader|num_data|dataloader_num)_)?workers|j", r"\d+"),
+    _benign(
+        r"((num|n|nb)_)?(devices?|gpus?)|gpu_ids?|device_ids?|cuda|cuda_device|accelerator",
+        r"\[[\d, ]*\]|(cpu|gpu|cuda|mps|xpu|tpu|hpu|npu|rocm)?(:?\d+)?(,\d+)*|-1|"
+        r"/?(cpu|gpu|device:gpu):\d+|" + _SWITCH,
+    ),
+    _benign(
+        r"verbose|verbosity|log_?level|logging_level",
+        r"\d+|debug|info|warn|warning|error|critical|" + _SWITCH,
+    ),
+    _benign(r"quiet|silent|v+|q|use_cuda|no_cuda|use_gpu|no_gpu|cpu", r"\d|" + _SWITCH),
+    _benign(
+        rf"({_OUTPUT}|runs?|work)_?(dir|directory|path|folder|file|root)|"
+        r"save_to|outputs?|out|logs",
+        _PLAIN_PATH,
+    ),
+    _benign(r"o", r"(?!-)[^\0\n=]*(/|\.\w{1,8}$)[^\0\n=]*"),  # -o mnist may be a data set
+    _benign(
+        r"(auto_?)?resume|(auto_?)?restart|continue|continue_training|"
+        r"resume_(from|path|checkpoint|ckpt|from_checkpoint|training|run)|load_checkpoint|"
+        r"checkpoints?|ckpts?",
+        _CHECKPOINT,
+    ),
+)
+_HYDRA = re.compile(r"hydra\.((run|sweep)\.(sub)?dir|output_subdir|verbose)")
+# Parts of a name before the last dot behind which a word means what it means alone.
+_SECTIONS = frozenset(
+    (
+        *("args", "cfg", "conf", "config", "data", "dataloader", "datamodule", "dataset"),
+        *("experiment", "fit", "hparams", "loader", "optim", "optimizer", "params", "run"),
+        *("solver", "train", "trainer", "training", "training_args", "settings"),
+    )
+)
+# `lr=0.1`, `+data.fold=3`; a value padded with `=` (base64) may be a secret and is none.
+_ASSIGNMENT = re.compile(r"[+]{0,2}(~?[A-Za-z_]\w*(?:[./@-]\w+)*)=(?!=)(.+)", re.DOTALL)
+# Behind these come assignments; behind any other option its value.
+_BEFORE_ASSIGNMENTS = frozenset(
+    ("multirun", "m", "cfg_options", "options", "opts", "overrides", "override", "set")
+)
+_NUMBER = re.compile(rf"({_COUNT})")
+_ATTACHED = re.compile(r"-([A-Za-z])(\d.*)", re.DOTALL)
+# A user's name and word within an address, and what is called a secret.
+_SECRET_PATH = re.compile(r"[@?]|(pass|token|secret|key|auth|signature)\w*=", re.IGNORECASE)
+_LONGEST_CLEAR = 300
+_MOST_POSITIONAL = 8  # more, such as a glob of files, are compared as one value
+_MOST_TOKENS = 5000  # a glob may have become more; they are then one value
+_GIVEN = "given"  # the value of an option without one
+
+# A guess at a short value takes about 5 ms; 2 MiB of memory.
+_SCRYPT = {"n": 2**11, "r": 8, "p": 1}
+SALT_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """
+    Options by name, whatever the order they were given in.
+
+    Attributes:
+        clear: of options that do not make another training.
+        others: of all others, positional arguments included; never to be stored.
+        written: each name as it was given, to be shown.
+    """
+
+    clear: Mapping[str, str]
+    others: Mapping[str, str]
+    written: Mapping[str, str]
+
+
+def parse(tokens: Sequence[str]) -> Arguments:
+    """What a command line says; of an option that is benign and given twice the last counts."""
+    clear: dict[str, str] = {}
+    others: dict[str, list[str]] = {}
+    written: dict[str, str] = {}
+    if len(tokens) > _MOST_TOKENS:
+        return Arguments({}, {"arguments": "\0".join(tokens)}, {"arguments": "arguments"})
+    for shown, value in _options(tokens):
+        name = _canonical(shown)
+        written.setdefault(name, shown)
+        if _kind(shown) is not None if value is None else is_benign(shown, value):
+            clear[name] = _GIVEN if value is None else value
+        else:
+            others.setdefault(name, []).append(_GIVEN if value is None else value)
+    positional = [name for name in others if name.startswith("argument ")]
+    if len(positional) > _MOST_POSITIONAL:
+        others["arguments"] = [value for name in positional for value in others.pop(name)]
+    joined = {name: "\0".join(values) for name, values in others.items()}
+    return Arguments(clear, joined, written)
+
+
+def record(found: Arguments, salt: bytes) -> dict[str, Any]:
+    """As JSON values, without a value that may be a secret."""
+    return {
+        "salt": salt.hex(),
+        "clear": dict(found.clear),
+        "hashed": {name: _hashed(value, salt) for name, value in found.others.items()},
+    }
+
+
+def differing(saved: Mapping[str, Any], now: Arguments, *, common: bool = False) -> list[str]:
+    """
+    Options that make this another training than the saved one, as a person writes them.
+
+    Args:
+        saved: as `record` made it.
+        now: of this process.
+        common: compare those alone that both have.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: `saved` is not what `record` made.
+    """
+    hashed = {str(name): str(value) for name, value in saved["hashed"].items()}
+    salt = bytes.fromhex(saved["salt"])
+    found = []
+    for name in sorted(hashed.keys() | now.others.keys()):
+        value = now.others.get(name)
+        if common and (value is None or name not in hashed):
+            continue
+        if value is None or name not in hashed or hashed[name] != _hashed(value, salt):
+            found.append(now.written.get(name, written(name)))
+    return found
+
+
+def changes(saved: Mapping[str, Any], now: Arguments) -> list[tuple[str, bool]]:
+    """
+    Benign options that are given otherwise than in the saved run.
+
+    Returns:
+        For each `--epochs 20 (was 10)`, and whether it is a learning rate.
+    """
+    before = {str(name): str(value) for name, value in saved["clear"].items()}
+    found = []
+    for name in sorted(before.keys() | now.clear.keys()):
+        old, new = before.get(name), now.clear.get(name)
+        if old == new or (old is not None and new is not None and _same_number(old, new)):
+            continue
+        shown = now.written.get(name, written(name))
+        if new is None:
+            text = f"no {shown} (was {old})"
+        elif old is None:
+            text = f"{shown} {new} (was not given)"
+        else:
+            text = f"{shown} {new} (was {old})"
+        rate = _RATES.names.fullmatch(_last(name))
+        found.append((text.replace(f" {_GIVEN} ", " "), rate is not None))
+    return found
+
+
+def distinguishing(tokens: Sequence[str]) -> str:
+    """What of a command line makes this another training, as one text, whatever its order."""
+    found = parse(tokens).others
+    return "\0".join(f"{name}\0{value}" for name, value in sorted(found.items()))
+
+
+def written(name: str, value: str | None = None) -> str:
+    """An option as a person writes it, of the name and value that `record` keeps."""
+    shown = name if name.startswith(("argument", "-")) or "." in name else f"--{name}"
+    shown = shown.replace("_", "-") if shown.startswith("--") else shown
+    return shown if value in (None, _GIVEN) else f"{shown} {value}"
+
+
+def _options(tokens: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Each option as it was written, and its value; positional arguments are numbered."""
+    position = 0
+    place = 0
+    only_positional = False
+    while place < len(tokens):
+        token = tokens[place]
+        place += 1
+        if token == "--" and not only_positional:  # noqa: S105 - an argument
+            only_positional = True
+            continue
+        if only_positional or not _is_option(token):
+            assigned = None if only_positional else _ASSIGNMENT.fullmatch(token)
+            if assigned is not None and not assigned[1].startswith("/"):
+                yield assigned[1], assigned[2]
+                continue
+            position += 1
+            yield f"argument {position}", token
+            continue
+        name, equals, value = token.partition("=")
+        if equals:
+            yield name, value
+            continue
+        attached = _ATTACHED.fullmatch(token)
+        if attached is not None:
+            yield f"-{attached[1]}", attached[2]
+            continue
+        following = tokens[place] if place < len(tokens) else None
+        if following is None or _is_option(following) or following == "--":
+            yield name, None
+            continue
+        kind = _kind(name)
+        if kind is not None and not kind.values.fullmatch(following):
+            yield name, None  # a switch, and what follows is an argument by itself
+            continue
+        if _last(name) in _BEFORE_ASSIGNMENTS and _ASSIGNMENT.fullmatch(following):
+            yield name, None  # `--multirun lr=0.1`: what follows has a name of its own
+            continue
+        place += 1
+        yield name, following
+
+
+def _is_option(token: str) -> bool:
+    return len(token) > 1 and token[0] == "-" and not _NUMBER.fullmatch(token)
+
+
+def _canonical(shown: str) -> str:
+    bare = shown.lstrip("-").replace("-", "_")
+    if shown.startswith("argument "):
+        return shown
+    return bare if len(bare) > 1 else f"-{bare}"
+
+
+def _last(name: str) -> str:
+    return name.lstrip("-").rpartition(".")[2].replace("-", "_").lower()
+
+
+def _kind(shown: str) -> _Benign | None:
+    """What kind of benign option this is; None: it makes another training."""
+    name = shown.lstrip("-").replace("-", "_")
+    sections, _, last = name.rpartition(".")
+    if len(name) == 1 and shown.startswith("-") and name != name.lower():
+        return None  # -J, -V, -O: nobody knows
+    known = all(each.lower() in _SECTIONS for each in sections.split(".")) if sections else True
+    for kind in _TABLE:
+        if not kind.names.fullmatch(last.lower()):
+            continue
+        if len(last) == 1 and not shown.startswith("-"):
+            return None
+        if known or (kind is _RATES and sections.lower() == "model"):
+            return kind
+    return None
+
+
+def is_benign(shown: str, value: str) -> bool:
+    """Whether an option with this value makes no other training."""
+    if shown.startswith("argument ") or len(value) > _LONGEST_CLEAR or _SECRET_PATH.search(value):
+        return False
+    if _HYDRA.fullmatch(shown):
+        return True
+    kind = _kind(shown)
+    return kind is not None and kind.values.fullmatch(value) is not None
+
+
+def _same_number(old: str, new: str) -> bool:
+    """`0.1` and `1e-1`."""
+    try:
+        return float(old) == float(new)
+    except ValueError:
+        return False
+
+
+@functools.lru_cache(maxsize=512)
+def _hashed(value: str, salt: bytes) -> str:
+    data = value.encode("utf-8", "surrogateescape")
+    if hasattr(hashlib, "scrypt"):
+        return hashlib.scrypt(data, salt=salt, dklen=SALT_BYTES, **_SCRYPT).hex()
+    return hashlib.pbkdf2_hmac("sha256", data, salt, 20_000, SALT_BYTES).hex()
