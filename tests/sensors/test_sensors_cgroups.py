@@ -160,6 +160,50 @@ def test_captured_v2_group(tree):
     reader.close()
 
 
+def test_limits_of_swap_alone_are_read(tree):
+    """They say how much the groups below can swap out."""
+    tree.use_v2()
+    app, scope = f"{tree.groups}/{os.path.dirname(SCOPE)}", f"{tree.groups}/{SCOPE}"
+    tree.groups.joinpath(os.path.dirname(SCOPE), "memory.swap.max").write_text(f"{GIB}\n")
+    tree.groups.joinpath(SCOPE, "memory.swap.high").write_text(f"{GIB // 2}\n")
+    reader = GroupReader(GroupLocator(discover(V2, str(tree.groups))))
+
+    found = {group.path: group for group in reader.read([scope], 0.0)}
+
+    assert (GIB, None, None) == (
+        found[app].swap_limit_bytes,
+        found[app].limit_bytes,
+        found[app].high_bytes,
+    )
+    assert (GIB // 2, GIB) == (found[scope].swap_high_bytes, found[scope].swap_limit_bytes)
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    ("used", "pressure", "expected"),
+    [
+        (7 * GIB, b"some avg10=99.00 avg60=0 avg300=0 total=1\nfull avg10=81.50 total=1\n", 81.5),
+        (7 * GIB, None, None),  # a kernel without PSI
+        (7 * GIB, b"", None),
+        (6 * GIB, b"some avg10=99.00 total=1\nfull avg10=81.50 total=1\n", None),  # far from it
+    ],
+)
+def test_pressure_of_a_group_is_read_near_its_memory_high(tree, used, pressure, expected):
+    tree.use_v2()
+    scope = tree.groups / SCOPE
+    (scope / "memory.current").write_text(f"{used}\n")
+    (scope / "memory.stat").write_text("inactive_file 0\nactive_file 0\n")
+    (scope / "memory.pressure").unlink(missing_ok=True)
+    if pressure is not None:
+        (scope / "memory.pressure").write_bytes(pressure)
+    reader = GroupReader(GroupLocator(discover(V2, str(tree.groups))))
+
+    group = reader.read([str(scope)], 0.0)[-1]
+
+    assert expected == group.stalled_percent
+    reader.close()
+
+
 def test_group_that_is_removed_is_left_out(tree):
     """Without an error, and the others are still read."""
     locator = GroupLocator(discover(V1, str(tree.groups)))

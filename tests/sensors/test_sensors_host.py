@@ -16,6 +16,7 @@ from watchdog_app.sensors.host import (
     parse_meminfo,
     parse_pressure,
     parse_swap_traffic,
+    parse_zram_swap,
 )
 
 PAGE = os.sysconf("SC_PAGESIZE")
@@ -203,3 +204,50 @@ def test_real_shared_memory_agrees_with_the_file_system():
         os.unlink(path)
 
     assert after - before == pytest.approx(4 << 20, abs=3 << 20)
+
+
+SWAPS = b"""Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority
+/dev/zram0                              partition\t8388604\t\t4194304\t\t100
+/dev/sda2                               partition\t1000000\t\t5\t\t-2
+/dev/zramx partition
+"""
+
+
+def test_swap_on_zram_is_told_from_swap_on_disks():
+    """By the device's name; a line that was cut is left out."""
+    assert {"zram0": (8388604 * 1024, 4194304 * 1024)} == parse_zram_swap(SWAPS)
+    assert {} == parse_zram_swap(b"")
+
+
+def test_what_zram_takes_of_ram_is_read(tree, tmp_path):
+    """Where the device does not tell, its data counts as if it could not be compressed."""
+    tree.rewrite("meminfo", "SwapTotal:             0 kB", "SwapTotal:       9388604 kB")
+    tree.write("swaps", SWAPS.decode())
+    folder = tmp_path / "sys/block/zram0"
+    folder.mkdir(parents=True)
+    reader = HostReader(str(tree.proc), str(tree.shm), str(tmp_path / "sys"))
+    unknown = reader.read()
+    (folder / "mm_stat").write_text("4294967296 1000000000 1073741824 0 1073741824 0 0 0 0\n")
+    told = reader.read()
+
+    assert 4194304 * 1024 == unknown.zram_ram_bytes
+    assert (8388604 * 1024, 4194304 * 1024, 1 << 30) == (
+        told.zram_total_bytes,
+        told.zram_used_bytes,
+        told.zram_ram_bytes,
+    )
+
+
+def test_a_machine_without_zram_is_not_asked_for_it_again(tree):
+    """The list of swap is read anew when there is more or less of it."""
+    tree.rewrite("meminfo", "SwapTotal:             0 kB", "SwapTotal:       1000000 kB")
+    tree.write("swaps", "Filename Type Size Used Priority\n/dev/sda2 partition 1000000 0 -2\n")
+    reader = _reader(tree)
+    reader.read()
+    tree.write("swaps", SWAPS.decode())
+    same = reader.read()
+    tree.rewrite("meminfo", "SwapTotal:       1000000 kB", "SwapTotal:       9388604 kB")
+    more = reader.read()
+
+    assert 0 == same.zram_total_bytes
+    assert 8388604 * 1024 == more.zram_total_bytes

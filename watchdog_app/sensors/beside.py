@@ -52,16 +52,19 @@ class Beside:
 
     Args:
         patience_s: how long `ask` waits for an answer; None: until it is there.
+        linger_s: how long a thread waits for the next question; None: for ever.
     """
 
-    def __init__(self, patience_s: float | None = None) -> None:
+    def __init__(self, patience_s: float | None = None, linger_s: float | None = _LINGER_S) -> None:
         self._patience_s = patience_s
+        self._linger_s = linger_s
         self._left_s = float("inf")  # in the first look there is nothing to miss yet
         self._answers: dict[Question, _Answer] = {}
         self._ready = threading.Condition(threading.Lock())
         self._jobs: deque[tuple[_Answer, Callable[[], Any]]] = deque()
         self._threads = 0
         self._idle = 0  # of them
+        self._closed = False
 
     @property
     def arrived(self) -> bool:
@@ -102,6 +105,12 @@ class Beside:
             raise answer.error
         value: T = answer.value
         return value
+
+    def close(self) -> None:
+        """Let the threads end that have nothing to read."""
+        with self._ready:
+            self._closed = True
+            self._ready.notify_all()
 
     def keep(self, there: Container[int]) -> None:
         """Forget what was asked of others: they have ended."""
@@ -152,8 +161,8 @@ class Beside:
             with self._ready:
                 while not self._jobs:
                     self._idle += 1
-                    if linger:
-                        self._ready.wait(_LINGER_S)
+                    if linger and not self._closed:
+                        self._ready.wait(self._linger_s)
                     self._idle -= 1
                     if not self._jobs:
                         self._threads -= 1

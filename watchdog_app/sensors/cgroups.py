@@ -10,12 +10,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from watchdog_app.core.records import CgroupMemory
 from watchdog_app.errors import Gone, SensorError
 from watchdog_app.sensors.cgroup_paths import GroupLocator
 from watchdog_app.sensors.files import KeptFile, read_bytes
+from watchdog_app.sensors.host import parse_pressure
 from watchdog_app.sensors.limit_changes import LimitChanges
 from watchdog_app.sensors.procfs import whole
 
@@ -33,11 +34,15 @@ class Limits:
     memory_bytes: int | None = None
     high_bytes: int | None = None
     swap_bytes: int | None = None
+    swap_high_bytes: int | None = None
 
     @property
     def any(self) -> bool:
-        """Whether the group is worth watching. A limit on swap alone cannot kill."""
-        return self.memory_bytes is not None or self.high_bytes is not None
+        """Whether the group is read. A limit of swap alone says what groups below can swap out."""
+        return any(
+            limit is not None
+            for limit in (self.memory_bytes, self.high_bytes, self.swap_bytes, self.swap_high_bytes)
+        )
 
 
 def parse_limit(data: bytes) -> int | None:
@@ -108,13 +113,14 @@ class _Group(ABC):
 
 
 class _GroupV2(_Group):
-    limit_names = ("memory.max", "memory.high", "memory.swap.max")
+    limit_names = ("memory.max", "memory.high", "memory.swap.max", "memory.swap.high")
     _usage_name = "memory.current"
     _events_name = "memory.events"
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self._swap: KeptFile | None = KeptFile(f"{path}/memory.swap.current")
+        self._pressure = KeptFile(f"{path}/memory.pressure")
 
     def read_limits(self) -> Limits:
         return Limits(*map(self._limit, self.limit_names))
@@ -123,7 +129,7 @@ class _GroupV2(_Group):
         usage = parse_count(self._usage.read(64))
         inactive, active = parse_flat(self._stat.read(), b"inactive_file", b"active_file")
         oom, kills = parse_flat(self._oom(), b"oom", b"oom_kill")
-        return CgroupMemory(
+        memory = CgroupMemory(
             path=self.path,
             version=2,
             usage_bytes=usage or 0,
@@ -135,7 +141,19 @@ class _GroupV2(_Group):
             swap_limit_bytes=self.limits.swap_bytes,
             oom_events=oom,
             oom_kills=kills,
+            swap_high_bytes=self.limits.swap_high_bytes,
         )
+        if memory.near_throttle:
+            return replace(memory, stalled_percent=self._read_stalled())
+        return memory
+
+    def _read_stalled(self) -> float | None:
+        """Share of the last ten seconds in which nobody in the group could work, in percent."""
+        try:
+            pressure = parse_pressure(self._pressure.read(256))
+        except SensorError:  # a kernel without PSI
+            return None
+        return None if pressure is None else pressure.full_avg10
 
     def _read_swap(self) -> int | None:
         if self._swap is None:
@@ -148,6 +166,7 @@ class _GroupV2(_Group):
 
     def close(self) -> None:
         super().close()
+        self._pressure.close()
         if self._swap is not None:
             self._swap.close()
 

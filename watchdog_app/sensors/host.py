@@ -15,6 +15,7 @@ from watchdog_app.sensors.files import KeptFile, read_bytes
 from watchdog_app.sensors.procfs import whole
 
 _PRESSURE = "host.pressure"
+_ZRAM = b"/dev/zram"
 _SHM = "host.shm"
 _PAGE = os.sysconf("SC_PAGESIZE") if hasattr(os, "sysconf") else 4096
 
@@ -48,6 +49,19 @@ def parse_swap_traffic(vmstat: bytes) -> tuple[int, int] | None:
             return None
         found.append(int(words[0]))
     return found[0], found[1]
+
+
+def parse_zram_swap(swaps: bytes) -> dict[str, tuple[int, int]]:
+    """Size and use in bytes of the swap on each zram device, by its name, of /proc/swaps."""
+    found = {}
+    for line in swaps.splitlines():
+        words = line.split()
+        if len(words) < 4 or not words[0].startswith(_ZRAM):
+            continue
+        size, used = whole(words[2]), whole(words[3])
+        if size is not None and used is not None:
+            found[os.path.basename(words[0]).decode("ascii", "replace")] = size * 1024, used * 1024
+    return found
 
 
 def parse_pressure(data: bytes) -> Pressure | None:
@@ -92,12 +106,15 @@ def parse_arc(arcstats: bytes) -> int | None:
 class HostReader:
     """Reads the machine's memory once a tick, from files that it keeps open."""
 
-    def __init__(self, proc: str, shm: str) -> None:
+    def __init__(self, proc: str, shm: str, sys_root: str = "/sys") -> None:
         self._meminfo = KeptFile(f"{proc}/meminfo")
         self._vmstat = KeptFile(f"{proc}/vmstat")
         self._pressure = KeptFile(f"{proc}/pressure/memory")
         self._arc: str | None = f"{proc}/spl/kstat/zfs/arcstats"
         self._shm = shm
+        self._swaps = f"{proc}/swaps"
+        self._block = f"{sys_root}/block"
+        self._zram_of: int | None = None  # the SwapTotal at which no zram was found
         self._traffic: tuple[int, int] | None = None
         self._total = 0
         self._has_swap = True
@@ -131,6 +148,7 @@ class HostReader:
             shm_used_bytes=shm_used,
             shm_limit_bytes=shm_limit,
             pressure=self._read_pressure(),
+            **self._read_zram(swap_total),
         )
 
     def glance(self, *, shm: bool) -> tuple[int, int, int | None]:
@@ -164,6 +182,36 @@ class HostReader:
             except SensorError:
                 self._traffic = None
         return self._traffic
+
+    def _read_zram(self, swap_total: int) -> dict[str, int]:
+        """
+        What of the swap lies in RAM itself.
+
+        Source: kernel, Documentation/admin-guide/blockdev/zram.rst (mm_stat: orig_data_size,
+        compr_data_size, mem_used_total, ... in bytes).
+        """
+        if not swap_total or self._zram_of == swap_total:
+            return {}
+        try:
+            devices = parse_zram_swap(read_bytes(self._swaps))
+        except SensorError:
+            devices = {}
+        if not devices:
+            self._zram_of = swap_total
+            return {}
+        ram = 0
+        for name, (_, used) in devices.items():
+            try:
+                words = read_bytes(f"{self._block}/{name}/mm_stat").split()
+                found = whole(words[2]) if len(words) > 2 else None
+            except SensorError:
+                found = None
+            ram += used if found is None else found  # not told: as if nothing could be compressed
+        return {
+            "zram_total_bytes": sum(size for size, _ in devices.values()),
+            "zram_used_bytes": sum(used for _, used in devices.values()),
+            "zram_ram_bytes": ram,
+        }
 
     def _read_pressure(self) -> Pressure | None:
         try:

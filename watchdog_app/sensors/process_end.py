@@ -116,8 +116,13 @@ def host_oom_kills(proc: str = "/proc") -> int | None:
 
 
 def group_oom_kills(folder: str) -> int | None:
-    """The same of one memory group; None when it is gone or does not count."""
-    for name in ("memory.events", "memory.oom_control"):  # v2, v1
+    """
+    The same of one memory group, its children left out; None when it is gone or does not count.
+
+    Source: kernel, cgroup-v2.rst: memory.events counts all groups below as well, and
+    memory.events.local (since 5.2) the group alone.
+    """
+    for name in ("memory.events.local", "memory.events", "memory.oom_control"):  # v2, v2, v1
         with suppress(OSError, ValueError, IndexError), open(f"{folder}/{name}", "rb") as file:
             for line in file:
                 if line.startswith(b"oom_kill "):

@@ -102,7 +102,7 @@ class Describer:
             notebook=absolute(program.notebook, cwd),
             script=absolute(program.script, cwd),
             kernel_id=kernel_id(program.connection_file) if program.connection_file else None,
-            cgroup=self.group(pid),
+            cgroup=None,  # told by `Memberships`: the read can wait for a lock
             started_unix_s=None,
             rlimit_as_bytes=self.rlimit_as(pid),
             # With a terminal of its own it is what a notebook runs by `!python train.py`: the
@@ -118,15 +118,9 @@ class Describer:
             return description.info
         return named(description.info, description.kernel, self._sessions)
 
-    def group(self, pid: int) -> str | None:
-        """Folder of the group that charges the process; None: none that we can see."""
-        with suppress(SensorError):
-            return self._locator.locate(self.membership(pid))
-        return None
-
-    def membership(self, pid: int) -> bytes:
-        """The groups of a process, as the kernel tells them. Raises Gone, Denied, Unsupported."""
-        return read_record(f"{self._proc}/{pid}/cgroup", 1 << 14)
+    def group(self, membership: bytes) -> str | None:
+        """Folder of the group that charges a process, of its /proc/PID/cgroup; None: none seen."""
+        return self._locator.locate(membership)
 
     def rlimit_as(self, pid: int) -> int | None:
         """Soft limit of its address space; None: unlimited or not for us to see."""

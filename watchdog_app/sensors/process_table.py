@@ -32,6 +32,8 @@ from watchdog_app.sensors.files import descriptor_limit
 from watchdog_app.sensors.forks import Forks
 from watchdog_app.sensors.kernels import Witnesses
 from watchdog_app.sensors.listing import Listing, pids
+from watchdog_app.sensors.memberships import SOURCE as _GROUPS
+from watchdog_app.sensors.memberships import Memberships
 from watchdog_app.sensors.newcomers import Newcomers
 from watchdog_app.sensors.process_files import (
     TICKS_PER_S,
@@ -81,7 +83,8 @@ class ProcessTable:
         self._review_slack_s = 0.0
         self._sampled_mono_s = 0.0
         self._glanced = False  # since the last update: nothing nears its limit
-        self._at_rest = AskedAtRest(describer, proc)
+        self._memberships = Memberships(proc, patience_s)
+        self._at_rest = AskedAtRest(describer, self._memberships)
         self._listing = Listing(self._newcomers)
         self._infos: Mapping[ProcessKey, ProcessInfo] = MappingProxyType({})
         self._changed = False
@@ -149,6 +152,7 @@ class ProcessTable:
         watched = self._watched.get(key.pid)
         if watched is not None and watched.files.key == key:
             watched.review_due_mono_s = float("-inf")
+            self._memberships.review()
 
     def changed(self, now_mono_s: float) -> bool:
         """
@@ -167,6 +171,7 @@ class ProcessTable:
         keep = len(self._watched) <= self._kept
         elapsed_s, self._sampled_mono_s = now_mono_s - self._sampled_mono_s, now_mono_s
         computing = False
+        self._regroup(now_mono_s)
         for pid, watched in list(self._watched.items()):
             files = watched.files
             try:
@@ -231,6 +236,7 @@ class ProcessTable:
         for watched in self._watched.values():
             watched.close()
         self._newcomers.close()
+        self._memberships.close()
 
     def _list(self, now_mono_s: float, now_unix_s: float) -> None:
         try:
@@ -311,6 +317,7 @@ class ProcessTable:
         watched = self._watched.get(pid)
         if watched is not None and watched.files.key == description.info.key:
             watched.description = description  # watched without a name until now
+            self._place(watched, watched.membership)
             return
         if watched is not None:
             watched.close()
@@ -331,11 +338,14 @@ class ProcessTable:
             self._drop(pid)
             self._examine(pid, now_mono_s, now_unix_s)
             self._find_ancestors()
+            renewed_one = self._watched.get(pid)
+            if renewed_one is not None and renewed_one.files.key == watched.files.key:
+                self._place(renewed_one, watched.membership)
             return pid in self._watched
         renewed = replace(
             info,
             ppid=stat.ppid,
-            cgroup=self._describer.group(pid),
+            cgroup=self._group_of(watched),
             started_unix_s=self._describer.started(stat, now_unix_s, info.started_unix_s),
             rlimit_as_bytes=self._describer.rlimit_as(pid),
         )
@@ -353,6 +363,32 @@ class ProcessTable:
         if moved:
             self._find_ancestors()
         return True
+
+    def _regroup(self, now_mono_s: float) -> None:
+        """Take in which groups they are in now."""
+        for pid, membership in self._memberships.read(self._watched, now_mono_s).items():
+            watched = self._watched[pid]
+            if membership != watched.membership:
+                self._place(watched, membership)
+        fault = self._memberships.fault
+        if fault is None:
+            self.faults.pop(_GROUPS, None)
+        else:
+            self.faults[_GROUPS] = fault
+
+    def _place(self, watched: Watched, membership: bytes | None) -> None:
+        watched.membership = membership
+        info = watched.description.info
+        group = self._group_of(watched)
+        if group != info.cgroup:
+            watched.description = replace(watched.description, info=replace(info, cgroup=group))
+            self._changed = True
+
+    def _group_of(self, watched: Watched) -> str | None:
+        """Folder of its group as far as that is known: it can have been made since."""
+        if watched.membership is None:
+            return watched.description.info.cgroup
+        return self._describer.group(watched.membership)
 
     def _find_ancestors(self) -> None:
         """Tell each watched process which watched one it belongs to, through shells."""

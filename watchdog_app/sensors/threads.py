@@ -29,14 +29,17 @@ _KERNEL_FRAMES = 8
 # What a thread that stands still can be in.
 _CALLS: Mapping[str, Mapping[int, str]] = {
     "x86_64": {
-        0: "read", 1: "write", 7: "poll", 17: "pread64", 16: "ioctl", 19: "readv", 23: "select",
+        0: "read", 1: "write", 18: "pwrite64", 20: "writev", 40: "sendfile", 44: "sendto",
+        46: "sendmsg", 275: "splice",
+        7: "poll", 17: "pread64", 16: "ioctl", 19: "readv", 23: "select",
         35: "nanosleep", 42: "connect", 43: "accept", 45: "recvfrom", 47: "recvmsg", 61: "wait4",
         72: "fcntl", 73: "flock", 74: "fsync", 26: "msync", 202: "futex", 230: "clock_nanosleep",
         232: "epoll_wait", 247: "waitid", 257: "openat", 270: "pselect6", 271: "ppoll",
         281: "epoll_pwait", 288: "accept4", 2: "open", 65: "semop", 220: "semtimedop",
     },
     "aarch64": {
-        63: "read", 64: "write", 73: "ppoll", 67: "pread64", 29: "ioctl", 65: "readv",
+        63: "read", 64: "write", 66: "writev", 68: "pwrite64", 71: "sendfile", 206: "sendto",
+        211: "sendmsg", 76: "splice", 73: "ppoll", 67: "pread64", 29: "ioctl", 65: "readv",
         72: "pselect6", 101: "nanosleep", 203: "connect", 202: "accept", 207: "recvfrom",
         212: "recvmsg", 260: "wait4", 25: "fcntl", 32: "flock", 82: "fsync", 227: "msync",
         98: "futex", 115: "clock_nanosleep", 22: "epoll_pwait", 95: "waitid", 56: "openat",

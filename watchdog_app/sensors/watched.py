@@ -2,7 +2,7 @@
 A watched process, and what such processes are asked while the machine is only glanced at.
 
 Nothing else tells that a process was moved to another memory group, or has set itself a limit. The
-first is asked of one after the other; the second can only have been done by who computes.
+first is asked of all, beside the loop; the second can only have been done by who computes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from watchdog_app.core.records import ProcessSample
 from watchdog_app.errors import SensorError
 from watchdog_app.sensors.bystanders import YOUNG_EVERY_S
-from watchdog_app.sensors.files import KeptFile
+from watchdog_app.sensors.memberships import Memberships
 from watchdog_app.sensors.process_files import TICKS_PER_S, ProcessFiles
 from watchdog_app.sensors.process_info import Describer, Description
 
@@ -28,7 +28,6 @@ class Watched:
         "asked_cpu_s",
         "description",
         "files",
-        "groups",
         "last",
         "membership",
         "review_due_mono_s",
@@ -38,7 +37,6 @@ class Watched:
 
     def __init__(self, files: ProcessFiles, description: Description, now_mono_s: float) -> None:
         self.files = files
-        self.groups: KeptFile | None = None  # that it is in; None: not asked for yet
         self.description = description
         self.since_mono_s = now_mono_s
         self.review_due_mono_s = now_mono_s + YOUNG_EVERY_S
@@ -50,24 +48,19 @@ class Watched:
     def close(self) -> None:
         """Give the descriptors back."""
         self.files.close()
-        if self.groups is not None:
-            self.groups.close()
 
 
 class AskedAtRest:
     """Whom of the watched processes a glance asks, and for what."""
 
-    def __init__(self, describer: Describer, proc: str) -> None:
+    def __init__(self, describer: Describer, memberships: Memberships) -> None:
         self._describer = describer
-        self._proc = proc
-        self._turn = 0  # glances
-        self._asked = 0  # processes for their groups
+        self._memberships = memberships
         self._due_mono_s: float | None = None  # None: nobody computes
 
     def changed(self, watched: Mapping[int, Watched], now_mono_s: float, *, keep: bool) -> bool:
         """Both at once: what a glance asks."""
-        self._turn += 1
-        if self._turn % 2 == 0 and self.regrouped(watched, keep=keep):
+        if self.regrouped(watched, now_mono_s):
             return True
         due_mono_s = self._due_mono_s
         return (
@@ -76,31 +69,16 @@ class AskedAtRest:
             and self.limited(watched, now_mono_s, keep=keep)
         )
 
-    def regrouped(self, watched: Mapping[int, Watched], *, keep: bool) -> bool:
-        """
-        Whether a process has been moved to another memory group.
-
-        One of them is asked, in turn.
-
-        Args:
-            watched: all of them.
-            keep: whether there are descriptors enough to keep theirs open.
-        """
-        if not watched:
-            return False
-        self._asked += 1
-        each = watched[list(watched)[self._asked % len(watched)]]
-        file = each.groups
-        if file is None:
-            file = each.groups = KeptFile(f"{self._proc}/{each.files.key.pid}/cgroup")
-        try:
-            now = file.read(1 << 14)
-        except SensorError:
-            return False
-        if not keep:
-            file.close()
-        before, each.membership = each.membership, now
-        return before is not None and now != before and _review(each)
+    def regrouped(self, watched: Mapping[int, Watched], now_mono_s: float) -> bool:
+        """Whether a process has been moved to another memory group."""
+        found = False
+        for pid, membership in self._memberships.read(watched, now_mono_s).items():
+            each = watched[pid]
+            if membership != each.membership:
+                # The review at the next look finds the folder.
+                each.membership = membership
+                found = _review(each)
+        return found
 
     def sampled(self, *, computing: bool, now_mono_s: float) -> None:
         """A look has sampled all of them."""
@@ -108,7 +86,7 @@ class AskedAtRest:
 
     def limited(self, watched: Mapping[int, Watched], now_mono_s: float, *, keep: bool) -> bool:
         """
-        Whether a process that computes has another limit or another memory group.
+        Whether a process that computes has set itself another limit.
 
         As long as somebody does, whoever does is asked four times a minute: it costs a tenth of
         a look at everything, which is what this is instead of.
@@ -132,9 +110,8 @@ class AskedAtRest:
             if cpu_s - each.asked_cpu_s < _WORTH_CPU_S:
                 continue
             each.asked_cpu_s = cpu_s
-            info, pid = each.description.info, each.files.key.pid
-            limit, group = self._describer.rlimit_as(pid), self._describer.group(pid)
-            if limit != info.rlimit_as_bytes or group != info.cgroup:
+            limit = self._describer.rlimit_as(each.files.key.pid)
+            if limit != each.description.info.rlimit_as_bytes:
                 found = _review(each)
         return found
 

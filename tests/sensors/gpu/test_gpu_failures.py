@@ -301,6 +301,38 @@ def test_a_driver_that_hangs_or_crashes_as_a_whole_costs_the_figures(stub, ticke
     assert () == look.faults
 
 
+def test_an_initialisation_that_hangs_is_a_fault_after_five_seconds(stub, ticker):
+    """Long before the reader is given up; a driver that was merely slow is well again."""
+    stub.fail("nvmlInitWithFlags", HANG)
+    watch = ticker(stub, start_deadline_s=60.0)
+    watch.wait_for_call("nvmlInitWithFlags")
+    began = watch.now
+
+    early = [watch.tick(1.0) for _ in range(4)]
+    look = watch.until(lambda look: look.faults, step_s=0.5)
+
+    assert [()] * 4 == [each.faults for each in early]
+    assert watch.now - began < 10.0
+    assert ["gpu.reader"] == sources(look)
+    assert "initialisation" in look.faults[0].message
+    assert watch.watch.reader_pid is not None
+    later = [watch.tick(5.0) for _ in range(8)]
+    assert {"gpu.reader"} == {source for each in later for source in sources(each)}
+
+
+def test_a_slow_initialisation_is_no_fault_once_it_has_ended(stub, ticker):
+    """Eight cards take longer than five seconds to begin."""
+    stub.delay("nvmlInitWithFlags", 3_000_000)
+    watch = ticker(stub, start_deadline_s=100_000.0)
+    watch.wait_for_call("nvmlInitWithFlags")
+    late = [watch.tick(2.0) for _ in range(5)][-1]
+
+    look = watch.until(lambda look: look.gpus)
+
+    assert ["gpu.reader"] == sources(late)
+    assert () == look.faults
+
+
 def test_old_figures_are_never_shown_as_new(stub, ticker):
     """A driver that goes silent: its cards are there, without a figure."""
     stub.set(0, used=9 * GIB)

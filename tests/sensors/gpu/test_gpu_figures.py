@@ -395,6 +395,33 @@ def test_dear_questions_are_asked_less_often(stub, ticker):
     assert "nvmlDeviceGetName" not in calls
 
 
+def test_it_is_told_when_processes_were_listed(stub, ticker):
+    """A list is shown again and again: its growth is measured from list to list."""
+    stub.processes(0, [(os.getpid(), GIB)])
+    watch = ticker(stub)
+    first = watch.reading()
+    listed = first.gpus[0].processes_mono_s
+    later = [watch.reading() for _ in range(3)]
+
+    assert listed == first.read_mono_s
+    assert {listed} == {look.gpus[0].processes_mono_s for look in later}
+    assert [look.read_mono_s for look in later] == [listed + 1 + n for n in range(3)]
+    watch.tick(5.0)
+    again = watch.reading()
+    assert again.read_mono_s - 5.0 < again.gpus[0].processes_mono_s <= again.read_mono_s
+    assert again.gpus[0].processes_mono_s > listed
+
+
+def test_a_list_that_could_not_be_made_has_no_time(stub, ticker):
+    """Nobody is on it, and that says nothing."""
+    stub.fail("nvmlDeviceGetComputeRunningProcesses_v3", 999, 0)
+    stub.fail("nvmlDeviceGetGraphicsRunningProcesses_v3", 999, 0)
+
+    gpu = ticker(stub).reading().gpus[0]
+
+    assert ((), None) == (gpu.processes, gpu.processes_mono_s)
+
+
 def test_processes_are_listed_at_once_when_memory_moves(stub, ticker):
     """Somebody came: who, is not a matter of seconds."""
     watch = ticker(stub)

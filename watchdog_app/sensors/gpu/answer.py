@@ -21,6 +21,7 @@ _FIGURES = (
     "fan_percent",
     "power_w",
     "power_limit_w",
+    "processes_mono_s",
 )
 _FLAGS = ("remap_pending", "remap_failed")
 _TEXTS = ("bus_id", "parent_uuid", "recovery_action")

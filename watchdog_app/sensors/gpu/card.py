@@ -64,6 +64,7 @@ class Card:
         self._slow_mono_s: float | None = None
         self._listed_mono_s: float | None = None
         self._listed_bytes = 0
+        self._list_failed = True
         self._list = ProcessList()
         self._lister = ProcessLister(driver)
         self._partitioned = False
@@ -271,11 +272,14 @@ class Card:
             )
             self._list = listed if listed is not None else ProcessList()
             self._listed_mono_s, self._listed_bytes = now_mono_s, used
+            self._list_failed = listed is None
             if listed is not None:
                 self.why.pop("process memory", None)
                 if listed.why:
                     self.why["process memory"] = " ".join(listed.why)
         found["processes"] = [list(row) for row in self._list.rows]
+        if not self._list_failed:
+            found["processes_mono_s"] = self._listed_mono_s
 
     def _believe(
         self, found: dict[str, Any], field: str, what: str, believed: plausible.Believed

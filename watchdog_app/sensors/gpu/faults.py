@@ -89,6 +89,15 @@ def binding(said: str) -> Fault:
     )
 
 
+def starting(deadline_s: float) -> Fault:
+    """The driver has begun to initialise, and has not come to an end."""
+    return Fault(
+        READER,
+        f"The NVIDIA driver has not finished its initialisation within {deadline_s:g} s. {_MEANS}",
+        f"A machine with many cards needs longer: wait a minute. {_LOOK}",
+    )
+
+
 def silent(deadline_s: float, index: int | None) -> Fault:
     """A call into the driver did not return."""
     where = "" if index is None else f" about GPU {index}"

@@ -53,6 +53,7 @@ class Link:
         self._child: ReaderChild | None = None
         self._leaving: list[ReaderChild] = []  # killed or let go, not gone yet
         self._ready = False
+        self._slow_start = False  # it is said that the driver takes long to begin
         self._number = 0
         self._waiting = False  # for an answer, or for the reader to be ready
         self._progress_mono_s = 0.0
@@ -150,7 +151,7 @@ class Link:
             self._fault = faults.start(error.strerror or str(error))
             self._put_off(now_mono_s)
             return
-        self._ready = self._own_word = False
+        self._ready = self._own_word = self._slow_start = False
         self._waiting = True
         self._looks = 0
         self._index = None
@@ -210,6 +211,9 @@ class Link:
             deadline_s = self._deadline_s if self._ready else self._start_s
             self._looks += 1
             overdue = now_mono_s - self._progress_mono_s > deadline_s
+            late = now_mono_s - self._progress_mono_s > self._deadline_s
+            if late and not self._ready and not self.ill and self._looks >= _LOOKS_IN_VAIN:
+                self._fault, self._slow_start = faults.starting(self._deadline_s), True
             if overdue and self._looks >= _LOOKS_IN_VAIN:
                 self._suspect(now_mono_s)
                 self._give_up(now_mono_s, faults.silent(deadline_s, self._index))
@@ -259,6 +263,8 @@ class Link:
             self.versions = answer.versions(message["ready"])
             self._ready, self._waiting = True, False
             self._failed = None
+            if self._slow_start:
+                self._fault, self._slow_start = None, False
             return False
         if message["id"] != self._number:
             return False

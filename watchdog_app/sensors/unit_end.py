@@ -1,0 +1,228 @@
+"""
+What systemd says of the unit of a process that has ended, and guards of memory of the process.
+
+Asked with `journalctl` and `systemctl`, each for some seconds at most: never in the daemon's own
+thread. Of a user's units everybody may read the journal of his own manager, of others whoever is
+in the groups adm and systemd-journal.
+
+Sources: systemd, src/core/unit.c (the lines; their MESSAGE_ID in sd-messages.h), systemctl(1)
+show, systemd.journal-fields(7); earlyoom, kill.c and nohang, for the lines of theirs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from watchdog_app.core.death_records import UnitEnd
+
+_WAIT_S = 5.0
+_AGAIN_S = 1.0  # systemd writes of an end once the unit's group is empty
+_LOOKS = 3
+_MOST_LINES = 500
+_MOST_BYTES = 1 << 20
+_KEPT_LINES = 3
+_LONGEST = 240
+GUARDS = ("earlyoom", "nohang", "nohang-desktop", "bustd")
+_MANAGER = re.compile(r"user@(\d+)\.service")
+_OOMD = re.compile(r"(\S+): systemd-oomd killed (\d{1,9}|some) process\(?(?:es)?\)? in this unit")
+_KERNEL = re.compile(r"(\S+): A process of this unit has been killed by the OOM killer")
+_RESULT = re.compile(r"(\S+): Failed with result '([a-z-]{1,40})'")
+# earlyoom: sending SIGTERM to process 42 uid 1000 "python": badness ...; nohang: PID: 42, Name: ...
+_VICTIM = re.compile(r"(?i)\b(?:process|pid:?)\s+(\d{1,10})\b")
+_ACTS = re.compile(r"(?i)sending SIG|sent SIG|send SIG|killing|escalating")
+_EXITED, _KILLED, _DUMPED = 1, 2, 3  # CLD_EXITED, CLD_KILLED, CLD_DUMPED of sigaction(2)
+
+
+class Unit(NamedTuple):
+    """A unit of systemd."""
+
+    name: str
+    user: bool  # of the user's own manager
+
+
+def unit_of(group: str | None, uid: int | None = None) -> Unit | None:
+    """
+    The innermost service or scope in the path of a control group; None: none that can be asked.
+
+    Args:
+        group: a folder or a path of a group.
+        uid: whose manager answers `--user`; None: this user's.
+    """
+    parts = [] if group is None else group.split("/")
+    managers = [at for at, part in enumerate(parts) if _MANAGER.fullmatch(part)]
+    user = bool(managers)
+    if user:
+        at = managers[-1]
+        if parts[at] != f"user@{os.getuid() if uid is None else uid}.service":
+            return None
+        parts = parts[at + 1 :]
+    for part in reversed(parts):
+        if part.endswith((".service", ".scope")) and part.isprintable() and part[0] not in "-.":
+            return Unit(part, user)
+    return None
+
+
+def ask(
+    unit: Unit | None,
+    pid: int,
+    since_unix_s: float,
+    *,
+    guards: Sequence[str] = (),
+) -> UnitEnd | None:
+    """
+    What is written of a unit and a process since a time; None: nothing.
+
+    Takes until something is found, or some seconds; every command is ended after five.
+
+    Args:
+        unit: in which it ran.
+        pid: of the process.
+        since_unix_s: when it was last seen alive.
+        guards: daemons that kill for memory and run here.
+    """
+    found = None
+    for look in range(_LOOKS):
+        time.sleep(_AGAIN_S if look else 0.0)
+        shown = {} if unit is None else _show(unit)
+        found = _read(unit, pid, since_unix_s, shown, guards)
+        settled = unit is None or shown.get("ActiveState") in ("failed", "inactive")
+        if _says_something(found) or (settled and look):
+            break
+    return found
+
+
+def _says_something(found: UnitEnd | None) -> bool:
+    return found is not None and bool(
+        found.oomd_kills is not None
+        or found.kernel_kill
+        or found.guard
+        or found.result == "oom-kill"
+    )
+
+
+def _read(
+    unit: Unit | None,
+    pid: int,
+    since_unix_s: float,
+    shown: dict[str, str],
+    guards: Sequence[str],
+) -> UnitEnd | None:
+    oomd: int | None = None
+    kernel = False
+    result = None
+    lines: list[str] = []
+    for line in () if unit is None else _journal(_of_unit(unit), since_unix_s):
+        for pattern in (_OOMD, _KERNEL, _RESULT):
+            found = pattern.search(line)
+            if found is None or unit is None or found[1] != unit.name:
+                continue
+            if pattern is _OOMD:
+                oomd = int(found[2]) if found[2].isdigit() else 0
+            elif pattern is _KERNEL:
+                kernel = True
+            else:
+                result = found[2]
+            lines.append(line[:_LONGEST])
+    guard = _said_by(guards, pid, since_unix_s)
+    if guard is not None:
+        lines.append(guard[1][:_LONGEST])
+    status = _main_status(shown, pid)
+    result = result or shown.get("Result") or None
+    if unit is None and guard is None:
+        return None
+    return UnitEnd(
+        name="" if unit is None else unit.name,
+        user=unit is not None and unit.user,
+        oomd_kills=oomd,
+        kernel_kill=kernel,
+        result=result,
+        main_status=status,
+        lines=tuple(dict.fromkeys(lines))[-_KEPT_LINES:],
+        guard=None if guard is None else guard[0],
+    )
+
+
+def _of_unit(unit: Unit) -> list[str]:
+    if unit.user:
+        return ["--user", f"USER_UNIT={unit.name}"]
+    return [f"UNIT={unit.name}"]
+
+
+def _said_by(guards: Sequence[str], pid: int, since_unix_s: float) -> tuple[str, str] | None:
+    """The one of them that says that it ends this process, and its line."""
+    for guard in guards:
+        if guard not in GUARDS:
+            continue
+        said = list(_journal([f"_SYSTEMD_UNIT={guard}.service"], since_unix_s))
+        own = [line for line in said if (v := _VICTIM.search(line)) and int(v[1]) == pid]
+        acted = any(_ACTS.search(line) for line in said)  # nohang says both on lines of their own
+        if own and acted:
+            return guard, own[0]
+    return None
+
+
+def _journal(words: Sequence[str], since_unix_s: float) -> Iterator[str]:
+    """Messages of the journal, oldest first; none where it cannot be read."""
+    argv = ["journalctl", "--no-pager", "-q", "-o", "json", "-n", str(_MOST_LINES)]
+    for line in _output([*argv, f"--since=@{int(since_unix_s)}", *words]).splitlines():
+        if not line.startswith("{"):
+            yield line  # asked for JSON and answered otherwise: a wrapper of somebody's
+            continue
+        with suppress(ValueError):
+            entry: dict[str, Any] = json.loads(line)
+            # The kernel tells journald who writes: others may name any unit in their fields.
+            by = entry.get("_COMM")
+            told = entry.get("MESSAGE")
+            manager = "--user" in words or any(word.startswith("UNIT=") for word in words)
+            if isinstance(told, str) and (not manager or by in (None, "systemd")):
+                yield told
+
+
+def _show(unit: Unit) -> dict[str, str]:
+    """Properties of a unit; empty where systemd does not answer."""
+    names = "LoadState,ActiveState,Result,ExecMainPID,ExecMainCode,ExecMainStatus"
+    argv = ["systemctl", *["--user"] * unit.user, "show", "-p", names, "--", unit.name]
+    pairs = (line.partition("=") for line in _output(argv).splitlines())
+    shown = {name.strip(): value.strip() for name, _, value in pairs}
+    # Of a unit that is not loaded any more systemctl shows what a new one would have.
+    return {} if shown.get("LoadState") == "not-found" else shown
+
+
+def _main_status(shown: dict[str, str], pid: int) -> int | None:
+    """How the unit's main process ended, as wait(2) gives it; None: it was another one."""
+    with suppress(KeyError, ValueError):
+        if int(shown["ExecMainPID"]) != pid:
+            return None
+        code, status = int(shown["ExecMainCode"]), int(shown["ExecMainStatus"])
+        if code == _EXITED:
+            return status << 8
+        if code in (_KILLED, _DUMPED):
+            return status | (0x80 if code == _DUMPED else 0)
+    return None
+
+
+def _output(argv: Sequence[str]) -> str:
+    command = shutil.which(argv[0])
+    if command is None:
+        return ""
+    try:
+        done = subprocess.run(
+            [command, *argv[1:]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "LC_ALL": "C", "SYSTEMD_COLORS": "0"},
+            timeout=_WAIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout[:_MOST_BYTES].decode("utf-8", "replace")
