@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from watchdog_app.core.at_risk import with_cheap_save
+from watchdog_app.core.at_risk import while_stalled, with_cheap_save
 from watchdog_app.core.outlook import (
     Assessment,
     CeilingKey,
@@ -55,3 +55,21 @@ def test_otherwise_the_evidence_decides_as_before(assessment, reading, agent):
     assert assessment == with_cheap_save(
         assessment, replace(READING, **reading), agents, StageSettings()
     )
+
+
+@pytest.mark.parametrize(
+    ("reading", "stage", "saves"),
+    [
+        ({"lethal": True}, Stage.RESCUE, True),
+        ({"lethal": False, "throttles": True}, Stage.RESCUE, True),
+        ({"lethal": False}, Stage.WARN, False),
+    ],
+    ids=["nothing left at all", "memory.high", "RAM, and swap is left"],
+)
+def test_what_stands_still_at_its_limit_is_never_ok(reading, stage, saves):
+    """A level without any trend: it is told, and saved where that is the end."""
+    level = Assessment(Stage.OK, Regime.FLAT, 0.0, 1.0, None, "level")
+
+    found = while_stalled(level, replace(READING, stalled=True, **reading))
+
+    assert (stage, True, saves) == (found.stage, found.notify, found.rescue)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from watchdog_app.airbag.groups import name_of
@@ -38,7 +40,19 @@ def host(*, total=16, available=10, swap=0, swap_free=0, shm=None, shm_used=None
     )
 
 
-def cgroup(path, usage, limit, *, files=0.0, high=None, swap=None, swap_limit=None, version=2):
+def cgroup(
+    path,
+    usage,
+    limit,
+    *,
+    files=0.0,
+    high=None,
+    swap=None,
+    swap_limit=None,
+    swap_high=None,
+    stalled=None,
+    version=2,
+):
     """A group; sizes in GiB."""
 
     def size(value):
@@ -56,6 +70,8 @@ def cgroup(path, usage, limit, *, files=0.0, high=None, swap=None, swap_limit=No
         swap_limit_bytes=size(swap_limit),
         oom_events=None,
         oom_kills=None,
+        swap_high_bytes=size(swap_high),
+        stalled_percent=stalled,
     )
 
 
@@ -245,25 +261,146 @@ def test_memory_high_below_the_limit_is_the_ceiling_where_there_is_no_swap():
     assert "stands still above it (memory.high), killed at 8.00 GiB" == limit.note
 
 
-def test_memory_high_below_the_limit_is_in_the_note_where_there_is_swap():
-    """It slows down, and what is in the way goes to swap; the limit counts."""
+@pytest.mark.parametrize(
+    ("swap", "swap_limit", "swap_high", "swap_free", "expected"),
+    [
+        (0.0, 2.0, None, 4.0, 8.0),  # memory.swap.max of the group
+        (0.5, 2.0, None, 4.0, 8.0),  # some of it is in use already
+        (0.5, None, None, 4.0, 10.5),  # what the machine has left
+        (0.5, 2.0, None, 0.25, 6.75),  # ... which is less than the group may have
+        (1.5, None, None, 0.0, 7.5),  # swap is full
+        (2.0, 2.0, None, 4.0, 8.0),  # the group's share of it is full
+        (2.0, 1.0, None, 4.0, 8.0),  # ... and was lowered since
+        (0.5, 2.0, 1.0, 4.0, 7.0),  # memory.swap.high holds it back before memory.swap.max
+        (0.5, None, 1.0, 4.0, 7.0),
+        (0.0, 0.0, None, 4.0, 6.0),  # it may not swap
+    ],
+)
+def test_a_group_stands_still_at_memory_high_and_what_can_be_in_swap(
+    swap, swap_limit, swap_high, swap_free, expected
+):
     found = look(
-        host(swap=4.0, swap_free=4.0),
+        host(swap=4.0, swap_free=swap_free),
         [process(1, group_path="g")],
-        [cgroup("g", 3.0, 8.0, high=6.0, swap=0.0, swap_limit=2.0)],
+        [cgroup("g", 3, 8, high=6, swap=swap, swap_limit=swap_limit, swap_high=swap_high)],
     )
     (limit,) = of_kind(found, CeilingKind.CGROUP)
 
-    assert 10 * GIB == limit.limit
-    assert "slowed down above 6.00 GiB (memory.high)" in str(limit.note)
+    assert (expected * GIB, (3.0 + swap) * GIB, True) == (limit.limit, limit.used, limit.lethal)
+    assert "stands still above it (memory.high)" in str(limit.note)
+
+
+def test_a_group_is_killed_at_memory_max_where_memory_high_is_not_below_it():
+    found = look(
+        host(swap=4.0, swap_free=4.0),
+        [process(1, group_path="g")],
+        [cgroup("g", 3.0, 6.0, high=6.0, swap=0.0)],
+    )
+    (limit,) = of_kind(found, CeilingKind.CGROUP)
+
+    assert (10 * GIB, "counts swap", False) == (limit.limit, limit.note, limit.throttles)
+
+
+def test_a_group_stands_still_at_memory_swap_high_where_it_has_no_memory_high():
+    found = look(
+        host(swap=4.0, swap_free=4.0),
+        [process(1, group_path="g")],
+        [cgroup("g", 3.0, 6.0, swap=0.0, swap_high=1.0)],
+    )
+    (limit,) = of_kind(found, CeilingKind.CGROUP)
+
+    assert (7 * GIB, True) == (limit.limit, limit.throttles)
+    assert "counts swap, stands still above it (memory.swap.high), killed at 10.0 GiB" == limit.note
+
+
+def test_a_limit_of_swap_of_a_slice_above_holds_for_the_group():
+    """Also one that has no limit of memory."""
+    found = look(
+        host(swap=8.0, swap_free=8.0),
+        [process(1, group_path="a/b")],
+        [
+            cgroup("a", 3.0, None, swap=0.75, swap_limit=1.0),
+            cgroup("a/b", 3.0, 8.0, high=6.0, swap=0.5),
+        ],
+    )
+    (limit,) = of_kind(found, CeilingKind.CGROUP)
+
+    assert (f"{ROOT}/a/b", 6.75 * GIB) == (limit.key.subject, limit.limit)
+
+
+def test_memory_high_of_a_slice_counts_what_the_slice_can_swap():
+    found = look(
+        host(swap=2.0, swap_free=1.0),
+        [process(1, group_path="a/b")],
+        [cgroup("a", 4.0, None, high=5.0, swap=1.0), cgroup("a/b", 3.0, 12.0, swap=0.5)],
+    )
+    above, own = of_kind(found, CeilingKind.CGROUP)
+
+    assert (f"{ROOT}/a", 5 * GIB, 7 * GIB, True) == (
+        above.key.subject,
+        above.used,
+        above.limit,
+        above.throttles,
+    )
+    assert 13.5 * GIB == own.limit
+
+
+@pytest.mark.parametrize(
+    ("slice_usage", "expected"),
+    [(3.0, 5.0), (3.5, 5.5)],  # nothing but the task; half a GiB that can be swapped out
+)
+def test_a_slice_cannot_swap_what_the_groups_below_it_may_not(slice_usage, expected):
+    found = look(
+        host(swap=8.0, swap_free=8.0),
+        [process(1, group_path="a/b")],
+        [
+            cgroup("a", slice_usage, None, high=5.0, swap=0.0),
+            cgroup("a/b", 3.0, None, swap=0.0, swap_limit=0.0),
+        ],
+    )
+    (limit,) = of_kind(found, CeilingKind.CGROUP)
+
+    assert (f"{ROOT}/a", expected * GIB) == (limit.key.subject, limit.limit)
+
+
+def test_a_slice_can_swap_as_much_as_one_of_its_tasks_may():
+    found = look(
+        host(swap=8.0, swap_free=8.0),
+        [process(1, group_path="a/b"), process(2, group_path="a/c")],
+        [
+            cgroup("a", 3.0, None, high=5.0, swap=0.0),
+            cgroup("a/b", 3.0, None, swap=0.0, swap_limit=0.0),
+        ],
+    )
+    (limit,) = of_kind(found, CeilingKind.CGROUP)
+
+    assert 13 * GIB == limit.limit
 
 
 def test_group_with_memory_high_alone_slows_down_and_does_not_kill():
-    """A ceiling that is not lethal."""
-    found = look(host(), [process(1, group_path="g")], [cgroup("g", 3.0, None, high=6.0)])
+    """A ceiling that is not lethal: at it and what can be in swap its programs stand still."""
+    groups = [cgroup("g", 3.0, None, high=6.0, swap=0.5)]
+    found = look(host(swap=2.0, swap_free=1.0), [process(1, group_path="g")], groups)
     (limit,) = of_kind(found, CeilingKind.CGROUP)
 
-    assert (3 * GIB, 6 * GIB, False, [1]) == (limit.used, limit.limit, limit.lethal, pids(limit))
+    assert (3.5 * GIB, 7.5 * GIB, False, [1]) == (
+        limit.used,
+        limit.limit,
+        limit.lethal,
+        pids(limit),
+    )
+    assert ("counts swap, stands still above it (memory.high)", True) == (
+        limit.note,
+        limit.throttles,
+    )
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(None, False), (10.0, False), (70.0, True)])
+def test_a_group_stands_still_where_its_pressure_says_so(percent, expected):
+    groups = [cgroup("g", 5.9, 8.0, high=6.0, stalled=percent)]
+    (limit,) = of_kind(look(host(), [process(1, group_path="g")], groups), CeilingKind.CGROUP)
+
+    assert expected is limit.stalled
 
 
 @pytest.mark.parametrize(
@@ -340,3 +477,56 @@ def test_every_ceiling_has_a_key_of_its_own():
     keys = [reading.key for reading in found]
 
     assert len(set(keys)) == len(keys)
+
+
+def zram(machine, *, total, used, ram):
+    """A machine with swap on zram; sizes in GiB."""
+    return replace(
+        machine,
+        zram_total_bytes=int(total * GIB),
+        zram_used_bytes=int(used * GIB),
+        zram_ram_bytes=int(ram * GIB),
+    )
+
+
+def room(machine):
+    """GiB left of RAM and swap together."""
+    (both,) = of_kind(look(machine, [process(1)]), CeilingKind.RAM_SWAP)
+    return (both.limit - both.used) / GIB
+
+
+def test_swap_on_zram_is_room_only_as_far_as_compression_gains():
+    """What it holds lies in RAM: that is not counted twice, and free zram alone is no memory."""
+    empty = zram(host(total=16, available=4, swap=8, swap_free=8), total=8, used=0, ram=0)
+    dense = zram(host(total=16, available=1, swap=8, swap_free=4), total=8, used=4, ram=4.1)
+    half = zram(host(total=16, available=1, swap=8, swap_free=4), total=8, used=4, ram=2)
+    mixed = zram(host(total=16, available=1, swap=12, swap_free=8), total=8, used=4, ram=2)
+
+    assert room(empty) == pytest.approx(4)
+    assert room(dense) == pytest.approx(1)
+    assert room(half) == pytest.approx(1 + 4 / 2)
+    assert room(mixed) == pytest.approx(1 + 4 / 2 + 4)
+    assert room(host(total=16, available=1, swap=8, swap_free=4)) == pytest.approx(5)
+
+
+@pytest.mark.parametrize(
+    ("machine", "stalled"),
+    [
+        (host(total=16, available=0), [True]),
+        (host(total=16, available=0.1), [True]),
+        (host(total=16, available=0.5), [False]),
+        (host(total=16, available=0, swap=8, swap_free=4), [True, False]),
+        (host(total=16, available=0, swap=8, swap_free=0), [True, True]),
+        (
+            zram(host(total=16, available=0, swap=8, swap_free=4), total=8, used=4, ram=4),
+            [True, True],
+        ),
+    ],
+)
+def test_a_machine_with_next_to_nothing_left_stands_still(machine, stalled):
+    """Whatever free zram says; with swap left it is RAM alone that has run out."""
+    found = look(machine, [process(1)])
+
+    assert stalled == [
+        one.stalled for one in found if one.key.kind in (CeilingKind.RAM, CeilingKind.RAM_SWAP)
+    ]

@@ -26,6 +26,69 @@ def attributed(series, kind=CeilingKind.CGROUP, slope=0.0, others=lambda t: 0.0,
     return attribute(reading, slope, ceiling, tasks, growths)
 
 
+def newcomer(grows, starts, *, until, seen_before=True):
+    """Attribution two seconds after `new.py` was first seen, beside a flat neighbour."""
+    old, new = Program(10, "old.py", flat(1000)), Program(11, "new.py", grows)
+    ceiling, growths = Growth(), {old.key: Growth(), new.key: Growth()}
+    for tenth in range(int(until * 10) + 1):
+        t = tenth / 10
+        size = grows(t - starts) if t >= starts else 0.0
+        if t >= starts:
+            growths[new.key].add(t, size)
+        if seen_before or t >= starts:
+            growths[old.key].add(t, 1000 * MB)
+            ceiling.add(t, 1000 * MB + size)
+    reading = CeilingReading(
+        CeilingKey(CeilingKind.CGROUP, "x"), "x", ceiling.last, 4000 * MB, "bytes", True,
+        (old.key, new.key),
+    )  # fmt: skip
+    tasks = [Machine()._task(program) for program in (old, new)]
+    return attribute(reading, 100 * MB, ceiling, tasks, growths, strangers=Growth())
+
+
+def test_a_task_that_has_just_started_counts_with_all_its_memory():
+    """Nobody else has taken what it held when it was first seen."""
+    found = newcomer(lambda t: (600 + 100 * t) * MB, 20.0, until=22.0)
+
+    assert [("new.py", pytest.approx(1.0))] == [(each.name, each.share) for each in found.culprits]
+    assert (0.0, 0.0) == (found.others, found.unaccounted)
+
+
+def test_a_task_that_is_new_to_us_alone_is_not_blamed_for_what_it_held_before():
+    """It was found late, or moved into the group: the group itself has grown by little."""
+    leaks, late = Program(10, "leak.py", flat(1)), Program(11, "late.py", flat(1))
+    ceiling, growths = Growth(), {leaks.key: Growth(), late.key: Growth()}
+    for second in range(41):
+        growths[leaks.key].add(second, (300 + 10 * second) * MB)
+        if second >= 40:
+            growths[late.key].add(second, 8000 * MB)
+        ceiling.add(second, (8300 + 10 * second) * MB)
+    reading = CeilingReading(
+        CeilingKey(CeilingKind.CGROUP, "x"), "x", ceiling.last, 10_000 * MB, "bytes", True,
+        (leaks.key, late.key),
+    )  # fmt: skip
+    tasks = [Machine()._task(program) for program in (leaks, late)]
+
+    found = attribute(reading, 10 * MB, ceiling, tasks, growths)
+
+    assert ["leak.py"] == [each.name for each in found.culprits]
+
+
+def test_what_was_there_at_the_first_look_is_not_new():
+    """A daemon that starts sees everything for the first time."""
+    found = newcomer(lambda t: (600 + 100 * t) * MB, 20.0, until=22.0, seen_before=False)
+
+    assert [("new.py", pytest.approx(100 * MB))] == [
+        (each.name, each.slope_bytes_per_s) for each in found.culprits
+    ]
+
+
+def test_a_task_that_was_seen_before_the_window_counts_with_its_growth_alone():
+    found = newcomer(lambda t: (600 + 100 * t) * MB, 20.0, until=40.0)
+
+    assert [pytest.approx(100 * MB)] == [each.slope_bytes_per_s for each in found.culprits]
+
+
 def test_the_largest_task_is_no_culprit_when_it_does_not_grow():
     """Size is no guilt."""
     found = attributed([("big", flat(3000)), ("leak", leak(10))])

@@ -14,6 +14,7 @@ from watchdog_app.core.death_records import (
     DeathFacts,
     KernelWord,
     LastWords,
+    UnitEnd,
     WordKind,
 )
 from watchdog_app.core.deaths import CauseKind, diagnose
@@ -173,13 +174,205 @@ def test_a_kernel_that_crashed_is_news_without_an_agent(given, told):
     assert told is worth_telling(diagnose(given), None)
 
 
+STILL = {"group_kills_before": 2, "group_kills_after": 2}
+STILL_HOST = {"host_kills_before": 7, "host_kills_after": 7}
+FULL_GROUP = {"group_used_bytes": 149 << 20, "group_limit_bytes": 150 << 20}
+NO_RAM = {"host_total_bytes": 100 * GB, "host_available_bytes": GB}
+
+
+@pytest.mark.parametrize("status", [9, None])
+@pytest.mark.parametrize("counted", [STILL, STILL_HOST, {**STILL, **STILL_HOST}])
+@pytest.mark.parametrize("full", [FULL_GROUP, NO_RAM, {**FULL_GROUP, **NO_RAM}])
+def test_a_cause_that_the_counters_exclude_is_not_named(status, counted, full):
+    """A full group or machine points to the kernel only where its count may have risen."""
+    given = facts(status, **counted, **full)
+
+    cause = diagnose(given)
+
+    assert not cause.memory
+    assert "by the kernel" not in cause.text
+    assert "no sign of a lack of memory" not in cause.text  # it was full
+
+
+def test_a_group_that_stood_still_outweighs_the_count_of_the_machine():
+    """The kernel counts a kill in the victim's own group."""
+    given = DeathFacts(9, pid=42, kernel_log_readable=False, **STILL, **ROSE, **FULL_GROUP)
+
+    assert CauseKind.KILLED is diagnose(given).kind
+
+
+def test_another_process_that_the_kernel_log_names_excludes_a_kill_of_this_one():
+    """However full the machine was: the level alone names no cause against the log."""
+    cause = diagnose(facts(9, OTHERS, **ROSE, **NO_RAM))
+
+    assert CauseKind.KILLED is cause.kind
+
+
+@pytest.mark.parametrize("full", [FULL_GROUP, NO_RAM])
+def test_counters_that_could_not_be_read_exclude_nothing_and_that_is_said(full):
+    """The level remains, and is called likely."""
+    given = DeathFacts(9, pid=42, kernel_log_readable=False, **full)
+
+    cause = diagnose(given)
+    told = {each.source: each for each in evidence_of(given)}
+
+    assert (True, Certainty.LIKELY) == (cause.memory, cause.certainty)
+    assert Certainty.UNKNOWN is told["count"].certainty
+    assert "could not be read" in told["count"].text
+
+
+def test_memory_high_kills_nobody():
+    """A group that is held back is full for minutes: whoever kills it then is not the kernel."""
+    given = DeathFacts(9, pid=42, kernel_log_readable=False, group_high=True, **FULL_GROUP)
+
+    assert CauseKind.KILLED is diagnose(given).kind
+    assert any("memory.high" in each.text for each in evidence_of(given))
+
+
+OOMD = UnitEnd("train.scope", True, oomd_kills=2, lines=("train.scope: systemd-oomd killed 2 ...",))
+POLICY = UnitEnd("train.service", True, kernel_kill=True, result="oom-kill")
+ONE = {"group_kills_before": 0, "group_kills_after": 1}
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "certainty", "words"),
+    [
+        (facts(9, unit=OOMD, **STILL, **FULL_GROUP), CauseKind.OOM_DAEMON, Certainty.EXACT,
+         "killed by systemd-oomd, which killed 2 processes of its unit train.scope"),
+        (facts(None, unit=OOMD, **STILL), CauseKind.OOM_DAEMON, Certainty.LIKELY,
+         "most likely killed by systemd-oomd"),
+        # The failed unit is loaded, the journal is not to be read.
+        (facts(9, unit=UnitEnd("a.scope", True, result="oom-kill"), **STILL_HOST),
+         CauseKind.OOM_DAEMON, Certainty.LIKELY, "most likely killed by systemd-oomd"),
+        # The kernel killed its worker, systemd ended the rest.
+        (facts(15, unit=POLICY, **ONE), CauseKind.OOM_DAEMON, Certainty.EXACT, "OOMPolicy=stop"),
+        (facts(None, unit=POLICY, **ONE), CauseKind.OOM_DAEMON, Certainty.LIKELY,
+         "most likely ended by systemd (OOMPolicy=stop)"),
+        (facts(None, unit=UnitEnd("a.service", True, result="oom-kill", main_status=15), **ONE),
+         CauseKind.OOM_DAEMON, Certainty.EXACT, "OOMPolicy=stop"),
+        # It was the kernel's victim itself.
+        (facts(9, unit=POLICY, **ONE), CauseKind.GROUP_LIMIT, Certainty.EXACT, "oom_kill rose"),
+        (facts(9, GROUP_KILL, unit=POLICY), CauseKind.GROUP_LIMIT, Certainty.EXACT, "kernel log"),
+        # Its group is gone and the count with it.
+        (facts(9, unit=POLICY, **ROSE), CauseKind.GROUP_LIMIT, Certainty.LIKELY,
+         "systemd says that its out-of-memory killer"),
+        # It ended by itself, whatever befell its unit.
+        (facts(0, unit=POLICY, **ONE), CauseKind.ENDED, Certainty.EXACT, "by itself"),
+        (facts(11, unit=POLICY), CauseKind.SIGNAL, Certainty.EXACT, "SIGSEGV"),
+        (facts(0, unit=OOMD), CauseKind.ENDED, Certainty.EXACT, "by itself"),
+        # Neither of the two: a kill by hand.
+        (facts(9, unit=UnitEnd("a.scope", True, result="signal"), **STILL, **FULL_GROUP),
+         CauseKind.KILLED, Certainty.UNKNOWN, "somebody"),
+        (facts(15, unit=OOMD), CauseKind.SIGNAL, Certainty.LIKELY, "SIGTERM"),
+        (facts(15, unit=UnitEnd("", False, guard="earlyoom")), CauseKind.OOM_DAEMON,
+         Certainty.EXACT, "ended by earlyoom, as its own log line says"),
+    ],
+)  # fmt: skip
+def test_what_systemd_and_guards_say_of_a_unit_names_the_cause(given, kind, certainty, words):
+    """Only where signal and counts agree with it."""
+    cause = diagnose(given)
+
+    assert (kind, certainty) == (cause.kind, cause.certainty)
+    assert words in cause.text
+    assert (
+        cause.text.startswith("most likely")
+        is (kind is CauseKind.OOM_DAEMON and certainty is Certainty.LIKELY)
+        or kind is not CauseKind.OOM_DAEMON
+    )
+
+
+def test_the_lines_of_systemd_are_evidence():
+    """As they stand in the journal, and the property that anybody may ask for."""
+    found = [each.text for each in evidence_of(facts(9, unit=OOMD))]
+    shown = [each.text for each in evidence_of(facts(15, unit=POLICY))]
+
+    assert "The system's journal says: train.scope: systemd-oomd killed 2 ..." in found
+    assert "systemctl --user show -p Result train.service says: oom-kill." in shown
+
+
+def test_without_its_journal_systemd_oomd_is_likely_where_it_runs_and_the_group_was_full():
+    """The kernel killed nobody, and nobody else here kills for the pressure of a group."""
+    given = facts(9, oom_daemons=("systemd-oomd",), group_high=True, **STILL_HOST, **FULL_GROUP)
+    room = facts(9, oom_daemons=("systemd-oomd",), **STILL_HOST)
+
+    cause = diagnose(given)
+
+    assert (CauseKind.OOM_DAEMON, Certainty.LIKELY) == (cause.kind, cause.certainty)
+    assert "most likely killed by systemd-oomd, which runs here" in cause.text
+    assert CauseKind.KILLED is diagnose(room).kind
+
+
+def counted(**more):
+    """What is said of counts."""
+    given = facts(9, counted="between 10:03:01 and 10:03:05", group="/sys/fs/cgroup/memory/a/b",
+                  **more)  # fmt: skip
+    return [each.text for each in evidence_of(given) if each.source == "count"]
+
+
+def test_an_exact_statement_about_counts_names_the_group_and_the_time():
+    """Nothing is said about other groups or other times."""
+    when = "between 10:03:01 and 10:03:05"
+    group = "in the memory group /a/b"
+    nothing, rose = "The kernel killed nothing for memory", "The kernel's count of kills for memory"
+    assert [f"{nothing} {group}, {when} (its count stayed at 2)."] == counted(**STILL)
+    assert [f"{rose} {group} rose from 0 to 1, {when}."] == counted(**ONE)
+    assert [f"{nothing} on this machine, {when} (its count stayed at 7)."] == counted(**STILL_HOST)
+
+
+def test_a_kill_in_the_log_is_not_contradicted_by_the_count_of_the_group_it_had_left():
+    """It moved into another group shortly before: that one was not counted."""
+    given = facts(9, GROUP_KILL, **STILL, **STILL_HOST)
+
+    found = evidence_of(given)
+
+    assert CauseKind.GROUP_LIMIT is diagnose(given).kind
+    assert [] == [each.text for each in found if each.source == "count"]
+
+
+def kill_of(pid, mono_s, group=None):
+    """The lines of the kernel log about one kill."""
+    constraint = "CONSTRAINT_NONE" if group is None else "CONSTRAINT_MEMCG"
+    text = "Out of memory: Killed process" if group is None else "Memory cgroup out of memory: ..."
+    return (
+        KernelWord(WordKind.OOM_REPORT, mono_s, "oom-kill:", pid, constraint=constraint,
+                   group=group),
+        KernelWord(WordKind.OOM_KILL, mono_s, text, pid, "hog"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "concerns"),
+    [
+        (kill_of(7, 99.0), True),  # of the whole machine
+        (kill_of(7, 99.0, "/a"), True),  # at a limit above both
+        (kill_of(7, 99.0, "/a/b"), True),
+        (kill_of(7, 99.0, "/a/b/c"), False),
+        (kill_of(7, 99.0, "/b"), False),
+        (kill_of(7, 99.0, "/other"), False),
+        (kill_of(7, 92.0), False),  # 8 s before, when this one was still seen alive
+        (kill_of(7, 99.0, "/a")[1:], False),  # whose limit it was is not known
+    ],
+)
+def test_of_other_kills_only_those_at_its_own_limits_since_it_was_seen_alive_are_evidence(
+    words, concerns
+):
+    """What happened elsewhere or before has nothing to do with it."""
+    group = "/sys/fs/cgroup/memory/a/b"
+
+    found = concerning(words, 42, 100.0, alive_mono_s=98.5, group=group)
+
+    assert concerns is any(word.kind is WordKind.OOM_KILL for word in found)
+
+
 def test_evidence_names_what_could_not_be_read():
     """A missing witness is said, and what to do about it."""
     found = evidence_of(DeathFacts(9, pid=42, kernel_log_readable=False))
 
-    (missing,) = [each for each in found if each.certainty is Certainty.UNKNOWN]
+    (missing,) = [
+        each for each in found if each.certainty is Certainty.UNKNOWN and each.source == "kernel"
+    ]
     assert "dmesg" in missing.text
-    assert found[-1] == missing
+    assert missing in found[-2:]
     assert any("could not be read" in each.text for each in evidence_of(DeathFacts(None)))
 
 

@@ -9,8 +9,10 @@ from itertools import pairwise
 import pytest
 from simulation import MB, UID, Machine, Program, flat, leak
 
-from watchdog_app.core.outlook import CeilingKind, DecisionKind, Stage
-from watchdog_app.core.records import TaskKind
+from watchdog_app.core.ceilings import readings
+from watchdog_app.core.engine import Engine
+from watchdog_app.core.outlook import CeilingKey, CeilingKind, DecisionKind, Stage
+from watchdog_app.core.records import HostMemory, Snapshot, TaskKind
 from watchdog_app.core.settings import ActionSettings, RuleSettings, Settings, StageSettings
 
 NO_PAUSE = Settings(actions=ActionSettings(pause=False))
@@ -34,13 +36,18 @@ def leaking(*more: Program, limit_mb: float = 1200.0, program: Program | None = 
     return Machine(program or training(), *more, groups={"g": limit_mb}, **changes)
 
 
+def lost_s(program: Program) -> float:
+    """Work since its last rescue."""
+    return (program.step - program.rescue.step) * program.step_s
+
+
 # The rescue
 
 
 @pytest.mark.parametrize("save_s", [0.02, 0.6])
 @pytest.mark.parametrize("rate", [5, 20, 100, 300])
-def test_a_leak_is_told_and_saved_and_loses_one_step_at_most(rate, save_s):
-    """Without a pause the kernel kills it, and the last rescue is a step old."""
+def test_a_leak_is_told_and_saved_and_loses_a_second_at_most(rate, save_s):
+    """Without a pause the kernel kills it, and the last rescue is a second old."""
     limit_mb = max(1200, 300 + 12 * rate)
     machine = leaking(
         program=training(rate, save_s=save_s), limit_mb=limit_mb, settings=NO_PAUSE
@@ -49,9 +56,10 @@ def test_a_leak_is_told_and_saved_and_loses_one_step_at_most(rate, save_s):
 
     assert program.dead
     assert program.rescue is not None
-    assert program.step - program.rescue.step <= 1
+    assert lost_s(program) <= 1.2  # a second, a step, a look
     assert "notify:warning" in machine.kinds()
     assert [] == machine.kinds(PAUSE)
+    assert min(late - early for early, late in pairwise(program.saves)) >= 1.0
 
 
 def test_saves_come_at_ever_shorter_times_and_not_too_many():
@@ -270,7 +278,7 @@ def test_a_training_that_has_ended_in_a_danger_is_not_said_to_have_had_no_agent(
 
 
 def test_a_pause_that_fails_is_told_and_saving_goes_on():
-    """What cannot be held is saved up to its last step, and not asked for again."""
+    """What cannot be held is saved up to its last second, and not asked for again."""
     machine = leaking()
     machine.refuse.add(PAUSE)
 
@@ -280,7 +288,7 @@ def test_a_pause_that_fails_is_told_and_saving_goes_on():
     assert 1 == len(machine.kinds(PAUSE))
     assert "notify:pause_failed" in machine.kinds()
     assert program.dead
-    assert program.step - program.rescue.step <= 1
+    assert lost_s(program) <= 1.2  # a second, a step, a look
 
 
 @pytest.mark.parametrize(
@@ -446,7 +454,7 @@ def test_a_task_that_a_person_resumed_is_not_paused_again():
 
     assert 1 == len(machine.kinds(PAUSE))
     assert program.dead
-    assert program.step - program.rescue.step <= 1
+    assert lost_s(program) <= 1.2  # a second, a step, a look
 
 
 def test_a_resume_that_fails_is_tried_again_later():
@@ -560,3 +568,32 @@ def test_the_engine_asks_for_a_look_at_once_when_a_save_is_done():
     assert machine.engine.wants_tick
     machine.tick()
     assert not machine.engine.wants_tick
+
+
+@pytest.mark.parametrize("agent", [True, False])
+def test_what_is_advised_to_a_steady_leak_is_the_same_from_the_notice_to_after_its_death(agent):
+    """The last moments, and those without it, are not the record of its growth."""
+    program = training(12, save_s=0.5 if agent else None)
+    machine = leaking(bystander(), program=program, settings=NO_PAUSE)
+    said: list[tuple[str, ...]] = []
+    for _ in range(1200):
+        machine.run(0.1)
+        said += [each.advice for each in machine.result.incidents if each.advice]
+
+    assert program.dead
+    growth = {line for lines in said for line in lines if "grow" in line.lower()}
+    assert ["It grows steadily"] == [line.partition(":")[0] for line in growth]
+    assert 1 == len(set(said))
+
+
+@pytest.mark.parametrize(("swap", "stage"), [(0, Stage.RESCUE), (8 << 30, Stage.WARN)])
+def test_a_machine_without_memory_is_in_danger_though_nothing_grows(swap, stage):
+    """MemAvailable stands at 0 for minutes, whether anybody is watched there or not."""
+    host = HostMemory(16 << 30, 0, swap, swap // 2, None, None, None, None, None)
+    engine = Engine(Settings(), 1000)
+    for now in range(120):
+        snapshot = Snapshot(float(now), 1e9 + now, host, ())
+        result = engine.tick(snapshot, (), readings(snapshot, ()), {})
+
+    assert stage <= result.assessments[CeilingKey(CeilingKind.RAM)].stage
+    assert result.incidents

@@ -10,7 +10,7 @@ from simulation import MB, Machine, Program
 
 from watchdog_app.core import notices
 from watchdog_app.core.outlook import CeilingKind, CeilingReading, Decision, DecisionKind
-from watchdog_app.core.records import AgentView, HostMemory, Pressure, Snapshot
+from watchdog_app.core.records import AgentView, HostMemory, Pressure, Snapshot, TaskKind
 
 EPOCH_S = 100.0
 PHASE_S = 12.0  # the last of an epoch
@@ -192,6 +192,98 @@ def test_growth_beyond_what_was_announced_is_saved_and_told(claimed_mb):
     assert program.saves
     assert "pause:train.ipynb" in machine.kinds()
     assert not program.dead
+
+
+class Several(Told):
+    """More programs beside the one that announces, in its group or on the machine."""
+
+    held_by_strangers = 0.0
+
+    def __init__(self, *programs: Program, group: str = "", limit_mb: float = 1000.0) -> None:
+        Machine.__init__(
+            self,
+            *programs,
+            groups={group: limit_mb} if group else {},
+            ram_mb=64_000 if group else limit_mb,
+        )
+        for each in programs:
+            each.group, each.save_s = group, 0.1
+        self.announces = {programs[0].pid: announced(600.0)}
+
+    def _agent(self, program: Program) -> AgentView:
+        view = Machine._agent(self, program)
+        says = self.announces.get(program.pid)
+        return view if says is None else replace(view, **says(program.ran_s))
+
+    def readings(self) -> list[CeilingReading]:
+        return [
+            replace(each, strangers=self.held_by_strangers)
+            if each.key.kind is CeilingKind.CGROUP
+            else each
+            for each in super().readings()
+        ]
+
+    def used(self, group: str | None = None) -> float:
+        return super().used(group) + (self.held_by_strangers if group else 0.0)
+
+
+def test_an_announcement_hides_nothing_of_a_group_in_which_it_is_one_of_several():
+    """It fits and comes as announced; but the limit is that of its neighbour, too."""
+    neighbour = Program(200, "other.ipynb", lambda t: 10 * MB)
+
+    alone = Several(training(filling(600.0)), group="g").run(150)
+    shared = Several(training(filling(600.0)), neighbour, group="g", limit_mb=1010.0).run(150)
+
+    assert [] == alone.warnings
+    assert shared.warnings
+
+
+def test_an_announcement_hides_nothing_of_a_group_that_others_fill_as_well():
+    """They are not watched, and hold more than what has to stay free."""
+    shared = Several(training(filling(600.0)), group="g", limit_mb=1100.0)
+    shared.held_by_strangers = 100.0 * MB
+
+    assert shared.run(150).warnings
+
+
+def test_the_server_of_a_notebook_is_no_neighbour():
+    """Each group of a Jupyter hub has one."""
+    server = Program(200, "jupyter-lab", lambda t: 10 * MB, kind=TaskKind.SERVER)
+
+    machine = Several(training(filling(600.0)), server, group="g", limit_mb=1010.0).run(150)
+
+    assert [] == machine.warnings
+
+
+def test_on_a_machine_an_idle_neighbour_makes_no_news_of_what_was_announced():
+    machine = Several(
+        training(filling(600.0)), Program(200, "other.ipynb", lambda t: 10 * MB), limit_mb=1010.0
+    ).run(150)
+
+    assert [] == machine.warnings
+
+
+def test_two_announcements_that_fit_one_by_one_are_told_of_where_they_do_not_fit_together():
+    """Neither of the two lies."""
+    both = training(filling(600.0)), Program(200, "other.ipynb", filling(600.0))
+    machine = Several(*both, limit_mb=1300.0)
+    machine.announces[200] = announced(600.0)
+
+    machine.run(95)
+
+    assert machine.warnings
+    assert machine.warnings[0].at_mono_s < 75.0
+
+
+def test_an_announcement_explains_no_growth_but_its_own():
+    """A slow leak beside it is told of while the buffer fills."""
+    leak = Program(200, "leak.ipynb", lambda t: (100 + max(0.0, t - 60.0) * 3) * MB)
+    machine = Several(training(filling(700.0, 40.0)), leak, limit_mb=1150.0)
+    machine.announces[100] = announced(700.0)
+
+    machine.run(97)
+
+    assert machine.warnings
 
 
 def test_an_announcement_that_never_came_is_forgotten():

@@ -192,3 +192,22 @@ def test_of_a_minute_of_stillness_few_figures_are_kept():
     assert 5 <= len(past) <= 7
     assert 57.0 == past[-1].mono_s
     assert 4 * GIB == past[-1].used
+
+
+@pytest.mark.parametrize(("swapped", "still"), [(0, True), (GIB // 2, False)])
+def test_a_glance_sees_what_groups_above_leave_to_swap(swapped: int, still: bool):
+    """The limit of the group depends on it: memory.high and what it can still swap out."""
+
+    def groups(taken: int) -> tuple[CgroupMemory, ...]:
+        return (
+            CgroupMemory("/sys/fs/cgroup/memory", 2, GIB, 0, 0, None, None, taken, GIB, 0, 0),
+            CgroupMemory(FOLDER, 2, GIB, 0, 0, None, 2 * GIB, 0, None, 0, 0),
+        )
+
+    host = HostMemory(24 * GIB, 20 * GIB, 8 * GIB, 8 * GIB, None, None, 0, 12 * GIB, None)
+    rest = rest_of(snapshot(cgroups=groups(0), host=host))
+
+    seen = {each.path: each for each in groups(swapped)}
+    found = glance(swap_free_bytes=8 * GIB, groups=tuple(seen[path] for path in rest.groups))
+
+    assert still is rest.holds(found)

@@ -88,14 +88,14 @@ def test_a_machine_without_any_of_it_has_no_further_ceilings():
     assert [] == look(Hardware())
 
 
-def test_memory_of_a_card_counts_what_the_driver_reserves():
-    """And hits those who are on it."""
+def test_memory_of_a_card_is_what_the_driver_reports_and_its_limit_lacks_what_it_reserves():
+    """As other monitors show it, with the same room; it hits those who are on it."""
     card = gpu(used=10.0, reserved=0.5, pids=[(2, 8.0), (77, 1.0)])
 
     (memory,) = look(Hardware(gpus=(card,)))
 
     assert (CeilingKind.GPU_MEMORY, "GPU-0") == (memory.key.kind, memory.key.subject)
-    assert (10.5 * GIB, 24 * GIB, "bytes", True) == (
+    assert (10 * GIB, 23.5 * GIB, "bytes", True) == (
         memory.used,
         memory.limit,
         memory.unit,

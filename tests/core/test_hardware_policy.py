@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from card_world import GIB, UID, CardWorld, task
+from card_world import GIB, UID, WALL_S, CardWorld, task
 
 from watchdog_app.core import explain
 from watchdog_app.core.deaths import CauseKind, DeathFacts, device_full, diagnose, worth_telling
 from watchdog_app.core.devices import by_task
+from watchdog_app.core.engine import Engine
 from watchdog_app.core.hardware import Battery, GpuProcess, Hardware
 from watchdog_app.core.outlook import CeilingKey, CeilingKind, CeilingReading, DecisionKind
 from watchdog_app.core.records import AllocatorMemory
@@ -65,6 +67,71 @@ def test_a_card_that_fills_up_names_who_grows_on_it_and_saves_that_one_alone():
         assert words in first
     assert {"grow.ipynb"} == set(of(world, CHECKPOINT))
     assert 3 <= len(of(world, CHECKPOINT))
+
+
+def test_each_of_two_cards_that_one_task_fills_is_told_of():
+    """GPU 1 ends the training as surely as GPU 0, and sooner by what was told of it."""
+    world = CardWorld(cards=2)
+    train = world.program(100, "train.ipynb", agent=True)
+    world.on(0, train)
+    world.on(1, train)
+    world.run(20)
+
+    def grow(second):
+        for index, (base, slope) in enumerate(((4.0, 0.15), (2.0, 0.17))):
+            used = int((base + slope * second) * GIB)
+            world.set(index, memory_used_bytes=used, processes=(GpuProcess(train, used),))
+
+    world.run(125, grow)
+
+    told = texts(world, "warning")
+    assert {"GPU 0", "GPU 1"} == {f"GPU {index}" for index in (0, 1) for text in told
+                                  if f"GPU {index} memory" in text}  # fmt: skip
+    assert 2 == len([text for text in told if "full in about" in text])
+
+
+def test_heat_of_two_cards_of_one_task_is_told_of_both():
+    """The shutdown of one is not the shutdown of the other."""
+    world = CardWorld(cards=2)
+    train = world.program(100, "train.ipynb", agent=True)
+    for index in (0, 1):
+        world.on(index, train)
+        world.set(index, shutdown_c=100.0)
+    world.run(20)
+
+    def heat(second):
+        for index, slope in enumerate((0.5, 0.45)):
+            world.set(index, temperature_c=70.0 + slope * second)
+
+    world.run(50, heat)
+
+    told = "".join(texts(world, "warning"))
+    assert "GPU 0" in told
+    assert "GPU 1" in told
+
+
+def test_what_was_told_of_two_cards_outlives_the_daemon():
+    """Neither is told of a second time by the next one."""
+    world = CardWorld(cards=2)
+    train = world.program(100, "train.ipynb", agent=True)
+
+    def grow(second):
+        for index in (0, 1):
+            used = int((4 + 0.15 * second) * GIB)
+            world.set(index, memory_used_bytes=used, processes=(GpuProcess(train, used),))
+
+    world.run(115, grow)
+    told = len(texts(world, "warning"))
+    state = json.loads(json.dumps(world.engine.dump()))
+    world.engine = Engine(Settings(), UID)
+    world.engine.load(state, world.now, WALL_S + world.now)
+    world.run(15, lambda second: grow(115 + second))
+
+    assert 2 == told
+    assert told == len(texts(world, "warning"))
+    for row in state["told"]:
+        del row[5:]
+    world.engine.load(state, world.now, WALL_S + world.now)  # as an earlier version wrote it
 
 
 def test_nobody_is_paused_for_a_full_card_unless_a_rule_names_it():

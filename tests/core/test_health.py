@@ -35,6 +35,53 @@ def incident(world: CardWorld):
     return found
 
 
+def explained(world: CardWorld, pid: int) -> str:
+    """`watchdog explain PID`."""
+    about = next(each for each in world.tasks() if each.key.pid == pid)
+    return explain.about_task(
+        about,
+        world.result.tasks.get(about.key),
+        None,
+        readings=(),
+        assessments={},
+        incidents=world.result.incidents,
+        now_unix_s=WALL_S + world.now,
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "works", "lost"), [(31, True, False), (43, True, False), (79, False, True)]
+)
+def test_only_a_card_that_does_not_work_is_called_out_of_order(code, works, lost):
+    """A fault of a program's own leaves the card as it was; all words follow one table."""
+    world = two_trainings()
+    world.set(0, xids=(XidEvent(code, WALL_S + world.now),))
+    world.run(3)
+
+    found, text = incident(world), explained(world, 100)
+
+    assert (works, lost) == (found.device_works, found.work_lost)
+    assert lost is ("is out of order" in text)
+    assert works is ("reports a fault" in text)
+    assert lost is ("What it held there is lost" in text)
+    assert works is ("the card itself goes on" in world.notices[0].body)
+
+
+def test_an_incident_that_has_cleared_drops_its_advice():
+    """Nobody is to reset a card that is well again."""
+    world = two_trainings()
+    world.set(1, state=GpuState.LOST, processes=())
+    world.run(5)
+    assert incident(world).advice
+
+    world.set(1, state=GpuState.OK)
+    world.run(2)
+
+    found = incident(world)
+    assert ((), Stage.OK, True) == (found.advice, found.stage, found.device_works)
+    assert "To do" not in explained(world, 200)
+
+
 # Lost cards
 
 

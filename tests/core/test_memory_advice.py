@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -22,22 +23,70 @@ from watchdog_app.core.records import (
 GIB = 1024**3
 
 
+@pytest.mark.parametrize("count", [500, 2000, 4000, 100_000])
+@pytest.mark.parametrize("base", [0.2, 0.3, 0.5])
+@pytest.mark.parametrize("filled", [0.0, 0.1, 0.3])
+@pytest.mark.parametrize("each", [0.6, 0.8, 1.0, 1.2])
+def test_what_is_advised_fits_with_the_overhead_of_its_elements_and_the_first_step(
+    count, base, filled, each
+):
+    """In a group of 1,100 MiB the number that is said leaves room for the training."""
+    limit = 1100 * 1024**2
+    bytes_ = 3.0 * GIB
+    taken = filled * limit
+    room = max(0.0, 0.9 * limit - base * limit - taken)
+
+    said = memory_advice.about_filling(
+        Filling(f"the shuffle buffer of {count:,} examples", taken, bytes_), room
+    )
+
+    found = re.search(r"shuffle\((\d+)\)", said)
+    buffer = 0.0 if found is None else int(found[1]) * bytes_ / count * each
+    assert base * limit + buffer + 256 * 1024**2 <= 0.9 * limit + 1
+    assert "Shuffle buffer still filling" in said
+
+
+def test_the_same_number_is_advised_however_far_the_buffer_has_filled():
+    """What it has taken by now is given back by another run."""
+    told = {
+        memory_advice.about_filling(
+            Filling("the shuffle buffer of 4,000 examples", filled * GIB, 3 * GIB),
+            (0.8 - filled) * GIB,
+        ).rpartition(":")[2]
+        for filled in (0.0, 0.2, 0.5, 0.8)
+    }
+
+    assert 1 == len(told)
+
+
+def test_a_buffer_that_has_filled_and_leaves_too_little_is_named():
+    """The second death names it as the first did."""
+    said = memory_advice.about_filling(
+        Filling("the shuffle buffer of 4,000 examples", 0.8 * GIB, 0.8 * GIB), 0.05 * GIB
+    )
+
+    assert (
+        "Shuffle buffer has filled: 819 MiB; it leaves too little for the training: "
+        "shuffle(2400) would fit."
+    ) == said
+
+
 @pytest.mark.parametrize(
     ("filling", "room_gib", "expected"),
     [
         (
             Filling("the shuffle buffer of 40,000 examples", 4.1 * GIB, 12 * GIB), 2,
             ("Shuffle buffer still filling: 4.10 GiB of 12.0 GiB; it will not fit: "
-            "shuffle(20000) would."),
+            "shuffle(15000) would."),
         ),
         (
-            Filling("the shuffle buffer of 40,000 examples", 4.1 * GIB, 12 * GIB), 9,
+            Filling("the shuffle buffer of 40,000 examples", 4.1 * GIB, 12 * GIB), 11,
             "Shuffle buffer still filling: 4.10 GiB of 12.0 GiB; the rest fits.",
         ),
         (
             Filling("the cache in memory of 50,000 examples and more", GIB, 12 * GIB), 2,
             ("Cache in memory still filling: 1.00 GiB of 12.0 GiB; it will not fit: "
-            "12,000 examples would."),
+            "9,100 examples would."),
         ),
         (
             Filling("my own buffer", GIB, 12 * GIB), 2,
@@ -124,7 +173,7 @@ def scene(parts: MemoryParts, used_gib: float, limit_gib: float):
 @pytest.mark.parametrize(
     ("activations_gib", "used_gib", "limit_gib", "expected"),
     [
-        (9.8, 13.0, 8.0, ["Batch 256 needs 9.80 GiB of activations; 104 fits."]),
+        (9.8, 13.0, 8.0, ["Batch 256 needs 9.80 GiB of activations; 80 fits."]),
         (9.8, 13.0, 40.0, []),  # they fit
         (0.5, 13.0, 14.0, []),  # they are not what it is about
         (9.8, 13.0, 3.0, [("Batch 256 needs 9.80 GiB of activations, and not even batch 1 fits: "

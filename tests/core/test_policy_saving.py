@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -32,8 +33,9 @@ def test_the_first_save_of_an_incident_is_due_at_once():
         (10.0, 30.0, False),
         (29.9, 30.0, True),  # with the reach of a tick and a step
         (31.0, 30.0, True),
-        (0.0, 0.2, True),  # the very end: right after each save
-        (0.0, 0.5, False),
+        (0.9, 0.2, False),  # the very end: once a second
+        (1.0, 0.2, True),
+        (1.0, 1.5, False),
         (29.0, INF, False),
         (34.0, INF, True),  # no end in sight: now and then
     ],
@@ -103,8 +105,8 @@ def test_the_very_end_has_a_larger_budget():
     """Two seconds before the end there is nothing to spare it for."""
     ledger = SaveLedger(saved_mono_s=100.0, spent_s=10.0)
 
-    assert not due(ledger, 100.1, 0.1)
-    assert due(ledger, 100.1, 0.1, last=True)
+    assert not due(ledger, 101.1, 0.1)
+    assert due(ledger, 101.1, 0.1, last=True)
 
 
 def test_a_save_that_the_agent_made_by_itself_counts():
@@ -134,3 +136,44 @@ def test_an_agent_that_has_told_nothing_yet_is_thought_to_be_slow():
     unknown = AgentView(ProcessKey(1, 1), "keras", "/r")
 
     assert deadline_s(unknown) > 20
+
+
+@pytest.mark.parametrize("save_s", [0.001, 0.3])
+@pytest.mark.parametrize("last", [False, True])
+def test_at_the_very_end_at_most_one_save_a_second_is_asked_for(last, save_s):
+    """However quick a save is: ten a second would hold the training up and fill the history."""
+    agent = replace(AGENT, step_s=0.01, save_s=save_s)
+    ledger = SaveLedger()
+    asked: list[float] = []
+    now = 100.0
+    while now < 110.0:
+        ledger.observe(agent, now)
+        if due(ledger, now, 0.1, agent=agent, last=last):
+            asked.append(now)
+            ledger.ask(f"d{now}", now, agent)
+            now += save_s
+            ledger.saved(now)
+        now += 0.1
+
+    assert min(b - a for a, b in pairwise(asked)) >= 1.0
+    assert len(asked) >= 6  # and the end is not slept through
+
+
+def test_a_request_that_was_never_sent_delays_no_save():
+    """It was skipped because the danger had passed; the danger may be back at the next look."""
+    ledger = SaveLedger()
+    ledger.ask("d1", 100.0, AGENT)
+
+    ledger.skipped()
+
+    assert due(ledger, 100.1, 5.0)
+
+
+def test_a_failed_save_is_not_tried_again_within_a_second():
+    """Also with the end near."""
+    ledger = SaveLedger()
+    ledger.ask("d1", 100.0, AGENT)
+    ledger.failed(100.1)
+
+    assert not due(ledger, 100.9, 0.2)
+    assert due(ledger, 101.2, 0.2)

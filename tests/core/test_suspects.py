@@ -34,17 +34,22 @@ def program(*threads: ThreadLook, **more) -> ProcessLook:
     return ProcessLook(100, 1, "python", "S", threads, **fields)
 
 
-def worker(pid: int = 200, state: str = "S", threads: int = 1, **more) -> ProcessLook:
-    """A child of the program."""
+def worker(
+    pid: int = 200, state: str = "S", threads: int = 1, writes: bool = False, **more
+) -> ProcessLook:
+    """A child of the program; `writes`: one thread more waits at a full pipe."""
     fields = {"wchan": "futex_do_wait", "syscall": "futex", "arguments": PRIVATE_FOREVER, **more}
     thread = ThreadLook(pid, "python", state, **fields)
-    return ProcessLook(pid, 100, "python", state, (thread,) * threads, threads)
+    feeder = ThreadLook(pid + 1, "python", "S", "anon_pipe_write", "write")
+    every = (thread,) * threads + (feeder,) * writes
+    return ProcessLook(pid, 100, "python", state, every, len(every))
 
 
 def picture(*processes: ProcessLook, answered: bool | None = True, **more) -> Picture:
     return Picture(processes or (program(),), answered, **more)
 
 
+JOIN = Frame(f"{LIB}/multiprocessing/popen_fork.py", 27, "poll")
 READS = {"wchan": "anon_pipe_read", "syscall": "read"}
 WAITS_FOR_POOL = main(POOL, STEP)
 SILENT = {
@@ -96,6 +101,41 @@ CASES = {
     "a queue": (picture(program(main(GET, STEP))), {}, Why.DATA),
     "a pipe": (picture(program(main(**READS))), {}, Why.DATA),
     "a socket": (picture(program(main(wchan="sk_wait_data", syscall="recvfrom"))), {}, Why.DATA),
+    "a full pipe": (
+        picture(program(main(wchan="anon_pipe_write", syscall="write"))), {}, Why.OUTPUT,
+    ),
+    "a full pipe of an older kernel": (
+        picture(program(main(wchan="pipe_write", syscall="write"))), {}, Why.OUTPUT,
+    ),
+    "a full pipe where the kernel tells no wait channel": (
+        picture(program(main(wchan=None, syscall="write"))), {}, Why.OUTPUT,
+    ),
+    "a named pipe opened for writing": (
+        picture(
+            program(
+                main(
+                    wchan="wait_for_partner", syscall="openat", arguments=(0, 0, 0x80001, 0, 0, 0)
+                )
+            )
+        ),
+        {}, Why.OUTPUT,
+    ),
+    "a terminal that was stopped": (
+        picture(program(main(wchan="n_tty_write", syscall="write"))), {}, Why.OUTPUT,
+    ),
+    "a full connection": (
+        picture(program(main(wchan="wait_woken", syscall="sendto"))), {}, Why.OUTPUT,
+    ),
+    "a full connection on this machine": (
+        picture(program(main(wchan="sock_alloc_send_pskb", syscall="sendmsg"))), {}, Why.OUTPUT,
+    ),
+    "a worker that fills a pipe while the program waits for its end": (
+        picture(
+            program(main(JOIN, STEP, wchan="do_wait", syscall="wait4")),
+            worker(wchan="futex_do_wait", writes=True),
+        ),
+        {}, Why.OUTPUT,
+    ),
     "only the machine thrashes": (
         picture(program(main(wchan="hrtimer_nanosleep", syscall=None))),
         {"swap": THRASHING}, Why.SWAP,
@@ -207,3 +247,54 @@ def test_the_lines_of_a_picture_show_python_first_and_count_the_rest():
     assert ["    queue.py:171 in get", "    train.py:42 in step"] == lines[2:4]
     assert "  40 more: sleeps in futex_do_wait" == lines[4]
     assert 5 == len(lines)
+
+
+def test_a_lock_taken_twice_by_one_thread_is_named_as_that():
+    """The thread that waits may hold it itself: a lock that is not re-entrant."""
+    (found,) = suspects(picture())
+
+    assert "no other thread" in found.text
+    assert "RLock" in found.cure
+
+
+IDLE_LIBRARIES = {
+    "a kernel's output": Frame("/venv/site-packages/zmq/sugar/poll.py", 106, "poll"),
+    "an idle pool": Frame(f"{LIB}/concurrent/futures/thread.py", 81, "_worker"),
+    "a progress bar": Frame("/venv/site-packages/tqdm/_monitor.py", 60, "run"),
+    "the agent of a checkout": Frame("/src/watchdog_app/agent/saving/worker.py", 120, "run"),
+}
+
+
+@pytest.mark.parametrize("idle", IDLE_LIBRARIES)
+def test_a_thread_without_a_line_of_the_program_holds_no_lock_of_it(idle):
+    """It serves a library: it is neither who holds the lock nor a part of the deadlock."""
+    library = ThreadLook(
+        101, idle, "S", "do_epoll_wait", "epoll_wait", frames=(IDLE_LIBRARIES[idle],)
+    )
+    other = ThreadLook(
+        102, "loader", "S", "futex_do_wait", frames=(Frame("/home/me/data.py", 7, "fill"),)
+    )
+
+    (alone,) = suspects(picture(program(main(), library)))
+    (both,) = suspects(picture(program(main(), library, other)))
+
+    assert "no other thread" in alone.text
+    assert "wait for each other" in both.text
+
+
+def test_a_queue_whose_producer_has_ended_is_told_beside_threads_of_libraries():
+    """A thread of a library fills no queue of the program's."""
+    library = ThreadLook(
+        101, "IOPub", "S", "do_epoll_wait", frames=(IDLE_LIBRARIES["a kernel's output"],)
+    )
+
+    (found,) = suspects(picture(program(main(GET, STEP), library)))
+
+    assert any("no other Python thread" in reason for reason in found.reasons)
+
+
+def test_a_worker_that_waits_for_the_next_order_while_it_writes_is_no_culprit():
+    """The program reads its results as it needs them: a full pipe of a worker is everyday."""
+    found = suspects(picture(program(main(STEP, state="R")), worker(writes=True)))
+
+    assert Why.OUTPUT not in {each.why for each in found}

@@ -51,11 +51,11 @@ def _card(gpu: Gpu, tasks: Sequence[Task]) -> str:
     if gpu.state is not GpuState.OK:
         parts = [_STATES[gpu.state]]
     else:
-        used = gpu.memory_used_bytes
-        if used is not None:
-            used += gpu.memory_reserved_bytes or 0
+        total = gpu.memory_total_bytes
+        if total is not None:
+            total -= gpu.memory_reserved_bytes or 0
         parts = [
-            f"{format_bytes(used)} of {format_bytes(gpu.memory_total_bytes)}"
+            f"{format_bytes(gpu.memory_used_bytes)} of {format_bytes(total)}"
             + (" (it shares the machine's RAM)" if gpu.unified_memory else "")
         ]
         if gpu.utilization_percent is not None:

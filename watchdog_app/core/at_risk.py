@@ -41,7 +41,8 @@ def with_cheap_save(
     against a save of some tenths of a second a doubtful forecast is evidence enough.
     """
     forecast = assessment.forecast
-    if assessment.rescue or forecast is None or not reading.lethal or assessment.ratio < _NEAR:
+    ends = reading.lethal or reading.throttles
+    if assessment.rescue or forecast is None or not ends or assessment.ratio < _NEAR:
         return assessment
     for agent in (agent for each in agents.values() for agent in each):
         save_s, step_s = agent.save_s, agent.step_s
@@ -54,6 +55,27 @@ def with_cheap_save(
             stage = max(assessment.stage, Stage.RESCUE)
             return replace(assessment, rescue=True, stage=stage)
     return assessment
+
+
+def while_stalled(assessment: Assessment, reading: CeilingReading) -> Assessment:
+    """
+    The stage of a group whose programs stand still at memory.high or memory.swap.high, and of a
+    machine that has next to nothing left.
+
+    Nothing grows any more there, so no trend shows it, and whoever kills for pressure comes next.
+    RAM alone is told of, not saved for, while there is swap.
+    """
+    if not reading.stalled:
+        return assessment
+    ends = reading.lethal or reading.throttles
+    words = "its programs stand still" if reading.throttles else "next to nothing is left"
+    return replace(
+        assessment,
+        stage=max(assessment.stage, Stage.RESCUE if ends else Stage.WARN),
+        notify=assessment.notify or assessment.ratio >= _NEAR,
+        rescue=assessment.rescue or ends,
+        why=f"{assessment.why}; {words}",
+    )
 
 
 def costs(agents: Mapping[ProcessKey, Sequence[AgentView]]) -> Costs:

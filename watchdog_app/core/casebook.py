@@ -82,6 +82,7 @@ def observe(incident: IncidentState, assessment: Assessment, now: float) -> None
         now,
         assessment.why,
         rising=assessment.forecast is not None and assessment.stage >= Stage.WARN,
+        regime=assessment.regime,
     )
 
 

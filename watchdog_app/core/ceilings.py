@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from watchdog_app.core.hardware_ceilings import hardware_readings
 from watchdog_app.core.outlook import CeilingKey, CeilingKind, CeilingReading
@@ -22,6 +23,9 @@ from watchdog_app.units import format_bytes
 
 _CONTAINER_ID = re.compile(r"(?:[a-z]+-)*([0-9a-f]{12})[0-9a-f]{20,52}(?:\.scope)?")
 _POD = re.compile(r"(?:kubepods.*-)?pod[0-9a-f_-]{36}(?:\.slice)?")
+_RATIO_KNOWN_BYTES = 64 << 20  # in zram: a few pages say little of how well others compress
+_NOTHING_LEFT = 0.01  # of RAM: a machine there can stand still for minutes and kill nobody
+_STALLED_PERCENT = 40.0  # of the time nobody in a group can work; systemd-oomd kills from 50
 AIRBAG_LIMIT = "airbag limit"  # what labels of such limits begin with
 _AIRBAG = "watchdog-bag-"  # as `airbag.groups` names them
 # The folder of a whole mount: what we see of the tree is a container's.
@@ -51,6 +55,32 @@ def readings(
     )
 
 
+def ram_and_swap(host: HostMemory, available_bytes: int, swap_free_bytes: int) -> tuple[int, int]:
+    """
+    Used and limit of RAM together with swap.
+
+    Swap on zram lies in RAM: what it holds counts once, as it was before compression, and what is
+    free of it counts as far as compression has saved room up to now. Data that cannot be
+    compressed gains nothing there.
+
+    Args:
+        host: as it was read last.
+        available_bytes: MemAvailable now.
+        swap_free_bytes: SwapFree now.
+    """
+    used = max(0, host.total_bytes - available_bytes)
+    used += max(0, host.swap_total_bytes - swap_free_bytes)
+    if not host.zram_total_bytes:
+        return used, host.total_bytes + host.swap_total_bytes
+    saved = max(0, host.zram_used_bytes - host.zram_ram_bytes)
+    known = host.zram_used_bytes >= _RATIO_KNOWN_BYTES
+    free = max(0, host.zram_total_bytes - host.zram_used_bytes)
+    gain = int(free * saved / host.zram_used_bytes) if known else 0
+    elsewhere = max(0, host.swap_total_bytes - host.zram_total_bytes)
+    twice = host.zram_used_bytes - saved
+    return max(0, used - twice), host.total_bytes + elsewhere + saved + gain
+
+
 def _host(host: HostMemory, everyone: tuple[ProcessKey, ...]) -> Iterator[CeilingReading]:
     used = max(0, host.total_bytes - host.available_bytes)
     has_swap = host.swap_total_bytes > 0
@@ -63,17 +93,22 @@ def _host(host: HostMemory, everyone: tuple[ProcessKey, ...]) -> Iterator[Ceilin
         lethal=not has_swap,
         tasks=everyone,
         note="beyond it the machine swaps" if has_swap else None,
+        stalled=host.available_bytes <= _NOTHING_LEFT * host.total_bytes,
     )
     if has_swap:
+        used, limit = ram_and_swap(host, host.available_bytes, host.swap_free_bytes)
         yield CeilingReading(
             key=CeilingKey(CeilingKind.RAM_SWAP),
             label="RAM and swap",
-            used=used + max(0, host.swap_total_bytes - host.swap_free_bytes),
-            limit=host.total_bytes + host.swap_total_bytes,
+            used=used,
+            limit=limit,
             unit="bytes",
             lethal=True,
             tasks=everyone,
-            note="counts swap",
+            note="counts swap, as far as compression gains (zram)"
+            if host.zram_total_bytes
+            else "counts swap",
+            stalled=limit - used <= _NOTHING_LEFT * host.total_bytes,
         )
 
 
@@ -89,10 +124,7 @@ def _groups(snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[CeilingReadin
     hit: dict[str, list[ProcessKey]] = {}
     levels: dict[str, int] = {}
     by_path = {group.path: group for group in snapshot.cgroups}
-    bounds = {
-        group.path: _bound(group, host.total_bytes, host.swap_free_bytes)
-        for group in snapshot.cgroups
-    }
+    leaves = watched_groups(snapshot)
     for task in tasks:
         folders = {_folder(snapshot, member.key) for member in task.members} - {None}
         above = [path for path in by_path if any(_holds(path, leaf) for leaf in folders)]
@@ -102,12 +134,16 @@ def _groups(snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[CeilingReadin
             hit.setdefault(path, []).append(task.key)
     found = []
     for path, keys in hit.items():
-        group, bound = by_path[path], bounds[path]
+        group = by_path[path]
+        bound = _bound(group, snapshot.cgroups, leaves, host.total_bytes, host.swap_free_bytes)
         if bound is not None:
-            found.append(_hard_limit(group, bound, tuple(keys), levels[path]))
-        elif group.high_bytes is not None:
-            found.append(_soft_limit(group, tuple(keys), levels[path]))
+            found.append(_group_reading(group, bound, tuple(keys), levels[path]))
     yield from sorted(found, key=lambda each: (each.lethal, each.used - each.limit))
+
+
+def watched_groups(snapshot: Snapshot) -> frozenset[str]:
+    """Folders of the groups in which watched processes are."""
+    return frozenset(info.cgroup for info in snapshot.infos.values() if info.cgroup is not None)
 
 
 def _folder(snapshot: Snapshot, key: ProcessKey) -> str | None:
@@ -123,86 +159,164 @@ def _distance(path: str, leaf: str | None) -> int:
     return (leaf or "").count("/") - path.rstrip("/").count("/")
 
 
-def _bound(group: CgroupMemory, total_bytes: int, swap_free_bytes: int) -> tuple[int, int] | None:
-    """
-    Used and limit of a group, swap included; None when the group cannot be what kills.
+class _Bound(NamedTuple):
+    """What a group uses, swap included, and where that ends."""
 
-    A group may be given more than the machine has: then the machine's own RAM ends first.
-    """
-    if group.limit_bytes is None or group.limit_bytes >= total_bytes:
-        return None
-    swapped = group.swap_usage_bytes or 0
-    # Without a limit of its own the group can take what the machine has left in swap.
-    room = swapped + swap_free_bytes
-    if group.swap_limit_bytes is not None:
-        room = min(room, max(group.swap_limit_bytes, 0))
-    if room == 0 and group.high_bytes is not None:
-        # With nothing to swap to, a group is held back above memory.high until it stands still.
-        return group.unreclaimable_bytes, min(group.limit_bytes, group.high_bytes)
-    return group.unreclaimable_bytes + swapped, group.limit_bytes + room
+    used: int
+    limit: int  # memory.max or memory.high, with what can be in swap by then
+    kills: int | None  # where the kernel kills; None: nowhere
+    counts_swap: bool
+
+    @property
+    def throttles(self) -> bool:
+        """Whether whoever reaches the limit stands still there, short of being killed."""
+        return self.limit != self.kills
 
 
-def group_level(
-    group: CgroupMemory, total_bytes: int, swap_free_bytes: int
-) -> tuple[float, float] | None:
+def _bound(
+    group: CgroupMemory,
+    groups: Collection[CgroupMemory],
+    leaves: Collection[str],
+    total_bytes: int,
+    swap_free_bytes: int,
+) -> _Bound | None:
     """
-    Used and limit of a group's ceiling: of what kills, or else slows down; None: it has none.
+    Where a group's memory ends; None when the machine's own RAM ends first, or it has no limit.
+
+    Above memory.high the kernel swaps out what it can. Once it cannot, whoever allocates in the
+    group is put to sleep for seconds each time: the group stands still below memory.max.
 
     Args:
         group: as it is now.
+        groups: all that are known, as they are now.
+        leaves: folders of the groups in which watched processes are.
         total_bytes: RAM of the machine.
         swap_free_bytes: of the machine.
     """
-    bound = _bound(group, total_bytes, swap_free_bytes)
-    if bound is not None:
-        return bound
-    if group.high_bytes is not None:
-        return group.unreclaimable_bytes, float(group.high_bytes)
-    return None
+    swapped = group.swap_usage_bytes or 0
+    if group.version == 1:
+        # memory.memsw.limit_in_bytes bounds the sum of both.
+        until_killed = swapped + swap_free_bytes
+        if group.swap_limit_bytes is not None:
+            until_killed = min(until_killed, max(group.swap_limit_bytes, 0))
+        until_throttled = until_killed
+    else:
+        until_killed, until_throttled = (
+            swapped + _swap_left(group, groups, leaves, swap_free_bytes, throttled=throttled)
+            for throttled in (False, True)
+        )
+    hard, high = group.limit_bytes, group.high_bytes
+    if hard is not None and hard >= total_bytes:
+        hard = None
+    ends = [] if hard is None else [hard + until_throttled]
+    if high is not None and high < (total_bytes if hard is None else hard):
+        ends.append(high + until_throttled)
+    if not ends:
+        return None
+    return _Bound(
+        used=group.unreclaimable_bytes + swapped,
+        limit=min(ends),
+        kills=None if hard is None else hard + until_killed,
+        counts_swap=until_throttled > 0,
+    )
 
 
-def _hard_limit(
-    group: CgroupMemory, bound: tuple[int, int], hit: tuple[ProcessKey, ...], level: int
+def _swap_left(
+    group: CgroupMemory,
+    groups: Collection[CgroupMemory],
+    leaves: Collection[str],
+    swap_free_bytes: int,
+    *,
+    throttled: bool,
+) -> int:
+    """
+    How much a group may still swap out; `throttled`: until memory.swap.high slows it down.
+
+    The limits of all groups above hold for it too. So do those of groups below where every watched
+    process is in one: then of what is in no such group, what is in RAM now is all that can go.
+    """
+
+    def left(each: CgroupMemory) -> int:
+        limits = (each.swap_limit_bytes, each.swap_high_bytes if throttled else None)
+        used = each.swap_usage_bytes or 0
+        return min((max(0, one - used) for one in limits if one is not None), default=machine)
+
+    machine = max(0, swap_free_bytes)
+    known = [each for each in groups if each.version != 1]
+    most = min([machine, *(left(each) for each in known if _holds(each.path, group.path))])
+    below = [each for each in known if each is not group and _holds(group.path, each.path)]
+    limited: dict[str, tuple[int, CgroupMemory]] = {}
+    for leaf in leaves:
+        if _holds(group.path, leaf):
+            chain = [each for each in below if _holds(each.path, leaf)]
+            tightest = min(chain, key=left, default=group)
+            if tightest is group or left(tightest) >= machine:
+                return most
+            limited[tightest.path] = (left(tightest), tightest)
+    if not limited:
+        return most
+    inside = sum(each.unreclaimable_bytes for _, each in limited.values())
+    others = max(0, group.unreclaimable_bytes - inside)
+    return min(most, others + sum(room for room, _ in limited.values()))
+
+
+def group_level(
+    group: CgroupMemory,
+    groups: Collection[CgroupMemory],
+    leaves: Collection[str],
+    total_bytes: int,
+    swap_free_bytes: int,
+) -> tuple[float, float] | None:
+    """
+    Used and limit of a group's ceiling; None: it has none.
+
+    Args:
+        group: as it is now.
+        groups: those above and below it among others, as they are now.
+        leaves: folders of the groups in which watched processes are.
+        total_bytes: RAM of the machine.
+        swap_free_bytes: of the machine.
+    """
+    bound = _bound(group, groups, leaves, total_bytes, swap_free_bytes)
+    return None if bound is None else (bound.used, float(bound.limit))
+
+
+def _group_reading(
+    group: CgroupMemory, bound: _Bound, hit: tuple[ProcessKey, ...], level: int
 ) -> CeilingReading:
-    used, limit = bound
     notes = _levels(level)
-    if limit > (group.limit_bytes or limit) or group.swap_usage_bytes:
+    bag, name = in_airbag(group.path), group_name(group.path)
+    if bound.counts_swap:
         notes.append("counts swap")
-    if group.high_bytes == limit and group.limit_bytes != limit:
-        killed = format_bytes(group.limit_bytes or limit)
-        notes.append(f"stands still above it (memory.high), killed at {killed}")
-    elif group.high_bytes is not None and group.high_bytes < (group.limit_bytes or limit):
-        notes.append(f"slowed down above {format_bytes(group.high_bytes)} (memory.high)")
-    bag = in_airbag(group.path)
+    if bound.throttles:
+        by = "memory.high" if _high_first(group) else "memory.swap.high"
+        if bound.kills is None:
+            notes.append(f"stands still above it ({by})")
+        else:
+            notes.append(f"stands still above it ({by}), killed at {format_bytes(bound.kills)}")
     if bag:
         notes.append("held there, not killed")
+    kind = "slow-down limit" if bound.kills is None else "memory limit"
     return CeilingReading(
         key=CeilingKey(CeilingKind.CGROUP, group.path),
-        label=_airbag_label(group.path) if bag else f"memory limit of {group_name(group.path)}",
-        used=used,
-        limit=limit,
+        label=_airbag_label(group.path) if bag else f"{kind} of {name}",
+        used=bound.used,
+        limit=bound.limit,
         unit="bytes",
         # Its keeper holds it there; a pause would only come before that.
-        lethal=not bag,
+        lethal=not bag and bound.kills is not None,
         tasks=hit,
         note=", ".join(notes) or None,
         swapped=group.swap_usage_bytes or 0,
         strangers=group.strangers_bytes,
+        throttles=bound.throttles and not bag,
+        stalled=bound.throttles and not bag and (group.stalled_percent or 0.0) >= _STALLED_PERCENT,
     )
 
 
-def _soft_limit(group: CgroupMemory, hit: tuple[ProcessKey, ...], level: int) -> CeilingReading:
-    return CeilingReading(
-        key=CeilingKey(CeilingKind.CGROUP, group.path),
-        label=f"slow-down limit of {group_name(group.path)}",
-        used=group.unreclaimable_bytes,
-        limit=float(group.high_bytes or 0),
-        unit="bytes",
-        lethal=False,
-        tasks=hit,
-        note=", ".join([*_levels(level), "memory.high slows down and does not kill"]),
-        strangers=group.strangers_bytes,
-    )
+def _high_first(group: CgroupMemory) -> bool:
+    high, hard = group.high_bytes, group.limit_bytes
+    return high is not None and (hard is None or high < hard)
 
 
 def _levels(level: int) -> list[str]:

@@ -25,8 +25,8 @@ def dump(policy: Policy, mono_s: float, unix_s: float) -> dict[str, Any]:
         "incidents": [incident.dump() for incident in policy.incidents.values()],
         "told": [
             [None if key is None else [key.pid, key.start_time], what, t.mono_s, int(t.stage),
-             t.eta_s]
-            for (key, what), t in policy.telling.told.items()
+             t.eta_s, device]
+            for (key, what, device), t in policy.telling.told.items()
         ],
         "saves": [
             [key.pid, key.start_time, each.saved_mono_s, each.failures, each.failed_mono_s,
@@ -62,9 +62,11 @@ def _load(value: Mapping[str, Any], mono_s: float) -> Policy:
     for each in value["incidents"]:
         incident = IncidentState.load(each)
         policy.incidents[incident.ceiling] = incident
-    for task, what, told_mono_s, stage, eta_s in value["told"]:
+    for task, what, told_mono_s, stage, eta_s, *device in value["told"]:
         key = None if task is None else ProcessKey(int(task[0]), int(task[1]))
-        policy.telling.told[key, str(what)] = Told(float(told_mono_s), Stage(stage), eta_s)
+        # Not kept by earlier versions.
+        card = str(device[0]) if device and device[0] is not None else None
+        policy.telling.told[key, str(what), card] = Told(float(told_mono_s), Stage(stage), eta_s)
     for pid, start, saved, failures, failed, spent, paid in value["saves"]:
         policy.ledgers[ProcessKey(int(pid), int(start))] = SaveLedger(
             saved_mono_s=None if saved is None else float(saved),

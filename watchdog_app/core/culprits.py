@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from watchdog_app.core.growth import Growth
 from watchdog_app.core.outlook import CeilingKind, CeilingReading, Culprit
@@ -101,14 +102,21 @@ def attribute(
         return Attribution((Culprit(tasks[0].key, tasks[0].name, rate, 1.0),), 0.0, _WINDOWS_S[1])
     if reading.key.kind not in _BY_GROWTH:
         return NOBODY
-    window = _window(reading, slope_per_s, ceiling)
-    if window is None:
+    held = {task.key: growths[task.key] for task in tasks if task.key in growths}
+    span = _span(reading, slope_per_s, ceiling, held.values())
+    if span is None:
         return NOBODY
-    if reading.key.kind is CeilingKind.GPU_MEMORY and not growths and tasks:
+    window, begin, seen, grown, seconds = span
+    if reading.key.kind is CeilingKind.GPU_MEMORY and not held and tasks:
         # A driver that does not say who holds what: whoever is on the card may be the one.
-        return _alike(tasks, ceiling.over(window), window)
-    grown, seconds = ceiling.over(window)
-    by_task = {task.key: growths[task.key].over(window)[0] for task in tasks if task.key in growths}
+        return _alike(tasks, (grown, seconds), window)
+    by_task = {
+        key: (growth.last or 0.0) - growth.at(begin)[1]
+        for key, growth in held.items()
+        if growth.first_mono_s is not None
+    }
+    missing = grown - sum(part for part in by_task.values() if part > 0)
+    _come_since(by_task, missing, held, seen)
     others: float | None = None
     if strangers is not None:
         missing = grown - sum(part for part in by_task.values() if part > 0)
@@ -134,6 +142,29 @@ def _most_of_strangers(strangers: Growth, window: float) -> float:
     if seconds < window:  # they were not looked at before: it may all be new
         return strangers.last or 0.0
     return max(0.0, grown)
+
+
+def _come_since(
+    by_task: dict[ProcessKey, float],
+    missing: float,
+    held: Mapping[ProcessKey, Growth],
+    begin_mono_s: float,
+) -> None:
+    """
+    Put what nobody explains on those that were first seen since then, up to all that they held.
+
+    No more than that: a program can also be new to us alone, and have held it for long.
+    """
+    whole = {
+        key: growth.at(growth.first_mono_s)[1]
+        for key, growth in held.items()
+        if growth.first_mono_s is not None and growth.first_mono_s > begin_mono_s
+    }
+    total = sum(whole.values())
+    if missing <= 0 or total <= 0:
+        return
+    for key, size in whole.items():
+        by_task[key] = max(0.0, by_task[key]) + size * min(1.0, missing / total)
 
 
 def _copied(by_task: dict[ProcessKey, float], missing: float, tasks: Sequence[Task]) -> None:
@@ -182,15 +213,39 @@ def _workers(tasks: Sequence[Task], cpu_percent: Mapping[ProcessKey, float | Non
     )
 
 
-def _window(reading: CeilingReading, slope_per_s: float, ceiling: Growth) -> float | None:
-    """The shortest one in which the ceiling has grown as its trend says, and beyond noise."""
+class _Span(NamedTuple):
+    """The stretch of time that is looked at."""
+
+    window_s: float  # of `_WINDOWS_S`
+    begin_mono_s: float
+    seen_mono_s: float  # the ceiling's own point at the beginning
+    grown: float  # of the ceiling
+    seconds: float
+
+
+def _span(
+    reading: CeilingReading, slope_per_s: float, ceiling: Growth, held: Collection[Growth]
+) -> _Span | None:
+    """
+    The shortest window in which the ceiling has grown as its trend says, and beyond noise.
+
+    It ends when the holders were listed last, and begins with one of their lists: growth of the
+    ceiling over two seconds says nothing about holders that are listed every five.
+    """
     noise = max(_NOISE_BYTES, _NOISE_RATIO * reading.limit)
     best = None
     for window in _WINDOWS_S:
-        grown, seconds = ceiling.over(window)
+        listed_mono_s = reading.held_mono_s
+        end = ceiling.at(float("inf") if listed_mono_s is None else listed_mono_s)
+        begin = end[0] - window
+        if listed_mono_s is not None:
+            begin = min((begin, *(growth.at(begin)[0] for growth in held)))
+        then = ceiling.at(begin)
+        grown, seconds = end[1] - then[1], end[0] - then[0]
         if seconds <= 0 or grown < noise:
             continue
+        span = _Span(window, begin, then[0], grown, seconds)
         if grown >= 0.5 * slope_per_s * seconds:
-            return window
-        best = window
+            return span
+        best = span
     return best

@@ -119,7 +119,7 @@ def _takers(entry: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _saved(entry: Mapping[str, Any]) -> Iterator[str]:
-    if entry.get("worker") is not None:
+    if entry.get("worker") is not None and not isinstance(entry.get("rescue"), Mapping):
         return
     rescue, agent = entry.get("rescue"), entry.get("agent")
     step = agent.get("step") if isinstance(agent, Mapping) else None
@@ -143,7 +143,7 @@ def _saved(entry: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _onwards(entry: Mapping[str, Any], successor: Mapping[str, Any] | None) -> Iterator[str]:
-    if entry.get("worker") is not None:
+    if entry.get("worker") is not None and not isinstance(entry.get("rescue"), Mapping):
         yield "To go on: the task may wait for that worker for ever. Interrupt it, and use fewer"
         yield "  workers or smaller batches (DataLoader: num_workers, prefetch_factor)."
         return

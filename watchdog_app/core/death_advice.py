@@ -11,6 +11,7 @@ _WORKER = re.compile(
     r"DataLoader worker .*(?:killed by signal: Killed|exited unexpectedly)"
     r"|BrokenProcessPool|TerminatedWorkerError"
 )
+_MOST_GREW = 4
 _OF_MEMORY = frozenset(("program_memory", "address_space", "gpu_memory"))
 
 
@@ -48,6 +49,19 @@ def after(entry: Mapping[str, Any]) -> Iterator[str]:
         yield "The shell's own limit stopped it: see `ulimit -v`, and raise it before the start."
     elif card:
         yield "Or train in mixed precision, and close what else is on that card."
+
+
+def grew(entry: Mapping[str, Any]) -> Iterator[str]:
+    """
+    Which lines and tensors grew, as its agent had told before the end.
+
+    Args:
+        entry: of the journal; nothing is said of one that came to an end of its own will.
+    """
+    told = entry.get("grew")
+    if entry.get("cause") in ("ended", "closed") or not isinstance(told, list):
+        return
+    yield from (line for line in told[:_MOST_GREW] if isinstance(line, str))
 
 
 def _lost_a_worker(entry: Mapping[str, Any]) -> bool:

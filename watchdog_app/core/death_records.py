@@ -107,6 +107,28 @@ class AirbagEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class UnitEnd:
+    """
+    What systemd, and daemons that it runs, say of the unit of a process that has ended.
+
+    Of the time of that end alone. Texts are untrusted.
+    """
+
+    name: str  # "train.service"
+    user: bool  # of the user's own manager, not of the system's
+    oomd_kills: int | None = (
+        None  # processes that systemd-oomd killed in it; 0: how many is unknown
+    )
+    kernel_kill: bool = (
+        False  # systemd noted that the kernel killed one of its processes for memory
+    )
+    result: str | None = None  # "oom-kill", "signal", "success"
+    main_status: int | None = None  # as wait(2) gives it, where the process was its main process
+    lines: tuple[str, ...] = ()  # of the journal, as they stand there
+    guard: str | None = None  # "earlyoom", which wrote that it ended this process
+
+
+@dataclass(frozen=True, slots=True)
 class DeathFacts:
     """What could be learned about an end. None: not known."""
 
@@ -116,12 +138,20 @@ class DeathFacts:
     group_label: str | None = None  # "memory limit of the group jupyter"
     group_limit_bytes: float | None = None
     group_used_bytes: float | None = None  # as last seen
+    # Its limit is memory.high, or memory.high lies below it: the kernel kills nobody there.
+    group_high: bool = False
+    group: str | None = None  # folder of its memory group, as last seen
+    # The kernel's counts of its kills for memory, from when it was last seen alive to its end.
     group_kills_before: int | None = None
     group_kills_after: int | None = None
     host_total_bytes: int | None = None
     host_available_bytes: int | None = None  # as last seen
     host_kills_before: int | None = None
     host_kills_after: int | None = None
+    # Of these kills, those whose victims are known to be others.
+    group_kills_elsewhere: int = 0
+    host_kills_elsewhere: int = 0
+    counted: str | None = None  # the time that the counts cover: "between 10:03:01 and 10:03:05"
     card_fault: str | None = None  # what befell a card that it was on, shortly before
     device_full: str | None = None  # "memory of GPU 0: 23.8 GiB of 24.0 GiB", as last seen
     address_space_full: str | None = None  # "1.39 of 1.43 GiB", as last seen
@@ -135,6 +165,7 @@ class DeathFacts:
     parent: str | None = None  # what started it and lives on: "jupyter-lab"
     oom_daemons: tuple[str, ...] = ()  # of those that kill for memory: which run here
     oomd_kills: int | None = None  # that systemd-oomd has noted on its group
+    unit: UnitEnd | None = None  # None: it was in none, or systemd was not asked
     cpu_limit_s: float | None = None  # RLIMIT_CPU
     cpu_used_s: float | None = None  # as last seen, by it alone
     stalled_percent: float | None = None  # of the last 10 s: everybody waited for memory

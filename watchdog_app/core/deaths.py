@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from watchdog_app.core import death_airbag
+from watchdog_app.core.death_guards import by_guard, by_unit
 from watchdog_app.core.death_notice import worth_telling
 from watchdog_app.core.death_records import (
     Cause,
@@ -41,7 +42,6 @@ __all__ = [
 _DEVICE_FULL = 0.9  # frameworks ask for large pieces: the one that did not fit never shows
 _FULL = 0.97  # of a limit: what was left would not have lasted to the next look
 _NEAR = 0.8  # of a limit that the kernel says was met
-_GUARDED = 0.12  # earlyoom and nohang act when less than a tenth is left
 _MOST_OF_TIME = 0.8  # of the processor time: the last look may be seconds of many threads old
 _ALMOST_S = 3.0
 _MEANINGS = {
@@ -66,11 +66,14 @@ def diagnose(facts: DeathFacts) -> Cause:
     evidence is a level and not a count it says "probably" or "most likely"; a cause that nothing
     points to is not given.
     """
+    if facts.wait_status is None and facts.unit is not None:
+        facts = replace(facts, wait_status=facts.unit.main_status)
     number = signal_of(facts.wait_status)
     for found in (
         _by_kernel_log(facts, number),
         death_airbag.ended_by_it(facts),
         cause_by_words(facts, number),
+        by_unit(facts, number, excluded=_excluded(facts)),
         death_airbag.refused(facts),
         _by_memory(facts, number),
         _by_time(facts, number),
@@ -211,7 +214,7 @@ def _by_kernel_log(facts: DeathFacts, number: int | None) -> Cause | None:
                 return Cause(CauseKind.HOST_MEMORY, f"{text} (kernel log)", Certainty.EXACT)
             full = "its limit"
             # Limits nest: which of them was met, only the kernel knows where the levels disagree.
-            if _ratio(facts.group_used_bytes, facts.group_limit_bytes) >= _NEAR:
+            if _level(facts) >= _NEAR:
                 full = f"its limit of {format_bytes(facts.group_limit_bytes)}"
             text = f"killed by the kernel: its memory group reached {full} (kernel log)"
             return Cause(CauseKind.GROUP_LIMIT, text, Certainty.EXACT)
@@ -225,13 +228,14 @@ def _by_memory(facts: DeathFacts, number: int | None) -> Cause | None:
     if number is None and (facts.said_bye or facts.failed or _spoke(facts)):
         return None
     if number == signal.SIGTERM:
-        return _by_guard(facts)
+        return by_guard(facts, number)
+    excluded = _excluded(facts)
     killed = Certainty.EXACT if number == signal.SIGKILL else Certainty.LIKELY
-    found = None if _was_another(facts) else _counted(facts)
+    found = None if excluded else _counted(facts)
     if found is not None:
         own = "(oom_kill rose" in found.text and found.kind is CauseKind.GROUP_LIMIT
         return replace(found, certainty=killed if own else Certainty.LIKELY)
-    return _by_guard(facts) or _full(facts)
+    return by_guard(facts, number, excluded=excluded) or (None if excluded else _full(facts))
 
 
 def _by_itself(facts: DeathFacts) -> bool:
@@ -244,36 +248,18 @@ def _spoke(facts: DeathFacts) -> bool:
     return facts.words is not None and facts.words.error is not None
 
 
-def _was_another(facts: DeathFacts) -> bool:
-    """The kernel log names whom the kernel has killed just now, and it is somebody else."""
-    return facts.pid is not None and any(w.kind is WordKind.OOM_KILL for w in facts.kernel)
-
-
-def _by_guard(facts: DeathFacts) -> Cause | None:
-    """earlyoom and its like: one runs here, it uses this signal, and the level fits."""
-    if facts.oomd_kills:
-        return Cause(
-            CauseKind.OOM_DAEMON,
-            "most likely killed by systemd-oomd, which has noted on its group that it killed "
-            f"{facts.oomd_kills} processes there",
-            Certainty.LIKELY,
-            news=True,
-        )
-    total, available = facts.host_total_bytes, facts.host_available_bytes
-    if not facts.oom_daemons or not total or available is None:
-        return None
-    swap_left = 0.0
-    if facts.swap_total_bytes:
-        swap_left = (facts.swap_free_bytes or 0) / facts.swap_total_bytes
-    if available > _GUARDED * total or swap_left > _GUARDED:
-        return None
-    return Cause(
-        CauseKind.OOM_DAEMON,
-        f"most likely ended by {facts.oom_daemons[0]}, which runs here: the machine had "
-        f"{format_bytes(available)} of {format_bytes(total)} left when it was last seen",
-        Certainty.LIKELY,
-        news=True,
-    )
+def _excluded(facts: DeathFacts) -> bool:
+    """The kernel's counts or its log say that it has killed somebody else or nobody."""
+    others = [word for word in facts.kernel if word.kind is WordKind.OOM_KILL]
+    if others and facts.pid is not None:
+        return True  # the log names whom it has killed, and `_by_kernel_log` did not find this one
+    for before, after, elsewhere in (
+        (facts.group_kills_before, facts.group_kills_after, facts.group_kills_elsewhere),
+        (facts.host_kills_before, facts.host_kills_after, facts.host_kills_elsewhere),
+    ):
+        if before is not None and after is not None:
+            return after - before <= elsewhere
+    return False
 
 
 def _by_time(facts: DeathFacts, number: int | None) -> Cause | None:
@@ -298,10 +284,11 @@ def _by_signal(facts: DeathFacts, number: int | None) -> Cause | None:
     if number is None:
         return None
     if number == signal.SIGKILL:
+        how = ", with no sign of a lack of memory: "
+        if _full(facts) is not None:
+            how = "; memory was short, but the kernel did not kill it for that: "
         return Cause(
-            CauseKind.KILLED,
-            "killed by SIGKILL, with no sign of a lack of memory: somebody, or a restarted "
-            "kernel, ended it",
+            CauseKind.KILLED, f"killed by SIGKILL{how}somebody, or a restarted kernel, ended it"
         )
     name = signal_name(number)
     if number not in CRASHES:
@@ -347,7 +334,8 @@ def _counted(facts: DeathFacts) -> Cause | None:
     before, after = facts.group_kills_before, facts.group_kills_after
     if before is not None and after is not None and after > before:
         limit = facts.group_limit_bytes
-        full = "its limit" if limit is None else f"its limit of {format_bytes(limit)}"
+        known = limit is not None and not facts.group_high
+        full = f"its limit of {format_bytes(limit)}" if known else "its limit"
         return Cause(
             CauseKind.GROUP_LIMIT,
             f"killed by the kernel: its memory group reached {full} "
@@ -355,7 +343,7 @@ def _counted(facts: DeathFacts) -> Cause | None:
         )
     before, after = facts.host_kills_before, facts.host_kills_after
     if before is not None and after is not None and after > before:
-        if _ratio(facts.group_used_bytes, facts.group_limit_bytes) >= _FULL:
+        if _level(facts) >= _FULL:
             return Cause(
                 CauseKind.GROUP_LIMIT,
                 f"killed by the kernel: its memory group was at its limit of "
@@ -372,7 +360,7 @@ def _counted(facts: DeathFacts) -> Cause | None:
 
 def _full(facts: DeathFacts) -> Cause | None:
     # At the limit of an airbag the kernel kills nobody: being full says nothing there.
-    if facts.airbag is None and _ratio(facts.group_used_bytes, facts.group_limit_bytes) >= _FULL:
+    if facts.airbag is None and _level(facts) >= _FULL:
         return Cause(
             CauseKind.GROUP_LIMIT,
             f"probably killed by the kernel: its memory group held "
@@ -389,6 +377,13 @@ def _full(facts: DeathFacts) -> Cause | None:
             Certainty.LIKELY,
         )
     return None
+
+
+def _level(facts: DeathFacts) -> float:
+    """How full its memory group was, where being full kills: memory.high only slows down."""
+    if facts.group_high:
+        return 0.0
+    return _ratio(facts.group_used_bytes, facts.group_limit_bytes)
 
 
 def _ratio(used: float | None, limit: float | None) -> float:

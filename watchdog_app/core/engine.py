@@ -61,6 +61,7 @@ class TickResult:
     # Trainings that stand still: whose threads `stands` should be told of now, and what was seen.
     stalled: tuple[ProcessKey, ...] = ()
     standstills: Mapping[ProcessKey, tuple[str, ...]] = field(default_factory=dict)
+    growth: Mapping[ProcessKey, Growth] = field(default_factory=dict)  # what agents saw growing
 
 
 class Engine:
@@ -157,7 +158,9 @@ class Engine:
                     incident.blame(foreknowledge.blamed(blamed[reading.key], foretold))
                 assessment = self._follow_incident(incident, reading, assessment, at_risk, surely)
                 if foretold is None and assessment.stage < Stage.HOLD and assessment.notify:
-                    quiet = self._foreknowledge.explains(reading, incident.attribution)
+                    quiet = self._foreknowledge.explains(
+                        reading, incident.attribution, under.values()
+                    )
                     assessment = replace(assessment, notify=not quiet)
                 scenes.append(
                     self._scene(snapshot, reading, assessment, incident, (under, at_risk))
@@ -173,10 +176,16 @@ class Engine:
         for scene in scenes:
             scene.incident.know_trainings(scene.agents)
             if not scene.incident.advice or (
-                scene.assessment.stage >= Stage.WARN and not scene.incident.training_is_over
+                scene.assessment.stage >= Stage.WARN
+                and not scene.incident.training_is_over
+                and not scene.incident.ended(scene.tasks)
             ):
                 watts = limits.get(scene.reading.key.subject.partition("/")[0])
-                scene.incident.advice = advice.for_scene(scene, series.swap, watts, known)
+                # Where it rests now, what counts is how it grew.
+                rests = scene.assessment.forecast is None
+                regime = scene.incident.regime if rests else scene.assessment.regime
+                grew = replace(scene, assessment=replace(scene.assessment, regime=regime))
+                scene.incident.advice = advice.for_scene(grew, series.swap, watts, known)
         decisions = self._policy.decide(scenes)
         switches = Switches(self.settings, self._runtime_dir, self.protecting)
         stalls = self._stalls.look(
@@ -212,6 +221,7 @@ class Engine:
             card_faults=health.faults,
             stalled=stalls.wanted,
             standstills=self._stalls.lines(),
+            growth=self._growth,
         )
 
     def recall(self, past: Mapping[CeilingKey, Sequence[Past]]) -> None:

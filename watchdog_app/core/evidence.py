@@ -16,6 +16,7 @@ from watchdog_app.core.death_records import (
     Evidence,
     KernelWord,
     LastWords,
+    UnitEnd,
     WordKind,
 )
 from watchdog_app.core.exhausted import exhausted
@@ -29,7 +30,8 @@ _MOST_FRAMES = 3
 _MOST_ROWS = 5
 _SAME_MOMENT_S = 1.0
 _JUST_NOW_S = 10.0
-_EVERYBODYS = (WordKind.OOM_KILL, WordKind.HOT)
+_DRIFT_S = 2.0  # the kernel log has a clock of its own
+_MOUNTS = ("/sys/fs/cgroup/memory", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
 
 
 def evidence_of(facts: DeathFacts) -> tuple[Evidence, ...]:
@@ -40,6 +42,7 @@ def evidence_of(facts: DeathFacts) -> tuple[Evidence, ...]:
         *_kernel(facts),
         *_python(facts.words),
         *_counts(facts),
+        *_unit(facts.unit),
         *_limits(facts),
         *_cards(facts),
         *_levels(facts),
@@ -50,13 +53,23 @@ def evidence_of(facts: DeathFacts) -> tuple[Evidence, ...]:
 
 
 def concerning(
-    words: tuple[KernelWord, ...], pid: int, now_mono_s: float
+    words: tuple[KernelWord, ...],
+    pid: int,
+    now_mono_s: float,
+    *,
+    alive_mono_s: float | None = None,
+    group: str | None = None,
 ) -> tuple[KernelWord, ...]:
     """
     The lines that concern the end of `pid`, just now: its own, and those of the same moments.
 
     A kill for memory brings its report and its table along; without one, what the kernel said
-    in the last seconds may still say why: another kill, a machine that is too hot.
+    since the process was last seen alive may still say why: a kill of another process for a lack
+    of memory that was this one's too, a machine that is too hot.
+
+    Args:
+        alive_mono_s: when it was last seen alive; None: some seconds ago.
+        group: folder of its memory group; kills at limits of other groups are left out.
     """
     own = next((w for w in words if w.kind is WordKind.OOM_KILL and w.pid == pid), None)
     if own is not None:
@@ -66,15 +79,44 @@ def concerning(
             if abs(word.mono_s - own.mono_s) <= _SAME_MOMENT_S
             and (word.pid in (None, pid) or word.kind is WordKind.OOM_TASK)
         )
+    since = now_mono_s - _JUST_NOW_S if alive_mono_s is None else alive_mono_s - _DRIFT_S
     return tuple(
         word
         for word in words
-        if word.kind is not WordKind.OOM_TASK
-        and (
-            word.pid == pid
-            or (word.kind in _EVERYBODYS and now_mono_s - word.mono_s <= _JUST_NOW_S)
+        if (word.pid == pid and word.kind is not WordKind.OOM_TASK)
+        or (word.kind is WordKind.HOT and now_mono_s - word.mono_s <= _JUST_NOW_S)
+        or (
+            word.kind is WordKind.OOM_KILL
+            and word.mono_s >= since
+            and _shares(_limit_of(word, words), group)
         )
     )
+
+
+def kills_elsewhere(words: tuple[KernelWord, ...], pid: int, since_mono_s: float) -> int:
+    """Other processes that the kernel log says were killed for memory since then."""
+    return sum(
+        word.kind is WordKind.OOM_KILL and word.pid != pid and word.mono_s >= since_mono_s
+        for word in words
+    )
+
+
+def _limit_of(kill: KernelWord, words: tuple[KernelWord, ...]) -> str | None:
+    """The group whose limit a kill was for: "" for the machine's memory, None: not told."""
+    for word in words:
+        near = abs(word.mono_s - kill.mono_s) <= _SAME_MOMENT_S
+        if word.kind is WordKind.OOM_REPORT and near and word.pid in (None, kill.pid):
+            return word.group if word.constraint == "CONSTRAINT_MEMCG" else ""
+    return None if "cgroup" in kill.text else ""
+
+
+def _shares(limit: str | None, group: str | None) -> bool:
+    """Whether a process in `group` was under that limit too."""
+    if limit == "":
+        return True
+    if limit is None or group is None:
+        return False
+    return f"{_named(group)}/".startswith(f"{limit.rstrip('/')}/")
 
 
 def takers(words: tuple[KernelWord, ...]) -> tuple[tuple[int, str, int], ...]:
@@ -137,8 +179,8 @@ def _kernel(facts: DeathFacts) -> Iterator[Evidence]:
         yield Evidence(
             "kernel",
             Certainty.EXACT,
-            f"In the same seconds the kernel killed {plain(word.name or '?')} (process {pid}) "
-            "for memory.",
+            f"Since it was last seen the kernel killed {plain(word.name or '?')} (process {pid}) "
+            f"for memory{_whose(word)}.",
         )
     if spoke or not (killed or crashed(facts.wait_status)):
         return
@@ -151,6 +193,10 @@ def _kernel(facts: DeathFacts) -> Iterator[Evidence]:
             "The kernel log could not be read by this user (kernel.dmesg_restrict). An "
             "administrator can look: sudo dmesg -T | grep -i -e oom -e segfault -e Xid",
         )
+
+
+def _whose(word: KernelWord) -> str:
+    return ", at a limit that was this one's too" if "cgroup" in word.text else ""
 
 
 def _group(word: KernelWord) -> str | None:
@@ -188,22 +234,51 @@ def _python(words: LastWords | None) -> Iterator[Evidence]:
 
 
 def _counts(facts: DeathFacts) -> Iterator[Evidence]:
+    """What the kernel's counters say, each of its own group and its own time alone."""
     if signal_of(facts.wait_status) != signal.SIGKILL and facts.wait_status is not None:
         return
-    for whose, before, after in (
-        ("its memory group", facts.group_kills_before, facts.group_kills_after),
-        ("the machine", facts.host_kills_before, facts.host_kills_after),
+    own = any(w.kind is WordKind.OOM_KILL and w.pid == facts.pid for w in facts.kernel)
+    when = "" if facts.counted is None else f", {facts.counted}"
+    group = (
+        "its memory group"
+        if facts.group is None
+        else f"in the memory group {plain(_named(facts.group), 160)}"
+    )
+    known = False
+    for whose, before, after, elsewhere in (
+        (group, facts.group_kills_before, facts.group_kills_after, facts.group_kills_elsewhere),
+        (
+            "on this machine",
+            facts.host_kills_before,
+            facts.host_kills_after,
+            facts.host_kills_elsewhere,
+        ),
     ):
         if before is None or after is None:
             continue
+        known = True
         if after > before:
-            text = f"The kernel's count of kills for memory in {whose} rose from {before} to "
-            yield Evidence("count", Certainty.EXACT, f"{text}{after}.")
-            return
-    if facts.group_kills_after is not None or facts.host_kills_after is not None:
+            text = f"The kernel's count of kills for memory {whose} rose from {before} to "
+            text += f"{after}{when}{', for other processes' * (after - before <= elsewhere)}."
+            yield Evidence("count", Certainty.EXACT, text)
+        elif not own:  # its log names this one: then it was in another group by then
+            text = f"The kernel killed nothing for memory {whose}{when}"
+            yield Evidence("count", Certainty.EXACT, f"{text} (its count stayed at {after}).")
+        return
+    if not known and not own and facts.pid is not None:
         yield Evidence(
-            "count", Certainty.EXACT, "The kernel counted no kill for memory at that time."
+            "count",
+            Certainty.UNKNOWN,
+            "The kernel's counts of its kills for memory could not be read.",
         )
+
+
+def _named(group: str) -> str:
+    """A group as the kernel names it: without the folder of the mount."""
+    for mount in _MOUNTS:
+        if group == mount or group.startswith(f"{mount}/"):
+            return group[len(mount) :] or "/"
+    return group
 
 
 def _limits(facts: DeathFacts) -> Iterator[Evidence]:
@@ -247,7 +322,8 @@ def _levels(facts: DeathFacts) -> Iterator[Evidence]:
             "level",
             Certainty.EXACT,
             f"When last seen its memory group held {format_bytes(facts.group_used_bytes)} of "
-            f"{format_bytes(facts.group_limit_bytes)}.",
+            f"{format_bytes(facts.group_limit_bytes)}"
+            f"{', where memory.high slows down and kills nobody' * facts.group_high}.",
         )
     total, available = facts.host_total_bytes, facts.host_available_bytes
     if total and available is not None:
@@ -267,6 +343,21 @@ def _levels(facts: DeathFacts) -> Iterator[Evidence]:
             "pressure",
             Certainty.EXACT,
             f"In the 10 s before, programs waited for memory {stalled:.0f} % of the time.",
+        )
+
+
+def _unit(unit: UnitEnd | None) -> Iterator[Evidence]:
+    if unit is None:
+        return
+    for line in unit.lines:
+        text = f"The system's journal says: {plain(line, _LONGEST)}"
+        yield Evidence("systemd", Certainty.EXACT, text)
+    if unit.result not in (None, "success"):
+        command = "systemctl --user" if unit.user else "systemctl"
+        yield Evidence(
+            "systemd",
+            Certainty.EXACT,
+            f"{command} show -p Result {plain(unit.name, 80)} says: {plain(unit.result or '')}.",
         )
 
 

@@ -87,8 +87,9 @@ def about_task(
         and any(culprit.task == task.key for culprit in each.culprits)
     ]:
         for each in broken:
-            lines.append(f"{plain(each.label, 120)}, on which it was, is out of order (see below).")
-            if each.stage >= Stage.RESCUE:
+            what = "reports a fault" if each.device_works else "is out of order"
+            lines.append(f"{plain(each.label, 120)}, on which it was, {what} (see below).")
+            if each.work_lost:
                 lines.append("What it held there is lost, or will be when the card is reset.")
     else:
         lines.append("Nothing that it does points to an end: no forecast for it.")

@@ -9,7 +9,7 @@ begins. Without agents and swap nothing changes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ from watchdog_app.core.outlook import (
     Stage,
 )
 from watchdog_app.core.phases import Phases
-from watchdog_app.core.records import AgentView, HostMemory, ProcessKey, Task
+from watchdog_app.core.records import AgentView, HostMemory, ProcessKey, Task, TaskKind
 from watchdog_app.core.usage import SwapTraffic, Usage
 from watchdog_app.units import format_bytes, format_rate
 
@@ -131,21 +131,38 @@ class Foreknowledge:
         self._said.pop(reading.key, None)
         return None
 
-    def explains(self, reading: CeilingReading, attribution: Attribution) -> bool:
-        """Whether the growth towards this ceiling was foretold, fits, and will come back or end."""
+    def explains(
+        self, reading: CeilingReading, attribution: Attribution, under: Iterable[Task]
+    ) -> bool:
+        """
+        Whether the growth towards this ceiling was foretold, fits, and will come back or end.
+
+        Args:
+            reading: the ceiling now.
+            attribution: whose growth it is.
+            under: the tasks that this ceiling can hit.
+        """
         if reading.key.kind not in _MEMORY:
             return False
-        room = reading.limit - reading.used - _MARGIN * reading.limit
+        margin = _MARGIN * reading.limit
+        room = reading.limit - reading.used - margin
+        # What one program says of itself must not silence the warning that its neighbours need.
+        # A server has no training that a limit could end.
+        shared = reading.key.kind is CeilingKind.CGROUP and (
+            sum(task.kind is not TaskKind.SERVER for task in under) > 1
+            or (reading.strangers or 0.0) > margin
+        )
         explained = sum(
             culprit.share
             for culprit in attribution.culprits
-            if culprit.task in self._tasks and self._tasks[culprit.task].explains(self._now, room)
+            if culprit.task in self._tasks
+            and self._tasks[culprit.task].explains(self._now, room, announced=not shared)
         )
         return explained >= _EXPLAINED
 
     def filling(self) -> Mapping[ProcessKey, Filling]:
         """By task: the buffer that it announced and that is not full yet."""
-        found = {key: phases.filling() for key, phases in self._tasks.items()}
+        found = {key: phases.filling(self._now) for key, phases in self._tasks.items()}
         return {key: Filling(*each) for key, each in found.items() if each is not None}
 
     def forget(self, keys: set[CeilingKey]) -> None:

@@ -14,7 +14,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
-from watchdog_app.core.ceilings import group_level
+from watchdog_app.core.ceilings import group_level, ram_and_swap, watched_groups
 from watchdog_app.core.outlook import CeilingKey, CeilingKind, CeilingReading
 from watchdog_app.core.records import AgentView, CgroupMemory, HostMemory, Snapshot
 
@@ -106,6 +106,14 @@ class Rest:
         shm = levels.get(_SHM)
         self.asks_shm = shm is not None and self.ram_step > 2 * shm.step
         self.groups = [each.subject for each in levels if each.kind is CeilingKind.CGROUP]
+        self._leaves = watched_groups(snapshot)
+        if self.groups:  # what they can swap out depends on those above them
+            self.groups += [
+                each.path
+                for each in snapshot.cgroups
+                if each.path not in self.groups
+                and (each.swap_limit_bytes is not None or each.swap_high_bytes is not None)
+            ]
         self.spaces = [int(each.subject) for each in levels if each.kind is CeilingKind.RLIMIT_AS]
         wanted = {_RAM, _RAM_SWAP, *((_SHM,) if self.asks_shm else ())}
         self._levels = {
@@ -120,7 +128,7 @@ class Rest:
         self.both_low, self.both_high = float("-inf"), float("inf")
         if self.swaps:
             both = self._levels[_RAM_SWAP]
-            free = host.total_bytes + host.swap_total_bytes - both.used
+            free = host.available_bytes + host.swap_free_bytes
             self.both_low, self.both_high = free - both.step, free + both.step
 
     def holds(self, glance: Glance) -> bool:
@@ -168,14 +176,15 @@ class Rest:
         used = max(0, host.total_bytes - glance.available_bytes)
         found = {_RAM: Past(at, used, host.total_bytes)}
         if _RAM_SWAP in self._levels:
-            swapped = max(0, host.swap_total_bytes - glance.swap_free_bytes)
-            limit = host.total_bytes + host.swap_total_bytes
-            found[_RAM_SWAP] = Past(at, used + swapped, limit)
+            both = ram_and_swap(host, glance.available_bytes, glance.swap_free_bytes)
+            found[_RAM_SWAP] = Past(at, *both)
         if glance.shm_used_bytes is not None and _SHM in self._levels:
             found[_SHM] = Past(at, glance.shm_used_bytes, self._levels[_SHM].limit)
         for group in glance.groups:
             key = CeilingKey(CeilingKind.CGROUP, group.path)
-            level = group_level(group, host.total_bytes, glance.swap_free_bytes)
+            level = group_level(
+                group, glance.groups, self._leaves, host.total_bytes, glance.swap_free_bytes
+            )
             if level is not None and key in self._levels:
                 found[key] = Past(at, *level)
         for pid, vsize_bytes in glance.spaces.items():

@@ -20,17 +20,20 @@ class Growth:
     neither may cost more than about a hundred points.
     """
 
-    __slots__ = ("_coarse", "_fine", "_last")
+    __slots__ = ("_coarse", "_fine", "_last", "first_mono_s")
 
     def __init__(self) -> None:
         self._fine: deque[tuple[float, float]] = deque(maxlen=_FINE_POINTS)
         self._coarse: deque[tuple[float, float]] = deque(maxlen=_COARSE_POINTS)
         self._last: tuple[float, float] | None = None
+        self.first_mono_s: float | None = None  # since then it is known
 
     def add(self, mono_s: float, value: float) -> None:
         """Take a reading; one that goes back in time is dropped."""
         if self._last is not None and mono_s <= self._last[0]:
             return
+        if self._last is None:
+            self.first_mono_s = mono_s
         self._last = (mono_s, value)
         if not self._fine or mono_s - self._fine[-1][0] >= _FINE_S:
             self._fine.append(self._last)
@@ -50,7 +53,7 @@ class Growth:
         """
         if self._last is None:
             return 0.0, 0.0
-        then = self._at(self._last[0] - window_s)
+        then = self.at(self._last[0] - window_s)
         return self._last[1] - then[1], self._last[0] - then[0]
 
     def rate(self, window_s: float) -> float | None:
@@ -58,7 +61,14 @@ class Growth:
         grown, seconds = self.over(window_s)
         return None if seconds < window_s / 2 or seconds <= 0 else grown / seconds
 
-    def _at(self, mono_s: float) -> tuple[float, float]:
-        """The newest point that is not younger, or the oldest there is."""
+    def at(self, mono_s: float) -> tuple[float, float]:
+        """
+        The newest point that is not later, or the oldest there is: when, and the value.
+
+        Raises:
+            IndexError: nothing is known.
+        """
+        if self._last is not None and self._last[0] <= mono_s:
+            return self._last
         ring = self._fine if self._fine[0][0] <= mono_s else self._coarse
         return next((point for point in reversed(ring) if point[0] <= mono_s), ring[0])

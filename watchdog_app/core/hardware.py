@@ -73,6 +73,7 @@ class Gpu:
     recovery_action: str | None = None  # "reset", "reboot", "drain", "drain_and_reset"; None: none
     xids: tuple[XidEvent, ...] = ()  # of the last hour, oldest first
     processes: tuple[GpuProcess, ...] = ()
+    processes_mono_s: float | None = None  # when these were listed; None: with the other figures
     notes: tuple[str, ...] = ()  # why a figure is missing, each a short sentence
 
 

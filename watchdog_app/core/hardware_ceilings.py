@@ -63,7 +63,7 @@ def _device_memory(
 ) -> Iterator[CeilingReading]:
     divided = {gpu.parent_uuid for gpu in hardware.gpus}
     for gpu in hardware.gpus:
-        used = _used(gpu)
+        used = gpu.memory_used_bytes
         # A card that is divided has no memory of its own to run out of; one that shares the
         # host's RAM ends with it, and that ceiling is there already.
         if gpu.unified_memory or gpu.uuid in divided or used is None or not gpu.memory_total_bytes:
@@ -84,7 +84,7 @@ def _device_memory(
                 key=CeilingKey(CeilingKind.GPU_MEMORY, gpu.uuid),
                 label=f"{_name(gpu)} memory ({gpu.name})",
                 used=used,
-                limit=gpu.memory_total_bytes,
+                limit=gpu.memory_total_bytes - (gpu.memory_reserved_bytes or 0),
                 unit="bytes",
                 lethal=True,
                 tasks=under,
@@ -93,6 +93,8 @@ def _device_memory(
                     whose,
                     "shared by all who are on the card" if len(under) > 1 and not whose else None,
                 ),
+                held_mono_s=gpu.processes_mono_s,
+                device=gpu.uuid,
             )
 
 
@@ -106,7 +108,8 @@ def _allocators(
             if memory.limit_bytes <= 0 or memory.device in seen:
                 continue
             seen.add(memory.device)
-            gpu = cards.get(_device(memory, hardware) or "")
+            device = _device(memory, hardware)
+            gpu = cards.get(device or "")
             limit, short = _reach(memory, gpu, agent.key.pid)
             place = memory.device if gpu is None else f"{_name(gpu)} ({gpu.name})"
             yield CeilingReading(
@@ -121,6 +124,7 @@ def _allocators(
                     "beyond it the framework gives up: out of memory",
                     "others hold part of the card" if short else None,
                 ),
+                device=device or memory.device,
             )
 
 
@@ -157,6 +161,7 @@ def _heat_of_cards(
             (gpu.temperature_c, gpu.slowdown_c, gpu.shutdown_c),
             people,
             "the card switches itself off; whatever runs on it dies",
+            device=gpu.uuid,
         )
 
 
@@ -183,6 +188,8 @@ def _thresholds(
     celsius: tuple[float, float | None, float | None],
     people: tuple[ProcessKey, ...],
     end: str,
+    *,
+    device: str | None = None,
 ) -> Iterator[CeilingReading]:
     """One ceiling a threshold: one slows down, one ends everything."""
     now, slowdown, shutdown = celsius
@@ -201,6 +208,7 @@ def _thresholds(
                 lethal=lethal,
                 tasks=people,
                 note=end if lethal else "beyond it everything gets slower, and nothing is lost",
+                device=device,
             )
 
 

@@ -153,6 +153,8 @@ class Health:
             if key in found or not is_condition(key) or key.kind is CeilingKind.STALLED:
                 continue  # `core.stall_incidents` closes the last
             incident.observe(Stage.OK, now, incident.why, rising=False)
+            incident.advice = ()  # it is cleared: nothing has to be done any more
+            incident.device_works = True
             if incident.over(now, switches.settings.stages.settle_s):
                 over = self._over(incident, switches, snapshot, new_id)
                 decisions += [] if over is None else [over]
@@ -230,6 +232,8 @@ class Health:
         incident.observe(_STAGES[first.severity], snapshot.mono_s, why, rising=True)
         cures = dict.fromkeys(each.cure for each in conditions)
         incident.advice = tuple(cures)[:_MOST_ADVICE]
+        incident.device_works = all(each.device_works for each in conditions)
+        incident.work_lost = any(each.work_lost for each in conditions)
         hit = _hit(conditions)
         if hit:
             culprits = tuple(Culprit(holder.key, holder.name, 0.0, 0.0) for holder in hit)
@@ -287,7 +291,7 @@ class Health:
             "trouble": first.trouble.value,
             "label": first.label,
             "fatal": int(first.fatal),
-            "card_works": int(first.trouble is Trouble.XID and first.severity < Severity.CRITICAL),
+            "card_works": int(not incident.work_lost),
             "name": whom.name or None,
             "others": ", ".join(each.name for each in hit[:3]) or None,
             "more": max(0, len(hit) - 3),

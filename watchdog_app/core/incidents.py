@@ -22,6 +22,7 @@ from watchdog_app.core.outlook import (
     DecisionKind,
     Evidence,
     Incident,
+    Regime,
     Stage,
 )
 from watchdog_app.core.records import ProcessKey, Snapshot
@@ -59,6 +60,7 @@ class IncidentState:
     stage: Stage = Stage.OK
     peak: Stage = Stage.OK
     why: str = ""
+    regime: Regime = Regime.UNKNOWN  # of the growth, by its whole record
     advice: tuple[str, ...] = ()
     attribution: Attribution = NOBODY
     pace_per_s: float = 0.0  # fastest recent filling while no save holds the training up
@@ -71,14 +73,18 @@ class IncidentState:
     overruled: set[ProcessKey] = field(default_factory=set)  # resumed by a person: left running
     unpausable: set[ProcessKey] = field(default_factory=set)  # a pause of it failed
     trained: set[ProcessKey] = field(default_factory=set)  # blamed while an agent trained in it
+    device_works: bool = True
+    work_lost: bool = False
     training_is_over: bool = False  # of the first culprit: what was advised before is what counts
 
-    def observe(self, stage: Stage, now: float, why: str, rising: bool) -> None:
+    def observe(
+        self, stage: Stage, now: float, why: str, rising: bool, regime: Regime = Regime.UNKNOWN
+    ) -> None:
         """Take over where the ceiling stands; in a calm the reason stays that of the danger."""
         self.stage = stage
         self.peak = max(self.peak, stage)
         if rising or not self.why:
-            self.why = why
+            self.why, self.regime = why, regime
         if stage >= Stage.WARN:
             self.calm_since_mono_s = None
         elif self.calm_since_mono_s is None:
@@ -171,7 +177,14 @@ class IncidentState:
             culprits=self.attribution.culprits,
             why=self.why,
             advice=self.advice,
+            device_works=self.device_works,
+            work_lost=self.work_lost,
         )
+
+    def ended(self, tasks: Container[ProcessKey]) -> bool:
+        """Whether the first culprit is none of these: what was advised to it stays as it was."""
+        first = next((each.task for each in self.attribution.culprits), None)
+        return first is not None and first not in tasks
 
     @property
     def shown_stage(self) -> Stage:
@@ -190,6 +203,8 @@ class IncidentState:
             "peak": int(self.peak),
             "why": self.why,
             "advice": list(self.advice),
+            "device_works": self.device_works,
+            "work_lost": self.work_lost,
             "culprits": [
                 [*_pair(each.task), each.name, each.slope_bytes_per_s, each.share]
                 for each in self.attribution.culprits
@@ -232,6 +247,9 @@ class IncidentState:
             peak=Stage(value["peak"]),
             why=str(value["why"]),
             advice=tuple(str(line) for line in value["advice"]),
+            # Not kept by earlier versions.
+            device_works=bool(value.get("device_works", True)),
+            work_lost=bool(value.get("work_lost", False)),
             attribution=Attribution(
                 tuple(
                     Culprit(_key(pid, start), str(name), float(slope), float(share))

@@ -16,9 +16,15 @@ from watchdog_app.core.scene import Scene
 from watchdog_app.units import format_bytes
 
 _USABLE = 0.9  # of a limit: what a batch or a buffer may be planned to fill
+# What an element or an activation takes beyond its own bytes: the allocator's rounding, what is
+# made on the way to it, prefetching. Chosen with a margin, as a number that kills helps nobody.
+_OVERHEAD = 1.25
+# What a training takes once its buffer is full: tracing, kernels, threads and its first steps.
+_FIRST_STEP_BYTES = 256 * 1024**2
 _PART = 0.15  # of the limit: smaller activations are not what makes it run out
 _SHARE = 0.2  # of the task's growth: less than that a line does not explain
 _OWN = 0.3  # of the largest line: a line of the program is what its owner can change
+_FULL = 0.95  # of what was announced, as in core.phases
 _COUNT = re.compile(r"\b(\d[\d,]*) (examples|batches)\b")
 _SHUFFLE = "shuffle"
 _GROWING = frozenset((Regime.LINEAR, Regime.ACCELERATING, Regime.STAIRCASE))
@@ -64,24 +70,33 @@ def about_filling(filling: Filling, room: float) -> str:
     Args:
         filling: as it is now.
         room: bytes that may still be taken.
+
+    What is said to fit leaves room for the overhead of its elements and for the first step.
     """
     name = filling.what.removeprefix("the ").partition(" of ")[0]
     rest = max(0.0, filling.bytes - filling.filled_bytes)
-    state = (
-        f"{name[:1].upper()}{name[1:]} still filling: {format_bytes(filling.filled_bytes)} of "
-        f"{format_bytes(filling.bytes)}"
+    is_full = filling.filled_bytes >= _FULL * filling.bytes
+    state = f"{name[:1].upper()}{name[1:]} " + (
+        f"has filled: {format_bytes(filling.bytes)}"
+        if is_full
+        else f"still filling: {format_bytes(filling.filled_bytes)} of {format_bytes(filling.bytes)}"
     )
-    if rest <= room:
-        return f"{state}; the rest fits."
+    if _OVERHEAD * rest + _FIRST_STEP_BYTES <= room:
+        return f"{state}; what is left fits." if is_full else f"{state}; the rest fits."
+    if is_full:
+        state += "; it leaves too little for the training"
+    else:
+        state += f"; it {'will' if rest > room else 'may'} not fit"
     counted = _COUNT.search(filling.what)
     if counted is None or not filling.bytes:
-        return f"{state}; it will not fit: make it smaller."
+        return f"{state}: make it smaller."
     count = int(counted[1].replace(",", ""))
-    fits = _rounded(count * (filling.filled_bytes + room) / filling.bytes)
+    budget = filling.filled_bytes + room - _FIRST_STEP_BYTES
+    fits = _rounded(count * budget / (_OVERHEAD * filling.bytes))
     if fits < 1:
-        return f"{state}; it will not fit: make it smaller."
+        return f"{state}: make it smaller."
     call = f"shuffle({fits})" if _SHUFFLE in filling.what else f"{fits:,} {counted[2]}"
-    return f"{state}; it will not fit: {call} would."
+    return f"{state}: {call} would{' fit' if is_full else ''}."
 
 
 def about_growth(growth: Growth, slope_bytes_per_s: float | None = None) -> Iterator[str]:
@@ -159,7 +174,7 @@ def _about_batch(scene: Scene, agent: AgentView, parts: MemoryParts) -> Iterator
     else:
         others = max(0.0, scene.reading.used - (parts.resident_bytes or 0))
         budget = _USABLE * limit - others - (parts.known_bytes - activations)
-    fits = _rounded(batch * budget / activations)
+    fits = _rounded(batch * budget / (_OVERHEAD * activations))
     if fits < 1:
         yield f"{need}, and not even batch 1 fits: the model itself is too large for what is left."
     elif fits < batch:

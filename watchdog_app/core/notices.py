@@ -119,6 +119,11 @@ def _warning(facts: Facts) -> tuple[str, list[str]]:
     lines += work(facts)
     if label.startswith(AIRBAG_LIMIT):
         lines.append("There it is held, and not killed.")
+    elif facts.number("throttles") and not facts.number("may_pause"):
+        lines.append(
+            "There its programs stand still (memory.high), and systemd-oomd may end them. Raise "
+            "the limit to let them go on."
+        )
     elif not facts.number("lethal"):
         lines.append("Beyond it the machine gets slow; nothing is killed yet.")
     elif facts.number("may_pause"):
@@ -284,7 +289,10 @@ def _died(facts: Facts) -> tuple[str, list[str]]:
     title = f"{_ENDS.get(cause, 'Ended')}: {facts.name}"
     lines = [f"{capital(plain(facts.decision.reason, 300)).rstrip('.')}."]
     if facts.number("worker") is not None:
-        return f"{_ENDS.get(cause, 'Ended')}: a worker of {facts.name}", lines
+        title = f"{_ENDS.get(cause, 'Ended')}: a worker of {facts.name}"
+        if facts.text("path") is not None:
+            lines.append(f"{capital(facts.rescue or '')}, saved {_age(facts)}.")
+        return title, lines
     step, age = facts.number("step"), facts.number("rescue_age_s")
     if facts.rescue is not None:
         saved = _rescue_of(facts)
@@ -296,6 +304,10 @@ def _died(facts: Facts) -> tuple[str, list[str]]:
     elif facts.agent is not None or step is not None:
         lines.append("It left no rescue: its work is lost.")
     return title, lines + (advice(facts) if memory else [])
+
+
+def _age(facts: Facts) -> str:
+    return phrases.ago(facts.number("rescue_age_s"))
 
 
 def _restarted(facts: Facts) -> tuple[str, list[str]]:

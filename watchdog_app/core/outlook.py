@@ -58,6 +58,10 @@ class CeilingReading:
     note: str | None = None  # e.g. "3 groups up", "counts swap"
     swapped: float = 0.0  # of `used`, what a group has in swap
     strangers: float | None = None  # what processes hold there that are not watched
+    held_mono_s: float | None = None  # when it was listed who holds how much; None: with `used`
+    device: str | None = None  # the card that it is on: its UUID, else the framework's name of it
+    throttles: bool = False  # who reaches it stands still there (memory.high, memory.swap.high)
+    stalled: bool = False  # ... and does so now; of the machine: next to nothing is left
 
 
 class Regime(StrEnum):
@@ -202,3 +206,5 @@ class Incident:
     culprits: tuple[Culprit, ...]
     why: str
     advice: tuple[str, ...] = ()
+    device_works: bool = True  # False: the card or its driver is out of order
+    work_lost: bool = False  # what was held on the card is gone

@@ -140,22 +140,27 @@ class Phases:
             return None
         return Need(told.what, max(0.0, told.base + told.bytes - self._level), None)
 
-    def filling(self) -> tuple[str, float, float] | None:
-        """What was announced and grows: what for, bytes that have come, and all of them."""
+    def filling(self, now: float) -> tuple[str, float, float] | None:
+        """
+        What was announced and grows: what for, bytes that have come, and all of them.
+
+        Also for a while after it is full: what fails then, fails for want of what it has taken.
+        """
         told = self._announced
-        if told is None or told.until_s is not None or told.at_most:
+        if told is None or told.at_most or (told.until_s is not None and now > told.until_s):
             return None
         return told.what, min(told.bytes, max(0.0, self._level - told.base)), told.bytes
 
-    def explains(self, now: float, room: float) -> bool:
+    def explains(self, now: float, room: float, *, announced: bool) -> bool:
         """
         Whether the present growth was foretold and fits.
 
         Args:
             now: monotonic seconds.
             room: bytes that may still be taken.
+            announced: whether what the program says that it will take counts.
         """
-        return self._within_announced(now, room) or self._within_phase(now, room)
+        return (announced and self._within_announced(now, room)) or self._within_phase(now, room)
 
     def _within_announced(self, now: float, room: float) -> bool:
         told = self._announced

@@ -42,6 +42,7 @@ _OVERDUE_S = 20.0
 # of one minute is what an empty one may cost.
 _BATTERY_S = 60.0
 _MOST_OPEN = 512
+_AT_THE_LIMIT = 0.97
 _PAUSE_ANSWER_S = 30.0
 
 
@@ -167,6 +168,7 @@ class Policy:
                     left_s=_left_s(scene),
                     last=last,
                     reach_s=scene.reach_s,
+                    stalled=_stalled(scene),
                 ):
                     yield self._ask(scene, task, agent, why)
 
@@ -187,11 +189,12 @@ class Policy:
             if attribution.culprits and not chosen:
                 return  # whoever made it grow has ended or is paused: the danger is over
         with_agent = [scene.tasks[key] for key in scene.agents if key in scene.tasks]
-        if not chosen and len(with_agent) == 1 and scene.reading.lethal:
+        ends = scene.reading.lethal or scene.reading.throttles
+        if not chosen and len(with_agent) == 1 and ends:
             # Too little growth to name anybody, and only one that has anything to lose.
             chosen.add(with_agent[0].key)
             yield with_agent[0], "is the only training under it"
-        if not (scene.strict and scene.reading.lethal):
+        if not (scene.strict and ends):
             return
         # On a full card it hits whoever asks for memory next, of whatever size.
         anybody = scene.reading.key.kind is CeilingKind.GPU_MEMORY
@@ -312,13 +315,19 @@ class Policy:
 def _left_s(scene: Scene) -> float:
     """Time to the end, for those who save."""
     reading = scene.reading
-    if not reading.lethal:
+    if not (reading.lethal or reading.throttles):
         return float("inf")  # beyond it there is time: nothing dies at its edge
     if reading.key.kind is CeilingKind.BATTERY:
         return max(_BATTERY_S, scene.left_s)
     if reading.key.kind in _ENDS_ALL and reading.used >= reading.limit:
         return _OVERDUE_S
     return scene.left_s
+
+
+def _stalled(scene: Scene) -> bool:
+    """Whether the programs under it stand still at the limit, or are about to."""
+    reading = scene.reading
+    return reading.stalled or (reading.throttles and reading.used >= _AT_THE_LIMIT * reading.limit)
 
 
 def _told(scene: Scene, waiting: Waiting) -> Iterator[Decision]:

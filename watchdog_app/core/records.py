@@ -83,6 +83,9 @@ class ProcessSample:
     shmem_bytes: int | None = None  # shared memory within shared_bytes; the rest is of files
 
 
+_NEAR_THROTTLE = 0.9  # of the limit
+
+
 @dataclass(frozen=True, slots=True)
 class Pressure:
     """Pressure stall information of one resource (kernel, Documentation/accounting/psi.rst)."""
@@ -106,6 +109,9 @@ class HostMemory:
     shm_used_bytes: int | None  # /dev/shm
     shm_limit_bytes: int | None
     pressure: Pressure | None
+    zram_total_bytes: int = 0  # of the swap: what is kept compressed in RAM
+    zram_used_bytes: int = 0  # before compression
+    zram_ram_bytes: int = 0  # after it
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +130,8 @@ class CgroupMemory:
     oom_events: int | None  # times the limit was hit and reclaim failed
     oom_kills: int | None
     strangers_bytes: int | None = None  # RAM of its processes that are not watched
+    swap_high_bytes: int | None = None  # v2 memory.swap.high: throttled above it
+    stalled_percent: float | None = None  # v2 memory.pressure, full avg10; near a throttle alone
 
     @property
     def working_set_bytes(self) -> int:
@@ -134,6 +142,18 @@ class CgroupMemory:
     def unreclaimable_bytes(self) -> int:
         """Usage less all file pages: what the kernel cannot give back by itself."""
         return max(0, self.usage_bytes - self.inactive_file_bytes - self.active_file_bytes)
+
+    @property
+    def near_throttle(self) -> bool:
+        """Whether memory.high or memory.swap.high is all but reached by what stays."""
+        pairs = (
+            (self.unreclaimable_bytes, self.high_bytes),
+            (self.swap_usage_bytes, self.swap_high_bytes),
+        )
+        return any(
+            used is not None and limit is not None and used >= _NEAR_THROTTLE * limit
+            for used, limit in pairs
+        )
 
 
 @dataclass(frozen=True, slots=True)

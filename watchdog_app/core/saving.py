@@ -4,14 +4,15 @@ When an agent is asked to save, and when again: one ledger an agent.
 The first save of an incident is due as soon as the ceiling asks for one. After
 that the question is what a death would cost: all work since the last save. So
 the next is due as soon as the work at stake is worth more than the time that
-is left: saves come at half of the time left, a quarter, an eighth, until every
-step is saved, and a death loses about one step, for a number of saves that
-grows only with the logarithm of the time.
+is left: saves come at half of the time left, a quarter, an eighth, and then
+once a second. A death loses about a second of work, or one step where steps
+are longer, for a number of saves that grows only with the logarithm of the time.
 
-Two things keep that from hurting a training that merely hovers near its limit:
-a budget (a handful of saves at once, then a tenth of the time), and a pause
-after a save that failed. Where the policy may pause the task at the end, it
-does so right after a last save, and then nothing is lost at all.
+Three things keep that from hurting a training that merely hovers near its
+limit: at most one save a second, a budget (a handful of saves at once, then a
+tenth of the time), and a pause after a save that failed. Where the policy may
+pause the task at the end, it does so right after a last save, and then nothing
+is lost at all.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from watchdog_app.core.records import AgentView
 UNKNOWN_SAVE_S = 5.0  # as in core.watch: half a gigabyte to a slow disk
 UNKNOWN_STEP_S = 1.0
 
+_SPACING_S = 1.0  # from the end of a save, and from a request, to the next request
 _SHARE = 0.1  # of the time that saving may cost while the end does not come
-_BURST_SAVES = 12  # about log2 of a minute over a step of some milliseconds
+_BURST_SAVES = 12  # about log2 of a minute over a second, and some once a second
 _BURST_S = 6.0
 _LAST_BURST_SAVES = 20  # growing in new territory two seconds before the end: nothing to spare for
 _LAST_BURST_S = 30.0
@@ -58,7 +60,7 @@ class SaveLedger:
     """What was asked of one agent and what came of it. Times are monotonic seconds."""
 
     pending: str | None = None  # the decision that waits for its outcome
-    asked_mono_s: float = 0.0
+    asked_mono_s: float = float("-inf")
     expires_mono_s: float = 0.0
     final: bool = False  # the pending one is the last before a pause
     saved_mono_s: float | None = None  # newest complete rescue that is known
@@ -109,6 +111,7 @@ class SaveLedger:
     def skipped(self) -> None:
         """The request was never sent: nothing failed."""
         self.pending = None
+        self.asked_mono_s = float("-inf")
 
     def fresh(self, agent: AgentView, now: float) -> bool:
         """A rescue exists that is at most a few steps old."""
@@ -137,9 +140,10 @@ class SaveLedger:
         left_s: float,
         last: bool,
         reach_s: float,
+        stalled: bool = False,
     ) -> bool:
         """
-        Whether to ask now.
+        Whether to ask now: never within a second of the last request or save.
 
         Args:
             agent: as it stands.
@@ -148,8 +152,12 @@ class SaveLedger:
             left_s: time to exhaustion while the training runs; infinite when unknown.
             last: the very end, on strong evidence: the larger budget.
             reach_s: until the next chance to ask.
+            stalled: the training stands still at the limit; it is saved again after each step.
         """
         if self.pending is not None or agent.saving:
+            return False
+        newest = max(self.asked_mono_s, self.saved_mono_s or float("-inf"))
+        if now - newest < _SPACING_S:
             return False
         if self.failures and now - self.failed_mono_s < self._retry_s(left_s):
             return False
@@ -161,10 +169,11 @@ class SaveLedger:
         at_stake = now - self.saved_mono_s
         if self.spent_s + cost > self._budget_s(cost, last):
             return False
-        # Asked in the middle of a step, it saves at that step's end: at the very end a request
-        # right after each save is what makes every step a saved one.
+        # Asked in the middle of a step, it saves at that step's end.
         if at_stake + reach_s + step >= left_s:
             return True
+        if stalled:
+            return _progressed(agent)
         return at_stake >= max(_HOVER_S, _HOVER_SAVES * cost, _HOVER_AGE * (now - since_mono_s))
 
     def _retry_s(self, left_s: float) -> float:
@@ -177,6 +186,11 @@ class SaveLedger:
         if last:
             return max(_LAST_BURST_S, _LAST_BURST_SAVES * cost)
         return max(_BURST_S, _BURST_SAVES * cost)
+
+
+def _progressed(agent: AgentView) -> bool:
+    """Whether a step has ended since its last rescue; where that is not known, it may have."""
+    return agent.rescue is None or agent.step is None or agent.step > agent.rescue.step
 
 
 def _fresh_s(agent: AgentView) -> float:

@@ -107,6 +107,7 @@ class Scene:
             "limit": reading.limit,
             "unit": reading.unit,
             "lethal": int(reading.lethal),
+            "throttles": int(reading.throttles),
             "label": reading.label,
             "regime": assessment.regime.value,
             "slope_per_s": assessment.slope_per_s,

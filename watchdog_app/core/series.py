@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from watchdog_app.core import devices
-from watchdog_app.core.at_risk import costs, with_cheap_save
+from watchdog_app.core.at_risk import costs, while_stalled, with_cheap_save
 from watchdog_app.core.culprits import Attribution, attribute
 from watchdog_app.core.forecast import Forecaster
 from watchdog_app.core.forecasters import forecaster_for
@@ -149,7 +149,8 @@ class Series:
             # Power at its limit is how a card works at full load; core.conditions tells the cases
             # in which it is trouble from those in which it is not.
             return replace(assessment, stage=Stage.OK, notify=False, rescue=False)
-        return with_cheap_save(assessment, reading, agents, self._settings.stages)
+        assessment = with_cheap_save(assessment, reading, agents, self._settings.stages)
+        return while_stalled(assessment, reading)
 
     def attribute(
         self, reading: CeilingReading, assessment: Assessment, tasks: Mapping[ProcessKey, Task]
@@ -192,13 +193,26 @@ class Series:
             self._devices.clear()
             return
         at = snapshot.mono_s if hardware.gpus_mono_s is None else hardware.gpus_mono_s
-        kept: dict[str, dict[ProcessKey, Growth]] = {}
+        held: dict[str, dict[ProcessKey, int | None]] = {}
         for key, on_cards in devices.by_task(hardware, tasks).items():
             for use in on_cards.uses:
-                known = self._devices.get(use.uuid, {}).get(key) or Growth()
-                if use.memory_bytes is not None:
-                    known.add(at, use.memory_bytes)
-                    kept.setdefault(use.uuid, {})[key] = known
+                held.setdefault(use.uuid, {})[key] = use.memory_bytes
+        alive = {task.key for task in tasks}
+        kept: dict[str, dict[ProcessKey, Growth]] = {}
+        for gpu in hardware.gpus:
+            before = self._devices.get(gpu.uuid, {})
+            known = {key: growth for key, growth in before.items() if key in alive}
+            here = held.get(gpu.uuid, {})
+            listed_mono_s = gpu.processes_mono_s
+            # Who is on no list that could be made holds nothing there; a list that could not be
+            # made says nothing of anybody.
+            for key in known.keys() | here.keys() if here or listed_mono_s is not None else ():
+                size = here.get(key, 0)
+                if size is not None:
+                    known.setdefault(key, Growth()).add(
+                        at if listed_mono_s is None else listed_mono_s, size
+                    )
+            kept[gpu.uuid] = known
         self._devices = kept
 
 

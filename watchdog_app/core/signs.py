@@ -15,8 +15,13 @@ NETWORK_FILES = ("nfs", "rpc_", "cifs", "smb", "ceph", "fuse", "9p", "lustre", "
 SWAP = ("swap_read", "swapin", "swap_cluster", "do_swap_page", "blk_cgroup_swap", "try_to_free")
 DISK = ("io_schedule", "folio_wait", "wait_on_page", "jbd2", "ext4", "xfs_", "btrfs", "submit_bio")
 FUTEX = ("futex",)
-_PIPE = ("pipe_read", "anon_pipe_read", "wait_for_partner", "fifo_open")
+_NAMED_PIPE = ("wait_for_partner", "fifo_open")
+_PIPE = ("pipe_read", "anon_pipe_read", *_NAMED_PIPE)
 _SOCKET = ("sk_wait_data", "unix_stream_read", "inet_csk_accept", "skb_wait", "skb_recv")
+_FULL_PIPE = ("pipe_write",)
+_FULL_SOCKET = ("sock_alloc_send", "sk_stream_wait_memory", "unix_wait_for_peer")
+_STOPPED_TERMINAL = ("n_tty_write", "tty_write")
+_WRITES = frozenset(("write", "writev", "pwrite64", "sendto", "sendmsg", "sendfile", "splice"))
 _READS = frozenset(("read", "readv", "pread64", "recvfrom", "recvmsg"))
 _FUTEX_COMMAND = 0x7F
 _FUTEX_WAITS = frozenset((0, 9))  # FUTEX_WAIT, FUTEX_WAIT_BITSET
@@ -24,6 +29,10 @@ _FUTEX_PRIVATE = 0x80
 
 # Files of Python's library and of the frameworks in which a program waits for its workers.
 _WORKERS = ("multiprocessing/", "concurrent/futures/", "torch/utils/data/", "joblib/", "billiard/")
+_JOINS = (
+    "multiprocessing/process.py", "multiprocessing/popen_fork.py",
+    "multiprocessing/popen_forkserver.py",
+)  # fmt: skip
 _WAITS = frozenset(
     ("get", "_try_get_data", "_get_data", "_get_batch", "wait", "poll", "_poll", "recv", "_recv",
      "_recv_bytes", "recv_bytes", "join", "select", "result", "results",
@@ -64,6 +73,14 @@ def waits_for_workers(thread: ThreadLook) -> Frame | None:
     return None
 
 
+def waits_for_end(thread: ThreadLook) -> Frame | None:
+    """The place in the library where it waits for the end of a process."""
+    for frame in thread.frames[:DEEP]:
+        if frame.function in ("wait", "poll", "join") and frame.file.endswith(_JOINS):
+            return frame
+    return None
+
+
 def is_queue(frame: Frame) -> bool:
     """`queue.get` of the library, in one process or of several."""
     return frame.function == "get" and frame.file.endswith(
@@ -78,7 +95,7 @@ def _in_files(frame: Frame, fragments: Sequence[str]) -> bool:
 def reads_from(thread: ThreadLook) -> str | None:
     """What it reads from, as the kernel tells."""
     if has(thread, _PIPE):
-        return "a pipe that nobody writes to"
+        return None if _opens_to_write(thread) else "a pipe that nobody writes to"
     if has(thread, _SOCKET):
         return "a connection that stays silent"
     if thread.syscall in _READS:
@@ -88,6 +105,39 @@ def reads_from(thread: ThreadLook) -> str | None:
     if frame is not None and frame.function in _DATA and (polls or has(thread, ("poll",))):
         return "a connection that stays silent"
     return None
+
+
+def writes_to(thread: ThreadLook) -> str | None:
+    """
+    What it writes to and nobody reads from, as the kernel tells.
+
+    Source: /proc/PID/wchan of Linux 6.18 beside a full pipe (`anon_pipe_write`), socket pair
+    (`sock_alloc_send_pskb`), TCP connection and pseudo-terminal (both `wait_woken`).
+    """
+    if thread.state != "S":
+        return None
+    if has(thread, _FULL_PIPE) or _opens_to_write(thread):
+        return "a pipe that nobody reads from"
+    if has(thread, _STOPPED_TERMINAL):
+        return "a terminal that takes no more output"
+    if has(thread, _FULL_SOCKET):
+        return "a connection whose other end does not read"
+    if thread.syscall in _WRITES and thread.wchan in (None, "wait_woken"):
+        return "a pipe, terminal or connection that nobody reads from"
+    return None
+
+
+def _opens_to_write(thread: ThreadLook) -> bool:
+    """Whether it opens a named pipe for writing, which waits for a reader: open(2), O_WRONLY."""
+    flags = {"open": 1, "openat": 2}.get(thread.syscall or "")
+    if flags is None or len(thread.arguments) <= flags or not has(thread, _NAMED_PIPE):
+        return False
+    return thread.arguments[flags] & 3 == 1
+
+
+def runs_program(thread: ThreadLook) -> bool:
+    """Whether a line of the program's own is in its stack; others serve a library or the agent."""
+    return any(not _of_library(frame) for frame in thread.frames)
 
 
 def is_worker(process: ProcessLook, root: ProcessLook) -> bool:
@@ -138,6 +188,7 @@ def _of_library(frame: Frame) -> bool:
     return (
         "/lib/python" in frame.file
         or "-packages/" in frame.file
+        or "/watchdog_app/agent/" in frame.file
         or frame.file.startswith("<frozen")
     )
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from watchdog_app.core import signs
 from watchdog_app.core.advice import thrashing
-from watchdog_app.core.picture import Picture, ProcessLook
+from watchdog_app.core.picture import Picture, ProcessLook, ThreadLook
 from watchdog_app.core.plain_text import plain
 from watchdog_app.core.usage import SwapTraffic
 from watchdog_app.units import format_rate
@@ -39,6 +39,7 @@ class Why(StrEnum):
     DATA = "data"
     LOCK = "lock"
     LIBRARY = "library"  # a C call that keeps the interpreter's lock
+    OUTPUT = "output"  # a pipe, terminal or connection that nobody reads from
     BUSY = "busy"
 
 
@@ -290,6 +291,40 @@ def _busy(picture: Picture, root: ProcessLook, around: Circumstances) -> Iterato
     )
 
 
+def _output(picture: Picture, root: ProcessLook, around: Circumstances) -> Iterator[Suspect]:
+    """A write that does not end, in the training itself or in a worker whose end it waits for."""
+    main = root.main
+    if main is None or around.cores > _BUSY_CORES:
+        return
+    reasons = []
+    writer, process, where = main, root, signs.writes_to(main)
+    joins = signs.waits_for_end(main)
+    if where is None and joins is not None:
+        for each in picture.processes:
+            for thread in each.threads if signs.is_worker(each, root) else ():
+                if where is None:
+                    writer, process, where = thread, each, signs.writes_to(thread)
+        reasons.append(f"the program waits for the worker's end at {signs.place(joins)}")
+    if where is None:
+        return
+    if writer.frames:
+        reasons.insert(0, f"it is at {signs.at(writer.frames)}")
+    if writer.waits is not None:
+        who = "it" if process is root else f"worker {process.pid}"
+        reasons.insert(0, f"{who} waits in the kernel in {writer.waits}")
+    if process is root:
+        text = f"it writes to {where}"
+        cure = (
+            "Look at what is to read its output: a program behind a pipe (`| less`, "
+            "subprocess.PIPE) that has stopped reading, or a terminal stopped by Ctrl-S (Ctrl-Q "
+            "lets it go on)."
+        )
+    else:
+        text = f"it waits for the end of a worker that writes to {where}"
+        cure = "Read the results out of the queue before join(): a worker ends when they are read."
+    yield Suspect(Why.OUTPUT, text, tuple(reasons), cure)
+
+
 def _data(picture: Picture, root: ProcessLook, around: Circumstances) -> Iterator[Suspect]:
     del picture
     main = root.main
@@ -309,7 +344,7 @@ def _data(picture: Picture, root: ProcessLook, around: Circumstances) -> Iterato
     elif queue is not None:
         what = "it waits for a queue that nobody fills"
         reasons.append(f"queue: {signs.place(queue)}")
-        others = [each for each in root.threads if each is not main and each.frames]
+        others = _others(root, main)
         if not others:
             reasons.append("no other Python thread is left in the program that could fill it")
     else:
@@ -323,6 +358,11 @@ def _data(picture: Picture, root: ProcessLook, around: Circumstances) -> Iterato
     )
 
 
+def _others(root: ProcessLook, main: ThreadLook) -> list[ThreadLook]:
+    """Threads of the program besides the training's; those of libraries and the agent are not."""
+    return [each for each in root.threads if each is not main and signs.runs_program(each)]
+
+
 def _lock(picture: Picture, root: ProcessLook, around: Circumstances) -> Iterator[Suspect]:
     main = root.main
     if main is None or not picture.answered or not main.frames or around.cores > _BUSY_CORES:
@@ -333,14 +373,17 @@ def _lock(picture: Picture, root: ProcessLook, around: Circumstances) -> Iterato
         main
     ):
         return
-    others = [each for each in root.threads if each is not main and each.frames]
+    others = _others(root, main)
     awake = [
         each for each in others if not signs.has(each, signs.FUTEX) and each.syscall != "futex"
     ]
     reasons = [f"it waits for a lock (futex) at {signs.at(main.frames)}"]
     if not others:
-        reasons.append("no other Python thread is left that could open it")
-        text = "it waits for a lock that nobody is left to open: the thread that held it has ended"
+        reasons.append("no other thread of the program is left that could open it")
+        text = (
+            "it waits for a lock that no other thread is left to open: the thread that held it "
+            "has ended, or the training's thread has taken it twice"
+        )
     elif not awake:
         reasons.append(
             f"so {'does' if len(others) == 1 else 'do'} "
@@ -354,8 +397,8 @@ def _lock(picture: Picture, root: ProcessLook, around: Circumstances) -> Iterato
         Why.LOCK,
         text,
         tuple(reasons),
-        "Use `with lock:`, so that an error opens it, and take several locks in one order "
-        "everywhere.",
+        "Use `with lock:`, so that an error opens it; threading.RLock where one thread takes a "
+        "lock twice; and take several locks in one order everywhere.",
     )
 
 
@@ -370,6 +413,7 @@ _SEARCHES: Sequence[Search] = (
     _forked,
     _library,
     _busy,
+    _output,
     _lock,
     _data,
     _swapping_elsewhere,

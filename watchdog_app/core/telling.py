@@ -25,8 +25,8 @@ _MOST_WAITING = 64
 _MOST_REMEMBERED = 256
 
 
-# Who, and which of `_FAMILIES`.
-Cause = tuple[ProcessKey | None, str]
+# Who, which of `_FAMILIES`, and on which card.
+Cause = tuple[ProcessKey | None, str, str | None]
 _MEMORY = "memory"
 _FAMILIES = {
     CeilingKind.GPU_MEMORY: "gpu",
@@ -183,8 +183,9 @@ class Telling:
         """As if nobody had been warned of this incident and of whom it blames."""
         incident.told = None
         family = _FAMILIES.get(incident.ceiling.kind, _MEMORY)
-        for key in (None, *(culprit.task for culprit in incident.attribution.culprits)):
-            self.told.pop((key, family), None)
+        whom = {None, *(culprit.task for culprit in incident.attribution.culprits)}
+        for key in [key for key in self.told if key[0] in whom and key[1] == family]:
+            del self.told[key]
 
     def put(self, waiting: Waiting) -> None:
         """A notice for the next tick."""
@@ -199,7 +200,7 @@ class Telling:
 
 def _cause(scene: Scene, task: Task | None) -> Cause:
     family = _FAMILIES.get(scene.reading.key.kind, _MEMORY)
-    return None if task is None else task.key, family
+    return None if task is None else task.key, family, scene.reading.device
 
 
 def _nobodys(scene: Scene) -> bool:

@@ -63,6 +63,21 @@ class Condition:
     tasks: tuple[Holder, ...] = ()  # whom it hits
     fatal: bool = False  # these have lost what they held on the card
 
+    @property
+    def device_works(self) -> bool:
+        """Whether the card goes on: a program's own fault (Xid 31) does not stop it."""
+        if self.trouble is Trouble.XID:
+            return self.severity < Severity.CRITICAL
+        return self.trouble not in _STOPPED
+
+    @property
+    def work_lost(self) -> bool:
+        """Whether what was held on the card is gone."""
+        return self.fatal and not self.device_works
+
+
+_STOPPED = frozenset((Trouble.LOST, Trouble.NEEDS_RESET, Trouble.SILENT, Trouble.DRIVER))
+
 
 def gpu_label(gpu: Gpu) -> str:
     """`GPU 0 (NVIDIA H100)`: as a person tells the cards apart."""

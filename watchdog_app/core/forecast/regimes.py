@@ -5,47 +5,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from watchdog_app.core.forecast.claims import Claim, Reading
+from watchdog_app.core.forecast.course import Course
 from watchdog_app.core.forecast.pyramid import Block, Pyramid
 from watchdog_app.core.forecast.swings import Swings
 from watchdog_app.core.outlook import Regime
 
 _FIRST_BLOCKS = 6  # of the shortest scale, before anything is said
-_FASTER, _SLOWER = 1.35, 0.7  # slope of the last third as a share of the whole
-_SURE = 0.9  # concordance: a plateau before the growth has less
 _STILL_STEP = 0.1  # of the mean step: a tread
 _TREADS = 0.4  # share of treads that makes a staircase
 _RISER = 2.2  # of the mean step: a riser
+_PIECE = 0.07  # of the limit: smaller risers are pieces in which an allocator takes memory
+_LOST = 3.0  # growth of so many swings is growth; the swings are noise on it
 _QUICK = 0.35  # of the period: a rise that makes it a burst
 
 
-def regime_of(
-    t: float, pyramid: Pyramid, swings: Swings, chosen: Claim | None, claims: Sequence[Claim]
+def regime_of(  # noqa: PLR0917 - one moment of a series, in its parts
+    t: float,
+    pyramid: Pyramid,
+    swings: Swings,
+    course: Course,
+    limit: float,
+    grows: bool,
 ) -> Regime:
-    """The kind of movement, as of time `t`."""
+    """The kind of movement, as of time `t`; `grows`: there is a forecast."""
     if len(pyramid.levels[0]) < _FIRST_BLOCKS:
         return Regime.UNKNOWN
     cycle = swings.cycle(t)
-    if cycle is not None:
+    if cycle is not None and not (grows and course.rise() > _LOST * swings.height()):
         return Regime.BURST if cycle.rise_s < _QUICK * cycle.period_s else Regime.SAWTOOTH
-    if chosen is None:
+    if not grows:
         return Regime.FALLING if _falls(pyramid) else Regime.FLAT
-    if any(_is_staircase(pyramid.window(scale)) for scale in (2, 3, 4)):
+    if any(_is_staircase(pyramid.window(scale), limit) for scale in (2, 3, 4)):
         return Regime.STAIRCASE
-    recent = chosen.recent
-    if chosen.reading is Reading.LINE:
-        # A straight line now; what matters is whether it is steeper than what came before.
-        span = t - chosen.start_t
-        longer = [
-            c
-            for c in claims
-            if c.reading is Reading.BOTH and c.agreement >= _SURE and t - c.start_t > 1.8 * span
-        ]
-        if longer:
-            recent = chosen.slope / longer[0].slope
-    if recent > _FASTER or chosen.bend is not None:
-        return Regime.ACCELERATING
-    return Regime.SATURATING if recent < _SLOWER else Regime.LINEAR
+    return course.shape()
 
 
 def _falls(pyramid: Pyramid) -> bool:
@@ -68,7 +60,7 @@ def _mostly_down(values: Sequence[float]) -> bool:
     return downs >= 0.7 * (len(values) - 1)
 
 
-def _is_staircase(blocks: Sequence[Block]) -> bool:
+def _is_staircase(blocks: Sequence[Block], limit: float) -> bool:
     if len(blocks) < 7:
         return False
     floors = [b[1] for b in blocks]
@@ -77,6 +69,6 @@ def _is_staircase(blocks: Sequence[Block]) -> bool:
     if mean <= 0.0 or min(steps) < -_STILL_STEP * mean:
         return False
     treads = sum(abs(step) < _STILL_STEP * mean for step in steps)
-    risers = sum(step > _RISER * mean for step in steps)
+    risers = sum(step > max(_RISER * mean, _PIECE * limit) for step in steps)
     # One riser is a jump, not a staircase.
     return treads >= _TREADS * len(steps) and risers >= 2

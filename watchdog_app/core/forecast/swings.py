@@ -72,6 +72,11 @@ class Swings:
             return None
         return found
 
+    def height(self) -> float:
+        """Mean height of the last turns; 0 where there were none."""
+        pairs = list(zip(reversed(self.peaks), reversed(self.troughs), strict=False))[:4]
+        return sum(abs(peak - trough) for (_, peak), (_, trough) in pairs) / max(1, len(pairs))
+
     def visits(self, level: float, before_t: float) -> Visits:
         """The peaks earlier than `before_t` that reached `level`."""
         times = 0

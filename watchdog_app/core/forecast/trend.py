@@ -6,6 +6,7 @@ import math
 from collections import deque
 
 from watchdog_app.core.forecast.claims import Claim, Reading, read_scale, read_turns
+from watchdog_app.core.forecast.course import Course, Wording
 from watchdog_app.core.forecast.evidence import (
     Thresholds,
     View,
@@ -20,7 +21,7 @@ from watchdog_app.core.forecast.pyramid import BASE_S, LEVELS, Pyramid
 from watchdog_app.core.forecast.regimes import regime_of
 from watchdog_app.core.forecast.segment import Segment
 from watchdog_app.core.forecast.swings import Swings
-from watchdog_app.core.outlook import Caution
+from watchdog_app.core.outlook import Caution, Regime
 
 _GAP_S = 30.0  # nothing is known of what happened in a longer gap
 _SHORTEST = 2  # scale; blocks of 1 s
@@ -72,6 +73,7 @@ class TrendForecaster:
 
     __slots__ = (
         "_claims",
+        "_course",
         "_due",
         "_high",
         "_high_t",
@@ -87,6 +89,7 @@ class TrendForecaster:
         "_thoughts",
         "_top",
         "_used",
+        "_wording",
         "eager",
         "strict",
         "thought",
@@ -103,6 +106,8 @@ class TrendForecaster:
         self._pyramid = Pyramid()
         self._segment = Segment()
         self._swings = Swings()
+        self._course = Course()
+        self._wording = Wording()
         self._outlook = Outlook()
         self._claims: list[list[Claim]] = [[] for _ in range(LEVELS)]
         self._line: Claim | None = None
@@ -127,6 +132,7 @@ class TrendForecaster:
             self._high, self._high_t = used + _HIGHER * self._top, mono_s
         self._segment.add(mono_s, used, self._top)
         self._swings.add(mono_s, used, _SWING * limit)
+        self._course.add(mono_s, used)
         self.thought = self._pyramid.add(mono_s, used)
         if self.thought:
             self._read()
@@ -215,9 +221,7 @@ class TrendForecaster:
     def _think(self) -> None:
         claims = self.claims()
         if not claims and self._used < _LATE * self._limit:
-            self._outlook = Outlook(
-                regime_of(self._t, self._pyramid, self._swings, None, claims), None
-            )
+            self._outlook = Outlook(self._regime(grows=False), None)
             return
         view = self.view()
         was, used, limit = self._outlook, self._used, self._limit
@@ -240,11 +244,8 @@ class TrendForecaster:
             room = room_left(chosen, view)
             if chosen.gain >= _LEAST_EVIDENCE * room:
                 forecast = interval(chosen, claims, view)
-        regime = regime_of(
-            view.t, self._pyramid, self._swings, None if forecast is None else chosen, claims
-        )
         self._outlook = Outlook(
-            regime=regime,
+            regime=self._regime(grows=forecast is not None),
             forecast=forecast,
             slope_per_s=chosen.slope if chosen is not None and forecast is not None else 0.0,
             span_s=view.t - chosen.start_t if chosen is not None else 0.0,
@@ -255,6 +256,10 @@ class TrendForecaster:
             last_chance_s=self.last_chance(),
             critical=strict is not None and strict < _CRITICAL_S and self._is_filling(view),
         )
+
+    def _regime(self, *, grows: bool) -> Regime:
+        found = regime_of(self._t, self._pyramid, self._swings, self._course, self._limit, grows)
+        return self._wording.word(self._t, found)
 
     @staticmethod
     def is_full(view: View) -> bool:

@@ -1,0 +1,135 @@
+"""The word for a growth is drawn from its whole record: a steady leak is always called steady."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import groupby
+
+import pytest
+
+from watchdog_app.core.forecast.course import Course, Wording
+from watchdog_app.core.outlook import Assessment, Regime, Stage
+from watchdog_app.core.settings import StageSettings, WatchSettings
+from watchdog_app.core.watch import CeilingWatch
+
+LIMIT, BASE = 1200.0, 300.0  # as if in MB
+LINEAR, ACCELERATING, SATURATING = Regime.LINEAR, Regime.ACCELERATING, Regime.SATURATING
+ADAPTIVE = None
+
+
+def played(level, hz: float | None, limit: float = LIMIT) -> list[tuple[float, Assessment]]:
+    """Assessments until the limit is met, at a fixed rate or as often as the watch asks."""
+    watch = CeilingWatch(WatchSettings(), StageSettings(), unit="units")
+    t, found = 0.0, []
+    while t < 600 and (used := level(t)) < limit:
+        found.append((t, watch.step(t, used, limit)))
+        t += 1 / hz if hz else watch.next_look_s
+    return found
+
+
+def words(found: list[tuple[float, Assessment]]) -> list[Regime]:
+    """What it was called while somebody was told, each word once as long as it stood."""
+    told = [each.regime for _, each in found if each.notify or each.stage >= Stage.WARN]
+    return [word for word, _ in groupby(told)]
+
+
+def leak(
+    rate: float, *, noise: float = 0, piece: float = 0, load_s: float = 0, saw: float = 0, seed=1
+):
+    """A steady leak after loading, in pieces of an allocator, with garbage that comes and goes."""
+    draw = random.Random(seed)
+
+    def level(t: float) -> float:
+        if t < load_s:
+            return BASE * (0.15 + 0.85 * t / load_s)
+        grown = rate * max(0.0, t - load_s - (5 if load_s else 0))
+        if piece:
+            grown = math.floor(grown / piece) * piece
+        return BASE + grown + saw * ((1.7 * t) % 1.0) + draw.gauss(0, noise)
+
+    return level
+
+
+@pytest.mark.parametrize("hz", [1, 10, ADAPTIVE])
+@pytest.mark.parametrize("rate", [3, 10, 40, 100])
+@pytest.mark.parametrize("noise", [0, 1, 5, 15])
+def test_a_steady_leak_is_called_steady_from_the_first_to_the_last_word(rate, noise, hz):
+    for piece in (0, 4, 32, 64):
+        for load_s, saw in ((0, 0), (8, 0), (0, 20), (8, 20)):
+            level = leak(rate, noise=noise, piece=piece, load_s=load_s, saw=saw)
+
+            found = words(played(level, hz))
+
+            assert [LINEAR] == found, (piece, load_s, saw)
+
+
+@pytest.mark.parametrize("hz", [1, 10])
+@pytest.mark.parametrize("pause_s", [0.2, 0.5, 1.0])
+def test_saves_that_hold_a_leak_up_in_its_last_seconds_do_not_change_its_word(pause_s, hz):
+    """A save a second: it grows more slowly by the clock, and as before by the step."""
+
+    def level(t: float) -> float:
+        running = min(t, 60.0)
+        rest = max(0.0, t - 60.0)
+        period = 1.0 + pause_s
+        running += rest // period + min(1.0, rest % period)
+        return BASE + 12 * running
+
+    assert [LINEAR] == words(played(level, hz))
+
+
+@pytest.mark.parametrize("hz", [1, 10])
+@pytest.mark.parametrize("slower", [0.4, 2.5])
+def test_one_change_of_rate_is_no_curve(slower, hz):
+    """The program does something else now, and that it does steadily."""
+    assert [LINEAR] == words(
+        played(lambda t: BASE + 10 * min(t, 40) + 10 * slower * max(0.0, t - 40), hz)
+    )
+
+
+@pytest.mark.parametrize("hz", [1, 10])
+@pytest.mark.parametrize(
+    ("word", "level"),
+    [
+        pytest.param(ACCELERATING, lambda t: 80 * math.exp(t / 32), id="a list that doubles"),
+        pytest.param(ACCELERATING, lambda t: 200 + 0.1 * t * t, id="a frame that is copied"),
+        pytest.param(
+            SATURATING, lambda t: 150 + 1150 * (1 - math.exp(-t / 40)), id="slower, and arrives"
+        ),
+    ],
+)
+def test_a_curve_is_called_by_its_name_once_the_record_shows_it(word, level, hz):
+    """The word changes once, and not back."""
+    found = words(played(level, hz))
+
+    assert word == found[-1]
+    assert len(found) <= 2
+
+
+def test_another_word_has_to_be_right_for_a_while_before_it_is_said():
+    wording = Wording()
+    said = [wording.word(t, SATURATING if t % 5 else LINEAR) for t in range(30)]
+    later = [wording.word(30.0 + t, SATURATING) for t in range(10)]
+
+    assert {LINEAR} == set(said)
+    assert (LINEAR, SATURATING) == (later[0], later[-1])
+
+
+def test_growth_that_goes_on_after_a_rest_goes_by_the_word_that_it_had():
+    wording = Wording()
+    for t in range(10):
+        wording.word(t, ACCELERATING)
+
+    assert Regime.FLAT is wording.word(10, Regime.FLAT)
+    assert ACCELERATING is wording.word(11, LINEAR)
+
+
+def test_the_record_of_a_week_is_as_small_as_that_of_a_minute():
+    course = Course()
+    for i in range(100_000):
+        course.add(i * 6.0, float(i))
+
+    assert len(course.points) <= 64
+    assert 0.0 < course.points[0][0] < course.points[-1][0]
+    assert LINEAR is course.shape()

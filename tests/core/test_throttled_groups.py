@@ -1,0 +1,217 @@
+"""A training that nears memory.high and what can be in swap: told of, saved, and saved again."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from watchdog_app.core import ceilings
+from watchdog_app.core.engine import Engine
+from watchdog_app.core.outlook import Decision, DecisionKind, Outcome, OutcomeStatus, Stage
+from watchdog_app.core.records import (
+    AgentView,
+    CgroupMemory,
+    HostMemory,
+    ProcessInfo,
+    ProcessKey,
+    ProcessSample,
+    RescueRecord,
+    Snapshot,
+    TaskKind,
+)
+from watchdog_app.core.settings import ActionSettings, Settings
+from watchdog_app.core.tasks import group
+
+MIB, GIB = 1 << 20, 1 << 30
+SLICE, SCOPE = "/sys/fs/cgroup/app.slice", "/sys/fs/cgroup/app.slice/run.scope"
+KEY = ProcessKey(10, 1)
+INFO = ProcessInfo(
+    KEY, 1, 1000, "ann", None, (), None, TaskKind.SCRIPT, "train.py", script="/x", cgroup=SCOPE
+)
+STEP_S = 0.2
+RAM_MIB = 140  # what stays in RAM at memory.high
+
+OWN = {SCOPE: {"high": 140, "max": 600}}
+HIGH_ALONE = {SCOPE: {"high": 140}}
+ABOVE = {SLICE: {"high": 140}, SCOPE: {"max": 600}}
+SWAP_HIGH = {SCOPE: {"high": 140, "max": 600, "swap_high": 60}}
+SWAP_OF_SLICE = {SLICE: {"swap_max": 60}, SCOPE: {"high": 140, "max": 600}}
+
+
+class Throttled:
+    """
+    A script that leaks 6 MiB/s in a scope until memory.high and swap are full.
+
+    From then on a step takes `stuck_s`, and nothing grows.
+    """
+
+    def __init__(self, limits: dict[str, dict[str, int]], swap_mib: int, ends_mib: float) -> None:
+        self.engine = Engine(Settings(actions=ActionSettings(pause=False)), 1000)
+        self.limits, self.swap_mib, self.ends_mib = limits, swap_mib, ends_mib
+        self.now, self.used_mib, self.steps = 1000.0, 60.0, 100.0
+        self.stuck_s, self.leak_mib_s = 5.0, 6.0
+        self.stalled_since: float | None = None
+        self.request: tuple[str, int] | None = None  # of a save, and the step it was asked in
+        self.rescue: RescueRecord | None = None
+        self.rescue_mono_s: float | None = None
+        self.asked: list[float] = []
+        self.log: list[Decision] = []
+        self.stages: list[Stage] = []
+
+    def run(self, seconds: float) -> Throttled:
+        end = self.now + seconds
+        while self.now < end:
+            self._live(self._tick())
+        return self
+
+    @property
+    def lost(self) -> int:
+        """Steps that a kill now would cost."""
+        return int(self.steps) - (0 if self.rescue is None else self.rescue.step)
+
+    def _live(self, passed: float) -> None:
+        self.now += passed
+        stuck = self.used_mib >= self.ends_mib
+        if stuck and self.stalled_since is None:
+            self.stalled_since = self.now
+        self.steps += passed / (self.stuck_s if stuck else STEP_S)
+        self.used_mib = min(
+            self.ends_mib, self.used_mib + (0 if stuck else self.leak_mib_s * passed)
+        )
+        if self.request is not None and int(self.steps) > self.request[1]:
+            ident, self.request = self.request[0], None
+            self.rescue = RescueRecord("/r/1", int(self.steps), MIB, 0.1, self.now)
+            self.rescue_mono_s = self.now
+            self.engine.record(Outcome(ident, OutcomeStatus.DONE, self.now, 0.1, ""))
+
+    def _groups(self) -> tuple[CgroupMemory, ...]:
+        ram = min(self.used_mib, RAM_MIB)
+        stalled = self.stalled_since is not None and self.now - self.stalled_since > 4
+        found = []
+        for path, limits in self.limits.items():
+            sizes = {name: mib * MIB for name, mib in limits.items()}
+            found.append(
+                CgroupMemory(
+                    path, 2, int(ram * MIB), 0, 0,
+                    sizes.get("max"), sizes.get("high"),
+                    int((self.used_mib - ram) * MIB), sizes.get("swap_max"), 0, 0,
+                    swap_high_bytes=sizes.get("swap_high"),
+                    stalled_percent=80.0 if stalled else 5.0,
+                )
+            )  # fmt: skip
+        return tuple(found)
+
+    def _tick(self) -> float:
+        used = int(self.used_mib * MIB)
+        ram = min(used, RAM_MIB * MIB)
+        free = self.swap_mib * MIB - (used - ram)
+        host = HostMemory(4 * GIB, 3 * GIB, self.swap_mib * MIB, free, None, None, None, None, None)
+        cpu_s = self.steps * STEP_S
+        sample = ProcessSample(KEY, 1, "S", ram, 0, used - ram, 2 * used, cpu_s)
+        snapshot = Snapshot(self.now, self.now, host, (sample,), self._groups(), infos={KEY: INFO})
+        agent = AgentView(
+            KEY, "numpy", "/r", training=True, state_bytes=MIB, step_s=STEP_S, save_s=0.1,
+            step=int(self.steps), reported_mono_s=self.now, saving=False, rescue=self.rescue,
+            rescue_mono_s=self.rescue_mono_s,
+        )  # fmt: skip
+        tasks = group(snapshot.processes, snapshot.infos)
+        readings = ceilings.readings(snapshot, tasks, (agent,))
+        result = self.engine.tick(snapshot, tasks, readings, {KEY: agent})
+        for decision in result.decisions:
+            self.log.append(decision)
+            if decision.kind is DecisionKind.CHECKPOINT:
+                self.asked.append(self.now)
+                self.request = (decision.id, int(self.steps))
+            else:
+                self.engine.record(Outcome(decision.id, OutcomeStatus.DONE, self.now, 0.1, ""))
+        self.stages.append(
+            max(
+                (
+                    assessment.stage
+                    for key, assessment in result.assessments.items()
+                    if key.kind == "cgroup"
+                ),
+                default=Stage.OK,
+            )
+        )
+        return result.next_look_s
+
+
+VARIANTS = pytest.mark.parametrize(
+    ("limits", "swap_mib", "ends_mib"),
+    [
+        (OWN, 60, 197),
+        (OWN, 60, 200),
+        (HIGH_ALONE, 60, 197),
+        (ABOVE, 60, 197),
+        (SWAP_HIGH, 400, 197),
+        (SWAP_OF_SLICE, 400, 197),
+        (OWN, 60, 186),  # something else keeps it from using all of its swap
+    ],
+    ids=["own", "full", "high alone", "slice above", "swap.high", "swap of a slice", "not full"],
+)
+
+
+@VARIANTS
+def test_a_training_is_saved_and_told_of_before_it_stands_still(limits, swap_mib, ends_mib):
+    world = Throttled(limits, swap_mib, ends_mib).run(60)
+    if ends_mib < 0.95 * 200:  # that it ends sooner nobody can foresee
+        world.stalled_since += 30
+
+    first = dict.fromkeys(DecisionKind)
+    for decision in reversed(world.log):
+        first[decision.kind] = decision.at_mono_s
+    assert first[DecisionKind.CHECKPOINT] < world.stalled_since
+    assert first[DecisionKind.NOTIFY] < world.stalled_since
+    assert {SCOPE, SLICE} >= {decision.ceiling.subject for decision in world.log}
+
+
+@VARIANTS
+def test_a_group_that_stands_still_is_never_ok(limits, swap_mib, ends_mib):
+    world = Throttled(limits, swap_mib, ends_mib).run(60)
+    world.stages.clear()
+
+    world.run(300)
+
+    assert Stage.RESCUE <= min(world.stages)
+
+
+@VARIANTS
+@pytest.mark.parametrize("stuck_s", [0.5, 5.0])
+def test_a_training_that_stands_still_is_saved_again_after_progress(
+    limits, swap_mib, ends_mib, stuck_s
+):
+    world = Throttled(limits, swap_mib, ends_mib)
+    world.stuck_s = stuck_s
+    world.run(60)
+    lost = []
+
+    for _ in range(120):
+        world.run(1.0)
+        lost.append(world.lost)
+
+    assert 2 + 2 / stuck_s >= max(lost[10:])
+    asked = world.asked[-20:]
+    assert 1.0 <= min(after - before for before, after in pairwise(asked))
+
+
+def test_a_training_that_makes_no_step_is_not_saved_again():
+    world = Throttled(OWN, 60, 197)
+    world.run(60)
+    world.stuck_s = 1e9
+    world.run(30)
+    world.asked.clear()
+
+    world.run(300)
+
+    assert 3 >= len(world.asked)
+
+
+def test_a_group_that_has_room_again_is_calm():
+    world = Throttled(OWN, 60, 197).run(90)
+    world.used_mib, world.stalled_since, world.leak_mib_s = 60.0, None, 0.0
+
+    world.run(120)
+
+    assert Stage.OK == world.stages[-1]
