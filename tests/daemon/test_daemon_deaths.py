@@ -226,6 +226,61 @@ def test_a_death_is_found_by_incident_kernel_and_the_most_exact_name(tmp_path):
         assert past_deaths.last(journal, 10.0**6, within_s=5.0) is None
 
 
+@pytest.mark.parametrize(
+    ("cause", "memory", "shown"),
+    [
+        ("group_limit", True, True),
+        ("oom_daemon", False, True),
+        ("killed", False, True),
+        ("ended", False, False),
+    ],
+)
+def test_what_grew_while_it_lived_is_told_after_its_end(tmp_path, cause, memory, shown):
+    """The incident was written down before its agent had found the line."""
+    line = "Look at train.py:42: it holds 300 MiB more each minute."
+    culprit = [{"pid": 7, "name": "train.py"}]
+    incident = {"id": "i-1", "opened_unix_s": 5.0, "culprits": culprit, "advice": ["It grows."]}
+    data = {"pid": 7, "name": "train.py", "cause": cause, "memory": memory, "grew": [line]}
+    with closing(Journal(str(tmp_path), 1e9, 10**8)) as journal:
+        journal.add([Entry(5.0, "incident", incident), Entry(9.0, "death", data, 7, "train.py")])
+
+        found = past_deaths.find(journal, "7")
+        text = past_deaths.told(journal, found, now_unix_s=10.0)["death_text"]
+
+    assert shown is (line in text)
+    assert 1 >= text.count(line)
+
+
+GROWS = """
+import os, time
+from watchdog_app.agent.reporting.link import Link
+link = Link("test", os.getcwd())
+link.start()
+kept = []
+for step in range(1, 10**6):
+    kept.append([str(step)] * 30_000)
+    time.sleep(0.02)
+    link.report(training=True, step=step, step_s=0.02)
+"""
+
+
+def test_the_growing_line_that_was_known_is_in_explain_after_a_kill(world):
+    """It was found by a trace while the program lived."""
+    client = world.start()
+    pid = world.script(GROWS, "grows.py")
+    world.until(lambda: ((world.task(pid) or {}).get("agent") or {}).get("step"), "it trains")
+    traced = client.call("task.trace", task=str(pid), seconds=2)
+    ticks = client.call("status")["daemon"]["ticks"]
+    world.until(lambda: client.call("status")["daemon"]["ticks"] >= ticks + 2, "it is looked at")
+
+    os.kill(pid, signal.SIGKILL)
+
+    (death,) = world.until(lambda: ends(client, pid), "its end is written down")
+    assert traced["advice"]
+    assert any("grows.py:8" in line for line in death["grew"])
+    assert "grows.py:8" in client.call("explain", task=str(pid))["death_text"]
+
+
 def alive_list(world, **changes):
     """What the last daemon wrote of who lives, with something changed."""
     db = sqlite3.connect(world.folder / "state" / "journal.db")

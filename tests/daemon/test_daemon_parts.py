@@ -249,6 +249,8 @@ TASKS = (
     task(30, "evaluate.py", path="/a/evaluate.py"),
     task(40, "40", path="/a/40"),
     task(50, "10", path="/a/10"),
+    task(60, "4711", path="/a/4711", kernel="8765"),
+    task(70, "123456789012345.ipynb", path="/a/123456789012345.ipynb"),
 )
 
 
@@ -260,6 +262,13 @@ TASKS = (
         ("40", 40),
         ("1234abcd", 10),
         ("1234", None),  # digits are a pid: no beginning of a kernel id
+        ("4711", None),  # no script of that name
+        (" 4711 ", None),
+        ("04711", None),
+        ("8765", None),  # no kernel id either
+        ("123456789012345", None),  # longer than any pid: no part of a name
+        ("/a/4711", 60),
+        ("060", 60),
         ("1234a", 10),
         ("5678e", 20),
         ("/b/Train.ipynb", 20),
@@ -285,6 +294,18 @@ def test_a_name_finds_its_task(wanted, pid):
     except TaskNotFound:
         found = None
     assert pid == found
+
+
+def test_a_pid_that_is_not_found_says_how_a_script_of_that_name_is_meant():
+    """A number is a pid and nothing else; the tasks there are follow."""
+    with pytest.raises(TaskNotFound) as refused:
+        find("4711", TASKS)
+
+    assert (
+        "No task has the pid 4711. A number is always a pid: name a script called 4711 by its "
+        "path, ./4711, or by its own pid."
+    ) == str(refused.value)
+    assert {"pid": 60, "name": "4711"} in refused.value.candidates
 
 
 def test_reading_is_not_waited_for_while_a_client_is_served():

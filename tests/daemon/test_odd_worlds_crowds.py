@@ -116,7 +116,15 @@ def test_who_kills_for_memory_is_not_asked_anew_for_each_of_five_hundred_ends(tm
         key = ProcessKey(pid, 1)
         more = {"said_bye": False, "failed": False, "was_paused": False, "device_ooms": 0}
         facts = witnesses.facts(
-            key, None, None, group=None, counts=counts, limit=None, memory=None, **more
+            key,
+            None,
+            None,
+            group=None,
+            counts=counts,
+            alive_mono_s=0.0,
+            limit=None,
+            memory=None,
+            **more,
         )
         return facts.oom_daemons
 

@@ -170,7 +170,7 @@ def test_a_user_who_sees_only_own_processes_is_watched_over_all_the_same(users_w
     job = world.folder / "mine.py"
     job.write_text("import time; held = b'x' * 20_000_000; time.sleep(60)")
     hidden = 'mount -t proc -o hidepid=2 proc /proc && exec "$@"'
-    env = {**world.env, "HOME": str(world.folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**world.env, "HOME": str(world.folder)}
     mine = subprocess.Popen([*USER, sys.executable, str(job)], start_new_session=True)
 
     def told():

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from watchdog_app import __version__, config, paths
+from watchdog_app import __version__, config, paths, runtime_folder
 from watchdog_app.core.settings import Settings
 from watchdog_app.daemon import adopted, selfcare, signals
 from watchdog_app.daemon.instance import InstanceLock, private_folder
@@ -21,6 +21,7 @@ from watchdog_app.daemon.parts import Parts
 from watchdog_app.daemon.poller import READ
 from watchdog_app.daemon.systemd import ServiceManager
 from watchdog_app.errors import ConfigError, WatchdogError
+from watchdog_app.sensors import memberships
 
 _LOCK = "daemon.lock"
 _CHORES_S = 3.0
@@ -28,6 +29,7 @@ _CHORES_AT_REST_S = 20.0
 _STATE_S = 15.0
 _GARBAGE_S = 60.0
 _LAST_WORDS = 50  # of the daemon itself: among them how it ended
+_PRESSED_PERCENT = 10.0  # of the time somebody waits for memory
 _END_S = 3.0  # to finish what was begun when told to end
 
 
@@ -54,7 +56,7 @@ def main(path: str | None = None, verbose: bool = False) -> int:
 def run(settings: Settings, sources: config.Sources, log: Log, config_path: str) -> int:
     """Run with these settings until SIGTERM, SIGINT or a client's `stop`. Raises as `main`."""
     os.umask(0o077)  # names of notebooks are nobody else's business
-    folder = os.path.abspath(paths.runtime_dir())
+    folder = runtime_folder.make()
     private_folder(folder)
     lock = InstanceLock(os.path.join(folder, _LOCK))
     app = App(settings, sources, config_path, lock, log)
@@ -170,7 +172,7 @@ class App:
                     parts.front.reload()
             if self._systemd.beat_s is not None and now >= self._next_beat_mono_s:
                 self._next_beat_mono_s = now + self._systemd.beat_s
-                self._systemd.alive()
+                self._systemd.alive(now, pressed=self._pressed())
 
     def close(self) -> None:
         """Finish what was begun, as far as that is quick, and put everything away."""
@@ -178,6 +180,7 @@ class App:
         self._systemd.stopping()
         parts.front.note("stopped")
         for step in (
+            parts.unit_ends.close,
             lambda: parts.worker.close(_END_S),
             parts.keepers.collect,  # what is not done by now is not waited for
             parts.server.close,
@@ -233,6 +236,7 @@ class App:
         parts.keepers.collect()
         parts.checkpoints.expire(now_mono_s)
         parts.insight.expire(now_mono_s)
+        parts.unit_ends.expire(now_mono_s)
         parts.notices.look(now_mono_s)
         parts.agents.look(now_mono_s)
         while parts.journal.notes:
@@ -265,6 +269,7 @@ class App:
         for deadline in (
             parts.checkpoints.next_deadline_mono_s(),
             parts.insight.next_deadline_mono_s(),
+            parts.unit_ends.next_deadline_mono_s(),
             parts.notices.next_deadline_mono_s(),
             parts.server.next_deadline_mono_s(),
             self._next_beat_mono_s if self._systemd.beat_s is not None else None,
@@ -281,6 +286,15 @@ class App:
         if wakeup is not None:
             self._log.debug("woken", source=wakeup.source, path=wakeup.path, detail=wakeup.detail)
             self._parts.watching.look_soon()
+
+    def _pressed(self) -> bool:
+        """Whether memory is so short that a turn of the loop may be held up for minutes."""
+        look = self._parts.watching.look
+        if look is None:
+            return False
+        pressure = look.snapshot.host.pressure
+        short = pressure is not None and pressure.some_avg10 >= _PRESSED_PERCENT
+        return short or any(fault.source == memberships.SOURCE for fault in look.snapshot.faults)
 
     def _told_to_end(self) -> None:
         self._parts.front.stopping = True

@@ -39,11 +39,7 @@ def death_entry(
     """
     left = "It left no rescue." if had_agent else "It held no agent that could have saved it."
     if rescue is not None:
-        age = format_duration(max(0.0, unix_s - rescue.saved_unix_s))
-        left = (
-            f"Its rescue of step {rescue.step} ({format_bytes(rescue.bytes)}, saved {age} before) "
-            f"is complete: {phrases.onwards(rescue)}"
-        )
+        left = _left(rescue, unix_s)
     elif plain_end:
         left = ""
     held = " It was paused: Jupyter kills a paused kernel on Restart and on Shutdown."
@@ -60,16 +56,7 @@ def death_entry(
             {"source": each.source, "certainty": each.certainty.value, "text": each.text}
             for each in evidence
         ],
-        "rescue": None
-        if rescue is None
-        else {
-            "path": rescue.path,
-            "step": rescue.step,
-            "bytes": rescue.bytes,
-            "seconds": rescue.seconds,
-            "saved_unix_s": rescue.saved_unix_s,
-            "by_lines": rescue.by_lines,
-        },
+        "rescue": _kept(rescue),
         "had_agent": had_agent,
         **(about or {}),
         "start_time": key.start_time,
@@ -77,14 +64,49 @@ def death_entry(
     return Entry(unix_s, "end" if plain_end else "death", data, key.pid, name, path)
 
 
+def _left(rescue: RescueRecord, unix_s: float) -> str:
+    age = format_duration(max(0.0, unix_s - rescue.saved_unix_s))
+    return (
+        f"Its rescue of step {rescue.step} ({format_bytes(rescue.bytes)}, saved {age} before) "
+        f"is complete: {phrases.onwards(rescue)}"
+    )
+
+
+def _kept(rescue: RescueRecord | None) -> dict[str, Any] | None:
+    if rescue is None:
+        return None
+    return {
+        "path": rescue.path,
+        "step": rescue.step,
+        "bytes": rescue.bytes,
+        "seconds": rescue.seconds,
+        "saved_unix_s": rescue.saved_unix_s,
+        "by_lines": rescue.by_lines,
+    }
+
+
 def worker_entry(
-    task: Task, worker_pid: int, unix_s: float, cause: Cause, evidence: Sequence[Evidence] = ()
+    task: Task,
+    worker_pid: int,
+    unix_s: float,
+    cause: Cause,
+    evidence: Sequence[Evidence] = (),
+    *,
+    rescue: RescueRecord | None = None,
+    about: Mapping[str, Any] | None = None,
 ) -> Entry:
-    """The death of a worker whose task lives on."""
+    """
+    The death of a worker whose task lives on.
+
+    Args:
+        rescue: of the training that the worker held, below a launcher.
+        about: of its task, where it held a training.
+    """
     how = "was killed by the kernel for memory"
     if cause.kind is CauseKind.SIGNAL:
         how = cause.text
     data = {
+        **(about or {}),
         "pid": task.key.pid,
         "start_time": task.key.start_time,
         "name": task.name,
@@ -94,12 +116,13 @@ def worker_entry(
         "certainty": cause.certainty.value,
         "reason": cause.text,
         "text": f"A worker (process {worker_pid}) of {named(task)} {how}. "
-        "The task itself lives on; it may wait for that worker for ever.",
+        "The task itself lives on; it may wait for that worker for ever."
+        + ("" if rescue is None else f" {_left(rescue, unix_s)}"),
         "evidence": [
             {"source": each.source, "certainty": each.certainty.value, "text": each.text}
             for each in evidence
         ],
-        "rescue": None,
+        "rescue": _kept(rescue),
     }
     path = task.info.notebook or task.info.script
     return Entry(unix_s, "death", data, task.key.pid, task.name, path)

@@ -159,6 +159,8 @@ class Insight:
                     f"turn. See: watchdog stacks {task.key.pid}",
                 )
                 return
+            if growth.lines or growth.tensors:
+                self._grew(task.key, growth)  # it is asked for when the task has ended, too
             about = {"task": task.key.pid, "name": task.name}
             advice = list(memory_advice.about_growth(growth))
             reply.result({**about, **traces.to_json(growth), "advice": advice})

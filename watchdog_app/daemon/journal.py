@@ -12,14 +12,15 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from watchdog_app.daemon import journal_file, journal_series
+from watchdog_app.daemon import journal_file, journal_saves, journal_series
 from watchdog_app.daemon.clocks import since_boot_s
-from watchdog_app.daemon.journal_series import SeriesPoints, as_pid, between, folded, to_column
+from watchdog_app.daemon.journal_series import SeriesPoints, between, folded, to_column
+from watchdog_app.units import pid_in
 
 KINDS = ("incident", "decision", "outcome", "death", "end", "restart", "daemon")
 
@@ -141,32 +142,39 @@ class Journal:
         kinds: Sequence[str] = (),
         *,
         pids: Sequence[int] = (),
+        fold_saves: bool = False,
     ) -> list[dict[str, Any]]:
         """
         Entries, newest first: `unix_s`, `kind`, and what the entry holds.
 
-        `task` is a pid, or part of a name or path; `pids` are others that it had before.
+        `task` is a pid, or part of a name or path; `pids` are others that it had before. With
+        `fold_saves` a series of saves is one entry, see `journal_saves.folded`.
         """
         where, values = between(since_unix_s, until_unix_s)
         if task is not None:
-            numbers = [as_pid(task), *pids]
+            pid = pid_in(task)
+            numbers = [pid, *pids]
             marks = ",".join("?" * len(numbers))
-            where.append(f"(pid IN ({marks}) OR instr(lower(name), ?) OR instr(lower(path), ?))")
+            where.append(
+                f"(pid IN ({marks}) OR (? AND (instr(lower(name), ?) OR instr(lower(path), ?))))"
+            )
             wanted = folded(task)
-            values += [*numbers, wanted, wanted]
+            values += [*numbers, pid is None, wanted, wanted]
         if kinds:
             where.append(f"kind IN ({','.join('?' * len(kinds))})")
             values += kinds
         rows = self._db.execute(
             f"SELECT unix_ms, kind, data FROM entries WHERE {' AND '.join(where)}"  # noqa: S608
             " ORDER BY unix_ms DESC, id DESC LIMIT ?",
-            (*values, limit),
+            (*values, journal_saves.MOST_ROWS if fold_saves else limit),
         )
-        return [
-            {"unix_s": ms / 1000, "kind": kind, **found}
-            for ms, kind, data in rows
-            if (found := _load(data)) is not None
-        ]
+        with closing(rows):
+            found = (
+                {"unix_s": ms / 1000, "kind": kind, **held}
+                for ms, kind, data in rows
+                if (held := _load(data)) is not None
+            )
+            return journal_saves.folded(found, limit) if fold_saves else list(found)
 
     def series(
         self,

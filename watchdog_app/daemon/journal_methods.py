@@ -112,6 +112,7 @@ class JournalMethods:
                 "pids": pids,
                 "limit": params.whole_or_none("limit", 1, _MOST_ENTRIES) or 100,
                 "kinds": params.texts("kinds", KINDS),
+                "fold_saves": True,
             },
             _answer(reply, "entries"),
             lambda: reply.wanted,

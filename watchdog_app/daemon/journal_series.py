@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchdog_app.daemon.thinning import Point
+from watchdog_app.units import pid_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +98,16 @@ def read(
     chosen: list[int] | None = None
     if task is not None:
         wanted = folded(task)
-        numbers = [as_pid(task), *pids]
+        pid = pid_in(task)
+        numbers = [pid, *pids]
         marks = ",".join("?" * len(numbers))
         chosen = [
             row[0]
             for row in db.execute(
-                f"SELECT id FROM series WHERE kind = 'task' AND (pid IN ({marks}) OR ident = ?"  # noqa: S608
-                " OR instr(lower(name), ?) OR instr(lower(path), ?))"
+                f"SELECT id FROM series WHERE kind = 'task' AND (pid IN ({marks})"  # noqa: S608
+                " OR (? AND (ident = ? OR instr(lower(name), ?) OR instr(lower(path), ?))))"
                 " ORDER BY last_unix_ms DESC LIMIT 200",
-                (*numbers, _stored(task), wanted, wanted),
+                (*numbers, pid is None, _stored(task), wanted, wanted),
             )
         ]
         marks = ",".join("?" * len(chosen))
@@ -153,11 +155,6 @@ def between(since: float | None, until: float | None) -> tuple[list[str], list[A
         where.append("unix_ms <= ?")
         values.append(round(until * 1000))
     return where, values
-
-
-def as_pid(text: str) -> int | None:
-    """The pid that this text may be; None: no number, or more than any system's pid."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else None
 
 
 def to_column(text: str | None) -> str | None:

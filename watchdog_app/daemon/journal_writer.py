@@ -17,6 +17,7 @@ from typing import Any
 
 from watchdog_app.core.records import Fault
 from watchdog_app.daemon.journal import Entry, Journal
+from watchdog_app.daemon.journal_saves import folded
 from watchdog_app.daemon.journal_series import SeriesPoints
 from watchdog_app.errors import RequestError
 
@@ -199,7 +200,8 @@ class JournalWriter:
                 and entry.unix_s <= (wanted.get("until_unix_s") or entry.unix_s)
                 and (task is None or task in (str(entry.pid), entry.name, entry.path))
             ]
-            done(found[: wanted.get("limit") or 100], None)
+            limit = wanted.get("limit") or 100
+            done(folded(found, limit) if wanted.get("fold_saves") else found[:limit], None)
 
         return answer
 

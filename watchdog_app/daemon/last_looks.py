@@ -9,7 +9,7 @@ from collections.abc import Mapping, Set
 
 from watchdog_app.core.deaths import address_space_full, device_full, level_of
 from watchdog_app.core.outlook import CeilingKind, CeilingReading
-from watchdog_app.core.records import HostMemory, ProcessInfo, ProcessKey, Task
+from watchdog_app.core.records import Growth, HostMemory, ProcessInfo, ProcessKey, Task
 from watchdog_app.daemon.status import Look
 
 _UNWINDING_S = 10.0  # a large heap takes its time to be given back
@@ -29,9 +29,11 @@ class LastLooks:
         self.tasks: tuple[Task, ...] = ()
         self.card_faults: Mapping[ProcessKey, str] = {}
         self.limits: dict[ProcessKey, CeilingReading] = {}
+        self.high: dict[ProcessKey, bool] = {}  # that limit is memory.high, or high lies below it
         self.devices: dict[ProcessKey, str] = {}
         self.spaces: dict[ProcessKey, str] = {}
         self.growth: dict[ProcessKey, float | None] = {}
+        self.grew: dict[ProcessKey, Growth] = {}  # what the agents saw growing
         # Those that are used up or were a moment ago: how full, and when that was seen.
         self._full_spaces: dict[ProcessKey, tuple[str, float]] = {}
 
@@ -46,14 +48,24 @@ class LastLooks:
         self.memory = look.snapshot.host
         self.card_faults = look.result.card_faults
         self.limits = {key: at for key, at in self.limits.items() if key in missing}
+        self.high = {key: at for key, at in self.high.items() if key in missing}
         self.devices = {key: at for key, at in self.devices.items() if key in missing}
         self.spaces = {key: at for key, at in self.spaces.items() if key in missing}
         self.tasks = look.tasks
+        kept = {key: each for key, each in self.grew.items() if key in missing}
+        self.grew = {**kept, **look.result.growth}
         self.growth = {key: outlook.trend_bytes_per_s for key, outlook in look.result.tasks.items()}
+        slowed = {
+            group.path
+            for group in look.snapshot.cgroups
+            if group.high_bytes is not None
+            and (group.limit_bytes is None or group.high_bytes < group.limit_bytes)
+        }
         for reading in look.readings:
             if reading.key.kind is CeilingKind.CGROUP:
                 for key in reading.tasks:
                     self.limits[key] = reading
+                    self.high[key] = reading.key.subject in slowed
             elif reading.key.kind is CeilingKind.RLIMIT_AS:
                 self.spaces.update((key, level_of(reading)) for key in reading.tasks)
                 space = address_space_full(reading)

@@ -11,6 +11,7 @@ from watchdog_app.core.plain_text import plain
 from watchdog_app.core.records import Task
 from watchdog_app.errors import TaskNotFound
 from watchdog_app.protocol.messages import NOT_FOUND, SEVERAL_FIT
+from watchdog_app.units import pid_in
 
 _MOST_CANDIDATES = 50
 
@@ -19,9 +20,9 @@ def find(wanted: str, tasks: Sequence[Task]) -> Task:
     """
     The one task that answers to `wanted`.
 
-    What is more exact wins: pid of the task, pid of a worker, kernel id, full path, name,
-    beginning of a name or kernel id, part of a name or path. Case counts only where that is
-    what tells two tasks apart.
+    A number is a pid and nothing else: of the task, else of a worker. Of the rest what is more
+    exact wins: kernel id, full path, name, beginning of a name or kernel id, part of a name or
+    path. Case counts only where that is what tells two tasks apart.
 
     Raises:
         TaskNotFound: none does, or several do; `candidates` lists them.
@@ -39,6 +40,11 @@ def find(wanted: str, tasks: Sequence[Task]) -> Task:
             )
     if not tasks:
         message = f"No task answers to {wanted!r}: no Python process of yours is running."
+    elif pid_in(wanted) is not None:
+        message = (
+            f"No task has the pid {wanted}. A number is always a pid: name a script called "
+            f"{wanted} by its path, ./{wanted}, or by its own pid."
+        )
     else:
         message = f"No task answers to {wanted!r}. Name one of these by its pid or its name."
     raise TaskNotFound(message, NOT_FOUND, candidates(tasks))
@@ -58,23 +64,19 @@ def _ways(wanted: str) -> list[Callable[[Task], bool]]:
     """From the most to the least exact."""
     if not wanted:
         return []
+    pid = pid_in(wanted)
+    if pid is not None:
+        # A pid that is gone must never be taken for another task's name, or for a part of it.
+        return [
+            lambda task: task.key.pid == pid,
+            lambda task: any(member.key.pid == pid for member in task.members),
+        ]
     folded = wanted.casefold()
-    exact: list[Callable[[Task], bool]] = [
+    return [
         lambda task: task.info.kernel_id == wanted,
         lambda task: wanted in _paths(task),
         lambda task: wanted in _names(task),
         lambda task: any(name.casefold() == folded for name in _names(task)),
-    ]
-    if wanted.isascii() and wanted.isdigit() and len(wanted) < 12:
-        pid = int(wanted)
-        # A pid that is gone must never be taken for a part of another task's name.
-        return [
-            lambda task: task.key.pid == pid,
-            lambda task: any(member.key.pid == pid for member in task.members),
-            *exact,
-        ]
-    return [
-        *exact,
         lambda task: any(text.casefold().startswith(folded) for text in _heads(task)),
         lambda task: any(folded in text.casefold() for text in (*_names(task), *_paths(task))),
     ]

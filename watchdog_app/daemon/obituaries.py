@@ -9,13 +9,17 @@ those that ran for a while it is noted how, for whoever asks.
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
+from watchdog_app.core import memory_advice
 from watchdog_app.core.death_notice import of_its_own, worth_noting
-from watchdog_app.core.death_records import Cause, CauseKind, Certainty, DeathFacts
+from watchdog_app.core.death_records import Cause, CauseKind, Certainty, DeathFacts, UnitEnd
 from watchdog_app.core.deaths import (
     CARD_MAY_EXPLAIN,
     crashed,
@@ -23,6 +27,7 @@ from watchdog_app.core.deaths import (
     explained_late,
 )
 from watchdog_app.core.evidence import evidence_of
+from watchdog_app.core.exit_status import signal_of
 from watchdog_app.core.records import AgentView, ProcessKey, Task
 from watchdog_app.daemon import bag_ends
 from watchdog_app.daemon.agents import Agent
@@ -32,6 +37,7 @@ from watchdog_app.daemon.kill_counts import KillCounts
 from watchdog_app.daemon.last_looks import LastLooks
 from watchdog_app.daemon.poller import READ, Poller
 from watchdog_app.daemon.status import Look
+from watchdog_app.daemon.unit_ends import UnitEnds
 from watchdog_app.daemon.witnesses import KERNELS, Witnesses, surroundings
 from watchdog_app.sensors import descriptors, process_end
 
@@ -39,6 +45,8 @@ _MOST_HANDLES = 500
 # How it ended shows when its memory is gone; one that a driver holds in its end is not waited for.
 _ENDING_S = 60.0
 _COUNT_S = 4.0
+_LAUNCHER_S = 120.0  # a launcher waits some time for its other workers before it ends
+_ASKED_S = 60.0  # of what ran for less and left no word systemd is not asked
 # A training dies of its card at once; the driver's reader finds the fault some seconds later.
 _FAULT_LATE_S = 60.0
 
@@ -50,6 +58,7 @@ class _Watched:
     task: Task
     handle: int | None
     cpu_limit_s: float | None
+    alive_mono_s: float  # when it was last seen alive
     ending_mono_s: float | None = None  # since when it is on its way out
 
 
@@ -60,6 +69,29 @@ class _Unexplained:
     task: Task
     agent: Agent | None
     cause: Cause
+    mono_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """An end with all that is known of it but what systemd says."""
+
+    key: ProcessKey
+    task: Task | None
+    agent: Agent | None
+    view: AgentView | None  # of that agent, or of the worker that trained
+    facts: DeathFacts
+    unix_s: float
+    about: dict[str, Any]
+    tasks: tuple[Task, ...]
+    growth: Mapping[ProcessKey, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """A worker with an agent that has ended: its rescue is its task's."""
+
+    view: AgentView
     mono_s: float
 
 
@@ -82,6 +114,7 @@ class Obituaries:
         told: called with each death, once.
         agent_of: the agent in a process, None where there is none.
         was_paused: whether we hold a task paused.
+        units: asks systemd.
         folder: of the state, where last words lie.
     """
 
@@ -92,6 +125,7 @@ class Obituaries:
         told: Callable[[Death], None],
         agent_of: Callable[[ProcessKey], Agent | None],
         was_paused: Callable[[ProcessKey], bool],
+        units: UnitEnds,
         folder: str | None = None,
         proc: str = "/proc",
     ) -> None:
@@ -99,9 +133,12 @@ class Obituaries:
         self._told = told
         self._agent_of = agent_of
         self._was_paused = was_paused
+        self._units = units
         self._proc = proc
         self._watched: dict[ProcessKey, _Watched] = {}
         self._seen = LastLooks()
+        self._looked_mono_s = time.monotonic()
+        self._lost: dict[ProcessKey, _Lost] = {}  # by task
         self._next_count_mono_s = 0.0
         self._done: deque[ProcessKey] = deque(maxlen=500)
         self._unexplained: dict[ProcessKey, _Unexplained] = {}
@@ -124,15 +161,17 @@ class Obituaries:
         for key, task in now.items():
             watched = self._watched.get(key)
             if watched is None:
-                self._watched[key] = self._follow(task)
+                self._watched[key] = self._follow(task, look.snapshot.mono_s)
                 continue
             if len(watched.task.members) > 1:
-                self._look_for_workers(watched.task, task)
+                self._look_for_workers(watched.task, task, watched.alive_mono_s)
             watched.task, watched.ending_mono_s = task, None
+            watched.alive_mono_s = look.snapshot.mono_s
         for key in [key for key in self._watched if key not in now]:
             if not self._is_ending(self._watched[key], look.snapshot.mono_s):
                 self._ended(key)
         self._seen.infos = look.snapshot.infos
+        self._looked_mono_s = look.snapshot.mono_s
 
     def agent_ended(self, agent: Agent) -> None:
         """The process of an agent has ended without a good-bye."""
@@ -150,14 +189,15 @@ class Obituaries:
         self._watched.clear()
         self._witnesses.close()
 
-    def _follow(self, task: Task) -> _Watched:
+    def _follow(self, task: Task, alive_mono_s: float) -> _Watched:
         handle = None
         if len(self._watched) < descriptors.handles(_MOST_HANDLES):
             handle = process_end.open_handle(task.key.pid)
         if handle is not None:
             # Opened by pid alone: if that is another process by now, its end finds no task.
             self._poller.add(handle, READ, lambda _: self._ended(task.key))
-        return _Watched(task, handle, process_end.cpu_limit_s(task.key.pid))
+        limit_s = process_end.cpu_limit_s(task.key.pid)
+        return _Watched(task, handle, limit_s, alive_mono_s)
 
     def _is_ending(self, watched: _Watched, now_mono_s: float) -> bool:
         """It is no task any more, and the kernel does not say yet how it ended."""
@@ -173,10 +213,18 @@ class Obituaries:
         if watched is None:
             return
         try:
-            self._write(key, watched.task, watched.handle, self._agent_of(key), watched.cpu_limit_s)
+            self._write(
+                key,
+                watched.task,
+                watched.handle,
+                self._agent_of(key),
+                cpu_limit_s=watched.cpu_limit_s,
+                alive_mono_s=watched.alive_mono_s,
+            )
         finally:
             self._release(watched)
             self._seen.forget(key)
+            self._lost.pop(key, None)
 
     def _write(
         self,
@@ -184,42 +232,72 @@ class Obituaries:
         task: Task | None,
         handle: int | None,
         agent: Agent | None,
+        *,
         cpu_limit_s: float | None = None,
+        alive_mono_s: float | None = None,
     ) -> None:
         if key in self._done:
             return
         self._done.append(key)
         self._counts.count()
-        facts = self._facts(key, task, handle, agent, cpu_limit_s)
+        if alive_mono_s is None:
+            alive_mono_s = self._looked_mono_s
+        facts = self._facts(
+            key, task, handle, agent, cpu_limit_s=cpu_limit_s, alive_mono_s=alive_mono_s
+        )
+        cause = diagnose(facts)
+        if cause.memory:
+            self._counts.claim(facts.group, alive_mono_s)
+        view = agent.view if agent is not None else None
+        if task is not None and task.key != key and view is not None:
+            self._lost[task.key] = _Lost(view, time.monotonic())
+        lost = self._lost.get(key)
+        if view is None and lost is not None and time.monotonic() - lost.mono_s <= _LAUNCHER_S:
+            view = lost.view  # the training was in a worker, which ended just before
+        about = {} if task is None else about_task(task.info, task.rss_bytes, view)
+        about |= {} if task is None else self._grew(task.key)
+        tasks = self._seen.tasks if task is None else (task, *self._seen.tasks)
+        end = _End(
+            key, task, agent, view, facts, time.time(), about, tuple(tasks), dict(self._seen.growth)
+        )
+        alive_unix_s = end.unix_s - (time.monotonic() - alive_mono_s)
+        guards = facts.oom_daemons
+        if not (
+            _asks_systemd(facts, cause, task, agent)
+            and self._units.ask(
+                facts.group, key.pid, alive_unix_s, partial(self._tell, end), guards=guards
+            )
+        ):
+            self._tell(end, None)
+
+    def _tell(self, end: _End, unit: UnitEnd | None) -> None:
+        """Write an end down, and what systemd has said of it."""
+        task, agent = end.task, end.agent
+        facts = end.facts if unit is None else replace(end.facts, unit=unit)
         cause = diagnose(facts)
         if task is not None and cause.kind in CARD_MAY_EXPLAIN:
             now_mono_s = time.monotonic()
             self._unexplained[task.key] = _Unexplained(task, agent, cause, now_mono_s)
-        news = _is_news(facts, cause, task, agent)
+        news = _is_news(facts, cause, task, agent, end.unix_s)
         if news is None:
             return
         name = task.name if task is not None else None
         if name is None:
-            name = (agent.notebook if agent is not None else None) or f"process {key.pid}"
-        path = None if task is None else task.info.notebook or task.info.script
-        view = agent.view if agent is not None else None
-        about = {} if task is None else about_task(task.info, task.rss_bytes, view)
-        tasks = self._seen.tasks if task is None else (task, *self._seen.tasks)
-        about |= surroundings(facts, cause, tasks, self._seen.growth)
+            name = (agent.notebook if agent is not None else None) or f"process {end.key.pid}"
         entry = death_entry(
-            key,
+            end.key,
             name,
-            path,
+            None if task is None else task.info.notebook or task.info.script,
             cause=cause,
             evidence=evidence_of(facts),
-            rescue=bag_ends.newest(view, facts.airbag),
-            had_agent=agent is not None,
+            rescue=bag_ends.newest(end.view, facts.airbag),
+            had_agent=end.view is not None,
             was_paused=facts.was_paused and cause.kind is CauseKind.KILLED,
-            unix_s=time.time(),
-            about=about,
+            unix_s=end.unix_s,
+            about=end.about | surroundings(facts, cause, end.tasks, end.growth),
             plain_end=not news,
         )
-        self._told(Death(task, cause, view, str(entry.data["text"]), entry))
+        self._told(Death(task, cause, end.view, str(entry.data["text"]), entry))
 
     def _amend(self) -> None:
         """Ends whose cause has shown since: the journal gets it. The card's own notice tells it."""
@@ -250,7 +328,9 @@ class Obituaries:
         task: Task | None,
         handle: int | None,
         agent: Agent | None,
+        *,
         cpu_limit_s: float | None,
+        alive_mono_s: float,
     ) -> DeathFacts:
         info = self._seen.infos.get(key)
         return self._witnesses.facts(
@@ -259,7 +339,9 @@ class Obituaries:
             handle,
             group=info.cgroup if info else task.info.cgroup if task is not None else None,
             counts=self._counts,
+            alive_mono_s=alive_mono_s,
             limit=self._seen.limits.get(task.key) if task is not None else None,
+            group_high=task is not None and self._seen.high.get(task.key, False),
             memory=self._seen.memory,
             cpu_limit_s=cpu_limit_s,
             root=task is not None and task.key == key,
@@ -276,7 +358,7 @@ class Obituaries:
             was_paused=self._was_paused(key),
         )
 
-    def _look_for_workers(self, before: Task, now: Task) -> None:
+    def _look_for_workers(self, before: Task, now: Task, alive_mono_s: float) -> None:
         """A worker that the kernel killed, while its task lives on."""
         left = {member.key for member in now.members}
         gone = [m.key for m in before.members if m.key not in left and m.key not in self._done]
@@ -296,24 +378,38 @@ class Obituaries:
                 None,
                 group=info.cgroup,
                 counts=self._counts,
+                alive_mono_s=alive_mono_s,
                 limit=self._seen.limits.get(before.key),
+                group_high=self._seen.high.get(before.key, False),
                 memory=self._seen.memory,
                 root=False,
             )
             cause = diagnose(facts)
             own = any(word.pid == key.pid for word in facts.kernel)
-            # Workers end all the time: only with its own group hit just now, or with the kernel's
-            # own word on it, is this one blamed.
-            if not own and (
-                facts.wait_status not in (None, 9) or not self._counts.rose_in(info.cgroup)
-            ):
-                continue
+            # Workers end all the time: only with its own group hit since it was last seen, or with
+            # the kernel's own word on it, is this one blamed.
             if not own:
+                if cause.kind is not CauseKind.GROUP_LIMIT or facts.wait_status not in (None, 9):
+                    continue
                 cause = Cause(CauseKind.GROUP_LIMIT, "killed by the kernel", Certainty.LIKELY)
             elif not (cause.memory or crashed(facts.wait_status) or facts.wait_status is None):
                 continue
+            if cause.memory:
+                self._counts.claim(info.cgroup, alive_mono_s)
             self._done.append(key)
-            self._told(_worker_death(now, key.pid, facts, cause))
+            agent = self._agent_of(key)
+            view = None if agent is None else agent.view
+            if view is not None:
+                self._lost[now.key] = _Lost(view, time.monotonic())
+            grew = self._grew(now.key)
+            self._told(_worker_death(now, key.pid, facts, cause=cause, view=view, grew=grew))
+
+    def _grew(self, task: ProcessKey) -> dict[str, Any]:
+        """Which lines and tensors of it grew, for its entry; empty where nobody has looked."""
+        grew = self._seen.grew.get(task)
+        if grew is None:
+            return {}
+        return {"grew": list(memory_advice.about_growth(grew, self._seen.growth.get(task)))}
 
     def _holder(self, key: ProcessKey) -> _Watched | None:
         for watched in self._watched.values():
@@ -328,8 +424,22 @@ class Obituaries:
             watched.handle = None
 
 
+def _asks_systemd(facts: DeathFacts, cause: Cause, task: Task | None, agent: Agent | None) -> bool:
+    """Whether systemd may know more: of a kill, or where nothing is known, that matters."""
+    number = signal_of(facts.wait_status)
+    killed = number in (signal.SIGKILL, signal.SIGTERM)
+    if cause.certainty is Certainty.EXACT or not (killed or facts.wait_status is None):
+        return False
+    if facts.said_bye and not killed:
+        return False
+    started = None if task is None else task.info.started_unix_s
+    ran_s = 0.0 if started is None else time.time() - started
+    kernel = task is not None and task.kind in KERNELS
+    return agent is not None or kernel or killed or ran_s >= _ASKED_S
+
+
 def _is_news(
-    facts: DeathFacts, cause: Cause, task: Task | None, agent: Agent | None
+    facts: DeathFacts, cause: Cause, task: Task | None, agent: Agent | None, unix_s: float
 ) -> bool | None:
     started = None if task is None else task.info.started_unix_s
     cared_for = False
@@ -342,17 +452,29 @@ def _is_news(
         cause,
         seen=task is not None,
         kernel=task is not None and task.kind in KERNELS,
-        age_s=0.0 if started is None else time.time() - started,
+        age_s=0.0 if started is None else unix_s - started,
         cared_for=cared_for,
     )
 
 
-def _worker_death(task: Task, pid: int, facts: DeathFacts, cause: Cause) -> Death:
+def _worker_death(
+    task: Task,
+    pid: int,
+    facts: DeathFacts,
+    *,
+    cause: Cause,
+    view: AgentView | None,
+    grew: Mapping[str, Any],
+) -> Death:
     """Of a worker whose task lives on; told as news of that task."""
-    entry = worker_entry(task, pid, time.time(), cause, evidence_of(facts))
+    rescue = bag_ends.newest(view, facts.airbag)
+    about = {} if view is None else about_task(task.info, task.rss_bytes, view)
+    entry = worker_entry(
+        task, pid, time.time(), cause, evidence_of(facts), rescue=rescue, about={**about, **grew}
+    )
     text = str(entry.data["text"])
     told = replace(cause, text=text.rstrip("."), news=True, worker=pid)
-    return Death(task, told, None, text, entry)
+    return Death(task, told, view, text, entry)
 
 
 def _ooms(agent: Agent | None) -> int:

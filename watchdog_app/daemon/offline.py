@@ -20,6 +20,7 @@ from watchdog_app.daemon import pause_ledger
 from watchdog_app.daemon.journal import Entry, Journal
 from watchdog_app.daemon.journal_reader import reading
 from watchdog_app.errors import SensorError, TargetDenied, TaskNotFound, WatchdogError
+from watchdog_app.units import pid_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 def history(**wanted: Any) -> list[dict[str, Any]] | None:
     """
-    Entries of the journal, newest first; None when there is no journal.
+    Entries of the journal, newest first, a series of saves in one; None: there is no journal.
 
     Args:
         wanted: as `Journal.history` takes them.
@@ -39,7 +40,7 @@ def history(**wanted: Any) -> list[dict[str, Any]] | None:
         WatchdogError: there is one, and it cannot be read.
     """
     with _journal() as journal:
-        return None if journal is None else journal.history(**wanted)
+        return None if journal is None else journal.history(**wanted, fold_saves=True)
 
 
 def series(**wanted: Any) -> list[dict[str, Any]] | None:
@@ -260,11 +261,12 @@ def _forget(idents: Iterable[str], entries: Iterable[Entry]) -> None:
 def _chosen(standing: Mapping[str, Any], task: str | None) -> Mapping[str, Any]:
     if task is None:
         return standing
-    folded = task.strip().casefold()
+    pid = pid_in(task)
+    folded = os.path.basename(task.strip()).casefold()
     for fits in (
-        lambda pause: str(pause.task.pid) == folded,
-        lambda pause: pause.name.casefold() == folded,
-        lambda pause: bool(folded) and folded in pause.name.casefold(),
+        lambda pause: pause.task.pid == pid,
+        lambda pause: pid is None and pause.name.casefold() == folded,
+        lambda pause: pid is None and bool(folded) and folded in pause.name.casefold(),
     ):
         found = {ident: pause for ident, pause in standing.items() if fits(pause)}
         if len(found) == 1:
@@ -290,7 +292,8 @@ def _refuse_strangers(wanted: str) -> None:
     """
     from watchdog_app.actions.process_tree import identify
 
-    found = identify(int(wanted)) if wanted.isascii() and wanted.isdigit() else None
+    pid = pid_in(wanted)
+    found = None if pid is None else identify(pid)
     if found is not None and found.state == "T":
         raise TaskNotFound(
             f"Process {wanted} was not paused by watchdog, as far as is known, but by somebody "

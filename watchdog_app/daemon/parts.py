@@ -36,6 +36,7 @@ from watchdog_app.daemon.quiet import Quiet
 from watchdog_app.daemon.restarts import Restarts
 from watchdog_app.daemon.server import Server
 from watchdog_app.daemon.stops import Stops
+from watchdog_app.daemon.unit_ends import UnitEnds
 from watchdog_app.daemon.unwatched import Unwatched
 from watchdog_app.daemon.watching import Watching
 from watchdog_app.daemon.wording import notice
@@ -90,7 +91,8 @@ class Parts:
             state_of=self.observer.state_of,
             log=log,
         )
-        self.unwatched = Unwatched(self.journal, boot, machine.alive)
+        self.unit_ends = UnitEnds(self.waker.wake)
+        self.unwatched = Unwatched(self.journal, boot, machine.alive, self.unit_ends)
         self.watching = Watching(
             settings.watch,
             boot=boot,
@@ -148,6 +150,7 @@ class Parts:
         )
         self.obituaries = Obituaries(
             self.poller,
+            units=self.unit_ends,
             told=lambda death: self.restarts.died(death.task, self.watching.died(death, self.acts)),
             agent_of=self.agents.get,
             was_paused=lambda key: self.pauses.get(key) is not None,

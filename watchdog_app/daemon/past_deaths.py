@@ -16,7 +16,7 @@ from watchdog_app.core.death_account import about_death
 from watchdog_app.core.glance import FULL_S
 from watchdog_app.core.records import Task
 from watchdog_app.daemon.journal import Journal
-from watchdog_app.daemon.journal_series import as_pid
+from watchdog_app.units import pid_in
 
 LATELY_S = 12 * 3600.0
 MINUTES = 10.0
@@ -55,7 +55,7 @@ def find(journal: Journal, wanted: str) -> Entry | None:
     wanted = wanted.strip()
     if not wanted:
         return None
-    pid = as_pid(wanted)
+    pid = pid_in(wanted)
     entries = journal.history(kinds=_KINDS, limit=_MOST_ENTRIES)
     if pid is not None:
         return next((e for e in entries if pid in (e.get("pid"), e.get("worker"))), None)
@@ -263,14 +263,17 @@ def _around(journal: Journal, entry: Entry, begin: float, end: float) -> list[En
 def _advice(journal: Journal, entry: Entry, at_unix_s: float) -> list[str]:
     """What was advised in the last danger that it was in, if it died in it; else by its cause."""
     general = list(death_advice.after(entry))
-    if not entry.get("memory") and not general:
-        return []
+    if not (entry.get("memory") or entry.get("cause") == "oom_daemon" or general):
+        return list(death_advice.grew(entry))
+    general = [*death_advice.grew(entry), *general]
     for each in journal.history(
         since_unix_s=at_unix_s - 3600, until_unix_s=at_unix_s + 60, kinds=("incident",), limit=100
     ):
         culprits = each.get("culprits") or []
         if any(isinstance(one, dict) and one.get("pid") == entry.get("pid") for one in culprits):
-            return [*(str(line) for line in each.get("advice") or []), *general]
+            # What grew is known best at the end: an incident is written down as it changes stage.
+            advised = (str(line) for line in each.get("advice") or [])
+            return list(dict.fromkeys([*death_advice.grew(entry), *advised, *general]))
     return general
 
 

@@ -10,11 +10,22 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from watchdog_app import paths
-from watchdog_app.core.death_records import Cause, CauseKind, Certainty, Evidence, LastWords
+from watchdog_app.core.death_records import (
+    Cause,
+    CauseKind,
+    Certainty,
+    DeathFacts,
+    Evidence,
+    LastWords,
+    UnitEnd,
+)
+from watchdog_app.core.deaths import diagnose
+from watchdog_app.core.evidence import evidence_of
 from watchdog_app.core.glance import FULL_S
 from watchdog_app.core.outlook import CeilingKind
 from watchdog_app.core.records import AgentView, ProcessKey, RescueRecord, Task
@@ -24,7 +35,9 @@ from watchdog_app.daemon.journal import Entry, Journal
 from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.status import Look
+from watchdog_app.daemon.unit_ends import UnitEnds
 from watchdog_app.daemon.witnesses import KERNELS
+from watchdog_app.sensors import process_end
 
 STATE = "alive"
 _KEEP_S = 15.0  # between two lists: as often as the engine's state is kept
@@ -46,14 +59,20 @@ class Unwatched:
         journal: of the daemon.
         boot: of the machine.
         lives: whether a process runs.
+        units: asks systemd.
     """
 
     def __init__(
-        self, journal: JournalWriter, boot: str, lives: Callable[[ProcessKey], bool]
+        self,
+        journal: JournalWriter,
+        boot: str,
+        lives: Callable[[ProcessKey], bool],
+        units: UnitEnds,
     ) -> None:
         self._journal = journal
         self._boot = boot
         self._lives = lives
+        self._units = units
         self._kept: frozenset[ProcessKey] = frozenset()
         self._kept_mono_s = float("-inf")
 
@@ -62,9 +81,18 @@ class Unwatched:
         if journal is None:
             return
         folder = os.path.abspath(paths.state_dir())
-        for entry in ended(journal, folder, self._boot, self._lives):
+
+        def note(missed: Missed, unit: UnitEnd | None) -> None:
+            entry = missed.entry(unit)
             log.warning(str(entry.data["text"]))
             self._journal.add(entry)
+
+        for missed in ended(journal, folder, self._boot, self._lives):
+            asked = missed.asks_systemd and self._units.ask(
+                missed.group, missed.key.pid, missed.seen, partial(note, missed)
+            )
+            if not asked:
+                note(missed, None)
 
     def keep(self, look: Look | None) -> None:
         """Write down who lives: when others do than before, and now and then."""
@@ -96,20 +124,71 @@ def alive(
                 "pid": task.key.pid,
                 "start_time": task.key.start_time,
                 "name": task.name,
+                "group": task.info.cgroup,
+                "group_kills": _kills(task.info.cgroup),
                 "rescue": None
                 if rescue is None
                 else {name: getattr(rescue, name) for name in _RESCUE},
                 "about": about_task(task.info, task.rss_bytes, view),
             }
         )
-    return {"boot": boot, "unix_s": unix_s, "tasks": found[:_MOST_TASKS]}
+    host_kills = process_end.host_oom_kills()
+    return {
+        "boot": boot,
+        "unix_s": unix_s,
+        "host_kills": host_kills,
+        "tasks": found[:_MOST_TASKS],
+    }
+
+
+def _kills(group: str | None) -> int | None:
+    return None if group is None else process_end.group_oom_kills(group)
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """One that was alive when the last daemon wrote that down, and is gone."""
+
+    one: Mapping[str, Any]  # as it was written down
+    key: ProcessKey
+    facts: DeathFacts  # from the counts of then and now
+    seen: float  # when it was last known to be alive: seconds of the epoch
+    now: float
+    machine: tuple[Cause, Sequence[Evidence]] | None  # why the machine went down, if it did
+
+    @property
+    def group(self) -> str | None:
+        """Its memory group."""
+        return self.facts.group
+
+    @property
+    def asks_systemd(self) -> bool:
+        """Whether systemd may know how it ended: it has left no word, and the machine runs on."""
+        return self.machine is None and _said_nothing(self.facts.words)
+
+    def entry(self, unit: UnitEnd | None) -> Entry:
+        """
+        Its end as the journal keeps it.
+
+        Args:
+            unit: what systemd says.
+        """
+        words = self.facts.words
+        said = [] if words is None else [_said(words)]
+        if self.machine is not None:
+            cause, evidence = self.machine
+            return _entry(self.one, self.key, cause, [*evidence, *said], self.seen)
+        facts = replace(self.facts, unit=unit)
+        cause = _unseen(facts, self.seen, self.now)
+        found = [each for each in evidence_of(facts) if each.source in ("systemd", "count")]
+        return _entry(self.one, self.key, cause, [*found, *said], self.now)
 
 
 def ended(
     journal: Journal, folder: str, boot: str, lives: Callable[[ProcessKey], bool]
-) -> list[Entry]:
+) -> list[Missed]:
     """
-    Entries for those that the last daemon saw alive and that are gone.
+    Those that the last daemon saw alive and that are gone.
 
     Args:
         journal: as the last daemon left it.
@@ -123,8 +202,9 @@ def ended(
     now = time.time()
     down = state.get("boot") != boot
     seen = _last_seen(journal, state)
-    cause, evidence = _machine_down(journal, seen) if down else (None, [])
-    entries = []
+    machine = _machine_down(journal, seen) if down else None
+    host_kills = process_end.host_oom_kills()
+    missed = []
     for one in state.get("tasks") or []:
         key = ProcessKey(int(one["pid"]), int(one["start_time"]))
         if not down and lives(key):
@@ -134,11 +214,19 @@ def ended(
             for each in journal.history(task=str(key.pid), kinds=("death", "end"), limit=20)
         ):
             continue
-        words = left_words.read(folder, key)
-        known = cause or _unseen(words, seen, now)
-        said = evidence if words is None else [*evidence, _said(words)]
-        entries.append(_entry(one, key, known, said, seen if down else now))
-    return entries
+        group = one.get("group")
+        facts = DeathFacts(
+            pid=key.pid,
+            group=group,
+            group_kills_before=one.get("group_kills"),
+            group_kills_after=_kills(group),
+            host_kills_before=state.get("host_kills"),
+            host_kills_after=host_kills,
+            counted=f"between {_moment(float(state.get('unix_s') or seen))} and {_moment(now)}",
+            words=left_words.read(folder, key),
+        )
+        missed.append(Missed(one, key, facts, seen, now, machine))
+    return missed
 
 
 def _entry(
@@ -165,17 +253,30 @@ def _entry(
     )
 
 
-def _unseen(words: LastWords | None, seen: float, now: float) -> Cause:
-    times = (time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) for at in (seen, now))
-    between = f"between {' and '.join(times)}, while no watchdog ran"
-    if words is not None and (words.fatal or words.error):
+def _unseen(facts: DeathFacts, seen: float, now: float) -> Cause:
+    words = facts.words
+    between = f"between {_moment(seen)} and {_moment(now)}, while no watchdog ran"
+    if words is not None and not _said_nothing(words):
         at = "" if words.place is None else f" at {words.place}"
         return Cause(
             CauseKind.SIGNAL if words.fatal else CauseKind.FAILED,
             f"ended {between}: {words.fatal or words.error}{at}",
             Certainty.EXACT,
         )
+    cause = diagnose(facts)
+    # Others may have been killed as well in all that time: the machine's count alone says nothing.
+    if cause.kind in (CauseKind.OOM_DAEMON, CauseKind.GROUP_LIMIT):
+        likely = "" if cause.text.startswith("most likely") else "most likely "
+        return replace(cause, text=f"{likely}{cause.text}; {between}", certainty=Certainty.LIKELY)
     return Cause(CauseKind.UNKNOWN, f"ended {between}: of what is not known")
+
+
+def _said_nothing(words: LastWords | None) -> bool:
+    return words is None or not (words.fatal or words.error)
+
+
+def _moment(unix_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))
 
 
 def _said(words: LastWords) -> Evidence:

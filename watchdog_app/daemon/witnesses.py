@@ -6,21 +6,22 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from watchdog_app.core.death_records import Cause, CauseKind, DeathFacts
-from watchdog_app.core.evidence import concerning, takers
+from watchdog_app.core.evidence import concerning, kills_elsewhere, takers
 from watchdog_app.core.exit_status import signal_of
 from watchdog_app.core.outlook import CeilingReading
 from watchdog_app.core.records import HostMemory, ProcessKey, Task, TaskKind
 from watchdog_app.daemon import bag_ends, left_words
-from watchdog_app.daemon.kill_counts import Counter, KillCounts
+from watchdog_app.daemon.kill_counts import KillCounts, Span
 from watchdog_app.sensors import process_end
 from watchdog_app.sensors.kernel_deaths import KernelDeaths
 
 KERNELS = (TaskKind.NOTEBOOK, TaskKind.KERNEL)
 _MOST_TASKS = 5
+_DRIFT_S = 2.0  # the kernel log has a clock of its own
 _DAEMONS_S = 10.0  # finding those that kill for memory asks every process on the machine
 
 
@@ -48,6 +49,7 @@ class Witnesses:
         *,
         group: str | None,
         counts: KillCounts,
+        alive_mono_s: float,
         limit: CeilingReading | None,
         memory: HostMemory | None,
         cpu_limit_s: float | None = None,
@@ -62,17 +64,17 @@ class Witnesses:
             task: that it was, or was a part of.
             handle: of the process, from before its end.
             group: its memory group.
+            counts: of the kernel's kills, read just now.
+            alive_mono_s: when it was last seen alive.
             limit: of that group, as last seen.
             memory: of the machine, as last seen.
             root: it was the task itself, and not a worker.
             more: of `DeathFacts`, what is known anyway.
         """
         status = process_end.wait_status(key.pid, key.start_time, handle, self._proc)
-        counter = counts.of(group)
-        # The kernel counts a kill in the victim's own group: where that count stood still, the
-        # machine's rose for somebody else.
-        spared = counter.value is not None and counter.before == counter.value
-        host = Counter(None) if spared else counts.host
+        own = counts.of(group, alive_mono_s) if group is not None else Span(None, None)
+        host = counts.of(None, alive_mono_s)
+        counted = own if own.begin_mono_s is not None else host
         words = self._log.recent()
         # A crash or an error: whoever else runs here has nothing to do with it.
         guarded = signal_of(status) in (None, signal.SIGKILL, signal.SIGTERM) and status != 0
@@ -83,14 +85,22 @@ class Witnesses:
             group_label=limit.label if limit is not None else None,
             group_limit_bytes=limit.limit if limit is not None else None,
             group_used_bytes=limit.used if limit is not None else None,
-            group_kills_before=counter.before,
-            group_kills_after=counter.value,
+            group=group,
+            group_kills_before=own.before,
+            group_kills_after=own.after,
+            group_kills_elsewhere=own.elsewhere,
             host_total_bytes=memory.total_bytes if memory else None,
             host_available_bytes=memory.available_bytes if memory else None,
             host_kills_before=host.before,
-            host_kills_after=host.value,
+            host_kills_after=host.after,
+            host_kills_elsewhere=max(
+                host.elsewhere, kills_elsewhere(words, key.pid, alive_mono_s - _DRIFT_S)
+            ),
+            counted=_between(counted.begin_mono_s),
             pid=key.pid,
-            kernel=concerning(words, key.pid, time.monotonic()),
+            kernel=concerning(
+                words, key.pid, time.monotonic(), alive_mono_s=alive_mono_s, group=group
+            ),
             kernel_log_readable=self._log.readable,
             words=None if self._folder is None else left_words.read(self._folder, key),
             notebook=notebook,
@@ -128,8 +138,21 @@ class Witnesses:
         return process_end.name_of(task.info.ppid, self._proc)
 
 
+def _between(begin_mono_s: float | None) -> str | None:
+    """`between 10:03:01 and 10:03:05`: from then until now."""
+    if begin_mono_s is None:
+        return None
+    now_unix_s = time.time()
+    begin = now_unix_s - (time.monotonic() - begin_mono_s)
+    times = (time.strftime("%H:%M:%S", time.localtime(at)) for at in (begin, now_unix_s))
+    return f"between {' and '.join(times)}"
+
+
 def surroundings(
-    facts: DeathFacts, cause: Cause, tasks: Sequence[Task], growth: dict[ProcessKey, float | None]
+    facts: DeathFacts,
+    cause: Cause,
+    tasks: Sequence[Task],
+    growth: Mapping[ProcessKey, float | None],
 ) -> dict[str, Any]:
     """
     What is to be known tomorrow of where a task ended, for its entry: who held the memory, which
@@ -146,7 +169,7 @@ def surroundings(
 
 
 def _who_took_it(
-    facts: DeathFacts, tasks: Sequence[Task], growth: dict[ProcessKey, float | None]
+    facts: DeathFacts, tasks: Sequence[Task], growth: Mapping[ProcessKey, float | None]
 ) -> dict[str, Any]:
     """
     Who held the memory then: from the kernel's own table where it is there, and of the watched.

@@ -1,0 +1,95 @@
+"""A training in a worker below a launcher: its end names the rescue that exists."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from watchdog_app.actions.memory_group import open_group
+
+pytestmark = pytest.mark.cgroup
+
+MIB = 1 << 20
+TRAINS = """
+import os, time
+from watchdog_app.agent.reporting.link import Link
+open("worker", "w").write(str(os.getpid()))
+link = Link("test", os.getcwd())
+link.goes_on_from("/r/rescue-90", 90, 1 << 20, time.time())
+link.start()
+kept = []
+for step in range(91, 10**6):
+    link.report(training=True, step=step, step_s=0.02)
+    time.sleep(0.02)
+    if os.path.exists("grow"):
+        kept.append(bytearray(b"x") * 5_000_000)
+"""
+# As torchrun and multiprocessing: it starts the program that trains, and waits for it.
+LAUNCHES = """
+import subprocess, sys, time
+status = subprocess.call([sys.executable, "trains.py"])
+if {ends}:
+    sys.exit(1)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def group():
+    """A memory group of 150 MiB."""
+    made = open_group(f"watchdog-test-launch-{os.getpid()}-{time.monotonic_ns()}", 150 * MIB)
+    yield made
+    made.close()
+
+
+def launch(world, group, *, ends: bool) -> tuple[int, int]:
+    """The pids of a launcher inside the group and of its worker, whose agent is known."""
+    (world.folder / "trains.py").write_text(TRAINS)
+    path = world.folder / "launcher.py"
+    path.write_text(LAUNCHES.format(ends=ends))
+    argv = group.command([sys.executable, str(path)])
+    done = subprocess.run(
+        ["sh", "-c", 'setsid "$@" >/dev/null 2>&1 </dev/null & echo $!', "sh", *argv],
+        env=world.env, cwd=world.folder, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    pid = int(done.stdout)
+    world.until(lambda: (world.task(pid) or {}).get("agent"), "its agent")
+    return pid, int((world.folder / "worker").read_text())
+
+
+def deaths(client):
+    return client.call("history", kinds=["death", "end"], limit=100)["entries"]
+
+
+@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.parametrize("kernel", [True, False])
+def test_the_rescue_of_a_worker_is_named_whether_its_launcher_lives_or_dies(
+    world, group, ends, kernel
+):
+    """In the journal, in `explain` of the launcher, and never "no agent that could have saved"."""
+    client = world.start()
+    launcher, worker = launch(world, group, ends=ends)
+
+    if kernel:
+        (world.folder / "grow").touch()
+    else:
+        os.kill(worker, signal.SIGKILL)
+
+    def told():
+        own = [each for each in deaths(client) if worker in (each["pid"], each.get("worker"))]
+        root = [each for each in deaths(client) if each["pid"] == launcher and "worker" not in each]
+        return own and (root or not ends) and (own[0], *root)
+
+    found = world.until(told, "the deaths are written down", 12)
+    for entry in found:
+        assert "/r/rescue-90" == entry["rescue"]["path"], entry["text"]
+        assert "rescue of step 90" in entry["text"]
+        answer = client.call("explain", task=str(entry["pid"]))
+        assert "/r/rescue-90" in answer["death_text"]
+    if kernel:
+        assert found[0]["memory"]

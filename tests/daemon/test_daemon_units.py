@@ -1,0 +1,147 @@
+"""Ends in units of systemd, against a real daemon and recorded answers of systemd's tools."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import pytest
+
+from watchdog_app.actions.memory_group import GroupV1, open_group
+
+pytestmark = pytest.mark.cgroup
+
+MIB = 1 << 20
+WAIT = "import time\ntime.sleep(600)\n"
+OOMD = "train.scope: systemd-oomd killed 1 process(es) in this unit."
+
+
+@pytest.fixture
+def scope():
+    """A memory group whose path is that of a scope of this user's manager."""
+    outer = open_group(f"watchdog-test-units-{os.getpid()}-{time.monotonic_ns()}", 400 * MIB)
+    if not isinstance(outer, GroupV1):
+        outer.close()
+        pytest.skip("needs cgroup v1, where folders may be nested freely")
+    manager = f"{outer.path}/user@{os.getuid()}.service"
+    os.mkdir(manager)
+    os.mkdir(f"{manager}/train.scope")
+    inner = GroupV1(f"{manager}/train.scope", 100 * MIB)
+    inner.set_limit(100 * MIB, 0)
+    yield inner
+    inner.close()
+    with suppress(OSError):
+        os.rmdir(manager)
+    outer.close()
+
+
+@pytest.fixture
+def systemd(world):
+    """Tools of systemd's that print recorded answers."""
+    folder = world.folder / "bin"
+    folder.mkdir()
+    world.env["PATH"] = f"{folder}:{world.env['PATH']}"
+
+    def say(journal: str) -> None:
+        for name, answer in (("journalctl", journal), ("systemctl", "ActiveState=inactive\n")):
+            (folder / f"{name}.answer").write_text(f"{answer}\n")
+            (folder / name).write_text('#!/bin/sh\ncat "$0.answer"\n')
+            (folder / name).chmod(0o755)
+
+    return say
+
+
+def start(world, group, code: str) -> int:
+    """A script inside the group, nobody's child."""
+    path = world.folder / "train.py"
+    path.write_text(code)
+    argv = group.command([sys.executable, str(path)])
+    done = subprocess.run(
+        ["sh", "-c", 'setsid "$@" >/dev/null 2>&1 </dev/null & echo $!', "sh", *argv],
+        env=world.env, cwd=world.folder, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return int(done.stdout)
+
+
+def end_of(world, client, pid):
+    def ends():
+        entries = client.call("history", kinds=["death", "end"], limit=100)["entries"]
+        return [each for each in entries if each["pid"] == pid]
+
+    return world.until(ends, "its end is written down")[0]
+
+
+FULL = "held = bytearray(b'x') * (90 * 2**20)\nopen('grown', 'w').close()\n" + WAIT
+
+
+@pytest.mark.parametrize(
+    ("journal", "told"),
+    [
+        (OOMD, ("oom_daemon", "exact", "killed by systemd-oomd, which killed 1 process of its")),
+        ("", ("killed", "unknown", "somebody")),
+    ],
+)
+def test_a_kill_in_a_full_group_is_never_laid_to_a_kernel_that_counted_none(
+    world, scope, systemd, journal, told
+):
+    """systemd-oomd where its manager's journal says so; else it is somebody's SIGKILL."""
+    systemd(journal)
+    client = world.start()
+    pid = start(world, scope, FULL)
+    world.seen(pid)
+    world.until((world.folder / "grown").exists, "it is full")
+    ticks = client.call("status")["daemon"]["ticks"]
+    world.until(lambda: client.call("status")["daemon"]["ticks"] >= ticks + 3, "it is looked at")
+
+    os.kill(pid, signal.SIGKILL)
+
+    death = end_of(world, client, pid)
+    assert told[:2] == (death["cause"], death["certainty"])
+    assert told[2] in death["reason"]
+    counts = [each["text"] for each in death["evidence"] if each["source"] == "count"]
+    assert 1 == len(counts)
+    assert "train.scope, between " in counts[0]
+    assert "killed nothing for memory" in counts[0]
+
+
+def test_a_kill_by_systemd_oomd_while_no_daemon_ran_is_named_by_the_next(world, scope, systemd):
+    """From the journal of the unit's manager, with the time in which it happened."""
+    systemd(OOMD)
+    world.start()
+    pid = start(world, scope, WAIT)
+    world.seen(pid)
+    db = world.folder / "state" / "journal.db"
+    world.until(db.exists, "a journal")
+    world.end()
+    os.kill(pid, signal.SIGKILL)
+    world.until(lambda: world.state_letter(pid) in ("", "Z"), "it is gone")
+    keep(world, pid, scope.path)
+
+    client = world.start()
+
+    death = end_of(world, client, pid)
+    assert ("death", "oom_daemon", "most_likely") == (
+        death["kind"], death["cause"], death["certainty"],
+    )  # fmt: skip
+    assert "most likely killed by systemd-oomd" in death["reason"]
+    assert "while no watchdog ran" in death["reason"]
+    assert any(OOMD in each["text"] for each in death["evidence"])
+
+
+def keep(world, pid: int, group: str) -> None:
+    """Write the script down as alive: younger ones than a minute are not missed."""
+    import json
+    import sqlite3
+
+    db = sqlite3.connect(world.folder / "state" / "journal.db")
+    (text,) = db.execute("SELECT data FROM state WHERE key = 'alive'").fetchone()
+    state = json.loads(text)
+    state["tasks"] = [{"pid": pid, "start_time": 7, "name": "train.py", "group": group,
+                       "group_kills": 0, "rescue": None, "about": {}}]  # fmt: skip
+    db.execute("UPDATE state SET data = ? WHERE key = 'alive'", (json.dumps(state),))
+    db.commit()
+    db.close()

@@ -1,0 +1,151 @@
+"""What the kernel's counters say of one end: of its own group, of its own time."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from watchdog_app.daemon.kill_counts import KillCounts
+
+
+class Kernel:
+    """A machine with one counter of its own and one for each group, as files on disk."""
+
+    def __init__(self, folder) -> None:
+        self.folder = folder
+        (folder / "proc").mkdir()
+        self.host(0)
+
+    def host(self, kills: int) -> None:
+        (self.folder / "proc" / "vmstat").write_text(f"nr_free 1\noom_kill {kills}\n")
+
+    def group(self, name: str, kills: int, file: str = "memory.oom_control") -> str:
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        (folder / file).write_text(f"oom 0\noom_kill {kills}\noom_group_kill 0\n")
+        return str(folder)
+
+    def counts(self) -> KillCounts:
+        return KillCounts(str(self.folder / "proc"))
+
+
+@pytest.fixture
+def kernel(tmp_path):
+    return Kernel(tmp_path)
+
+
+V1, V2, LOCAL = "memory.oom_control", "memory.events", "memory.events.local"
+
+
+@pytest.mark.parametrize("file", [V1, V2, LOCAL])
+def test_a_kill_since_it_was_seen_alive_is_counted(kernel, file):
+    """In v1 and in v2."""
+    group = kernel.group("a", 0, file)
+    counts = kernel.counts()
+    counts.follow([group], [])
+    alive = time.monotonic()
+    kernel.group("a", 1, file)
+    kernel.host(1)
+
+    counts.count()
+
+    assert (0, 1, 0) == counts.of(group, alive)[:3]
+    assert (0, 1, 0) == counts.of(None, alive)[:3]
+
+
+def test_a_kill_in_a_group_below_or_above_is_not_its_own(kernel):
+    """memory.events of v2 counts all groups below; the local one does not."""
+    group = kernel.group("a", 0, LOCAL)
+    kernel.group("a", 0, V2)
+    counts = kernel.counts()
+    counts.follow([group], [])
+    kernel.group("a", 1, V2)  # of a child
+    kernel.host(1)
+
+    counts.count()
+
+    assert (0, 0, 0) == counts.of(group, time.monotonic())[:3]
+
+
+def test_a_kill_from_before_it_was_last_seen_alive_is_not_its_end(kernel):
+    """It outlived that one."""
+    group = kernel.group("a", 0)
+    counts = kernel.counts()
+    counts.follow([group], [])
+    kernel.group("a", 1)
+    kernel.host(1)
+    counts.count()
+
+    later = time.monotonic() + 5.0  # a look that still shows it
+
+    assert (1, 1, 0) == counts.of(group, later)[:3]
+
+
+def test_one_kill_has_one_victim(kernel):
+    """Who ends next in the same group was not killed by the kernel."""
+    group = kernel.group("a", 0)
+    counts = kernel.counts()
+    counts.follow([group], [])
+    alive = time.monotonic()
+    kernel.group("a", 1)
+    kernel.host(1)
+    counts.count()
+
+    counts.claim(group, alive)
+
+    assert (0, 1, 1) == counts.of(group, alive)[:3]
+    assert (0, 1, 1) == counts.of(None, alive)[:3]
+
+
+def test_memory_oom_group_kills_several_at_once(kernel):
+    """Each of them is one of the count."""
+    group = kernel.group("a", 0, LOCAL)
+    counts = kernel.counts()
+    counts.follow([group], [])
+    alive = time.monotonic()
+    kernel.group("a", 3, LOCAL)
+    kernel.host(3)
+    counts.count()
+    counts.claim(group, alive)
+    counts.claim(group, alive)
+
+    assert (0, 3, 2) == counts.of(group, alive)[:3]
+
+
+def test_what_was_counted_before_anybody_looked_is_not_known(kernel):
+    """The group is read for the first time after it was seen alive, and has kills already."""
+    group = kernel.group("a", 4)
+    counts = kernel.counts()
+    alive = time.monotonic()
+    counts.follow([group], [])
+
+    assert (None, 4) == counts.of(group, alive)[:2]
+
+
+@pytest.mark.parametrize("gone", ["group", "machine"])
+def test_a_counter_that_cannot_be_read_says_nothing(kernel, gone):
+    """Unknown is no number."""
+    group = kernel.group("a", 0)
+    counts = kernel.counts()
+    counts.follow([group], [])
+    kernel.host(1)
+    (kernel.folder / ("a/memory.oom_control" if gone == "group" else "proc/vmstat")).unlink()
+
+    counts.count()
+
+    asked = group if gone == "group" else None
+    assert (None, None) == counts.of(asked, time.monotonic())[:2]
+    assert (None, None) == counts.of(str(kernel.folder / "unknown"), time.monotonic())[:2]
+
+
+def test_the_time_that_is_covered_begins_with_the_reading_before(kernel):
+    """Not with the first reading ever, nor with the last look."""
+    counts = kernel.counts()
+    first = time.monotonic()
+    time.sleep(0.05)
+    counts.count()
+
+    begin = counts.of(None, time.monotonic() + 1.5).begin_mono_s
+
+    assert first < begin <= time.monotonic()

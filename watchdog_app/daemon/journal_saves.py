@@ -1,0 +1,131 @@
+"""
+The saves of one training in a row as one entry of the history. Pure.
+
+Near its end a training is saved once a second, and each save is a decision and an outcome in the
+journal. The journal keeps them all; what clients are shown has one entry for such a series.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from watchdog_app.core.outlook import DecisionKind
+
+Entry = Mapping[str, Any]
+
+MOST_ROWS = 20_000  # that are looked at for one answer
+_GAP_S = 300.0  # two saves further apart are two events, not a series
+_SAVE = DecisionKind.CHECKPOINT.value
+_NOTICE = DecisionKind.NOTIFY.value
+
+
+@dataclass(slots=True)
+class _Series:
+    """Saves of one training with the same result, or requests without one; or any one entry."""
+
+    newest: Entry
+    oldest: Entry
+    count: int = 1
+    requests: list[Entry] = field(default_factory=list)  # of those that are counted, newest first
+
+    def entries(self) -> Iterator[Entry]:
+        if self.count == 1:
+            yield self.newest
+            yield from self.requests
+            return
+        reason = {"reason": self.requests[0].get("reason")} if self.requests else {}
+        yield {
+            **reason,
+            **self.newest,
+            "count": self.count,
+            "first_unix_s": self.oldest["unix_s"],
+            "last_unix_s": self.newest["unix_s"],
+            "first_step": _step(self.oldest),
+            "last_step": _step(self.newest),
+        }
+
+
+def folded(entries: Iterable[Entry], limit: int) -> list[dict[str, Any]]:
+    """
+    At most `limit` entries, newest first, each series of saves in one of them.
+
+    That one is the newest outcome (of requests without an outcome: the newest request) with
+    `count`, `first_unix_s`, `last_unix_s`, `first_step` and `last_step`.
+
+    Args:
+        entries: newest first; read only as far as needed.
+        limit: most entries in the answer.
+    """
+    found: list[_Series] = []
+    growing: dict[Any, _Series] = {}  # by training and result
+    asked: dict[Any, _Series] = {}  # by the id of a request: the series with its outcome
+    for entry in entries:
+        at, key = entry["unix_s"], _key(entry)
+        full = len(found) >= limit
+        if full and not any(
+            series.oldest["unix_s"] - at <= _GAP_S
+            for series in (*growing.values(), *asked.values())
+        ):
+            break
+        if key is None and _ends_series(entry):
+            growing = {each: growing[each] for each in growing if each[0] != entry.get("pid")}
+        request_of = asked.pop(entry.get("id"), None) if entry["kind"] == "decision" else None
+        series = growing.get(key)
+        if request_of is not None:
+            request_of.requests.append(entry)
+            continue
+        if series is not None and series.oldest["unix_s"] - at <= _GAP_S:
+            series.oldest = entry
+            series.count += 1
+        elif full:
+            continue
+        else:
+            series = _Series(entry, entry)
+            found.append(series)
+            if key is not None:
+                growing[key] = series
+        if key is not None and entry["kind"] == "outcome":
+            asked[entry.get("decision")] = series
+    told = [dict(entry) for series in found for entry in series.entries()]
+    return sorted(told, key=lambda entry: -float(entry["unix_s"]))[:limit]
+
+
+def _key(entry: Entry) -> tuple[object, ...] | None:
+    """What a save has in common with others of its series; None: it is no save of watchdog's."""
+    pid, name = entry.get("pid"), entry.get("name")
+    if entry.get("decision_kind") != _SAVE or pid is None:
+        return None
+    if entry["kind"] == "outcome" and not str(entry.get("decision")).startswith("wish-"):
+        return (pid, name, entry.get("status"), _folder(entry))
+    if entry["kind"] == "decision" and entry.get("by") == "watchdog":
+        return (pid, name, None, None)
+    return None
+
+
+def _folder(entry: Entry) -> str | None:
+    """Where the rescue lies: each process of a training has a folder of its own."""
+    path = _evidence(entry).get("path")
+    return os.path.dirname(path) if isinstance(path, str) else None
+
+
+def _step(entry: Entry) -> int | None:
+    step = _evidence(entry).get("step")
+    return step if isinstance(step, int) else None
+
+
+def _evidence(entry: Entry) -> Mapping[str, Any]:
+    evidence = entry.get("evidence")
+    return evidence if isinstance(evidence, Mapping) else {}
+
+
+def _ends_series(entry: Entry) -> bool:
+    """Whether something else happened to the training: it was paused, went on, or died."""
+    if entry["kind"] in ("death", "end"):
+        return True
+    return entry["kind"] in ("decision", "outcome") and entry.get("decision_kind") not in (
+        _SAVE,
+        _NOTICE,
+    )
