@@ -23,22 +23,27 @@ MAY_IMPORT = {
     "memory_words": set(),
     "paths": set(),
     "durable": {"paths"},
+    "runtime_folder": {"paths", "durable", "errors"},
     "core": {"errors", "units", "memory_words"},
     "config": {"core", "paths", *BASE},
     "sensors": {"core", *BASE},
     "actions": {"core", *BASE},
     "protocol": {"core.records", "paths", *BASE},
-    "daemon": {"core", "config", "sensors", "actions", "airbag", "protocol", "paths", *BASE},
+    "daemon": {
+        *("core", "config", "sensors", "actions", "airbag", "protocol", "paths", "runtime_folder"),
+        *BASE,
+    },
     "cli": {"protocol", "config", "paths", *BASE},
-    "tray": {"protocol", "desktop", "paths", *BASE},
+    "tray": {"protocol", "desktop", "paths", "runtime_folder", *BASE},
     "desktop": {"paths", *BASE},
-    "enable": {"agent.hook", *BASE},
+    "enable": {"agent.hook", "paths", *BASE},
     "top": {"cli", "protocol", *BASE},
     # Of what a training holds, the half that needs no framework.
     "agent": {"protocol", "paths", "estimate.parts", "estimate.slots", "airbag", *BASE},
     # It writes rescues as the agent would, and looks at the processes in its group.
     "airbag": {
         *("agent.saving", "agent.reporting.identity", "core", "actions", "protocol", "paths"),
+        "runtime_folder",
         "sensors.cgroups",
         *BASE,
     },
@@ -51,7 +56,7 @@ MAY_IMPORT = {
 EXCEPTIONS = {
     "watchdog_app.airbag.launch": {"daemon.instance"},
     "watchdog_app.airbag.keep": {"daemon.selfcare"},  # a small daemon itself
-    "watchdog_app.cli.exec": {"airbag.launch"},
+    "watchdog_app.cli.exec": {"airbag.launch", "enable.trust"},
     "watchdog_app.cli.exec_kernel": {"desktop", "enable"},  # its ledger of what was placed
     "watchdog_app.cli.limit": {"airbag"},  # needs no daemon
     "watchdog_app.cli.bags_seen": {"airbag"},  # nor does what keepers wrote down
@@ -85,7 +90,7 @@ EXCEPTIONS = {
     "watchdog_app.cli.top": {"top"},
     "watchdog_app.cli.doctor": {"doctor"},
     "watchdog_app.cli.doctor_text": {"doctor.finding"},
-    "watchdog_app.cli.install_desktop": {"desktop"},
+    "watchdog_app.cli.install_desktop": {"desktop", "enable.trust"},
     "watchdog_app.cli.uninstall_desktop": {"desktop"},
     "watchdog_app.cli.tray": {"tray", "desktop"},
     "watchdog_app.cli.replay": {"traces", "core.settings", "core.outlook"},

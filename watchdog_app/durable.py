@@ -79,13 +79,14 @@ def unfinished(path: str) -> str:
     return os.path.join(folder, f".{name}{_NEW}")
 
 
-def make_folders(path: str, mode: int = 0o755) -> list[str]:
+def make_folders(path: str, mode: int = 0o755, mode_above: int = 0o755) -> list[str]:
     """
     Make `path` and what is missing above it, durably; those that were made, outermost first.
 
     Args:
         path: the folder.
-        mode: of `path`; those above it are made with 0755.
+        mode: of `path`, where it is made.
+        mode_above: of the folders above it that are made.
 
     Raises:
         OSError: one could not be made.
@@ -101,7 +102,7 @@ def make_folders(path: str, mode: int = 0o755) -> list[str]:
     made = []
     for each in reversed(missing):
         try:
-            os.mkdir(each, mode if each == missing[0] else 0o755)
+            os.mkdir(each, mode if each == missing[0] else mode_above)
             made.append(each)
         except FileExistsError:
             if not os.path.isdir(each):  # a file, or a link to nowhere; else somebody was faster
@@ -109,6 +110,15 @@ def make_folders(path: str, mode: int = 0o755) -> list[str]:
     for each in made:
         sync_folder(os.path.dirname(each))
     return made
+
+
+def private(path: str, flags: int) -> int:
+    """An `opener` for `open`: the file is for its owner alone, and no link is followed."""
+    fd = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    if hasattr(os, "fchmod"):
+        with suppress(OSError):  # a file system without modes
+            os.fchmod(fd, 0o600)  # it may have been there
+    return fd
 
 
 def sync_folder(folder: str) -> None:

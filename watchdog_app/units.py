@@ -44,6 +44,13 @@ def format_bytes(value: float | None) -> str:
     return f"{sign}{size:.0f} B"
 
 
+def pid_in(text: str) -> int | None:
+    """The pid that a text of digits alone means; None: it is a name, a path or a kernel id."""
+    text = text.strip()
+    # No pid is longer; more digits than that need not be converted.
+    return int(text[:18]) if text.isascii() and text.isdigit() else None
+
+
 def size_above(bytes_: float) -> str:
     """A round size about a third above, as somebody would type it: `1200M`, `16G`."""
     wanted = int(bytes_) * 4 // 3

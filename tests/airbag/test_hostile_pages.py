@@ -188,7 +188,7 @@ def first(*row):
         {"samples": b""},
         {"samples": bytes(64)},
     ],
-    ids=str,
+    ids=" ".join,
 )
 def test_a_table_that_lies_is_never_copied(tmp_path, tampered):
     """Whatever it says: no rescue, nothing left behind, and a word of why."""

@@ -92,10 +92,10 @@ def line_of(found, start):
 
 
 def test_a_card_is_one_line_with_memory_load_heat_and_power():
-    """The same figures as in the JSON; what the driver reserves counts as used."""
+    """The figures of the JSON; what the driver reserves is taken off the limit."""
     line = line_of(lines(gpus=[gpu(0)]), "GPU 0")
 
-    for words in ("NVIDIA H100 80GB HBM3", "24.0 of 80.0 GiB", "30 %", "97 % busy", "71 °C"):
+    for words in ("NVIDIA H100 80GB HBM3", "23.0 of 79.0 GiB", "29 %", "97 % busy", "71 °C"):
         assert words in line
     assert line.endswith("612/700 W")
 
@@ -122,7 +122,7 @@ def test_a_card_that_does_not_answer_says_so_and_hides_no_other(state, words):
     found = "\n".join(lines(gpus=[gpu(0), dark(1, state)]))
 
     assert words in found
-    assert "24.0 of 80.0 GiB" in found
+    assert "23.0 of 79.0 GiB" in found
     assert "N/A" not in line_of(found.split("\n"), "GPU 1") or state.startswith("state")
 
 
@@ -265,11 +265,11 @@ def test_a_note_is_no_warning():
 def test_check_counts_faults_and_tells_the_figures_of_cards(stage, code):
     """For monitoring: memory and temperature of each card as performance data."""
     line, found = check(
-        status(gpus=[gpu(0), dark(1, "lost")], incidents=[fault(stage=stage)]), NOW_UNIX_S
+        status(gpus=[gpu(0), dark(1, "asleep")], incidents=[fault(stage=stage)]), NOW_UNIX_S
     )
 
     assert code == found
-    assert f" gpu0={23 * GIB}B;;;0;{80 * GIB}" in line
+    assert f" gpu0={23 * GIB}B;;;0;{79 * GIB}" in line
     assert " gpu0_temperature=71" in line
     assert "gpu1" not in line.partition("|")[2]
 

@@ -7,11 +7,12 @@ Everything lives in one temporary folder and ends with `World.close`.
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,8 +145,10 @@ class World:
         rescues = rescues or self.folder / f"{name}-rescues"
         log = self.folder / f"{name}.log"
         argv = [sys.executable, str(PROGRAMS / program), "--out", str(out)]
-        argv += ["--rescues", str(rescues), *arguments]
-        return Training(self._start(argv, group, log), out, rescues, log)
+        argv += ["--rescues", str(rescues)]
+        # By the environment: other arguments would make it another training.
+        told = {"TRAINING_WORDS": shlex.join(arguments)}
+        return Training(self._start(argv, group, log, told), out, rescues, log)
 
     def start(self, program: str, *arguments: str, group: MemoryGroup | None = None) -> int:
         """Start a program that writes nothing down; its pid."""
@@ -153,14 +156,18 @@ class World:
         return self._start(argv, group, self.folder / f"{program}.log").pid
 
     def _start(
-        self, argv: list[str], group: MemoryGroup | None, log: Path
+        self,
+        argv: list[str],
+        group: MemoryGroup | None,
+        log: Path,
+        told: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
         if group is not None:
             argv = group.command(argv)
         with open(log, "ab") as file:
             process = subprocess.Popen(
                 argv,
-                env=self.env,
+                env={**self.env, **(told or {})},
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=file,

@@ -9,6 +9,7 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.cgroup]
 
 BASE_MB = 290  # what the training holds in its group without the leak
 SPEEDS = {"slow": (12, 150), "medium": (40, 450), "fast": (100, 900)}  # MB/s, MB above the base
+DAILY_SPEED = "medium"  # the others are in the nightly lane
 
 
 def assert_goes_on_identically(world: World, killed: Training, whole: Training) -> None:
@@ -35,7 +36,13 @@ def program_of(training: Training) -> str:
 
 
 @pytest.mark.parametrize("program", ["fit.py", "loop.py"])
-@pytest.mark.parametrize("speed", sorted(SPEEDS))
+@pytest.mark.parametrize(
+    "speed",
+    [
+        pytest.param(speed, marks=[pytest.mark.slow] if speed != DAILY_SPEED else [])
+        for speed in sorted(SPEEDS)
+    ],
+)
 def test_a_leaking_training_is_saved_killed_and_goes_on(world, reference, program, speed):
     """Seen, saved before the kernel kills it, and resumed bit for bit."""
     whole = reference(program)

@@ -25,9 +25,12 @@ WAYS = {
     "fork": ("forked while another thread held a lock", "has one thread"),
     "killed": ("a worker process that has ended", "has ended since the last step"),
     "stopped": ("somebody has stopped process", "state T"),
-    "lock": ("a lock that nobody is left to open", "take_a_lock_of_the_dead"),
+    "lock": ("a lock that no other thread is left to open", "take_a_lock_of_the_dead"),
+    "twice": ("a lock that no other thread is left to open", "take_a_lock_twice"),
+    "pipe": ("a pipe that nobody reads from", "pipe_write"),
     "busy": ("it still computes", "cores since the last step"),
 }
+DAILY_WAYS = ("queue", "lock", "busy")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="threads are read from /proc")
 
 
@@ -61,7 +64,10 @@ def incident_of(world: World, pid: int):
     return None
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way",
+    [pytest.param(way, marks=[] if way in DAILY_WAYS else [pytest.mark.slow]) for way in WAYS],
+)
 def test_a_standstill_is_told_with_what_most_likely_holds_it_up(stalled, way):
     """One incident, its reason from what the threads do, and one notice."""
     world, pids = stalled

@@ -31,6 +31,7 @@ SITUATIONS = {
             marks=[
                 pytest.mark.cgroup,
                 pytest.mark.torch if name == "multiprocess_training" else pytest.mark.tensorflow,
+                *([] if name == "leaking_loop" else [pytest.mark.slow]),
             ],
         )
         for name in SITUATIONS

@@ -58,7 +58,7 @@ class Terminal:
     def until_row(self):
         """A task of this machine: this test's own, whatever started it."""
         end = time.monotonic() + PATIENCE_S
-        while not re.search(r"^\s*\d+ +\S+.* \d+M ", self.screen(), re.MULTILINE):
+        while not re.search(r"^\s*\d+ +\S+.* [\d.]+[MG] ", self.screen(), re.MULTILINE):
             assert time.monotonic() < end, f"never saw a task:\n{self.screen()}"
             time.sleep(0.1)
 
@@ -100,7 +100,7 @@ def test_it_waits_for_a_daemon_shows_it_and_ends_cleanly(env, terminal, term):
     watchdog(env, "start")
     try:
         view.until("RAM")
-        view.until("pytest")
+        view.until_row()
         view.type("?")
         view.until("Esc: close")
         view.type("Escape")

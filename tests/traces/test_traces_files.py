@@ -92,7 +92,7 @@ def test_an_archive_that_a_killed_recorder_left_is_played_as_far_as_it_goes(tmp_
     ("content", "part"),
     [
         (b"\x1f\x8b" + bytes(300), "cannot be read"),
-        (gzip.compress(ROWS.encode())[:15], "cannot be read"),
+        (gzip.compress(ROWS.encode(), mtime=0)[:15], "cannot be read"),
         (bytes(range(128, 256)) * 9, "no text"),
         (b"", "is no trace"),
     ],

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import xml.dom.minidom
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -556,6 +557,18 @@ def test_a_recorder_keeps_its_pace_and_stops_in_time():
     assert (100, 1000, 50) == rows[0][1:4]
     gaps = [later[0] - earlier[0] for earlier, later in pairwise(rows)]
     assert pytest.approx([0.1] * len(gaps), abs=1e-6) == gaps
+
+
+def test_a_script_called_like_a_pid_is_recorded_by_its_path():
+    """A number is a pid: what has another pid is not recorded in its place."""
+    machine = StillMachine([0.0])
+    machine.info = replace(machine.info, name="8", script="/home/me/8")
+
+    with pytest.raises(TaskNotFound):
+        recorder.find(machine, "8", 0.0, 0.0)
+
+    for wanted in ("7", "/home/me/8"):
+        assert machine.key == recorder.find(machine, wanted, 0.0, 0.0).process
 
 
 @pytest.mark.parametrize("wanted", ["b.py", "", "8"])

@@ -16,6 +16,9 @@ import sys
 
 if not __package__:  # run by its path: nothing of the user's is on sys.path, nor is the package
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    import watchdog_app  # noqa: F401 - its parts are found by its own path from here on
+
+    del sys.path[0]  # what lies beside the package must not hide modules of the standard library
 
 from watchdog_app.airbag import second
 

@@ -186,10 +186,10 @@ def _softly(wanted: Wanted, why: str) -> Entered:
 
 
 def _private(record: BagRecord) -> None:
-    from watchdog_app import paths
+    from watchdog_app import runtime_folder
     from watchdog_app.daemon.instance import private_folder
 
-    private_folder(os.path.abspath(paths.runtime_dir()))
+    private_folder(runtime_folder.make())
     records.prepare(record.pid, record.start_time)
 
 

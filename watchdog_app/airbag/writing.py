@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from watchdog_app.agent.reporting import identity
 from watchdog_app.agent.reporting.identity import Owner
+from watchdog_app.agent.saving import run_lock, runs
 from watchdog_app.agent.saving.layout import TensorEntry
+from watchdog_app.agent.saving.runs import Run
 from watchdog_app.agent.saving.store import RescueStore, SavedRescue
 from watchdog_app.airbag.foreign_memory import ForeignMemory
 from watchdog_app.airbag.table import Table, Tensor
@@ -43,12 +45,20 @@ def write(
         raise RescueError(f"{table.owner!r} is no owner of rescues.")
     meta = {**table.meta, "reason": reason}
     with identity.acting_for(owner):
-        store = RescueStore(table.directory, table.keep)
+        store = RescueStore(table.directory, table.keep, run=_run(table))
         try:
             entries = [_entry(each, memory) for each in table.tensors]
             return store.save(entries, meta, progress, step=table.step)
         finally:
             store.close()
+
+
+def _run(table: Table) -> Run | None:
+    """The run that the training has said to be; its lock is the training's."""
+    told = table.meta.get(runs.KEY)
+    run = told.get("id") if isinstance(told, dict) else None
+    known = isinstance(run, str) and run_lock.ID.fullmatch(run) is not None
+    return Run(str(run), table.directory) if known else None
 
 
 def _entry(tensor: Tensor, memory: ForeignMemory) -> TensorEntry:

@@ -6,6 +6,7 @@ import os
 import shlex
 
 from watchdog_app import paths
+from watchdog_app.children import frozen
 from watchdog_app.cli import agent_now
 from watchdog_app.cli.text import plain
 from watchdog_app.errors import EXIT_OK, UsageError, WatchdogError
@@ -71,8 +72,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _enable(args: argparse.Namespace) -> int:
     from watchdog_app.desktop.placements import Placement
-    from watchdog_app.enable import startup
+    from watchdog_app.enable import startup, trust
 
+    _refuse_frozen()
+    trust.refuse_untrusted()
     target = _target(args, to_enable=True)
     report = _ledger().place([Placement(target.path, startup.content())], force=args.force)
     whose = _whose(target)
@@ -97,7 +100,8 @@ def _disable(args: argparse.Namespace) -> int:
         print(f"{plain(target.path)} was changed by somebody since; it was left as it is.")
         return EXIT_OK
     removed = bool(report.removed)
-    if not removed and _is_on(target.path) and _read(target.path) == startup.content():
+    same = not frozen() and _read(target.path) == startup.content()
+    if not removed and same:
         os.unlink(target.path)  # placed with another state folder
         removed = True
     whose = _whose(target)
@@ -222,7 +226,6 @@ def _target(args: argparse.Namespace, *, to_enable: bool) -> Target:
                 f"The IPython of {python} is too old for startup files of an environment. Update "
                 "it, or use --user. Nothing was changed."
             )
-        _refuse_frozen()
     return startup.of_prefix(found.prefix, found.python)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 
 from watchdog_app.cli.text import plain
-from watchdog_app.units import format_bytes
+from watchdog_app.units import format_bytes, pid_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -137,10 +137,11 @@ def _entries(bag: BagRecord) -> Iterator[Json]:
 
 
 def _is(bag: BagRecord, task: str | None) -> bool:
-    if task is None or task in (str(bag.pid), bag.name):
+    if task is None:
         return True
-    wanted = os.path.basename(task).casefold()
-    return bool(wanted) and not wanted.isdigit() and wanted in bag.name.casefold()
+    pid = pid_in(task)
+    wanted = os.path.basename(task.strip()).casefold()
+    return bag.pid == pid if pid is not None else bool(wanted) and wanted in bag.name.casefold()
 
 
 def _when(bag: BagRecord) -> str:

@@ -27,6 +27,8 @@ def check(status: dict[str, Any], now_unix_s: float) -> tuple[str, int]:
     word, _, sentence = verdict(status, now_unix_s).partition(": ")
     if code == OK and word == "WARNING":
         code = WARNING  # nothing is about to end, as far as it can be seen
+    if word == "CRITICAL":
+        code = CRITICAL  # a card is lost whose incident is not open yet
     if is_stale(status, now_unix_s):
         code = UNKNOWN
     if word == "UNKNOWN":
@@ -57,6 +59,8 @@ def _performance(status: dict[str, Any]) -> str:
         used, limit = (
             figures.number(gpu.get(f"memory_{word}_bytes")) for word in ("used", "total")
         )
+        if limit is not None:  # what the driver keeps for itself is nobody's
+            limit -= figures.number(gpu.get("memory_reserved_bytes")) or 0
         if gpu.get("parent_uuid") is None and used is not None and limit is not None:
             found.append(f"{name}={used:.0f}B;;;0;{limit:.0f}")
         celsius = figures.number(gpu.get("temperature_c"))

@@ -113,6 +113,7 @@ Each command says more: watchdog COMMAND --help
 def main(argv: list[str] | None = None) -> int:
     """Carry out one command line; the exit code. Prints every error that is ours."""
     words = sys.argv[1:] if argv is None else list(argv)
+    _open_closed_streams()
     _never_fail_to_print()
     try:
         code = _carry_out(words)
@@ -132,6 +133,27 @@ def main(argv: list[str] | None = None) -> int:
         _drop_output()
         return EXIT_FAILURE
     return code
+
+
+def _open_closed_streams() -> None:
+    """
+    Give this process the standard streams that it was started without.
+
+    No file of ours may take their numbers. Python's descriptors end with an exec, so that a program
+    that we become is started without these streams as well.
+    """
+    missing = [
+        (fd, name)
+        for fd, name in enumerate(("stdin", "stdout", "stderr"))
+        if getattr(sys, name) is None
+    ]
+    for fd, _ in missing:
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # it gets the lowest free number: this one
+    for fd, name in missing:
+        setattr(sys, name, open(os.devnull, "w" if fd else "r", encoding="utf-8"))  # noqa: SIM115
 
 
 def overview() -> str:
@@ -184,6 +206,9 @@ def _carry_out(words: list[str]) -> int:
         args = parser.parse_intermixed_args(rest) if mixed else parser.parse_args(rest)
     except SystemExit as end:  # argparse has printed its help or what is wrong
         return end.code if isinstance(end.code, int) else EXIT_USAGE
+    task = getattr(args, "task", None)
+    if isinstance(task, str) and task.startswith(("./", "../")):
+        args.task = os.path.abspath(task)  # the daemon does not know the folder of this command
     code = module.run(args)
     return int(code)
 

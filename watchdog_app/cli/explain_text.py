@@ -7,6 +7,7 @@ from __future__ import annotations
 from watchdog_app.cli.color import Look
 from watchdog_app.cli.history_text import sentence, when
 from watchdog_app.cli.text import pad, plain, plain_block, shorten, width, wrap
+from watchdog_app.units import pid_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -131,14 +132,16 @@ def find_task(status: Json, wanted: str) -> Json | None:
     The most exact way of answering to it wins, as in the daemon.
     """
     processes = [one for one in status.get("processes") or [] if isinstance(one, dict)]
-    folded = wanted.strip().casefold()
+    pid, folded = pid_in(wanted), wanted.strip().casefold()
 
     def texts(process: Json) -> list[str]:
+        if pid is not None:
+            return []
         keys = ("name", "notebook", "script", "kernel_id")
         return [str(process[key]).casefold() for key in keys if process.get(key)]
 
     ways: tuple[Callable[[Json], bool], ...] = (
-        lambda process: str(process.get("pid")) == folded,
+        lambda process: pid is not None and process.get("pid") == pid,
         lambda process: folded in texts(process),
         lambda process: any(text.startswith(folded) for text in texts(process)),
         lambda process: any(folded in text for text in texts(process)),

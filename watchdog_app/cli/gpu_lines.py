@@ -110,7 +110,7 @@ def _narrowed(rows: list[list[str]], columns: int) -> Grid:
 
 
 def _cells(gpu: Json, stage: str, label: str, look: Look) -> list[str]:
-    used, total = _used(gpu), figures.number(gpu.get("memory_total_bytes"))
+    used, total = figures.number(gpu.get("memory_used_bytes")), _total(gpu)
     known = used is not None and bool(total)
     ratio = used / total if used is not None and total else None
     memory = figures.of_limit(used, total, "bytes") if known else "memory N/A"
@@ -205,6 +205,8 @@ def _remarks(gpu: Json, everything: bool) -> list[str]:
     return remarks
 
 
-def _used(gpu: Json) -> float | None:
-    used = figures.number(gpu.get("memory_used_bytes"))
-    return None if used is None else used + (figures.number(gpu.get("memory_reserved_bytes")) or 0)
+def _total(gpu: Json) -> float | None:
+    """What programs can have: without what the driver keeps for itself."""
+    total = figures.number(gpu.get("memory_total_bytes"))
+    kept = figures.number(gpu.get("memory_reserved_bytes")) or 0
+    return None if total is None else total - kept

@@ -13,8 +13,8 @@ NAME = "history"
 HELP = "list past incidents, decisions and deaths"
 DESCRIPTION = """\
 List what happened, newest first: incidents, decisions with what came of them, tasks that
-died and of what, starts and stops of the daemon. Times are local. Without a daemon the
-journal is read as it was left."""
+died and of what, starts and stops of the daemon. A series of saves of one training is one
+entry with their number. Times are local. Without a daemon the journal is read as it was left."""
 EPILOG = """\
 examples:
   watchdog history --since 2h

@@ -78,7 +78,7 @@ def _incident(entry: Json) -> str:
 
 
 def _decision(entry: Json) -> str:
-    return plain(entry.get("decision_kind") or "")
+    return f"{plain(entry.get('decision_kind') or '')}{_times(entry)}"
 
 
 def _outcome(entry: Json) -> str:
@@ -86,7 +86,26 @@ def _outcome(entry: Json) -> str:
     status = plain(entry.get("status") or "")
     seconds = figures.number(entry.get("seconds"))
     took = "" if seconds is None else f" in {seconds:.2f} s"
-    return f"{what} {status}{took}".strip()
+    return f"{what} {status}{_times(entry)}{took}".strip()
+
+
+def _times(entry: Json) -> str:
+    """How often and when, of a series of saves."""
+    count = figures.number(entry.get("count"))
+    if count is None or count < 2:
+        return ""
+    first, last = entry.get("first_unix_s"), entry.get("last_unix_s")
+    begin, end = when(first), when(last)
+    same_day = begin[:10] == end[:10]
+    since = f"{begin[11:] if same_day else begin}{_at_step(entry.get('first_step'))}"
+    until = f"{end[11:] if same_day else end}{_at_step(entry.get('last_step'))}"
+    newest = ", the last one" if entry.get("kind") == "outcome" else ""
+    return f" {count:.0f} times, from {since} to {until}{newest}"
+
+
+def _at_step(step: object) -> str:
+    known = figures.number(step)
+    return "" if known is None else f" (step {known:.0f})"
 
 
 def _daemon(entry: Json) -> str:

@@ -12,6 +12,7 @@ from watchdog_app.errors import (
     UsageError,
     WatchdogError,
 )
+from watchdog_app.units import pid_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -121,13 +122,18 @@ def _find(wanted: str, bags: list[BagRecord]) -> BagRecord:
     from watchdog_app.airbag import groups
     from watchdog_app.cli.text import plain
 
-    by_group = {os.path.basename(bag.group or "").removesuffix(".scope"): bag for bag in bags}
+    by_group = {
+        os.path.basename(bag.group).removesuffix(".scope"): bag for bag in bags if bag.group
+    }
     pid = _pid(wanted)
     if pid is not None:
         found = by_group.get(groups.bag_of(pid) or "")
         if found is not None:
             return found
-    named = [bag for bag in bags if wanted in (str(bag.pid), bag.name)]
+    name = os.path.basename(wanted)
+    named = [
+        bag for bag in bags if (bag.name == name if pid_in(wanted) is None else bag.pid == pid)
+    ]
     if len(named) == 1:
         return named[0]
     if len(named) > 1:
@@ -145,8 +151,8 @@ def _find(wanted: str, bags: list[BagRecord]) -> BagRecord:
 
 
 def _pid(wanted: str) -> int | None:
-    if wanted.isascii() and wanted.isdigit():
-        return int(wanted)
+    if pid_in(wanted) is not None:
+        return pid_in(wanted)
     from watchdog_app.protocol.client import Client
 
     try:  # a notebook's name is known to the daemon alone

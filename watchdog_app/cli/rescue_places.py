@@ -6,6 +6,7 @@ import os
 import re
 
 from watchdog_app.errors import WatchdogError
+from watchdog_app.units import pid_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ class Places:
     """Folders of rescues, and which of them belong to which task."""
 
     def __init__(self) -> None:
-        self._folders: dict[str, set[str]] = {}
+        self._folders: dict[str, set[str | int]] = {}
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -33,7 +34,8 @@ class Places:
     def add(self, folder: str, *words: object) -> None:
         """A folder, and what its task is called; taken only where it is there."""
         if os.path.isabs(folder) and os.path.isdir(folder):
-            self._folders.setdefault(folder, set()).update(str(one) for one in words if one)
+            known = (one if isinstance(one, int) else str(one) for one in words if one)
+            self._folders.setdefault(folder, set()).update(known)
 
     def of_task(self, word: str) -> list[str]:
         """Folders whose task is called so."""
@@ -44,10 +46,15 @@ class Places:
         ]
 
     @staticmethod
-    def answers(word: str, program: str | None) -> bool:
-        """Whether a program's name or path is meant by a word that a person typed."""
+    def answers(word: str, program: str | int | None) -> bool:
+        """Whether a program's name, path or pid is meant by a word that a person typed."""
         if not program or not word:
             return False
+        pid = pid_in(word)
+        if pid is not None or isinstance(program, int):
+            return pid == program
+        if word.startswith(("./", "../")):
+            word = os.path.abspath(word)
         return program == word or word.casefold() in os.path.basename(program).casefold()
 
 

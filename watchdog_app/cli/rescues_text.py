@@ -89,6 +89,7 @@ def details(
     facts = [
         ("path", plain(one.path)),
         ("program", plain(one.program or figures.UNKNOWN)),
+        *([("started", plain(one.started_as))] if one.started_as else []),
         ("saved", f"{saved} ({age}), because: {plain(meta.get('reason') or 'not told')}"),
         ("position", _position(one)),
         ("state", _state(one, verified_unix_s, now_unix_s)),
@@ -146,6 +147,7 @@ def details_json(
         "position": meta.get("position"),
         "not_restored": meta.get("not_restored"),
         "made_by": meta.get("program"),
+        "started_as": one.started_as,
         "environment": meta.get("environment"),
         "tensors": [
             {"name": i.name, "dtype": i.dtype, "shape": list(i.shape), "bytes": i.nbytes}

@@ -77,6 +77,8 @@ def _verdict(status: Json, now_unix_s: float, columns: int | None, look: Look) -
     said = verdict(status, now_unix_s)
     if stale or (stage_rank(worst) < stage_rank("warn") and said.startswith("WARNING")):
         worst = "warn"
+    if not stale and said.startswith("CRITICAL") and stage_rank(worst) < stage_rank("rescue"):
+        worst = "rescue"
     mark = stage_mark(worst)
     text = f"{mark} " if stage_rank(worst) > 1 else ""
     color = "green" if stage_rank(worst) < 2 else ""

@@ -21,6 +21,7 @@ _BRIMFUL = 0.98  # of a card's memory
 _AIRBAG_LIMIT = "airbag limit"  # what `core.ceilings` begins the label of such a limit with
 _FILLS = ("ram", "ram_swap", "cgroup", "shm", "gpu_memory", "gpu_allocator")
 _EYES = ("gpu", "hardware", "machine", "engine")  # sources of errors that blind us
+_BROKEN_CARDS = {"lost": "is lost to the driver", "needs_reset": "needs a reset"}
 SEVERITIES = {"ok": "OVER", "watch": "NOTE", "warn": "WARNING", "rescue": "CRITICAL"}
 
 
@@ -56,6 +57,8 @@ def verdict(status: Json, now_unix_s: float) -> str:
     host = status.get("host") or {}
     if not status.get("ceilings") and figures.number(host.get("memory_total_bytes")) is None:
         return "UNKNOWN: the daemon has not measured yet."
+    if stage_rank(worst) < stage_rank("rescue") and (lost := _lost_card(status)):
+        return f"CRITICAL: {lost}"
     if stage_rank(worst) < stage_rank("warn") and (unwatched := _unwatched(status)):
         return f"WARNING: {unwatched}"
     if stage_rank(worst) < stage_rank("warn"):
@@ -111,6 +114,17 @@ def _unwatched(status: Json) -> str:
         source, message = str(error.get("source")), error.get("message")
         if source.partition(".")[0] in _EYES and isinstance(message, str) and message:
             return plain(message.partition(". ")[0].rstrip(".")) + "."
+    return ""
+
+
+def _lost_card(status: Json) -> str:
+    """A card that does no work any more, also before its incident is open."""
+    for gpu in objects(status, "gpus"):
+        what = _BROKEN_CARDS.get(str(gpu.get("state")))
+        if what is not None:
+            return (
+                f"GPU {figures.whole(gpu.get('index'))} ({plain(gpu.get('name') or '?')}) {what}."
+            )
     return ""
 
 

@@ -94,7 +94,6 @@ class Stage:
             WATCHDOG_RUNTIME_DIR=os.path.join(folder, "run"),
             WATCHDOG_STATE_DIR=os.path.join(folder, "state"),
             WATCHDOG_CONFIG=os.path.join(folder, "config.toml"),
-            PYTHONDONTWRITEBYTECODE="1",
             TF_CPP_MIN_LOG_LEVEL="3",
             # The order of additions decides the last bits, and two threads add up in the order
             # in which they come: two runs could differ without any help of ours.

@@ -157,7 +157,9 @@ class Facts:
 
     def _read_memory(self) -> HostMemory | None:
         machine = self.machine
-        reader = HostReader(machine.path("/proc"), machine.path("/dev", "shm"))
+        reader = HostReader(
+            machine.path("/proc"), machine.path("/dev", "shm"), machine.path("/sys")
+        )
         try:
             return reader.read()
         except SensorError:

@@ -214,9 +214,10 @@ def _groups(facts: Facts, ram: int | None) -> Iterator[Finding]:
         reader.close()
     found = False
     for each in limited:
-        limit = min(one for one in (each.limit_bytes, each.high_bytes) if one is not None)
-        if ram is not None and limit >= ram:
+        limits = [one for one in (each.limit_bytes, each.high_bytes) if one is not None]
+        if not limits or (ram is not None and min(limits) >= ram):
             continue
+        limit = min(limits)
         found = True
         inside = [
             name

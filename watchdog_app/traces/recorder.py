@@ -17,6 +17,7 @@ from watchdog_app.core.tasks import group
 from watchdog_app.errors import Gone, TaskNotFound, UsageError
 from watchdog_app.sensors.machine import MachineFace
 from watchdog_app.traces.kills import KillCount
+from watchdog_app.units import pid_in
 
 _HOST_COLUMNS = ("t", "used", "limit", "rss", "vmswap", "memavail", "nproc")
 _GROUP_COLUMNS = (*_HOST_COLUMNS, "usage", "ws", "unrecl", "swap")
@@ -87,12 +88,13 @@ def find(machine: MachineFace, wanted: str, now_mono_s: float, now_unix_s: float
     """
     snapshot = machine.sample(now_mono_s, now_unix_s)
     tasks = group(snapshot.processes, snapshot.infos)
-    folded = wanted.casefold()
+    pid, folded = pid_in(wanted), wanted.casefold()
     for fits in (
-        lambda task: wanted in {str(member.key.pid) for member in task.members},
-        lambda task: task.name.casefold() == folded,
+        lambda task: pid in {member.key.pid for member in task.members},
+        lambda task: pid is None and task.name.casefold() == folded,
         lambda task: (
-            bool(folded)
+            pid is None
+            and bool(folded)
             and any(
                 folded in (text or "").casefold()
                 for text in (task.name, task.info.notebook, task.info.script)
@@ -112,7 +114,7 @@ def find(machine: MachineFace, wanted: str, now_mono_s: float, now_unix_s: float
 
 
 def _found(snapshot: Snapshot, tasks: tuple[Task, ...], task: Task, wanted: str) -> Found:
-    named = next((m.key for m in task.members if str(m.key.pid) == wanted), task.key)
+    named = next((m.key for m in task.members if m.key.pid == pid_in(wanted)), task.key)
     info = snapshot.infos.get(named, task.info)
     ceiling = _tightest(snapshot, tasks, task, info.cgroup, named)
     every = [snapshot.infos.get(member.key) for member in task.members]

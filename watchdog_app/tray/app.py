@@ -11,7 +11,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from watchdog_app import paths
+from watchdog_app import runtime_folder
 from watchdog_app.errors import EXIT_OK, AlreadyRunning, WatchdogError
 from watchdog_app.tray import labels, launching, plyer_notices
 from watchdog_app.tray.link import HOT_S, REST_S, DaemonLink, why_gone
@@ -230,8 +230,8 @@ class Companion:
             return
         import fcntl
 
-        folder = paths.runtime_dir()
         try:
+            folder = runtime_folder.make()
             os.makedirs(folder, mode=0o700, exist_ok=True)
             self._lock_fd = os.open(
                 os.path.join(folder, "tray.lock"), os.O_RDWR | os.O_CREAT, 0o600
@@ -239,7 +239,7 @@ class Companion:
             fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise AlreadyRunning("The companion runs already.") from None
-        except OSError:
+        except (OSError, WatchdogError):
             return  # without a lock file two companions are the worst that can happen
 
     def _show_icons(self) -> None:

@@ -229,7 +229,9 @@ def _detail(status: Json, near: Json | None) -> str:
         use = labels.of_limit(near.get("used"), near.get("limit"), near.get("unit"))
         parts.append(f"{label} {use}")
     for index, gpu in enumerate(objects(status, "gpus")[:4]):
-        used, total = gpu.get("memory_used_bytes"), gpu.get("memory_total_bytes")
+        used, total = gpu.get("memory_used_bytes"), labels.number(gpu.get("memory_total_bytes"))
+        if total is not None:  # what the driver keeps for itself is nobody's
+            total -= labels.number(gpu.get("memory_reserved_bytes")) or 0
         if labels.number(used) is not None:
             shown = labels.whole(gpu.get("index"))
             card = index if shown is None else shown

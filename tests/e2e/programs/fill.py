@@ -2,6 +2,8 @@
 
 import argparse
 import os
+import shlex
+import sys
 import time
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -16,7 +18,8 @@ options.add_argument("--out")
 options.add_argument("--rescues")
 options.add_argument("--fill-mb", type=float)
 options.add_argument("--mb-s", type=float, default=25.0)
-given = options.parse_args()
+options.add_argument("--buffer", type=int, help="default: all")
+given = options.parse_args([*sys.argv[1:], *shlex.split(os.environ.get("TRAINING_WORDS", ""))])
 
 ELEMENT_MB = 1.0
 count = int(given.fill_mb / ELEMENT_MB)
@@ -35,7 +38,7 @@ def picture(index):
 
 model = keras.Sequential([keras.Input((250_000,)), keras.layers.Dense(1)])
 model.compile("sgd", "mse")
-dataset = tf.data.Dataset.range(count).map(picture).shuffle(count, seed=1).batch(4)
+dataset = tf.data.Dataset.range(count).map(picture).shuffle(given.buffer or count, seed=1).batch(4)
 time.sleep(8)  # a level that the daemon can see
 model.fit(dataset, steps_per_epoch=4, verbose=0, callbacks=[Rescue(given.rescues)])
 print("trained", flush=True)

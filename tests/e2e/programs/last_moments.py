@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
+import sys
 import time
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--go", required=True)
 parser.add_argument("--mb-s", type=float, default=40.0)
 parser.add_argument("--worker", action="store_true")
-args = parser.parse_args()
+args = parser.parse_args([*sys.argv[1:], *shlex.split(os.environ.get("TRAINING_WORDS", ""))])
 
 
 def grow() -> None:

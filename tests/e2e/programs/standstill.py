@@ -17,6 +17,7 @@ import threading
 import time
 
 from watchdog_app.agent.reporting.link import Link
+from watchdog_app.agent.saving.worker import Worker
 
 STEP_S = 0.02
 
@@ -100,6 +101,19 @@ def take_a_lock_of_the_dead() -> None:
     other.acquire()
 
 
+def take_a_lock_twice() -> None:
+    """Beside the agent's thread that writes rescues, which is there after the first one."""
+    Worker()
+    with lock, lock:
+        pass
+
+
+def fill_a_pipe() -> None:
+    _, end = os.pipe()
+    while True:
+        os.write(end, b"x" * 65536)
+
+
 def turn_in_circles() -> None:
     while True:
         pass
@@ -128,6 +142,8 @@ def main() -> None:
         "killed": lose_a_worker,
         "stopped": wait_for_a_stopped_worker,
         "lock": take_a_lock_of_the_dead,
+        "twice": take_a_lock_twice,
+        "pipe": fill_a_pipe,
         "busy": turn_in_circles,
     }[way]()
 

@@ -1,0 +1,154 @@
+"""A number on the command line is a pid, never the name of a script or notebook."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from watchdog_app.airbag.record import BagRecord
+from watchdog_app.cli import bags_seen, limit
+from watchdog_app.cli.explain_text import find_task
+from watchdog_app.cli.rescue_places import Places
+from watchdog_app.core.records import ProcessKey
+from watchdog_app.daemon import offline
+from watchdog_app.daemon.journal import Entry, Journal
+from watchdog_app.daemon.past_deaths import find
+from watchdog_app.daemon.pauses import Pause
+from watchdog_app.errors import TaskNotFound, WatchdogError
+
+BAG = BagRecord(60, 600, "4711", "signals", None, 1, 0)
+
+
+def test_an_airbag_of_a_script_called_like_a_pid_is_not_taken_for_that_pid(tmp_path):
+    """`watchdog limit 4711 --end` must not end it."""
+    nobody = str(_unused_pid())
+    bag = BagRecord(60, 600, nobody, "signals", None, 1, 0)
+
+    with pytest.raises(WatchdogError, match="is in no airbag"):
+        limit._find(nobody, [bag])
+
+    assert bag is limit._find("60", [bag])
+    assert bag is limit._find(f"/a/{nobody}", [bag])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "meant"), [("4711", False), ("/a/4711", True), ("60", True), ("0060", True)]
+)
+def test_an_airbag_is_explained_by_pid_or_path(wanted, meant):
+    assert meant is bags_seen._is(BAG, wanted)
+
+
+@pytest.mark.parametrize("wanted", ["4711", "47", "004711"])
+def test_a_pause_of_a_script_called_like_a_pid_stays(wanted):
+    """`watchdog resume 4711` without a daemon resumes that process alone."""
+    standing = {
+        "a": Pause(ProcessKey(60, 600), "4711", None, ""),
+        "b": Pause(ProcessKey(61, 610), "train_4711.py", None, ""),
+    }
+
+    with pytest.raises(TaskNotFound):
+        offline._chosen(standing, wanted)
+
+    assert ["a"] == list(offline._chosen(standing, "60"))
+    assert ["a"] == list(offline._chosen(standing, "/x/4711"))
+    assert ["b"] == list(offline._chosen(standing, "train_4711"))
+
+
+def test_the_journal_takes_a_number_for_a_pid(tmp_path):
+    """Neither entries nor series nor deaths of a script that is called so."""
+    journal = Journal(str(tmp_path), max_age_s=1e9, max_bytes=1 << 30)
+    for pid, name in ((60, "4711"), (4711, "other.py"), (61, "123456789012345.py")):
+        data = {"name": name, "path": f"/a/{name}", "cause": "memory_error", "pid": pid}
+        journal.add([Entry(time.time(), "death", data, pid, name, f"/a/{name}")])
+
+    assert ["other.py"] == [each["name"] for each in journal.history(task="4711")]
+    assert ["4711"] == [each["name"] for each in journal.history(task="/a/4711")]
+    assert [] == journal.history(task="123456789012345")
+    assert "other.py" == find(journal, "4711")["name"]
+    assert find(journal, "123456789012345") is None
+    journal.close()
+
+
+def test_rescues_of_a_script_called_like_a_pid_are_not_those_of_that_pid(tmp_path):
+    places = Places()
+    places.add(str(tmp_path), "4711", "/a/4711", 60)
+
+    assert [] == places.of_task("4711")
+    assert [str(tmp_path)] == places.of_task("60")
+    assert [str(tmp_path)] == places.of_task("/a/4711")
+    assert not places.answers("4711", "/a/train_4711.py")
+
+
+def test_what_was_decided_is_looked_up_by_the_same_rule():
+    status = {"processes": [{"pid": 60, "name": "4711", "script": "/a/4711"}]}
+
+    assert find_task(status, "4711") is None
+    assert 60 == find_task(status, "60")["pid"]
+    assert 60 == find_task(status, "/a/4711")["pid"]
+
+
+def test_a_script_called_like_a_pid_is_paused_by_its_path_alone(
+    own_folders, monkeypatch, watchdog, tmp_path
+):
+    """The whole way: pause and resume, with and without a daemon."""
+    for action in ("NOTIFY", "CHECKPOINT", "PAUSE"):
+        monkeypatch.setenv(f"WATCHDOG_ACTIONS_{action}", "false")
+    name = str(_unused_pid())
+    (tmp_path / name).write_text("import time\nwhile True:\n    time.sleep(0.05)\n")
+    monkeypatch.chdir(tmp_path)
+    told = subprocess.run(
+        ["sh", "-c", 'setsid "$0" "$1" > /dev/null 2>&1 & echo $!', sys.executable, name],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    pid = int(told.stdout)
+    try:
+        _until(lambda: name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes())
+        watchdog("start")
+        _until(lambda: str(pid) in watchdog("status", "--all", "--json").stdout)
+        refused = watchdog("pause", name)
+        assert 1 == refused.returncode
+        assert f"No task has the pid {name}." in refused.stderr
+        assert f"./{name}" in refused.stderr
+        assert "T" != _state(pid)
+
+        paused = watchdog("pause", f"./{name}")
+        assert (0, "") == (paused.returncode, paused.stderr)
+        assert "T" == _state(pid)
+        assert 1 == watchdog("resume", name).returncode
+        assert "T" == _state(pid)
+        watchdog("stop")
+        assert 1 == watchdog("resume", name).returncode
+        assert "T" == _state(pid)
+
+        assert 0 == watchdog("resume", f"./{name}").returncode
+        _until(lambda: _state(pid) != "T")
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        watchdog("stop")
+
+
+def _unused_pid() -> int:
+    with open("/proc/sys/kernel/pid_max") as file:
+        pid = int(file.read()) - 1
+    while os.path.exists(f"/proc/{pid}"):
+        pid -= 1
+    return pid
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+
+
+def _until(condition, seconds=60.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
