@@ -53,7 +53,7 @@ def train(fixed: bool) -> None:
 
 if __name__ == "__main__":
     if "--train" in sys.argv:
-        train("--fixed" in sys.argv)
+        train("EXAMPLE_FIXED" in os.environ)
     else:
         from situation import play
 

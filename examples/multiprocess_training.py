@@ -65,7 +65,7 @@ def train(workers: int) -> None:
 
 if __name__ == "__main__":
     if "--train" in sys.argv:
-        train(0 if "--fixed" in sys.argv else 2)
+        train(0 if "EXAMPLE_FIXED" in os.environ else 2)
     else:
         from situation import play
 

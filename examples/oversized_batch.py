@@ -49,7 +49,7 @@ def train(on_oom: str) -> None:
 
 if __name__ == "__main__":
     if "--train" in sys.argv:
-        train("shrink" if "--fixed" in sys.argv else "save")
+        train("shrink" if "EXAMPLE_FIXED" in os.environ else "save")
     else:
         from situation import play
 

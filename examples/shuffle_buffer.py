@@ -63,7 +63,7 @@ def train(buffer: int) -> None:
 
 if __name__ == "__main__":
     if "--train" in sys.argv:
-        train(50 if "--fixed" in sys.argv else PICTURES)
+        train(50 if "EXAMPLE_FIXED" in os.environ else PICTURES)
     else:
         from situation import play
 

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from watchdog_app import children
 from watchdog_app.actions.memory_group import MemoryGroup
@@ -30,6 +30,7 @@ from watchdog_app.errors import WatchdogError
 from watchdog_app.protocol.client import Client
 from watchdog_app.units import MIB, format_bytes
 
+FIXED = "EXAMPLE_FIXED"  # in the environment of a training that follows the advice
 READY = "READY"  # a training says so when the machine may become small
 _WIDE_BYTES = 1 << 40
 _PATIENCE_S = 120.0
@@ -44,7 +45,6 @@ def play(
     room_mib: int,
     swap_mib: int = 0,
     soft: bool = False,
-    fixed: Sequence[str] = ("--fixed",),
     gone_wrong: str,
     advice_followed: str,
 ) -> int:
@@ -57,7 +57,6 @@ def play(
         room_mib: memory that is left once it has said `READY`.
         swap_mib: swap that it may use beside.
         soft: limit its address space, so that it gets an error instead of being killed.
-        fixed: further words for the second start.
         gone_wrong: one sentence, told at the start.
         advice_followed: one sentence, told at the second start.
 
@@ -73,7 +72,7 @@ def play(
         # them again and again is all that happens at the limit.
         _read_once(framework)
         story = _Story(stage, room_mib * MIB, swap_mib * MIB, soft)
-        return 0 if _told(story, fixed, gone_wrong, advice_followed) else 1
+        return 0 if _told(story, gone_wrong, advice_followed) else 1
     except WatchdogError as error:
         print(f"{error}", file=sys.stderr)
         return 1
@@ -97,7 +96,7 @@ def _read_once(framework: str) -> None:
         )
 
 
-def _told(story: _Story, fixed: Sequence[str], gone_wrong: str, advice_followed: str) -> bool:
+def _told(story: _Story, gone_wrong: str, advice_followed: str) -> bool:
     """The whole story; whether the work was saved, and the training came to its end with it."""
     story.tell(gone_wrong)
     status = story.run("--train")
@@ -106,7 +105,8 @@ def _told(story: _Story, fixed: Sequence[str], gone_wrong: str, advice_followed:
     if status == 0:  # it was helped while it ran
         return saved is not None
     story.tell(advice_followed)
-    status = story.run("--train", *fixed)
+    story.follow_advice()
+    status = story.run("--train")
     if status == 0 and story.resumed:
         story.tell(f"FINISHED, after it went on from step {saved}")
     else:
@@ -137,6 +137,10 @@ class _Story:
         head = f"{time.monotonic() - self._began:5.1f} s  {who:<8} "
         lines = textwrap.wrap(text, 100 - len(head), break_long_words=False) or [""]
         print(head + f"\n{' ' * len(head)}".join(lines), flush=True)
+
+    def follow_advice(self) -> None:
+        """From now on the training is as advised; as if its text was changed: the same command."""
+        self._stage.env[FIXED] = "1"
 
     def run(self, *arguments: str) -> int:
         """Start the training, tell what happens until it has ended; its exit status."""

@@ -93,7 +93,7 @@ def swap() -> Iterator[None]:
 
 if __name__ == "__main__":
     if "--train" in sys.argv:
-        train("--fixed" in sys.argv)
+        train("EXAMPLE_FIXED" in os.environ)
     else:
         from situation import play
 
