@@ -116,15 +116,18 @@ def test_what_is_held_without_any_keeper_gets_one_from_the_next_exec(desk):
 
 
 def test_an_empty_group_that_nobody_keeps_goes_at_the_next_occasion(desk):
-    """Its record, too; one in which somebody is, or is about to be, stays."""
+    """Its record, too; one in which somebody is, or is about to be, stays, wherever they run."""
     program = desk.start("sleep", "60", options=("--limit", "100M"))
     record = desk.until(
         lambda: (found := desk.record(program)) and found["keeper_pid"] and found, "no bag"
     )
     parent = os.path.dirname(record["group"])
-    stray, coming = (f"{parent}/watchdog-bag-{pid}" for pid in ("999999999-1", own_name()))
-    os.mkdir(stray)
-    os.mkdir(coming)
+    names = ("999999999-1", own_name(), "999999998-1")
+    stray, coming, of_another_namespace = (f"{parent}/watchdog-bag-{each}" for each in names)
+    for folder in (stray, coming, of_another_namespace):
+        os.mkdir(folder)
+    for folder in (stray, coming):
+        os.utime(folder, (0, 0))
     try:
         kill_both(desk, program)
         program.kill()
@@ -136,8 +139,10 @@ def test_an_empty_group_that_nobody_keeps_goes_at_the_next_occasion(desk):
         desk.until(lambda: desk.record(program) is None, "the record is left")
         assert not os.path.exists(stray)
         assert os.path.exists(coming)
+        assert os.path.exists(of_another_namespace)
     finally:
         os.rmdir(coming)
+        os.rmdir(of_another_namespace)
 
 
 def own_name():

@@ -40,6 +40,7 @@ REASONS = {
     ("children.py", "runpy.run_module"): "a frozen program is its own interpreter: modules of ours",
     ("agent/resuming/resume_plan.py", "compile"): "a cell is taken apart; the user's own watchdog.resume() runs it",
     ("agent/reporting/tensorflow_limits.py", "ctypes.CDLL"): "TensorFlow's library, only if loaded already",
+    ("agent/saving/program_key.py", "marshal"): "only written: the code of a program read from a pipe",
     ("agent/saving/sink.py", "ctypes.CDLL"): "the C library of this very process",
     ("agent/published/publisher.py", "ctypes.CDLL"): "the C library of this very process",
     ("airbag/foreign_memory.py", "ctypes.CDLL"): "the C library of this very process",

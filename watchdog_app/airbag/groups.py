@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from contextlib import suppress
 
 from watchdog_app.airbag.stillness import start_time
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
 
 
 PREFIX: Final = "watchdog-bag-"
+_NEW_S: Final = 60.0
 LEAST_LIMIT_BYTES: Final = 32 << 20  # below this a Python does not even start
 
 
@@ -208,17 +210,19 @@ def remove_strays() -> None:
         for base in dict.fromkeys((own.rstrip("/"), "")):
             folder = f"/sys/fs/cgroup/{name}{base}"
             with suppress(OSError):
-                strays = [each for each in os.listdir(folder) if _is_stray(each)]
+                strays = [each for each in os.listdir(folder) if _is_stray(folder, each)]
                 for each in strays:
                     with suppress(OSError):  # somebody is in it, and it stays
                         os.rmdir(f"{folder}/{each}")
 
 
-def _is_stray(name: str) -> bool:
+def _is_stray(folder: str, name: str) -> bool:
     pid, _, began = name.removeprefix(PREFIX).removesuffix(".scope").partition("-")
     if not (name.startswith(PREFIX) and pid.isdecimal() and began.isdecimal()):
         return False
-    return start_time(int(pid)) != int(began)
+    # A new one may be of another PID namespace, whose program has not entered it yet.
+    new = time.time() - os.stat(f"{folder}/{name}").st_mtime < _NEW_S
+    return not new and start_time(int(pid)) != int(began)
 
 
 def pids_below(folder: str) -> list[int]:

@@ -337,6 +337,11 @@ def digest(model):
     return found.hexdigest()
 
 
+def train_in_thread():
+    """A thread's arguments tell trainings apart, so they are the same in each role."""
+    train("in_a_thread", os.environ["ROLE"], sys.argv[1])
+
+
 def main():
     role = os.environ["ROLE"]
     folder, *names = sys.argv[1:]
@@ -346,7 +351,7 @@ def main():
         if name != "xla":
             tf.config.experimental.enable_op_determinism()
         if name == "in_a_thread":
-            worker = threading.Thread(target=train, args=(name, role, folder))
+            worker = threading.Thread(target=train_in_thread)
             worker.start()
             worker.join()
         else:
