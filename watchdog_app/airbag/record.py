@@ -189,8 +189,6 @@ def sweep() -> None:
         if record is None or _is_kept(record):
             continue
         if not _is_there(record):
-            with suppress(OSError):
-                groups.release_orphan(record.group or "")
             record.remove()
             continue
         if starting.adopt(record.folder, _ADOPTION_S):
