@@ -117,8 +117,8 @@ def test_the_pace_of_glances_follows_the_room():
         seen = snapshot(free=free)
         return glance_s(seen.host, readings(seen, ()), 1.0)
 
-    assert GLANCE_S == pace(24 * GIB)
-    assert pytest.approx(2.0) == pace(12 * GIB)
+    assert GLANCE_S == pace(24 * GIB) == 2.0
+    assert pytest.approx(1.5) == pace(9 * GIB)
     assert 1.0 == pace(GIB)
 
 

@@ -18,7 +18,7 @@ from watchdog_app.core.ceilings import group_level, ram_and_swap, watched_groups
 from watchdog_app.core.outlook import CeilingKey, CeilingKind, CeilingReading
 from watchdog_app.core.records import AgentView, CgroupMemory, HostMemory, Snapshot
 
-GLANCE_S = 4.0  # between two glances, at most
+GLANCE_S = 2.0  # between two glances, at most: so soon is a process seen that was moved
 FULL_S = 120.0  # between two full looks, at most
 _SERVED_S = 5.0  # ... while Jupyter serves a kernel: its notebook may be renamed
 _DEVICES_S = 10.0  # ... where heat or charge is measured, and where rescues have a disk
