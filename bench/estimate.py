@@ -20,7 +20,7 @@ import sys
 
 import estimate_models as models
 
-from watchdog_app.units import MIB
+from watchdog_app.base.text.quantities import MIB
 
 STEPS = 3
 

@@ -21,7 +21,7 @@ from contextlib import nullcontext
 import estimate_second as models
 from estimate import status
 
-from watchdog_app.units import MIB
+from watchdog_app.base.text.quantities import MIB
 
 STEPS = 4
 

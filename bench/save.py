@@ -28,8 +28,8 @@ from watchdog_app.agent.reporting.link import Link
 from watchdog_app.agent.saving.layout import TensorEntry
 from watchdog_app.agent.saving.store import RescueStore
 from watchdog_app.agent.session import Capture, Session
-from watchdog_app.errors import ActionError
-from watchdog_app.units import KIB, MIB
+from watchdog_app.base.errors import ActionError
+from watchdog_app.base.text.quantities import KIB, MIB
 
 PIECE_BYTES = MIB
 TARGET_RATIO = 1.5

@@ -30,7 +30,7 @@ import soak_figures
 from soak_churn import Churn, write_config
 
 from watchdog_app.airbag import page_folder
-from watchdog_app.errors import WatchdogError
+from watchdog_app.base.errors import WatchdogError
 from watchdog_app.protocol.client import Client
 
 ROOT = Path(__file__).parent.parent

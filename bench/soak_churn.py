@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from watchdog_app.actions.memory_group import MemoryGroup, open_group
-from watchdog_app.errors import WatchdogError
+from watchdog_app.base.errors import WatchdogError
 from watchdog_app.protocol import messages
 from watchdog_app.protocol.client import Client
 from watchdog_app.protocol.framing import encode

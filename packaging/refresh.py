@@ -17,9 +17,9 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
+from watchdog_app.base.errors import WatchdogError
 from watchdog_app.cli.completion_scripts import script, words_of
 from watchdog_app.cli.dispatch import COMMANDS, GROUPS, main, parser_of
-from watchdog_app.errors import WatchdogError
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SHARE = "packaging/linux/share"

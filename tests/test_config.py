@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from watchdog_app.base.errors import ConfigError
 from watchdog_app.config import KEYS, RULE_KEYS, describe, load
 from watchdog_app.core.outlook import Caution
 from watchdog_app.core.settings import RuleSettings, Settings
-from watchdog_app.errors import ConfigError
 
 DOCS = Path(__file__).parents[1] / "docs" / "configuration.md"
 

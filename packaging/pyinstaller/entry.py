@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from watchdog_app import children
+from watchdog_app.base import children
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from watchdog_app.actions.memory_group import open_group
-from watchdog_app.errors import ActionError
+from watchdog_app.base.errors import ActionError
 
 MIB = 2**20
 

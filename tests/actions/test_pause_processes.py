@@ -23,8 +23,8 @@ from watchdog_app.actions.process_tree import (
     with_descendants,
 )
 from watchdog_app.airbag import groups
+from watchdog_app.base.errors import ActionError, TargetDenied, TargetGone
 from watchdog_app.core.records import ProcessKey
-from watchdog_app.errors import ActionError, TargetDenied, TargetGone
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals and /proc of Linux")
 

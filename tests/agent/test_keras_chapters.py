@@ -16,7 +16,7 @@ import pytest
 from watchdog_app.agent.saving import chapters, runs
 from watchdog_app.agent.saving.chapters import Beginning, Choice
 from watchdog_app.agent.saving.store import RescueStore
-from watchdog_app.errors import RescueError
+from watchdog_app.base.errors import RescueError
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ for _ in range(3):
     model.train_on_batch(np.ones((4, 2)), np.ones((4, 1)))
 print(before is model.reset_metrics.__func__, keras.Model.reset_metrics.__qualname__)
 from watchdog_app.agent.tensorflow import Rescue
-from watchdog_app.errors import RescueError
+from watchdog_app.base.errors import RescueError
 try:
     Rescue("rescues", model=model, optimizer=model.optimizer)
 except RescueError as error:

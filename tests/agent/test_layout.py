@@ -18,7 +18,7 @@ from watchdog_app.agent.saving.layout import (
     parse,
     plan,
 )
-from watchdog_app.errors import RescueDamaged, RescueError
+from watchdog_app.base.errors import RescueDamaged, RescueError
 
 
 def entry(name, dtype, shape, data=None):

@@ -21,7 +21,7 @@ from watchdog_app.agent.saving.filesystem import in_memory
 from watchdog_app.agent.saving.layout import TensorEntry
 from watchdog_app.agent.saving.loaded import LoadedRescue
 from watchdog_app.agent.saving.store import RescueStore
-from watchdog_app.errors import RescueDamaged, RescueError
+from watchdog_app.base.errors import RescueDamaged, RescueError
 
 DEAD = f"999999.1.{own().namespace}"  # beyond the largest pid of common kernels
 STRANGER = "1234.5.00000000"  # written in another container or before the last start

@@ -18,7 +18,7 @@ from watchdog_app.agent.saving.layout import TensorEntry
 from watchdog_app.agent.saving.reserve import Reserve, private_memory
 from watchdog_app.agent.saving.sink import Sink
 from watchdog_app.agent.saving.stream import Bytes, Streamer, write_stream
-from watchdog_app.errors import RescueError
+from watchdog_app.base.errors import RescueError
 
 CHUNK = 8192
 

@@ -9,7 +9,7 @@ import pytest
 
 from watchdog_app.agent.loops.epoch_passes import LAZY
 from watchdog_app.agent.loops.passes import Passes
-from watchdog_app.errors import RescueMismatch
+from watchdog_app.base.errors import RescueMismatch
 
 
 class Shuffled:

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from watchdog_app.agent.contain import STRICT
 from watchdog_app.agent.torch import Rescue
-from watchdog_app.errors import RescueError, RescueMismatch
+from watchdog_app.base.errors import RescueError, RescueMismatch
 
 pytestmark = pytest.mark.torch
 

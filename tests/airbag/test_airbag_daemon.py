@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from watchdog_app.errors import DaemonNotRunning, RequestError
+from watchdog_app.base.errors import DaemonNotRunning, RequestError
 from watchdog_app.protocol import messages, transport
 from watchdog_app.protocol.client import Client
 from watchdog_app.protocol.framing import encode

@@ -15,11 +15,11 @@ from watchdog_app.airbag.policy import AtLimit, Copies, Do, Policy, Stage
 from watchdog_app.airbag.record import BagRecord
 from watchdog_app.airbag.renewal import Insurance, Renewal
 from watchdog_app.airbag.shares import Free, Holder, limit_of, reserve_for
+from watchdog_app.base.errors import UsageError
+from watchdog_app.base.text.quantities import size_above
 from watchdog_app.cli import limit as limit_command
 from watchdog_app.core.records import ProcessKey
 from watchdog_app.daemon.bags import Bags
-from watchdog_app.errors import UsageError
-from watchdog_app.units import size_above
 
 MIB = 1 << 20
 GIB = 1 << 30

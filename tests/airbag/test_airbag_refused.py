@@ -10,7 +10,7 @@ import pytest
 from watchdog_app.agent.exhaustion import refused
 from watchdog_app.airbag import sizes
 from watchdog_app.airbag.shares import Free
-from watchdog_app.errors import UsageError
+from watchdog_app.base.errors import UsageError
 
 GIB, MIB = 1 << 30, 1 << 20
 

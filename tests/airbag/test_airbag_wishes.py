@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from watchdog_app.airbag import wishes
-from watchdog_app.errors import ActionError
+from watchdog_app.base.errors import ActionError
 from watchdog_app.protocol import transport
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a socket with a path")

@@ -11,8 +11,8 @@ import tomllib
 
 import pytest
 
+from watchdog_app.base.errors import ConfigError
 from watchdog_app.config import editing, load
-from watchdog_app.errors import ConfigError
 
 MINE = """\
 # mine

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from watchdog_app.airbag.record import BagRecord
+from watchdog_app.base.errors import TaskNotFound, WatchdogError
 from watchdog_app.cli import bags_seen, limit
 from watchdog_app.cli.explain_text import find_task
 from watchdog_app.cli.rescue_places import Places
@@ -20,7 +21,6 @@ from watchdog_app.daemon import offline
 from watchdog_app.daemon.journal import Entry, Journal
 from watchdog_app.daemon.past_deaths import find
 from watchdog_app.daemon.pauses import Pause
-from watchdog_app.errors import TaskNotFound, WatchdogError
 
 BAG = BagRecord(60, 600, "4711", "signals", None, 1, 0)
 

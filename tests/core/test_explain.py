@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from simulation import MB, WALL_S, Machine, Program, flat, leak
 
+from watchdog_app.base.text.plain import argument, plain
 from watchdog_app.core import explain, phrases
 from watchdog_app.core.deaths import CauseKind, DeathFacts, diagnose, worth_telling
 from watchdog_app.core.outlook import CeilingKind, DecisionKind, Forecast
-from watchdog_app.core.plain_text import argument, plain
 from watchdog_app.core.records import AgentView, ProcessKey, TaskKind
 from watchdog_app.core.settings import ActionSettings, Settings
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from watchdog_app.core.secrets_hidden import shown_text, shown_words
+from watchdog_app.base.text.secrets import shown_text, shown_words
 
 
 @pytest.mark.parametrize(

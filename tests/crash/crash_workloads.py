@@ -19,13 +19,13 @@ from watchdog_app.agent.saving.layout import TensorEntry
 from watchdog_app.agent.saving.loaded import LoadedRescue
 from watchdog_app.agent.saving.names import RescueName, complete_ones
 from watchdog_app.agent.saving.store import RescueStore
+from watchdog_app.base.errors import RescueDamaged, RescueError, WatchdogError
 from watchdog_app.config import editing
 from watchdog_app.daemon import pause_ledger
 from watchdog_app.daemon.journal import Entry, Journal
 from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.desktop.install import Ledger
 from watchdog_app.desktop.placements import Placement
-from watchdog_app.errors import RescueDamaged, RescueError, WatchdogError
 
 DAY_S = 86400.0
 MIB = 1 << 20

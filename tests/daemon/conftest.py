@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from watchdog_app.errors import DaemonNotRunning
+from watchdog_app.base.errors import DaemonNotRunning
 from watchdog_app.protocol import messages
 from watchdog_app.protocol.client import Client
 from watchdog_app.protocol.framing import LineDecoder, encode

@@ -22,12 +22,12 @@ from crash.crash_disk import compiled
 
 from watchdog_app.actions.paused import Paused
 from watchdog_app.agent.reporting.identity import start_time
+from watchdog_app.base.errors import WatchdogError
 from watchdog_app.core.records import ProcessKey
 from watchdog_app.daemon import offline, pause_ledger
 from watchdog_app.daemon.instance import boot_id
 from watchdog_app.daemon.journal import Journal
 from watchdog_app.daemon.pauses import Pause, outcome
-from watchdog_app.errors import WatchdogError
 
 SLEEPER = "import time\nwhile True: time.sleep(0.1)\n"
 

@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
+from watchdog_app.base.errors import RequestError
 from watchdog_app.core.records import AgentView, AllocatorMemory, ProcessKey
 from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.poller import Poller
-from watchdog_app.errors import RequestError
 from watchdog_app.protocol.messages import Params
 
 KEY = ProcessKey(7, 70)

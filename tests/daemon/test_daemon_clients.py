@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from watchdog_app.errors import RequestError, TaskNotFound, WatchdogError
+from watchdog_app.base.errors import RequestError, TaskNotFound, WatchdogError
 from watchdog_app.protocol import messages, transport
 from watchdog_app.protocol.framing import MAX_LINE_BYTES
 

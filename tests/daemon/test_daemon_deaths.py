@@ -13,9 +13,9 @@ from contextlib import closing
 
 import pytest
 
+from watchdog_app.base.errors import WatchdogError
 from watchdog_app.daemon import past_deaths
 from watchdog_app.daemon.journal import Entry, Journal
-from watchdog_app.errors import WatchdogError
 
 WAIT = "import os, time\nwhile not os.path.exists('{flag}'): time.sleep(0.01)\n"
 SOON_S = 2.0  # what is promised

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from watchdog_app.base.errors import RequestError
 from watchdog_app.core.picture import Frame, ProcessLook, ThreadLook
 from watchdog_app.core.records import AgentView, BufferMemory, ProcessKey
 from watchdog_app.daemon import agent_words
 from watchdog_app.daemon.stacks import Stacks, to_json
 from watchdog_app.daemon.traces import Traces
-from watchdog_app.errors import RequestError
 from watchdog_app.protocol.framing import encode
 from watchdog_app.protocol.messages import Params
 

@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from watchdog_app.base.errors import WatchdogError
 from watchdog_app.daemon import journal as journal_module
 from watchdog_app.daemon import offline
 from watchdog_app.daemon.journal import Entry, Journal
@@ -18,7 +19,6 @@ from watchdog_app.daemon.journal_reader import reading
 from watchdog_app.daemon.journal_series import SeriesPoints
 from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.thinning import Pace, Point, Thinner
-from watchdog_app.errors import WatchdogError
 
 DAY_S = 86400.0
 MIB = 1024 * 1024

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from watchdog_app.errors import RequestError
+from watchdog_app.base.errors import RequestError
 
 SLEEP = "import time\nwhile True:\n    time.sleep(0.1)\n"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from watchdog_app.base.errors import UsageError, WatchdogError
 from watchdog_app.desktop.install import Ledger
 from watchdog_app.desktop.login import LoginStart, Way
 from watchdog_app.desktop.placements import (
@@ -24,7 +25,6 @@ from watchdog_app.desktop.placements import (
     share_root,
     unit_path,
 )
-from watchdog_app.errors import UsageError, WatchdogError
 
 COMMAND = "/home/me/my tools/bin/watchdog"
 

@@ -15,6 +15,7 @@ import pytest
 from doctor_tree import Tree, fake_python, found
 from jsonschema import Draft202012Validator
 
+from watchdog_app.base.errors import UsageError
 from watchdog_app.cli import doctor as command
 from watchdog_app.cli.color import Look
 from watchdog_app.cli.doctor_text import render
@@ -22,7 +23,6 @@ from watchdog_app.cli.text import width
 from watchdog_app.doctor import run as runner
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Report, Severity, fine
-from watchdog_app.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = "a\x1b[31mb\nc\udcff"

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from doctor_tree import GIB, Tree, answers, card, fake_python, found, troubles
 
+from watchdog_app.base.errors import UsageError
 from watchdog_app.doctor import builds, environments, frameworks, versions
 from watchdog_app.doctor.builds import Target
 from watchdog_app.doctor.environments import Answer, Environment
-from watchdog_app.errors import UsageError
 
 RTX = Target(True, (550, 54, 14), (("GPU 0", (8, 6)),))
 CUDA12 = {"cuda_version": "12.5.1", "cudnn_version": "9", "is_cuda_build": True}

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from harness import Training, World
 
 from watchdog_app.actions.memory_group import open_group
-from watchdog_app.errors import ActionError
+from watchdog_app.base.errors import ActionError
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from watchdog_app.actions.memory_group import MemoryGroup, open_group
+from watchdog_app.base.errors import DaemonNotRunning
 from watchdog_app.demo.losses import Loss, read
-from watchdog_app.errors import DaemonNotRunning
 from watchdog_app.protocol.client import Client
 
 PROGRAMS = Path(__file__).parent / "programs"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from harness import NO_PAUSE, World
 
-from watchdog_app.errors import DaemonNotRunning
+from watchdog_app.base.errors import DaemonNotRunning
 from watchdog_app.protocol.client import Client
 
 pytestmark = pytest.mark.cgroup

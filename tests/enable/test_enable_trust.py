@@ -150,12 +150,12 @@ def test_a_package_of_our_name_that_the_user_has_imported_before_is_left_alone(
 def test_a_program_of_exec_runs_nothing_of_a_package_of_our_name_on_its_path(
     hostile: Path, tmp_path: Path
 ):
-    code = f"{IS_ON}; import watchdog_app.durable as d; print(d.__file__)"
+    code = f"{IS_ON}; import watchdog_app.base.durable as d; print(d.__file__)"
     program = f'PYTHONPATH="{hostile}:$PYTHONPATH" exec "{sys.executable}" -c "{code}"'
 
     done = watchdog(PACKAGE, tmp_path / "home", "exec", "--no-bag", "--", "sh", "-c", program)
 
-    assert (f"ON\n{PACKAGE / 'durable.py'}\n", "") == (done.stdout, done.stderr)
+    assert (f"ON\n{PACKAGE / 'base/durable.py'}\n", "") == (done.stdout, done.stderr)
     assert not (tmp_path / "RAN").exists()
 
 
@@ -171,8 +171,8 @@ def _one_file_open(package: Path) -> Path:
 
 
 def _one_file_of_a_stranger(package: Path) -> Path:
-    os.chown(package / "durable.py", STRANGER, STRANGER)
-    return package / "durable.py"
+    os.chown(package / "base/durable.py", STRANGER, STRANGER)
+    return package / "base/durable.py"
 
 
 def _folder_of_another_group(package: Path) -> Path:
@@ -195,10 +195,10 @@ def _bytecode_open(package: Path) -> Path:
 
 
 def _link_to_an_open_file(package: Path) -> Path:
-    target = package.parent / "elsewhere" / "units.py"
+    target = package.parent / "elsewhere" / "base/text/quantities.py"
     target.parent.mkdir()
-    shutil.move(package / "units.py", target)
-    (package / "units.py").symlink_to(target)
+    shutil.move(package / "base/text/quantities.py", target)
+    (package / "base/text/quantities.py").symlink_to(target)
     target.parent.chmod(0o777)
     return target.parent
 

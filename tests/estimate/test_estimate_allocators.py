@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from watchdog_app.base.text.quantities import MIB
 from watchdog_app.estimate.heap import Memory
 from watchdog_app.estimate.pool import Pool
 from watchdog_app.estimate.process import Weight, tensorflow_cpu
-from watchdog_app.units import MIB
 
 
 def test_large_blocks_go_back_to_the_system_at_once():

@@ -8,10 +8,10 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from watchdog_app.base.text.quantities import GIB, MIB  # noqa: E402
 from watchdog_app.estimate import estimate  # noqa: E402
 from watchdog_app.estimate.step import EstimateError, InputSpec  # noqa: E402
 from watchdog_app.estimate.torch_trace import step_memory  # noqa: E402
-from watchdog_app.units import GIB, MIB  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

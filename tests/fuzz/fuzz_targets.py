@@ -23,11 +23,18 @@ from watchdog_app import config
 from watchdog_app.actions.paused import Paused
 from watchdog_app.agent.saving import finished, layout, manifest
 from watchdog_app.agent.saving.loaded import LoadedRescue
-from watchdog_app.core.plain_text import argument, plain
+from watchdog_app.base.errors import (
+    ConfigError,
+    ProtocolError,
+    RescueError,
+    UsageError,
+    WatchdogError,
+)
+from watchdog_app.base.text.plain import argument, plain
+from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.daemon import left_words
 from watchdog_app.daemon.journal import Entry, Journal
 from watchdog_app.daemon.pauses import remembered
-from watchdog_app.errors import ConfigError, ProtocolError, RescueError, UsageError, WatchdogError
 from watchdog_app.protocol import messages
 from watchdog_app.protocol.framing import BadLine, LineDecoder, LineTooLong, decode, encode
 from watchdog_app.sensors import (
@@ -44,7 +51,6 @@ from watchdog_app.sensors import (
 )
 from watchdog_app.traces import lines as trace_lines
 from watchdog_app.traces import trace
-from watchdog_app.units import pid_in
 
 Target = Callable[[bytes], None]
 TARGETS: dict[str, Target] = {}

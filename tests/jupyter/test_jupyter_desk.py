@@ -16,7 +16,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.connect import write_connection_file
 
 from watchdog_app.actions.memory_group import open_group
-from watchdog_app.errors import ActionError
+from watchdog_app.base.errors import ActionError
 
 TRAIN = """
 import os, time

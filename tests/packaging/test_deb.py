@@ -21,7 +21,7 @@ CLEAN_ENV = {
 
 OWN_BUSINESS = ("/proc", "/tmp", "/var/cache", "/var/log", "/var/lib/dpkg", "/var/lib/apt")
 LOADED = """
-import watchdog_app.vendored as vendored
+import watchdog_app.base.vendored as vendored
 vendored.use()
 import pynvml, textual.app
 print(pynvml.__file__, textual.app.__file__)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from gpu_stub.driver_stub import DriverStub
 
-from watchdog_app.children import CHILD, MODULES
+from watchdog_app.base.children import CHILD, MODULES
 from watchdog_app.cli.dispatch import COMMANDS
 
 ROOT = Path(__file__).parents[2]
@@ -105,7 +105,7 @@ def test_every_command_is_in_it(watchdog):
     ],
 )
 def test_parts_of_ours_run_as_children_and_nothing_else_does(watchdog, module, status, said):
-    """By their names, as watchdog_app/children.py has them."""
+    """By their names, as watchdog_app/base/children.py has them."""
     assert said in watchdog(CHILD, module, status=status)
 
 
@@ -165,7 +165,7 @@ def test_our_children_are_named_in_one_place():
     }
 
     known = {
-        "children.py",
+        "base/children.py",
         "cli/agent.py",  # asks for another where it is frozen
         "cli/estimate_child.py",  # the last choice, and asks for another where it is frozen
         "estimate/child.py",  # runs in the user's Python

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from watchdog_app.errors import ProtocolError
+from watchdog_app.base.errors import ProtocolError
 from watchdog_app.protocol.framing import (
     INVALID_REQUEST,
     MAX_LINE_BYTES,

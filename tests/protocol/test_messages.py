@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from watchdog_app.errors import RequestError
+from watchdog_app.base.errors import RequestError
 from watchdog_app.protocol import messages
 from watchdog_app.protocol.framing import BadLine
 from watchdog_app.protocol.messages import Params

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from watchdog_app.errors import (
+from watchdog_app.base.errors import (
     DaemonFull,
     DaemonNotRunning,
     ProtocolError,

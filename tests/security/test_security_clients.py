@@ -11,11 +11,11 @@ import time
 
 import pytest
 
+from watchdog_app.base.errors import WatchdogError
 from watchdog_app.daemon.connection import _BURST, _RATE_PER_S, Connection
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.poller import Poller
 from watchdog_app.daemon.server import Server
-from watchdog_app.errors import WatchdogError
 from watchdog_app.protocol import messages, transport
 from watchdog_app.protocol.framing import encode
 
@@ -390,9 +390,9 @@ def test_an_agent_that_cannot_be_told_from_others_is_refused():
     """In a container with processes of its own the kernel names none: its word is not taken."""
     from types import SimpleNamespace
 
+    from watchdog_app.base.errors import RequestError
     from watchdog_app.daemon.agents import Agents
     from watchdog_app.daemon.poller import Poller
-    from watchdog_app.errors import RequestError
     from watchdog_app.protocol.messages import Params
 
     poller = Poller(lambda _: None)
@@ -410,8 +410,8 @@ def test_a_kernel_that_cannot_be_told_from_others_names_no_notebook():
     """Nor is a word about another process's notebook taken."""
     from types import SimpleNamespace
 
+    from watchdog_app.base.errors import RequestError
     from watchdog_app.daemon.insight import Insight
-    from watchdog_app.errors import RequestError
     from watchdog_app.protocol.messages import Params
 
     insight = Insight(None, None, watching=None, observer=None, pauses=None, wake=None, log=None)

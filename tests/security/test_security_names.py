@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from watchdog_app.actions.user_command import CommandNotifier
+from watchdog_app.base.errors import WatchdogError
 from watchdog_app.core.notices import Notice
 from watchdog_app.daemon.journal import Entry, Journal
-from watchdog_app.errors import WatchdogError
 from watchdog_app.sensors.jupyter_rest import ask, parse_server_info
 
 SECRET = "s3cr3t0123456789abcdefs3cr3t"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from watchdog_app import paths, runtime_folder
+from watchdog_app.base import paths, runtime_dir
 
 STRANGER = 65534
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="another user's folder takes root")
@@ -44,10 +44,10 @@ def test_before_anybody_made_it_there_is_none_and_nothing_is_created(env, tmp_pa
 
 def test_whoever_comes_first_makes_it_and_all_others_find_it(env):
     """A private folder whose name nobody can foresee."""
-    folder = runtime_folder.make(env)
+    folder = runtime_dir.make(env)
 
     found = os.lstat(folder)
-    assert folder == paths.runtime_dir(env) == runtime_folder.make(env)
+    assert folder == paths.runtime_dir(env) == runtime_dir.make(env)
     assert folder != f"/tmp/watchdog-{os.getuid()}"
     assert (os.getuid(), 0o700) == (found.st_uid, stat.S_IMODE(found.st_mode))
 
@@ -55,14 +55,14 @@ def test_whoever_comes_first_makes_it_and_all_others_find_it(env):
 def test_the_name_that_earlier_versions_used_is_of_no_consequence(env):
     """Whoever has taken it has taken nothing."""
     assert not paths.runtime_dir(env).startswith(f"/tmp/watchdog-{os.getuid()}/")
-    assert f"/tmp/watchdog-{os.getuid()}" != runtime_folder.make(env)
+    assert f"/tmp/watchdog-{os.getuid()}" != runtime_dir.make(env)
 
 
 def test_a_link_to_a_folder_that_is_gone_is_replaced(env):
     """After a restart of the machine or a cleaned /tmp."""
-    os.rmdir(runtime_folder.make(env))
+    os.rmdir(runtime_dir.make(env))
     gone = paths.runtime_dir(env)
-    anew = runtime_folder.make(env)
+    anew = runtime_dir.make(env)
 
     assert not os.path.lexists(gone)
     assert os.path.isdir(anew)
@@ -73,7 +73,7 @@ def test_a_link_to_a_folder_that_is_gone_is_replaced(env):
 @pytest.mark.parametrize("how", ["owner", "mode", "link", "file"])
 def test_what_others_have_put_in_its_place_is_never_used(env, tmp_path, how):
     """They may know the name once it is there, and take it when it goes."""
-    folder = runtime_folder.make(env)
+    folder = runtime_dir.make(env)
     os.rmdir(folder)
     if how == "link":
         (tmp_path / "elsewhere").mkdir(mode=0o700)
@@ -87,7 +87,7 @@ def test_what_others_have_put_in_its_place_is_never_used(env, tmp_path, how):
         else:
             os.chmod(folder, 0o777)
     try:
-        seen, anew = paths.runtime_dir(env), runtime_folder.make(env)
+        seen, anew = paths.runtime_dir(env), runtime_dir.make(env)
     finally:
         os.rmdir(folder) if how in ("owner", "mode") else os.unlink(folder)
 
@@ -99,7 +99,7 @@ def test_what_others_have_put_in_its_place_is_never_used(env, tmp_path, how):
 def test_two_that_start_at_once_come_to_the_same_folder(env):
     """The daemon and `watchdog exec`."""
     with ThreadPoolExecutor(8) as pool:
-        found = set(pool.map(lambda _: runtime_folder.make(env), range(16)))
+        found = set(pool.map(lambda _: runtime_dir.make(env), range(16)))
 
     assert found == {paths.runtime_dir(env)}
 

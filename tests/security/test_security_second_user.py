@@ -12,9 +12,9 @@ import pytest
 import watchdog_app.config as configuration
 from watchdog_app.agent.saving.names import RescueName, is_strangers
 from watchdog_app.agent.saving.store import RescueStore
+from watchdog_app.base.errors import ConfigError, WatchdogError
 from watchdog_app.daemon.instance import InstanceLock, private_folder
 from watchdog_app.daemon.journal import Journal
-from watchdog_app.errors import ConfigError, WatchdogError
 from watchdog_app.protocol import transport
 
 STRANGER = 65534
@@ -216,7 +216,7 @@ def test_a_pipe_in_the_place_of_the_lock_is_refused_at_once(tmp_path):
 
 def test_a_client_says_nothing_to_a_strangers_daemon(tmp_path):
     """Somebody else listens where our daemon should: the peer's user is asked before a word."""
-    from watchdog_app.errors import ProtocolError
+    from watchdog_app.base.errors import ProtocolError
     from watchdog_app.protocol.client import Client
 
     path = str(tmp_path / "daemon.sock")

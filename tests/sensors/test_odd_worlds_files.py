@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from watchdog_app.errors import Denied, Gone, SensorError, Unsupported
+from watchdog_app.base.errors import Denied, Gone, SensorError, Unsupported
 from watchdog_app.sensors.files import KeptFile, read_bytes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="errors of Linux")

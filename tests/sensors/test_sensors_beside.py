@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from sensor_trees import NOW_UNIX_S, Tree
 
+from watchdog_app.base.errors import Gone
 from watchdog_app.core.records import ProcessInfo, TaskKind
-from watchdog_app.errors import Gone
 from watchdog_app.sensors.beside import Beside, Question
 from watchdog_app.sensors.cgroup_paths import GroupLocator
 from watchdog_app.sensors.jupyter_servers import JupyterServers

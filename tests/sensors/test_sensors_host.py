@@ -9,7 +9,7 @@ import subprocess
 import pytest
 from sensor_trees import FIXTURES
 
-from watchdog_app.errors import SensorError
+from watchdog_app.base.errors import SensorError
 from watchdog_app.sensors.host import (
     HostReader,
     parse_arc,

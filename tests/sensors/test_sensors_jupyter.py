@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from sensor_trees import FIXTURES
 
+from watchdog_app.base.errors import Denied, SensorError, Unsupported
 from watchdog_app.core.records import TaskKind
-from watchdog_app.errors import Denied, SensorError, Unsupported
 from watchdog_app.sensors.jupyter_rest import ask, parse_server_info, parse_sessions
 from watchdog_app.sensors.jupyter_servers import JupyterServers, usual_runtime_dirs
 from watchdog_app.sensors.kernels import Witnesses

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
+from watchdog_app.base.errors import Gone
 from watchdog_app.core.records import ProcessKey, TaskKind
 from watchdog_app.core.tasks import group
-from watchdog_app.errors import Gone
 from watchdog_app.sensors.machine import Machine, MachineFace, open_machine
 from watchdog_app.sensors.portable import PortableMachine
 

@@ -7,7 +7,7 @@ import os
 import pytest
 from sensor_trees import FIXTURES
 
-from watchdog_app.errors import Denied, Gone, Unsupported
+from watchdog_app.base.errors import Denied, Gone, Unsupported
 from watchdog_app.sensors import procfs
 from watchdog_app.sensors.files import KeptFile, read_bytes, read_regular, translate
 

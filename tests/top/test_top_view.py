@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 from status_objects import GIB, HOSTILE_NAMES, MIB, NOW_UNIX_S, leaking, process, status
 from textual.widgets import DataTable, Static
 
-from watchdog_app.errors import DaemonNotRunning, RequestError
+from watchdog_app.base.errors import DaemonNotRunning, RequestError
 from watchdog_app.top import rows
 from watchdog_app.top.app import TopApp
 from watchdog_app.top.charts import sparkline

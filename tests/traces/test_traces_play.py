@@ -15,6 +15,7 @@ from itertools import pairwise
 
 import pytest
 
+from watchdog_app.base.errors import TaskNotFound
 from watchdog_app.cli import main
 from watchdog_app.core.outlook import Caution, DecisionKind, Regime, Stage
 from watchdog_app.core.records import (
@@ -26,7 +27,6 @@ from watchdog_app.core.records import (
     TaskKind,
 )
 from watchdog_app.core.settings import Settings, WatchSettings
-from watchdog_app.errors import TaskNotFound
 from watchdog_app.sensors.machine import open_machine
 from watchdog_app.traces import figure, recorder, trace
 from watchdog_app.traces.kills import KillCount

@@ -10,7 +10,7 @@ import sys
 import pytest
 from tray_readings import leaking
 
-from watchdog_app.errors import WatchdogError
+from watchdog_app.base.errors import WatchdogError
 from watchdog_app.tray import launching
 from watchdog_app.tray.wishes import settings_file, wish_of
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from watchdog_app.agent.saving import manifest
-from watchdog_app.errors import RescueError, WatchdogError
+from watchdog_app.base.errors import RescueError, WatchdogError
 from watchdog_app.protocol.client import Client
 
 USER = "me"

@@ -12,7 +12,7 @@ from typing import Any
 
 from guest import PATIENCE_S, PROGRAMS, PYTHON, RUNTIME, UID, Session, as_me, ordinary, until
 
-from watchdog_app import paths
+from watchdog_app.base import paths
 
 WATCHDOG = [PYTHON, "-m", "watchdog_app"]
 MIB = 1 << 20

@@ -13,7 +13,7 @@ import os
 from dbus_fast import BusType, Message, MessageType, Variant
 from dbus_fast.aio import MessageBus
 
-from watchdog_app.errors import ActionError
+from watchdog_app.base.errors import ActionError
 
 _NAME = "org.freedesktop.Notifications"
 _PATH = "/org/freedesktop/Notifications"

@@ -17,8 +17,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from watchdog_app import children
 from watchdog_app.actions.notify import Delivery, to_type
+from watchdog_app.base import children
 from watchdog_app.core.notices import Notice
 
 DEADLINE_S = 8.0

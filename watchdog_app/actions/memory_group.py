@@ -15,7 +15,7 @@ import os
 import time
 from contextlib import suppress
 
-from watchdog_app.errors import ActionError
+from watchdog_app.base.errors import ActionError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from watchdog_app.actions.process_tree import (
     stop_pending,
     with_descendants,
 )
+from watchdog_app.base.errors import ActionError, TargetDenied, TargetGone
 from watchdog_app.core.records import ProcessKey
-from watchdog_app.errors import ActionError, TargetDenied, TargetGone
 
 # A parent stops before its children are looked up, so each round can only find what was forked
 # before: two rounds are the rule. A tree that still grows after this many forks faster than that.

@@ -12,8 +12,8 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from watchdog_app.actions.paused import Paused, Resumed
+from watchdog_app.base.errors import ActionError, TargetDenied, TargetGone
 from watchdog_app.core.records import ProcessKey
-from watchdog_app.errors import ActionError, TargetDenied, TargetGone
 
 if TYPE_CHECKING:
     import psutil

@@ -6,8 +6,8 @@ import time
 from typing import TextIO
 
 from watchdog_app.actions.notify import Delivery, to_type
+from watchdog_app.base.text.plain import plain
 from watchdog_app.core.notices import Notice
-from watchdog_app.core.plain_text import plain
 
 _LINE = 500
 

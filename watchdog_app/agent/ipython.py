@@ -96,7 +96,7 @@ def _tell_name() -> None:
         from contextlib import suppress
 
         from watchdog_app.agent.reporting.identity import own
-        from watchdog_app.errors import WatchdogError
+        from watchdog_app.base.errors import WatchdogError
         from watchdog_app.protocol.client import Client
 
         with suppress(WatchdogError, OSError), Client.connect(role="agent") as daemon:

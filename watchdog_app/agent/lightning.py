@@ -26,8 +26,8 @@ from watchdog_app.agent.found.automatic_torch_owner import LIGHTNING
 from watchdog_app.agent.found.found_rescue import FoundRescue
 from watchdog_app.agent.loops import torch_random
 from watchdog_app.agent.loops.torch_data import Passes
-from watchdog_app.durable import private
-from watchdog_app.errors import RescueMismatch
+from watchdog_app.base.durable import private
+from watchdog_app.base.errors import RescueMismatch
 
 __all__ = ["resumed"]
 

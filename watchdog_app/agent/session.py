@@ -30,7 +30,7 @@ from watchdog_app.agent.saving import runs
 from watchdog_app.agent.saving.cost import SaveCost
 from watchdog_app.agent.saving.layout import TensorEntry
 from watchdog_app.agent.saving.store import RescueStore, SavedRescue
-from watchdog_app.errors import RescueError
+from watchdog_app.base.errors import RescueError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from watchdog_app.airbag.foreign_memory import ForeignMemory
 from watchdog_app.airbag.page import Page, PageDamaged
 from watchdog_app.airbag.page_contents import Published
 from watchdog_app.airbag.table import Table, TableDamaged
-from watchdog_app.errors import WatchdogError
+from watchdog_app.base.errors import WatchdogError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

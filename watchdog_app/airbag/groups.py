@@ -20,7 +20,7 @@ import time
 from contextlib import suppress
 
 from watchdog_app.airbag.stillness import start_time
-from watchdog_app.errors import ActionError
+from watchdog_app.base.errors import ActionError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -126,7 +126,7 @@ def copy(pid: int, start_time: int, page: str) -> dict[str, Any]:
 
 def ask(pid: int) -> dict[str, Any]:
     """Have the daemon ask one training to save: as `copy`."""
-    from watchdog_app.errors import WatchdogError
+    from watchdog_app.base.errors import WatchdogError
     from watchdog_app.protocol.client import Client
 
     try:
@@ -148,7 +148,7 @@ def ask(pid: int) -> dict[str, Any]:
 
 def tell() -> dict[str, Any]:
     """Let the daemon look at the bags now, where one runs."""
-    from watchdog_app.errors import WatchdogError
+    from watchdog_app.base.errors import WatchdogError
     from watchdog_app.protocol.client import Client
 
     try:

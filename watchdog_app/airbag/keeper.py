@@ -24,7 +24,7 @@ from watchdog_app.airbag.refusal import Refusal
 from watchdog_app.airbag.renewal import Insurance, Renewal
 from watchdog_app.airbag.rescuers import Rescuers
 from watchdog_app.airbag.wishes import Listener
-from watchdog_app.units import format_bytes
+from watchdog_app.base.text.quantities import format_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

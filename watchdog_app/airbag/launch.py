@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from watchdog_app.airbag import groups, refusal, report, shares, sizes, starting
 from watchdog_app.airbag import record as records
 from watchdog_app.airbag.record import BagRecord
-from watchdog_app.errors import ActionError, WatchdogError
-from watchdog_app.units import format_bytes
+from watchdog_app.base.errors import ActionError, WatchdogError
+from watchdog_app.base.text.quantities import format_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -186,10 +186,10 @@ def _softly(wanted: Wanted, why: str) -> Entered:
 
 
 def _private(record: BagRecord) -> None:
-    from watchdog_app import runtime_folder
+    from watchdog_app.base import runtime_dir
     from watchdog_app.daemon.instance import private_folder
 
-    private_folder(runtime_folder.make())
+    private_folder(runtime_dir.make())
     records.prepare(record.pid, record.start_time)
 
 

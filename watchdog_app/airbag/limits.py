@@ -10,8 +10,8 @@ from contextlib import suppress
 from watchdog_app.airbag import groups, shares
 from watchdog_app.airbag import record as records
 from watchdog_app.airbag.policy import Stage
-from watchdog_app.errors import ActionError
-from watchdog_app.units import format_bytes, parse_bytes, size_above
+from watchdog_app.base.errors import ActionError
+from watchdog_app.base.text.quantities import format_bytes, parse_bytes, size_above
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

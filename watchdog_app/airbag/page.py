@@ -16,7 +16,6 @@ import os
 import stat
 import zlib
 
-from watchdog_app import paths
 from watchdog_app.airbag.page_contents import Increment, Published
 from watchdog_app.airbag.page_layout import (
     AREAS,
@@ -49,7 +48,8 @@ from watchdog_app.airbag.page_layout import (
     VERSION_AT,
     WHICH,
 )
-from watchdog_app.errors import WatchdogError
+from watchdog_app.base import paths
+from watchdog_app.base.errors import WatchdogError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ import sys
 import zlib
 from contextlib import suppress
 
-from watchdog_app import paths
 from watchdog_app.airbag.page_layout import (
     ASK,
     MAGIC,
@@ -19,6 +18,7 @@ from watchdog_app.airbag.page_layout import (
     STRIDE,
     VERSION,
 )
+from watchdog_app.base import paths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import os
 import time
 from contextlib import suppress
 
-from watchdog_app import durable, paths
 from watchdog_app.airbag import groups, record
 from watchdog_app.airbag.record import BagRecord
+from watchdog_app.base import durable, paths
 
 _MOST = 50
 

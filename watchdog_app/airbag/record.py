@@ -16,7 +16,7 @@ import stat
 import sys
 from contextlib import suppress
 
-from watchdog_app import paths
+from watchdog_app.base import paths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import select
 import sys
 from contextlib import suppress
 
-from watchdog_app.units import format_bytes, size_above
+from watchdog_app.base.text.quantities import format_bytes, size_above
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def next_limit(record: BagRecord) -> str:
 
 
 def _plain(text: str) -> str:
-    from watchdog_app.core.plain_text import plain
+    from watchdog_app.base.text.plain import plain
 
     return plain(text, 1000)
 

@@ -5,8 +5,8 @@ Whether the sizes on a command line make sense together, and on this machine. Pu
 from __future__ import annotations
 
 from watchdog_app.airbag import groups, shares
-from watchdog_app.errors import UsageError
-from watchdog_app.units import format_bytes
+from watchdog_app.base.errors import UsageError
+from watchdog_app.base.text.quantities import format_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

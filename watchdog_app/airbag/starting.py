@@ -88,7 +88,7 @@ def spawn(role: str, folder: str, *fds: int) -> int:
     Raises:
         OSError: no process can be started.
     """
-    from watchdog_app.children import bare_argv_of
+    from watchdog_app.base.children import bare_argv_of
 
     if sys.platform == "win32":
         raise OSError("no memory groups")

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from watchdog_app.errors import WatchdogError
+from watchdog_app.base.errors import WatchdogError
 
 News = tuple[Sequence[str | int], Any]  # where in the meta, and what is there now
 

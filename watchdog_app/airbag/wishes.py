@@ -12,7 +12,7 @@ import socket
 import time
 from contextlib import suppress
 
-from watchdog_app.errors import ActionError, TargetGone
+from watchdog_app.base.errors import ActionError, TargetGone
 from watchdog_app.protocol import transport
 
 TYPE_CHECKING = False

@@ -13,7 +13,7 @@ from watchdog_app.agent.saving.runs import Run
 from watchdog_app.agent.saving.store import RescueStore, SavedRescue
 from watchdog_app.airbag.foreign_memory import ForeignMemory
 from watchdog_app.airbag.table import Table, Tensor
-from watchdog_app.errors import RescueError
+from watchdog_app.base.errors import RescueError
 
 
 @dataclass(frozen=True, slots=True)

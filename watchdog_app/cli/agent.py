@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 
-from watchdog_app import paths
-from watchdog_app.children import frozen
+from watchdog_app.base import paths
+from watchdog_app.base.children import frozen
+from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
 from watchdog_app.cli import agent_now
 from watchdog_app.cli.text import plain
-from watchdog_app.errors import EXIT_OK, UsageError, WatchdogError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

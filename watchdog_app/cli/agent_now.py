@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
+from watchdog_app.base.errors import WatchdogError
 from watchdog_app.cli import figures
 from watchdog_app.cli.text import counted, plain
-from watchdog_app.errors import WatchdogError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

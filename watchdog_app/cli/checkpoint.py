@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
+from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from watchdog_app.cli import figures
 from watchdog_app.cli.text import plain
-from watchdog_app.errors import EXIT_FAILURE, EXIT_OK, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from watchdog_app.errors import EXIT_OK
+from watchdog_app.base.errors import EXIT_OK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _tasks() -> list[str]:
     """Names of the running tasks, then their pids; nothing when nobody can be asked."""
-    from watchdog_app.errors import WatchdogError
+    from watchdog_app.base.errors import WatchdogError
     from watchdog_app.protocol.client import Client
 
     try:

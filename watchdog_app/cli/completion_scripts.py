@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from watchdog_app.base.errors import WatchdogError
 from watchdog_app.cli.dispatch import COMMANDS, parser_of
-from watchdog_app.errors import WatchdogError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 
-from watchdog_app import paths
+from watchdog_app.base import paths
+from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
 from watchdog_app.cli.color import look
 from watchdog_app.cli.grid import Grid
 from watchdog_app.cli.terminal import columns_of
 from watchdog_app.cli.text import plain, wrap
-from watchdog_app.errors import EXIT_OK, UsageError, WatchdogError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def spoken(key: str, value: Any) -> str:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return text
     if key.endswith("_bytes"):
-        from watchdog_app.units import format_bytes
+        from watchdog_app.base.text.quantities import format_bytes
 
         return f"{text} ({format_bytes(value)})"
     if key.endswith("_s"):

@@ -8,8 +8,8 @@ import subprocess
 import sys
 import tempfile
 
+from watchdog_app.base.errors import ConfigError, WatchdogError
 from watchdog_app.cli.text import plain, plain_block
-from watchdog_app.errors import ConfigError, WatchdogError
 
 _EDITORS = ("sensible-editor", "nano", "vim", "vi", "notepad.exe")
 _REJECTED = ".rejected"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
 from watchdog_app.cli.text import plain
-from watchdog_app.errors import EXIT_OK, UsageError, WatchdogError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -222,9 +222,9 @@ def _list_rules() -> int:
 
 def _tell(where: str, args: argparse.Namespace) -> None:
     """Make a running daemon read the file, and say what it still does otherwise."""
+    from watchdog_app.base.errors import DaemonNotRunning
     from watchdog_app.cli.config import differences, of_the_daemon
     from watchdog_app.config import describe, load
-    from watchdog_app.errors import DaemonNotRunning
     from watchdog_app.protocol.client import Client
 
     if args.no_reload:

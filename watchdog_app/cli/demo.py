@@ -38,9 +38,9 @@ def run(args: argparse.Namespace) -> int:
     import sys
     import tempfile
 
+    from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError
     from watchdog_app.demo.play import Play
     from watchdog_app.demo.stage import Stage
-    from watchdog_app.errors import EXIT_FAILURE, EXIT_OK, UsageError
 
     story = sys.stderr if args.json else sys.stdout
 
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 def summary(report: dict[str, object]) -> list[str]:
     """The figures of a finished demo, a line each."""
-    from watchdog_app.units import format_bytes
+    from watchdog_app.base.text.quantities import format_bytes
 
     def seconds(key: str) -> str:
         value = report[key]

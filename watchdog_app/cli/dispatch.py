@@ -15,8 +15,8 @@ import os
 import sys
 
 from watchdog_app import __version__
+from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, RequestError, WatchdogError
 from watchdog_app.cli.text import plain, plain_block
-from watchdog_app.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, RequestError, WatchdogError
 
 TYPE_CHECKING = False  # the typing module costs more than this whole file
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 
-from watchdog_app.errors import EXIT_FAILURE, EXIT_OK, UsageError
+from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

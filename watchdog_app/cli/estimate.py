@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 
+from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from watchdog_app.cli.parser import positive_duration, positive_integer
-from watchdog_app.errors import EXIT_FAILURE, EXIT_OK, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -110,9 +110,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(result: dict[str, Any]) -> None:
+    from watchdog_app.base.text.quantities import format_bytes
     from watchdog_app.cli.text import plain
     from watchdog_app.estimate.record import Estimate, lines_of
-    from watchdog_app.units import format_bytes
 
     for line in lines_of(Estimate.from_json(result)):
         print(plain(line))
@@ -156,7 +156,7 @@ def _shape(text: str) -> tuple[tuple[int, ...], str]:
 
 
 def _size(text: str) -> int:
-    from watchdog_app.units import parse_bytes
+    from watchdog_app.base.text.quantities import parse_bytes
 
     try:
         return parse_bytes(text)

@@ -10,8 +10,8 @@ import subprocess
 import sys
 import time
 
-from watchdog_app.errors import UsageError, WatchdogError
-from watchdog_app.units import format_duration
+from watchdog_app.base.errors import UsageError, WatchdogError
+from watchdog_app.base.text.quantities import format_duration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

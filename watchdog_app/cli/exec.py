@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from watchdog_app.errors import UsageError, WatchdogError
+from watchdog_app.base.errors import UsageError, WatchdogError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from watchdog_app import paths
+from watchdog_app.base import paths
+from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
 from watchdog_app.cli.text import plain
-from watchdog_app.errors import EXIT_OK, UsageError, WatchdogError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace, words: list[str]) -> int:
 
 
 def _make(args: argparse.Namespace, name: str) -> int:
-    from watchdog_app import children
+    from watchdog_app.base import children
     from watchdog_app.desktop.placements import Placement
     from watchdog_app.enable import airbag_kernel, environments, trust
 

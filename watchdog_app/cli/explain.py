@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from watchdog_app.base.errors import EXIT_OK, DaemonNotRunning, TaskNotFound, UsageError
 from watchdog_app.cli.color import look
 from watchdog_app.cli.explain_text import (
     deaths_table,
@@ -11,14 +12,13 @@ from watchdog_app.cli.explain_text import (
     render_death,
 )
 from watchdog_app.cli.terminal import columns_of
-from watchdog_app.errors import EXIT_OK, DaemonNotRunning, TaskNotFound, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from typing import Any
 
-    from watchdog_app.errors import WatchdogError
+    from watchdog_app.base.errors import WatchdogError
 
     Json = dict[str, Any]
 

@@ -4,10 +4,10 @@ What the daemon explains, folded to the terminal: deaths with their plot, what w
 
 from __future__ import annotations
 
+from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.cli.color import Look
 from watchdog_app.cli.history_text import sentence, when
 from watchdog_app.cli.text import pad, plain, plain_block, shorten, width, wrap
-from watchdog_app.units import pid_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from watchdog_app.units import format_bytes, format_duration, format_rate
+from watchdog_app.base.text.quantities import format_bytes, format_duration, format_rate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

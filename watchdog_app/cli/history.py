@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import time
 
+from watchdog_app.base.errors import EXIT_OK, DaemonNotRunning, UsageError
 from watchdog_app.cli.color import look
 from watchdog_app.cli.terminal import columns_of
-from watchdog_app.errors import EXIT_OK, DaemonNotRunning, UsageError
 
 NAME = "history"
 HELP = "list past incidents, decisions and deaths"
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
 def moment(text: str) -> float:
     """Seconds of the epoch from a span before now, a clock time of today, or a date."""
-    from watchdog_app.units import parse_duration
+    from watchdog_app.base.text.quantities import parse_duration
 
     now_unix_s = time.time()
     try:

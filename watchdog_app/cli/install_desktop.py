@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from watchdog_app.errors import EXIT_OK, UsageError
+from watchdog_app.base.errors import EXIT_OK, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
 def open_ledger() -> Ledger:
     """What was placed for this user so far."""
-    from watchdog_app import paths
+    from watchdog_app.base import paths
     from watchdog_app.desktop.install import Ledger
 
     return Ledger(os.path.abspath(os.path.join(paths.state_dir(), "desktop.json")))

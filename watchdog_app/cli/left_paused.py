@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from watchdog_app import paths
+from watchdog_app.base import paths
 from watchdog_app.cli.text import plain
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from watchdog_app.errors import (
+from watchdog_app.base.errors import (
     EXIT_OK,
     DaemonNotRunning,
     TargetGone,
@@ -12,7 +12,7 @@ from watchdog_app.errors import (
     UsageError,
     WatchdogError,
 )
-from watchdog_app.units import pid_in
+from watchdog_app.base.text.quantities import pid_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _without_keeper(bag: BagRecord, wish: dict[str, Any]) -> str:
     import signal
 
     from watchdog_app.airbag import groups
-    from watchdog_app.units import format_bytes
+    from watchdog_app.base.text.quantities import format_bytes
 
     group = bag.group or ""
     limit = wish.get("limit_bytes", _NO_LIMIT)

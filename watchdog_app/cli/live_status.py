@@ -10,13 +10,13 @@ import os
 import sys
 import time
 
+from watchdog_app.base.errors import EXIT_OK, DaemonNotRunning, WatchdogError
 from watchdog_app.cli.color import Look, look
 from watchdog_app.cli.json_output import dumps, timed, without_daemon
 from watchdog_app.cli.status_text import render
 from watchdog_app.cli.task_table import SORTS
 from watchdog_app.cli.terminal import columns_of, rows_of
 from watchdog_app.cli.text import plain, wrap
-from watchdog_app.errors import EXIT_OK, DaemonNotRunning, WatchdogError
 from watchdog_app.protocol.client import Client
 
 TYPE_CHECKING = False

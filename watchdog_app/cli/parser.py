@@ -90,7 +90,7 @@ def add_color(parser: argparse.ArgumentParser) -> None:
 
 def duration(text: str) -> float:
     """An argument such as 2h or 500ms, in seconds."""
-    from watchdog_app.units import parse_duration
+    from watchdog_app.base.text.quantities import parse_duration
 
     try:
         return parse_duration(text)
@@ -108,7 +108,7 @@ def positive_duration(text: str) -> float:
 
 def size(text: str) -> int:
     """An argument such as 12G, in bytes."""
-    from watchdog_app.units import parse_bytes
+    from watchdog_app.base.text.quantities import parse_bytes
 
     try:
         return parse_bytes(text)

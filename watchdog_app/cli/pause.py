@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from watchdog_app.base.errors import EXIT_OK, WatchdogError
 from watchdog_app.cli.text import plain
-from watchdog_app.errors import EXIT_OK, WatchdogError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

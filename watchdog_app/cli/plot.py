@@ -8,12 +8,12 @@ the task is a broad line, the ceiling a broken one, the limit is dotted, and eac
 
 from __future__ import annotations
 
+from watchdog_app.base.text.quantities import format_bytes, format_duration
 from watchdog_app.cli import figures
 from watchdog_app.cli.color import Look
 from watchdog_app.cli.text import plain, shorten, width
 from watchdog_app.top.canvas import Canvas
 from watchdog_app.top.glyphs import plain_glyph
-from watchdog_app.units import format_bytes, format_duration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

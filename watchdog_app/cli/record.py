@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError, WatchdogError
 from watchdog_app.cli.parser import positive_duration
-from watchdog_app.errors import EXIT_FAILURE, EXIT_OK, UsageError, WatchdogError
 
 NAME = "record"
 HELP = "record the memory of a running task as a trace"
@@ -57,11 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Record until the end."""
+    from watchdog_app.base.text.quantities import format_bytes, format_duration
     from watchdog_app.cli.text import plain
     from watchdog_app.sensors.machine import open_machine
     from watchdog_app.traces import recorder, trace
     from watchdog_app.traces.kills import KillCount
-    from watchdog_app.units import format_bytes, format_duration
 
     machine = open_machine()
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from watchdog_app.errors import EXIT_OK
+from watchdog_app.base.errors import EXIT_OK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

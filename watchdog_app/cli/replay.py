@@ -6,9 +6,9 @@ import argparse
 import io
 import sys
 
+from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, ConfigError, UsageError
 from watchdog_app.cli.parser import duration
 from watchdog_app.cli.terminal import columns_of
-from watchdog_app.errors import EXIT_FAILURE, EXIT_OK, ConfigError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ def _say(text: str) -> None:
 
 
 def _size(text: str) -> float:
-    from watchdog_app.units import parse_bytes
+    from watchdog_app.base.text.quantities import parse_bytes
 
     try:
         return parse_bytes(text)

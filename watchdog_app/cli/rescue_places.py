@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 
-from watchdog_app.errors import WatchdogError
-from watchdog_app.units import pid_in
+from watchdog_app.base.errors import WatchdogError
+from watchdog_app.base.text.quantities import pid_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

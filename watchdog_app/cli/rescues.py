@@ -6,10 +6,7 @@ import os
 import sys
 import time
 
-from watchdog_app.cli.color import look
-from watchdog_app.cli.terminal import columns_of
-from watchdog_app.cli.text import counted, plain
-from watchdog_app.errors import (
+from watchdog_app.base.errors import (
     EXIT_FAILURE,
     EXIT_OK,
     RescueDamaged,
@@ -17,6 +14,9 @@ from watchdog_app.errors import (
     UsageError,
     WatchdogError,
 )
+from watchdog_app.cli.color import look
+from watchdog_app.cli.terminal import columns_of
+from watchdog_app.cli.text import counted, plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _verify(words: Sequence[str], args: argparse.Namespace) -> int:
         _print_json(rescues=results, unreadable=search.unreadable)
     elif code == EXIT_OK:
         size = inventory.total_bytes(found)
-        from watchdog_app.units import format_bytes
+        from watchdog_app.base.text.quantities import format_bytes
 
         print(f"{counted(len(results), 'rescue')}, {format_bytes(size)}: every byte as written.")
     if search.unreadable:
@@ -197,8 +197,8 @@ def _verify(words: Sequence[str], args: argparse.Namespace) -> int:
 def _prune(words: Sequence[str], args: argparse.Namespace) -> int:
     from watchdog_app.agent.saving import inventory
     from watchdog_app.agent.saving.inventory import Search
+    from watchdog_app.base.text.quantities import format_bytes
     from watchdog_app.cli.verified import Verified
-    from watchdog_app.units import format_bytes
 
     if len(words) != 1:
         raise UsageError("Name one folder: watchdog rescues prune FOLDER")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 
+from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.cli import figures
 from watchdog_app.cli.color import Look
 from watchdog_app.cli.grid import Grid
 from watchdog_app.cli.text import counted, plain, wrap
-from watchdog_app.units import format_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 
-from watchdog_app.cli.text import plain
-from watchdog_app.errors import (
+from watchdog_app.base.errors import (
     EXIT_FAILURE,
     EXIT_OK,
     DaemonNotRunning,
@@ -14,6 +13,7 @@ from watchdog_app.errors import (
     UsageError,
     WatchdogError,
 )
+from watchdog_app.cli.text import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from watchdog_app.base.errors import EXIT_OK, UsageError
 from watchdog_app.cli.text import plain
-from watchdog_app.errors import EXIT_OK, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

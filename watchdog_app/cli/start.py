@@ -5,8 +5,14 @@ from __future__ import annotations
 import os
 import time
 
-from watchdog_app import children
-from watchdog_app.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, DaemonNotRunning, WatchdogError
+from watchdog_app.base import children
+from watchdog_app.base.errors import (
+    EXIT_FAILURE,
+    EXIT_OK,
+    EXIT_USAGE,
+    DaemonNotRunning,
+    WatchdogError,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,7 +90,7 @@ class _Log:
 
 
 def _open_log() -> _Log:
-    from watchdog_app import paths
+    from watchdog_app.base import paths
 
     path = paths.daemon_log()
     try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
+from watchdog_app.base.errors import EXIT_OK, DaemonNotRunning, UsageError, WatchdogError
 from watchdog_app.cli.task_table import SORTS
-from watchdog_app.errors import EXIT_OK, DaemonNotRunning, UsageError, WatchdogError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

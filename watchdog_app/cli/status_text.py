@@ -7,6 +7,7 @@ any version sent: what is missing or null is shown as unknown or left out.
 
 from __future__ import annotations
 
+from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.cli import figures
 from watchdog_app.cli.ceiling_lines import ceiling_lines
 from watchdog_app.cli.color import Look, stage_mark
@@ -22,7 +23,6 @@ from watchdog_app.cli.verdict import (
     verdict,
     worst_stage,
 )
-from watchdog_app.units import format_duration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from watchdog_app.errors import (
+from watchdog_app.base.errors import (
     EXIT_OK,
     DaemonFull,
     DaemonNotRunning,
@@ -83,7 +83,7 @@ def _end_by_force(error: ProtocolError) -> int:
     import os
     import signal
 
-    from watchdog_app import paths
+    from watchdog_app.base import paths
     from watchdog_app.daemon.instance import holder, holds
 
     lock = os.path.join(paths.runtime_dir(), "daemon.lock")
@@ -122,7 +122,7 @@ def _runs() -> bool:
     """
     import os
 
-    from watchdog_app import paths
+    from watchdog_app.base import paths
     from watchdog_app.daemon.instance import holder
     from watchdog_app.protocol.client import Client
 

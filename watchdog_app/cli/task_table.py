@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from watchdog_app.base.text.quantities import MIB, size_above
 from watchdog_app.cli import figures
 from watchdog_app.cli.color import Look, stage_mark
 from watchdog_app.cli.grid import Grid
 from watchdog_app.cli.text import plain, wrap
-from watchdog_app.units import MIB, size_above
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from watchdog_app.errors import EXIT_OK, UsageError, WatchdogError
+from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - every command has th
             "watchdog top draws on a terminal, and this is none. In a script or a pipe: "
             "watchdog status --watch, or --json"
         )
-    from watchdog_app import vendored
+    from watchdog_app.base import vendored
 
     vendored.use()
     try:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from watchdog_app.base.errors import EXIT_OK
+from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.cli import figures
 from watchdog_app.cli.text import plain, wrap
-from watchdog_app.errors import EXIT_OK
-from watchdog_app.units import format_duration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Ask, wait, print."""
+    from watchdog_app.base.errors import UsageError
     from watchdog_app.cli.terminal import columns_of
-    from watchdog_app.errors import UsageError
     from watchdog_app.protocol.client import Client
 
     if not _LEAST_S <= args.for_s <= _MOST_S:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from watchdog_app.errors import EXIT_OK, AlreadyRunning, WatchdogError
+from watchdog_app.base.errors import EXIT_OK, AlreadyRunning, WatchdogError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

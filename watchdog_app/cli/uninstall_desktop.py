@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from watchdog_app.errors import EXIT_FAILURE, EXIT_OK
+from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

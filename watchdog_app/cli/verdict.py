@@ -4,10 +4,10 @@ Whether anything is about to run out, in one sentence, and how old that knowledg
 
 from __future__ import annotations
 
+from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.cli import figures
 from watchdog_app.cli.task_table import stage_rank
 from watchdog_app.cli.text import plain
-from watchdog_app.units import format_duration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import json
 import os
 import time
 
-from watchdog_app import paths
-from watchdog_app.durable import make_folders, write_whole
+from watchdog_app.base import paths
+from watchdog_app.base.durable import make_folders, write_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

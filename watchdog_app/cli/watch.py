@@ -11,10 +11,10 @@ from __future__ import annotations
 import sys
 import time
 
+from watchdog_app.base.errors import EXIT_OK, DaemonNotRunning, ProtocolError
 from watchdog_app.cli.color import Look, look
 from watchdog_app.cli.terminal import columns_of
 from watchdog_app.cli.text import plain, wrap
-from watchdog_app.errors import EXIT_OK, DaemonNotRunning, ProtocolError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

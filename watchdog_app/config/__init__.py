@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from watchdog_app import paths
+from watchdog_app.base import paths
+from watchdog_app.base.errors import ConfigError
+from watchdog_app.base.text.quantities import MIB, format_bytes
 from watchdog_app.config.keys import KEYS, RULE_KEYS, Key
 from watchdog_app.core.settings import RuleSettings, Settings
-from watchdog_app.errors import ConfigError
-from watchdog_app.units import MIB, format_bytes
 
 DEFAULT = "default"
 ENVIRONMENT = "environment"

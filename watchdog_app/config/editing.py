@@ -12,11 +12,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from watchdog_app.base.durable import make_folders, write_whole
+from watchdog_app.base.errors import ConfigError
+from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.config import MOST_FILE_BYTES, check_trust, open_at_once
 from watchdog_app.config.keys import KEYS, RULE_KEYS, Key
-from watchdog_app.durable import make_folders, write_whole
-from watchdog_app.errors import ConfigError
-from watchdog_app.units import format_bytes
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from watchdog_app.base.text.quantities import MIB, TIB, parse_bytes, parse_duration
 from watchdog_app.core.outlook import Caution, CeilingKind
 from watchdog_app.core.settings import Turn
-from watchdog_app.units import MIB, TIB, parse_bytes, parse_duration
 
 _DAY_S = 86400.0
 

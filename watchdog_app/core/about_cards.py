@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.core import clock_events, devices, xid
 from watchdog_app.core.hardware import Gpu, GpuState, Hardware
-from watchdog_app.core.plain_text import plain
 from watchdog_app.core.records import AgentView, Task
 from watchdog_app.core.trouble import gpu_label
-from watchdog_app.units import format_bytes
 
 _STATES = {
     GpuState.ASLEEP: "asleep, and left alone",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
+from watchdog_app.base.text.quantities import format_bytes, size_above
 from watchdog_app.core import memory_advice, phrases
 from watchdog_app.core.ceilings import in_airbag
 from watchdog_app.core.memory_advice import Known
@@ -12,7 +13,6 @@ from watchdog_app.core.outlook import CeilingKind, Regime
 from watchdog_app.core.records import TaskKind
 from watchdog_app.core.scene import Scene
 from watchdog_app.core.usage import SwapTraffic
-from watchdog_app.units import format_bytes, size_above
 
 _THRASH_BYTES_PER_S = 1024**2  # in and out at once: pages are needed again as soon as they leave
 _MOST = 4

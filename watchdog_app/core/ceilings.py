@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.core.hardware_ceilings import hardware_readings
 from watchdog_app.core.outlook import CeilingKey, CeilingKind, CeilingReading
 from watchdog_app.core.records import (
@@ -19,7 +20,6 @@ from watchdog_app.core.records import (
     Snapshot,
     Task,
 )
-from watchdog_app.units import format_bytes
 
 _CONTAINER_ID = re.compile(r"(?:[a-z]+-)*([0-9a-f]{12})[0-9a-f]{20,52}(?:\.scope)?")
 _POD = re.compile(r"(?:kubepods.*-)?pod[0-9a-f_-]{36}(?:\.slice)?")

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from watchdog_app.base.text.plain import plain
 from watchdog_app.core import xid
 from watchdog_app.core.hardware import Gpu, GpuState, XidEvent
 from watchdog_app.core.outlook import CeilingKey, CeilingKind
-from watchdog_app.core.plain_text import plain
 from watchdog_app.core.records import Fault, Snapshot, Task
 from watchdog_app.core.trouble import Condition, Holder, Severity, Trouble, condition
 

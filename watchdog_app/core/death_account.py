@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.quantities import format_bytes, format_duration, format_rate
+from watchdog_app.base.text.secrets import HIDDEN
 from watchdog_app.core import phrases
 from watchdog_app.core.death_records import Certainty
-from watchdog_app.core.plain_text import plain
-from watchdog_app.core.secrets_hidden import HIDDEN
-from watchdog_app.units import format_bytes, format_duration, format_rate
 
 _KINDS = {"notebook": "notebook", "kernel": "Jupyter kernel", "console": "console",
           "script": "script", "module": "module"}  # fmt: skip

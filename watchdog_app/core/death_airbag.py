@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import signal
 
+from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.core.death_records import Cause, CauseKind, Certainty, DeathFacts
 from watchdog_app.core.exit_status import CRASHES, signal_name, signal_of
-from watchdog_app.core.plain_text import plain
-from watchdog_app.units import format_bytes
 
 
 def ended_by_it(facts: DeathFacts) -> Cause | None:

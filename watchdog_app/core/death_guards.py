@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import signal
 
+from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.core.death_records import Cause, CauseKind, Certainty, DeathFacts, UnitEnd
-from watchdog_app.core.plain_text import plain
-from watchdog_app.units import format_bytes
 
 OOMD = "systemd-oomd"
 _GUARDED = 0.12  # earlyoom and nohang act when less than a tenth is left

@@ -6,6 +6,8 @@ import signal
 from collections.abc import Iterable
 from dataclasses import replace
 
+from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.core import death_airbag
 from watchdog_app.core.death_guards import by_guard, by_unit
 from watchdog_app.core.death_notice import worth_telling
@@ -19,9 +21,7 @@ from watchdog_app.core.death_records import (
 from watchdog_app.core.exhausted import cause_by_words
 from watchdog_app.core.exit_status import CRASHES, crashed, signal_name, signal_of
 from watchdog_app.core.outlook import CeilingKind, CeilingReading
-from watchdog_app.core.plain_text import plain
 from watchdog_app.core.records import Task
-from watchdog_app.units import format_bytes
 
 __all__ = [
     "CARD_MAY_EXPLAIN",

@@ -10,6 +10,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 
+from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.core.death_records import (
     Certainty,
     DeathFacts,
@@ -21,8 +23,6 @@ from watchdog_app.core.death_records import (
 )
 from watchdog_app.core.exhausted import exhausted
 from watchdog_app.core.exit_status import crashed, signal_name, signal_of
-from watchdog_app.core.plain_text import plain
-from watchdog_app.units import format_bytes
 
 _LONGEST = 240
 _STALLED_PERCENT = 5.0  # of the time: less is everyday

@@ -11,10 +11,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from watchdog_app.base.oom_text import says_memory
+from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.core.death_records import Cause, CauseKind, Certainty, DeathFacts, LastWords
-from watchdog_app.core.plain_text import plain
-from watchdog_app.memory_words import says_memory
-from watchdog_app.units import format_bytes
 
 _BY_NAME = re.compile(r"(?:Memory|OutOfMemory)Error$")  # also _ArrayMemoryError, ArrowMemoryError
 _EXHAUSTED = "ResourceExhaustedError"

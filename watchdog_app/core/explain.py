@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.quantities import format_bytes, format_duration, format_rate
 from watchdog_app.core import about_cards, memory_advice, phrases
 from watchdog_app.core.hardware import Hardware
 from watchdog_app.core.health import is_condition
@@ -16,10 +18,8 @@ from watchdog_app.core.outlook import (
     Incident,
     Stage,
 )
-from watchdog_app.core.plain_text import plain
 from watchdog_app.core.records import AgentView, HostMemory, Task, TaskKind
 from watchdog_app.core.task_outlook import TaskOutlook
-from watchdog_app.units import format_bytes, format_duration, format_rate
 
 __all__ = ["Notice", "NoticeAction", "about_incident", "about_machine", "about_task", "notice"]
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from watchdog_app.base.text.quantities import format_bytes, format_rate
 from watchdog_app.core.advice import thrashing
 from watchdog_app.core.culprits import Attribution
 from watchdog_app.core.memory_advice import Filling
@@ -27,7 +28,6 @@ from watchdog_app.core.outlook import (
 from watchdog_app.core.phases import Phases
 from watchdog_app.core.records import AgentView, HostMemory, ProcessKey, Task, TaskKind
 from watchdog_app.core.usage import SwapTraffic, Usage
-from watchdog_app.units import format_bytes, format_rate
 
 _MEMORY = frozenset((CeilingKind.RAM, CeilingKind.RAM_SWAP, CeilingKind.CGROUP))
 _MARGIN = 0.02  # of the limit: what has to stay free for growth to count as fitting

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from watchdog_app.base.text.plain import plain
 from watchdog_app.core import phrases
 from watchdog_app.core.notice_facts import Facts, advice, capital, span, work
 from watchdog_app.core.outlook import CeilingKind
-from watchdog_app.core.plain_text import plain
 
 
 def ends_all(facts: Facts) -> tuple[str, list[str]]:

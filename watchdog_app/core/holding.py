@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core import phrases
 from watchdog_app.core.incidents import Hold, IncidentState
 from watchdog_app.core.outlook import CeilingKind, Decision, DecisionKind, Stage
 from watchdog_app.core.records import AgentView, ProcessKey, Task, TaskKind
 from watchdog_app.core.saving import SaveLedger, step_s
 from watchdog_app.core.scene import TURNS, Scene, stands
-from watchdog_app.units import format_duration
 
 # Stopping a process keeps these from filling further, and what it heats cools down. It would not
 # help a disk, and hardly a battery. (Cards: by a rule alone, see core.rules.)

@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.core.outlook import CeilingKind, Regime
-from watchdog_app.core.plain_text import plain
 from watchdog_app.core.records import AgentView, GrowingLine, Growth, MemoryParts, ProcessKey
 from watchdog_app.core.scene import Scene
-from watchdog_app.units import format_bytes
 
 _USABLE = 0.9  # of a limit: what a batch or a buffer may be planned to fill
 # What an element or an activation takes beyond its own bytes: the allocator's rounding, what is

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from watchdog_app.base.text.plain import argument, plain
 from watchdog_app.core import phrases
 from watchdog_app.core.outlook import Decision, Incident
-from watchdog_app.core.plain_text import argument, plain
 from watchdog_app.core.records import AgentView, Task
 
 

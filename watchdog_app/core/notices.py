@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.quantities import format_bytes, format_duration
 from watchdog_app.core import phrases
 from watchdog_app.core.ceilings import AIRBAG_LIMIT
 from watchdog_app.core.hardware_notices import ends_all, fault
 from watchdog_app.core.notice_facts import Facts, advice, capital, span, work
 from watchdog_app.core.outlook import CeilingKind, Decision, Incident
-from watchdog_app.core.plain_text import plain
 from watchdog_app.core.records import AgentView, RescueRecord, Task, TaskKind
 from watchdog_app.core.telling import Topic, urgency
-from watchdog_app.units import format_bytes, format_duration
 
 _BRIMFUL = 0.97
 _NOTEBOOKS = frozenset((TaskKind.NOTEBOOK, TaskKind.KERNEL))

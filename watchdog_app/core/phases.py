@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from watchdog_app.core.plain_text import plain
+from watchdog_app.base.text.plain import plain
 from watchdog_app.core.records import AgentView
 
 _WORDS = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from watchdog_app.base.text.quantities import format_bytes, format_duration, format_rate
 from watchdog_app.core.outlook import CeilingKind, Forecast
 from watchdog_app.core.records import RescueRecord
-from watchdog_app.units import format_bytes, format_duration, format_rate
 
 _FULL = {
     CeilingKind.RAM: "RAM full",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core import holding
 from watchdog_app.core.incidents import Hold, IncidentState
 from watchdog_app.core.outlook import (
@@ -28,7 +29,6 @@ from watchdog_app.core.records import AgentView, ProcessKey, Task
 from watchdog_app.core.saving import SaveLedger, deadline_s
 from watchdog_app.core.scene import TURNS, Scene
 from watchdog_app.core.telling import Telling, Topic, Waiting
-from watchdog_app.units import format_duration
 
 # The kernel kills whoever holds most (mm/oom_kill.c, oom_badness). A task with at least this much
 # of what the guilty will hold by then could be the one: sizes are estimates.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from watchdog_app.base.text.plain import plain
 from watchdog_app.core.picture import Frame, Picture, ProcessLook, ThreadLook
-from watchdog_app.core.plain_text import plain
 
 DEEP = 12  # frames from the innermost one: what waits is near the end of a stack
 

@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core import clock_events, devices
 from watchdog_app.core.hardware import Battery, Gpu
 from watchdog_app.core.outlook import CeilingKey, CeilingKind
 from watchdog_app.core.records import ProcessKey, Snapshot, Task
 from watchdog_app.core.trouble import Condition, Holder, Severity, Trouble, gpu_label
-from watchdog_app.units import format_duration
 
 UNPLUGGED = CeilingKey(CeilingKind.BATTERY, "unplugged")
 CPU = CeilingKey(CeilingKind.THROTTLING, "cpu")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from watchdog_app.base.text.plain import plain
 from watchdog_app.core.picture import Picture, ProcessLook, ThreadLook
-from watchdog_app.core.plain_text import plain
 from watchdog_app.core.signs import place
 
 _STATES = {

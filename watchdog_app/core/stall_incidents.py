@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core import phrases
 from watchdog_app.core.culprits import Attribution
 from watchdog_app.core.health import Switches
@@ -26,14 +28,12 @@ from watchdog_app.core.outlook import (
     Stage,
 )
 from watchdog_app.core.picture import Picture
-from watchdog_app.core.plain_text import plain
 from watchdog_app.core.policy import Policy
 from watchdog_app.core.records import AgentView, ProcessKey, Snapshot, Task
 from watchdog_app.core.rules import allowed, unprotected
 from watchdog_app.core.stalls import Stall, Stalls
 from watchdog_app.core.telling import Topic
 from watchdog_app.core.usage import SwapTraffic
-from watchdog_app.units import format_duration
 
 # What may hold a training up is thought about when one stands still; imported then, too.
 TYPE_CHECKING = False

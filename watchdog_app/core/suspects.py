@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.quantities import format_rate
 from watchdog_app.core import signs
 from watchdog_app.core.advice import thrashing
 from watchdog_app.core.picture import Picture, ProcessLook, ThreadLook
-from watchdog_app.core.plain_text import plain
 from watchdog_app.core.usage import SwapTraffic
-from watchdog_app.units import format_rate
 
 _THRASH_FAULTS_PER_S = 100.0
 _BUSY_CORES = 0.1

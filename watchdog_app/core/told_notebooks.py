@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from watchdog_app.core.plain_text import shortened
+from watchdog_app.base.text.plain import shortened
 from watchdog_app.core.records import ProcessKey, Task, TaskKind
 
 _NAMELESS = frozenset((TaskKind.KERNEL, TaskKind.CONSOLE))

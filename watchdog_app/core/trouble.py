@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
+from watchdog_app.base.text.plain import plain
 from watchdog_app.core.hardware import Gpu
 from watchdog_app.core.outlook import CeilingKey, CeilingKind
-from watchdog_app.core.plain_text import plain
 from watchdog_app.core.records import ProcessKey
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core import phrases
 from watchdog_app.core.forecast import Forecaster, Outlook, TrendForecaster
 from watchdog_app.core.glance import Past
 from watchdog_app.core.outlook import Assessment, Caution, Costs, Regime, Stage
 from watchdog_app.core.settings import StageSettings, WatchSettings
-from watchdog_app.units import format_duration
 
 _UNKNOWN_SAVE_S = 5.0  # half a gigabyte to a slow disk
 _UNKNOWN_STEP_S = 1.0

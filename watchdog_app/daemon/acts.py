@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from watchdog_app.actions.paused import Paused, Resumed
+from watchdog_app.base.errors import RequestError
 from watchdog_app.core.notices import Notice
 from watchdog_app.core.outlook import Decision, DecisionKind, Outcome, OutcomeStatus
 from watchdog_app.core.records import ProcessKey, Task
@@ -25,7 +26,6 @@ from watchdog_app.daemon.notices import Notices
 from watchdog_app.daemon.pauses import Pause, Pauses, StateOf
 from watchdog_app.daemon.quiet import Quiet
 from watchdog_app.daemon.stops import Ended, Stops
-from watchdog_app.errors import RequestError
 
 # A decision is given this long to reach the disk, many times what a sync takes on one that is well.
 # Then it is acted on anyhow: beside memory that runs out a disk that swaps takes seconds.

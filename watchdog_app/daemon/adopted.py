@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from watchdog_app.base.text.plain import plain
 from watchdog_app.core.notices import Notice, NoticeAction
-from watchdog_app.core.plain_text import plain
 from watchdog_app.core.records import ProcessKey
 from watchdog_app.core.telling import Topic
 from watchdog_app.daemon.log import Log

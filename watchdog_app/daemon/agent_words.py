@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from watchdog_app.base.errors import RequestError
 from watchdog_app.core.picture import Frame
 from watchdog_app.core.records import (
     BufferMemory,
@@ -10,7 +11,6 @@ from watchdog_app.core.records import (
     MemoryParts,
     MoreTensors,
 )
-from watchdog_app.errors import RequestError
 from watchdog_app.protocol.messages import BAD_PARAMS, Params
 
 _FAR = 2**53  # a whole number that JSON readers keep exact

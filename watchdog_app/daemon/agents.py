@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from watchdog_app.base.errors import RequestError
 from watchdog_app.core.records import AgentView, AllocatorMemory, ProcessKey, RescueRecord
 from watchdog_app.daemon import agent_words
 from watchdog_app.daemon.connection import Connection
 from watchdog_app.daemon.outside import Outside
 from watchdog_app.daemon.poller import READ, Poller
-from watchdog_app.errors import RequestError
 from watchdog_app.protocol.messages import REFUSED, Params
 from watchdog_app.sensors.process_end import open_handle, own_pid_of
 

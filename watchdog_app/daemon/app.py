@@ -11,7 +11,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from watchdog_app import __version__, config, paths, runtime_folder
+from watchdog_app import __version__, config
+from watchdog_app.base import paths, runtime_dir
+from watchdog_app.base.errors import ConfigError, WatchdogError
 from watchdog_app.core.settings import Settings
 from watchdog_app.daemon import adopted, selfcare, signals
 from watchdog_app.daemon.instance import InstanceLock, private_folder
@@ -20,7 +22,6 @@ from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.parts import Parts
 from watchdog_app.daemon.poller import READ
 from watchdog_app.daemon.systemd import ServiceManager
-from watchdog_app.errors import ConfigError, WatchdogError
 from watchdog_app.sensors import memberships
 
 _LOCK = "daemon.lock"
@@ -56,7 +57,7 @@ def main(path: str | None = None, verbose: bool = False) -> int:
 def run(settings: Settings, sources: config.Sources, log: Log, config_path: str) -> int:
     """Run with these settings until SIGTERM, SIGINT or a client's `stop`. Raises as `main`."""
     os.umask(0o077)  # names of notebooks are nobody else's business
-    folder = runtime_folder.make()
+    folder = runtime_dir.make()
     private_folder(folder)
     lock = InstanceLock(os.path.join(folder, _LOCK))
     app = App(settings, sources, config_path, lock, log)

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from watchdog_app.base.text.quantities import format_bytes, format_duration
 from watchdog_app.core.records import ProcessKey, RescueRecord, Task
 from watchdog_app.daemon.agents import Agent, Agents, checkpoint_params
 from watchdog_app.daemon.log import Log
-from watchdog_app.units import format_bytes, format_duration
 
 LEAST_DEADLINE_S = 5.0
 MOST_DEADLINE_S = 600.0

@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from watchdog_app.base.text.quantities import format_bytes, format_duration
+from watchdog_app.base.text.secrets import shown_words
 from watchdog_app.core import phrases
 from watchdog_app.core.death_records import Cause, CauseKind, Evidence
 from watchdog_app.core.records import AgentView, ProcessInfo, ProcessKey, RescueRecord, Task
-from watchdog_app.core.secrets_hidden import shown_words
 from watchdog_app.daemon.journal import Entry
 from watchdog_app.daemon.naming import named
-from watchdog_app.units import format_bytes, format_duration
 
 
 def death_entry(

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from watchdog_app import __version__, config
+from watchdog_app.base.errors import ConfigError, RequestError
 from watchdog_app.core.kernel_restarts import KernelRestarts
 from watchdog_app.core.records import ProcessKey, Task
 from watchdog_app.core.settings import Settings
@@ -29,7 +30,6 @@ from watchdog_app.daemon.status import status
 from watchdog_app.daemon.status_size import fitting
 from watchdog_app.daemon.watching import Watching
 from watchdog_app.daemon.wording import explanation
-from watchdog_app.errors import ConfigError, RequestError
 
 _PUBLISH_S = 0.95  # a status at most once a second
 

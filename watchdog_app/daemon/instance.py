@@ -14,8 +14,8 @@ import shlex
 import stat
 from contextlib import suppress
 
-from watchdog_app import durable, paths
-from watchdog_app.errors import AlreadyRunning, WatchdogError
+from watchdog_app.base import durable, paths
+from watchdog_app.base.errors import AlreadyRunning, WatchdogError
 
 
 def private_folder(path: str) -> None:

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.daemon import journal_file, journal_saves, journal_series
 from watchdog_app.daemon.clocks import since_boot_s
 from watchdog_app.daemon.journal_series import SeriesPoints, between, folded, to_column
-from watchdog_app.units import pid_in
 
 KINDS = ("incident", "decision", "outcome", "death", "end", "restart", "daemon")
 

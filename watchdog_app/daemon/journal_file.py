@@ -15,8 +15,8 @@ import time
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
-from watchdog_app import paths
-from watchdog_app.durable import make_folders, sync_folder
+from watchdog_app.base import paths
+from watchdog_app.base.durable import make_folders, sync_folder
 
 _SCHEMA_VERSION = 1
 _SCHEMA = """

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from watchdog_app.base.errors import TaskNotFound
 from watchdog_app.core.kernel_restarts import KernelRestarts
 from watchdog_app.core.records import Task
 from watchdog_app.daemon.connection import Connection
@@ -18,7 +19,6 @@ from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.naming import find
 from watchdog_app.daemon.reply import Reply
-from watchdog_app.errors import TaskNotFound
 from watchdog_app.protocol import messages
 from watchdog_app.protocol.messages import Params
 

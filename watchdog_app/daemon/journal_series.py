@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.daemon.thinning import Point
-from watchdog_app.units import pid_in
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from watchdog_app.base.errors import RequestError
 from watchdog_app.core.records import Fault
 from watchdog_app.daemon.journal import Entry, Journal
 from watchdog_app.daemon.journal_saves import folded
 from watchdog_app.daemon.journal_series import SeriesPoints
-from watchdog_app.errors import RequestError
 
 FLUSH_S = 10.0
 _AT_REST_S = 60.0  # one transaction a minute, and one wake-up, while nothing is near

@@ -12,9 +12,9 @@ import re
 import stat
 from contextlib import suppress
 
+from watchdog_app.base.text.secrets import shown_text
 from watchdog_app.core.death_records import LastWords
 from watchdog_app.core.records import ProcessKey
-from watchdog_app.core.secrets_hidden import shown_text
 
 FOLDER = "last-words"
 _MOST_BYTES = 16 * 1024

@@ -7,11 +7,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from watchdog_app.core.plain_text import plain
+from watchdog_app.base.errors import TaskNotFound
+from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.core.records import Task
-from watchdog_app.errors import TaskNotFound
 from watchdog_app.protocol.messages import NOT_FOUND, SEVERAL_FIT
-from watchdog_app.units import pid_in
 
 _MOST_CANDIDATES = 50
 

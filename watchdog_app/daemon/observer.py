@@ -12,6 +12,7 @@ from operator import is_
 from typing import Any
 
 from watchdog_app.actions import processes
+from watchdog_app.base.errors import SensorError
 from watchdog_app.core import ceilings, glance
 from watchdog_app.core.engine import Engine
 from watchdog_app.core.glance import Rest
@@ -25,7 +26,6 @@ from watchdog_app.daemon.faults import Faults
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.pauses import as_held
 from watchdog_app.daemon.status import Look
-from watchdog_app.errors import SensorError
 from watchdog_app.sensors.machine import MachineFace
 from watchdog_app.sensors.wakeups import Wakeups
 

@@ -15,12 +15,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
-from watchdog_app import paths
+from watchdog_app.base import paths
+from watchdog_app.base.errors import SensorError, TargetDenied, TaskNotFound, WatchdogError
+from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.daemon import pause_ledger
 from watchdog_app.daemon.journal import Entry, Journal
 from watchdog_app.daemon.journal_reader import reading
-from watchdog_app.errors import SensorError, TargetDenied, TaskNotFound, WatchdogError
-from watchdog_app.units import pid_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -307,7 +307,7 @@ def stopped() -> str:
 
     A sentence with a space before it; empty when there is none.
     """
-    from watchdog_app.core.plain_text import plain
+    from watchdog_app.base.text.plain import plain
     from watchdog_app.core.tasks import group
     from watchdog_app.sensors.machine import open_machine
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from watchdog_app import config, paths
+from watchdog_app import config
+from watchdog_app.base import paths
 from watchdog_app.core.kernel_restarts import KernelRestarts
 from watchdog_app.core.settings import Settings
 from watchdog_app.daemon.acts import Acts

@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.core import death_advice
 from watchdog_app.core.death_account import about_death
 from watchdog_app.core.glance import FULL_S
 from watchdog_app.core.records import Task
 from watchdog_app.daemon.journal import Journal
-from watchdog_app.units import pid_in
 
 LATELY_S = 12 * 3600.0
 MINUTES = 10.0

@@ -17,8 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from watchdog_app import paths
-from watchdog_app.durable import write_whole
+from watchdog_app.base import paths
+from watchdog_app.base.durable import write_whole
 
 FILE = "paused.json"
 _MOST_BYTES = 4 << 20

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from watchdog_app.actions.paused import Paused
+from watchdog_app.base.errors import WatchdogError
 from watchdog_app.core.records import ProcessKey, Task
-from watchdog_app.errors import WatchdogError
 
 StateOf = Callable[[ProcessKey], str | None]  # one letter as in /proc; None: gone
 

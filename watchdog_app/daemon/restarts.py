@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.kernel_restarts import KernelRestarts, Restart
 from watchdog_app.core.outlook import Decision
-from watchdog_app.core.plain_text import plain
 from watchdog_app.core.records import ProcessKey, Task
 from watchdog_app.core.telling import Topic
 from watchdog_app.daemon.journal import Entry
-from watchdog_app.units import format_duration
 
 _MOST_DEATHS = 100
 # Jupyter's restarter looks every 3 s and starts at once; a loaded machine takes its time.

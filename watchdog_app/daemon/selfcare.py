@@ -13,7 +13,7 @@ import sys
 import time
 from contextlib import suppress
 
-from watchdog_app.units import format_bytes
+from watchdog_app.base.text.quantities import format_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from watchdog_app.base.errors import ProtocolError
 from watchdog_app.daemon.connection import ANSWER, REST, TURN, Connection
 from watchdog_app.daemon.door import Door
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.poller import READ, WRITE, Poller
 from watchdog_app.daemon.reply import Reply, Shorter
-from watchdog_app.errors import ProtocolError
 from watchdog_app.protocol import messages, transport
 from watchdog_app.protocol.framing import BadLine, LineTooLong, TooLongToSend, decode, encode
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from watchdog_app.base.errors import RequestError
 from watchdog_app.core.picture import Frame, Picture, ProcessLook, ThreadLook
 from watchdog_app.core.records import ProcessKey, Task
 from watchdog_app.daemon.agent_words import frame
 from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.naming import named
-from watchdog_app.errors import RequestError
 from watchdog_app.protocol.messages import REFUSED, Params
 
 TYPE_CHECKING = False

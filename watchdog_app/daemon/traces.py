@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from watchdog_app.base.errors import RequestError
 from watchdog_app.core.outlook import CeilingKind, Incident, Stage
 from watchdog_app.core.records import Growth, ProcessKey, Task
 from watchdog_app.daemon import agent_words
 from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.naming import named
-from watchdog_app.errors import RequestError
 from watchdog_app.protocol.messages import REFUSED, Params
 
 DEFAULT_S = 10.0

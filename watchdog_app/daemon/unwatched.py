@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from watchdog_app import paths
+from watchdog_app.base import paths
 from watchdog_app.core.death_records import (
     Cause,
     CauseKind,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.glance import Rest
 from watchdog_app.core.outlook import Decision, DecisionKind
 from watchdog_app.core.records import Fault, Task
@@ -28,7 +29,6 @@ from watchdog_app.daemon.punctuality import LATE_S, Punctuality
 from watchdog_app.daemon.punctuality import SOURCE as LATE
 from watchdog_app.daemon.recorder import Recorder
 from watchdog_app.daemon.status import Look
-from watchdog_app.units import format_duration
 
 _BUSY_SHARE = 0.25  # looking may take this share of a core, however short the interval
 _DEATHS_DURABLE_S = 0.1  # waited for a disk by all deaths of a second together

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 
-from watchdog_app import children
 from watchdog_app.actions.memory_group import MemoryGroup, open_group
-from watchdog_app.errors import ActionError, DaemonNotRunning, WatchdogError
+from watchdog_app.base import children
+from watchdog_app.base.errors import ActionError, DaemonNotRunning, WatchdogError
 from watchdog_app.protocol.client import Client
 
 _CONFIG = """\

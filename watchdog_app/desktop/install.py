@@ -14,10 +14,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from watchdog_app.base.durable import make_folders, sync_folder, unfinished, write_whole
+from watchdog_app.base.errors import WatchdogError
 from watchdog_app.desktop.placements import Placement
 from watchdog_app.desktop.whole_files import digest, read_plain
-from watchdog_app.durable import make_folders, sync_folder, unfinished, write_whole
-from watchdog_app.errors import WatchdogError
 
 _VERSION = 1
 _SET_ASIDE = ".before-watchdog"

@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 
+from watchdog_app.base.errors import WatchdogError
 from watchdog_app.desktop.install import Ledger
 from watchdog_app.desktop.placements import (
     DAEMON_UNIT,
@@ -21,7 +22,6 @@ from watchdog_app.desktop.placements import (
     unit_path,
 )
 from watchdog_app.desktop.whole_files import read_plain
-from watchdog_app.errors import WatchdogError
 
 UNITS = (DAEMON_UNIT, TRAY_UNIT)
 _SYSTEM_UNITS = (

@@ -15,7 +15,7 @@ import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from watchdog_app.errors import WatchdogError
+from watchdog_app.base.errors import WatchdogError
 
 APP_ID = "org.watchdog_app.watchdog"
 DAEMON_UNIT = "watchdog.service"

@@ -6,7 +6,7 @@ import hashlib
 import os
 import stat
 
-from watchdog_app.errors import WatchdogError
+from watchdog_app.base.errors import WatchdogError
 
 
 def read_plain(path: str) -> bytes | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.doctor import daemon_word, driver_files, gpu
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine
-from watchdog_app.units import format_bytes
 
 _EXCLUSIVE_PROCESS, _PROHIBITED = 3, 2  # nvmlComputeMode_t; 1 is an old form of 3
 _RECOVERY = {

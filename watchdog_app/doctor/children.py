@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from watchdog_app.units import format_duration
+from watchdog_app.base.text.quantities import format_duration
 
 _MOST_BYTES = 1 << 18  # of each stream; the rest is read and dropped
 _AFTER_KILL_S = 0.5

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.doctor import driver_files, driver_reach, gpu, versions
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine, unchecked
 from watchdog_app.doctor.gpu import Driver
-from watchdog_app.units import format_duration
 
 _ID = "driver.answer"
 _KERNEL_LOG = "sudo dmesg | grep -iE 'nvrm|xid' | tail"

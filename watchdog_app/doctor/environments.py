@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from watchdog_app.children import frozen
+from watchdog_app.base.children import frozen
+from watchdog_app.base.errors import UsageError
+from watchdog_app.base.text.quantities import GIB, format_bytes
 from watchdog_app.doctor import children
 from watchdog_app.doctor.machine import Machine, Process
-from watchdog_app.errors import UsageError
-from watchdog_app.units import GIB, format_bytes
 
 GIVEN = "--python"  # the source of an environment that was named
 FRAMEWORKS = {"tensorflow": "TensorFlow", "torch": "PyTorch", "jax": "JAX"}

@@ -6,15 +6,15 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from watchdog_app import paths
+from watchdog_app.base import paths
+from watchdog_app.base.errors import SensorError, WatchdogError
+from watchdog_app.base.text.quantities import GIB
 from watchdog_app.core.records import HostMemory
 from watchdog_app.doctor import driver_files, environments, gpu
 from watchdog_app.doctor.environments import Environment
 from watchdog_app.doctor.gpu import Driver
 from watchdog_app.doctor.machine import Machine, Process, processes
-from watchdog_app.errors import SensorError, WatchdogError
 from watchdog_app.sensors.host import HostReader
-from watchdog_app.units import GIB
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from watchdog_app.children import argv_of
+from watchdog_app.base.children import argv_of
 from watchdog_app.doctor import children, versions
 from watchdog_app.doctor.machine import Machine
 from watchdog_app.doctor.versions import Version

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from watchdog_app.base.text.quantities import GIB, format_bytes
 from watchdog_app.core.records import CgroupMemory
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine, unchecked
@@ -11,7 +12,6 @@ from watchdog_app.doctor.machine import Machine
 from watchdog_app.sensors.cgroup_paths import GroupLocator, discover
 from watchdog_app.sensors.cgroups import GroupReader
 from watchdog_app.sensors.host import parse_meminfo
-from watchdog_app.units import GIB, format_bytes
 
 _MAKE_SWAP = (
     "sudo fallocate -l 8G /swapfile && sudo chmod 600 /swapfile",

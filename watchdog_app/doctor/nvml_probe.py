@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from watchdog_app import vendored
+from watchdog_app.base import vendored
 
 _UNKNOWN_U64 = (1 << 64) - 1
 _RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from watchdog_app.base.errors import UsageError
 from watchdog_app.doctor import (
     cards,
     desktop,
@@ -31,7 +32,6 @@ from watchdog_app.doctor import (
 from watchdog_app.doctor.environments import FRAMEWORKS
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import RANK, Finding, Report, Severity, unchecked
-from watchdog_app.errors import UsageError
 
 Check = Callable[[Facts], Iterable[Finding]]
 

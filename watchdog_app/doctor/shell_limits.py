@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from watchdog_app.base.text.quantities import GIB, format_bytes
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine
-from watchdog_app.units import GIB, format_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from watchdog_app import paths
+from watchdog_app.base import paths
+from watchdog_app.base.text.quantities import GIB, MIB, format_bytes
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine, unchecked
 from watchdog_app.doctor.machine import Machine, Space
-from watchdog_app.units import GIB, MIB, format_bytes
 
 _SHM = "/dev/shm"  # noqa: S108 - looked at, never written
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "lustre", "ceph", "fuse.sshfs",

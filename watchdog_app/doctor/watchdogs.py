@@ -7,10 +7,11 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from watchdog_app import __version__, paths
+from watchdog_app import __version__
+from watchdog_app.base import paths
+from watchdog_app.base.errors import ConfigError, DaemonNotRunning, WatchdogError
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine, unchecked
-from watchdog_app.errors import ConfigError, DaemonNotRunning, WatchdogError
 
 _MOST_ERRORS = 10
 

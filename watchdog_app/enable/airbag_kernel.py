@@ -12,8 +12,8 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
+from watchdog_app.base.errors import WatchdogError
 from watchdog_app.enable.environments import Kernel
-from watchdog_app.errors import WatchdogError
 
 SUFFIX = "-airbag"
 _MOST_LOGO_BYTES = 1 << 20

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from watchdog_app.errors import UsageError, WatchdogError
+from watchdog_app.base.errors import UsageError, WatchdogError
 
 _ASK = """
 import json, sys

@@ -14,9 +14,9 @@ import stat
 import sys
 
 import watchdog_app
-from watchdog_app import paths
-from watchdog_app.children import command, frozen
-from watchdog_app.errors import WatchdogError
+from watchdog_app.base import paths
+from watchdog_app.base.children import command, frozen
+from watchdog_app.base.errors import WatchdogError
 
 
 def package_folder() -> str:

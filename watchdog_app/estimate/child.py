@@ -17,10 +17,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from watchdog_app.errors import WatchdogError
+from watchdog_app.base.errors import WatchdogError
+from watchdog_app.base.text.quantities import MIB
 from watchdog_app.estimate import script
 from watchdog_app.estimate.estimating import estimate, resident_bytes
-from watchdog_app.units import MIB
 
 _NO_CARD = " (The estimate runs without cards: make the model without .cuda() or a device.)"
 _IMPORTED = {"keras": "tensorflow", "tensorflow": "tensorflow", "torch": "torch"}

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from watchdog_app.base.text.quantities import MIB
 from watchdog_app.estimate import limits, saving
 from watchdog_app.estimate.parts import Parts
 from watchdog_app.estimate.process import Held
 from watchdog_app.estimate.record import SPARE_SHARE, Estimate
 from watchdog_app.estimate.step import EstimateError
-from watchdog_app.units import MIB
 
 DEFAULT_BATCH = 32
 PRECISIONS = ("float32", "float16", "bfloat16")

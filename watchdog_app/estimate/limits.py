@@ -6,7 +6,7 @@ import os
 import sys
 from typing import NamedTuple
 
-from watchdog_app.units import MIB, format_bytes
+from watchdog_app.base.text.quantities import MIB, format_bytes
 
 
 class Limit(NamedTuple):

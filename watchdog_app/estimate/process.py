@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from watchdog_app.base.text.quantities import KIB, MIB
 from watchdog_app.estimate.heap import Event, Memory
 from watchdog_app.estimate.pool import Pool
-from watchdog_app.units import KIB, MIB
 
 # Resident after the import alone, and what the first step adds whatever it computes.
 TENSORFLOW_BYTES = 690 * MIB

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from watchdog_app.units import format_bytes
+from watchdog_app.base.text.quantities import format_bytes
 
 # What the largest batch leaves free, of what is not the framework's: most estimates are nearer.
 SPARE_SHARE = 0.1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from watchdog_app.errors import WatchdogError
+from watchdog_app.base.errors import WatchdogError
 from watchdog_app.estimate.heap import Event
 
 

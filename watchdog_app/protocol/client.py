@@ -12,8 +12,9 @@ from __future__ import annotations
 import time
 from collections import deque
 
-from watchdog_app import __version__, paths
-from watchdog_app.errors import (
+from watchdog_app import __version__
+from watchdog_app.base import paths
+from watchdog_app.base.errors import (
     DaemonFull,
     DaemonNotRunning,
     ProtocolError,

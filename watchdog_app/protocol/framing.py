@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 
-from watchdog_app.errors import ProtocolError
+from watchdog_app.base.errors import ProtocolError
 
 TYPE_CHECKING = False  # the typing module costs more than this whole package
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ what a stranger sent and name what is wrong with it.
 
 from __future__ import annotations
 
-from watchdog_app.errors import RequestError
+from watchdog_app.base.errors import RequestError
 from watchdog_app.protocol.framing import INVALID_REQUEST, PARSE_ERROR, BadLine
 
 TYPE_CHECKING = False

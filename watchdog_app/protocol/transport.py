@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-from watchdog_app.errors import Unsupported
+from watchdog_app.base.errors import Unsupported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

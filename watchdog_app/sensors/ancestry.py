@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from watchdog_app.base.errors import SensorError
 from watchdog_app.core.records import ProcessInfo, ProcessKey
-from watchdog_app.errors import SensorError
 from watchdog_app.sensors.process_files import read_stat
 from watchdog_app.sensors.watched import Watched
 

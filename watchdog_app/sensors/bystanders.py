@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from watchdog_app.errors import Denied, SensorError
+from watchdog_app.base.errors import Denied, SensorError
 from watchdog_app.sensors import procfs
 from watchdog_app.sensors.beside import Beside, Question
 from watchdog_app.sensors.command_line import is_interpreter

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from watchdog_app.base.errors import Gone, SensorError
 from watchdog_app.core.records import CgroupMemory
-from watchdog_app.errors import Gone, SensorError
 from watchdog_app.sensors.cgroup_paths import GroupLocator
 from watchdog_app.sensors.files import KeptFile, read_bytes
 from watchdog_app.sensors.host import parse_pressure

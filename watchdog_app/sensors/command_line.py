@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from watchdog_app import children
-from watchdog_app.core.plain_text import shortened
+from watchdog_app.base import children
+from watchdog_app.base.text.plain import shortened
 from watchdog_app.core.records import TaskKind
 from watchdog_app.sensors.known_programs import (
     CONSOLES,

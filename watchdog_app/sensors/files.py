@@ -14,7 +14,7 @@ import errno
 import os
 import stat
 
-from watchdog_app.errors import Denied, Gone, SensorError, Unsupported
+from watchdog_app.base.errors import Denied, Gone, SensorError, Unsupported
 
 # ENODEV: a file of a memory group that was removed while we held it open.
 _GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.ENOTDIR})

@@ -16,8 +16,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from watchdog_app.base.errors import SensorError
 from watchdog_app.core.records import ProcessKey, ProcessSample
-from watchdog_app.errors import SensorError
 from watchdog_app.sensors import procfs
 from watchdog_app.sensors.beside import Beside, Question
 from watchdog_app.sensors.files import read_bytes

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 
+from watchdog_app.base.errors import Denied, SensorError, Unsupported
 from watchdog_app.core.records import Fault, HostMemory, Pressure
-from watchdog_app.errors import Denied, SensorError, Unsupported
 from watchdog_app.sensors.files import KeptFile, read_bytes
 from watchdog_app.sensors.procfs import whole
 

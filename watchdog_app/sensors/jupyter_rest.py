@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from watchdog_app.errors import Denied, Unsupported
+from watchdog_app.base.errors import Denied, Unsupported
 from watchdog_app.sensors import listeners
 from watchdog_app.sensors.files import read_regular
 from watchdog_app.sensors.notebooks import Session, read_json, session_of, text_of

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from watchdog_app.errors import SensorError
+from watchdog_app.base.errors import SensorError
 from watchdog_app.sensors.kernels import Witnesses
 from watchdog_app.sensors.notebook_files import NotebookFiles
 from watchdog_app.sensors.notebooks import Session

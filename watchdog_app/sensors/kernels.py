@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from watchdog_app.base.errors import SensorError
 from watchdog_app.core.records import ProcessInfo, TaskKind
-from watchdog_app.errors import SensorError
 from watchdog_app.sensors.command_line import (
     Program,
     identify,

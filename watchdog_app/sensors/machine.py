@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
+from watchdog_app.base.errors import Gone, SensorError
 from watchdog_app.core.glance import Glance, Rest
 from watchdog_app.core.records import (
     CgroupMemory,
@@ -18,7 +19,6 @@ from watchdog_app.core.records import (
     ProcessSample,
     Snapshot,
 )
-from watchdog_app.errors import Gone, SensorError
 from watchdog_app.sensors.cgroup_paths import GroupLocator, discover
 from watchdog_app.sensors.cgroups import GroupReader
 from watchdog_app.sensors.disks import Disks

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
-from watchdog_app.errors import SensorError
+from watchdog_app.base.errors import SensorError
 from watchdog_app.sensors import procfs
 from watchdog_app.sensors.command_line import is_interpreter
 from watchdog_app.sensors.files import KeptFile, read_record

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from watchdog_app.core.plain_text import shortened
+from watchdog_app.base.text.plain import shortened
 from watchdog_app.core.records import TaskKind
 
 # What a session's path ends in when it is a document; jupytext opens the others as notebooks.

@@ -10,8 +10,8 @@ from typing import Any
 
 import psutil
 
+from watchdog_app.base.text.plain import plain
 from watchdog_app.core.hardware import Battery, Fan, Temperature
-from watchdog_app.core.plain_text import plain
 from watchdog_app.sensors.hardware import HeatAndPower
 
 _BATTERY_EVERY_S = 10.0

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 import psutil
 
+from watchdog_app.base.errors import Denied, Gone, SensorError, Unsupported
 from watchdog_app.core.records import ProcessInfo, ProcessKey, ProcessSample
-from watchdog_app.errors import Denied, Gone, SensorError, Unsupported
 from watchdog_app.sensors.command_line import identify, is_interpreter, kept, kernel_id
 from watchdog_app.sensors.kernels import ENVIRON, Witnesses, forked, gather
 from watchdog_app.sensors.notebooks import absolute

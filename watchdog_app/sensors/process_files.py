@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
+from watchdog_app.base.errors import Gone, SensorError, Unsupported
 from watchdog_app.core.records import ProcessKey, ProcessSample
-from watchdog_app.errors import Gone, SensorError, Unsupported
 from watchdog_app.sensors import procfs
 from watchdog_app.sensors.command_line import is_interpreter, kept
 from watchdog_app.sensors.files import KeptFile, read_bytes, read_link, read_record

@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from watchdog_app.base.errors import SensorError
 from watchdog_app.core.records import ProcessInfo, ProcessKey
-from watchdog_app.errors import SensorError
 from watchdog_app.sensors import procfs
 from watchdog_app.sensors.cgroup_paths import GroupLocator
 from watchdog_app.sensors.command_line import identify, kernel_id

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from watchdog_app.base.errors import Gone, SensorError
 from watchdog_app.core.records import (
     Fault,
     ProcessInfo,
@@ -23,7 +24,6 @@ from watchdog_app.core.records import (
     ProcessSample,
     TaskKind,
 )
-from watchdog_app.errors import Gone, SensorError
 from watchdog_app.sensors import ancestry, procfs, shown_kernels
 from watchdog_app.sensors.beside import Beside, Question
 from watchdog_app.sensors.bystanders import YOUNG_EVERY_S, YOUNG_S, Bystanders

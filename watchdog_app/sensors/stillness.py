@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from watchdog_app.base.errors import SensorError
 from watchdog_app.core.glance import Rest
-from watchdog_app.errors import SensorError
 from watchdog_app.sensors.files import KeptFile
 
 

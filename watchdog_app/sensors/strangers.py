@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
+from watchdog_app.base.errors import Gone, SensorError, Unsupported
 from watchdog_app.core.records import CgroupMemory
-from watchdog_app.errors import Gone, SensorError, Unsupported
 from watchdog_app.sensors import procfs
 from watchdog_app.sensors.files import read_bytes
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import re
 
-from watchdog_app.core.plain_text import plain
-from watchdog_app.errors import SensorError
+from watchdog_app.base.errors import SensorError
+from watchdog_app.base.text.plain import plain
 from watchdog_app.sensors.files import read_bytes
 
 _NUMBER = re.compile(rb"\s*(-?\d{1,19})\s*\Z")

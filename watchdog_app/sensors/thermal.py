@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from watchdog_app.base.errors import SensorError
 from watchdog_app.core.hardware import Fan, Temperature, Throttling
-from watchdog_app.errors import SensorError
 from watchdog_app.sensors.files import KeptFile
 from watchdog_app.sensors.heat_sources import counters, every_s, find, shown
 from watchdog_app.sensors.sysfs import parse_number, words

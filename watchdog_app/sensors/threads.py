@@ -15,9 +15,9 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
+from watchdog_app.base.errors import SensorError
 from watchdog_app.core.picture import ProcessLook, ThreadLook
 from watchdog_app.core.records import ProcessKey
-from watchdog_app.errors import SensorError
 from watchdog_app.sensors.files import read_bytes
 from watchdog_app.sensors.procfs import parse_stat
 

@@ -17,16 +17,16 @@ from textual.containers import Vertical
 from textual.events import Resize
 from textual.widgets import DataTable, Footer, Input, Static
 
+from watchdog_app.base.errors import WatchdogError
+from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.cli import figures
 from watchdog_app.cli.text import plain, plain_block
-from watchdog_app.errors import WatchdogError
 from watchdog_app.top import charts, rows
 from watchdog_app.top.link import Answer, Link
 from watchdog_app.top.manner import BINDINGS, CSS
 from watchdog_app.top.past import SPAN_S, Past, ceiling_key, task_key
 from watchdog_app.top.screens import KEYS, Page, Question
 from watchdog_app.top.table import TaskTable
-from watchdog_app.units import format_duration
 
 _START = "The daemon is not running: nothing is watched. Start it with: watchdog start"
 _MOST_SERIES_POINTS = 2000

@@ -14,10 +14,10 @@ from typing import Any
 
 from rich.text import Text
 
+from watchdog_app.base.text.quantities import format_bytes, format_duration
 from watchdog_app.cli import figures
 from watchdog_app.top.canvas import Canvas
 from watchdog_app.top.past import SPAN_S, Point
-from watchdog_app.units import format_bytes, format_duration
 
 STAGE_STYLES = {
     "ok": "green",

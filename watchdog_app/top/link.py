@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from watchdog_app.errors import DaemonNotRunning, WatchdogError
+from watchdog_app.base.errors import DaemonNotRunning, WatchdogError
 from watchdog_app.protocol.client import Client
 
 _RETRY_S = 1.0

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
+from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.cli import figures
 from watchdog_app.cli.ceiling_lines import chosen
 from watchdog_app.cli.color import Look
@@ -18,7 +19,6 @@ from watchdog_app.cli.text import counted, plain, shorten, width
 from watchdog_app.cli.verdict import is_condition, objects, worst_stage
 from watchdog_app.top import charts
 from watchdog_app.top.past import Key, Past, ceiling_key, task_key
-from watchdog_app.units import format_duration
 
 Json = dict[str, Any]
 

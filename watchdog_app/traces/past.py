@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from watchdog_app.base.errors import DaemonNotRunning
 from watchdog_app.core.outlook import CeilingKind
-from watchdog_app.errors import DaemonNotRunning
 from watchdog_app.traces.trace import Sample, Trace
 
 _MOST_ENTRIES = 1000

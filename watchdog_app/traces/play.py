@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.engine import Engine
 from watchdog_app.core.outlook import (
     Assessment,
@@ -29,7 +30,6 @@ from watchdog_app.core.records import (
 )
 from watchdog_app.core.settings import Settings
 from watchdog_app.traces.trace import Trace
-from watchdog_app.units import format_duration
 
 _TASK = ProcessKey(1, 1)
 _UID = 1000

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from watchdog_app.base.errors import Gone, TaskNotFound, UsageError
+from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.core.ceilings import readings
 from watchdog_app.core.outlook import CeilingKind, CeilingReading
 from watchdog_app.core.records import CgroupMemory, ProcessKey, Snapshot, Task
 from watchdog_app.core.tasks import group
-from watchdog_app.errors import Gone, TaskNotFound, UsageError
 from watchdog_app.sensors.machine import MachineFace
 from watchdog_app.traces.kills import KillCount
-from watchdog_app.units import pid_in
 
 _HOST_COLUMNS = ("t", "used", "limit", "rss", "vmswap", "memavail", "nproc")
 _GROUP_COLUMNS = (*_HOST_COLUMNS, "usage", "ws", "unrecl", "swap")

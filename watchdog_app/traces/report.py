@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
+from watchdog_app.base.text.quantities import format_bytes, format_duration
 from watchdog_app.core.outlook import Assessment, DecisionKind, Stage
 from watchdog_app.traces.play import Act, Played, stages
-from watchdog_app.units import format_bytes, format_duration
 
 _DONE = {
     DecisionKind.NOTIFY: "notice",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.core.outlook import Stage
 from watchdog_app.traces.play import Played, reached
-from watchdog_app.units import format_bytes
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _ASCII_BARS = " .:-=+*#"

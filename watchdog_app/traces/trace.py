@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from io import BufferedReader, TextIOWrapper
 from typing import BinaryIO, TextIO, cast
 
+from watchdog_app.base.errors import UsageError
 from watchdog_app.core.outlook import CeilingKind
-from watchdog_app.errors import UsageError
 
 SIGNALS = ("unrecl", "used", "ws", "usage", "rss")  # the first that a file has is played
 _FAILED = {"oom", "memory_error"}

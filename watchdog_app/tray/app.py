@@ -11,8 +11,8 @@ import threading
 import time
 from dataclasses import dataclass
 
-from watchdog_app import runtime_folder
-from watchdog_app.errors import EXIT_OK, AlreadyRunning, WatchdogError
+from watchdog_app.base import runtime_dir
+from watchdog_app.base.errors import EXIT_OK, AlreadyRunning, WatchdogError
 from watchdog_app.tray import labels, launching, plyer_notices
 from watchdog_app.tray.link import HOT_S, REST_S, DaemonLink, why_gone
 from watchdog_app.tray.menu_model import Do, Wish
@@ -231,7 +231,7 @@ class Companion:
         import fcntl
 
         try:
-            folder = runtime_folder.make()
+            folder = runtime_dir.make()
             os.makedirs(folder, mode=0o700, exist_ok=True)
             self._lock_fd = os.open(
                 os.path.join(folder, "tray.lock"), os.O_RDWR | os.O_CREAT, 0o600

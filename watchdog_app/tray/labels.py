@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import unicodedata
 
-from watchdog_app.units import format_bytes, format_rate
+from watchdog_app.base.text.quantities import format_bytes, format_rate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import sys
 import threading
 from importlib.util import find_spec
 
-from watchdog_app import children, vendored
-from watchdog_app.errors import WatchdogError
+from watchdog_app.base import children, vendored
+from watchdog_app.base.errors import WatchdogError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

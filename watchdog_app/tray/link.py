@@ -15,7 +15,7 @@ import time
 from collections import deque
 from contextlib import suppress
 
-from watchdog_app.errors import DaemonNotRunning, WatchdogError
+from watchdog_app.base.errors import DaemonNotRunning, WatchdogError
 from watchdog_app.protocol.client import Client
 
 TYPE_CHECKING = False

@@ -8,8 +8,8 @@ import os
 import threading
 import time
 
-from watchdog_app import paths
-from watchdog_app.errors import ProtocolError, WatchdogError
+from watchdog_app.base import paths
+from watchdog_app.base.errors import ProtocolError, WatchdogError
 from watchdog_app.tray import labels, launching
 from watchdog_app.tray.link import ask
 from watchdog_app.tray.menu_model import Do, Target, Wish

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from watchdog_app.agent.keras import Rescue
 from watchdog_app.agent.tensorflow import Rescue as LoopRescue
-from watchdog_app.errors import RescueError
+from watchdog_app.base.errors import RescueError
 
 folder = Path(sys.argv[1])
 x = np.random.default_rng(0).normal(size=(80, 4)).astype("float32")

@@ -12,7 +12,7 @@ import sys
 import traceback
 from typing import Any
 
-from watchdog_app.memory_words import says_memory
+from watchdog_app.base.oom_text import says_memory
 
 REASON = "out of memory in the program"
 

@@ -119,7 +119,7 @@ def explained(error: Exception, *, lives: bool) -> str | None:
     # The keeper follows what the program does: the room may be a little wider by now.
     if room is None or (wanted is not None and wanted < room // 2):
         return None
-    from watchdog_app.units import format_bytes
+    from watchdog_app.base.text.quantities import format_bytes
 
     what = "what does not fit" if wanted is None else f"these {format_bytes(wanted)}"
     bag = _bag()
@@ -140,7 +140,7 @@ def explained(error: Exception, *, lives: bool) -> str | None:
 
 def _way_out(bag: BagRecord, used: int, wanted: int | None, *, lives: bool) -> str:
     from watchdog_app.airbag import shares
-    from watchdog_app.units import format_bytes, size_above
+    from watchdog_app.base.text.quantities import format_bytes, size_above
 
     needed = max(bag.limit_bytes, used + (wanted or 0))
     free = shares.free_now(bag.group, _version(bag))
@@ -159,7 +159,7 @@ def _way_out(bag: BagRecord, used: int, wanted: int | None, *, lives: bool) -> s
 
 
 def _again(bytes_: int) -> str:
-    from watchdog_app.units import size_above
+    from watchdog_app.base.text.quantities import size_above
 
     return f"Run it again with more: watchdog exec --limit {size_above(bytes_)} -- ..."
 

@@ -27,7 +27,7 @@ from watchdog_app.agent.reporting.link import Link
 from watchdog_app.agent.saving import chapters
 from watchdog_app.agent.saving.store import RescueStore, SavedRescue
 from watchdog_app.agent.session import Capture, Session
-from watchdog_app.errors import RescueMismatch
+from watchdog_app.base.errors import RescueMismatch
 
 
 class FitRescue:

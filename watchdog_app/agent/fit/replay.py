@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from watchdog_app.agent.fit.position import adapter_name
-from watchdog_app.errors import RescueMismatch
+from watchdog_app.base.errors import RescueMismatch
 
 SAY_AFTER_S = 2.0  # drawing finished batches again is said when it takes longer
 

@@ -20,8 +20,8 @@ from watchdog_app.agent.fit.keras_backend import TENSORFLOW
 from watchdog_app.agent.loops import own_random, randomness
 from watchdog_app.agent.saving import chapters, matching
 from watchdog_app.agent.saving.loaded import LoadedRescue
-from watchdog_app.errors import RescueMismatch
-from watchdog_app.units import format_duration
+from watchdog_app.base.errors import RescueMismatch
+from watchdog_app.base.text.quantities import format_duration
 
 _METRICS_HOOK = "_get_metrics_result_or_logs"
 

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from watchdog_app import paths
 from watchdog_app.agent.contain import Guard, say
 from watchdog_app.agent.notebook import program_path
 from watchdog_app.agent.saving import arguments, chapters
+from watchdog_app.base import paths
 
 RESUME = chapters.RESUME
 _NO = ("0", "no", "off", "false")

@@ -20,8 +20,8 @@ from watchdog_app.agent.contain import say
 from watchdog_app.agent.found import automatic
 from watchdog_app.agent.saving import chapters, inventory
 from watchdog_app.agent.saving.loaded import LoadedRescue
-from watchdog_app.errors import RescueError
-from watchdog_app.units import format_duration
+from watchdog_app.base.errors import RescueError
+from watchdog_app.base.text.quantities import format_duration
 
 _MOST_PLACES = 50
 KEY = "found"  # of a rescue's description

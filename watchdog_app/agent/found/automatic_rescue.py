@@ -15,7 +15,7 @@ from watchdog_app.agent.fit.resumption import Resumption
 from watchdog_app.agent.found import automatic as found_places
 from watchdog_app.agent.saving.store import SavedRescue
 from watchdog_app.agent.session import Session
-from watchdog_app.errors import RescueError, RescueMismatch
+from watchdog_app.base.errors import RescueError, RescueMismatch
 
 _MOST_PLACES = 50
 

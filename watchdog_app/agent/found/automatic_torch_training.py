@@ -44,7 +44,7 @@ from watchdog_app.agent.reporting.link import Link
 from watchdog_app.agent.saving import chapters
 from watchdog_app.agent.saving.store import RescueStore
 from watchdog_app.agent.session import Capture
-from watchdog_app.errors import RescueError
+from watchdog_app.base.errors import RescueError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from watchdog_app.agent.loops import torch_values
 from watchdog_app.agent.loops.torch_state import SavedTorch
 from watchdog_app.agent.saving import chapters
 from watchdog_app.agent.saving.loaded import LoadedRescue
-from watchdog_app.errors import RescueMismatch
+from watchdog_app.base.errors import RescueMismatch
 
 
 class FoundRescue:

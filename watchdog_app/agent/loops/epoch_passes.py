@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from watchdog_app.agent.contain import Guard
-from watchdog_app.errors import RescueMismatch
+from watchdog_app.base.errors import RescueMismatch
 
 COUNTED = (
     "what the loop counts by itself (a `break` under `enumerate` counts from 0 again: compare "

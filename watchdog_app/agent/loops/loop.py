@@ -27,7 +27,7 @@ from watchdog_app.agent.reporting.link import Link
 from watchdog_app.agent.saving import chapters, environment
 from watchdog_app.agent.saving.store import RescueStore
 from watchdog_app.agent.session import Capture, Session
-from watchdog_app.errors import RescueMismatch
+from watchdog_app.base.errors import RescueMismatch
 
 # Reading the loss waits for the device: as often as it is reported and no more.
 _LOSS_EVERY_S = 0.5

@@ -24,7 +24,7 @@ from watchdog_app.agent.loops.passes import Passes
 from watchdog_app.agent.loops.variables import Row, StateVariable
 from watchdog_app.agent.saving import environment, matching
 from watchdog_app.agent.session import Capture
-from watchdog_app.errors import RescueError, RescueMismatch
+from watchdog_app.base.errors import RescueError, RescueMismatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from watchdog_app.agent.loops.torch_part import (
     TensorPart,
 )
 from watchdog_app.agent.loops.torch_values import Tensors
-from watchdog_app.errors import RescueError
+from watchdog_app.base.errors import RescueError
 
 _ACCEPTED = (
     "a module, an optimizer, a tensor, a NumPy array, a random generator, a dict or list of plain "

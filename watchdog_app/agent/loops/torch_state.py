@@ -27,7 +27,7 @@ from watchdog_app.agent.saving import environment
 from watchdog_app.agent.saving.element_types import Row
 from watchdog_app.agent.saving.mismatch import mismatch
 from watchdog_app.agent.session import Capture
-from watchdog_app.errors import RescueError, RescueMismatch
+from watchdog_app.base.errors import RescueError, RescueMismatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from watchdog_app.agent.fit.keras_optimizers import (
     targets_of,
 )
 from watchdog_app.agent.saving.rows import METRIC, MODEL, OPTIMIZER, OTHER, Row, entry, from_bytes
-from watchdog_app.errors import RescueError
+from watchdog_app.base.errors import RescueError
 
 __all__ = [
     "METRIC",

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from watchdog_app import paths
+from watchdog_app.base import paths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

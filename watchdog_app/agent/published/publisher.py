@@ -29,7 +29,7 @@ from watchdog_app.airbag import table as tables
 from watchdog_app.airbag.page import Page
 from watchdog_app.airbag.page_layout import ENVIRONMENT, INCREMENT_BYTES
 from watchdog_app.airbag.table import Marker, News
-from watchdog_app.errors import WatchdogError
+from watchdog_app.base.errors import WatchdogError
 
 _SHARE_WHOLE = 0.001  # beside that into taking the whole state again, which is rarely needed
 _WHOLE_EVERY_S = 2.0

@@ -15,7 +15,7 @@ import faulthandler
 import os
 import sys
 
-from watchdog_app import paths
+from watchdog_app.base import paths
 
 # This runs at the start of every kernel and script: nothing is imported that starts slowly.
 TYPE_CHECKING = False

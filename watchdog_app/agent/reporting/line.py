@@ -22,7 +22,7 @@ from watchdog_app.agent.reporting import answers, stacks
 from watchdog_app.agent.reporting.checkpoint_request import CheckpointRequest
 from watchdog_app.agent.reporting.identity import own
 from watchdog_app.agent.saving import run_lock
-from watchdog_app.errors import RequestError, WatchdogError
+from watchdog_app.base.errors import RequestError, WatchdogError
 from watchdog_app.protocol.client import Client
 
 _MOST_WAITING = 100  # messages; the oldest is dropped

@@ -22,8 +22,8 @@ from watchdog_app.agent.resuming.resume_cells import Cells
 from watchdog_app.agent.resuming.resume_plan import Step
 from watchdog_app.agent.saving import chapters, inventory
 from watchdog_app.agent.saving.loaded import LoadedRescue
-from watchdog_app.errors import RescueError
-from watchdog_app.units import format_duration
+from watchdog_app.base.errors import RescueError
+from watchdog_app.base.text.quantities import format_duration
 
 _CHOICES = ("training", "all", None)
 _MOST_FOLDERS = 2000  # below the notebook's own, when it was asked; at a start `rescues` alone

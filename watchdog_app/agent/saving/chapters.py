@@ -28,8 +28,8 @@ from watchdog_app.agent.saving.loaded import LoadedRescue
 from watchdog_app.agent.saving.names import RescueName
 from watchdog_app.agent.saving.runs import Left, Run
 from watchdog_app.agent.saving.store import RescueStore
-from watchdog_app.errors import RescueError
-from watchdog_app.units import format_duration
+from watchdog_app.base.errors import RescueError
+from watchdog_app.base.text.quantities import format_duration
 
 FINISHED_FILE = finished.FINISHED_FILE
 _CHOICES = ("newest", "force")

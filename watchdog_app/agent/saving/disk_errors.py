@@ -6,7 +6,7 @@ import errno
 import os
 
 from watchdog_app.agent.saving import names
-from watchdog_app.errors import RescueError
+from watchdog_app.base.errors import RescueError
 
 
 class SaveFailed(RescueError):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from watchdog_app import paths
+from watchdog_app.base import paths
 
 
 def free_bytes(directory: str) -> int | None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from watchdog_app.agent.reporting.identity import Owner, own
 from watchdog_app.agent.saving import filesystem
-from watchdog_app.durable import private, sync_folder
+from watchdog_app.base.durable import private, sync_folder
 
 FINISHED_FILE = "finished.json"
 _MOST_BYTES = 16 << 20

@@ -20,7 +20,7 @@ from watchdog_app.agent.saving import finished, manifest, names, program_key, ru
 from watchdog_app.agent.saving.loaded import LoadedRescue
 from watchdog_app.agent.saving.manifest import MANIFEST_FILE, STATE_FILE
 from watchdog_app.agent.saving.names import RescueName
-from watchdog_app.errors import RescueDamaged, RescueError
+from watchdog_app.base.errors import RescueDamaged, RescueError
 
 MOST_FOLDERS = 20_000  # that one search looks into: somebody may name their home folder
 _DEPTH = 4  # rescues/NAME/fit-2/rescue-... below the folder that was named

@@ -13,7 +13,7 @@ from typing import Any
 from watchdog_app.agent.saving import layout, manifest
 from watchdog_app.agent.saving.layout import TensorInfo
 from watchdog_app.agent.saving.manifest import MANIFEST_FILE, STATE_FILE
-from watchdog_app.errors import RescueDamaged, RescueError
+from watchdog_app.base.errors import RescueDamaged, RescueError
 
 _READ_BYTES = 4 * 1024 * 1024
 

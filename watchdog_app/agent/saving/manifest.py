@@ -21,7 +21,7 @@ from typing import Any
 
 from watchdog_app.agent.saving.layout import TensorEntry
 from watchdog_app.agent.saving.stream import CHECKSUM
-from watchdog_app.errors import RescueDamaged, RescueError
+from watchdog_app.base.errors import RescueDamaged, RescueError
 
 FORMAT_VERSION = 1
 MOST_BYTES = 256 * 1024 * 1024  # a million tensors; whatever is longer is no rescue.json

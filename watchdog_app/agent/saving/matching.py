@@ -15,7 +15,7 @@ import numpy as np
 
 from watchdog_app.agent.saving.mismatch import mismatch as another_program
 from watchdog_app.agent.saving.rows import OPTIMIZER, Holding, Row
-from watchdog_app.errors import RescueMismatch
+from watchdog_app.base.errors import RescueMismatch
 
 RESCUE_ONLY = "is in the rescue only"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from watchdog_app.errors import RescueMismatch
+from watchdog_app.base.errors import RescueMismatch
 
 _SHOWN_DIFFERENCES = 6
 

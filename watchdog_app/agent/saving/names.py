@@ -19,10 +19,10 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-from watchdog_app import paths
 from watchdog_app.agent.reporting.identity import Owner, own
 from watchdog_app.agent.saving import run_lock
 from watchdog_app.agent.saving.filesystem import believed
+from watchdog_app.base import paths
 
 # Digits are bounded: a number that somebody has made up must not make the next name too long.
 _COMPLETE = re.compile(

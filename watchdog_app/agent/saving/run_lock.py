@@ -23,10 +23,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from watchdog_app import paths
 from watchdog_app.agent.reporting import identity
 from watchdog_app.agent.reporting.identity import own, start_time
 from watchdog_app.agent.saving.filesystem import believed
+from watchdog_app.base import paths
 
 ID = re.compile(r"[0-9a-f]{12}")
 _NAME = re.compile(r"run-([0-9a-f]{12})\.lock")

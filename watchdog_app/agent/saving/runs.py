@@ -21,8 +21,8 @@ from watchdog_app.agent.saving.loaded import LoadedRescue
 from watchdog_app.agent.saving.names import RescueName
 from watchdog_app.agent.saving.program_key import Program, Training
 from watchdog_app.agent.saving.run_lock import RunLock, Verdict
-from watchdog_app.durable import make_folders
-from watchdog_app.errors import RescueError
+from watchdog_app.base.durable import make_folders
+from watchdog_app.base.errors import RescueError
 
 KEY = "run"  # of a rescue's description
 

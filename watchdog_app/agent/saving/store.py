@@ -33,9 +33,9 @@ from watchdog_app.agent.saving.manifest import MANIFEST_FILE, STATE_FILE
 from watchdog_app.agent.saving.names import RescueName
 from watchdog_app.agent.saving.reserve import Reserve
 from watchdog_app.agent.saving.stream import Bytes, Progress, Streamer
-from watchdog_app.durable import make_folders, sync_folder
-from watchdog_app.errors import RescueDamaged, RescueError
-from watchdog_app.units import MIB, format_bytes
+from watchdog_app.base.durable import make_folders, sync_folder
+from watchdog_app.base.errors import RescueDamaged, RescueError
+from watchdog_app.base.text.quantities import MIB, format_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from watchdog_app.agent.saving import sink as sinks
 from watchdog_app.agent.saving.disk_errors import translate
 from watchdog_app.agent.saving.reserve import private_memory
 from watchdog_app.agent.saving.worker import Job, Worker
-from watchdog_app.errors import RescueError
+from watchdog_app.base.errors import RescueError
 
 # zlib's CRC-32 runs at 6 GB/s here, three times a SHA and faster than any disk; it finds what a
 # disk or a cut-off write does. It is no guard against somebody who wants to deceive.

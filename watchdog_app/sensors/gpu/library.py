@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from watchdog_app.errors import SensorError
+from watchdog_app.base.errors import SensorError
 from watchdog_app.sensors.files import read_bytes
 
 NAME = "libnvidia-ml.so.1"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from watchdog_app.errors import SensorError
+from watchdog_app.base.errors import SensorError
 from watchdog_app.sensors.files import read_bytes
 
 _VENDOR = b"0x10de"

@@ -14,7 +14,7 @@ import os
 import sys
 from typing import Any
 
-from watchdog_app import vendored
+from watchdog_app.base import vendored
 from watchdog_app.sensors.gpu.cards import Cards
 from watchdog_app.sensors.gpu.driver import Driver, DriverError
 

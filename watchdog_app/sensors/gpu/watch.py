@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from watchdog_app import children
+from watchdog_app.base import children
 from watchdog_app.core.hardware import Gpu, GpuState, XidEvent
 from watchdog_app.core.records import Fault
 from watchdog_app.sensors.gpu import faults, library

@@ -7,8 +7,8 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
-from watchdog_app import durable, paths
-from watchdog_app.errors import WatchdogError
+from watchdog_app.base import durable, paths
+from watchdog_app.base.errors import WatchdogError
 
 
 def make(env: Mapping[str, str] = os.environ) -> str:

@@ -14,7 +14,7 @@ import stat
 import time
 from contextlib import suppress
 
-from watchdog_app import paths
+from watchdog_app.base import paths
 
 _NEW = ".watchdog-new"
 _PATIENCE_S = 5.0  # another of ours writes the same file right now

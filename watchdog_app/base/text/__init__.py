@@ -1,0 +1,1 @@
+"""How numbers, names and secrets are shown: floats and strings in, strings out."""
