@@ -14,43 +14,30 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "watchdog_app"
 
 # part -> parts that it may import. A part may always import itself.
-BASE = {"errors", "units", "vendored", "children", "memory_words", "durable"}
 MAY_IMPORT = {
-    "errors": set(),
-    "units": set(),
-    "vendored": set(),
-    "children": set(),
-    "memory_words": set(),
-    "paths": set(),
-    "durable": {"paths"},
-    "runtime_folder": {"paths", "durable", "errors"},
-    "core": {"errors", "units", "memory_words"},
-    "config": {"core", "paths", *BASE},
-    "sensors": {"core", *BASE},
-    "actions": {"core", *BASE},
-    "protocol": {"core.records", "paths", *BASE},
-    "daemon": {
-        *("core", "config", "sensors", "actions", "airbag", "protocol", "paths", "runtime_folder"),
-        *BASE,
-    },
-    "cli": {"protocol", "config", "paths", *BASE},
-    "tray": {"protocol", "desktop", "paths", "runtime_folder", *BASE},
-    "desktop": {"paths", *BASE},
-    "enable": {"agent.hook", "paths", *BASE},
-    "top": {"cli", "protocol", *BASE},
+    "base": set(),
+    "core": {"base"},
+    "config": {"core", "base"},
+    "sensors": {"core", "base"},
+    "actions": {"core", "base"},
+    "protocol": {"core.records", "base"},
+    "daemon": {"core", "config", "sensors", "actions", "airbag", "protocol", "base"},
+    "cli": {"protocol", "config", "base"},
+    "tray": {"protocol", "desktop", "base"},
+    "desktop": {"base"},
+    "enable": {"agent.hook", "base"},
+    "top": {"cli", "protocol", "base"},
     # Of what a training holds, the half that needs no framework.
-    "agent": {"protocol", "paths", "estimate.parts", "estimate.slots", "airbag", *BASE},
+    "agent": {"protocol", "estimate.parts", "estimate.slots", "airbag", "base"},
     # It writes rescues as the agent would, and looks at the processes in its group.
     "airbag": {
-        *("agent.saving", "agent.reporting.identity", "core", "actions", "protocol", "paths"),
-        "runtime_folder",
-        "sensors.cgroups",
-        *BASE,
+        *("agent.saving", "agent.reporting.identity", "core", "actions", "protocol"),
+        *("sensors.cgroups", "base"),
     },
-    "traces": {"core", *BASE},
-    "demo": {"protocol", "actions.memory_group", "paths", *BASE},
-    "estimate": {"sensors", "core", "agent.reporting.buffers", *BASE},
-    "doctor": {"core", "sensors", "config", "protocol", "paths", *BASE},
+    "traces": {"core", "base"},
+    "demo": {"protocol", "actions.memory_group", "base"},
+    "estimate": {"sensors", "core", "agent.reporting.buffers", "base"},
+    "doctor": {"core", "sensors", "config", "protocol", "base"},
 }
 # Single modules that may reach further, and why.
 EXCEPTIONS = {

@@ -187,7 +187,7 @@ def _sticky_above(package: Path) -> Path:
 
 
 def _bytecode_open(package: Path) -> Path:
-    compiled = package / "__pycache__" / "units.cpython-311.pyc"
+    compiled = package / "__pycache__" / "bytecode.cpython-311.pyc"
     compiled.parent.mkdir(exist_ok=True)
     compiled.write_bytes(b"")
     compiled.chmod(0o646)
@@ -195,7 +195,7 @@ def _bytecode_open(package: Path) -> Path:
 
 
 def _link_to_an_open_file(package: Path) -> Path:
-    target = package.parent / "elsewhere" / "base/text/quantities.py"
+    target = package.parent / "elsewhere" / "quantities.py"
     target.parent.mkdir()
     shutil.move(package / "base/text/quantities.py", target)
     (package / "base/text/quantities.py").symlink_to(target)

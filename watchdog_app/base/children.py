@@ -58,7 +58,7 @@ def bare_argv_of(module: str) -> tuple[str, ...]:
     flags = ["-I"] if "PYTHONHOME" not in os.environ else ["-P", "-s"]
     if sys.dont_write_bytecode:
         flags.append("-B")
-    package = os.path.dirname(os.path.abspath(__file__))
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     path = os.path.join(package, *module.split(".")[1:]) + ".py"
     return (sys.executable, *flags, "-S", path)
 

@@ -26,7 +26,7 @@ def runtime_dir(env: Mapping[str, str] = os.environ) -> str:
     Folder of the socket and the lock: private to the user, gone after a restart.
 
     Where nobody has made one yet, or what is there is not this user's, a path that does not exist.
-    `runtime_folder.make` makes it.
+    `runtime_dir.make` makes it.
     """
     fixed = fixed_runtime_dir(env)
     if fixed is not None:

@@ -13,7 +13,8 @@ import sys
 
 def use() -> None:
     """Let this process import them; before the first import of one, in processes that need one."""
-    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_vendor")
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    folder = os.path.join(package, "_vendor")
     if folder not in sys.path and os.path.isdir(folder):
         # In front: an older one of the distribution's would be found first.
         sys.path.insert(0, folder)
