@@ -20,9 +20,10 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "tray")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "tray")]
 
-from tray_desk import Daemon, Panel, PrivateBus, Screen, wait_for  # noqa: E402
+from support.waiting import until  # noqa: E402
+from tray_desk import Daemon, Panel, PrivateBus, Screen  # noqa: E402
 from tray_readings import GIB, agent, status, task  # noqa: E402
 
 BUDGET_RSS_BYTES = 35e6
@@ -85,7 +86,7 @@ def companion(folder: Path, seconds: float) -> dict[str, float]:
     }
     process = subprocess.Popen([sys.executable, "-m", "watchdog_app", "tray"], env=env)
     try:
-        wait_for(lambda: "train" in str(panel.lines()), "the menu is there")
+        until(lambda: "train" in str(panel.lines()), "the menu is there")
         time.sleep(3)
         panel.signals.clear()
         begin, used, slept = time.monotonic(), cpu_s(process.pid), switches(process.pid)

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.waiting import until
 
 from watchdog_app.actions.desktop import DesktopNotifier
 from watchdog_app.actions.notify import Delivery, Fanout
@@ -204,7 +205,7 @@ def test_a_command_that_hangs_is_ended_with_all_it_started(tmp_path):
 
     assert not delivery.delivered
     assert "did not end within 2 s" in delivery.detail
-    wait_for(lambda: not running(int(out.read_text())))
+    until(lambda: not running(int(out.read_text())))
 
 
 def test_a_command_that_leaves_a_program_behind_does_not_block(tmp_path):
@@ -482,10 +483,3 @@ def running(pid: int) -> bool:
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[0] not in "ZX"
-
-
-def wait_for(what, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.waiting import until
 
 from watchdog_app.actions import processes
 from watchdog_app.actions.process_tree import identify
@@ -35,13 +36,6 @@ void wait_in_kernel(void)
 def state(pid: int) -> str:
     now = identify(pid)
     return "" if now is None else now.state
-
-
-def until(what, why: str) -> None:
-    end = time.monotonic() + 60
-    while not what():
-        assert time.monotonic() < end, why
-        time.sleep(0.01)
 
 
 def child_of(pid: int) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.waiting import until
 
 from watchdog_app.actions import processes, stop_psutil
 from watchdog_app.actions.paused import Paused
@@ -117,17 +118,10 @@ def tree_of(key: ProcessKey) -> list[ProcessKey]:
     return [each.key for each in with_descendants([key])]
 
 
-def wait_for(what, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
-
-
 def test_pause_stops_the_whole_tree_and_resume_lets_it_run(launch):
     """Children in sessions of their own and under shells are stopped, and all run again."""
     root = launch(TREE)
-    wait_for(lambda: len(tree_of(root)) == 5)
+    until(lambda: len(tree_of(root)) == 5)
     tree = tree_of(root)
 
     paused = processes.pause([root])
@@ -138,7 +132,7 @@ def test_pause_stops_the_whole_tree_and_resume_lets_it_run(launch):
     assert "sigstop" == paused.method
     resumed = processes.resume(paused)
     assert tuple(reversed(paused.keys)) == resumed.keys
-    wait_for(lambda: states(tree) <= {"S", "R"})
+    until(lambda: states(tree) <= {"S", "R"})
 
 
 def test_no_child_escapes_from_a_task_that_forks_without_end(launch):
@@ -151,33 +145,33 @@ def test_no_child_escapes_from_a_task_that_forks_without_end(launch):
     left = {each.state for each in with_descendants([root])}
     assert left <= {"T", "Z"}
     processes.resume(paused)
-    wait_for(lambda: "T" not in states([root]))
+    until(lambda: "T" not in states([root]))
 
 
 def test_processes_that_were_stopped_before_stay_stopped(launch):
     """A user's own Ctrl-Z is not ours to undo."""
     root = launch(TREE)
-    wait_for(lambda: len(tree_of(root)) == 5)
+    until(lambda: len(tree_of(root)) == 5)
     by_hand = tree_of(root)[1]
     os.kill(by_hand.pid, signal.SIGSTOP)
-    wait_for(lambda: {"T"} == states([by_hand]))
+    until(lambda: {"T"} == states([by_hand]))
 
     paused = processes.pause([root])
     processes.resume(paused)
 
     assert (by_hand,) == paused.already_stopped
     assert by_hand not in paused.keys
-    wait_for(lambda: "T" not in states([root]))
+    until(lambda: "T" not in states([root]))
     assert {"T"} == states([by_hand])
 
 
 def test_a_task_that_was_stopped_as_a_whole_is_not_claimed(launch):
     """Nothing of it is ours, so resuming that pause changes nothing."""
     root = launch(TREE)
-    wait_for(lambda: len(tree_of(root)) == 5)
+    until(lambda: len(tree_of(root)) == 5)
     for key in tree_of(root):
         os.kill(key.pid, signal.SIGSTOP)
-    wait_for(lambda: states(tree_of(root)) == {"T"})  # a signal takes its time
+    until(lambda: states(tree_of(root)) == {"T"})  # a signal takes its time
 
     paused = processes.pause([root])
 
@@ -209,7 +203,7 @@ def test_a_process_that_has_ended_is_gone():
 def test_a_zombie_is_gone(launch):
     """A process that waits for its parent to read its end cannot be paused."""
     process = subprocess.Popen(["true"])
-    wait_for(lambda: identify(process.pid).state == "Z")
+    until(lambda: identify(process.pid).state == "Z")
 
     with pytest.raises(TargetGone):
         processes.pause([key_of(process.pid)])
@@ -227,7 +221,7 @@ def test_watchdog_never_stops_itself_or_what_it_runs_under():
 def test_a_protected_process_below_the_task_is_left_running(launch):
     """A daemon that was started from the very notebook that is paused goes on."""
     root = launch(TREE)
-    wait_for(lambda: len(tree_of(root)) == 5)
+    until(lambda: len(tree_of(root)) == 5)
     daemon = tree_of(root)[2]
 
     paused = processes.pause([root], own_pids=[daemon.pid])
@@ -256,7 +250,7 @@ def test_another_users_process_below_the_task_is_left_running(launch):
         "print('ready', flush=True)\n"
         "time.sleep(600)\n"
     )
-    wait_for(lambda: len(tree_of(root)) == 2)
+    until(lambda: len(tree_of(root)) == 2)
 
     paused = processes.pause([root])
 
@@ -285,12 +279,12 @@ def test_nothing_to_pause_is_an_error():
 def test_resume_tolerates_those_that_ended_and_those_that_run(launch):
     """Vanished and already resumed processes are told and are no error."""
     root = launch(TREE)
-    wait_for(lambda: len(tree_of(root)) == 5)
+    until(lambda: len(tree_of(root)) == 5)
     paused = processes.pause([root])
     killed, by_hand = paused.keys[1], paused.keys[2]
     os.kill(killed.pid, signal.SIGKILL)
     os.kill(by_hand.pid, signal.SIGCONT)
-    wait_for(lambda: states([killed]) <= {"Z"} and states([by_hand]) == {"S"})
+    until(lambda: states([killed]) <= {"Z"} and states([by_hand]) == {"S"})
 
     resumed = processes.resume(paused)
 
@@ -308,7 +302,7 @@ def test_a_pause_outlives_its_process(launch):
 
     assert paused == again
     processes.resume(again)
-    wait_for(lambda: "T" not in states([root]))
+    until(lambda: "T" not in states([root]))
 
 
 @pytest.mark.parametrize("value", [{}, {"keys": [[1]]}, {"keys": 5, "method": "sigstop"}])
@@ -321,16 +315,16 @@ def test_a_damaged_record_of_a_pause_is_a_value_error(value):
 def test_psutil_pauses_and_resumes_the_same_tree(launch):
     """The way of other systems does the same where it can be tried: here."""
     root = launch(TREE)
-    wait_for(lambda: len(tree_of(root)) == 5)
+    until(lambda: len(tree_of(root)) == 5)
     key = ProcessKey(root.pid, int(psutil.Process(root.pid).create_time() * 1e6))
 
     paused = stop_psutil.pause([key], frozenset(), os.getuid(), 5.0)
 
     assert {each.pid for each in tree_of(root)} == {each.pid for each in paused.keys}
-    wait_for(lambda: {"T"} == states(tree_of(root)))
+    until(lambda: {"T"} == states(tree_of(root)))
     resumed = processes.resume(paused)
     assert tuple(reversed(paused.keys)) == resumed.keys
-    wait_for(lambda: "T" not in states(tree_of(root)))
+    until(lambda: "T" not in states(tree_of(root)))
 
 
 def test_psutil_refuses_itself_and_the_gone(launch):
@@ -367,7 +361,7 @@ time.sleep(600)
 def test_another_task_below_is_left_running(launch):
     """What a launcher started as a task of its own is not stopped with the launcher."""
     root = launch(LAUNCHER)
-    wait_for(lambda: len(tree_of(root)) == 3)
+    until(lambda: len(tree_of(root)) == 3)
     other = next(key for key in tree_of(root) if os.getsid(key.pid) == key.pid and key != root)
 
     paused = processes.pause([root, other], others=[other])
@@ -384,7 +378,7 @@ def test_another_task_below_is_left_running(launch):
 def test_a_shell_that_somebody_types_in_goes_on(launch, argv, stops):
     """`pipenv shell` and the like; a notebook's `!command` is stopped with its notebook."""
     root = launch(SHELL.replace("ARGV", repr(argv)))
-    wait_for(lambda: len(tree_below(root)) == 3)
+    until(lambda: len(tree_below(root)) == 3)
     inside = tree_below(root)[1:]
 
     paused = processes.pause([root, inside[-1]])
@@ -416,7 +410,7 @@ time.sleep(600)
 def test_the_kernels_list_of_children_and_all_of_proc_say_the_same(launch, program, count):
     """Children of children, of sessions of their own, and of threads are in both."""
     root = launch(program)
-    wait_for(lambda: len(with_descendants([root])) == count)
+    until(lambda: len(with_descendants([root])) == count)
 
     found = {each.key for each in known_descendants([root])}
 
@@ -438,10 +432,10 @@ def test_where_the_kernel_lists_no_children_all_of_proc_is_read(tmp_path):
 def test_the_family_is_known_with_who_is_stopped_already(launch):
     """What is written down before the first signal."""
     root = launch(TREE)
-    wait_for(lambda: len(tree_of(root)) == 5)
+    until(lambda: len(tree_of(root)) == 5)
     by_hand = tree_of(root)[1]
     os.kill(by_hand.pid, signal.SIGSTOP)
-    wait_for(lambda: {"T"} == states([by_hand]))
+    until(lambda: {"T"} == states([by_hand]))
 
     found = dict(processes.family([root]))
 
@@ -467,7 +461,7 @@ def test_a_task_alone_in_its_group_is_stopped_at_one_instant(launch, top):
     try:
         root = launch(FORKS)
         (folder / "cgroup.procs").write_text(str(root.pid))
-        wait_for(lambda: len((folder / "cgroup.procs").read_text().split()) > 1)
+        until(lambda: len((folder / "cgroup.procs").read_text().split()) > 1)
 
         paused = processes.pause([root])
 
@@ -478,12 +472,12 @@ def test_a_task_alone_in_its_group_is_stopped_at_one_instant(launch, top):
         )
         assert thawed == (folder / control).read_text().strip()
         processes.resume(paused)
-        wait_for(lambda: "T" not in states([root]))
+        until(lambda: "T" not in states([root]))
     finally:
         for pid in (folder / "cgroup.procs").read_text().split():
             with suppress(ProcessLookupError):  # they live 20 ms
                 os.kill(int(pid), signal.SIGKILL)
-        wait_for(lambda: removed(folder))
+        until(lambda: removed(folder))
 
 
 class Group:
@@ -493,13 +487,13 @@ class Group:
         self.folder = folder
         self.root = root
         self._unified = top == "unified"
-        wait_for(lambda: len(tree_of(root)) == 5)
+        until(lambda: len(tree_of(root)) == 5)
         for key in tree_of(root):
             (folder / "cgroup.procs").write_text(str(key.pid))
 
     def freeze(self) -> None:
         self._write("1", "FROZEN")
-        wait_for(lambda: self.frozen)
+        until(lambda: self.frozen)
 
     def thaw(self) -> None:
         self._write("0", "THAWED")
@@ -533,7 +527,7 @@ def grouped(request, launch):
             each.thaw()  # frozen in v1 not even SIGKILL ends it
         for pid in (folder / "cgroup.procs").read_text().split():
             os.kill(int(pid), signal.SIGKILL)
-        wait_for(lambda folder=folder: removed(folder))
+        until(lambda folder=folder: removed(folder))
 
 
 @pytest.mark.cgroup
@@ -550,10 +544,10 @@ def test_a_freeze_of_somebody_elses_outlasts_a_pause(grouped, name):
     assert processes.stopping(group.root)
     assert "T" not in states([group.root])
     group.thaw()
-    wait_for(lambda: {"T"} == states(paused.keys))
+    until(lambda: {"T"} == states(paused.keys))
     assert not processes.stopping(group.root)
     processes.resume(paused)
-    wait_for(lambda: "T" not in states(paused.keys))
+    until(lambda: "T" not in states(paused.keys))
 
 
 @pytest.mark.cgroup
@@ -569,7 +563,7 @@ def test_what_had_stopped_and_was_frozen_then_is_resumed(grouped):
     assert set(paused.keys) == set(resumed.keys)
     assert group.frozen  # whoever froze it lets it go
     group.thaw()
-    wait_for(lambda: states(paused.keys) <= {"R", "S"})
+    until(lambda: states(paused.keys) <= {"R", "S"})
     assert set(paused.keys) <= set(tree_of(group.root))  # all of them, and nobody has ended
 
 
@@ -603,7 +597,7 @@ def test_a_group_with_somebody_else_in_it_is_not_frozen(launch):
     finally:
         for pid in (folder / "cgroup.procs").read_text().split():
             os.kill(int(pid), signal.SIGKILL)
-        wait_for(lambda: removed(folder))
+        until(lambda: removed(folder))
 
 
 def removed(folder: Path) -> bool:

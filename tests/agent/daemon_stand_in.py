@@ -7,8 +7,9 @@ import os
 import selectors
 import socket
 import threading
-import time
 from typing import Any
+
+from support.waiting import until
 
 from watchdog_app.protocol import messages, transport
 from watchdog_app.protocol.framing import LineDecoder, encode
@@ -56,10 +57,7 @@ class StandIn:
         return [params for name, params in self.received if name == method][count - 1]
 
     def until(self, condition, timeout_s: float = 60.0) -> None:
-        end = time.monotonic() + timeout_s
-        while not condition():
-            assert time.monotonic() < end, f"nothing came of it; received: {self.received}"
-            time.sleep(0.005)
+        until(condition, lambda: f"received: {self.received}", timeout_s, step_s=0.005)
 
     def ask(self, request: str = "r1", **params: Any) -> None:
         """Ask the agent that came last for a rescue."""

@@ -54,10 +54,3 @@ def only() -> FoundTraining:
 
 def rescues(folder: Path) -> list[Path]:
     return sorted(each for each in folder.glob("rescues/**/rescue-*") if each.is_dir())
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)

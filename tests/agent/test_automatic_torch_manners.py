@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.waiting import until
 
 torch = pytest.importorskip("torch")
 
 from daemon_stand_in import StandIn  # noqa: E402
-from found_torch import ask, loader, only, rescues, train, wait_until  # noqa: E402
+from found_torch import ask, loader, only, rescues, train  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
@@ -43,7 +44,7 @@ def test_what_the_program_lets_go_of_is_gone(here: Path):
     gc.collect()
 
     assert model() is None
-    wait_until(lambda: bool(finished.read(str(rescues(here)[0].parent)).rescues))
+    until(lambda: bool(finished.read(str(rescues(here)[0].parent)).rescues))
     assert [] == automatic_torch.under_way()
 
 
@@ -52,7 +53,7 @@ def test_a_training_that_had_nothing_to_save_leaves_nothing(here: Path):
     train(8)
     gc.collect()
 
-    wait_until(lambda: not (here / "rescues").exists())
+    until(lambda: not (here / "rescues").exists())
     assert [] == automatic_torch.under_way()
 
 

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.waiting import until
 
 torch = pytest.importorskip("torch")
 
-from found_torch import ask, loader, only, rescues, wait_until  # noqa: E402
+from found_torch import ask, loader, only, rescues  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
@@ -111,8 +112,8 @@ def test_a_loop_that_is_left_in_the_middle_of_its_data_keeps_its_rescue(
     with suppress(SystemExit, KeyboardInterrupt):
         left()
     gc.collect()
-    wait_until(lambda: not automatic_torch.under_way())
-    wait_until(lambda: all(each.name != "watchdog-end" for each in threading.enumerate()))
+    until(lambda: not automatic_torch.under_way())
+    until(lambda: all(each.name != "watchdog-end" for each in threading.enumerate()))
 
     (saved,) = rescues(here)
     assert waits == (saved.name not in finished.read(str(saved.parent)).rescues)

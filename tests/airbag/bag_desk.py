@@ -8,11 +8,12 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from support.waiting import until
 
 WATCHDOG = [sys.executable, "-m", "watchdog_app"]
 MEMORY = "/sys/fs/cgroup/memory"
@@ -120,14 +121,9 @@ class Desk:
 
     def until(self, what: Callable[[], Any], why: str, patience_s: float = PATIENCE_S) -> Any:
         """Wait for something to be true and return it."""
-        end = time.monotonic() + patience_s
-        while time.monotonic() < end:
-            found = what()
-            if found:
-                return found
-            time.sleep(0.02)
-        said = [process.said() for process in self._processes]  # type: ignore[attr-defined]
-        raise AssertionError(f"{why}: not within {patience_s} s; {said}")
+        return until(
+            what, lambda: f"{why}; {[each.said() for each in self._processes]}", patience_s
+        )
 
     def stage(self, process: subprocess.Popen[str], *stages: str) -> dict[str, Any]:
         """Wait until a bag is in one of these stages; its record."""

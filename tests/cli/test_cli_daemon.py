@@ -8,11 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
+from support.waiting import until
 
 SCHEMA = Path(__file__).parents[2] / "docs/status.schema.json"
 
@@ -55,13 +55,6 @@ def state(pid: int) -> str:
 
 def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
-
-
-def until(condition, seconds=60.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_the_life_of_a_daemon(quiet, watchdog, script):

@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from support.waiting import until
 
 NOTICE = {
     "id": "19a-1",
@@ -52,13 +53,6 @@ def follow(daemon):
         process.wait()
         process.stdout.close()
         process.stderr.close()
-
-
-def until(condition, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
 
 
 def test_a_notice_becomes_lines_and_is_acknowledged(daemon, follow):

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.waiting import until
 
 from watchdog_app.airbag.record import BagRecord
 from watchdog_app.base.errors import TaskNotFound, WatchdogError
@@ -110,9 +111,9 @@ def test_a_script_called_like_a_pid_is_paused_by_its_path_alone(
     )
     pid = int(told.stdout)
     try:
-        _until(lambda: name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes())
+        until(lambda: name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes())
         watchdog("start")
-        _until(lambda: str(pid) in watchdog("status", "--all", "--json").stdout)
+        until(lambda: str(pid) in watchdog("status", "--all", "--json").stdout)
         refused = watchdog("pause", name)
         assert 1 == refused.returncode
         assert f"No task has the pid {name}." in refused.stderr
@@ -129,7 +130,7 @@ def test_a_script_called_like_a_pid_is_paused_by_its_path_alone(
         assert "T" == _state(pid)
 
         assert 0 == watchdog("resume", f"./{name}").returncode
-        _until(lambda: _state(pid) != "T")
+        until(lambda: _state(pid) != "T")
     finally:
         os.kill(pid, signal.SIGKILL)
         watchdog("stop")
@@ -145,10 +146,3 @@ def _unused_pid() -> int:
 
 def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
-
-
-def _until(condition, seconds=60.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)

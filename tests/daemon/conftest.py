@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.waiting import until
 
 from watchdog_app.base.errors import DaemonNotRunning
 from watchdog_app.protocol import messages
@@ -128,13 +129,7 @@ class World:
         return stat[stat.rindex(")") + 2]
 
     def until(self, what, why: str, timeout_s: float = 60):
-        end = time.monotonic() + timeout_s
-        while time.monotonic() < end:
-            found = what()
-            if found:
-                return found
-            time.sleep(0.05)
-        raise AssertionError(f"{why}: not within {timeout_s} s\n{self.log()}")
+        return until(what, lambda: f"{why}\n{self.log()}", timeout_s, step_s=0.05)
 
     def close(self) -> None:
         for client in self._clients:

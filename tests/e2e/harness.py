@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.waiting import until
+
 from watchdog_app.actions.memory_group import MemoryGroup, open_group
 from watchdog_app.base.errors import DaemonNotRunning
 from watchdog_app.demo.losses import Loss, read
@@ -190,13 +192,7 @@ class World:
 
     def until(self, what: Callable[[], Any], why: str, timeout_s: float = PATIENCE_S) -> Any:
         """Wait for something to become true and return it."""
-        end = time.monotonic() + timeout_s
-        while time.monotonic() < end:
-            found = what()
-            if found:
-                return found
-            time.sleep(0.1)
-        raise AssertionError(f"{why}: not within {timeout_s} s\n{self.daemon_log()}")
+        return until(what, lambda: f"{why}\n{self.daemon_log()}", timeout_s, step_s=0.1)
 
     def close(self) -> None:
         self._forget_client()

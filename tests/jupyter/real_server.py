@@ -14,26 +14,16 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import websocket
+from support.waiting import until
 
 PATIENCE_S = 120.0
 EMPTY = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
-
-
-def until(what: Callable[[], Any], why: str, timeout_s: float = PATIENCE_S) -> Any:
-    """Wait for something to become true and return it."""
-    end = time.monotonic() + timeout_s
-    while time.monotonic() < end:
-        found = what()
-        if found:
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"{why}: not within {timeout_s} s")
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -115,9 +105,13 @@ class JupyterServer:
         """Until it answers."""
         description = self.runtime / f"jpserver-{self.process.pid}.json"
         try:
-            until(lambda: description.exists() and description.read_text(), "it is described")
+            until(
+                lambda: description.exists() and description.read_text(),
+                "it is described",
+                PATIENCE_S,
+            )
             self.about = json.loads(description.read_text())
-            until(self._answers, "it answers")
+            until(self._answers, "it answers", PATIENCE_S)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.log()[-3000:]}") from None
         if self._password is not None:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 from jupyter_server.auth import passwd
-from real_server import EMPTY, JupyterServer, until
+from real_server import EMPTY, JupyterServer
+from support.waiting import until
 
 from watchdog_app.core.records import ProcessInfo, ProcessKey, Task, TaskKind
 from watchdog_app.core.tasks import group
@@ -63,7 +64,7 @@ class Sight:
 
     def until(self, fits: Callable[[Task], bool], why: str) -> Task:
         """Wait for it."""
-        found: Task = until(lambda: self.task(fits), why)
+        found: Task = until(lambda: self.task(fits), why, 120)
         return found
 
 
@@ -255,7 +256,9 @@ def test_kernels_of_programs_without_a_server(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        until(lambda: sight.task(lambda task: task.key == kernel.key) is None or _end(kernel), "")
+        until(
+            lambda: sight.task(lambda task: task.key == kernel.key) is None or _end(kernel), "", 120
+        )
 
     if expected.endswith(".ipynb"):
         assert str(folder / expected) == kernel.info.notebook

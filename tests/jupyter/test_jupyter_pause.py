@@ -7,7 +7,7 @@ import time
 
 from desk import Desk, Paused
 from harness import state_letter
-from real_server import until
+from support.waiting import until
 
 PAUSE_S = 60.0
 
@@ -24,7 +24,7 @@ def test_paused_kernel_goes_on_after_a_minute_as_if_nothing_had_been(desk: Desk,
 
     assert "grown to 60\n" == paused.take_over().finish(paused.cell)
     assert paused.pid == paused.kernel.pid()
-    until(lambda: paused.kernel.state == "idle", "Jupyter sees it idle")
+    until(lambda: paused.kernel.state == "idle", "Jupyter sees it idle", 120)
     assert [] == desk.entries("restart", "long.ipynb")
 
 

@@ -8,10 +8,10 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "packaging/linux/share/systemd/user/watchdog.service"
@@ -94,24 +94,16 @@ def test_the_daemon_watches_pauses_and_resumes(task, tmp_path):
     def state():
         return Path(f"/proc/{task.pid}/stat").read_text().rpartition(")")[2].split()[0]
 
-    def until(condition):
-        for _ in range(200):
-            if condition():
-                return True
-            time.sleep(0.1)
-        return False
-
     with (tmp_path / "log").open("w") as log:
         daemon = subprocess.Popen(
             [sys.executable, CONFINED, str(UNIT), *ours, "run"], env=env, stdout=log, stderr=log
         )
     try:
-        assert until(found), (tmp_path / "log").read_text()
-        seen = found()
+        seen = until(found, (tmp_path / "log").read_text)
         paused = watchdog("pause", str(task.pid))
-        stopped = until(lambda: state() == "T" or "frozen" in found()["state"])
+        until(lambda: state() == "T" or "frozen" in found()["state"], "it is paused")
         resumed = watchdog("resume", str(task.pid))
-        running = until(lambda: state() == "S")
+        until(lambda: state() == "S", "it runs again")
     finally:
         daemon.terminate()
         daemon.wait(30)
@@ -119,6 +111,5 @@ def test_the_daemon_watches_pauses_and_resumes(task, tmp_path):
     assert "hold_memory.py" == seen["name"]
     assert 80 << 20 < seen["ram_bytes"]
     assert (0, 0) == (paused.returncode, resumed.returncode), paused.stderr + resumed.stderr
-    assert (True, True) == (stopped, running)
     assert 0 == daemon.returncode
     assert "denied" not in (tmp_path / "log").read_text().lower()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from sensor_trees import NOW_UNIX_S, Tree
+from support.waiting import until
 
 from watchdog_app.base.errors import Gone
 from watchdog_app.core.records import ProcessInfo, TaskKind
@@ -27,16 +28,6 @@ from watchdog_app.sensors.procfs import Stat
 
 PATIENCE_S = 0.005
 DEADLINE_S = 60.0
-
-
-def eventually(condition: Callable[[], bool], deadline_s: float = DEADLINE_S) -> bool:
-    """Whether it holds at last."""
-    end = time.monotonic() + deadline_s
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 @pytest.fixture
@@ -75,9 +66,9 @@ def test_an_answer_that_is_late_is_given_when_it_is_asked_for_again(gate):
     gate.set()
 
     assert (None, None) == (first, again)
-    assert eventually(lambda: beside.arrived)
+    until(lambda: beside.arrived)
     assert "late" == beside.ask(question, held(gate, "another"))
-    assert eventually(lambda: "third" == beside.ask(question, held(gate, "third")))
+    until(lambda: "third" == beside.ask(question, held(gate, "third")))
 
 
 def test_one_that_is_held_up_holds_up_no_other(gate):
@@ -87,13 +78,13 @@ def test_one_that_is_held_up_holds_up_no_other(gate):
         beside.ask(Question(pid, "all"), held(gate))
     other = Question(10, "all")
 
-    assert eventually(lambda: "at once" == beside.ask(other, lambda: "at once"))
+    until(lambda: "at once" == beside.ask(other, lambda: "at once"))
 
     beside.ask(Question(4, "all"), held(gate))
     waits = beside.ask(other, lambda: "at last")
     gate.set()
     assert waits is None
-    assert eventually(lambda: "at last" == beside.ask(other, lambda: "at last"))
+    until(lambda: "at last" == beside.ask(other, lambda: "at last"))
 
 
 def test_a_look_waits_for_all_of_them_together_no_longer_than_it_may(gate):
@@ -129,7 +120,7 @@ def test_answers_about_those_who_have_ended_are_not_kept(gate):
 
     gate.set()
 
-    assert eventually(lambda: "late" == beside.ask(Question(7, "all"), held(gate)))
+    until(lambda: "late" == beside.ask(Question(7, "all"), held(gate)))
     assert not beside.arrived
 
 
@@ -143,7 +134,7 @@ def test_no_thread_stays_when_nothing_is_left_to_read(gate):
 
     gate.set()
 
-    assert eventually(lambda: len(os.listdir("/proc/self/task")) <= before)
+    until(lambda: len(os.listdir("/proc/self/task")) <= before)
 
 
 class Held(Describer):
@@ -189,7 +180,7 @@ def test_a_look_goes_on_without_who_cannot_be_read(looks):
     """The others are there at the next look at the latest; it is not asked twice."""
     rest = {410, 420, 421, 432, 433, 440, 450, 471}
 
-    assert eventually(lambda: rest == set(looks.at(0.0)))
+    until(lambda: rest == set(looks.at(0.0)))
     assert 1 == looks.describer.reads
 
 
@@ -198,7 +189,7 @@ def test_who_could_not_be_read_is_described_as_soon_as_that_comes(looks, gate):
     looks.at(0.0)
     gate.set()
 
-    assert eventually(lambda: 431 in looks.at(1.0))
+    until(lambda: 431 in looks.at(1.0))
     info = looks.at(1.0)[431]
     assert (TaskKind.SCRIPT, "train.py") == (info.kind, info.name)
     assert info.started_unix_s is not None
@@ -214,7 +205,7 @@ def test_nobody_grows_unseen_for_longer_than_two_seconds(looks, gate):
 
     assert 431 not in soon
     assert ((), TaskKind.PYTHON) == (nameless.argv, nameless.kind)
-    assert eventually(lambda: "train.py" == looks.at(4.0)[431].name)
+    until(lambda: "train.py" == looks.at(4.0)[431].name)
     assert key == looks.at(5.0)[431].key
 
 
@@ -317,9 +308,9 @@ def test_a_real_process_that_keeps_its_lock_holds_up_nobody(starved):
         return answer is None and reads == reader.reads
 
     try:
-        assert eventually(asked_meanwhile)
+        until(asked_meanwhile)
         for process in busy:
             process.kill()
-        assert eventually(lambda: FORKS in (beside.ask(question, tuple) or ()))
+        until(lambda: FORKS in (beside.ask(question, tuple) or ()))
     finally:
         reader.over = True

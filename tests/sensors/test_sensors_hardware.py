@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 from device_trees import LAPTOP_CPU, DeviceTree
+from support.waiting import until
 
 from watchdog_app.core.hardware import Fan, Gpu, Hardware, Throttling
 from watchdog_app.core.records import Fault
@@ -45,14 +46,6 @@ def watch_of():
 def threads():
     """Those of ours."""
     return [each for each in threading.enumerate() if each.name == "watchdog-hardware"]
-
-
-def until(true, timeout_s=60.0):
-    """Wait until something is true."""
-    end = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 class Device:

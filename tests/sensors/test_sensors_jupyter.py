@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from sensor_trees import FIXTURES
+from support.waiting import until
 
 from watchdog_app.base.errors import Denied, SensorError, Unsupported
 from watchdog_app.core.records import TaskKind
@@ -300,29 +301,20 @@ def _witnesses(folder: Path, pid: int = 410) -> Witnesses:
     return Witnesses(str(folder / "kernel-k1.json"), None, (), (pid,))
 
 
-def _until(check: Callable[[], bool], seconds: float = 60.0) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if check():
-            return True
-        time.sleep(0.01)
-    return False
-
-
 def test_rename_is_seen_by_the_next_question(serve, tmp_path: Path):
     """Three seconds later, and not before: a server is not asked at every tick."""
     server, _ = serve(http(SESSIONS))
     servers = JupyterServers([], lambda _: True)
     kernels = [_witnesses(tmp_path)]
     servers.look(kernels, 0.0)
-    assert _until(lambda: servers.look(kernels, 0.1))
+    until(lambda: servers.look(kernels, 0.1))
     first = servers.of("k1")
 
     server.answer = http([{**SESSIONS[0], "path": "new.ipynb"}])
     for tick in range(2, 30):
         servers.look(kernels, tick / 10)
     asked = len(server.requests)
-    changed = _until(lambda: servers.look(kernels, 33.2))  # an answer may have taken its time
+    changed = until(lambda: servers.look(kernels, 33.2))  # an answer may have taken its time
 
     assert "/home/user/sub/a.ipynb" == first[0].path
     assert (1, True) == (asked, changed)
@@ -338,17 +330,17 @@ def test_notebook_that_is_gone_is_asked_for_at_once(serve, tmp_path: Path):
     notebook.write_text("{}")
     servers = JupyterServers([], lambda _: True)
     kernels, shown = [_witnesses(tmp_path)], {str(notebook)}
-    assert _until(lambda: servers.look(kernels, 0.0, shown))
+    until(lambda: servers.look(kernels, 0.0, shown))
     # The questions are answered one after the other: by the second of these the file is known.
-    assert _until(lambda: servers.look(kernels, 31.0, shown) or len(server.requests) == 2)
-    assert _until(lambda: len(server.requests) == 2)
+    until(lambda: servers.look(kernels, 31.0, shown) or len(server.requests) == 2)
+    until(lambda: len(server.requests) == 2)
 
     notebook.rename(tmp_path / "b.ipynb")
-    seen = _until(lambda: servers.look(kernels, 32.1, shown))
+    seen = until(lambda: servers.look(kernels, 32.1, shown))
 
     assert seen
     assert {str(notebook): str(tmp_path / "b.ipynb")} == servers.moved
-    assert _until(lambda: servers.look(kernels, 32.2, shown) or len(server.requests) == 3)
+    until(lambda: servers.look(kernels, 32.2, shown) or len(server.requests) == 3)
     servers.close()
 
 
@@ -363,7 +355,7 @@ def test_hung_server_stalls_no_tick(serve, tmp_path: Path):
         servers.look(kernels, float(tick))
 
     assert time.monotonic() - begun < 1.0  # two hundred looks; one alone would wait 2 s
-    assert _until(lambda: len(server.requests) == 1)
+    until(lambda: len(server.requests) == 1)
     servers.close()
 
 

@@ -7,9 +7,9 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 
 import pytest
+from support.waiting import until
 
 PATIENCE_S = 60.0
 
@@ -50,23 +50,18 @@ class Terminal:
         self._tmux("send-keys", *keys)
 
     def until(self, text):
-        end = time.monotonic() + PATIENCE_S
-        while text not in self.screen():
-            assert time.monotonic() < end, f"never saw {text!r}:\n{self.screen()}"
-            time.sleep(0.1)
+        self._until(lambda: text in self.screen(), f"{text!r} is shown")
 
     def until_row(self):
         """A task of this machine: this test's own, whatever started it."""
-        end = time.monotonic() + PATIENCE_S
-        while not re.search(r"^\s*\d+ +\S+.* [\d.]+[MG] ", self.screen(), re.MULTILINE):
-            assert time.monotonic() < end, f"never saw a task:\n{self.screen()}"
-            time.sleep(0.1)
+        task = re.compile(r"^\s*\d+ +\S+.* [\d.]+[MG] ", re.MULTILINE)
+        self._until(lambda: task.search(self.screen()), "a task is shown")
 
     def until_gone(self, text):
-        end = time.monotonic() + PATIENCE_S
-        while text in self.screen():
-            assert time.monotonic() < end, f"still see {text!r}:\n{self.screen()}"
-            time.sleep(0.1)
+        self._until(lambda: text not in self.screen(), f"{text!r} is gone")
+
+    def _until(self, condition, why):
+        until(condition, lambda: f"{why}:\n{self.screen()}", PATIENCE_S, step_s=0.1)
 
     def close(self):
         self._tmux("kill-server")

@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from tray_desk import Daemon, Panel, PrivateBus, Screen, wait_for
+from support.waiting import until
+from tray_desk import Daemon, Panel, PrivateBus, Screen
 from tray_readings import status
 
 RECORDER = """#!/bin/sh
@@ -123,7 +124,7 @@ def words_of():
     """The words that a recording program was started with, in the last line of them all."""
 
     def read(log: Path) -> list[str]:
-        wait_for(log.exists, f"{log.name} is written")
+        until(log.exists, f"{log.name} is written")
         time.sleep(0.1)  # the rest of its words
         return log.read_text().splitlines()
 

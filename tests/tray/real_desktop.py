@@ -13,7 +13,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from tray_desk import wait_for
+from support.waiting import until
 
 NEEDS = (
     "Xvfb",
@@ -103,7 +103,7 @@ class RealDesktop:
         self.start("openbox")
         self.start("display", "-window", "root", "xc:#3b5068")
         # A tray that is mapped before the window manager is up may stay invisible.
-        wait_for(lambda: "_NET_SUPPORTING_WM_CHECK(WINDOW)" in self._root(), "openbox manages")
+        until(lambda: "_NET_SUPPORTING_WM_CHECK(WINDOW)" in self._root(), "openbox manages")
 
     def start(self, *words: str, **env: str) -> subprocess.Popen[bytes]:
         """A program on this desktop."""
@@ -190,7 +190,7 @@ class RealDesktop:
         address = f"unix:path={self.folder}/session-bus"
         self.env["DBUS_SESSION_BUS_ADDRESS"] = address
         self.start("dbus-daemon", "--session", "--nofork", "--nopidfile", f"--address={address}")
-        wait_for((self.folder / "session-bus").exists, "the session bus listens")
+        until((self.folder / "session-bus").exists, "the session bus listens")
 
 
 def missing(*more: str) -> list[str]:

@@ -6,7 +6,7 @@ import signal
 import time
 
 import pytest
-from tray_desk import wait_for
+from support.waiting import until
 from tray_readings import GIB, agent, leaking, status, task
 
 
@@ -17,9 +17,9 @@ def tray(desktop):
     desktop.panel_ = desktop.panel()
     desktop.screen_ = desktop.screen()
     desktop.process = desktop.companion()
-    wait_for(lambda: desktop.panel_.registered, "the icon is registered")
-    wait_for(lambda: "train.ipynb" in str(desktop.panel_.lines()), "the task is in the menu")
-    wait_for(lambda: "Nothing" in desktop.panel_.property("Title"), "the icon is drawn")
+    until(lambda: desktop.panel_.registered, "the icon is registered")
+    until(lambda: "train.ipynb" in str(desktop.panel_.lines()), "the task is in the menu")
+    until(lambda: "Nothing" in desktop.panel_.property("Title"), "the icon is drawn")
     return desktop
 
 
@@ -86,7 +86,7 @@ def test_a_name_with_underscores_is_shown_as_it_is(tray):
     """The protocol takes a single underscore for the mark of a shortcut."""
     tray.daemon.status = status(processes=[task(5, "a_b__c.ipynb")])
 
-    wait_for(lambda: "a__b____c.ipynb" in str(tray.panel_.lines()), "the name is doubled")
+    until(lambda: "a__b____c.ipynb" in str(tray.panel_.lines()), "the name is doubled")
     assert "a_b__c.ipynb" not in str(tray.panel_.lines())
 
 
@@ -113,7 +113,7 @@ def test_a_paused_task_can_be_resumed_and_not_paused_again(tray):
     tray.daemon.status = status(
         processes=[task(4711, "train.ipynb", state="paused", paused_by_watchdog=True)]
     )
-    wait_for(lambda: "Paused" in str(tray.panel_.lines()), "the pause is seen")
+    until(lambda: "Paused" in str(tray.panel_.lines()), "the pause is seen")
 
     tray.panel_.click("train", "Pause")  # grey: nothing
     tray.panel_.click("train", "Resume")
@@ -130,11 +130,11 @@ def test_what_is_held_in_its_airbag_can_be_given_more_let_go_and_ended(tray):
     calm = task(4712, "calm.py", airbag={**bag, "held": False})
     tray.daemon.status = status(processes=[held, calm])
     tray.daemon.answers["bag.limit"] = {"text": "It goes on."}
-    wait_for(lambda: "Go on without" in str(tray.panel_.lines()), "the hold is seen")
+    until(lambda: "Go on without" in str(tray.panel_.lines()), "the hold is seen")
 
     for label in ("Raise the limit", "Go on without", "End it"):
         tray.panel_.click("train", label)
-    wait_for(lambda: 3 == len(tray.daemon.called("bag.limit")), "not asked")
+    until(lambda: 3 == len(tray.daemon.called("bag.limit")), "not asked")
 
     assert [{"more": True}, {"go_on": True}, {"end": True}] == [
         {key: value for key, value in each.items() if key != "task"}
@@ -189,7 +189,7 @@ def test_a_click_never_reaches_another_process_with_the_same_number(tray):
     """The menu of a slow panel shows a task that has ended; its pid is somebody else's now."""
     number, _ = tray.panel_.line("train", "Pause")
     tray.daemon.status = status(processes=[task(4711, "other.py", start_time=1)])
-    wait_for(lambda: "other.py" in str(tray.panel_.lines()), "the other one is seen")
+    until(lambda: "other.py" in str(tray.panel_.lines()), "the other one is seen")
 
     with pytest.raises(RuntimeError, match="no item"):
         tray.panel_.event(number)
@@ -204,7 +204,7 @@ def test_the_live_view_opens_in_a_terminal(tray, words_of):
     tray.panel_.activate()
     first = words_of(log)
     tray.panel_.click("Open live view")
-    wait_for(lambda: len(words_of(log)) > len(first), "it opens again")
+    until(lambda: len(words_of(log)) > len(first), "it opens again")
 
     assert ("xterm", True) == (first[0], "-e" in first)
     assert first[-1] in ("top", "--watch")
@@ -286,7 +286,7 @@ def test_labels_change_in_an_open_menu_without_closing_it(tray):
     panel.signals.clear()
 
     tray.daemon.status = status(processes=[task(4711, "train.ipynb", 4 * GIB, agent=agent())])
-    wait_for(lambda: "4.00 GiB" in str(panel.lines()), "the figure changes")
+    until(lambda: "4.00 GiB" in str(panel.lines()), "the figure changes")
 
     told = [name for name, _ in panel.signals]
     assert "ItemsPropertiesUpdated" in told
@@ -303,7 +303,7 @@ def test_a_task_that_comes_changes_the_layout(tray):
     tray.daemon.status = status(
         processes=[task(4711, "train.ipynb", agent=agent()), task(5000, "new.ipynb")]
     )
-    wait_for(lambda: "new.ipynb" in str(panel.lines()), "the new one is there")
+    until(lambda: "new.ipynb" in str(panel.lines()), "the new one is there")
 
     assert "LayoutUpdated" in [name for name, _ in panel.signals]
     assert before == panel.line("train")[0]
@@ -333,7 +333,7 @@ def test_danger_changes_icon_tooltip_and_headline(tray):
     before = panel.pixels(22)
 
     tray.daemon.status = leaking()
-    wait_for(lambda: "full in about" in panel.property("Title"), "the tooltip tells")
+    until(lambda: "full in about" in panel.property("Title"), "the tooltip tells")
 
     assert "watchdog: RAM full in about 4 min: train.ipynb" == panel.property("Title")
     assert "RAM full in about 4 min: train.ipynb" == next(iter(panel.lines()))[0]
@@ -345,14 +345,14 @@ def test_it_starts_before_a_tray_and_registers_when_one_comes(desktop, ended):
     """And again with the next one: panels crash, too."""
     desktop.daemon.start()
     process = desktop.companion()
-    wait_for(lambda: desktop.daemon.called("subscribe"), "it runs")
+    until(lambda: desktop.daemon.called("subscribe"), "it runs")
 
     first = desktop.panel()
-    wait_for(lambda: first.registered, "the first panel has it")
+    until(lambda: first.registered, "the first panel has it")
     first.close()
     desktop._parts.remove(first)
     second = desktop.panel()
-    wait_for(lambda: second.registered, "the second panel has it")
+    until(lambda: second.registered, "the second panel has it")
 
     assert second.pixels(16)
     assert 0 == ended(process)[0]
@@ -364,14 +364,14 @@ def test_the_daemon_may_come_and_go(tray):
     colored = panel.pixels(24)
 
     tray.daemon.stop()
-    wait_for(lambda: "Start the daemon" in str(panel.lines()), "its end is seen")
+    until(lambda: "Start the daemon" in str(panel.lines()), "its end is seen")
     assert "The daemon is not running" == next(iter(panel.lines()))[0]
     grey = panel.pixels(24)
     assert all(max(p[1:]) - min(p[1:]) < 16 for p in grey if p[0] > 0)
     tray.daemon.start()
 
-    wait_for(lambda: "train.ipynb" in str(panel.lines()), "it is back")
-    wait_for(lambda: colored == panel.pixels(24), "it has its colour again")
+    until(lambda: "train.ipynb" in str(panel.lines()), "it is back")
+    until(lambda: colored == panel.pixels(24), "it has its colour again")
 
 
 def test_it_outlives_the_bus(tray):
@@ -384,7 +384,7 @@ def test_it_outlives_the_bus(tray):
     tray.bus.start()
 
     panel, screen = tray.panel(), tray.screen()
-    wait_for(lambda: panel.registered, "the icon is back", 30)
+    until(lambda: panel.registered, "the icon is back", 30)
     panel.click("train", "Pause")
 
     assert "Nothing is about" in next(iter(panel.lines()))[0]
@@ -428,10 +428,10 @@ def test_start_at_login_is_a_check_mark_that_keeps_its_word(tray):
     assert 0 == tray.panel_.line("Start at login")[1]["toggle-state"]
 
     tray.panel_.click("Start at login")
-    wait_for(lambda: tray.panel_.line("Start at login")[1]["toggle-state"], "it is checked")
+    until(lambda: tray.panel_.line("Start at login")[1]["toggle-state"], "it is checked")
     assert " tray" in entry.read_text()
     tray.panel_.click("Start at login")
-    wait_for(lambda: not tray.panel_.line("Start at login")[1]["toggle-state"], "unchecked")
+    until(lambda: not tray.panel_.line("Start at login")[1]["toggle-state"], "unchecked")
 
     assert not entry.exists()
 
@@ -440,7 +440,7 @@ def test_the_check_mark_is_true_after_somebody_else_changed_it(tray):
     """A desktop's own settings remove the entry; the next look at the menu shows it."""
     entry = tray.home / ".config" / "autostart" / "org.watchdog_app.watchdog.desktop"
     tray.panel_.click("Start at login")
-    wait_for(lambda: tray.panel_.line("Start at login")[1]["toggle-state"], "it is checked")
+    until(lambda: tray.panel_.line("Start at login")[1]["toggle-state"], "it is checked")
 
     entry.unlink()
 
@@ -448,7 +448,7 @@ def test_the_check_mark_is_true_after_somebody_else_changed_it(tray):
         tray.panel_.event(0, "opened")
         return not tray.panel_.line("Start at login")[1]["toggle-state"]
 
-    wait_for(unchecked, "the open menu shows it")
+    until(unchecked, "the open menu shows it")
 
 
 def test_strange_calls_are_answered_with_errors(tray):
@@ -485,7 +485,7 @@ def test_what_a_faulty_daemon_sends_ends_nothing(tray):
     time.sleep(3.5)
     tray.daemon.status = status(processes=[task(6, "good.ipynb")])
 
-    wait_for(lambda: "good.ipynb" in str(panel.lines()), "the good one is shown")
+    until(lambda: "good.ipynb" in str(panel.lines()), "the good one is shown")
     assert tray.process.poll() is None
 
 
@@ -497,7 +497,7 @@ def test_an_open_menu_keeps_its_lines_under_the_pointer(tray):
     panel.signals.clear()
 
     tray.daemon.status = status(processes=[task(5000, "new.ipynb")])
-    wait_for(lambda: "has ended" in str(panel.lines()), "its end is told")
+    until(lambda: "has ended" in str(panel.lines()), "its end is told")
 
     assert "LayoutUpdated" not in [name for name, _ in panel.signals]
     assert "new.ipynb" not in str(panel.lines())
@@ -507,5 +507,5 @@ def test_an_open_menu_keeps_its_lines_under_the_pointer(tray):
     )
 
     panel.event(0, "closed")
-    wait_for(lambda: "new.ipynb" in str(panel.lines()), "the new one is there")
+    until(lambda: "new.ipynb" in str(panel.lines()), "the new one is there")
     assert "train.ipynb" not in str(panel.lines())

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 from real_desktop import RealDesktop, missing, settle
-from tray_desk import Daemon, wait_for
+from support.waiting import until
+from tray_desk import Daemon
 from tray_readings import leaking, notice
 
 pytestmark = pytest.mark.desktop
@@ -43,7 +44,7 @@ def desktop(tmp_path, request):
 def start_trayer(desktop: RealDesktop) -> None:
     """Wait until it is there: one that takes an icon while it begins may hide itself and it."""
     desktop.start("trayer", "--edge", "top", "--align", "right", "--height", "30", "--tint", "0")
-    wait_for(lambda: desktop.place("trayer"), "the tray", 30)
+    until(lambda: desktop.place("trayer"), "the tray", 30)
     settle(1)
 
 
@@ -76,7 +77,7 @@ def resting_icon(desktop: RealDesktop) -> tuple[int, int]:
         settle(1)
         return place if place is not None and place == icon(desktop) else None
 
-    return wait_for(rests, "the icon is on the panel", 60)
+    return until(rests, "the icon is on the panel", 60)
 
 
 def keep(path: Path, name: str) -> None:
@@ -111,12 +112,12 @@ def test_icon_menu_and_notice_on_xfce_with_dunst(desktop):
     keep(desktop.screenshot("notice"), "notice-dunst")
     desktop.run("dunstctl", "action")  # the notice itself
 
-    wait_for(lambda: desktop.place(TERMINAL), "the notice opens a terminal")
+    until(lambda: desktop.place(TERMINAL), "the notice opens a terminal")
     settle(3)  # one that ends at once would count as one that does not start
     desktop.run("xdotool", "search", "--class", "xterm", "windowkill")
-    wait_for(lambda: not desktop.place(TERMINAL), "the terminal is gone")
+    until(lambda: not desktop.place(TERMINAL), "the terminal is gone")
     desktop.click(*resting_icon(desktop), 1)
-    wait_for(lambda: desktop.place(TERMINAL), "a left click opens a terminal")
+    until(lambda: desktop.place(TERMINAL), "a left click opens a terminal")
     settle(2)
     keep(desktop.screenshot("live"), "live")
 
@@ -136,7 +137,7 @@ def test_buttons_of_a_notice_on_xfce(desktop):
     settle(1.5)
     keep(desktop.screenshot("notice"), "notice-buttons")
 
-    left, top, _, height = wait_for(lambda: desktop.place("xfce4-notifyd"), "the notice")
+    left, top, _, height = until(lambda: desktop.place("xfce4-notifyd"), "the notice")
     desktop.click(left + 70, top + height - 30)
 
     assert "4711" == desktop.daemon.wait_call("task.checkpoint")["task"]
@@ -176,7 +177,7 @@ def test_an_old_tray_without_a_bus_menu_gets_clicks(desktop):
 
     desktop.click(x, y, 1)
 
-    wait_for(lambda: desktop.place(TERMINAL), "a click opens a terminal")
+    until(lambda: desktop.place(TERMINAL), "a click opens a terminal")
     assert changed(desktop, before, 20_000) > 20_000, "the terminal is not on the screen"
 
 
@@ -185,7 +186,7 @@ def test_the_display_may_go_and_the_notices_stay(desktop):
     """A session of X ends under it: no traceback, and the daemon is still listened to."""
     start_trayer(desktop)
     process = companion(desktop, "--backend", "xorg")
-    wait_for(lambda: icon(desktop), "the icon is in the tray", 40)
+    until(lambda: icon(desktop), "the icon is in the tray", 40)
 
     desktop.server.kill()
     desktop.server.wait()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from tray_desk import wait_for
+from support.waiting import until
 from tray_readings import leaking, notice, status, task
 
 from watchdog_app.tray.notice_gate import QUIET_S, NoticeGate, Verdict
@@ -18,7 +18,7 @@ def shown(desktop):
     desktop.daemon.start()
     desktop.screen_ = desktop.screen()
     desktop.process = desktop.companion()
-    wait_for(lambda: desktop.daemon.called("subscribe"), "it listens")
+    until(lambda: desktop.daemon.called("subscribe"), "it listens")
     return desktop
 
 
@@ -92,7 +92,7 @@ def test_a_button_of_another_program_is_none_of_ours(shown):
 
 def test_a_button_never_reaches_another_process_with_the_same_number(shown):
     """The notice may have stood there all night."""
-    wait_for(lambda: shown.daemon.called("subscribe"), "it listens")
+    until(lambda: shown.daemon.called("subscribe"), "it listens")
     time.sleep(0.3)
     shown.daemon.tell(notice())
     number = shown.screen_.wait("RAM full")["number"]
@@ -251,7 +251,7 @@ def test_what_is_over_is_taken_from_the_screen(shown):
     shown.daemon.tell(notice(incident="i9"))
     number = shown.screen_.wait("RAM full")["number"]
 
-    wait_for(lambda: number in shown.screen_.closed, "it is closed")
+    until(lambda: number in shown.screen_.closed, "it is closed")
     assert [number] == list(shown.screen_.closed)
 
 

@@ -13,13 +13,13 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from dbus_fast import Message, MessageType, Variant
 from dbus_fast.aio import MessageBus
+from support.waiting import until
 
 WATCHER = "org.kde.StatusNotifierWatcher"
 NOTIFICATIONS = "org.freedesktop.Notifications"
@@ -31,17 +31,6 @@ CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configurat
 <busconfig><type>session</type><listen>unix:path={path}</listen>
 <policy context="default"><allow send_destination="*" eavesdrop="true"/>
 <allow eavesdrop="true"/><allow own="*"/></policy></busconfig>"""
-
-
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
-    """The first true value of the condition; fails with `what` when none comes."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.02)
-    raise AssertionError(f"not within {seconds:g} s: {what}")
 
 
 class PrivateBus:
@@ -59,7 +48,7 @@ class PrivateBus:
             ["dbus-daemon", f"--config-file={self._config}", "--nofork", "--nopidfile"],
             stderr=subprocess.DEVNULL,
         )
-        wait_for(self._answers, "the bus listens")
+        until(self._answers, "the bus listens")
 
     def stop(self) -> None:
         if self._process is not None:
@@ -142,7 +131,7 @@ class Panel(OnBus):
 
     @property
     def item(self) -> str:
-        wait_for(lambda: self.registered, "an item registers")
+        until(lambda: self.registered, "an item registers")
         return self.registered[-1]
 
     def property(self, name: str) -> Any:
@@ -248,7 +237,7 @@ class Screen(OnBus):
 
     def wait(self, title: str) -> dict[str, Any]:
         """The newest notice whose title begins so."""
-        return wait_for(
+        return until(
             lambda: next((n for n in reversed(self.shown) if n["title"].startswith(title)), None),
             f"a notice {title!r} in {[n['title'] for n in self.shown]}",
         )
@@ -300,19 +289,19 @@ class Daemon:
         return [params for name, params in self.calls if name == method]
 
     def wait_call(self, method: str) -> dict[str, Any]:
-        wait_for(lambda: self.called(method), f"{method} is called; were: {self.calls[-6:]}")
+        until(lambda: self.called(method), f"{method} is called; were: {self.calls[-6:]}")
         return self.called(method)[-1]
 
     def tell(self, notice: dict[str, Any]) -> None:
         """Publish a notice, once somebody listens."""
-        wait_for(lambda: self._subscribed, "a companion subscribes")
+        until(lambda: self._subscribed, "a companion subscribes")
         line = json.dumps({"jsonrpc": "2.0", "method": "notice", "params": notice}).encode()
         for stream in self._subscribed:
             stream.write(line + b"\n")
             stream.flush()
 
     def acknowledged(self, id_: str) -> dict[str, Any]:
-        return wait_for(
+        return until(
             lambda: next((p for p in self.called("notice.shown") if p["id"] == id_), None),
             f"notice {id_} is acknowledged",
         )
