@@ -30,6 +30,7 @@ from watchdog_app.base.errors import (
     UsageError,
     WatchdogError,
 )
+from watchdog_app.base.linux import cgroup_paths, procfs
 from watchdog_app.base.text.plain import argument, plain
 from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.daemon import left_words
@@ -38,7 +39,6 @@ from watchdog_app.daemon.pauses import remembered
 from watchdog_app.protocol import messages
 from watchdog_app.protocol.framing import BadLine, LineDecoder, LineTooLong, decode, encode
 from watchdog_app.sensors import (
-    cgroup_paths,
     cgroups,
     command_line,
     host,
@@ -46,7 +46,6 @@ from watchdog_app.sensors import (
     kernel_deaths,
     kernel_log,
     notebooks,
-    procfs,
     threads,
 )
 from watchdog_app.traces import lines as trace_lines

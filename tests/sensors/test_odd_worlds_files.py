@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from watchdog_app.base.errors import Denied, Gone, SensorError, Unsupported
-from watchdog_app.sensors.files import KeptFile, read_bytes
+from watchdog_app.base.linux.files import KeptFile, read_bytes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="errors of Linux")
 

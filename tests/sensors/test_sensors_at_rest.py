@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from sensor_trees import NOW_UNIX_S, Tree, by_pid
 
+from watchdog_app.base.linux.cgroup_paths import GroupLocator, Hierarchy
 from watchdog_app.sensors.bystanders import Bystanders
-from watchdog_app.sensors.cgroup_paths import GroupLocator, Hierarchy
 from watchdog_app.sensors.cgroups import GroupReader
 from watchdog_app.sensors.limit_changes import LimitChanges
 from watchdog_app.sensors.process_table import ProcessTable

@@ -17,14 +17,14 @@ from sensor_trees import NOW_UNIX_S, Tree
 from support.waiting import until
 
 from watchdog_app.base.errors import Gone
+from watchdog_app.base.linux.cgroup_paths import GroupLocator
+from watchdog_app.base.linux.procfs import Stat
 from watchdog_app.core.records import ProcessInfo, TaskKind
 from watchdog_app.sensors.beside import Beside, Question
-from watchdog_app.sensors.cgroup_paths import GroupLocator
 from watchdog_app.sensors.jupyter_servers import JupyterServers
 from watchdog_app.sensors.process_files import read_argv
 from watchdog_app.sensors.process_info import Describer, Description
 from watchdog_app.sensors.process_table import ProcessTable
-from watchdog_app.sensors.procfs import Stat
 
 PATIENCE_S = 0.005
 DEADLINE_S = 60.0

@@ -11,7 +11,7 @@ import pytest
 
 from watchdog_app.actions.memory_group import open_group
 from watchdog_app.base.errors import ActionError
-from watchdog_app.sensors.cgroup_paths import (
+from watchdog_app.base.linux.cgroup_paths import (
     GroupLocator,
     Hierarchy,
     discover,

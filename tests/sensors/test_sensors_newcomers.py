@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from sensor_trees import Tree
 
+from watchdog_app.base.linux.procfs import is_kernel_thread, parse_tgid
 from watchdog_app.core.glance import GLANCE_S
 from watchdog_app.sensors.bystanders import Bystanders
 from watchdog_app.sensors.machine import Machine
 from watchdog_app.sensors.newcomers import Newcomers, tells_pids
-from watchdog_app.sensors.procfs import is_kernel_thread, parse_tgid
 
 WAIT_S = 20.0
 IDLE = "import signal; signal.pause()"

@@ -8,8 +8,8 @@ import pytest
 from sensor_trees import FIXTURES
 
 from watchdog_app.base.errors import Denied, Gone, Unsupported
-from watchdog_app.sensors import procfs
-from watchdog_app.sensors.files import KeptFile, read_bytes, read_regular, translate
+from watchdog_app.base.linux import procfs
+from watchdog_app.base.linux.files import KeptFile, read_bytes, read_regular, translate
 
 REST = (
     b"S 1 450 450 0 -1 4194304 1848 70 1 0 3 4 0 0 20 0 2 0 5500 15298560 3032 "

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from watchdog_app.base.linux.procfs import parse_stat
 from watchdog_app.core.records import ProcessKey
 from watchdog_app.sensors import threads
-from watchdog_app.sensors.procfs import parse_stat
 
 
 def stat(pid: int, name: str, state: str, ppid: int = 1, *, count: int = 1) -> bytes:

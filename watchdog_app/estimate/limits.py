@@ -52,7 +52,7 @@ def _ram(proc: str) -> Limit | None:
 
 
 def _groups(proc: str, cgroup_root: str) -> list[Limit]:
-    from watchdog_app.sensors.cgroup_paths import GroupLocator, discover
+    from watchdog_app.base.linux.cgroup_paths import GroupLocator, discover
     from watchdog_app.sensors.cgroups import GroupReader
 
     try:

@@ -13,12 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from watchdog_app.base.errors import Gone, SensorError
+from watchdog_app.base.linux.cgroup_paths import GroupLocator
+from watchdog_app.base.linux.files import KeptFile, read_bytes
+from watchdog_app.base.linux.procfs import whole
 from watchdog_app.core.records import CgroupMemory
-from watchdog_app.sensors.cgroup_paths import GroupLocator
-from watchdog_app.sensors.files import KeptFile, read_bytes
 from watchdog_app.sensors.host import parse_pressure
 from watchdog_app.sensors.limit_changes import LimitChanges
-from watchdog_app.sensors.procfs import whole
 
 # v1 has no word for "no limit": PAGE_COUNTER_MAX, the largest signed number cut to a whole page
 # (4, 16 or 64 KiB). Older kernels (before 3.19) had the largest signed number itself.

@@ -17,10 +17,10 @@ from contextlib import suppress
 from dataclasses import replace
 
 from watchdog_app.base.errors import SensorError
+from watchdog_app.base.linux import procfs
+from watchdog_app.base.linux.files import read_bytes
 from watchdog_app.core.records import ProcessKey, ProcessSample
-from watchdog_app.sensors import procfs
 from watchdog_app.sensors.beside import Beside, Question
-from watchdog_app.sensors.files import read_bytes
 
 _TICK_BUDGET_S = 0.003  # begun within a tick; the last one may take longer
 _EVERY_S = 30.0

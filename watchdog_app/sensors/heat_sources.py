@@ -18,8 +18,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from watchdog_app.base.linux.sysfs import folders, number, words
 from watchdog_app.core.hardware import Temperature
-from watchdog_app.sensors.sysfs import folders, number, words
 
 _MOST_SENSORS = 32
 _MOST_COUNTERS = 64

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 
 from watchdog_app.base.errors import Denied, SensorError, Unsupported
+from watchdog_app.base.linux.files import KeptFile, read_bytes
+from watchdog_app.base.linux.procfs import whole
 from watchdog_app.core.records import Fault, HostMemory, Pressure
-from watchdog_app.sensors.files import KeptFile, read_bytes
-from watchdog_app.sensors.procfs import whole
 
 _PRESSURE = "host.pressure"
 _ZRAM = b"/dev/zram"

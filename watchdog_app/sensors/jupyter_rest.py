@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from watchdog_app.base.errors import Denied, Unsupported
+from watchdog_app.base.linux.files import read_regular
 from watchdog_app.sensors import listeners
-from watchdog_app.sensors.files import read_regular
 from watchdog_app.sensors.notebooks import Session, read_json, session_of, text_of
 
 # Thousands of sessions. JSON is taken apart in one turn, and looks wait: 16 ms, with 4 MiB 60 ms.

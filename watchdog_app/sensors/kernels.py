@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from watchdog_app.base.errors import SensorError
+from watchdog_app.base.linux.files import read_regular
 from watchdog_app.core.records import ProcessInfo, TaskKind
 from watchdog_app.sensors.command_line import (
     Program,
@@ -17,7 +18,6 @@ from watchdog_app.sensors.command_line import (
     is_spyder_kernel,
     notebook_arguments,
 )
-from watchdog_app.sensors.files import read_regular
 from watchdog_app.sensors.notebooks import (
     LONGEST_PATH,
     Session,

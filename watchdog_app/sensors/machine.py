@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from watchdog_app.base.errors import Gone, SensorError
+from watchdog_app.base.linux.cgroup_paths import GroupLocator, discover
+from watchdog_app.base.linux.files import read_bytes
 from watchdog_app.core.glance import Glance, Rest
 from watchdog_app.core.records import (
     CgroupMemory,
@@ -19,10 +21,8 @@ from watchdog_app.core.records import (
     ProcessSample,
     Snapshot,
 )
-from watchdog_app.sensors.cgroup_paths import GroupLocator, discover
 from watchdog_app.sensors.cgroups import GroupReader
 from watchdog_app.sensors.disks import Disks
-from watchdog_app.sensors.files import read_bytes
 from watchdog_app.sensors.gpu.awaited import AwaitedCards
 from watchdog_app.sensors.hardware import HardwareWatch
 from watchdog_app.sensors.host import HostReader

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from watchdog_app.base.errors import SensorError
-from watchdog_app.sensors import procfs
+from watchdog_app.base.linux import procfs
+from watchdog_app.base.linux.files import KeptFile, read_record
 from watchdog_app.sensors.command_line import is_interpreter
-from watchdog_app.sensors.files import KeptFile, read_record
 
 _FOLLOWED_S = 10.0  # it is asked three times by glances as far apart as they can be
 _AGAIN_S = 0.5

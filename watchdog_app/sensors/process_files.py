@@ -11,10 +11,10 @@ import os
 from contextlib import suppress
 
 from watchdog_app.base.errors import Gone, SensorError, Unsupported
+from watchdog_app.base.linux import procfs
+from watchdog_app.base.linux.files import KeptFile, read_bytes, read_link, read_record
 from watchdog_app.core.records import ProcessKey, ProcessSample
-from watchdog_app.sensors import procfs
 from watchdog_app.sensors.command_line import is_interpreter, kept
-from watchdog_app.sensors.files import KeptFile, read_bytes, read_link, read_record
 
 _PAGE = os.sysconf("SC_PAGESIZE") if hasattr(os, "sysconf") else 4096
 TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100

@@ -17,6 +17,8 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from watchdog_app.base.errors import Gone, SensorError
+from watchdog_app.base.linux import procfs
+from watchdog_app.base.linux.files import descriptor_limit
 from watchdog_app.core.records import (
     Fault,
     ProcessInfo,
@@ -24,11 +26,10 @@ from watchdog_app.core.records import (
     ProcessSample,
     TaskKind,
 )
-from watchdog_app.sensors import ancestry, procfs, shown_kernels
+from watchdog_app.sensors import ancestry, shown_kernels
 from watchdog_app.sensors.beside import Beside, Question
 from watchdog_app.sensors.bystanders import YOUNG_EVERY_S, YOUNG_S, Bystanders
 from watchdog_app.sensors.command_line import identify
-from watchdog_app.sensors.files import descriptor_limit
 from watchdog_app.sensors.forks import Forks
 from watchdog_app.sensors.kernels import Witnesses
 from watchdog_app.sensors.listing import Listing, pids

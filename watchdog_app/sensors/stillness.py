@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from watchdog_app.base.errors import SensorError
+from watchdog_app.base.linux.files import KeptFile
 from watchdog_app.core.glance import Rest
-from watchdog_app.sensors.files import KeptFile
 
 
 class Stillness:

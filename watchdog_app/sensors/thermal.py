@@ -10,10 +10,10 @@ import os
 from collections.abc import Iterator
 
 from watchdog_app.base.errors import SensorError
+from watchdog_app.base.linux.files import KeptFile
+from watchdog_app.base.linux.sysfs import parse_number, words
 from watchdog_app.core.hardware import Fan, Temperature, Throttling
-from watchdog_app.sensors.files import KeptFile
 from watchdog_app.sensors.heat_sources import counters, every_s, find, shown
-from watchdog_app.sensors.sysfs import parse_number, words
 
 _DISCOVER_S = 60.0
 _SLOW_S = 10.0  # fans and counters: the controllers that know them are slow to answer

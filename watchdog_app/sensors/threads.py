@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from watchdog_app.base.errors import SensorError
+from watchdog_app.base.linux.files import read_bytes
+from watchdog_app.base.linux.procfs import parse_stat
 from watchdog_app.core.picture import ProcessLook, ThreadLook
 from watchdog_app.core.records import ProcessKey
-from watchdog_app.sensors.files import read_bytes
-from watchdog_app.sensors.procfs import parse_stat
 
 _MOST_PROCESSES = 64
 _MOST_THREADS = 128  # of one process

@@ -24,9 +24,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
+from watchdog_app.base.linux.files import translate
 from watchdog_app.core.records import CgroupMemory, Fault
 from watchdog_app.sensors.alarms import PressureTrigger, Source, Wakeup, arm, rank
-from watchdog_app.sensors.files import translate
 
 _STACK_BYTES = 512 * 1024
 _END_S = 1.0

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from watchdog_app.base.errors import SensorError
-from watchdog_app.sensors.files import read_bytes
+from watchdog_app.base.linux.files import read_bytes
 
 NAME = "libnvidia-ml.so.1"
 _CACHED = re.compile(rb"(/[^\0]*/libnvidia-ml\.so\.1)\0")

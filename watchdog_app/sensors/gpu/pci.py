@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass
 
 from watchdog_app.base.errors import SensorError
-from watchdog_app.sensors.files import read_bytes
+from watchdog_app.base.linux.files import read_bytes
 
 _VENDOR = b"0x10de"
 _DISPLAY = b"0x03"  # VGA, 3D and other display controllers

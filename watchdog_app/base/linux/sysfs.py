@@ -12,8 +12,8 @@ import os
 import re
 
 from watchdog_app.base.errors import SensorError
+from watchdog_app.base.linux.files import read_bytes
 from watchdog_app.base.text.plain import plain
-from watchdog_app.sensors.files import read_bytes
 
 _NUMBER = re.compile(rb"\s*(-?\d{1,19})\s*\Z")
 
