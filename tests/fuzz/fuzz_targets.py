@@ -104,9 +104,9 @@ def configuration(data: bytes) -> None:
 @target
 def proc_stat(data: bytes) -> None:
     """A line of /proc/PID/stat, and of a thread's."""
-    for parse in (procfs.parse_stat, threads.parse_major_faults):
-        with suppress(ValueError):
-            parse(data)
+    with suppress(ValueError):
+        stat = procfs.Stat(data)
+        assert stat.wait_status is None or stat.wait_status >= 0
 
 
 @target

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from sensor_trees import Tree
 
-from watchdog_app.base.linux.procfs import is_kernel_thread, parse_tgid
+from watchdog_app.base.linux.procfs import Stat, parse_tgid
 from watchdog_app.core.glance import GLANCE_S
 from watchdog_app.sensors.bystanders import Bystanders
 from watchdog_app.sensors.machine import Machine
@@ -246,7 +246,7 @@ def test_threads_of_the_kernel_are_never_asked_again(tmp_path: Path):
     folder = tmp_path / "9"
     folder.mkdir()
     (folder / "stat").write_text(
-        "9 (kworker/0:1) I 2 0 0 0 -1 69238880 0 0 0 0 0 0 0 0 20 0 1 0 30"
+        "9 (kworker/0:1) I 2 0 0 0 -1 69238880 0 0 0 0 0 0 0 0 20 0 1 0 30" + 7 * " 0"
     )
     others = Bystanders(str(tmp_path))
     others.note(9, 0.0)
@@ -260,19 +260,19 @@ def test_threads_of_the_kernel_are_never_asked_again(tmp_path: Path):
 @pytest.mark.parametrize(
     ("line", "thread"),
     [
-        (b"2 (kthreadd) S 0 0 0 0 -1 2129984 0 0", True),
-        (b"2 (a) b) S 1 2 2 0 -1 4194560 0 0", False),
+        (b"2 (kthreadd) S 0 0 0 0 -1 2129984" + 20 * b" 0", True),
+        (b"2 (a) b) S 1 2 2 0 -1 4194560" + 20 * b" 0", False),
     ],
 )
 def test_a_kernel_thread_is_told_by_its_flags(line: bytes, thread: bool):
     """PF_KTHREAD; in a container process 2 is anybody."""
-    assert thread is is_kernel_thread(line)
+    assert thread is Stat(line).is_kernel_thread
 
 
 def test_half_a_line_is_refused():
     """So that nothing is concluded from it."""
     with pytest.raises(ValueError, match="no line"):
-        is_kernel_thread(b"2 (kthreadd) S")
+        Stat(b"2 (kthreadd) S")
     assert parse_tgid(b"Name:\tx\n") is None
     assert 12 == parse_tgid(b"Name:\tx\nTgid:\t12\nNgid:\t0\n")
 

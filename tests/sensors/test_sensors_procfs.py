@@ -23,7 +23,7 @@ REST = (
 )
 def test_stat_is_read_whatever_the_process_is_called(name: bytes):
     """The command's name may hold parentheses, blanks and anything else."""
-    stat = procfs.parse_stat(b"450 (" + name + b") " + REST)
+    stat = procfs.Stat(b"450 (" + name + b") " + REST)
 
     assert (name, "S", 1, 450, 7, 2, 5500, 15298560, 140736845958224) == (
         stat.comm,
@@ -55,7 +55,7 @@ def test_stat_is_read_whatever_the_process_is_called(name: bytes):
 def test_half_a_stat_is_an_error_and_no_figure(data: bytes):
     """A truncated or foreign line raises; it never yields zeros."""
     with pytest.raises(ValueError, match=r"stat|invalid literal"):
-        procfs.parse_stat(data)
+        procfs.Stat(data)
 
 
 @pytest.mark.parametrize("data", [b"", b"12", b"12 13", b"12 x 3 4"])
@@ -138,7 +138,7 @@ def test_limit_of_the_address_space(line: bytes, expected: int | None):
 
 def test_a_real_process_is_read_as_captured():
     """The captured files of a process give its figures."""
-    stat = procfs.parse_stat((FIXTURES / "proc/431/stat").read_bytes())
+    stat = procfs.Stat((FIXTURES / "proc/431/stat").read_bytes())
 
     assert ("S", 430, 5310) == (stat.state, stat.ppid, stat.start_ticks)
     assert 34359738368 == procfs.parse_rlimit_as((FIXTURES / "proc/431/limits").read_bytes())
@@ -232,3 +232,23 @@ def test_path_that_another_process_named_is_read_only_if_it_is_a_file(tmp_path):
         read_regular(str(tmp_path / "missing"))
 
     assert b"content" == read_regular(str(tmp_path / "file"))
+
+
+def test_the_rest_of_stat_is_read_of_a_real_process():
+    """Job control, faults, flags, and the status of an ended child."""
+    child = os.fork()
+    if child == 0:
+        os._exit(7)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    ended, own = procfs.read_stat(child), procfs.read_stat("self")
+    os.waitpid(child, 0)
+
+    assert ended is not None
+    assert own is not None
+    assert (7 << 8, "Z", True, False) == (
+        *(ended.wait_status, ended.state, ended.has_ended, ended.is_exiting),
+    )
+    assert (os.getppid(), os.getpgrp(), os.getsid(0)) == (own.ppid, own.pgrp, own.session)
+    assert not own.is_kernel_thread
+    assert procfs.start_time(os.getpid()) == own.start_ticks
+    assert procfs.read_stat(child) is None

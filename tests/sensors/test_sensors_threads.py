@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from watchdog_app.base.linux.procfs import parse_stat
+from watchdog_app.base.linux.procfs import Stat
 from watchdog_app.core.records import ProcessKey
 from watchdog_app.sensors import threads
 
@@ -122,9 +122,7 @@ def test_a_real_process_is_read():
     try:
         assert child.stdout is not None
         child.stdout.readline()
-        key = ProcessKey(
-            child.pid, parse_stat(Path(f"/proc/{child.pid}/stat").read_bytes()).start_ticks
-        )
+        key = ProcessKey(child.pid, Stat(Path(f"/proc/{child.pid}/stat").read_bytes()).start_ticks)
         end = time.monotonic() + 10
         while True:
             found = threads.look([key])
@@ -150,7 +148,7 @@ def test_our_own_threads_are_counted():
     for thread in mine:
         thread.start()
     try:
-        start = parse_stat(Path("/proc/self/stat").read_bytes()).start_ticks
+        start = Stat(Path("/proc/self/stat").read_bytes()).start_ticks
         (own, *_) = threads.look([ProcessKey(os.getpid(), start)])
         assert {thread.native_id for thread in mine} <= {look.tid for look in own.threads}
         assert own.thread_count >= 4

@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
+from watchdog_app.base.linux.procfs import read_stat
 from watchdog_app.core.records import ProcessKey
 
-_PF_KTHREAD = 0x00200000  # include/linux/sched.h
 _STOP = 1 << (signal.SIGSTOP - 1)  # in a set of signals
 _SHELLS = frozenset(("ash", "bash", "csh", "dash", "fish", "ksh", "mksh", "sh", "tcsh", "zsh"))
 
@@ -32,24 +32,15 @@ class Identity(NamedTuple):
 
 def identify(pid: int, proc: str = "/proc") -> Identity | None:
     """The process of that pid, None when there is none."""
-    try:
-        file = os.open(f"{proc}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            data = os.read(file, 4096)  # at most some 400 bytes, and all at once
-        finally:
-            os.close(file)
-    except OSError:
-        return None
-    # The name stands in parentheses and may hold any byte; nothing after it holds one.
-    rest = data[data.rfind(b")") + 2 :].split()
-    if len(rest) < 20:
+    stat = read_stat(pid, proc)
+    if stat is None:
         return None
     return Identity(
-        ProcessKey(pid, int(rest[19])),
-        int(rest[1]),
-        rest[0].decode("ascii", "replace"),
-        bool(int(rest[6]) & _PF_KTHREAD),
-        int(rest[3]) == pid and int(rest[4]) != 0,
+        ProcessKey(pid, stat.start_ticks),
+        stat.ppid,
+        stat.state,
+        stat.is_kernel_thread,
+        stat.session == pid and stat.tty != 0,
     )
 
 

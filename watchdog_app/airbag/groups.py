@@ -19,8 +19,8 @@ import sys
 import time
 from contextlib import suppress
 
-from watchdog_app.airbag.stillness import start_time
 from watchdog_app.base.errors import ActionError
+from watchdog_app.base.linux.procfs import start_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import os
 import sys
 
 from watchdog_app.airbag.policy import MOST_OF_RESERVE
-from watchdog_app.airbag.stillness import start_time
+from watchdog_app.base.linux.procfs import start_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import os
 
+from watchdog_app.base.linux.procfs import read_stat
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _STILL = (b"__refrigerator", b"mem_cgroup_oom_synchronize", b"do_freezer_trap", b"do_exit")
-_SETTLED = b"XZTt"  # dead, or stopped by somebody
+_SETTLED = "XZTt"  # dead, or stopped by somebody
 
 
 def all_still(pids: Iterable[int], proc: str = "/proc") -> bool:
@@ -34,45 +36,27 @@ def _still(folder: str) -> bool:
 
 
 def _thread_still(folder: str) -> bool:
+    process, _, thread = folder.rpartition("/")
+    stat = read_stat(thread, process)
+    if stat is None or stat.state in _SETTLED:
+        return True
     try:
-        with open(f"{folder}/stat", "rb") as file:
-            data = file.read(512)
-        state = data[data.rfind(b")") + 2 : data.rfind(b")") + 3]
-        if state in _SETTLED:
-            return True
         with open(f"{folder}/wchan", "rb") as file:
             return file.read(64) in _STILL
     except OSError:
         return True
 
 
-def start_time(pid: int, proc: str = "/proc") -> int | None:
-    """When a process began, in ticks since boot; None: it has ended, or nobody has that pid."""
-    try:
-        with open(f"{proc}/{pid}/stat", "rb") as file:
-            fields = file.read(4096).rpartition(b") ")[2].split()
-        return None if fields[0] in (b"Z", b"X") else int(fields[19])
-    except (OSError, ValueError, IndexError):
-        return None
-
-
 def is_stopped(pid: int, proc: str = "/proc") -> bool:
     """Whether somebody has stopped it, as Ctrl-Z does."""
-    try:
-        with open(f"{proc}/{pid}/stat", "rb") as file:
-            return file.read(4096).rpartition(b") ")[2][:1] == b"T"
-    except OSError:
-        return False
+    stat = read_stat(pid, proc)
+    return stat is not None and stat.state == "T"
 
 
 def in_foreground(pid: int, proc: str = "/proc") -> bool:
     """Whether its terminal listens to it: not after Ctrl-Z, and again after fg."""
-    try:
-        with open(f"{proc}/{pid}/stat", "rb") as file:
-            fields = file.read(4096).rpartition(b") ")[2].split()
-        return fields[2] == fields[5]  # its process group, and the terminal's
-    except (OSError, IndexError):
-        return False
+    stat = read_stat(pid, proc)
+    return stat is not None and stat.pgrp == stat.tty_pgrp
 
 
 def signals(pid: int, proc: str = "/proc") -> tuple[int, int]:

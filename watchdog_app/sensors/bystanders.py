@@ -168,11 +168,11 @@ class Bystanders:
     def _grow_up(self, pid: int, since_mono_s: float, asked_mono_s: float) -> None:
         """No longer young: since when it has run is learnt, and whether it is a program at all."""
         with suppress(SensorError, ValueError):
-            stat = read_bytes(f"{self._proc}/{pid}/stat", 2048)
-            if procfs.is_kernel_thread(stat):
+            stat = procfs.Stat(read_bytes(f"{self._proc}/{pid}/stat", 2048))
+            if stat.is_kernel_thread:
                 self._known.put(pid, _NEVER_S)
                 return
-            age_s = _since_boot_s() - procfs.parse_stat(stat).start_ticks / TICKS_PER_S
+            age_s = _since_boot_s() - stat.start_ticks / TICKS_PER_S
             self._known.put(pid, min(since_mono_s, asked_mono_s - age_s))
         self._wait(pid, asked_mono_s)
 

@@ -14,11 +14,12 @@ import struct
 import sys
 from contextlib import suppress
 
+from watchdog_app.base.linux.procfs import read_stat
+
 # _IOWR(PIDFS_IOCTL_MAGIC, 11, struct pidfd_info): version 0 of the struct has 64 bytes.
 _INFO_BYTES = 64
 _PIDFD_GET_INFO = (3 << 30) | (_INFO_BYTES << 16) | (0xFF << 8) | 11
 _PIDFD_INFO_EXIT = 1 << 3
-_PF_EXITING = 0x4
 
 _OOM_DAEMONS = ("earlyoom", "nohang", "systemd-oomd", "oomd", "bustd")
 
@@ -58,12 +59,11 @@ def wait_status(pid: int, start_time: int, handle: int | None, proc: str = "/pro
     status = _kept(handle)
     if status is not None:
         return status
-    with suppress(OSError, ValueError, IndexError):
-        with open(f"{proc}/{pid}/stat", "rb") as file:
-            fields = file.read(4096).rpartition(b")")[2].split()
-        # Numbered from field 3 (state) on: 22 is at 19, 52 at 49.
-        if fields[0] in (b"Z", b"X") and int(fields[19]) == start_time:
-            return int(fields[49])
+    stat = read_stat(pid, proc)
+    if stat is not None and stat.has_ended and stat.start_ticks == start_time:
+        status = stat.wait_status
+        if status is not None:
+            return status
     # The descriptor knows it from the moment on at which the parent reaps it, /proc up to then:
     # that moment may have been between the two.
     return _kept(handle)
@@ -82,13 +82,8 @@ def is_ending(pid: int, start_time: int, proc: str = "/proc") -> bool:
         start_time: field 22 of its stat: the pid may be another's by now.
         proc: where proc is mounted.
     """
-    with suppress(OSError, ValueError, IndexError):
-        with open(f"{proc}/{pid}/stat", "rb") as file:
-            fields = file.read(4096).rpartition(b")")[2].split()
-        # Numbered from field 3 (state) on: 9 is at 6, 22 at 19.
-        same = int(fields[19]) == start_time
-        return same and fields[0] not in (b"Z", b"X") and bool(int(fields[6]) & _PF_EXITING)
-    return False
+    stat = read_stat(pid, proc)
+    return stat is not None and stat.start_ticks == start_time and stat.is_exiting
 
 
 def _kept(handle: int | None) -> int | None:

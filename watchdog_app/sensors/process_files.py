@@ -29,7 +29,7 @@ _SHARED_STEP_PAGES = (4 << 20) // _PAGE
 
 def _stat_of(data: bytes, path: str) -> procfs.Stat:
     try:
-        return procfs.parse_stat(data)
+        return procfs.Stat(data)
     except ValueError as error:
         raise Unsupported(f"{path} cannot be understood: {error}") from error
 
@@ -78,7 +78,7 @@ def is_dead(stat: procfs.Stat) -> bool:
 
     A process of which the first thread alone has ended shows the same letter, and lives.
     """
-    return stat.state in "ZXx" and stat.threads <= 1
+    return stat.has_ended and stat.threads <= 1
 
 
 def says_python(proc: str, pid: int) -> bool:

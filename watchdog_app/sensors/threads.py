@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from watchdog_app.base.errors import SensorError
 from watchdog_app.base.linux.files import read_bytes
-from watchdog_app.base.linux.procfs import parse_stat
+from watchdog_app.base.linux.procfs import Stat
 from watchdog_app.core.picture import ProcessLook, ThreadLook
 from watchdog_app.core.records import ProcessKey
 
@@ -65,7 +65,7 @@ def look(
     children: list[int] = []
     for _, key in zip(range(_MOST_PROCESSES), members, strict=False):
         with suppress(SensorError, ValueError):
-            stat = parse_stat(read_bytes(f"{proc}/{key.pid}/stat"))
+            stat = Stat(read_bytes(f"{proc}/{key.pid}/stat"))
             if stat.start_ticks != key.start_time:
                 continue
             process = _process(proc, key.pid, min(left, _MOST_THREADS), calls, children)
@@ -76,7 +76,7 @@ def look(
         if pid in known:
             continue
         with suppress(SensorError, ValueError):
-            stat = parse_stat(read_bytes(f"{proc}/{pid}/stat"))
+            stat = Stat(read_bytes(f"{proc}/{pid}/stat"))
             if stat.state == "Z" and stat.ppid in known:
                 known.add(pid)
                 found.append(ProcessLook(pid, stat.ppid, _text(stat.comm), stat.state))
@@ -86,8 +86,7 @@ def look(
 def _process(
     proc: str, pid: int, most: int, calls: Mapping[int, str], children: list[int]
 ) -> ProcessLook:
-    data = read_bytes(f"{proc}/{pid}/stat")
-    stat = parse_stat(data)
+    stat = Stat(read_bytes(f"{proc}/{pid}/stat"))
     threads: list[ThreadLook] = []
     for tid in _threads(proc, pid)[:most]:
         folder = f"{proc}/{pid}/task/{tid}"
@@ -102,7 +101,7 @@ def _process(
         stat.state,
         tuple(threads),
         stat.threads,
-        parse_major_faults(data),
+        stat.major_faults,
     )
 
 
@@ -115,7 +114,7 @@ def _threads(proc: str, pid: int) -> list[int]:
 
 
 def _thread(folder: str, tid: int, calls: Mapping[int, str]) -> ThreadLook:
-    stat = parse_stat(read_bytes(f"{folder}/stat"))
+    stat = Stat(read_bytes(f"{folder}/stat"))
     wchan = syscall = None
     arguments: tuple[int, ...] = ()
     kernel: tuple[str, ...] = ()
@@ -127,19 +126,6 @@ def _thread(folder: str, tid: int, calls: Mapping[int, str]) -> ThreadLook:
     with suppress(SensorError):
         kernel = parse_stack(read_bytes(f"{folder}/stack", 4096))
     return ThreadLook(tid, _text(stat.comm), stat.state, wchan, syscall, arguments, kernel)
-
-
-def parse_major_faults(stat: bytes) -> int:
-    """
-    Pages that had to be read from a disk or from swap, of /proc/PID/stat.
-
-    Raises:
-        ValueError: not a line of that file.
-    """
-    rest = stat[stat.rfind(b")") + 2 :].split(b" ", 11)
-    if len(rest) < 11:
-        raise ValueError(f"no line of /proc/PID/stat: {stat[:64]!r}")
-    return int(rest[9])
 
 
 def parse_wchan(data: bytes) -> str | None:

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
+from watchdog_app.base.linux import procfs
+
 _LINUX: bool = sys.platform == "linux"  # annotated: the type checker reads both branches
 _TEXT = re.compile(r"(\d+)\.(\d+)\.([0-9a-f]{8})")
 
@@ -54,15 +56,7 @@ def start_time(pid: int) -> int | None:
     Source: proc(5), field 22 of /proc/PID/stat.
     """
     if _LINUX:
-        try:
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                # The command may hold spaces and brackets: count from the last bracket.
-                fields = file.read().rpartition(b")")[2].split()
-        except OSError:
-            return None
-        if fields[0] in (b"Z", b"X"):  # ended; only its parent has not looked yet
-            return None
-        return int(fields[19])
+        return procfs.start_time(pid)
     import psutil
 
     try:

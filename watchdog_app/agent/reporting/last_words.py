@@ -16,6 +16,7 @@ import os
 import sys
 
 from watchdog_app.base import paths
+from watchdog_app.base.linux import procfs
 
 # This runs at the start of every kernel and script: nothing is imported that starts slowly.
 TYPE_CHECKING = False
@@ -48,7 +49,7 @@ def listen() -> bool:
     global _file, _path, _ours, _before, _ready
     if _file is not None:
         return True
-    start = _start_time()
+    start = procfs.start_time("self")  # not Linux: nobody reads it there either
     if start is None:
         return False
     folder = os.path.join(paths.state_dir(), FOLDER)
@@ -169,15 +170,6 @@ def _told(kind: type[BaseException], error: BaseException, trace: TracebackType 
     if own is not None and own not in frames:
         frames.insert(0, own)
     return "\n".join([*lines, *reversed(frames), ""]).encode("utf-8", "backslashreplace")
-
-
-def _start_time() -> int | None:
-    """As in `identity.start_time`, of this process alone, and without what that imports."""
-    try:
-        with open("/proc/self/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
-        return None  # not Linux: there nobody reads it either
 
 
 def _sweep(folder: str) -> None:

@@ -1,72 +1,112 @@
 """
-Files of one process below /proc, bytes to values: pure, no file is opened here.
+Files of processes below /proc: bytes to values, and the few that are read alone.
 
-Source: proc(5); kernel, Documentation/filesystems/proc.rst.
+A process may end at any time and its pid may pass to another: `read_stat` and what is built on it
+answer None then. Source: proc(5); kernel, Documentation/filesystems/proc.rst.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
-from typing import NamedTuple
+import os
 
-_PF_KTHREAD = 0x00200000  # include/linux/sched.h
+# The keeper of a limit and each Python with an agent import this: `typing` would take 5 ms.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+_PF_EXITING = 0x4  # include/linux/sched.h
+_PF_KTHREAD = 0x00200000
 _MOST_DIGITS = 20  # of 2**64; int() refuses more than 4300 with an error
+_STAT_BYTES = 2048
 
 
-class Stat(NamedTuple):
-    """What we use of /proc/PID/stat."""
-
-    comm: bytes  # changed by exec and by the process itself
-    state: str
-    ppid: int
-    session: int
-    tty: int  # 0: no controlling terminal
-    cpu_ticks: int  # user + system
-    threads: int
-    start_ticks: int  # since boot
-    vsize_bytes: int
-    start_stack: int  # moved by exec alone, kept by fork; 0 where we may not see it
-
-
-def parse_stat(data: bytes) -> Stat:
+class Stat:
     """
-    /proc/PID/stat.
+    What we use of /proc/PID/stat, and of the same file of a thread.
 
-    Raises:
-        ValueError: not a whole line of that file.
+    Attributes:
+        comm: the name, which exec and the process itself change.
+        state: one letter: R S D T t Z X I.
+        pgrp, session: of its job control.
+        tty: 0: no controlling terminal.
+        tty_pgrp: the group that its terminal listens to.
+        major_faults: pages that were read from a disk or from swap.
+        cpu_ticks: user and system.
+        start_ticks: since boot; with the pid it identifies a process.
+        start_stack: moved by exec alone, kept by fork; 0 where we may not see it.
     """
-    # The command's name stands in parentheses and may hold any byte, ") Z (" too;
-    # nothing after it holds a parenthesis.
-    opened = data.find(b"(")
-    closed = data.rfind(b")")
-    rest = data[closed + 2 :].split(b" ", 26)
-    if opened < 0 or closed < opened or len(rest) < 27:
-        raise ValueError(f"no line of /proc/PID/stat: {data[:64]!r}")
-    return Stat(
-        data[opened + 1 : closed],
-        rest[0].decode("ascii"),
-        int(rest[1]),
-        int(rest[3]),
-        int(rest[4]),
-        int(rest[11]) + int(rest[12]),
-        int(rest[17]),
-        int(rest[19]),
-        int(rest[20]),
-        int(rest[25]),
+
+    __slots__ = (
+        *("_flags", "_tail", "comm", "cpu_ticks", "major_faults", "pgrp", "ppid", "session"),
+        *("start_stack", "start_ticks", "state", "threads", "tty", "tty_pgrp", "vsize_bytes"),
     )
 
+    def __init__(self, data: bytes) -> None:
+        """
+        Raises:
+            ValueError: not a whole line of that file.
+        """
+        # The command's name stands in parentheses and may hold any byte, ") Z (" too;
+        # nothing after it holds a parenthesis.
+        opened = data.find(b"(")
+        closed = data.rfind(b")")
+        rest = data[closed + 2 :].split(b" ", 26)
+        if opened < 0 or closed < opened or len(rest) < 27:
+            raise ValueError(f"no line of /proc/PID/stat: {data[:64]!r}")
+        self.comm = data[opened + 1 : closed]
+        self.state = rest[0].decode("ascii")
+        self.ppid = int(rest[1])
+        self.pgrp = int(rest[2])
+        self.session = int(rest[3])
+        self.tty = int(rest[4])
+        self.tty_pgrp = int(rest[5])
+        self._flags = int(rest[6])
+        self.major_faults = int(rest[9])
+        self.cpu_ticks = int(rest[11]) + int(rest[12])
+        self.threads = int(rest[17])
+        self.start_ticks = int(rest[19])
+        self.vsize_bytes = int(rest[20])
+        self.start_stack = int(rest[25])
+        self._tail = rest[26]
 
-def is_kernel_thread(stat: bytes) -> bool:
-    """
-    Whether /proc/PID/stat is that of a thread of the kernel, which can never become a program.
+    @property
+    def is_kernel_thread(self) -> bool:
+        """Whether it is a thread of the kernel, which can never become a program."""
+        return bool(self._flags & _PF_KTHREAD)
 
-    Raises:
-        ValueError: not a whole line of that file.
-    """
-    rest = stat[stat.rfind(b")") + 2 :].split(b" ", 7)
-    if len(rest) < 8:
-        raise ValueError(f"no line of /proc/PID/stat: {stat[:64]!r}")
-    return bool(int(rest[6]) & _PF_KTHREAD)
+    @property
+    def has_ended(self) -> bool:
+        """Whether only the parent has not taken note (a zombie)."""
+        return self.state in "ZXx"
+
+    @property
+    def is_exiting(self) -> bool:
+        """Whether it gives its memory back and has no exit status yet."""
+        return bool(self._flags & _PF_EXITING) and not self.has_ended
+
+    @property
+    def wait_status(self) -> int | None:
+        """How it ended, as wait(2) gives it; None where the kernel does not say."""
+        fields = self._tail.split()  # from field 29 on; the status is field 52
+        return int(fields[23]) if len(fields) > 23 and fields[23].isdigit() else None
+
+
+def read_stat(pid: int | str, proc: str = "/proc") -> Stat | None:
+    """A process as it is now; None: there is none, or it may not be read."""
+    try:
+        file = os.open(f"{proc}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return Stat(os.read(file, _STAT_BYTES))
+        finally:
+            os.close(file)
+    except (OSError, ValueError):
+        return None
+
+
+def start_time(pid: int | str, proc: str = "/proc") -> int | None:
+    """When a process began, in ticks since boot; None: it has ended, or nobody has that pid."""
+    stat = read_stat(pid, proc)
+    return None if stat is None or stat.has_ended else stat.start_ticks
 
 
 def parse_tgid(status: bytes) -> int | None:
