@@ -64,7 +64,7 @@ def test_a_process_on_its_way_out_is_known(
 ) -> None:
     """By what the kernel has noted on it, from before its memory goes to its end."""
     (tmp_path / "7").mkdir()
-    stat = f"7 (a) Z (b) {letter} 1 7 7 0 -1 {flags} 0 0 0 0 1 1 0 0 20 0 1 0 42{" 0" * 7}"
+    stat = f"7 (a) Z (b) {letter} 1 7 7 0 -1 {flags} 0 0 0 0 1 1 0 0 20 0 1 0 42" + " 0" * 7
     (tmp_path / "7" / "stat").write_text(stat)
 
     assert ending == process_end.is_ending(7, ticks, str(tmp_path))
