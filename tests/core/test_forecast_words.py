@@ -52,7 +52,7 @@ def leak(
 
 
 @pytest.mark.parametrize("hz", [1, 10, ADAPTIVE])
-@pytest.mark.parametrize("rate", [3, 10, 40, 100])
+@pytest.mark.parametrize("rate", [pytest.param(3, marks=pytest.mark.slow), 10, 40, 100])
 @pytest.mark.parametrize("noise", [0, 1, 5, 15])
 def test_a_steady_leak_is_called_steady_from_the_first_to_the_last_word(rate, noise, hz):
     for piece in (0, 4, 32, 64):
