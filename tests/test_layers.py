@@ -42,7 +42,6 @@ MAY_IMPORT = {
 # Single modules that may reach further, and why.
 EXCEPTIONS = {
     "watchdog_app.airbag.launch": {"daemon.instance"},
-    "watchdog_app.airbag.keep": {"daemon.selfcare"},  # a small daemon itself
     "watchdog_app.cli.exec": {"airbag.launch", "enable.trust"},
     "watchdog_app.cli.exec_kernel": {"desktop", "enable"},  # its ledger of what was placed
     "watchdog_app.cli.limit": {"airbag"},  # needs no daemon

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from watchdog_app.daemon import selfcare
+from watchdog_app.base import own_process
 
 # A large piece comes and goes, from which the C library learns to keep as much; then many smaller.
 PROGRAM = """
 import sys, threading
-from watchdog_app.daemon.selfcare import keep_heap_small
+from watchdog_app.base.own_process import keep_heap_small
 
 def rss():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
@@ -59,7 +59,7 @@ def test_a_moment_of_many_answers_leaves_no_memory_held():
 # Pieces of a page and less, of which every other is given up: none of them is at the heap's end.
 HOLES = """
 import sys
-from watchdog_app.daemon.selfcare import give_back_heap, keep_heap_small, lock_memory
+from watchdog_app.base.own_process import give_back_heap, keep_heap_small, lock_memory
 
 def figure(name):
     lines = (line.split() for line in open("/proc/self/status"))
@@ -103,7 +103,7 @@ def test_what_is_free_between_pieces_in_use_is_given_back(how):
 def test_there_is_room_for_descriptors_before_they_are_needed():
     """Growing the table later holds a look up by tens of milliseconds."""
     program = (
-        "import re, os; from watchdog_app.daemon.selfcare import allow_many_connections as allow;"
+        "import re, os; from watchdog_app.base.own_process import allow_many_connections as allow;"
         "allow(); print(re.search(r'FDSize:\\s+(\\d+)', open('/proc/self/status').read())[1],"
         "len(os.listdir('/proc/self/fd')))"
     )
@@ -122,12 +122,12 @@ def test_garbage_is_looked_for_only_where_there_may_be_some():
     gc.collect()
     before = gc.get_stats()[2]["collections"]
 
-    selfcare.collect_garbage()
+    own_process.collect_garbage()
     idle = gc.get_stats()[2]["collections"]
     was_on = gc.isenabled()
     gc.disable()
     made = [[] for _ in range(2000)]
-    selfcare.collect_garbage()
+    own_process.collect_garbage()
     busy = gc.get_stats()[2]["collections"]
     if was_on:
         gc.enable()

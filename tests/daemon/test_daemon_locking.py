@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from watchdog_app.daemon import selfcare
+from watchdog_app.base import own_process
 
 LOCK = """
 import resource, sys
@@ -23,7 +23,7 @@ def figure(name):
 limit = int(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit))
 before = figure("VmRSS")
-said = selfcare.lock_memory()
+said = own_process.lock_memory()
 print(figure("VmLck"), figure("VmRSS") - before)
 print(said)
 kept = bytearray(2**22)  # what is taken afterwards can still be had
@@ -66,7 +66,7 @@ def test_a_service_of_systemd_is_told_how_its_manager_is_asked():
 
 def test_a_limit_that_holds_all_of_now_is_said_to_end_there():
     """Between too little and ample: what is held now is kept, what comes later is not."""
-    said = selfcare.lock_shortfall(120 * 2**20, 25 * 2**20)
+    said = own_process.lock_shortfall(120 * 2**20, 25 * 2**20)
 
     assert said.startswith("All 25.0 MiB")
     assert "120 MiB" in said
@@ -87,7 +87,7 @@ def test_locking_all_of_it_does_not_make_it_grow():
 @pytest.mark.parametrize(("score", "told"), [(None, False), (-900, False), (0, True), (100, True)])
 def test_the_order_of_killing_is_told_where_it_is_not_in_our_favour(score, told):
     """A user may not lower it; the log says what that means."""
-    said = selfcare.kill_order(score)
+    said = own_process.kill_order(score)
 
     assert told == (said is not None)
     assert said is None or f"oom_score_adj {score}" in said

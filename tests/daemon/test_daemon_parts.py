@@ -13,6 +13,7 @@ import pytest
 from watchdog_app.airbag import groups, record
 from watchdog_app.airbag.record import BagRecord
 from watchdog_app.base.errors import TaskNotFound
+from watchdog_app.base.worker import Worker
 from watchdog_app.core.records import ProcessInfo, ProcessKey, ProcessSample, Task, TaskKind
 from watchdog_app.core.settings import Settings
 from watchdog_app.daemon.agents import Agents
@@ -23,7 +24,6 @@ from watchdog_app.daemon.methods import Methods
 from watchdog_app.daemon.naming import find
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.poller import READ, WRITE, Poller, Waker
-from watchdog_app.daemon.worker import Worker
 from watchdog_app.protocol.messages import Params
 from watchdog_app.sensors.machine import Machine
 

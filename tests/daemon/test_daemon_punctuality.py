@@ -14,7 +14,7 @@ from watchdog_app.daemon.punctuality import Punctuality
 
 AUTOGROUP = """
 import os
-from watchdog_app.daemon.selfcare import go_first
+from watchdog_app.base.own_process import go_first
 print(go_first(), open("/proc/self/autogroup").read().split()[-1])
 """
 
@@ -135,7 +135,7 @@ def test_in_a_session_of_its_own_the_whole_session_goes_first(alone):
 
 COMPUTING = """
 import threading, time
-from watchdog_app.daemon.selfcare import wait_briefly_for_threads
+from watchdog_app.base.own_process import wait_briefly_for_threads
 
 def look():
     begun = time.perf_counter()

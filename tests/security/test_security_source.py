@@ -45,7 +45,7 @@ REASONS = {
     ("agent/published/publisher.py", "ctypes.CDLL"): "the C library of this very process",
     ("airbag/foreign_memory.py", "ctypes.CDLL"): "the C library of this very process",
     ("airbag/report.py", "ctypes.CDLL"): "the C library of this very process",
-    ("daemon/selfcare.py", "ctypes.CDLL"): "the C library of this very process",
+    ("base/own_process.py", "ctypes.CDLL"): "the C library of this very process",
     ("sensors/limit_changes.py", "ctypes.CDLL"): "the C library of this very process",
     ("sensors/gpu/reader.py", "ctypes.CDLL"): "the C library of this very process",
 }  # fmt: skip

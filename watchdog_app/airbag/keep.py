@@ -85,7 +85,7 @@ def _ready(folder: str, guard: int, role: str, fds: list[int]) -> Keeper:
     """
     from watchdog_app.airbag import groups, keeper, policy, starting
     from watchdog_app.airbag import record as records
-    from watchdog_app.daemon import selfcare
+    from watchdog_app.base import own_process
 
     outside = starting.outside_of_bags()
     if role == "begin":
@@ -110,9 +110,9 @@ def _ready(folder: str, guard: int, role: str, fds: list[int]) -> Keeper:
         _tell_of_change(record, role)
         found.stand_at(policy.Stage(record.stage))
     found.open()
-    selfcare.last_to_be_killed()
-    selfcare.settle_garbage()
-    selfcare.lock_memory()
+    own_process.last_to_be_killed()
+    own_process.settle_garbage()
+    own_process.lock_memory()
     if fds:
         _say(fds[-1], starting.READY)
     return found

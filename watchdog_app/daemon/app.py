@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any
 
 from watchdog_app import __version__, config
-from watchdog_app.base import paths, runtime_dir
+from watchdog_app.base import own_process, paths, runtime_dir
 from watchdog_app.base.errors import ConfigError, WatchdogError
 from watchdog_app.core.settings import Settings
-from watchdog_app.daemon import adopted, selfcare, signals
+from watchdog_app.daemon import adopted, signals
 from watchdog_app.daemon.instance import InstanceLock, private_folder
 from watchdog_app.daemon.journal import Journal
 from watchdog_app.daemon.log import Log
@@ -104,10 +104,10 @@ class App:
         """
         parts = self._parts
         signals.catch(parts.waker.fd, self._told_to_end, self._told_to_reload, self._log)
-        nice = selfcare.go_first()
-        selfcare.wait_briefly_for_threads()
-        selfcare.keep_heap_small()
-        selfcare.allow_many_connections()
+        nice = own_process.go_first()
+        own_process.wait_briefly_for_threads()
+        own_process.keep_heap_small()
+        own_process.allow_many_connections()
         with suppress(OSError):
             os.chdir("/")  # keep no disk from being unmounted
         journal = parts.journal.open()
@@ -131,9 +131,9 @@ class App:
                 self._log,
             ),
         )
-        score = selfcare.last_to_be_killed()
-        selfcare.settle_garbage()
-        parts.front.memory_fault = selfcare.lock_memory()
+        score = own_process.last_to_be_killed()
+        own_process.settle_garbage()
+        parts.front.memory_fault = own_process.lock_memory()
         parts.front.note(started)
         self._log.info(
             f"watchdog {__version__} watches",
@@ -144,7 +144,7 @@ class App:
             oom_score_adj=score,
             nice=nice,
         )
-        for weakness in (parts.front.memory_fault, selfcare.kill_order(score)):
+        for weakness in (parts.front.memory_fault, own_process.kill_order(score)):
             if weakness:
                 self._log.info(weakness)
         self._systemd.ready()
@@ -258,7 +258,7 @@ class App:
             parts.watching.keep_state(if_new=True)
         if now_mono_s >= self._next_garbage_mono_s:
             self._next_garbage_mono_s = now_mono_s + _GARBAGE_S
-            selfcare.collect_garbage(give_back=not parts.watching.hurries)
+            own_process.collect_garbage(give_back=not parts.watching.hurries)
 
     def _wait_s(self, now_mono_s: float) -> float:
         parts = self._parts

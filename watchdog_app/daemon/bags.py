@@ -19,6 +19,7 @@ from watchdog_app.airbag import groups, record, report, wishes
 from watchdog_app.airbag.record import BagRecord
 from watchdog_app.base.errors import RequestError
 from watchdog_app.base.text.plain import plain
+from watchdog_app.base.worker import Worker
 from watchdog_app.core.ceilings import in_airbag
 from watchdog_app.core.notices import Notice, NoticeAction
 from watchdog_app.core.outlook import Decision
@@ -27,7 +28,6 @@ from watchdog_app.core.telling import Topic
 from watchdog_app.daemon.journal import Entry
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.naming import find, named
-from watchdog_app.daemon.worker import Worker
 from watchdog_app.protocol.messages import BAD_PARAMS, REFUSED, Params
 
 _TOLD = {"held": "critical", "refusing": "critical", "opened": "normal", "ending": "critical"}

@@ -11,6 +11,7 @@ from typing import Any
 
 from watchdog_app import __version__, config
 from watchdog_app.base.errors import ConfigError, RequestError
+from watchdog_app.base.own_process import OwnCost
 from watchdog_app.core.kernel_restarts import KernelRestarts
 from watchdog_app.core.records import ProcessKey, Task
 from watchdog_app.core.settings import Settings
@@ -24,7 +25,6 @@ from watchdog_app.daemon.notices import Notices
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pauses import Pauses
 from watchdog_app.daemon.quiet import Quiet
-from watchdog_app.daemon.selfcare import OwnCost
 from watchdog_app.daemon.server import Server
 from watchdog_app.daemon.status import status
 from watchdog_app.daemon.status_size import fitting

@@ -13,6 +13,7 @@ from typing import Any
 
 from watchdog_app.base.errors import RequestError
 from watchdog_app.base.text.plain import plain
+from watchdog_app.base.worker import Worker
 from watchdog_app.core import memory_advice
 from watchdog_app.core.picture import Picture, ProcessLook
 from watchdog_app.core.records import Growth, ProcessKey
@@ -26,7 +27,6 @@ from watchdog_app.daemon.pauses import Pauses
 from watchdog_app.daemon.reply import Reply
 from watchdog_app.daemon.watching import Watching
 from watchdog_app.daemon.wording import suspected
-from watchdog_app.daemon.worker import Worker
 from watchdog_app.protocol.messages import REFUSED, Params
 from watchdog_app.sensors.process_end import own_pid_of
 

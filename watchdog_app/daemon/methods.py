@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from watchdog_app import __version__
 from watchdog_app.actions.paused import Paused, Resumed
 from watchdog_app.base.errors import RequestError, TaskNotFound, WatchdogError
+from watchdog_app.base.worker import Worker
 from watchdog_app.core.kernel_restarts import KernelRestarts
 from watchdog_app.core.records import ProcessKey, Task
 from watchdog_app.daemon.acts import Acts
@@ -30,7 +31,6 @@ from watchdog_app.daemon.notices import Notices
 from watchdog_app.daemon.pauses import Pause, Pauses
 from watchdog_app.daemon.reply import Reply
 from watchdog_app.daemon.status_size import fitting
-from watchdog_app.daemon.worker import Worker
 from watchdog_app.protocol import messages
 from watchdog_app.protocol.messages import Params
 

@@ -15,12 +15,12 @@ from functools import partial
 from typing import Any
 
 from watchdog_app.actions.notify import Delivery, Fanout, Notifier
+from watchdog_app.base.worker import Worker
 from watchdog_app.core.notices import Notice
 from watchdog_app.core.records import Fault
 from watchdog_app.core.settings import NotifySettings
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.server import Server
-from watchdog_app.daemon.worker import Worker
 
 COMPANION_S = 2.0  # a companion is given this long to acknowledge
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from watchdog_app import config
 from watchdog_app.base import paths
+from watchdog_app.base.worker import Worker
 from watchdog_app.core.kernel_restarts import KernelRestarts
 from watchdog_app.core.settings import Settings
 from watchdog_app.daemon.acts import Acts
@@ -41,7 +42,6 @@ from watchdog_app.daemon.unit_ends import UnitEnds
 from watchdog_app.daemon.unwatched import Unwatched
 from watchdog_app.daemon.watching import Watching
 from watchdog_app.daemon.wording import notice
-from watchdog_app.daemon.worker import Worker
 from watchdog_app.sensors.machine import PATIENCE_S, open_machine
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
-from watchdog_app.daemon import selfcare
+from watchdog_app.base import own_process
 from watchdog_app.daemon.log import Log
 
 
@@ -22,7 +22,7 @@ def catch(wake_fd: int, end: Callable[[], None], reload: Callable[[], None], log
         end()
 
     def on_hangup(_: int, __: object) -> None:
-        if selfcare.terminal_is_gone():
+        if own_process.terminal_is_gone():
             end()  # it ran in the foreground of a terminal that was closed
         else:
             reload()

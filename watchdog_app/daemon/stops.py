@@ -11,6 +11,7 @@ from watchdog_app.actions import processes
 from watchdog_app.actions.paused import Paused, Resumed
 from watchdog_app.base.errors import RequestError
 from watchdog_app.base.text.plain import plain
+from watchdog_app.base.worker import Worker
 from watchdog_app.core.outlook import OutcomeStatus
 from watchdog_app.core.records import ProcessKey, Task
 from watchdog_app.daemon import pauses as pausing
@@ -18,7 +19,6 @@ from watchdog_app.daemon.checkpoints import Checkpoints
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.pause_book import PauseBook
 from watchdog_app.daemon.pauses import Pause, Pauses
-from watchdog_app.daemon.worker import Worker
 
 _LEDGER_S = 1.0  # for a pause to be written down before its first signal
 

@@ -14,10 +14,10 @@ from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
+from watchdog_app.base.background import Background, Question
 from watchdog_app.base.errors import Denied, SensorError
 from watchdog_app.base.linux import procfs
 from watchdog_app.base.linux.files import read_bytes, read_link
-from watchdog_app.sensors.beside import Beside, Question
 from watchdog_app.sensors.command_line import is_interpreter
 from watchdog_app.sensors.pid_times import PidTimes
 from watchdog_app.sensors.process_files import TICKS_PER_S, embeds_python, says_python
@@ -38,9 +38,9 @@ _NEVER_S = float("inf")
 class Bystanders:
     """Who is there besides the watched ones, by pid."""
 
-    def __init__(self, proc: str, beside: Beside | None = None) -> None:
+    def __init__(self, proc: str, background: Background | None = None) -> None:
         self._proc = proc
-        self._beside = beside or Beside()
+        self._background = background or Background()
         # Since when each runs; `_NEVER_S`: a kernel thread, never asked again.
         self._known = PidTimes()
         self._young = PidTimes()  # when each was asked last
@@ -73,7 +73,7 @@ class Bystanders:
             exe = read_link(f"{self._proc}/{pid}/exe").removesuffix(" (deleted)")
         except Denied:
             question = Question(pid, "program")
-            return self._beside.ask(question, lambda: says_python(self._proc, pid)) or False
+            return self._background.ask(question, lambda: says_python(self._proc, pid)) or False
         except SensorError:
             return False
         if is_interpreter(exe):
@@ -81,7 +81,7 @@ class Bystanders:
         # Not in the first look: most newcomers are gone before their map would be read.
         if pid not in self._known or pid in self._young or exe in self._plain:
             return False
-        embeds = self._beside.ask(
+        embeds = self._background.ask(
             Question(pid, "map", exe), lambda: embeds_python(self._proc, pid, exe)
         )
         if embeds or embeds is None:

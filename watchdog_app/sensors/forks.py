@@ -16,11 +16,11 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from watchdog_app.base.background import Background, Question
 from watchdog_app.base.errors import SensorError
 from watchdog_app.base.linux import procfs
 from watchdog_app.base.linux.files import read_bytes
 from watchdog_app.core.records import ProcessKey, ProcessSample
-from watchdog_app.sensors.beside import Beside, Question
 
 _TICK_BUDGET_S = 0.003  # begun within a tick; the last one may take longer
 _EVERY_S = 30.0
@@ -51,7 +51,7 @@ class Forks:
         proc: str,
         program_of: Callable[[int], Hashable | None],
         clock: Callable[[], float] = time.perf_counter,
-        beside: Beside | None = None,
+        background: Background | None = None,
     ) -> None:
         """
         Args:
@@ -59,12 +59,12 @@ class Forks:
             program_of: what a pid executes: equal in parent and child when no exec lies between;
                 None: not known.
             clock: to keep the budget.
-            beside: where it is measured; None: in threads of its own, waited for.
+            background: where it is measured; None: in threads of its own, waited for.
         """
         self._proc = proc
         self._program_of = program_of
         self._clock = clock
-        self._beside = beside or Beside()
+        self._background = background or Background()
         self._walks: dict[ProcessKey, _Walk] = {}  # of forks and of whom they stem from
         self._last_mono_s: float | None = None
 
@@ -137,7 +137,7 @@ class Forks:
         self, sample: ProcessSample, walk: _Walk, now_mono_s: float, relatives: int
     ) -> float:
         """Take in what a walk has told; seconds that it took, 0 while it goes on."""
-        measured = self._beside.ask(
+        measured = self._background.ask(
             Question(sample.key.pid, "shares", sample.key), lambda: self._walked(sample)
         )
         if measured is None:

@@ -13,13 +13,13 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable
 
+from watchdog_app.base.background import Background, Question
 from watchdog_app.core.records import Fault
-from watchdog_app.sensors.beside import Beside, Question
 
 SOURCE = "processes.groups"
 _EVERY_S = 1.0
 _STUCK_S = 1.0  # a read that takes longer is waiting for a lock
-_MOST_ROUNDS = 4  # as many threads as `Beside` has
+_MOST_ROUNDS = 4  # as many threads as `Background` has
 _LIMIT_BYTES = 1 << 14
 
 
@@ -60,7 +60,7 @@ class Memberships:
     def __init__(self, proc: str, patience_s: float | None = None) -> None:
         self._proc = proc
         # One thread that stays: to begin one each second would cost more than the reading.
-        self._beside = Beside(patience_s, linger_s=None)
+        self._background = Background(patience_s, linger_s=None)
         self._rounds: list[_Round] = []
         self._number = 0
         self._due_mono_s = float("-inf")
@@ -89,14 +89,14 @@ class Memberships:
             self._number += 1
             self._rounds.append(_Round(self._proc, self._number, sorted(asked), now_mono_s))
             self._collect(found, now_mono_s)
-        self._beside.over()
+        self._background.over()
         stuck = sum(each.ends for each in self._rounds)
         self.fault = _fault(stuck) if stuck else None
         return {pid: data for pid, data in found.items() if data and pid in wanted}
 
     def close(self) -> None:
         """End the thread, once it waits for no lock."""
-        self._beside.close()
+        self._background.close()
 
     def review(self) -> None:
         """The next `read` asks all of them, however short the last one is ago."""
@@ -104,7 +104,7 @@ class Memberships:
 
     def _collect(self, found: dict[int, bytes], now_mono_s: float) -> None:
         for each in list(self._rounds):
-            done = self._beside.ask(each.question, each.run)
+            done = self._background.ask(each.question, each.run)
             for pid in list(each.found):
                 found[pid] = each.found.pop(pid)
             if done:

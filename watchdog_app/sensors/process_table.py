@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from watchdog_app.base.background import Background, Question
 from watchdog_app.base.errors import Gone, SensorError
 from watchdog_app.base.linux import procfs
 from watchdog_app.base.linux.files import descriptor_limit
@@ -27,7 +28,6 @@ from watchdog_app.core.records import (
     TaskKind,
 )
 from watchdog_app.sensors import ancestry, shown_kernels
-from watchdog_app.sensors.beside import Beside, Question
 from watchdog_app.sensors.bystanders import YOUNG_EVERY_S, YOUNG_S, Bystanders
 from watchdog_app.sensors.command_line import identify
 from watchdog_app.sensors.forks import Forks
@@ -70,12 +70,12 @@ class ProcessTable:
         patience_s: float | None = None,
     ) -> None:
         self._proc = proc
-        self._beside = Beside(patience_s)
+        self._background = Background(patience_s)
         self._describer = describer
         self._own_uid = own_uid
         self._own_pid = own_pid
         self._watched: dict[int, Watched] = {}  # by pid
-        self._others = Bystanders(proc, self._beside)
+        self._others = Bystanders(proc, self._background)
         # Pythons of which it is not known yet what they are, since when; watched or not.
         self._asked: dict[int, float] = {}
         self._newcomers = Newcomers(
@@ -90,7 +90,7 @@ class ProcessTable:
         self._infos: Mapping[ProcessKey, ProcessInfo] = MappingProxyType({})
         self._changed = False
         self._kept = descriptor_limit() // (2 * _KEPT_SHARE)
-        self._forks = Forks(proc, self._program_of, beside=self._beside)
+        self._forks = Forks(proc, self._program_of, background=self._background)
         self._find_again = False
         self.faults: dict[str, Fault] = {}
 
@@ -200,7 +200,7 @@ class ProcessTable:
             samples.append(sample)
         self._at_rest.sampled(computing=computing, now_mono_s=now_mono_s)
         completed = self._forks.complete(samples, now_mono_s)
-        self._beside.over()
+        self._background.over()
         return completed
 
     def address_space(self, pid: int) -> int:
@@ -257,7 +257,7 @@ class ProcessTable:
         unnamed = sum(pid not in watched for pid in asked)
         if len(listed) - len(new) < len(watched) + len(others) + unnamed:  # somebody has ended
             there = frozenset(listed)
-            self._beside.keep(there)
+            self._background.keep(there)
             for pid in [pid for pid in asked if pid not in there]:
                 del asked[pid]
             for pid in [pid for pid in watched if pid not in there]:
@@ -267,7 +267,7 @@ class ProcessTable:
         found = False
         self._listing.listed()
         for pid in new:
-            if self._listing.spent(waited=self._beside.spent):
+            if self._listing.spent(waited=self._background.spent):
                 break
             found |= self._examine(pid, now_mono_s, now_unix_s)
         if found:
@@ -295,7 +295,7 @@ class ProcessTable:
                     return True
         except Gone:
             self._others.forget(pid)
-            self._beside.forget(pid)
+            self._background.forget(pid)
             return False
         except SensorError:
             pass  # not for us to read: not for us to watch
@@ -308,7 +308,7 @@ class ProcessTable:
         """What a process is; None: that has to wait for it."""
         # Of this program in this process: what is said of the one before an exec is not its own.
         question = Question(pid, "all", (stat.start_ticks, stat.start_stack))
-        return self._beside.ask(question, lambda: self._describer.describe(pid, stat, uid))
+        return self._background.ask(question, lambda: self._describer.describe(pid, stat, uid))
 
     def _watch(
         self, pid: int, stat: procfs.Stat, description: Description, now_mono_s: float
@@ -399,11 +399,11 @@ class ProcessTable:
 
     def _told(self) -> bool:
         """Whether more is known of those that were asked, or one of them is not watched at all."""
-        return self._beside.arrived or any(pid not in self._watched for pid in self._asked)
+        return self._background.arrived or any(pid not in self._watched for pid in self._asked)
 
     def _argv_of(self, pid: int) -> tuple[str, ...] | None:
         """Command line of a process; None: that has to wait for it."""
-        return self._beside.ask(Question(pid, "words"), lambda: read_argv(self._proc, pid))
+        return self._background.ask(Question(pid, "words"), lambda: read_argv(self._proc, pid))
 
     def _argv_of_shell(self, pid: int) -> tuple[str, ...] | None:
         argv = self._argv_of(pid)
@@ -422,5 +422,5 @@ class ProcessTable:
 
     def _drop(self, pid: int) -> None:
         self._watched.pop(pid).close()
-        self._beside.forget(pid)
+        self._background.forget(pid)
         self._changed = True

@@ -16,11 +16,11 @@ import pytest
 from sensor_trees import NOW_UNIX_S, Tree
 from support.waiting import until
 
+from watchdog_app.base.background import Background, Question
 from watchdog_app.base.errors import Gone
 from watchdog_app.base.linux.cgroup_paths import GroupLocator
 from watchdog_app.base.linux.procfs import Stat
 from watchdog_app.core.records import ProcessInfo, TaskKind
-from watchdog_app.sensors.beside import Beside, Question
 from watchdog_app.sensors.jupyter_servers import JupyterServers
 from watchdog_app.sensors.process_files import read_argv
 from watchdog_app.sensors.process_info import Describer, Description
@@ -50,54 +50,54 @@ def held(gate: threading.Event, answer: str = "late") -> Callable[[], str]:
 
 def test_who_does_not_hurry_gets_every_answer_at_once():
     """Without a patience: doctor, offline commands."""
-    beside = Beside()
+    background = Background()
 
-    assert [0, 1, 2] == [beside.ask(Question(n, "all"), lambda n=n: n) for n in range(3)]
-    assert not beside.arrived
+    assert [0, 1, 2] == [background.ask(Question(n, "all"), lambda n=n: n) for n in range(3)]
+    assert not background.arrived
 
 
 def test_an_answer_that_is_late_is_given_when_it_is_asked_for_again(gate):
     """Once; it is read anew after that."""
-    beside = Beside(PATIENCE_S)
+    background = Background(PATIENCE_S)
     question = Question(1, "all")
-    first = beside.ask(question, held(gate))
-    again = beside.ask(question, held(gate, "another"))
+    first = background.ask(question, held(gate))
+    again = background.ask(question, held(gate, "another"))
 
     gate.set()
 
     assert (None, None) == (first, again)
-    until(lambda: beside.arrived)
-    assert "late" == beside.ask(question, held(gate, "another"))
-    until(lambda: "third" == beside.ask(question, held(gate, "third")))
+    until(lambda: background.arrived)
+    assert "late" == background.ask(question, held(gate, "another"))
+    until(lambda: "third" == background.ask(question, held(gate, "third")))
 
 
 def test_one_that_is_held_up_holds_up_no_other(gate):
     """Up to three of them; whom the fourth holds up comes when one of them goes on."""
-    beside = Beside(PATIENCE_S)
+    background = Background(PATIENCE_S)
     for pid in range(3):
-        beside.ask(Question(pid, "all"), held(gate))
+        background.ask(Question(pid, "all"), held(gate))
     other = Question(10, "all")
 
-    until(lambda: "at once" == beside.ask(other, lambda: "at once"))
+    until(lambda: "at once" == background.ask(other, lambda: "at once"))
 
-    beside.ask(Question(4, "all"), held(gate))
-    waits = beside.ask(other, lambda: "at last")
+    background.ask(Question(4, "all"), held(gate))
+    waits = background.ask(other, lambda: "at last")
     gate.set()
     assert waits is None
-    until(lambda: "at last" == beside.ask(other, lambda: "at last"))
+    until(lambda: "at last" == background.ask(other, lambda: "at last"))
 
 
 def test_a_look_waits_for_all_of_them_together_no_longer_than_it_may(gate):
     """Then it asks and does not wait, until the next look."""
-    beside = Beside(10.0)
-    beside.over()
+    background = Background(10.0)
+    background.over()
 
-    beside.ask(Question(1, "all"), held(gate))  # takes the time of this look
+    background.ask(Question(1, "all"), held(gate))  # takes the time of this look
 
-    assert beside.spent
-    assert beside.ask(Question(2, "all"), held(gate)) is None
-    beside.over()
-    assert not beside.spent
+    assert background.spent
+    assert background.ask(Question(2, "all"), held(gate)) is None
+    background.over()
+    assert not background.spent
 
 
 def test_what_fails_fails_for_who_asked():
@@ -107,30 +107,30 @@ def test_what_fails_fails_for_who_asked():
         raise Gone("process 1 has ended")
 
     with pytest.raises(Gone, match="process 1"):
-        Beside().ask(Question(1, "all"), fail)
+        Background().ask(Question(1, "all"), fail)
 
 
 def test_answers_about_those_who_have_ended_are_not_kept(gate):
     """However many come and go while the kernel holds us up."""
-    beside = Beside(PATIENCE_S)
+    background = Background(PATIENCE_S)
     for pid in range(100):
-        beside.ask(Question(pid, "all"), held(gate))
-    beside.keep({7})
-    beside.forget(8)
+        background.ask(Question(pid, "all"), held(gate))
+    background.keep({7})
+    background.forget(8)
 
     gate.set()
 
-    until(lambda: "late" == beside.ask(Question(7, "all"), held(gate)))
-    assert not beside.arrived
+    until(lambda: "late" == background.ask(Question(7, "all"), held(gate)))
+    assert not background.arrived
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts the threads in /proc")
 def test_no_thread_stays_when_nothing_is_left_to_read(gate):
     """They end by themselves."""
     before = len(os.listdir("/proc/self/task"))
-    beside = Beside(PATIENCE_S)
+    background = Background(PATIENCE_S)
     for pid in range(3):
-        beside.ask(Question(pid, "all"), held(gate))
+        background.ask(Question(pid, "all"), held(gate))
 
     gate.set()
 
@@ -296,7 +296,7 @@ def test_a_real_process_that_keeps_its_lock_holds_up_nobody(starved):
     """Who asks for its command line goes on while the kernel holds up who reads it in place."""
     pid, busy = starved
     reader = CommandLine(pid)
-    beside = Beside(PATIENCE_S)
+    background = Background(PATIENCE_S)
     question = Question(pid, "words")
 
     def asked_meanwhile() -> bool:
@@ -304,13 +304,13 @@ def test_a_real_process_that_keeps_its_lock_holds_up_nobody(starved):
         if not reader.held_up:
             return False
         reads = reader.reads
-        answer = beside.ask(question, lambda: read_argv("/proc", pid))
+        answer = background.ask(question, lambda: read_argv("/proc", pid))
         return answer is None and reads == reader.reads
 
     try:
         until(asked_meanwhile)
         for process in busy:
             process.kill()
-        until(lambda: FORKS in (beside.ask(question, tuple) or ()))
+        until(lambda: FORKS in (background.ask(question, tuple) or ()))
     finally:
         reader.over = True

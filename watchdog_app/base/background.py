@@ -44,7 +44,7 @@ class _Answer:
         self.dropped = False
 
 
-class Beside:
+class Background:
     """
     Threads that read what may have to wait; they end when there is nothing more to read.
 
