@@ -14,7 +14,7 @@ from watchdog_app.base import own_process
 LOCK = """
 import resource, sys
 import watchdog_app.daemon.app
-from watchdog_app.daemon import selfcare
+from watchdog_app.base import own_process
 
 def figure(name):
     with open("/proc/self/status") as file:
