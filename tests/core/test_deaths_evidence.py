@@ -231,6 +231,7 @@ def test_memory_high_kills_nobody():
 
 OOMD = UnitEnd("train.scope", True, oomd_kills=2, lines=("train.scope: systemd-oomd killed 2 ...",))
 POLICY = UnitEnd("train.service", True, kernel_kill=True, result="oom-kill")
+POLICY_SCOPE = UnitEnd("train.scope", True, kernel_kill=True, result="oom-kill")
 ONE = {"group_kills_before": 0, "group_kills_after": 1}
 
 
@@ -256,6 +257,12 @@ ONE = {"group_kills_before": 0, "group_kills_after": 1}
         # Its group is gone and the count with it.
         (facts(9, unit=POLICY, **ROSE), CauseKind.GROUP_LIMIT, Certainty.LIKELY,
          "systemd says that its out-of-memory killer"),
+        (facts(None, unit=POLICY_SCOPE, **ROSE, **FULL_GROUP), CauseKind.GROUP_LIMIT,
+         Certainty.LIKELY, "its memory group reached its limit of"),
+        (facts(None, unit=POLICY_SCOPE, **ROSE, **FULL_GROUP, **NO_RAM), CauseKind.GROUP_LIMIT,
+         Certainty.LIKELY, "its memory group reached its limit of"),
+        (facts(None, unit=POLICY_SCOPE, **ROSE, **FULL_GROUP, group_high=True),
+         CauseKind.GROUP_LIMIT, Certainty.LIKELY, "most likely killed by the kernel: systemd says"),
         # It ended by itself, whatever befell its unit.
         (facts(0, unit=POLICY, **ONE), CauseKind.ENDED, Certainty.EXACT, "by itself"),
         (facts(11, unit=POLICY), CauseKind.SIGNAL, Certainty.EXACT, "SIGSEGV"),

@@ -223,9 +223,12 @@ class Session:
 
     def first(self, kind: str) -> float | None:
         """When the first decision of a kind was taken ("notify", "checkpoint", ...), unix_s."""
-        return next(
-            (e["unix_s"] for e in self.history("decision") if e["decision_kind"] == kind), None
-        )
+        times = [
+            entry.get("first_unix_s", entry["unix_s"])  # a series of saves is one entry
+            for entry in self.history("decision")
+            if entry["decision_kind"] == kind
+        ]
+        return min(times, default=None)
 
     def daemon_pid(self) -> int:
         """As systemd knows it; 0 while none runs."""

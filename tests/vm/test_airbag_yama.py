@@ -112,7 +112,7 @@ def test_where_nobody_may_read_it_the_training_saves_itself_out_of_the_reserve(m
     finally:
         SCOPE.write_text(before)
 
-    assert (held["agents"], held["saved"]) == (1, 1), held
+    assert (held["agents"], held["saved"]) == (1, 1), str(held)
     assert kills(held["group"]) == 0
     with LoadedRescue(held["rescues"][-1]["path"]) as rescue:
         rescue.verify()

@@ -64,6 +64,13 @@ def test_the_daemon_goes_on_while_the_kernel_keeps_all_groups_locked(me, record_
     record_property("said, and looks in 25 s", [said, looks])
     until(lambda: not fault(), "the fault is over")
 
+    def interval(text: str) -> bool:
+        return me.show("watchdog.service", "WatchdogUSec") == text
+
+    # WATCHDOG_USEC=: twenty times as long under pressure, until a minute has been calm.
+    until(lambda: interval("6min 40s"), "systemd waits longer")
+    until(lambda: interval("20s"), "systemd waits as its unit says")
+
     assert held_at_first
     assert held_to_the_end
     assert looks >= 3

@@ -18,7 +18,7 @@ from watchdog_app.core.death_records import Cause, CauseKind, Certainty, DeathFa
 
 OOMD = "systemd-oomd"
 _GUARDED = 0.12  # earlyoom and nohang act when less than a tenth is left
-_PRESSED = 0.9  # of a group's limit: systemd-oomd ends what stands under pressure there
+_PRESSED = 0.9  # of a group's limit: there the kernel or systemd-oomd may have killed
 _OOM_KILL = "oom-kill"
 
 
@@ -105,11 +105,14 @@ def _kernel(facts: DeathFacts, unit: UnitEnd) -> Cause | None:
     if facts.group_kills_after is not None:
         return None  # the count itself says more
     total, available = facts.host_total_bytes, facts.host_available_bytes
-    full = total and available is not None and available <= _GUARDED * total
+    machine = total and available is not None and available <= _GUARDED * total
+    used, limit = facts.group_used_bytes, facts.group_limit_bytes
+    group = used is not None and limit and not facts.group_high and used >= _PRESSED * limit
+    what = f"its memory group reached its limit of {format_bytes(limit)}; " if group else ""
     return Cause(
-        CauseKind.HOST_MEMORY if full else CauseKind.GROUP_LIMIT,
-        f"most likely killed by the kernel: systemd says that its out-of-memory killer killed a "
-        f"process of its unit {plain(unit.name, 80)}",
+        CauseKind.HOST_MEMORY if machine and not group else CauseKind.GROUP_LIMIT,
+        f"most likely killed by the kernel: {what}systemd says that its out-of-memory killer "
+        f"killed a process of its unit {plain(unit.name, 80)}",
         Certainty.LIKELY,
     )
 
