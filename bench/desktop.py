@@ -22,8 +22,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "tray")]
 
+from support.fake_daemon import FakeDaemon  # noqa: E402
 from support.waiting import until  # noqa: E402
-from tray_desk import Daemon, Panel, PrivateBus, Screen  # noqa: E402
+from tray_desk import Panel, PrivateBus, Screen  # noqa: E402
 from tray_readings import GIB, agent, status, task  # noqa: E402
 
 BUDGET_RSS_BYTES = 35e6
@@ -74,7 +75,7 @@ def companion(folder: Path, seconds: float) -> dict[str, float]:
     bus = PrivateBus(folder)
     bus.start()
     tasks = [task(4000 + n, f"train_{n}.ipynb", GIB, agent=agent()) for n in range(TASKS)]
-    daemon = Daemon(folder / "run" / "daemon.sock", status(processes=tasks))
+    daemon = FakeDaemon(folder / "run" / "daemon.sock", status(processes=tasks))
     daemon.start()
     panel, screen = Panel(bus.address), Screen(bus.address)
     env = {

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 
-import status_objects
+from support import statuses
 
 HOSTILE = "evil\x1b[2J\nname.ipynb"
 
 
 def test_running_trainings_are_shown_with_what_they_are_at(daemon, watchdog):
     """Name, process, framework, place, rescue; control characters are shown, not obeyed."""
-    training = status_objects.agent(pid=41, framework="tensorflow", step=1200, epoch=3)
-    idle = status_objects.agent(pid=42, training=False, rescue=None, directory=None)
+    training = statuses.agent(pid=41, framework="tensorflow", step=1200, epoch=3)
+    idle = statuses.agent(pid=42, training=False, rescue=None, directory=None)
     rows = [
-        status_objects.process(41, HOSTILE, 1, agent=training),
-        status_objects.process(42, "b.py", 1, agent=idle),
-        status_objects.process(43, "c.py", 1, agent=None),
+        statuses.process(41, HOSTILE, 1, agent=training),
+        statuses.process(42, "b.py", 1, agent=idle),
+        statuses.process(43, "c.py", 1, agent=None),
     ]
-    daemon.answers["status"] = status_objects.status(processes=rows)
+    daemon.answers["status"] = statuses.status(processes=rows)
 
     shown = watchdog("agent", "status", "--user")
     told = json.loads(watchdog("agent", "status", "--user", "--json").stdout)

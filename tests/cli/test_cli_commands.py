@@ -10,7 +10,7 @@ import sys
 import time
 
 import pytest
-from status_objects import HOSTILE_NAMES, MIB, NOW_UNIX_S, leaking, process, status
+from support.statuses import HOSTILE_NAMES, MIB, NOW_UNIX_S, leaking, process, status
 
 ASKING = [
     ["status"],

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
-from status_objects import NOW_UNIX_S, leaking, process, status
+from support.statuses import NOW_UNIX_S, leaking, process, status
 
 from watchdog_app.cli.completion_scripts import script, words_of
 from watchdog_app.cli.dispatch import COMMANDS, overview, parser_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from status_objects import GIB, HOSTILE_NAMES, NOW_UNIX_S, agent, ceiling, process, status
+from support.statuses import GIB, HOSTILE_NAMES, NOW_UNIX_S, agent, ceiling, process, status
 
 from watchdog_app.cli import figures
 from watchdog_app.cli.check import check

@@ -231,7 +231,7 @@ def test_what_is_snoozed_is_an_incident_or_a_task(daemon, watchdog, words, asked
 
 def test_a_status_says_that_protection_is_off():
     """Who switched it off in the evening reads it in the morning."""
-    from status_objects import NOW_UNIX_S, status
+    from support.statuses import NOW_UNIX_S, status
 
     from watchdog_app.cli.status_text import render
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
-from status_objects import (
+from support.statuses import (
     GIB,
     HOSTILE_NAMES,
     MIB,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from status_objects import HOSTILE_NAMES
+from support.statuses import HOSTILE_NAMES
 
 from watchdog_app.cli.text import pad, plain, plain_block, shorten, width, wrap
 

@@ -15,7 +15,7 @@ import termios
 import time
 
 import pytest
-from status_objects import MIB, leaking, process, status
+from support.statuses import MIB, leaking, process, status
 
 ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
 SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
-
 from speaking_agent import SPEAKS
-from status_objects import GIB, MIB, agent, ceiling, process, status
+from support.statuses import GIB, MIB, agent, ceiling, process, status
 
 from watchdog_app.daemon.status_size import fitting
 from watchdog_app.protocol.framing import MAX_LINE_BYTES, TooLongToSend, encode

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import socket
 import sys
-import threading
 import time
 
 import pytest
 from doctor_tree import GIB, Tree, answers, card, found, troubles
 from gpu_stub import driver_stub
 from gpu_stub.driver_stub import DriverStub
+from support.fake_daemon import FakeDaemon
 
 from watchdog_app.doctor import cards, driver, driver_answer, gpu, power
 
@@ -120,33 +118,6 @@ def test_a_memory_call_that_hangs_the_daemon_hangs_the_doctor_as_well(tree, stub
     stub.heal()
 
 
-class Daemon(threading.Thread):
-    """Answers one client: hello, then one status."""
-
-    def __init__(self, folder, status):
-        super().__init__(daemon=True)
-        self.status = status
-        folder.mkdir(mode=0o700)
-        self.listener = socket.socket(socket.AF_UNIX)
-        self.listener.bind(str(folder / "daemon.sock"))
-        self.listener.listen()
-        self.start()
-
-    def run(self):
-        connection, _ = self.listener.accept()
-        self.listener.close()
-        with connection, connection.makefile("rwb") as stream:
-            for line in stream:
-                asked = json.loads(line)
-                hello = {"protocol": 1, "version": "1.0", "daemon": "1.0", "pid": 1}
-                result = hello if asked["method"] == "hello" else self.status
-                stream.write(
-                    json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}).encode()
-                    + b"\n"
-                )
-                stream.flush()
-
-
 def test_what_the_daemon_knows_of_a_card_is_not_called_healthy(tree, stub, tmp_path):
     """An open incident is a finding with its cure, and so is a card that the daemon cannot read."""
     uuids = [one["uuid"] for one in asked(tree, stub).usable]
@@ -164,10 +135,11 @@ def test_what_the_daemon_knows_of_a_card_is_not_called_healthy(tree, stub, tmp_p
         ],
         "gpus": [{"uuid": uuids[0], "index": 0, "name": "RTX", "state": "silent"}],
     }
-    Daemon(tmp_path / "run", status)
+    daemon = FakeDaemon(tmp_path / "run" / "daemon.sock", status)
+    daemon.start()
     facts = tree.facts(gpu.PROBE, env=stub.env() | {"WATCHDOG_RUNTIME_DIR": str(tmp_path / "run")})
-
     findings = list(cards.check(facts))
+    daemon.stop()
 
     assert ["error", "error"] == [
         one.severity.value for one in findings if one.id == "driver.incident"

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
-
-from status_objects import GIB, HOSTILE_NAMES, MIB, NOW_UNIX_S, leaking, process, status
+from support.statuses import GIB, HOSTILE_NAMES, MIB, NOW_UNIX_S, leaking, process, status
 from textual.widgets import DataTable, Static
 
 from watchdog_app.base.errors import DaemonNotRunning, RequestError

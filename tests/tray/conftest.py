@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
+from support.fake_daemon import FakeDaemon
 from support.waiting import until
-from tray_desk import Daemon, Panel, PrivateBus, Screen
+from tray_desk import Panel, PrivateBus, Screen
 from tray_readings import status
 
 RECORDER = """#!/bin/sh
@@ -32,7 +33,7 @@ class Desktop:
             each.mkdir()
         self.bus = PrivateBus(folder)
         self.bus.start()
-        self.daemon = Daemon(folder / "run" / "daemon.sock", status())
+        self.daemon = FakeDaemon(folder / "run" / "daemon.sock", status())
         self._parts: list[Panel | Screen] = []
         self._companions: list[subprocess.Popen[str]] = []
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 from real_desktop import RealDesktop, missing, settle
+from support.fake_daemon import FakeDaemon
 from support.waiting import until
-from tray_desk import Daemon
 from tray_readings import leaking, notice
 
 pytestmark = pytest.mark.desktop
@@ -34,7 +34,7 @@ def desktop(tmp_path, request):
     if lacking:
         pytest.skip(f"not installed: {', '.join(lacking)}; see packaging/setup.sh")
     made = RealDesktop(tmp_path, dark="buttons" not in request.node.name)
-    made.daemon = Daemon(tmp_path / "run" / "daemon.sock", leaking())
+    made.daemon = FakeDaemon(tmp_path / "run" / "daemon.sock", leaking())
     made.daemon.start()
     yield made
     made.close()

@@ -1,5 +1,5 @@
 """
-A desktop for tests: a private bus without services, a tray, a notification service, a daemon.
+A desktop for tests: a private bus without services, a tray, a notification service.
 
 All of it speaks the real protocols; what is tested runs beside it as it would anywhere.
 """
@@ -7,13 +7,9 @@ All of it speaks the real protocols; what is tested runs beside it as it would a
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import socket
 import subprocess
 import threading
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -252,90 +248,3 @@ class Screen(OnBus):
         path = "/org/freedesktop/Notifications"
         message = Message.new_signal(path, NOTIFICATIONS, member, signature, body)
         self.loop.call_soon_threadsafe(self.bus.send, message)
-
-
-class Daemon:
-    """Speaks the daemon's protocol; what it answers is laid down by the test."""
-
-    def __init__(self, path: Path, status: dict[str, Any]) -> None:
-        self.path = path
-        self.status = status
-        self.answers: dict[str, Any] = {}
-        self.calls: list[tuple[str, dict[str, Any]]] = []
-        self._streams: list[tuple[socket.socket, Any]] = []
-        self._subscribed: list[Any] = []
-        self._listener: socket.socket | None = None
-
-    def start(self) -> None:
-        self.path.parent.mkdir(mode=0o700, exist_ok=True)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(self.path))
-        self._listener.listen(8)
-        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
-
-    def stop(self) -> None:
-        if self._listener is not None:
-            self.path.unlink(missing_ok=True)
-            self._listener.shutdown(socket.SHUT_RDWR)
-            self._listener.close()
-            self._listener = None
-        for connection, _ in self._streams:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        self._streams.clear()
-        self._subscribed.clear()
-
-    def called(self, method: str) -> list[dict[str, Any]]:
-        return [params for name, params in self.calls if name == method]
-
-    def wait_call(self, method: str) -> dict[str, Any]:
-        until(lambda: self.called(method), f"{method} is called; were: {self.calls[-6:]}")
-        return self.called(method)[-1]
-
-    def tell(self, notice: dict[str, Any]) -> None:
-        """Publish a notice, once somebody listens."""
-        until(lambda: self._subscribed, "a companion subscribes")
-        line = json.dumps({"jsonrpc": "2.0", "method": "notice", "params": notice}).encode()
-        for stream in self._subscribed:
-            stream.write(line + b"\n")
-            stream.flush()
-
-    def acknowledged(self, id_: str) -> dict[str, Any]:
-        return until(
-            lambda: next((p for p in self.called("notice.shown") if p["id"] == id_), None),
-            f"notice {id_} is acknowledged",
-        )
-
-    def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with suppress(OSError, ValueError), connection, connection.makefile("rwb") as stream:
-            self._streams.append((connection, stream))
-            for line in stream:
-                message = json.loads(line)
-                method, params = message["method"], message.get("params", {})
-                if method != "status":
-                    self.calls.append((method, params))
-                if "id" not in message:
-                    continue
-                reply = {"jsonrpc": "2.0", "id": message["id"], **self._answer(method, params)}
-                stream.write(json.dumps(reply).encode() + b"\n")
-                stream.flush()
-                if method == "subscribe" and "notices" in params["topics"]:
-                    self._subscribed.append(stream)
-
-    def _answer(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        if method == "hello":
-            return {"result": {"protocol": 1, "version": "0.1.0", "pid": os.getpid()}}
-        if method == "status":
-            return {"result": {**self.status, "time_unix_s": time.time()}}
-        answer = self.answers.get(method, {})
-        if isinstance(answer, Exception):
-            return {"error": {"code": -32000, "message": str(answer)}}
-        return {"result": answer(params) if callable(answer) else answer}

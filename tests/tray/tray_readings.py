@@ -5,69 +5,31 @@ from __future__ import annotations
 import time
 from typing import Any
 
-GIB = 1024**3
-MIB = 1024**2
+from support import statuses
+from support.statuses import GIB, MIB
 
 
 def task(pid: int, name: str, ram_bytes: int | None = 3 * GIB, **more: Any) -> dict[str, Any]:
     """One notebook at rest."""
-    return {
-        "pid": pid,
-        "start_time": pid * 100,
-        "started_unix_s": 1.7e9 + pid,
-        "name": name,
-        "kind": "notebook",
-        "state": "sleeping",
-        "paused_by_watchdog": False,
-        "ram_bytes": ram_bytes,
-        "swap_bytes": 0,
-        "gpu_memory_bytes": None,
-        "trend_bytes_per_s": 0.0,
-        "eta_s": None,
-        "eta_low_s": None,
-        "eta_high_s": None,
-        "stage": "ok",
-        "agent": None,
-        **more,
-    }
+    return statuses.process(pid, name, ram_bytes, **{"started_unix_s": 1.7e9 + pid, **more})
 
 
 def agent(**more: Any) -> dict[str, Any]:
-    """The agent of a training that has saved."""
-    rescue = {"path": "/r/step-1200", "step": 1200, "bytes": 500 * MIB, "seconds": 0.8}
-    return {
-        "framework": "keras",
-        "directory": "/home/ada/rescues",
-        "training": True,
-        "saving": False,
-        "rescue": {**rescue, "saved_unix_s": time.time() - 12},
-        **more,
-    }
+    """The agent of a training that saved 12 s ago."""
+    rescue = statuses.agent()["rescue"] | {"saved_unix_s": time.time() - 12}
+    return statuses.agent(**{"rescue": rescue, **more})
 
 
 def ceiling(
     kind: str = "ram", label: str = "RAM", used: float = 6 * GIB, limit: float = 16 * GIB, **more
 ) -> dict[str, Any]:
     """One ceiling that nothing moves towards."""
-    return {
-        "kind": kind,
-        "subject": "",
-        "label": label,
-        "used": used,
-        "limit": limit,
-        "unit": "bytes",
-        "ratio": used / limit,
-        "stage": "ok",
-        "eta_s": None,
-        "tasks": [],
-        **more,
-    }
+    return statuses.ceiling(kind, label, used, limit, **more)
 
 
 def status(**more: Any) -> dict[str, Any]:
-    """A workstation at rest with one training."""
-    return {
-        "schema_version": 1,
+    """A workstation at rest with one training, as of now."""
+    now = {
         "time_unix_s": time.time(),
         "daemon": {
             "pid": 900,
@@ -75,12 +37,9 @@ def status(**more: Any) -> dict[str, Any]:
             "protection": {"on": True, "until_unix_s": None},
         },
         "ceilings": [ceiling()],
-        "gpus": [],
         "processes": [task(4711, "train.ipynb", agent=agent())],
-        "incidents": [],
-        "errors": [],
-        **more,
     }
+    return statuses.status(**(now | more))
 
 
 def leaking(stage: str = "warn", used: float = 14 * GIB) -> dict[str, Any]:
