@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 from watchdog_app.base import paths
-from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
+from watchdog_app.base.errors import EXIT_OK, UsageError
 from watchdog_app.cli.color import look
+from watchdog_app.cli.config_text import differences, literal, of_the_daemon, spoken, template
 from watchdog_app.cli.grid import Grid
 from watchdog_app.cli.terminal import columns_of
-from watchdog_app.cli.text import plain, wrap
+from watchdog_app.cli.text import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -117,65 +117,6 @@ def _show(args: argparse.Namespace, where: str) -> int:
     return EXIT_OK
 
 
-def template() -> list[str]:
-    """The lines of a file that sets nothing and explains everything."""
-    from watchdog_app.config import describe
-    from watchdog_app.core.settings import Settings
-
-    return as_toml(describe(Settings(), {}))
-
-
-def as_toml(settings: list[Json]) -> list[str]:
-    """A configuration file that sets nothing: every key with its default, commented out."""
-    lines = ["# watchdog: every setting with its default. Take the # away to change one."]
-    section = ""
-    for one in settings:
-        part, _, name = str(one["key"]).partition(".")
-        if not name:
-            continue  # a rule: none is there by default
-        if part != section:
-            lines += ["", f"[{part}]"]
-            section = part
-        lines.append("")
-        lines += wrap(str(one["help"]), 96, first="# ", rest="# ")
-        lines += wrap(f"accepted: {one['accepted']}", 96, first="# ", rest="#   ")
-        lines.append(f"# {name} = {literal(one['value'])}")
-    return [
-        *lines,
-        "",
-        "# Other actions for some tasks or ceilings; the first rule that matches wins.",
-        "# [[rule]]",
-        '# task = "*.ipynb"',
-        '# ceiling = "*"',
-        "# pause = false",
-    ]
-
-
-def literal(value: Any) -> str:
-    """A value as TOML: JSON has the same forms for what a setting can be."""
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-        return f"{value:.1f}"
-    return json.dumps(value, ensure_ascii=True)
-
-
-def spoken(key: str, value: Any) -> str:
-    """A value as TOML, with what it means where that is a time or a size: `120.0 (2 min)`."""
-    text = literal(value)
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return text
-    if key.endswith("_bytes"):
-        from watchdog_app.base.text.quantities import format_bytes
-
-        return f"{text} ({format_bytes(value)})"
-    if key.endswith("_s"):
-        # In the largest unit that needs no fraction, as the documentation has them.
-        for unit, unit_s in (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0)):
-            if value >= unit_s and value % unit_s == 0:
-                return f"{text} ({value / unit_s:g} {unit})"
-        return f"{text} ({value:g} s)"
-    return text
-
-
 def _table(settings: list[Json], where: str, args: argparse.Namespace) -> list[str]:
     appearance = look(args.color)
     rows = [["SETTING", "VALUE", "FROM"]]
@@ -193,33 +134,3 @@ def _table(settings: list[Json], where: str, args: argparse.Namespace) -> list[s
         for line, row in zip(lines, rows[1:], strict=True)
     ]
     return [appearance.paint(head, "bold"), *colored]
-
-
-def of_the_daemon() -> list[Json] | None:
-    """The settings that a running daemon uses; None when there is none to ask."""
-    from watchdog_app.protocol.client import Client
-
-    try:
-        with Client.connect(timeout_s=2.0) as daemon:
-            result = daemon.call("config")
-    except WatchdogError:
-        return None
-    settings = result.get("settings") if isinstance(result, dict) else None
-    return [one for one in settings or [] if isinstance(one, dict)]
-
-
-def differences(settings: list[Json], running: list[Json] | None) -> list[str]:
-    """What a running daemon does differently, and how to change that."""
-    if running is None:
-        return []
-    here = {str(one["key"]): one["value"] for one in settings}
-    there = {str(one.get("key")): one.get("value") for one in running}
-    lines = [
-        f"  {plain(key)}: {plain(spoken(key, there.get(key)))} instead of "
-        f"{plain(spoken(key, here.get(key)))}"
-        for key in dict.fromkeys([*here, *there])
-        if here.get(key) != there.get(key)
-    ]
-    if not lines:
-        return []
-    return ["", "The daemon still uses:", *lines, "Make it read the file again: watchdog reload"]

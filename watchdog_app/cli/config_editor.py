@@ -26,7 +26,7 @@ def edit(where: str) -> bool:
         WatchdogError: there is no editor, it failed, or the file was changed meanwhile.
         ConfigError: what was written holds mistakes; it is kept beside the file.
     """
-    from watchdog_app.cli.config import template
+    from watchdog_app.cli.config_text import template
     from watchdog_app.config import editing, loads
 
     command = editor()

@@ -147,7 +147,7 @@ def _known(key: str) -> str:
 
 def _shown(text: str, where: str, key: str) -> str:
     """The value of a key by a file's text; raises ConfigError where that holds a mistake."""
-    from watchdog_app.cli.config import spoken
+    from watchdog_app.cli.config_text import spoken
     from watchdog_app.config import describe, loads
 
     return spoken(
@@ -172,7 +172,7 @@ def _warn_of_missing_program(text: str, where: str) -> None:
 
 
 def _get(args: argparse.Namespace) -> int:
-    from watchdog_app.cli.config import literal, spoken
+    from watchdog_app.cli.config_text import literal, spoken
     from watchdog_app.config import describe, load
 
     key = _known(args.key)
@@ -208,7 +208,7 @@ def _rule(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _list_rules() -> int:
-    from watchdog_app.cli.config import literal
+    from watchdog_app.cli.config_text import literal
     from watchdog_app.config import describe, load
 
     rules = [one for one in describe(*load()) if str(one["key"]).startswith("rule ")]
@@ -223,7 +223,7 @@ def _list_rules() -> int:
 def _tell(where: str, args: argparse.Namespace) -> None:
     """Make a running daemon read the file, and say what it still does otherwise."""
     from watchdog_app.base.errors import DaemonNotRunning
-    from watchdog_app.cli.config import differences, of_the_daemon
+    from watchdog_app.cli.config_text import differences, of_the_daemon
     from watchdog_app.config import describe, load
     from watchdog_app.protocol.client import Client
 
