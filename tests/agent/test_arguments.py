@@ -26,6 +26,11 @@ def same(before: str, now: str) -> bool:
         ("-v 1", "-v 2"),
         ("-o runs/a", "-o runs/b"),
         ("--checkpoint runs/a.pt", "--checkpoint runs/b.pt"),
+        ("--wd 1e-4 --seed 07", "--wd 0.0001 --seed 7"),
+        ("--wd 1.0 100", "--wd=1 1e2"),
+        ("-wd 1", "-wd=1"),
+        ("-s1", "-s 1"),
+        ("-lr 0.1 -epochs 3", "-epochs 4 -lr 0.1"),
     ],
 )
 def test_options_that_make_no_other_training(before, now):
@@ -40,6 +45,10 @@ def test_options_that_make_no_other_training(before, now):
         ("-o cifar", "-o mnist"),
         ("--checkpoint bert-base-cased", "--checkpoint roberta-base"),
         ("~aug=x", "aug=x"),
+        ("-src a -dst b", "-src b -dst a"),
+        ("-src a -dst b", "-dst a -src b"),
+        ("--id 12345678901234567890", "--id 12345678901234567891"),
+        ("--commit 1e99999", "--commit 2e99999"),
         ("--token abc==", "--token def=="),
         (" ".join(f"a{n}.jpg" for n in range(50)), " ".join(f"b{n}.jpg" for n in range(50))),
     ],
@@ -59,6 +68,11 @@ def test_options_that_make_another_training(before, now):
         "-o password=c2VjcmV0aHVudGVy",
         "--output-dir s3://me:c2VjcmV0aHVudGVy@bucket/x",
         "--logs https://host/?X-Signature=c2VjcmV0aHVudGVy",
+        "--logs https://hooks.host/T0/c2VjcmV0aHVudGVy",
+        "-pc2VjcmV0aHVudGVy",
+        "-pc2VjcmV0aHVudGVy data",
+        "-pc2VjcmV0aHVudGVy=x",
+        "-oc2VjcmV0aHVudGVy",
     ],
 )
 def test_no_value_that_may_be_a_secret_is_kept(line):
@@ -66,3 +80,33 @@ def test_no_value_that_may_be_a_secret_is_kept(line):
     kept = json.dumps(arguments.record(arguments.parse(line.split()), SALT))
 
     assert "c2VjcmV0aHVudGVy" not in kept
+
+
+def test_a_relative_path_counts_as_what_it_names(tmp_path, monkeypatch):
+    """From another folder it may be other data; spelled otherwise it is the same."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.csv").touch()
+    monkeypatch.chdir(tmp_path / "a")
+    saved = arguments.record(arguments.parse(["--data", "train.csv"]), SALT)
+
+    def differing(data: str) -> list[str]:
+        return arguments.differing(saved, arguments.parse(["--data", data]))
+
+    assert [] == differing("train.csv") == differing(str(tmp_path / "a" / "train.csv"))
+    monkeypatch.chdir(tmp_path / "b")
+    assert ["--data"] == differing("train.csv")
+    assert [] == differing("../a/train.csv")
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_path_that_appears_or_vanishes_makes_no_other_training(tmp_path, monkeypatch, first):
+    """The program may make it, and may take it away."""
+    monkeypatch.chdir(tmp_path)
+    made = tmp_path / "made"
+    if first:
+        made.touch()
+    saved = arguments.record(arguments.parse(["--name", "made"]), SALT)
+    made.unlink() if first else made.touch()
+
+    assert [] == arguments.differing(saved, arguments.parse(["--name", "made"]))

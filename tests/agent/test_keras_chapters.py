@@ -50,15 +50,20 @@ def in_another_process(do: Callable[[], None]) -> None:
     assert 0 == os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def left_by_another(folder: Path, *steps: int, finished: bool = False, training: int = 1) -> None:
-    """Rescues of a process that has ended since; `finished`: it ended well."""
+def left_by_another(folder: Path, *steps: int, **how: int) -> None:
+    """
+    Rescues of a process that has ended since.
+
+    `finished`: it ended well; `training`: the number of the one that saved. They come by `how`, as
+    named arguments of a function that begins a training would tell it from others.
+    """
 
     def run() -> None:
-        for _ in range(training - 1):
+        for _ in range(how.get("training", 1) - 1):
             chapters.finish(begin(folder))
         begun = begin(folder)
         save(begun, *steps)
-        if finished:
+        if how.get("finished"):
             chapters.finish(begun)
 
     in_another_process(run)
@@ -265,13 +270,13 @@ def test_what_fails_while_a_rescue_is_given_back_is_told_with_the_way_out():
 
 
 @contextmanager
-def training_elsewhere(folder: Path, step: int) -> Iterator[None]:
+def training_elsewhere(folder: Path, steps: int) -> Iterator[None]:
     """The same program once more, which has saved and still runs; killed at the end."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            save(begin(folder), step)
+            save(begin(folder), steps)
             os.write(write, b"saved")
             os.close(write)
             signal.pause()
@@ -441,6 +446,41 @@ def test_a_constant_that_an_earlier_cell_sets_is_like_an_argument(tmp_path: Path
     assert "another value of FOLD" in other.why[0]
     assert same.rescue is not None
     assert any("EPOCHS 20 (was 10)" in note for note in same.notes)
+
+
+@pytest.mark.parametrize(
+    "constant",
+    [
+        "FOLD: int = {}",
+        "SEED, FOLD = 1, {}",
+        "FOLD = K = {}",
+        "class CFG:\n    fold = {}",
+        "def made(data, fold={}):\n    pass",
+        "def made(data, *, fold={}):\n    pass",
+    ],
+)
+def test_a_constant_counts_however_it_is_written(tmp_path: Path, notebook, constant: str):
+    """In an earlier cell."""
+    notebook.user_ns["_i1"] = constant.replace("{}", "1")
+    notebook.execution_count = 2
+    left_by_another(tmp_path, 40)
+    notebook.user_ns["_i1"] = constant.replace("{}", "2")
+
+    assert "another value of" in choose(tmp_path).why[0]
+
+
+def test_only_what_rescue_is_told_of_resuming_does_not_count(tmp_path: Path, notebook):
+    """Another function's `keep=` may be the share of the data."""
+    notebook.user_ns["_i1"] = "train(subset(keep=1), Rescue('r', keep=2, resume='newest'))"
+    left_by_another(tmp_path, 40)
+    notebook.user_ns["_i1"] = "train(subset(keep=2), Rescue('r', keep=2, resume='newest'))"
+    other = choose(tmp_path)
+    notebook.user_ns["_i1"] = "train(subset(keep=1), Rescue('r', keep=3))"
+    notebook.execution_count = 2
+    notebook.user_ns["_i2"] = notebook.user_ns["_i1"]
+
+    assert "the text of the cell" in other.why[0]
+    assert choose(tmp_path).rescue is not None
 
 
 def test_a_notebook_guesses_at_no_later_training(tmp_path: Path, notebook):

@@ -469,6 +469,20 @@ def test_trainings_that_change_places_get_their_own_state_back(place: Place, nam
     assert ([0, 3], [10, 10]) == (done.began, done.ended)
 
 
+@pytest.mark.parametrize("way", ["folds", "loop"])
+def test_a_rerun_that_skips_finished_folds_gives_each_fold_its_own_state(place: Place, way: str):
+    """The fold decides, and not how many trainings this process began before."""
+    place.kill(WAY=way, HALT=1)
+    (place.folder / "result-1").touch()  # the user gives this fold up for now
+
+    other = place.kill(WAY=way, HALT=2, step=4)
+    (place.folder / "result-1").unlink()
+    rest = place.run(WAY=way)
+
+    assert [0] == other.began
+    assert ([3, 4], [10, 10]) == (rest.began, rest.ended)
+
+
 def test_another_name_is_another_training(place: Place):
     """And is named."""
     place.kill(WISHES='{"name": "a"}')

@@ -67,7 +67,8 @@ class Bare:
         self.chapters.finish(self.beginning)
 
 
-def bare_loop(folder=FOLDER, stop=STOP, **wishes):
+def bare_loop(folder=FOLDER, **wishes):
+    stop = wishes.pop("stop", STOP)
     rescue = Bare(folder, **wishes)
     told("BEGINS", rescue.step_number)
     while rescue.step_number < EPOCHS * BATCHES:
@@ -78,7 +79,8 @@ def bare_loop(folder=FOLDER, stop=STOP, **wishes):
     told("ENDS", rescue.step_number)
 
 
-def loop_in_torch(folder=FOLDER, stop=STOP, **wishes):
+def loop_in_torch(folder=FOLDER, **wishes):
+    stop = wishes.pop("stop", STOP)
     import torch
 
     from watchdog_app.agent.torch import Rescue
@@ -100,7 +102,8 @@ def loop_in_torch(folder=FOLDER, stop=STOP, **wishes):
     told("ENDS", rescue.step_number)
 
 
-def loop_in_tensorflow(folder=FOLDER, stop=STOP, **wishes):
+def loop_in_tensorflow(folder=FOLDER, **wishes):
+    stop = wishes.pop("stop", STOP)
     import tensorflow as tf
 
     from watchdog_app.agent.tensorflow import Rescue
@@ -118,7 +121,8 @@ def loop_in_tensorflow(folder=FOLDER, stop=STOP, **wishes):
     told("ENDS", rescue.step_number)
 
 
-def fit_in_keras(folder=FOLDER, stop=STOP, **wishes):
+def fit_in_keras(folder=FOLDER, **wishes):
+    stop = wishes.pop("stop", STOP)
     import keras
     import numpy as np
 
@@ -141,7 +145,8 @@ def fit_in_keras(folder=FOLDER, stop=STOP, **wishes):
     told("ENDS", int(model.optimizer.iterations))
 
 
-def fit_that_is_found(folder="", stop=STOP, **_wishes):
+def fit_that_is_found(**wishes):
+    stop = wishes.pop("stop", STOP)
     import keras
     import numpy as np
 
@@ -228,6 +233,29 @@ def steps(torch, model, optimizer, rescue, stop):
     told("ENDS", rescue.step_number)
 
 
+def folds():
+    """A training for each fold in one folder; a rerun skips those with a result. HALT is killed."""
+    for fold in range(3):
+        if os.path.exists(f"result-{fold}"):
+            continue
+        one_fold(fold)
+        open(f"result-{fold}", "w").close()
+
+
+def one_fold(fold):
+    told("TRAINING", fold)
+    bare_loop(stop=STOP if str(fold) == os.environ.get("HALT") else -1)
+
+
+def folds_in_a_loop():
+    """The same without a function that is given the fold."""
+    for fold in range(3):
+        if os.path.exists(f"result-{fold}"):
+            continue
+        bare_loop(stop=STOP if str(fold) == os.environ.get("HALT") else -1)
+        open(f"result-{fold}", "w").close()
+
+
 def threads():
     """Both trainings at once, in threads of their own."""
     working = [
@@ -255,4 +283,6 @@ def forked():
 if __name__ == "__main__":
     if os.environ.get("ARGV"):
         sys.argv = json.loads(os.environ["ARGV"])
-    {"": train, "two": two, "threads": threads, "forked": forked}[os.environ.get("WAY", "")]()
+    ways = {"": train, "two": two, "threads": threads, "forked": forked}
+    ways |= {"folds": folds, "loop": folds_in_a_loop}
+    ways[os.environ.get("WAY", "")]()

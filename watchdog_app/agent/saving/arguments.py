@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 # What does not make another training: names in lower case with underscores, and their values.
@@ -99,9 +101,9 @@ _BEFORE_ASSIGNMENTS = frozenset(
     ("multirun", "m", "cfg_options", "options", "opts", "overrides", "override", "set")
 )
 _NUMBER = re.compile(rf"({_COUNT})")
-_ATTACHED = re.compile(r"-([A-Za-z])(\d.*)", re.DOTALL)
-# A user's name and word within an address, and what is called a secret.
-_SECRET_PATH = re.compile(r"[@?]|(pass|token|secret|key|auth|signature)\w*=", re.IGNORECASE)
+# An address (of a webhook, or with a user's name and word), and what is called a secret.
+_SECRET_PATH = re.compile(r"[@?]|://|(pass|token|secret|key|auth|signature)\w*=", re.IGNORECASE)
+OF_RESCUE = frozenset(("resume", "keep", "on_oom"))  # its arguments that decide of one run
 _LONGEST_CLEAR = 300
 _MOST_POSITIONAL = 8  # more, such as a glob of files, are compared as one value
 _MOST_TOKENS = 5000  # a glob may have become more; they are then one value
@@ -121,11 +123,13 @@ class Arguments:
         clear: of options that do not make another training.
         others: of all others, positional arguments included; never to be stored.
         written: each name as it was given, to be shown.
+        paths: real paths of those of `others` that name something which exists.
     """
 
     clear: Mapping[str, str]
     others: Mapping[str, str]
     written: Mapping[str, str]
+    paths: Mapping[str, str] = field(default_factory=dict)
 
 
 def parse(tokens: Sequence[str]) -> Arguments:
@@ -145,8 +149,21 @@ def parse(tokens: Sequence[str]) -> Arguments:
     positional = [name for name in others if name.startswith("argument ")]
     if len(positional) > _MOST_POSITIONAL:
         others["arguments"] = [value for name in positional for value in others.pop(name)]
-    joined = {name: "\0".join(values) for name, values in others.items()}
-    return Arguments(clear, joined, written)
+    return _compared(clear, others, written)
+
+
+def of_values(values: Mapping[str, str]) -> Arguments:
+    """The same of variables and arguments of functions, by name: `train.fold`."""
+    clear = {
+        name: value for name, value in values.items() if is_benign(name.rpartition(".")[2], value)
+    }
+    others = {name: [value] for name, value in values.items() if name not in clear}
+    return _compared(clear, others, {name: name for name in values})
+
+
+def makes_no_other(name: str, value: str) -> bool:
+    """Whether a variable with this value makes no other training."""
+    return name in OF_RESCUE or is_benign(name, value)
 
 
 def record(found: Arguments, salt: bytes) -> dict[str, Any]:
@@ -155,6 +172,7 @@ def record(found: Arguments, salt: bytes) -> dict[str, Any]:
         "salt": salt.hex(),
         "clear": dict(found.clear),
         "hashed": {name: _hashed(value, salt) for name, value in found.others.items()},
+        "paths": {name: _hashed(value, salt) for name, value in found.paths.items()},
     }
 
 
@@ -171,13 +189,18 @@ def differing(saved: Mapping[str, Any], now: Arguments, *, common: bool = False)
         ValueError, KeyError, TypeError, AttributeError: `saved` is not what `record` made.
     """
     hashed = {str(name): str(value) for name, value in saved["hashed"].items()}
+    paths = {str(name): str(value) for name, value in saved["paths"].items()}
     salt = bytes.fromhex(saved["salt"])
     found = []
     for name in sorted(hashed.keys() | now.others.keys()):
         value = now.others.get(name)
         if common and (value is None or name not in hashed):
             continue
-        if value is None or name not in hashed or hashed[name] != _hashed(value, salt):
+        if name in paths and name in now.paths:
+            same = paths[name] == _hashed(now.paths[name], salt)
+        else:
+            same = value is not None and hashed.get(name) == _hashed(value, salt)
+        if not same:
             found.append(now.written.get(name, written(name)))
     return found
 
@@ -193,7 +216,7 @@ def changes(saved: Mapping[str, Any], now: Arguments) -> list[tuple[str, bool]]:
     found = []
     for name in sorted(before.keys() | now.clear.keys()):
         old, new = before.get(name), now.clear.get(name)
-        if old == new or (old is not None and new is not None and _same_number(old, new)):
+        if old is not None and new is not None and _as_compared(old) == _as_compared(new):
             continue
         shown = now.written.get(name, written(name))
         if new is None:
@@ -240,16 +263,22 @@ def _options(tokens: Sequence[str]) -> Iterator[tuple[str, str | None]]:
             yield f"argument {position}", token
             continue
         name, equals, value = token.partition("=")
+        attached = ""
+        if len(name) > 2 and not name.startswith("--") and not _is_known(name):
+            name, attached = name[:2], name[2:]  # `-phunter2`, or another program's `-data`
         if equals:
-            yield name, value
+            yield name, f"{attached}\0{value}" if attached else value
             continue
-        attached = _ATTACHED.fullmatch(token)
-        if attached is not None:
-            yield f"-{attached[1]}", attached[2]
+        if attached[:1].isdecimal():
+            yield name, attached  # `-s1` is `-s 1`
             continue
         following = tokens[place] if place < len(tokens) else None
         if following is None or _is_option(following) or following == "--":
-            yield name, None
+            yield name, attached or None
+            continue
+        if attached:
+            place += 1
+            yield name, f"{attached}\0{following}"
             continue
         kind = _kind(name)
         if kind is not None and not kind.values.fullmatch(following):
@@ -264,6 +293,10 @@ def _options(tokens: Sequence[str]) -> Iterator[tuple[str, str | None]]:
 
 def _is_option(token: str) -> bool:
     return len(token) > 1 and token[0] == "-" and not _NUMBER.fullmatch(token)
+
+
+def _is_known(name: str) -> bool:
+    return _kind(name) is not None or _last(name) in _BEFORE_ASSIGNMENTS
 
 
 def _canonical(shown: str) -> str:
@@ -304,12 +337,33 @@ def is_benign(shown: str, value: str) -> bool:
     return kind is not None and kind.values.fullmatch(value) is not None
 
 
-def _same_number(old: str, new: str) -> bool:
-    """`0.1` and `1e-1`."""
+def _compared(
+    clear: Mapping[str, str], others: Mapping[str, Sequence[str]], written: Mapping[str, str]
+) -> Arguments:
+    paths = {
+        name: "\0".join(map(os.path.realpath, values))
+        for name, values in others.items()
+        if all(not _NUMBER.fullmatch(each) and os.path.exists(each) for each in values)
+    }
+    joined = {name: "\0".join(map(_as_compared, values)) for name, values in others.items()}
+    return Arguments(clear, joined, written, paths)
+
+
+def _as_compared(value: str) -> str:
+    """A number as one text however it is written: `1e-4` and `0.0001`, `07` and `7`."""
+    if not _NUMBER.fullmatch(value):
+        return value
     try:
-        return float(old) == float(new)
+        return str(int(value))
     except ValueError:
-        return False
+        pass
+    try:
+        number = float(value)
+    except ValueError:
+        return value
+    if number.is_integer():
+        return str(int(number))
+    return repr(number) if math.isfinite(number) else value
 
 
 @functools.lru_cache(maxsize=512)

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from watchdog_app.agent.contain import Guard, describe
 from watchdog_app.agent.reporting.identity import own
 from watchdog_app.agent.saving import finished, names, program_key, run_lock, runs
+from watchdog_app.agent.saving.call_site import CallSite, call_site
 from watchdog_app.agent.saving.loaded import LoadedRescue
 from watchdog_app.agent.saving.names import RescueName
 from watchdog_app.agent.saving.runs import Left, Run
@@ -44,7 +45,7 @@ _guard = Guard("choosing the rescue to go on from")
 _lock = threading.Lock()
 _behind: dict[str, int] = {}  # chapters that this process is through with, by folder
 _open: dict[str, object] = {}  # where a training began that has not ended well, by folder
-_Counted = tuple[str, str | None, str | None]  # folder, name or call site, thread
+_Counted = tuple[str, str | CallSite | None, str | None]  # folder, name or call site, thread
 _turns: dict[_Counted, tuple[object, int]] = {}  # cell, count
 _mine: dict[tuple[str, str], Run] = {}  # that this process holds, by folder and id
 _resumed: set[str] = set()  # rescues that this process went on from
@@ -128,7 +129,7 @@ def begin(
     Never raises: where it cannot be told, the training begins anew.
     """
     root, resume = _root(directory), _wish(resume)
-    site = None if found else program_key.call_site(sys._getframe(1))
+    site = None if found else call_site(sys._getframe(1))
     chapter, training = _open_chapter(root, name, site)
     beginning = None
     with _guard:
@@ -176,7 +177,7 @@ def may_resume(directory: str, resume: bool | str, *, name: str | None = None) -
     with _lock:
         _forget_parent()
         chapter = _chapter(root, _chapters_behind(root))
-        training = _training(root, name, program_key.call_site(sys._getframe(1)))
+        training = _training(root, name, call_site(sys._getframe(1)))
     with _guard:
         program = program_key.program()
         return bool(_sorted_out(root, chapter, resume, program, training).candidates)
@@ -502,7 +503,7 @@ def _chapters(root: str) -> list[str]:
 
 
 def _open_chapter(
-    root: str, name: str | None, site: str | None
+    root: str, name: str | None, site: CallSite | None
 ) -> tuple[str, program_key.Training]:
     """Open the chapter of `chapter_directory`."""
     with _lock:
@@ -515,12 +516,12 @@ def _open_chapter(
         return _chapter(root, behind), training
 
 
-def _counted(root: str, name: str | None, site: str | None) -> _Counted:
+def _counted(root: str, name: str | None, site: CallSite | None) -> _Counted:
     """What a training is counted as: threads of a program begin theirs in any order."""
     return root, name or site, program_key.thread_key()[0]
 
 
-def _training(root: str, name: str | None, site: str | None) -> program_key.Training:
+def _training(root: str, name: str | None, site: CallSite | None) -> program_key.Training:
     """The one that begins next."""
     cell, turn = _turns.get(_counted(root, name, site), (None, 0))
     # A cell that is run again begins the same trainings again.

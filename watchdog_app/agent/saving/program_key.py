@@ -2,18 +2,17 @@
 Which program this process runs, and which of its trainings begins: what a resume depends on.
 
 A program is a script, module, notebook or command with its arguments; a training of it is told
-from others by `name=`, or by the function that begins it and how often that has done so, and in a
-notebook by the text of its cell. See `arguments` for what is compared of the arguments.
+from others by `name=`, or by the function that begins it, the plain values which that was given
+(`call_site`) and how often it has begun one with them; in a notebook by the text of its cell too.
+See `arguments` for what is compared of arguments and values.
 """
 
 from __future__ import annotations
 
-import ast
 import marshal
 import os
 import secrets
 import sys
-import sysconfig
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
@@ -22,22 +21,12 @@ from types import BuiltinFunctionType, FrameType, FunctionType
 from typing import Any
 
 from watchdog_app.agent import notebook
-from watchdog_app.agent.saving import arguments
+from watchdog_app.agent.saving import arguments, cells
 from watchdog_app.agent.saving.arguments import Arguments
+from watchdog_app.agent.saving.call_site import CallSite
 
 # Interpreter options that take the next word as their value (python(1)).
 _WITH_VALUE = frozenset("WX")
-_LIBRARIES = frozenset(
-    (
-        *("watchdog_app", "keras", "tf_keras", "tensorflow", "torch", "lightning", "transformers"),
-        *("pytorch_lightning", "accelerate", "contextlib", "functools", "ignite", "fastai"),
-    )
-)
-_LIBRARY_FOLDERS = tuple(
-    os.path.join(folder, "")
-    for name in ("stdlib", "platstdlib", "purelib", "platlib")
-    if (folder := sysconfig.get_path(name))
-)
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK", "SLURM_PROCID")
 _TASKS = (
     *("SLURM_ARRAY_TASK_ID", "SGE_TASK_ID", "PBS_ARRAY_INDEX", "PBS_ARRAYID", "LSB_JOBINDEX"),
@@ -46,7 +35,6 @@ _TASKS = (
 _NO_TASK = ("", "undefined")  # SGE says the second of a job that is no array
 _SIMPLE = (bool, int, float, str, bytes, type(None))
 _TRANSPARENT = frozenset(("multiprocessing", "threading", "_thread", "queue", "_multiprocessing"))
-_OWN_ARGUMENTS = frozenset(("resume", "keep", "on_oom"))  # of Rescue, which decide of one run
 SALT_BYTES = arguments.SALT_BYTES
 # Kept among the arguments.
 _CELL, _COMMAND, _PROCESS, _THREAD = "cell", "command", "process", "thread"
@@ -78,8 +66,8 @@ class Training:
     """Which of a program's trainings."""
 
     name: str | None  # as given by the user
-    site: str | None  # function that begins it; None: it was found while it ran
-    turn: int  # how many that function, or this name, has begun with this one
+    site: CallSite | None  # that begins it; None: it was found while it ran
+    turn: int  # how many that call site, or this name, has begun with this one
     place: int  # the same of the whole process
     rank: str = "0"
     task: str | None = None  # of a job array
@@ -102,7 +90,7 @@ def program(*, skip_cells: bool = False) -> Program:
     found = arguments.parse([each for each in tokens if each is not None])
     others = dict(found.others)
     if kind == "command":
-        others[_COMMAND] = normalised(_command() or "")
+        others[_COMMAND] = cells.normalised(_command() or "")
     elif kind == "prompt":
         others[_COMMAND] = _text_from_stdin()
     process, pooled = _process()
@@ -113,24 +101,16 @@ def program(*, skip_cells: bool = False) -> Program:
         others[_THREAD] = thread
     pooled = pooled or alike
     shown = {name: name for name in (_COMMAND, _PROCESS, _THREAD) if name in others}
-    return Program(kind, path, Arguments(found.clear, others, {**found.written, **shown}), pooled)
-
-
-def call_site(frame: FrameType | None) -> str | None:
-    """The function of the program that `frame` was called from, outside of any library."""
-    while frame is not None:
-        name = str(frame.f_globals.get("__name__", ""))
-        code = frame.f_code
-        library = code.co_filename.startswith(_LIBRARY_FOLDERS) and name != "__main__"
-        if name.partition(".")[0] not in _LIBRARIES and not library:
-            module = "__main__" if name == "__mp_main__" else name
-            return f"{module}.{getattr(code, 'co_qualname', code.co_name)}"
-        frame = frame.f_back
-    return None
+    written = {**found.written, **shown}
+    return Program(kind, path, Arguments(found.clear, others, written, found.paths), pooled)
 
 
 def training(
-    name: str | None, site: str | None, turn: int, place: int, env: Mapping[str, str] = os.environ
+    name: str | None,
+    site: CallSite | None,
+    turn: int,
+    place: int,
+    env: Mapping[str, str] = os.environ,
 ) -> Training:
     """The training that begins now; ranks and tasks as launchers tell them."""
     rank = next((env[each] for each in _RANKS if env.get(each)), "0")
@@ -145,7 +125,8 @@ def record(program: Program, training: Training, salt: bytes) -> dict[str, Any]:
         "path": program.path,
         "arguments": arguments.record(program.arguments, salt),
         "name": training.name,
-        "site": training.site,
+        "site": None if training.site is None else training.site.function,
+        "given": arguments.record(_given(training), salt),
         "turn": training.turn,
         "place": training.place,
         "rank": training.rank,
@@ -195,20 +176,6 @@ def described(saved: Mapping[str, Any]) -> str | None:
         return None
 
 
-def normalised(source: str) -> str:
-    """
-    The text of a cell or command without what does not make it another training.
-
-    Comments, blank lines and prints, numbers of epochs and the like, and what `Rescue` is told of
-    resuming.
-    """
-    try:
-        tree = _Normaliser().visit(ast.parse(source))
-        return ast.dump(tree)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return source.strip()
-
-
 def _another(saved: Mapping[str, Any], program: Program, training: Training | None) -> str | None:
     kind, path = saved["kind"], saved["path"]
     same_kind = kind == program.kind or {kind, program.kind} == {"script", "module"}
@@ -229,13 +196,22 @@ def _another(saved: Mapping[str, Any], program: Program, training: Training | No
         return f"is of another worker or task of {program.shown}"
     if saved["name"] != training.name:
         return f"belongs to another training of {program.shown}"
-    if training.name is None and None not in (saved["site"], training.site):
-        same = (saved["site"], saved["turn"]) == (training.site, training.turn)
+    begun = training.site
+    if training.name is None and begun is not None and saved["site"] is not None:
+        same = (saved["site"], saved["turn"]) == (begun.function, training.turn)
+        same = same and not arguments.differing(saved["given"], _given(training))
     elif training.name is None:
         same = saved["place"] == training.place
     else:
         same = saved["turn"] == training.turn
     return None if same else f"belongs to another training of {program.shown}"
+
+
+def _given(training: Training) -> Arguments:
+    """The plain values that it was begun with; a name tells it alone."""
+    if training.site is None or training.name is not None:
+        return Arguments({}, {}, {})
+    return arguments.of_values(dict(training.site.given))
 
 
 def _shown(kind: str, path: object) -> str:
@@ -396,19 +372,16 @@ def _cells(shell: Any, *, whole: bool) -> Arguments:
         names = shell.user_ns
         count = int(shell.execution_count)
         running = count if f"_i{count}" in names else count - 1
-        texts = [names.get(f"_i{number}") for number in range(1, running + 1)]
-        cells = [_as_python(shell, each) if isinstance(each, str) else "" for each in texts]
+        inputs = [names.get(f"_i{number}") for number in range(1, running + 1)]
+        texts = [_as_python(shell, each) if isinstance(each, str) else "" for each in inputs]
     except Exception:  # whatever a shell of somebody's own is made of
         return Arguments({}, {}, {})
-    clear: dict[str, str] = {}
-    others: dict[str, str] = {}
-    for name, value in (pair for text in cells for pair in _constants(text)):
-        # The last value counts.
-        others.pop(name, None)
-        clear.pop(name, None)
-        (clear if arguments.is_benign(f"--{name}", value) else others)[name] = value
-    others[_CELL] = "\0".join(map(normalised, cells if whole else cells[-1:]))
-    return Arguments(clear, others, {name: name for name in (*clear, *others)})
+    # The last value counts.
+    values = dict(pair for text in texts for pair in cells.constants(text))
+    found = arguments.of_values(values)
+    text = "\0".join(map(cells.normalised, texts if whole else texts[-1:]))
+    others = {**found.others, _CELL: text}
+    return Arguments(found.clear, others, {**found.written, _CELL: _CELL}, found.paths)
 
 
 def _as_python(shell: Any, text: str) -> str:
@@ -416,60 +389,3 @@ def _as_python(shell: Any, text: str) -> str:
         return str(shell.transform_cell(text))
     except Exception:  # no Python in it, such as a cell of HTML
         return text
-
-
-def _constants(source: str) -> list[tuple[str, str]]:
-    """Names that a cell gives plain values at its top level: `FOLD = 3`."""
-    try:
-        body = ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-    found = []
-    for node in body:
-        targets = node.targets if isinstance(node, ast.Assign) else []
-        if len(targets) == 1 and isinstance(targets[0], ast.Name):
-            try:
-                value = ast.literal_eval(node.value)  # type: ignore[attr-defined]  # an Assign
-            except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-                continue
-            if value not in ([], {}, ()) and value is not None:  # to be filled by training
-                found.append((targets[0].id, str(value)))
-    return found
-
-
-class _Normaliser(ast.NodeTransformer):
-    """Takes out what does not make another training."""
-
-    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
-        call = node.value
-        printed = isinstance(call, ast.Call) and getattr(call.func, "id", None) == "print"
-        text = isinstance(call, ast.Constant) and isinstance(call.value, str)
-        return None if printed or text else self.generic_visit(node)
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        called = getattr(node.func, "attr", getattr(node.func, "id", ""))
-        node.keywords = [
-            each
-            for each in node.keywords
-            if each.arg not in _OWN_ARGUMENTS and not _is_benign(each.arg, each.value)
-        ]
-        node.args = [each for each in node.args if not _is_benign(called, each)]
-        return self.generic_visit(node)
-
-    def visit_For(self, node: ast.For) -> ast.AST:
-        # for epoch in range(10)
-        counted = node.iter if isinstance(node.iter, ast.Call) else None
-        if counted is not None and getattr(counted.func, "id", None) == "range":
-            name = getattr(node.target, "id", None)
-            counted.args = [each for each in counted.args if not _is_benign(name, each)]
-        return self.generic_visit(node)
-
-    def visit_Assign(self, node: ast.Assign) -> ast.AST | None:
-        names = [getattr(each, "id", None) for each in node.targets]
-        return None if _is_benign(names[0], node.value) else self.generic_visit(node)
-
-
-def _is_benign(name: str | None, value: ast.expr) -> bool:
-    if name is None or not isinstance(value, ast.Constant):
-        return False
-    return arguments.is_benign(f"--{name}", str(value.value))

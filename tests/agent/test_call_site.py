@@ -1,0 +1,103 @@
+"""Which function of a program begins a training, and the plain values that tell it from others."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from fractions import Fraction
+
+import numpy as np
+
+from watchdog_app.agent.saving.call_site import CallSite, call_site
+
+
+class Odd:
+    """Whatever a program passes about."""
+
+    @property
+    def __class__(self):
+        raise RuntimeError("lazy")
+
+
+def begin() -> CallSite:
+    found = call_site(sys._getframe(1))
+    assert found is not None
+    return found
+
+
+def test_plain_arguments_are_told_by_function_and_name():
+    """Those that make no other training, and what is not plain, are not."""
+
+    def train(model, fold, /, data, *folds, wd=0.1, epochs=5, resume="force", verbose=True, **more):
+        local = 1
+        return local and begin()
+
+    found = train(object(), np.int64(3), "mnist", 1, 2, epochs=7, more=4)
+
+    here = "test_plain_arguments_are_told_by_function_and_name.<locals>.train"
+    assert f"{__name__}.{here}" == found.function
+    expected = ((f"{here}.data", "mnist"), (f"{here}.fold", "3"), (f"{here}.wd", "0.1"))
+    assert expected == found.given
+
+
+def test_callers_count_too():
+    """`run` is given the fold, and what it calls begins the training."""
+
+    def build(model):
+        return begin()
+
+    def run(fold):
+        return build(object())
+
+    assert build(None) != run(1) != run(2)
+    assert run(1) == run(1)
+
+
+def test_variables_of_the_loops_around_count():
+    """Not of the loops before, and no counters of epochs."""
+    begun = []
+    for before in range(2):
+        str(before)
+    for _ in range(1):
+        begun.append(begin())
+    assert () == begun.pop().given
+    for fold, _data in enumerate(["a", "b"]):
+        for epoch in range(1):
+            str((fold, epoch))
+            begun.append(begin())
+
+    folds = [[name.rpartition(".")[2] for name, _ in each.given] for each in begun]
+    assert [["_data", "fold"]] * 2 == folds
+    assert begun[0] != begun[1]
+    assert 2 == len({begin() for fold in range(2)})
+
+
+def test_a_name_of_one_letter_is_no_option():
+    """`j` may be a fold; `-j` is the number of workers."""
+
+    def train(j):
+        return begin()
+
+    assert train(1) != train(2)
+
+
+def test_what_cannot_be_compared_is_left_out():
+    """Without harm to the program, and the others still count."""
+
+    def train(*, odd, some, listed, third, folder, fold):
+        return begin()
+
+    folder = os.path.join(tempfile.gettempdir(), "x")
+    others = {"odd": Odd(), "some": object(), "listed": [1], "third": Fraction(1, 3)}
+    given = train(**others, folder=folder, fold=1).given
+    assert ["1"] == [value for _, value in given]
+
+
+def test_values_are_not_in_what_is_printed_of_it():
+    """They may be secrets."""
+
+    def train(token):
+        return begin()
+
+    assert "hunter" not in repr(train("hunter2"))
