@@ -343,13 +343,17 @@ def seed():
         keras.utils.set_random_seed(1)
 
 
+ROLES = []  # the first is played; given as an argument, it would make another training
+
+
 def leave(name):
     if name != "killed":
         raise Left
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def train(name, role, folder):
+def train(name, folder):
+    role = ROLES[0]
     make, data, callbacks, place = {**CASES, **APART}[name]
     keras.backend.clear_session()
     if name.startswith("loader"):
@@ -401,15 +405,17 @@ def digest(model):
 
 def main():
     role = os.environ["ROLE"]
+    ROLES[:] = ("reference", "interrupted") if role == "both" else (role,)
     folder, names = sys.argv[1], os.environ["CASES"].split()
     if BACKEND == "keras2":
         import tensorflow as tf
 
         tf.config.experimental.enable_op_determinism()
-    for each in ("reference", "interrupted") if role == "both" else (role,):
+    while ROLES:
         for name in names or CASES:
-            train(name, each, folder)
+            train(name, folder)
             print(name, flush=True)
+        del ROLES[0]
     if BACKEND != "keras2" and "tf_data" not in names:
         assert "tensorflow" not in sys.modules
 

@@ -301,7 +301,8 @@ CASES = {
 AGAIN = {"twice": (2, 3)}
 
 
-def train(name, role, folder):
+def train(name, folder):
+    role = os.environ["ROLE"]  # given as an argument, it would make another training
     make, data, callbacks, place = CASES[name]
     keras.utils.clear_session()
     keras.utils.set_random_seed(1)
@@ -337,11 +338,6 @@ def digest(model):
     return found.hexdigest()
 
 
-def train_in_thread():
-    """A thread's arguments tell trainings apart, so they are the same in each role."""
-    train("in_a_thread", os.environ["ROLE"], sys.argv[1])
-
-
 def main():
     role = os.environ["ROLE"]
     folder, *names = sys.argv[1:]
@@ -351,11 +347,11 @@ def main():
         if name != "xla":
             tf.config.experimental.enable_op_determinism()
         if name == "in_a_thread":
-            worker = threading.Thread(target=train_in_thread)
+            worker = threading.Thread(target=train, args=(name, folder))
             worker.start()
             worker.join()
         else:
-            train(name, role, folder)
+            train(name, folder)
         print(name, flush=True)
 
 

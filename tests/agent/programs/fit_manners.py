@@ -112,8 +112,9 @@ def model(width=6):
     return made
 
 
-def fit(name, *callbacks, made=None, epochs=3, batch_size=8, leave_only=False, **options):
+def fit(name, *callbacks, made=None, epochs=3, batch_size=8, **options):
     """Train in the folder `name`; returns what came of it."""
+    leave_only = options.pop("leave_only", False)
     rescue = Rescue(str(folder / name), **options)
     for callback in callbacks:
         if isinstance(callback, Saver):

@@ -13,7 +13,7 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -152,13 +152,16 @@ def parse(tokens: Sequence[str]) -> Arguments:
     return _compared(clear, others, written)
 
 
-def of_values(values: Mapping[str, str]) -> Arguments:
-    """The same of variables and arguments of functions, by name: `train.fold`."""
-    clear = {
-        name: value for name, value in values.items() if is_benign(name.rpartition(".")[2], value)
-    }
-    others = {name: [value] for name, value in values.items() if name not in clear}
-    return _compared(clear, others, {name: name for name in values})
+def of_values(values: Iterable[tuple[str, str]]) -> Arguments:
+    """The same of names and values of variables and functions' arguments: `fold`, `train.fold`."""
+    clear: dict[str, str] = {}
+    others: dict[str, list[str]] = {}
+    for name, value in values:
+        if is_benign(name.rpartition(".")[2], value):
+            clear[name] = value
+        else:
+            others.setdefault(name, []).append(value)
+    return _compared(clear, others, {name: name for name in (*clear, *others)})
 
 
 def makes_no_other(name: str, value: str) -> bool:

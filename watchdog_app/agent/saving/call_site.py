@@ -11,6 +11,7 @@ import sysconfig
 import tempfile
 from dataclasses import dataclass, field
 from numbers import Integral
+from operator import itemgetter
 from types import FrameType
 from typing import Any
 
@@ -37,8 +38,8 @@ class CallSite:
 
     Attributes:
         function: its qualified name.
-        given: plain values that it and its callers were given, by function and name; never to be
-            stored or shown.
+        given: names and plain values that it and its callers were given, those of one name from
+            it to its callers; never to be stored or shown.
     """
 
     function: str
@@ -52,18 +53,17 @@ def call_site(frame: FrameType | None) -> CallSite | None:
     Its callers count up to the script itself: a debugger may have started that.
     """
     function = None
-    given: dict[str, str] = {}
+    given: dict[tuple[str, str], None] = {}
     while frame is not None:
         module = _module(frame)
         if module is not None:
             code = frame.f_code
             function = function or f"{module}.{code.co_qualname}"
-            for name, value in _plain_values(frame):
-                given.setdefault(f"{code.co_qualname}.{name}", value)
+            given.update(dict.fromkeys(_plain_values(frame)))
             if module == "__main__" and not code.co_flags & inspect.CO_NEWLOCALS:
                 break
         frame = frame.f_back
-    return None if function is None else CallSite(function, tuple(sorted(given.items())))
+    return None if function is None else CallSite(function, tuple(sorted(given, key=itemgetter(0))))
 
 
 def _module(frame: FrameType) -> str | None:

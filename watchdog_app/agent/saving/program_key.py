@@ -187,9 +187,7 @@ def _another(saved: Mapping[str, Any], program: Program, training: Training | No
     notebooks = program.kind in ("notebook", "prompt")
     differing = arguments.differing(saved["arguments"], program.arguments, common=notebooks)
     if differing:
-        listed = ", ".join(_WORDS.get(each, each) for each in differing[:4])
-        more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
-        return f"is of {program.shown} with another value of {listed}{more}"
+        return f"is of {program.shown} with another value of {_listed(differing)}"
     if training is None:
         return None
     if saved["rank"] != training.rank or saved["task"] != training.task:
@@ -197,21 +195,30 @@ def _another(saved: Mapping[str, Any], program: Program, training: Training | No
     if saved["name"] != training.name:
         return f"belongs to another training of {program.shown}"
     begun = training.site
+    other: list[str] = []
     if training.name is None and begun is not None and saved["site"] is not None:
         same = (saved["site"], saved["turn"]) == (begun.function, training.turn)
-        same = same and not arguments.differing(saved["given"], _given(training))
+        other = arguments.differing(saved["given"], _given(training)) if same else []
     elif training.name is None:
         same = saved["place"] == training.place
     else:
         same = saved["turn"] == training.turn
-    return None if same else f"belongs to another training of {program.shown}"
+    if same and not other:
+        return None
+    values = f" (another value of {_listed(other)})" if other else ""
+    return f"belongs to another training of {program.shown}{values}"
+
+
+def _listed(differing: list[str]) -> str:
+    listed = ", ".join(_WORDS.get(each, each) for each in differing[:4])
+    return f"{listed} and {len(differing) - 4} more" if len(differing) > 4 else listed
 
 
 def _given(training: Training) -> Arguments:
     """The plain values that it was begun with; a name tells it alone."""
     if training.site is None or training.name is not None:
         return Arguments({}, {}, {})
-    return arguments.of_values(dict(training.site.given))
+    return arguments.of_values(training.site.given)
 
 
 def _shown(kind: str, path: object) -> str:
@@ -378,7 +385,7 @@ def _cells(shell: Any, *, whole: bool) -> Arguments:
         return Arguments({}, {}, {})
     # The last value counts.
     values = dict(pair for text in texts for pair in cells.constants(text))
-    found = arguments.of_values(values)
+    found = arguments.of_values(values.items())
     text = "\0".join(map(cells.normalised, texts if whole else texts[-1:]))
     others = {**found.others, _CELL: text}
     return Arguments(found.clear, others, {**found.written, _CELL: _CELL}, found.paths)
