@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import zygote
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(240)]
 
@@ -32,13 +31,11 @@ CASES = {
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("callbacks")
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(folder), *CASES],
+    done = zygote.run(
+        PROGRAM,
+        folder,
+        *CASES,
         env={**os.environ, "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon")},
-        capture_output=True,
-        text=True,
-        timeout=220,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = {}

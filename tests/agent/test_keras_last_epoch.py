@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support import zygote
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
 
@@ -15,14 +14,8 @@ PROGRAM = Path(__file__).parent / "programs" / "fit_longer.py"
 
 
 def run(role: str, folder: Path) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(folder)],
-        env={**os.environ, "ROLE": role, "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon")},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    env = {**os.environ, "ROLE": role, "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon")}
+    done = zygote.run(PROGRAM, folder, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()
 

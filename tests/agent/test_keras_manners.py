@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import zygote
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
 
@@ -17,14 +16,8 @@ PROGRAM = Path(__file__).parent / "programs" / "fit_manners.py"
 
 
 def run(role: str, folder: Path) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(folder)],
-        env={**os.environ, "ROLE": role, "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon")},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    env = {**os.environ, "ROLE": role, "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon")}
+    done = zygote.run(PROGRAM, folder, env=env)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support import zygote
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
 
@@ -21,14 +20,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("loops")
     env = {**os.environ, "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon")}
     for role in ("reference", "interrupted", "resumed"):
-        done = subprocess.run(
-            [sys.executable, str(PROGRAM), str(folder)],
-            env={**env, "ROLE": role},  # no argument: the roles are runs of one program
-            capture_output=True,
-            text=True,
-            timeout=280,
-            check=False,
-        )
+        done = zygote.run(PROGRAM, folder, env={**env, "ROLE": role})
         assert done.returncode == 0, done.stdout + done.stderr
     return folder
 

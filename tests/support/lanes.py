@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from support import zygote
+
 TESTS = Path(__file__).resolve().parents[1]
 FRAMEWORKS = ("tensorflow", "torch", "jax")
 _TRAINS = ("e2e", "examples", "demo")  # whatever is in there starts a training
@@ -79,6 +81,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("watchdog").addoption(
         "--fresh", action="store_true", help="start each training in a fresh process, never forked"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    zygote.fresh = config.getoption("fresh")
+
+
+def pytest_unconfigure() -> None:
+    zygote.stop()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
