@@ -7,7 +7,7 @@ export PYTHON
 # Every process uses, and writes, bytecode: importing TensorFlow takes 3.4 s then instead of 8.5 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test test-fast test-nightly test-gpu test-vm demo bench soak lint format check fuzz crash audit clean setup setup-test setup-vm
+.PHONY: help run test test-fast test-nightly record-decisions test-gpu test-vm demo bench soak lint format check fuzz crash audit clean setup setup-test setup-vm
 
 help: ## Show this help
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -47,6 +47,10 @@ test-fast: setup-test ## The tests that start no process (under two minutes)
 
 test-nightly: setup-test ## All tests, the slow ones too, each training in a fresh process
 	@$(BIN)/python -m pytest -m 'not vm and not gpu' --fresh $(WORKERS)
+
+record-decisions: setup-test ## Record the decisions of tests/core anew, after a change that is meant
+	@rm -f tests/core/decisions/*.jsonl
+	@$(BIN)/python -m pytest tests/core -q --record-decisions -n 4 --dist loadfile
 
 test-gpu: setup-test ## Tests on a real NVIDIA card, with a real PyTorch training; skipped without
 	@$(BIN)/python -m pytest -m gpu -rs -s

@@ -15,4 +15,4 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-pytest_plugins = ("support.lanes", "support.workers", "support.failures")
+pytest_plugins = ("support.lanes", "support.workers", "support.failures", "support.decisions")
