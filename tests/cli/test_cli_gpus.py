@@ -18,10 +18,15 @@ from watchdog_app.cli.json_output import dumps, timed
 from watchdog_app.cli.status_text import render
 from watchdog_app.cli.task_table import devices
 from watchdog_app.cli.text import width
+from watchdog_app.core.gpu_faults import STATES
+from watchdog_app.core.hardware import GpuState
 
 SCHEMA = json.loads(
     (Path(__file__).parents[2] / "docs" / "status.schema.json").read_text(encoding="utf-8")
 )
+
+
+SEVERITIES = ("note", "warning", "critical")
 
 
 def gpu(index: int, **more):
@@ -62,7 +67,9 @@ def dark(index: int, state: str):
         ("memory_used_bytes", "memory_reserved_bytes", "utilization_percent", "temperature_c",
          "power_w", "throttle_reasons")
     )  # fmt: skip
-    return gpu(index, state=state, **unknown)
+    fault = STATES.get(GpuState(state)) if state in list(GpuState) else None
+    known = fault and {"severity": SEVERITIES[fault.severity], "title": fault.title}
+    return gpu(index, state=state, verdict=known, **unknown)
 
 
 def fault(**more):

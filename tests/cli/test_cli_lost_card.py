@@ -8,6 +8,11 @@ from watchdog_app.cli.check import CRITICAL, check
 from watchdog_app.cli.status_text import render
 from watchdog_app.cli.verdict import verdict
 
+VERDICTS = {
+    "lost": {"severity": "critical", "title": "is lost"},
+    "needs_reset": {"severity": "critical", "title": "needs a reset"},
+}
+
 
 @pytest.mark.parametrize("state", ["lost", "needs_reset"])
 @pytest.mark.parametrize(
@@ -22,7 +27,7 @@ def test_a_lost_card_is_critical_everywhere(state, incidents):
         "ceilings": [],
         "processes": [],
         "incidents": incidents,
-        "gpus": [{"index": 1, "name": "NVIDIA H100", "state": state}],
+        "gpus": [{"index": 1, "name": "NVIDIA H100", "state": state, "verdict": VERDICTS[state]}],
     }
 
     assert verdict(status, 100.0).startswith("CRITICAL: GPU 1 (NVIDIA H100)")

@@ -141,7 +141,7 @@ def test_what_the_daemon_knows_of_a_card_is_not_called_healthy(tree, stub, tmp_p
     findings = list(cards.check(facts))
     daemon.stop()
 
-    assert ["error", "error"] == [
+    assert ["error", "warning"] == [
         one.severity.value for one in findings if one.id == "driver.incident"
     ]
     assert "Xid 79" in findings[0].what
@@ -166,7 +166,7 @@ def test_a_card_that_asks_for_a_reset_is_named(tree, stub):
 
     findings = found(driver_answer.check(tree.facts(gpu.PROBE, env=stub.env())))
 
-    assert "sudo nvidia-smi --gpu-reset -i 1" == findings["driver.reset-required"].commands[0]
+    assert "sudo nvidia-smi --gpu-reset -i 1" in findings["driver.reset-required"].commands[0]
 
 
 def test_the_real_binding_reports_ill_cards(tree, stub):
@@ -178,8 +178,8 @@ def test_the_real_binding_reports_ill_cards(tree, stub):
     assert (
         told.items()
         >= {
-            "driver.recovery": "error",
-            "driver.remap-failed": "error",
+            "driver.recovery": "warning",
+            "driver.remap-failed": "warning",
             "driver.ecc": "warning",
         }.items()
     )
@@ -253,8 +253,8 @@ def test_a_container_that_lost_its_right_is_told_apart(tree):
         ({"driver.compute-mode": "error"}, {"compute_mode": 2}),
         ({"driver.compute-mode": "warning"}, {"compute_mode": 3}),
         ({"driver.persistence": "info"}, {"persistence": 0}),
-        ({"driver.remap-pending": "warning"}, {"remap": [0, 1, 1, 0]}),
-        ({"driver.remap-pending": "warning"}, {"retired_pending": 1}),
+        ({"driver.remap-pending": "info"}, {"remap": [0, 1, 1, 0]}),
+        ({"driver.remap-pending": "info"}, {"retired_pending": 1}),
         ({"driver.pcie-width": "info"}, {"pcie_width": 4, "pcie_width_max": 16}),
         ({"driver.memory-taken": "warning"}, {"memory_free_bytes": GIB}),
         ({}, {"memory_total_bytes": None, "memory_free_bytes": None}),

@@ -443,9 +443,15 @@ def test_graphics_memory_has_a_column_where_there_is_a_card():
 
 def cards_status(**more):
     """Two cards, one lost with a task's work, and a job on both."""
-    lost = {"index": 1, "uuid": "GPU-1", "name": "RTX 4090", "state": "lost"}
+    lost = {
+        "index": 1,
+        "uuid": "GPU-1",
+        "name": "RTX 4090",
+        "state": "lost",
+        "verdict": {"severity": "critical", "title": "is lost"},
+    }
     well = lost | {
-        "index": 0, "uuid": "GPU-0", "state": "ok", "temperature_c": 71.0,
+        "index": 0, "uuid": "GPU-0", "state": "ok", "verdict": None, "temperature_c": 71.0,
         "memory_used_bytes": 20 * GIB, "memory_total_bytes": 24 * GIB,
     }  # fmt: skip
     incident = {

@@ -27,8 +27,6 @@ def check(status: dict[str, Any], now_unix_s: float) -> tuple[str, int]:
     word, _, sentence = verdict(status, now_unix_s).partition(": ")
     if code == OK and word == "WARNING":
         code = WARNING  # nothing is about to end, as far as it can be seen
-    if word == "CRITICAL":
-        code = CRITICAL  # a card is lost whose incident is not open yet
     if is_stale(status, now_unix_s):
         code = UNKNOWN
     if word == "UNKNOWN":

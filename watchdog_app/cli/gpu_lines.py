@@ -4,7 +4,7 @@ The graphics cards of a status object as lines: memory, load, heat, power, what 
 
 from __future__ import annotations
 
-from watchdog_app.cli import figures
+from watchdog_app.cli import figures, verdict
 from watchdog_app.cli.color import Look, stage_mark
 from watchdog_app.cli.grid import Grid
 from watchdog_app.cli.task_table import stage_rank
@@ -20,14 +20,6 @@ if TYPE_CHECKING:
 _BAR_COLUMNS = 12
 _NAME, _BAR, _RATIO, _POWER = 2, 3, 5, 8  # cells of a card's line
 _RIGHT = {5, 6, 7, 8}
-_STATES = {
-    "asleep": "asleep",
-    "lost": "LOST",
-    "needs_reset": "NEEDS A RESET",
-    "silent": "DOES NOT ANSWER",
-    "unreadable": "CANNOT BE READ",
-}
-_STAGE_OF_STATE = {"lost": "rescue", "needs_reset": "rescue", "silent": "warn"}
 # Worth a word on the line; the others are usual while idle or at full load.
 _BRAKES = {
     "hardware_slowdown": "slowed down",
@@ -116,8 +108,10 @@ def _cells(gpu: Json, stage: str, label: str, look: Look) -> list[str]:
     memory = figures.of_limit(used, total, "bytes") if known else "memory N/A"
     if gpu.get("unified_memory"):
         memory, known = "shares RAM", False
-    if gpu.get("state") in _STATES:
-        memory, known = _STATES[str(gpu["state"])], False
+    if gpu.get("state") == "asleep":
+        memory, known = "asleep", False
+    elif gpu.get("state") != "ok" and (title := verdict.card_title(gpu)):
+        memory, known = title.removeprefix("is ").upper(), False
     busy = figures.number(gpu.get("utilization_percent"))
     celsius = figures.number(gpu.get("temperature_c"))
     watts = figures.number(gpu.get("power_w"))
@@ -142,7 +136,7 @@ def _news(gpu: Json, status: Json) -> list[str]:
     """What is wrong with a card, or foreseen, the worst first."""
     state = str(gpu.get("state") or "ok")
     if state != "ok":
-        return [] if state in _STATES else [plain(state)]
+        return [] if state == "asleep" or verdict.card_title(gpu) else [plain(state)]
     found = [
         figures.end(ceiling)
         for ceiling in _ceilings(gpu, status)
@@ -153,22 +147,20 @@ def _news(gpu: Json, status: Json) -> list[str]:
         word = _BRAKES.get(str(reason))
         if word is not None and word not in found:
             found.append(word)
-    if gpu.get("recovery_action"):
-        found.append(f"wants {plain(gpu['recovery_action']).replace('_', ' ')}")
-    if gpu.get("remap_failed"):
-        found.append("faulty memory")
+    if title := verdict.card_title(gpu):
+        found.append(title)
     return found
 
 
 def card_stage(gpu: Json, status: Json) -> str:
-    """The worst of the card's ceilings, its incidents and its state."""
+    """The worst of the card's ceilings, its incidents and the daemon's verdict."""
     stages = [str(one.get("stage") or "ok") for one in _ceilings(gpu, status)]
     stages += [
         str(one.get("stage") or "ok")
         for one in objects(status, "incidents")
         if one.get("subject") == gpu.get("uuid")
     ]
-    stages.append(_STAGE_OF_STATE.get(str(gpu.get("state")), "ok"))
+    stages.append(verdict.card_stage(gpu))
     return max(stages, key=stage_rank)
 
 

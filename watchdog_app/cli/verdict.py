@@ -21,12 +21,17 @@ _BRIMFUL = 0.98  # of a card's memory
 _AIRBAG_LIMIT = "airbag limit"  # what `core.ceilings` begins the label of such a limit with
 _FILLS = ("ram", "ram_swap", "cgroup", "shm", "gpu_memory", "gpu_allocator")
 _EYES = ("gpu", "hardware", "machine", "engine")  # sources of errors that blind us
-_BROKEN_CARDS = {"lost": "is lost to the driver", "needs_reset": "needs a reset"}
+_CARD_STAGES = {"note": "watch", "warning": "warn", "critical": "rescue"}
 SEVERITIES = {"ok": "OVER", "watch": "NOTE", "warn": "WARNING", "rescue": "CRITICAL"}
 
 
 def worst_stage(status: Json) -> str:
-    """The highest stage that any ceiling, task or incident of a status object is in."""
+    """The highest stage that any ceiling, task, incident or card of a status object is in."""
+    cards = [card_stage(gpu) for gpu in objects(status, "gpus")]
+    return max([_worst_of(status), *cards], key=stage_rank)
+
+
+def _worst_of(status: Json) -> str:
     every = [
         *objects(status, "ceilings"),
         *objects(status, "processes"),
@@ -53,12 +58,14 @@ def verdict(status: Json, now_unix_s: float) -> str:
     if is_stale(status, now_unix_s):
         old = format_duration(reading_age_s(status, now_unix_s))
         return f"STALE: this reading is {old} old; the daemon is stopped or overloaded."
-    worst = worst_stage(status)
+    worst = _worst_of(status)
     host = status.get("host") or {}
     if not status.get("ceilings") and figures.number(host.get("memory_total_bytes")) is None:
         return "UNKNOWN: the daemon has not measured yet."
-    if stage_rank(worst) < stage_rank("rescue") and (lost := _lost_card(status)):
-        return f"CRITICAL: {lost}"
+    card = max(objects(status, "gpus"), key=lambda gpu: stage_rank(card_stage(gpu)), default={})
+    if stage_rank(card_stage(card)) > max(1, stage_rank(_worst_of(status))):
+        name = f"GPU {figures.whole(card.get('index'))} ({plain(card.get('name') or '?')})"
+        return f"{SEVERITIES[card_stage(card)]}: {name} {card_title(card)}."
     if stage_rank(worst) < stage_rank("warn") and (unwatched := _unwatched(status)):
         return f"WARNING: {unwatched}"
     if stage_rank(worst) < stage_rank("warn"):
@@ -117,15 +124,17 @@ def _unwatched(status: Json) -> str:
     return ""
 
 
-def _lost_card(status: Json) -> str:
-    """A card that does no work any more, also before its incident is open."""
-    for gpu in objects(status, "gpus"):
-        what = _BROKEN_CARDS.get(str(gpu.get("state")))
-        if what is not None:
-            return (
-                f"GPU {figures.whole(gpu.get('index'))} ({plain(gpu.get('name') or '?')}) {what}."
-            )
-    return ""
+def card_stage(gpu: Json) -> str:
+    """What the daemon says of a card, as a stage; it may be lost before its incident is open."""
+    found = gpu.get("verdict")
+    severity = found.get("severity") if isinstance(found, dict) else None
+    return _CARD_STAGES.get(str(severity), "ok")
+
+
+def card_title(gpu: Json) -> str:
+    """`is lost`: what the daemon says of a card; empty where it is well."""
+    found = gpu.get("verdict")
+    return plain((found.get("title") if isinstance(found, dict) else None) or "")
 
 
 def _of_airbag(one: Json) -> bool:

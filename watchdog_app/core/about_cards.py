@@ -6,18 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.text.quantities import format_bytes
-from watchdog_app.core import clock_events, devices, xid
+from watchdog_app.core import clock_events, devices, gpu_faults
 from watchdog_app.core.hardware import Gpu, GpuState, Hardware
 from watchdog_app.core.records import AgentView, Task
 from watchdog_app.core.trouble import gpu_label
 
-_STATES = {
-    GpuState.ASLEEP: "asleep, and left alone",
-    GpuState.LOST: "lost: it has fallen off the bus",
-    GpuState.NEEDS_RESET: "out of order until it is reset",
-    GpuState.SILENT: "its driver does not answer",
-    GpuState.UNREADABLE: "its driver answers with errors",
-}
 # Normal while nothing runs, or at full load.
 _USUAL = clock_events.IDLE | clock_events.APPLICATION_CLOCKS | clock_events.SOFTWARE_POWER_CAP
 
@@ -48,8 +41,11 @@ def of_machine(hardware: Hardware, tasks: Sequence[Task]) -> Iterator[str]:
 
 
 def _card(gpu: Gpu, tasks: Sequence[Task]) -> str:
-    if gpu.state is not GpuState.OK:
-        parts = [_STATES[gpu.state]]
+    fault = gpu_faults.STATES.get(gpu.state)
+    if gpu.state is GpuState.ASLEEP:
+        parts = ["asleep, and left alone"]
+    elif fault is not None:
+        parts = [f"{fault.title.removeprefix('is ')}: {fault.text}"]
     else:
         total = gpu.memory_total_bytes
         if total is not None:
@@ -75,5 +71,7 @@ def _card(gpu: Gpu, tasks: Sequence[Task]) -> str:
         parts.append("on it: " + ", ".join(names))
     codes = list(dict.fromkeys(event.code for event in gpu.xids))
     if codes:
-        parts.append("in the last hour " + "; ".join(xid.describe(code) for code in codes[:3]))
+        parts.append(
+            "in the last hour " + "; ".join(gpu_faults.describe(code) for code in codes[:3])
+        )
     return f"{gpu_label(gpu)}: {'; '.join(parts)}."

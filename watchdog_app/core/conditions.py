@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from watchdog_app.base.text.plain import plain
-from watchdog_app.core import xid
+from watchdog_app.core import gpu_faults
+from watchdog_app.core.gpu_faults import FAULTS, STATES, UNKNOWN_XID, Trouble
 from watchdog_app.core.hardware import Gpu, GpuState, XidEvent
-from watchdog_app.core.outlook import CeilingKey, CeilingKind
 from watchdog_app.core.records import Fault, Snapshot, Task
-from watchdog_app.core.trouble import Condition, Holder, Severity, Trouble, condition
+from watchdog_app.core.trouble import Condition, Holder, condition
 
 # A pid that the driver names in a fault is looked up among those of so long ago.
 _REMEMBERED_S = 60.0
@@ -91,7 +91,7 @@ class CardConditions:
                 if card.missing >= _GONE_READINGS and now - card.state_since_mono_s >= _ABSENT_S:
                     gone.append(card)
             else:
-                found += self._of_card(card, now, unread and cause is None, faults)
+                found += self._of_card(card, now, unread and cause is None)
         found += _of_gone(gone, bool(hardware.gpus), next(iter(faults.values()), None))
         return tuple(found)
 
@@ -167,8 +167,8 @@ class CardConditions:
             # By its age alone: a clock that was set back makes every new one look old otherwise.
             if now_unix_s - event.at_unix_s > _XID_NEWS_S:
                 continue
-            found = xid.meaning(event.code)
-            if found is not None and not found.fatal:
+            found = gpu_faults.of_xid(event.code)
+            if found is not UNKNOWN_XID and not found.restart:
                 continue  # what it is about shows in other figures, or needs nobody
             _note(card, now, event)
         card.noted = frozenset((event.code, event.at_unix_s) for event in gpu.xids)
@@ -178,102 +178,53 @@ class CardConditions:
 
     # What it means
 
-    def _of_card(
-        self, card: _Card, now: float, unread: bool, faults: Mapping[str, Fault]
-    ) -> Iterator[Condition]:
+    def _of_card(self, card: _Card, now: float, unread: bool) -> Iterator[Condition]:
         gpu = card.gpu
         since = now - card.state_since_mono_s
         codes = [event.code for _, event, _ in card.xids]
-        if gpu.state is GpuState.LOST:
-            yield condition(
-                Trouble.LOST, gpu, Severity.CRITICAL, _described(codes) or "it has fallen off the "
-                "bus: the driver cannot reach it any more",
-                xid.remedy(xid.Cure.MACHINE, gpu.index), card.hit, fatal=True,
-            )  # fmt: skip
-            return
-        if gpu.state is GpuState.NEEDS_RESET:
-            text = "it does not work until it is reset"
-            if codes:
-                text += f"; {_described(codes)}"
-            yield condition(
-                Trouble.NEEDS_RESET, gpu, Severity.CRITICAL, text,
-                xid.remedy(xid.Cure.RESET, gpu.index), card.hit, fatal=True,
-            )  # fmt: skip
+        state = STATES.get(gpu.state)
+        if gpu.state in _BROKEN and state is not None:
+            said = _described(codes)
+            if said and gpu.state is GpuState.NEEDS_RESET:
+                said = f"{state.text}; {said}"
+            yield condition(state, gpu, card.hit, said)
             return
         if (gpu.state is GpuState.SILENT and since >= _SILENT_S) or (
             unread and gpu.state is not GpuState.ASLEEP
         ):
-            known = faults.get(f"gpu.{gpu.index}")
-            fault = None if known is None else known.remedy
-            yield condition(
-                Trouble.SILENT, gpu, Severity.WARNING, "its driver does not answer; what is on it "
-                "may stand still", fault or "Look at `sudo dmesg | grep -i nvrm`. If the trainings "
-                "on it stand still, end them and start the machine again.", _lately(card),
-            )  # fmt: skip
-        elif gpu.state is GpuState.UNREADABLE and since >= _UNREADABLE_S:
-            yield condition(
-                Trouble.UNREADABLE, gpu, Severity.INFO, "its driver answers with errors: "
-                + (plain(gpu.notes[0], 120) if gpu.notes else "it cannot be watched"),
-                "See whether nvidia-smi can read it; else start the machine again.", (),
-            )  # fmt: skip
+            yield condition(FAULTS[Trouble.SILENT], gpu, _lately(card))
+        elif state is not None and gpu.state is GpuState.UNREADABLE and since >= _UNREADABLE_S:
+            why = plain(gpu.notes[0], 120) if gpu.notes else "it cannot be watched"
+            yield condition(state, gpu, (), f"{state.text}: {why}")
         yield from self._of_xids(card)
         yield from self._of_memory(card)
         if gpu.recovery_action is not None:
-            cure = xid.recovery(gpu.recovery_action, gpu.index)
-            yield condition(
-                Trouble.RECOVERY, gpu, Severity.WARNING,
-                f"the driver asks for a recovery: {plain(gpu.recovery_action).replace('_', ' ')}",
-                cure, _lately(card),
-            )  # fmt: skip
+            row = gpu_faults.RECOVERIES.get(gpu.recovery_action, gpu_faults.RECOVERIES["reset"])
+            action = plain(gpu.recovery_action).replace("_", " ")
+            text = f"the driver asks for a recovery: {action}"
+            yield condition(row, gpu, _lately(card), text)
 
     def _of_xids(self, card: _Card) -> Iterator[Condition]:
         if not card.xids:
             return
-        gpu = card.gpu
-        known = [meaning for _, event, _ in card.xids if (meaning := xid.meaning(event.code))]
         hit = _unique(holder for _, _, holders in card.xids for holder in holders)
         codes = [event.code for _, event, _ in card.xids]
-        if not known:
-            yield condition(
-                Trouble.XID, gpu, Severity.INFO, f"{_described(codes)}: not in our table",
-                "Look it up in NVIDIA's catalogue of Xid errors; `sudo dmesg` has the whole line.",
-                hit,
-            )  # fmt: skip
-            return
-        cure = max((meaning.cure for meaning in known), key=list(xid.Cure).index)
-        severity = Severity.WARNING if cure is xid.Cure.PROGRAM else Severity.CRITICAL
-        yield condition(
-            Trouble.XID,
-            gpu,
-            severity,
-            _described(codes),
-            xid.remedy(cure, gpu.index),
-            hit,
-            fatal=True,
-        )
+        row = gpu_faults.worst(codes)
+        text = _described(codes)
+        if row is UNKNOWN_XID:
+            text += f": {row.text}"
+        yield condition(row, card.gpu, hit, text)
 
     def _of_memory(self, card: _Card) -> Iterator[Condition]:
         gpu, here = card.gpu, _lately(card)
         if gpu.remap_failed:
-            yield condition(
-                Trouble.REMAP_FAILED, gpu, Severity.WARNING, "a faulty row of its memory could "
-                "not be replaced", "Its memory wears out: have the card tested and replaced. "
-                "Until then check results that come from it.", here,
-            )  # fmt: skip
+            yield condition(FAULTS[Trouble.REMAP_FAILED], gpu, here)
         if card.ecc_grew is not None:
             number = card.ecc_grew[1]
-            yield condition(
-                Trouble.ECC, gpu, Severity.WARNING,
-                f"{number} memory error{'s' if number > 1 else ''} that could not be corrected",
-                "Values on the card may be damaged: go back to a rescue from before. "
-                + xid.remedy(xid.Cure.RESET, gpu.index), here,
-            )  # fmt: skip
+            text = f"{number} memory error{'s' if number > 1 else ''} that could not be corrected"
+            yield condition(FAULTS[Trouble.ECC], gpu, here, text)
         if gpu.remap_pending:
-            yield condition(
-                Trouble.REMAP_PENDING, gpu, Severity.INFO, "a faulty row of its memory is replaced "
-                "at the next reset",
-                f"When its trainings have ended: `{xid.reset(gpu.index)}`.", here,
-            )  # fmt: skip
+            yield condition(FAULTS[Trouble.REMAP_PENDING], gpu, here)
 
 
 _BROKEN = frozenset((GpuState.LOST, GpuState.NEEDS_RESET))
@@ -287,12 +238,11 @@ def _of_driver(
     cards: Iterable[_Card], now: float, unread: bool, faults: Mapping[str, Fault]
 ) -> Condition | None:
     """One cause for all cards: an update underneath, or a driver that answers about none."""
-    key, label = CeilingKey(CeilingKind.GPU_HEALTH, "driver"), "the graphics driver"
     updated = faults.get(_UPDATED)
     if updated is not None:
         # The jobs that run go on: it hits nobody yet.
         text, cure = plain(updated.message, 300).rstrip("."), plain(updated.remedy or "", 300)
-        return Condition(Trouble.UPDATED, key, label, Severity.WARNING, text, cure)
+        return condition(FAULTS[Trouble.UPDATED], None, (), text, cure)
     here = [
         card
         for card in cards
@@ -306,37 +256,26 @@ def _of_driver(
         return None
     if fault is None and len(here) < 2:
         return None  # that one is told by its name
-    text = "it answers about none of the cards; what is on them may stand still"
-    cure = (
-        "Look at `sudo dmesg | grep -i nvrm`. If the trainings stand still, end them and start "
-        "the machine again."
-    )
-    if fault is not None:
-        text = plain(fault.message, 200).rstrip(".")
-        cure = plain(fault.remedy, 300) if fault.remedy else cure
     hit = _unique(holder for card in here for holder in _lately(card))
-    return Condition(Trouble.DRIVER, key, label, Severity.WARNING, text, cure, hit)
+    return _driver(fault, hit)
+
+
+def _driver(fault: Fault | None, hit: tuple[Holder, ...], text: str = "") -> Condition:
+    """The driver has failed, in the words of the reader where it has any."""
+    cure = "" if fault is None else plain(fault.remedy or "", 300)
+    text = text if fault is None else plain(fault.message, 200).rstrip(".")
+    return condition(FAULTS[Trouble.DRIVER], None, hit, text, cure)
 
 
 def _of_gone(gone: Sequence[_Card], others_there: bool, fault: Fault | None) -> Iterator[Condition]:
     """Cards that are not listed any more: one of several, or all because the driver is gone."""
     if gone and not others_there and (fault is not None or len(gone) > 1):
-        text, cure = "no card is listed any more", "See what nvidia-smi says."
-        if fault is not None:
-            text = plain(fault.message, 200).rstrip(".")
-            cure = plain(fault.remedy, 300) if fault.remedy else cure
         hit = _unique(holder for card in gone for holder in card.hit)
-        key = CeilingKey(CeilingKind.GPU_HEALTH, "driver")
-        label = "the graphics driver"
-        yield Condition(Trouble.DRIVER, key, label, Severity.WARNING, text, cure, hit)
+        yield _driver(fault, hit, "no card is listed any more")
         return
     for card in gone:
-        gpu = card.gpu
         if card.hit:
-            yield condition(
-                Trouble.LOST, gpu, Severity.CRITICAL, "it is no longer there",
-                xid.remedy(xid.Cure.MACHINE, gpu.index), card.hit, fatal=True,
-            )  # fmt: skip
+            yield condition(FAULTS[Trouble.LOST], card.gpu, card.hit, "it is no longer there")
 
 
 def _hit_by(event: XidEvent, card: _Card) -> tuple[Holder, ...]:
@@ -361,14 +300,10 @@ def _note(card: _Card, now: float, event: XidEvent) -> None:
             card.xids[place] = now, event, _unique((*before, *hit))
             return
     if len(card.xids) >= _MOST_XIDS:
-        card.xids.remove(min(card.xids, key=lambda each: (_gravity(each[1].code), each[0])))
+        card.xids.remove(
+            min(card.xids, key=lambda each: (gpu_faults.gravity(each[1].code), each[0]))
+        )
     card.xids.append((now, event, hit))
-
-
-def _gravity(code: int) -> int:
-    """How much a code asks for: the worst are told first."""
-    found = xid.meaning(code)
-    return -1 if found is None else list(xid.Cure).index(found.cure)
 
 
 def _lately(card: _Card) -> tuple[Holder, ...]:
@@ -384,5 +319,5 @@ def _unique(holders: Iterable[Holder]) -> tuple[Holder, ...]:
 
 def _described(codes: Sequence[int]) -> str:
     # The worst first; of those alike the first tells what went wrong, the others follow from it.
-    worst = sorted(dict.fromkeys(codes), key=_gravity, reverse=True)
-    return "; ".join(xid.describe(code) for code in worst[:_MOST_CODES])
+    worst = sorted(dict.fromkeys(codes), key=gpu_faults.gravity, reverse=True)
+    return "; ".join(gpu_faults.describe(code) for code in worst[:_MOST_CODES])

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.text.quantities import format_bytes, format_duration, format_rate
-from watchdog_app.core import about_cards, memory_advice, phrases
+from watchdog_app.core import about_cards, gpu_faults, memory_advice, phrases
 from watchdog_app.core.hardware import Hardware
 from watchdog_app.core.health import is_condition
 from watchdog_app.core.notices import Notice, NoticeAction, notice
@@ -87,7 +87,7 @@ def about_task(
         and any(culprit.task == task.key for culprit in each.culprits)
     ]:
         for each in broken:
-            what = "reports a fault" if each.device_works else "is out of order"
+            what = gpu_faults.incident_title(each.device_works)
             lines.append(f"{plain(each.label, 120)}, on which it was, {what} (see below).")
             if each.work_lost:
                 lines.append("What it held there is lost, or will be when the card is reset.")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from watchdog_app.base.text.plain import plain
 from watchdog_app.core import phrases
+from watchdog_app.core.gpu_faults import TITLES
 from watchdog_app.core.notice_facts import Facts, advice, capital, span, work
 from watchdog_app.core.outlook import CeilingKind
 
@@ -51,7 +52,7 @@ def fault(facts: Facts) -> tuple[str, list[str]]:
     label, trouble = facts.text("label") or "a graphics card", facts.text("trouble") or ""
     known = facts.text("name") is not None
     thing = label.partition(" (")[0]
-    title = f"{capital(thing)} {_FAULTS.get(trouble, 'has a fault')}"
+    title = f"{capital(thing)} {TITLES.get(trouble, 'has a fault')}"
     if trouble == "unplugged":
         title = "Training on battery"
     lines = [f"{capital(label)}: {plain(facts.decision.reason, 300)}."]
@@ -90,23 +91,3 @@ def _struck(facts: Facts) -> Iterator[str]:
         yield "It has left no rescue."
     else:
         yield "It holds no watchdog agent: only checkpoints of its own are left."
-
-
-_FAULTS = {
-    "lost": "is lost",
-    "needs_reset": "needs a reset",
-    "xid": "reports a fault",
-    "ecc": "has memory errors",
-    "remap_failed": "has faulty memory",
-    "remap_pending": "wants a reset some time",
-    "recovery": "asks for a recovery",
-    "silent": "does not answer",
-    "unreadable": "cannot be watched",
-    "driver": "has failed",
-    "updated": "was updated under the running system",
-    "heat": "is clocked down for heat",
-    "power_brake": "is held back by the power supply",
-    "hardware_slowdown": "is slowed down by its power supply",
-    "power_cap": "works at its power limit",
-    "cpu_heat": "is clocked down for heat",
-}

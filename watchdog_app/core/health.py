@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from watchdog_app.core.conditions import CardConditions
 from watchdog_app.core.culprits import Attribution
+from watchdog_app.core.gpu_faults import Severity, Trouble
 from watchdog_app.core.hardware import UNKNOWN_CARD, GpuState
 from watchdog_app.core.incidents import IncidentState, Told
 from watchdog_app.core.outlook import (
@@ -32,7 +33,7 @@ from watchdog_app.core.rules import allowed
 from watchdog_app.core.settings import Settings
 from watchdog_app.core.slowdowns import UNPLUGGED, Slowdowns
 from watchdog_app.core.telling import Topic
-from watchdog_app.core.trouble import Condition, Holder, Severity, Trouble
+from watchdog_app.core.trouble import Condition, Holder
 from watchdog_app.core.usage import Usage
 
 _STAGES = {
@@ -193,7 +194,7 @@ class Health:
     ) -> None:
         now = snapshot.mono_s
         for condition in (each for conditions in found.values() for each in conditions):
-            for holder in condition.tasks if condition.fatal else ():
+            for holder in condition.tasks if condition.restart else ():
                 self._faults[holder.key] = now, f"{condition.label}: {condition.text}"
         if snapshot.hardware.gpus:
             for key, views in agents.items():
@@ -290,7 +291,7 @@ class Health:
             "topic": topic.value,
             "trouble": first.trouble.value,
             "label": first.label,
-            "fatal": int(first.fatal),
+            "fatal": int(first.restart),
             "card_works": int(not incident.work_lost),
             "name": whom.name or None,
             "others": ", ".join(each.name for each in hit[:3]) or None,

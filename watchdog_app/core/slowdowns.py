@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core import clock_events, devices
+from watchdog_app.core.gpu_faults import Severity, Trouble
 from watchdog_app.core.hardware import Battery, Gpu
 from watchdog_app.core.outlook import CeilingKey, CeilingKind
 from watchdog_app.core.records import ProcessKey, Snapshot, Task
-from watchdog_app.core.trouble import Condition, Holder, Severity, Trouble, gpu_label
+from watchdog_app.core.trouble import Condition, Holder, gpu_label
 
 UNPLUGGED = CeilingKey(CeilingKind.BATTERY, "unplugged")
 CPU = CeilingKey(CeilingKind.THROTTLING, "cpu")

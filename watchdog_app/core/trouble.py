@@ -3,44 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 from watchdog_app.base.text.plain import plain
+from watchdog_app.core.gpu_faults import GpuFault, Severity, Trouble
 from watchdog_app.core.hardware import Gpu
 from watchdog_app.core.outlook import CeilingKey, CeilingKind
 from watchdog_app.core.records import ProcessKey
-
-
-class Severity(IntEnum):
-    """How much it matters."""
-
-    INFO = 0  # good to know
-    WARNING = 1
-    CRITICAL = 2  # work is lost or stands still
-
-
-class Trouble(StrEnum):
-    """What is wrong."""
-
-    LOST = "lost"
-    NEEDS_RESET = "needs_reset"
-    XID = "xid"
-    RECOVERY = "recovery"
-    ECC = "ecc"
-    REMAP_FAILED = "remap_failed"
-    REMAP_PENDING = "remap_pending"
-    SILENT = "silent"
-    UNREADABLE = "unreadable"
-    DRIVER = "driver"
-    UPDATED = "updated"  # the driver, under the running system
-    # Something brakes; `core.slowdowns` finds these.
-    HEAT = "heat"
-    POWER_BRAKE = "power_brake"
-    HARDWARE_SLOWDOWN = "hardware_slowdown"
-    POWER_CAP = "power_cap"
-    CPU_HEAT = "cpu_heat"
-    UNPLUGGED = "unplugged"
 
 
 class Holder(NamedTuple):
@@ -61,22 +30,13 @@ class Condition:
     text: str  # what is the case: a clause without a point
     cure: str  # what to do: a sentence
     tasks: tuple[Holder, ...] = ()  # whom it hits
-    fatal: bool = False  # these have lost what they held on the card
-
-    @property
-    def device_works(self) -> bool:
-        """Whether the card goes on: a program's own fault (Xid 31) does not stop it."""
-        if self.trouble is Trouble.XID:
-            return self.severity < Severity.CRITICAL
-        return self.trouble not in _STOPPED
+    restart: bool = False  # these have to be started again
+    device_works: bool = True
 
     @property
     def work_lost(self) -> bool:
         """Whether what was held on the card is gone."""
-        return self.fatal and not self.device_works
-
-
-_STOPPED = frozenset((Trouble.LOST, Trouble.NEEDS_RESET, Trouble.SILENT, Trouble.DRIVER))
+        return self.restart and not self.device_works
 
 
 def gpu_label(gpu: Gpu) -> str:
@@ -93,15 +53,19 @@ def gpu_place(gpu: Gpu) -> str:
     return f"GPU {gpu.index} part" + ("" if gpu.part is None else f" {gpu.part}")
 
 
-def condition(  # noqa: PLR0917 - the fields of a record, in its order
-    trouble: Trouble,
-    gpu: Gpu,
-    severity: Severity,
-    text: str,
-    cure: str,
-    hit: tuple[Holder, ...] = (),
-    fatal: bool = False,
+def condition(
+    fault: GpuFault, gpu: Gpu | None, hit: tuple[Holder, ...], text: str = "", cure: str = ""
 ) -> Condition:
-    """What is wrong with one card."""
-    key = CeilingKey(CeilingKind.GPU_HEALTH, gpu.uuid)
-    return Condition(trouble, key, gpu_label(gpu), severity, text, cure, hit, fatal)
+    """A fault of one card, or of the driver; `text` and `cure` where more is known than its row."""
+    key = CeilingKey(CeilingKind.GPU_HEALTH, "driver" if gpu is None else gpu.uuid)
+    return Condition(
+        fault.trouble,
+        key,
+        "the graphics driver" if gpu is None else gpu_label(gpu),
+        fault.severity,
+        text or fault.text,
+        cure or fault.remedy("INDEX" if gpu is None else gpu.index),
+        hit,
+        fault.restart,
+        fault.device_works,
+    )

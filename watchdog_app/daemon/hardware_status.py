@@ -7,19 +7,55 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from watchdog_app.core import clock_events, xid
+from watchdog_app.core import clock_events, gpu_faults
 from watchdog_app.core.devices import TaskDevices, holders, listed
 from watchdog_app.core.hardware import Gpu, Hardware
+from watchdog_app.core.outlook import CeilingKind, Incident, Stage
 from watchdog_app.core.records import AllocatorMemory, Snapshot, Task
 
+_SEVERITIES = ("ok", "note", "warning", "critical")
 MOST_PROCESSES = 128  # a card; the object has to fit into a message
 
 
-def gpus(snapshot: Snapshot, tasks: Sequence[Task]) -> list[dict[str, Any]]:
+def gpus(
+    snapshot: Snapshot, tasks: Sequence[Task], incidents: Sequence[Incident]
+) -> list[dict[str, Any]]:
     """`gpus[]`: one entry a card, and one a part of a card (MIG)."""
     hardware = snapshot.hardware
     owners = holders(tasks) if hardware.gpus else {}
-    return [_gpu(gpu, hardware, owners) for gpu in hardware.gpus]
+    return [
+        _gpu(gpu, hardware, owners) | {"verdict": verdict(gpu, incidents)} for gpu in hardware.gpus
+    ]
+
+
+def verdict(gpu: Gpu, incidents: Sequence[Incident]) -> dict[str, Any]:
+    """How a card is: by its state, or by an open incident of it or of the driver that is worse."""
+    fault = gpu_faults.STATES.get(gpu.state)
+    level = 0 if fault is None else fault.severity + 1
+    found: dict[str, Any] = {
+        "severity": _SEVERITIES[level],
+        "title": None if fault is None else fault.title,
+        "why": None if fault is None else fault.text,
+        "remedy": None if fault is None else fault.remedy(gpu.index),
+        "device_works": fault is None or fault.device_works,
+        "work_lost": fault is not None and fault.restart,
+    }
+    for each in incidents:
+        if each.ceiling.kind is not CeilingKind.GPU_HEALTH or each.ceiling.subject not in (
+            gpu.uuid,
+            gpu.parent_uuid,
+            None if each.device_works else "driver",  # with an updated driver its cards go on
+        ):
+            continue
+        reached = min(int(each.stage), len(_SEVERITIES) - 1)
+        if reached >= max(level, Stage.WATCH):
+            level = reached
+            found["severity"] = _SEVERITIES[level]
+            found["title"] = found["title"] or gpu_faults.incident_title(each.device_works)
+            found |= {"why": each.why, "remedy": " ".join(each.advice) or None}
+            found["device_works"] = found["device_works"] and each.device_works
+            found["work_lost"] = found["work_lost"] or each.work_lost
+    return found
 
 
 def hardware(snapshot: Snapshot) -> dict[str, Any]:
@@ -117,7 +153,9 @@ def _gpu(gpu: Gpu, hardware: Hardware, owners: Mapping[int, Task]) -> dict[str, 
         "xids": [
             {
                 "code": each.code,
-                "meaning": None if (known := xid.meaning(each.code)) is None else known.text,
+                "meaning": None
+                if (row := gpu_faults.of_xid(each.code)) is gpu_faults.UNKNOWN_XID
+                else row.text,
                 "at_unix_s": each.at_unix_s,
                 "pid": each.pid,
             }

@@ -75,7 +75,7 @@ def status(
                 "remedy": None,
             }
         )
-    found["gpus"] = hardware_status.gpus(look.snapshot, look.tasks)
+    found["gpus"] = hardware_status.gpus(look.snapshot, look.tasks, look.result.incidents)
     found["hardware"] = hardware_status.hardware(look.snapshot)
     on_cards = devices.by_task(look.snapshot.hardware, look.tasks)
     found["processes"] = [

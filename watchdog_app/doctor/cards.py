@@ -6,29 +6,21 @@ from collections.abc import Iterator
 from typing import Any
 
 from watchdog_app.base.text.quantities import format_bytes
+from watchdog_app.core.gpu_faults import (
+    FAULTS,
+    RECOVERIES,
+    Trouble,
+    of_xid,
+    reset,
+    worst,
+)
 from watchdog_app.doctor import daemon_word, driver_files, gpu
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine
+from watchdog_app.doctor.gpu_fault import of_fault
 
 _EXCLUSIVE_PROCESS, _PROHIBITED = 3, 2  # nvmlComputeMode_t; 1 is an old form of 3
-_RECOVERY = {
-    1: ("a reset", "sudo nvidia-smi --gpu-reset -i {index}"),
-    2: ("a restart of the machine", "sudo reboot"),
-    3: ("its programs to be ended", "nvidia-smi -i {index}"),
-    4: ("its programs to be ended and a reset", "sudo nvidia-smi --gpu-reset -i {index}"),
-}
 _LITTLE_LEFT = 0.15
-_XIDS = {
-    13: "an error in a program's kernel", 31: "a program's wrong memory access",
-    43: "a program was stopped", 45: "clean-up after another error",
-    48: "a double-bit memory error", 63: "a memory row was replaced",
-    64: "a memory row could not be replaced", 74: "an NVLink error",
-    79: "the card fell off the bus", 94: "a contained memory error",
-    95: "an uncontained memory error", 109: "a context switch timed out",
-    119: "its firmware (GSP) did not answer", 120: "an error in its firmware (GSP)",
-    154: "it asks for a recovery action",
-}  # fmt: skip
-_PROGRAMS_OWN = {13, 31, 43, 45}  # end one program and leave the card well
 
 
 def check(facts: Facts) -> Iterator[Finding]:
@@ -48,45 +40,21 @@ def check(facts: Facts) -> Iterator[Finding]:
 
 def _health(card: dict[str, Any]) -> Iterator[Finding]:
     name, index = gpu.label(card), card.get("index")
-    needed = _RECOVERY.get(card.get("recovery") or 0)
-    if needed:
-        yield Finding(
-            "driver.recovery",
-            Severity.ERROR,
-            f"{name} says that it needs {needed[0]} after an error.",
-            "Trainings on it fail or compute wrongly until then.",
-            "Save, end what runs on it, then:",
-            (needed[1].format(index=index),),
-        )
+    action = card.get("recovery") or 0
+    if 0 < action <= len(RECOVERIES):
+        yield of_fault("driver.recovery", tuple(RECOVERIES.values())[action - 1], name, index)
     remap = card.get("remap") or []  # correctable, uncorrectable, pending, failure
     if len(remap) == 4 and remap[3]:
-        yield Finding(
-            "driver.remap-failed",
-            Severity.ERROR,
-            f"{name} has run out of spare memory rows to replace broken ones.",
-            "The next memory error there ends the training on it.",
-            "Have the card replaced; the report names the error for the vendor.",
-            (f"nvidia-smi -q -i {index} -d ROW_REMAPPER,ECC", "sudo nvidia-bug-report.sh"),
-        )
+        commands = (f"nvidia-smi -q -i {index} -d ROW_REMAPPER,ECC", "sudo nvidia-bug-report.sh")
+        row = FAULTS[Trouble.REMAP_FAILED]
+        yield of_fault("driver.remap-failed", row, name, index, commands)
     elif (len(remap) == 4 and remap[2]) or card.get("retired_pending"):
-        yield Finding(
-            "driver.remap-pending",
-            Severity.WARNING,
-            f"{name} has found broken memory and replaces it at its next reset.",
-            "Until then a training can hit the same place and end (Xid 94, 95 or 48).",
-            "Reset the card at the next pause between trainings.",
-            (f"sudo nvidia-smi --gpu-reset -i {index}",),
-        )
+        row = FAULTS[Trouble.REMAP_PENDING]
+        yield of_fault("driver.remap-pending", row, name, index, (reset(index),))
     if card.get("ecc_volatile"):
-        yield Finding(
-            "driver.ecc",
-            Severity.WARNING,
-            f"{name} has had {card['ecc_volatile']} uncorrectable memory errors since the driver "
-            "was loaded.",
-            "Each ends the training whose data it hits.",
-            "Reset the card; if they come back, have it replaced.",
-            (f"nvidia-smi -q -i {index} -d ECC", f"sudo nvidia-smi --gpu-reset -i {index}"),
-        )
+        commands = (f"nvidia-smi -q -i {index} -d ECC", reset(index))
+        more = (f"{card['ecc_volatile']} since the driver was loaded",)
+        yield of_fault("driver.ecc", FAULTS[Trouble.ECC], name, index, commands, more)
     width, most = card.get("pcie_width"), card.get("pcie_width_max")
     if width and most and width < most:
         yield Finding(
@@ -184,16 +152,14 @@ def _xids(facts: Facts) -> Iterator[Finding]:
     if not counts:
         return
     shown = ", ".join(
-        f"{len(of)} x Xid {code} ({_XIDS.get(code, 'see the catalogue')})"
-        for code, of in sorted(counts.items())
+        f"{len(of)} x Xid {code} ({of_xid(code).text})" for code, of in sorted(counts.items())
     )
     yield Finding(
         "driver.xid",
-        Severity.INFO if set(counts) <= _PROGRAMS_OWN else Severity.WARNING,
+        Severity.INFO if all(of_xid(code).device_works for code in counts) else Severity.WARNING,
         f"The driver has reported faults since the machine started: {shown}.",
-        "Each ended at least one program on that card.",
-        "13, 31, 43 and 45 mostly are a program's own; 79 asks for a look at power and seating; "
-        "48, 63, 64, 94 and 95 are the card's memory.",
+        worst(counts).consequence,
+        worst(counts).remedy("INDEX"),
         ("sudo dmesg | grep -i xid",),
         tuple(of[-1] for _, of in sorted(counts.items()))[:8],
     )

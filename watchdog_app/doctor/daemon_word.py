@@ -10,20 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from watchdog_app.core.gpu_faults import STATES
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity
+from watchdog_app.doctor.gpu_fault import of_fault
 
 _SEVERITIES = {
     "hold": Severity.ERROR,
     "rescue": Severity.ERROR,
     "warn": Severity.WARNING,
 }
-_STATES = {
-    "lost": ("is lost to the driver", Severity.ERROR),
-    "needs_reset": ("needs a reset before it works again", Severity.ERROR),
-    "silent": ("does not answer", Severity.ERROR),
-    "unreadable": ("answers with errors", Severity.WARNING),
-}
+
+_STATES = {str(state): row for state, row in STATES.items()}
 
 
 def cards(facts: Facts) -> Iterator[tuple[str, Finding]]:
@@ -51,20 +49,13 @@ def cards(facts: Facts) -> Iterator[tuple[str, Finding]]:
             ),
         )
     for card in _objects(status, "gpus"):
-        uuid, state = str(card.get("uuid")), _STATES.get(str(card.get("state")))
-        if state is None or uuid in told or card.get("parent_uuid") in told:
+        uuid, row = str(card.get("uuid")), _STATES.get(str(card.get("state")))
+        if row is None or uuid in told or card.get("parent_uuid") in told:
             continue
-        yield (
-            uuid,
-            Finding(
-                "driver.incident",
-                state[1],
-                f"The daemon says that GPU {card.get('index')} ({card.get('name')}) {state[0]}.",
-                "A training there has failed by it, or stands still.",
-                "See what the daemon and the driver say.",
-                ("watchdog status", "sudo dmesg | grep -iE 'nvrm|xid' | tail"),
-            ),
-        )
+        index = card.get("index")
+        name = f"GPU {index} ({card.get('name')})"
+        commands = ("watchdog status", "sudo dmesg | grep -iE 'nvrm|xid' | tail")
+        yield uuid, of_fault("driver.incident", row, name, index, commands)
 
 
 def _objects(of: dict[str, Any], key: str) -> list[dict[str, Any]]:

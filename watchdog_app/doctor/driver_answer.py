@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from watchdog_app.base.text.quantities import format_duration
+from watchdog_app.core.gpu_faults import FAULTS, Trouble, reset
 from watchdog_app.doctor import driver_files, driver_reach, gpu, versions
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine, unchecked
 from watchdog_app.doctor.gpu import Driver
+from watchdog_app.doctor.gpu_fault import of_fault
 
 _ID = "driver.answer"
 _KERNEL_LOG = "sudo dmesg | grep -iE 'nvrm|xid' | tail"
@@ -115,25 +117,13 @@ def _hiding(driver: Driver) -> str:
 
 def _lost(card: dict[str, object], code: object) -> Finding:
     name = gpu.label(card)
+    index = card.get("index")
     if code == gpu.GPU_IS_LOST:
-        return Finding(
-            "driver.gpu-lost",
-            Severity.ERROR,
-            f"{name} is lost: it no longer answers on its bus.",
-            "The training that was on it is dead; new ones see fewer GPUs, or none.",
-            "Restart the machine with the power switched off in between. If it happens again, "
-            "check the card's power cables, its seat and its temperature.",
-            ("sudo dmesg | grep -iE 'xid|fallen off the bus'", "sudo poweroff"),
-        )
+        commands = ("sudo dmesg | grep -iE 'xid|fallen off the bus'", "sudo poweroff")
+        return of_fault("driver.gpu-lost", FAULTS[Trouble.LOST], name, index, commands)
     if code == gpu.RESET_REQUIRED:
-        return Finding(
-            "driver.reset-required",
-            Severity.ERROR,
-            f"{name} has to be reset before it can be used again.",
-            "No program can start on it; other GPUs go on.",
-            "End all that uses it, then reset it; if that fails, restart the machine.",
-            (f"sudo nvidia-smi --gpu-reset -i {card.get('index')}", "sudo reboot"),
-        )
+        row = FAULTS[Trouble.NEEDS_RESET]
+        return of_fault("driver.reset-required", row, name, index, (reset(index), "sudo reboot"))
     return Finding(
         "driver.gpu-error",
         Severity.ERROR,

@@ -25,6 +25,7 @@ STAGES = ("ok", "watch", "warn", "rescue", "hold")
 # What the gauge shows while nothing is in danger. Disks stand at 90 % for years, and frameworks
 # take a whole card for themselves: a gauge that is always full says nothing.
 _AT_REST = frozenset(("ram", "ram_swap", "cgroup", "gpu_allocator"))
+_CARD_RANKS = {"note": 1, "warning": 2, "critical": 3}
 _STALE_S = 15.0
 _TITLE_MOST = 120
 
@@ -87,9 +88,17 @@ def stage_rank(stage: object) -> int:
 
 
 def worst_stage(status: Json) -> int:
-    """The highest rank that any ceiling or open incident is in."""
+    """The highest rank that any ceiling, open incident or card is in."""
     every = [*objects(status, "ceilings"), *objects(status, "incidents")]
-    return max((stage_rank(one.get("stage")) for one in every), default=0)
+    ranks = [stage_rank(one.get("stage")) for one in every]
+    return max([*ranks, *map(card_rank, objects(status, "gpus"))], default=0)
+
+
+def card_rank(gpu: Json) -> int:
+    """What the daemon says of a card, as the rank of a stage."""
+    verdict = gpu.get("verdict")
+    severity = verdict.get("severity") if isinstance(verdict, dict) else None
+    return _CARD_RANKS.get(str(severity), 0)
 
 
 def nearest(status: Json) -> Json | None:
@@ -195,7 +204,11 @@ def _end(ceiling: Json) -> str:
 
 def _incident(status: Json) -> str:
     """Of the worst incident that has no ceiling in danger any more, or never had one."""
-    worst = max(objects(status, "incidents"), key=lambda one: stage_rank(one.get("stage")))
+    incidents = objects(status, "incidents")
+    worst = max(incidents, key=lambda one: stage_rank(one.get("stage")), default={})
+    for gpu in objects(status, "gpus"):
+        if card_rank(gpu) > max(1, stage_rank(worst.get("stage"))):  # its incident is not open yet
+            return labels.plain(f"GPU {gpu.get('index')} {gpu['verdict'].get('title')}", 80)
     label = labels.plain(worst.get("label") or worst.get("ceiling") or "A limit", 60)
     why = labels.plain(worst.get("why"), 60)
     return f"{capital(label)}: {why}" if why else capital(label)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+from watchdog_app.core import gpu_faults
 from watchdog_app.core.hardware import Gpu, GpuState
 from watchdog_app.core.records import Fault
 from watchdog_app.sensors.gpu.driver import (
@@ -157,25 +158,12 @@ def stuck(count: int) -> Fault:
 
 def card(gpu: Gpu) -> Fault | None:
     """A card that is not read, and what to do; None: it is, or it sleeps."""
-    what = f"GPU {gpu.index} ({gpu.name})"
-    source = f"gpu.{gpu.index}"
-    if gpu.state is GpuState.LOST:
-        return Fault(
-            source,
-            f"{what} is lost to the driver: work on it has ended. Other GPUs go on.",
-            "Restart the machine. If it comes again, check the card's power cables, its seat and "
-            "its cooling.",
-        )
-    if gpu.state is GpuState.NEEDS_RESET:
-        return Fault(
-            source,
-            f"{what} needs a reset before it works again. Other GPUs go on.",
-            f"End every program on it, this daemon included (watchdog stop), then: "
-            f"sudo nvidia-smi --gpu-reset -i {gpu.index}; watchdog start",
-        )
-    if gpu.state is GpuState.SILENT:
-        return Fault(source, f"{what} does not answer: its figures are missing.", _LOOK)
-    if gpu.state is GpuState.UNREADABLE:
-        why = f" {gpu.notes[0]}" if gpu.notes else ""
-        return Fault(source, f"{what} cannot be read.{why}", _LOOK)
-    return None
+    found = gpu_faults.STATES.get(gpu.state)
+    if found is None:
+        return None
+    why = f" {gpu.notes[0]}" if gpu.notes and gpu.state is GpuState.UNREADABLE else ""
+    return Fault(
+        f"gpu.{gpu.index}",
+        f"GPU {gpu.index} ({gpu.name}) {found.title}: {found.text}.{why}",
+        found.remedy(gpu.index),
+    )
