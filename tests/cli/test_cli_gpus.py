@@ -52,6 +52,7 @@ def gpu(index: int, **more):
         "throttle_reasons": ["software_power_cap"],
         "ecc_uncorrected": 0,
         "remap_pending": False,
+        "verdict": None,
         "remap_failed": False,
         "recovery_action": None,
         "xids": [],
@@ -68,7 +69,14 @@ def dark(index: int, state: str):
          "power_w", "throttle_reasons")
     )  # fmt: skip
     fault = STATES.get(GpuState(state)) if state in list(GpuState) else None
-    known = fault and {"severity": SEVERITIES[fault.severity], "title": fault.title}
+    known = fault and {
+        "severity": SEVERITIES[fault.severity],
+        "title": fault.title,
+        "why": fault.text,
+        "remedy": fault.remedy(index),
+        "device_works": fault.device_works,
+        "work_lost": fault.restart,
+    }
     return gpu(index, state=state, verdict=known, **unknown)
 
 

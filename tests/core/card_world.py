@@ -147,7 +147,7 @@ class CardWorld:
         }
         hardware = replace(self.hardware, gpus=tuple(self.gpus), gpus_mono_s=self._read_mono_s)
         host = HostMemory(64 * GIB, 32 * GIB, 0, 0, 0, 0, None, None, None)
-        snapshot = Snapshot(
+        snapshot = self.snapshot = Snapshot(
             self.now, self.wall_s + self.now, host, (), faults=self.faults, hardware=hardware
         )
         readings = self.readings = ceilings.readings(snapshot, tasks, agents.values())

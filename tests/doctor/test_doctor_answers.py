@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 import time
 
@@ -336,3 +338,25 @@ def test_a_child_that_cannot_be_started_is_said(tree):
     facts = tree.facts(("/no/such/program",))
 
     assert {"driver.answer": "warning"} == troubles(driver_answer.check(facts))
+
+
+def test_the_command_tells_of_an_initialisation_that_hangs(tmp_path):
+    """`watchdog doctor` itself: the call is named after its deadline, and what to do."""
+    stub = DriverStub(tmp_path / "stub")
+    stub.fail("nvmlInitWithFlags", driver_stub.HANG)
+    env = stub.env() | {"WATCHDOG_RUNTIME_DIR": str(tmp_path / "run")}
+
+    done = subprocess.run(
+        [sys.executable, "-m", "watchdog_app", "doctor", "--json"],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    stub.heal()
+
+    told = {one["id"]: one for one in json.loads(done.stdout)["findings"]}["driver.hung"]
+    assert ("error", True) == (told["severity"], "nvmlInit" in told["what"])
+    assert "restart the machine" in told["remedy"]
+    assert done.returncode != 0

@@ -49,7 +49,7 @@ class Trouble(StrEnum):
     UNPLUGGED = "unplugged"
 
 
-TITLES = {  # after "GPU 0"
+TITLES: dict[str, str] = {  # after "GPU 0"
     Trouble.LOST: "is lost",
     Trouble.NEEDS_RESET: "needs a reset",
     Trouble.XID: "reports a fault",

@@ -193,7 +193,7 @@ def test_a_card_that_falls_off_the_bus_hides_no_other(stub, ticker):
     assert (None, None) == (lost.memory_used_bytes, lost.temperature_c)
     assert GIB == look.gpus[1].memory_used_bytes
     assert ["gpu.0"] == sources(look)
-    assert "Restart the machine" in look.faults[0].remedy
+    assert "Start the machine again" in look.faults[0].remedy
     stub.find(0)
     look = watch.until(lambda look: states(look) == [GpuState.OK] * 2, step_s=0.3)
     assert () == look.faults

@@ -1,0 +1,194 @@
+"""Every row of the table of device faults: all that speak of the card say the same of it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+from core.card_world import WALL_S, CardWorld
+from doctor.doctor_tree import Tree
+from gpu_stub.driver_stub import GIB, RESET_REQUIRED, UNKNOWN, DriverStub
+
+from watchdog_app.cli.check import check
+from watchdog_app.cli.gpu_lines import card_stage
+from watchdog_app.cli.status_text import render
+from watchdog_app.core import explain
+from watchdog_app.core.gpu_faults import FAULTS, RECOVERIES, UNKNOWN_XID, XIDS, Severity, Trouble
+from watchdog_app.core.hardware import GpuProcess, GpuState
+from watchdog_app.daemon.status import Look, status
+from watchdog_app.doctor import cards, driver_answer, gpu
+from watchdog_app.sensors.gpu.watch import GpuWatch
+from watchdog_app.top.rows import card_rows
+from watchdog_app.tray.state import outlook
+
+_CARD_STATES = (Trouble.LOST, Trouble.NEEDS_RESET, Trouble.SILENT, Trouble.UNREADABLE)
+_MEMORY = (Trouble.ECC, Trouble.REMAP_FAILED, Trouble.REMAP_PENDING)
+ROWS = {
+    **{trouble.value: FAULTS[trouble] for trouble in (*_CARD_STATES, *_MEMORY)},
+    **{f"recovery {name}": row for name, row in RECOVERIES.items()},
+    **{f"Xid {code}": row for row in XIDS for code in row.codes},
+    "Xid 999": UNKNOWN_XID,
+}
+SHOWN = {
+    Severity.INFO: ("note", "watch", "low", "info"),
+    Severity.WARNING: ("warning", "warn", "normal", "warning"),
+    Severity.CRITICAL: ("critical", "rescue", "critical", "error"),
+}
+NOW = 1000.0
+SELDOM_S = 400.0  # memory errors and recovery actions are asked for less often
+
+
+def break_card(stub: DriverStub, index: int, name: str) -> None:
+    """What the driver library answers from now on."""
+    kind, _, rest = name.partition(" ")
+    if kind == "Xid":
+        stub.xid(index, int(rest))
+    elif kind == "recovery":
+        stub.set(index, recovery=1 + list(RECOVERIES).index(rest))
+    elif kind == "lost":
+        stub.lose(index)
+    elif kind == "needs_reset":
+        stub.fail_all(RESET_REQUIRED, card=index)
+    elif kind == "unreadable":
+        stub.fail_all(UNKNOWN, card=index)
+    elif kind != "silent":
+        stub.set(index, **{kind: 1})
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """One card a row, read by the real reader through nvidia-ml-py; the engine follows them."""
+    folder = tmp_path_factory.mktemp("faults")
+    stub = DriverStub(folder / "stub", cards=len(ROWS))
+    world = CardWorld(cards=len(ROWS))
+    clock = NOW
+    watch = GpuWatch(
+        env=stub.env(),
+        root=str(folder / "root"),
+        kernel_log=None,
+        start_deadline_s=1e5,
+        wall_clock=lambda: WALL_S + clock,
+    )
+
+    def read(seconds: float = 1.0) -> None:
+        nonlocal clock
+        clock += seconds
+        since, give_up = clock, time.monotonic() + 60
+        while (look := watch.read(clock, True)).read_mono_s is None or look.read_mono_s < since:
+            assert time.monotonic() < give_up, look
+            time.sleep(0.005)
+        world.gpus = [
+            replace(each, processes=(GpuProcess(100 + each.index, GIB),))
+            if each.state is GpuState.OK
+            else each
+            for each in look.gpus
+        ]
+
+    for index in range(len(ROWS)):
+        world.program(100 + index, f"job{index}.py")
+    try:
+        read()
+        world.run(5)
+        for index, name in enumerate(ROWS):
+            break_card(stub, index, name)
+        read(SELDOM_S)
+        read()
+        world.now = clock
+        # A hung call ends the reader of all cards; the reader's own tests have that.
+        world.set(list(ROWS).index("silent"), state=GpuState.SILENT, processes=())
+        world.run(70)
+        yield world, stub
+    finally:
+        watch.close()
+
+
+@pytest.fixture(scope="module")
+def told(world):
+    """The status object of all cards."""
+    look = Look(world[0].snapshot, tuple(world[0].tasks()), (), world[0].result)
+    now = WALL_S + world[0].now
+    return status(look, daemon={}, host_name="host", paused=(), faults=(), now_unix_s=now)
+
+
+@pytest.mark.parametrize("index", range(len(ROWS)), ids=list(ROWS))
+def test_all_that_speak_of_a_card_agree(world, told, index, tmp_path, monkeypatch):
+    """Notification, explain, status, its JSON, doctor, tray and top."""
+    world, row = world[0], list(ROWS.values())[index]
+    quiet = row.trouble is Trouble.XID and not row.restart and row is not UNKNOWN_XID
+    severity, stage, urgency, found_as = SHOWN[row.severity]
+    card, remedy, now = told["gpus"][index], row.remedy(index), told["time_unix_s"]
+    incidents = [one for one in told["incidents"] if one["subject"] == card["uuid"]]
+    alone = {**told, "gpus": [card], "incidents": incidents, "processes": []}
+    alone["host"] = {"memory_total_bytes": GIB, "memory_available_bytes": GIB}
+    notices = [one for one in world.notices if one.title.startswith(f"GPU {index} ")]
+    facts = Tree(tmp_path).gpu().library().facts()
+    monkeypatch.setattr(facts, "daemon", lambda: alone)
+    findings = [
+        one
+        for one in cards.check(facts)
+        if one.id == "driver.incident" and f"GPU {index} " in one.what
+    ]
+    if quiet:
+        assert ("ok", None) == (card["verdict"]["severity"], card["verdict"]["title"])
+        assert [] == notices == incidents == findings
+        return
+
+    works, lost = row.device_works, row.restart and not row.device_works
+    shown = card["verdict"]
+    assert (severity, works, lost) == tuple(
+        shown[key] for key in ("severity", "device_works", "work_lost")
+    )
+    assert remedy in shown["remedy"]
+
+    (notice,) = notices
+    assert (urgency, True) == (notice.urgency, remedy in notice.body)
+    assert notice.title.startswith(f"GPU {index} {row.title}")
+
+    line, code = check(alone, now)
+    assert {Severity.INFO: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}[row.severity] == code, line
+    text = "\n".join(render(alone, now))
+    assert text.startswith(("WARNING", "! WARNING", "CRITICAL", "!! CRITICAL")) is (code > 0)
+    for incidents_known in (alone, {**alone, "incidents": []}):
+        assert stage == card_stage(card, incidents_known)
+        assert outlook(incidents_known, now).picture.stage == stage
+        headline = outlook(incidents_known, now).headline
+        assert (f"GPU {index}" in headline) is (code > 0)
+    title = shown["title"].removeprefix("is ")
+    for one in (text, "\n".join(map(str, card_rows(alone, 200, True, 4)))):
+        assert title.lower() in one.lower()
+
+    (finding,) = findings
+    assert (found_as, True) == (finding.severity.value, remedy in finding.remedy)
+
+    if row.severity > Severity.INFO:
+        about = next(one for one in world.tasks() if one.key.pid == 100 + index)
+        said = explain.about_task(
+            about,
+            None,
+            None,
+            readings=(),
+            assessments={},
+            incidents=world.result.incidents,
+            now_unix_s=now,
+        )
+        assert (works, not works, lost, True) == (
+            "reports a fault" in said,
+            "is out of order" in said,
+            "What it held there is lost" in said,
+            remedy in said,
+        )
+
+
+def test_the_doctor_without_a_daemon_says_the_same(world, tmp_path):
+    """Of what a card tells by itself: the same severity, title and remedy."""
+    facts = Tree(tmp_path).gpu().facts(gpu.PROBE, env=world[1].env(), timeout_s=60.0)
+
+    found = [*driver_answer.check(facts), *cards.check(facts)]
+
+    for index, (name, row) in enumerate(ROWS.items()):
+        if name.startswith("Xid") or name in {"silent", "unreadable"}:
+            continue
+        (one,) = [each for each in found if f"GPU {index} " in each.what and each.why]
+        assert (SHOWN[row.severity][3], row.remedy(index)) == (one.severity.value, one.remedy)
+        assert row.title in one.what
