@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
 PROGRAMS = Path(__file__).parent / "programs"
 CASES = ("eager", "function", "two_optimizers")

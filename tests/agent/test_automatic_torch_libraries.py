@@ -14,7 +14,7 @@ import pytest
 from watchdog_app.agent.found import automatic_lines
 from watchdog_app.agent.saving.loaded import LoadedRescue
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 
 PROGRAM = Path(__file__).parent / "programs" / "torch_libraries.py"
 LINES = {
@@ -38,7 +38,7 @@ def start(folder: Path, library: str) -> subprocess.CompletedProcess[str]:
         },
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=850,
         check=False,
     )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from daemon_stand_in import StandIn
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
 IMAGE = 32 * 32 * 3 * 4 + 180  # with the overhead of an allocation
 LABEL = 8 + 180

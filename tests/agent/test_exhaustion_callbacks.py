@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support import zygote
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
 PROGRAM = Path(__file__).parent / "programs" / "fit_callback_exhausted.py"
 # The moment, where the callback stands, and the step that is saved: five batches an epoch, and

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from daemon_stand_in import StandIn
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
 PROGRAM = Path(__file__).parent / "programs" / "fit_asked.py"
 

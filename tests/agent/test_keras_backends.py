@@ -14,7 +14,7 @@ import pytest
 
 from watchdog_app.agent.saving.loaded import LoadedRescue
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 PROGRAM = Path(__file__).parent / "programs" / "fit_backends.py"
 CASES = {
@@ -59,7 +59,7 @@ def start(backend: str, role: str, folder: Path, *cases: str) -> subprocess.Pope
 
 
 def ended(process: subprocess.Popen[str], code: int = 0) -> str:
-    output, _ = process.communicate(timeout=550)
+    output, _ = process.communicate(timeout=850)
     assert process.returncode == code, output
     return output
 

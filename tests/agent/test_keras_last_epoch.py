@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support import zygote
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
 PROGRAM = Path(__file__).parent / "programs" / "fit_longer.py"
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support import zygote
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
 PROGRAM = Path(__file__).parent / "programs" / "fit_manners.py"
 

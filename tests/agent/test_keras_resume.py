@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
 PROGRAM = Path(__file__).parent / "programs" / "fit_cases.py"
 TWICE = ("twice",)  # interrupted a second time after the first resume
@@ -55,7 +55,7 @@ def start(role: str, folder: Path) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    output, _ = process.communicate(timeout=550)
+    output, _ = process.communicate(timeout=850)
     assert process.returncode == 0, output
     return output
 

@@ -77,7 +77,7 @@ def test_less_than_nothing_cannot_be_announced(session):
 
 
 @pytest.mark.tensorflow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_keras_and_loops_say_what_they_are_doing(tmp_path: Path, daemon: StandIn):
     """Training, validation, end of the epoch, in this order; an announcement before fit counts."""
     subprocess.run(

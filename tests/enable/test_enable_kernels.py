@@ -190,7 +190,7 @@ def losses(text):
 
 
 @pytest.mark.tensorflow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_killed_kernel_goes_on_from_its_very_batch_without_a_word_in_its_code(tmp_path):
     """The losses are those of a training without the agent, bit for bit, killed or not."""
     env = {

@@ -10,7 +10,7 @@ from real_kernel import kernel
 
 from watchdog_app.enable import startup
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
 IMPORTS = """
 import os, signal, sys, time
