@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from statistics import median
 
 import pytest
-from guest import MB, swap_on, until
+from guest import MB, PYTHON, swap_on, until
 from guest_groups import group, move
 
 MIB = 1 << 20
+KERNEL_LOG = Path("/proc/sys/kernel/dmesg_restrict")
 
 
 def ceilings_of(me, pid: int) -> list[dict]:
@@ -144,6 +147,58 @@ def test_a_process_that_is_moved_while_it_runs_is_watched_by_its_new_limit(
     record_property("watched after, s", took_s)
     assert 640 * MIB == limits[0]
     assert median(took_s) <= 4  # two seconds on a machine that is not emulated
+
+
+@pytest.fixture
+def open_kernel_log() -> Iterator[None]:
+    """Everybody may read it, for the time of a test."""
+    before = KERNEL_LOG.read_text()
+    KERNEL_LOG.write_text("0")
+    yield
+    KERNEL_LOG.write_text(before)
+
+
+@pytest.mark.usefixtures("open_kernel_log")
+def test_a_kill_after_a_move_is_told_of_the_new_group_alone(me, record_property):
+    """The kernel log and the counts speak of one group: no count of the old one denies the kill."""
+    me.start_daemon()
+    training = me.train("--leak-mb-s", "6", "--seconds", "1200",
+                        properties=["MemoryMax=700M", "MemorySwapMax=0"])  # fmt: skip
+    me.until_watched(training)
+    pid = training.pid
+
+    with group(100 * MIB) as folder:
+        move(pid, folder)
+        assert training.wait() != 0
+        death = me.death(pid)
+
+    record_property("reason", [death["certainty"], death["reason"]])
+    record_property("evidence", [f"{e['source']}: {e['text']}" for e in death["evidence"]])
+    assert "group_limit" == death["cause"]
+    assert not [e for e in death["evidence"] if "killed nothing" in e["text"]]
+
+
+@pytest.mark.usefixtures("open_kernel_log")
+def test_a_kill_in_another_group_explains_no_other_end(me, record_property):
+    """The kernel kills a hog in its group; seconds later somebody ends the training."""
+    me.start_daemon()
+    training = me.train("--seconds", "1200")
+    me.until_watched(training)
+    pid = training.pid
+    hog = f"{PYTHON} -S -c 'held = bytearray(b\"x\") * (200 << 20)'"
+    hog = f"echo 200 > /proc/self/oom_score_adj; {hog}; true"  # the tests are protected
+    me.run("systemd-run", "--user", "--scope", "--quiet", "--property=MemoryMax=50M",
+           "--property=MemorySwapMax=0", "--", "sh", "-c", hog, check=False)  # fmt: skip
+    time.sleep(3)
+
+    os.kill(pid, signal.SIGKILL)
+    death = me.death(pid)
+
+    told = [f"{e['source']}: {e['text']}" for e in death["evidence"]]
+    record_property("reason", [death["certainty"], death["reason"]])
+    record_property("evidence", told)
+    assert not death["memory"]
+    assert not [text for text in told if "Memory cgroup out of memory" in text]
 
 
 def follows(pid: int, folder: Path) -> bool:
