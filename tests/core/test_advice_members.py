@@ -33,7 +33,7 @@ def scene(*members, kind=CeilingKind.CGROUP, swapped=0.0, agent=True):
         reading=SimpleNamespace(
             key=SimpleNamespace(kind=kind, subject=""), swapped=swapped, label="x", limit=4.0 * GIB
         ),
-        assessment=SimpleNamespace(regime=Regime.LINEAR),
+        assessment=SimpleNamespace(slope_per_s=0.0, regime=Regime.LINEAR),
         incident=SimpleNamespace(attribution=SimpleNamespace(culprits=culprits, foreign=False)),
         tasks={KEY: task},
         agents={KEY: ()} if agent else {},

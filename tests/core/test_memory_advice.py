@@ -167,27 +167,31 @@ def scene(parts: MemoryParts, used_gib: float, limit_gib: float):
     reading = next(each for each in machine.readings() if each.key.kind.value == "ram")
     reading = replace(reading, used=used_gib * GIB, limit=limit_gib * GIB)
     agent = AgentView(machine._task(machine.programs[0]).key, "torch", "/r", memory=parts)
-    return SimpleNamespace(reading=reading), agent
+    task = machine._task(machine.programs[0])
+    task = replace(task, rss_bytes=parts.resident_bytes)
+    return SimpleNamespace(reading=reading, tasks={task.key: task}), agent
 
 
 @pytest.mark.parametrize(
-    ("activations_gib", "used_gib", "limit_gib", "expected"),
+    ("activations_gib", "others_gib", "limit_gib", "expected"),
     [
-        (9.8, 13.0, 8.0, ["Batch 256 needs 9.80 GiB of activations; 80 fits."]),
-        (9.8, 13.0, 40.0, []),  # they fit
-        (0.5, 13.0, 14.0, []),  # they are not what it is about
-        (9.8, 13.0, 3.0, [("Batch 256 needs 9.80 GiB of activations, and not even batch 1 fits: "
-                          "the model itself is too large for what is left.")]),
+        (9.8, 0.0, 8.0, ["Batch 256 needs 9.80 GiB of activations; 56 fits."]),
+        (9.8, 1.5, 8.0, ["Batch 256 needs 9.80 GiB of activations; 24 fits."]),
+        (9.8, 0.0, 40.0, []),  # they fit
+        (0.5, 0.0, 14.0, []),  # they are not what it is about
+        (9.8, 0.0, 3.0, [("Batch 256 needs 9.80 GiB of activations, and even batch 1 may not fit: "
+                          "the model may be too large for what is left.")]),
     ],
 )  # fmt: skip
 def test_a_batch_that_is_too_large_is_told_with_one_that_fits(
-    activations_gib, used_gib, limit_gib, expected
+    activations_gib, others_gib, limit_gib, expected
 ):
     """What the machine's other programs hold and what does not depend on the batch is kept."""
     parts = MemoryParts(
         batch_size=256, weights_bytes=GIB, gradients_bytes=GIB, optimizer_bytes=GIB,
-        activations_bytes=int(activations_gib * GIB), resident_bytes=int(used_gib * GIB),
+        activations_bytes=int(activations_gib * GIB), resident_bytes=13 * GIB,
+        base_bytes=int(2.2 * GIB),  # weights, and what Python and its libraries hold
     )  # fmt: skip
-    about, agent = scene(parts, used_gib, limit_gib)
+    about, agent = scene(parts, 13 + others_gib, limit_gib)
 
-    assert expected == list(memory_advice._about_batch(about, agent, parts))
+    assert expected == list(memory_advice._about_batch(about, agent.key, agent, parts))

@@ -250,7 +250,7 @@ def _by_regime(scene: Scene) -> Iterator[str]:
         yield "Single peaks are too large: use smaller batches or chunks, or fewer workers."
     elif regime is Regime.ACCELERATING:
         yield "The growth gets faster: something doubles, such as a list or frame that is copied."
-    elif scene.incident.attribution.culprits or regime not in _STILL:
+    elif regime not in _STILL:
         yield (
             "It grows steadily: in a loop, look for tensors, losses or frames that are appended "
             "to a list; keep float(loss) instead of the tensor."

@@ -21,7 +21,10 @@ _USABLE = 0.9  # of a limit: what a batch or a buffer may be planned to fill
 _OVERHEAD = 1.25
 # What a training takes once its buffer is full: tracing, kernels, threads and its first steps.
 _FIRST_STEP_BYTES = 256 * 1024**2
+# What of the activations does not depend on the batch: measured 40 to 120 MB on a CPU.
+_KERNELS_BYTES = 128 * 1024**2
 _PART = 0.15  # of the limit: smaller activations are not what makes it run out
+_SOON_S = 300.0  # growth that fills less than that part of the limit in this time is slow
 _SHARE = 0.2  # of the task's growth: less than that a line does not explain
 _OWN = 0.3  # of the largest line: a line of the program is what its owner can change
 _FULL = 0.95  # of what was announced, as in core.phases
@@ -56,11 +59,12 @@ def lines(scene: Scene, known: Known) -> Iterator[str]:
         growth = known.growth.get(culprit.task)
         if growth is not None:
             yield from about_growth(growth, culprit.slope_bytes_per_s)
-        # What grows from step to step is no matter of the batch.
-        grows = scene.assessment.regime in _GROWING and filling is None
+        # What grows from step to step is no matter of the batch; noise beside its activations is.
+        fast = _SOON_S * scene.assessment.slope_per_s >= _PART * scene.reading.limit
+        grows = scene.assessment.regime in _GROWING and fast and filling is None
         for agent in scene.agents.get(culprit.task, ()):
             if agent.memory is not None and not grows:
-                yield from _about_batch(scene, agent, agent.memory)
+                yield from _about_batch(scene, culprit.task, agent, agent.memory)
 
 
 def about_filling(filling: Filling, room: float) -> str:
@@ -157,7 +161,9 @@ def about_parts(parts: MemoryParts) -> Iterator[str]:
         yield f"Python keeps {per_step:,.0f} more objects with each step."
 
 
-def _about_batch(scene: Scene, agent: AgentView, parts: MemoryParts) -> Iterator[str]:
+def _about_batch(
+    scene: Scene, task: ProcessKey, agent: AgentView, parts: MemoryParts
+) -> Iterator[str]:
     batch, activations = parts.batch_size, parts.activations_bytes
     limit = scene.reading.limit
     if not batch or not activations or activations < _PART * limit:
@@ -167,16 +173,20 @@ def _about_batch(scene: Scene, agent: AgentView, parts: MemoryParts) -> Iterator
     need = f"Batch {batch} needs {format_bytes(activations)} of activations"
     if scene.reading.key.kind in _CARDS:
         # What a card holds at the end of a step is without them.
-        held = [each.used_bytes for each in agent.allocators]
-        if len(held) != 1:
+        allocated = [each.used_bytes for each in agent.allocators]
+        if len(allocated) != 1:
             return
-        budget = _USABLE * limit - held[0]
+        budget = _USABLE * limit - allocated[0]
     else:
-        others = max(0.0, scene.reading.used - (parts.resident_bytes or 0))
-        budget = _USABLE * limit - others - (parts.known_bytes - activations)
+        # Of what is used now, all but the activations stays, whoever holds it.
+        own = scene.tasks[task].rss_bytes if task in scene.tasks else 0
+        rest = (parts.gradients_bytes or 0) + (parts.optimizer_bytes or 0)
+        rest += sum(each.bytes for each in parts.buffers)
+        held = 0 if parts.base_bytes is None else max(0, own - parts.base_bytes - rest)
+        budget = _USABLE * limit - (scene.reading.used - min(held, activations)) - _KERNELS_BYTES
     fits = _rounded(batch * budget / (_OVERHEAD * activations))
     if fits < 1:
-        yield f"{need}, and not even batch 1 fits: the model itself is too large for what is left."
+        yield f"{need}, and even batch 1 may not fit: the model may be too large for what is left."
     elif fits < batch:
         yield f"{need}; {fits} fits."
 

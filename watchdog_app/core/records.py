@@ -260,6 +260,7 @@ class MemoryParts:
     optimizer_bytes: int | None = None
     activations_bytes: int | None = None  # measured; with what the first step brings
     resident_bytes: int | None = None  # of the process, all of it
+    base_bytes: int | None = None  # the same before the first step: weights, Python, libraries
     buffers: tuple[BufferMemory, ...] = ()
     python_blocks: int | None = None  # small objects of Python's
     python_blocks_per_step: float | None = None  # so many more with each step

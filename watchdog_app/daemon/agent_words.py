@@ -69,6 +69,7 @@ def memory(params: Params | None) -> MemoryParts | None:
         optimizer_bytes=params.whole_or_none("optimizer_bytes", 0, _FAR),
         activations_bytes=params.whole_or_none("activations_bytes", 0, _FAR),
         resident_bytes=params.whole_or_none("resident_bytes", 0, _FAR),
+        base_bytes=params.whole_or_none("base_bytes", 0, _FAR),
         buffers=tuple(
             BufferMemory(each.text("what", 100), each.whole("bytes", 0, _FAR))
             for each in params.parts("buffers", _BUFFERS)

@@ -253,6 +253,7 @@ def _memory(parts: MemoryParts | None) -> dict[str, Any] | None:
         "optimizer_bytes": parts.optimizer_bytes,
         "activations_bytes": parts.activations_bytes,
         "resident_bytes": parts.resident_bytes,
+        "base_bytes": parts.base_bytes,
         "buffers": [{"what": each.what, "bytes": each.bytes} for each in parts.buffers],
         "python_blocks": parts.python_blocks,
         "python_blocks_per_step": parts.python_blocks_per_step,

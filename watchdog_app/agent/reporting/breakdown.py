@@ -132,6 +132,7 @@ class Breakdown:
             "optimizer_bytes": None if parts is None else parts.optimizer_bytes,
             "activations_bytes": self._activations,
             "resident_bytes": None if memory is None else memory[0],
+            "base_bytes": self._base,
             "buffers": list(self._buffers),  # full: a step has been made
         }
         figures |= self._python(step) if counting else _kept(self._figures)
