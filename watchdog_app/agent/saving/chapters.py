@@ -432,7 +432,11 @@ def _alive(verdict: run_lock.Verdict) -> str:
     if verdict.silent_s is None:
         return f"is of {verdict.whose}, which still runs"
     ago = format_duration(verdict.silent_s)
-    return f"is of {verdict.whose}, seen {ago} ago, which may still run"
+    wait = format_duration(max(0.0, run_lock.SILENT_S - verdict.silent_s))
+    return (
+        f"is of {verdict.whose}, seen {ago} ago, which may still run (if it does not, it can be "
+        f"gone on with in {wait})"
+    )
 
 
 def _lines(told: _Sorted, resume: bool | str) -> list[str]:

@@ -17,6 +17,7 @@ import json
 import os
 import re
 import stat
+import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -31,7 +32,7 @@ from watchdog_app.base import paths
 ID = re.compile(r"[0-9a-f]{12}")
 _NAME = re.compile(r"run-([0-9a-f]{12})\.lock")
 _BEAT_S = 30.0
-_SILENT_S = 15 * 60.0  # a machine that has not touched the file for so long has left the training
+SILENT_S = 15 * 60.0  # a machine that has not touched the file for so long has left the training
 _CLAIM_S = 0.5  # who only asks holds the lock for microseconds
 _POLL_S = 0.02
 _MOST_BYTES = 4096
@@ -129,10 +130,23 @@ class RunLock:
         return self._fd is not None and self._pid == os.getpid()
 
     def beat(self) -> None:
-        """Show other machines that this training lives."""
-        if self._fd is not None:
-            with suppress(OSError):
-                os.utime(self._fd)
+        """Show other machines that this training lives; hold a file that was put in its place."""
+        if self._fd is None:
+            return
+        with suppress(OSError):
+            os.utime(self._fd)
+        if _is_at(self.path, self._place) or not self.held:
+            return
+        with suppress(OSError):
+            fd = _open(self.path, os.O_RDWR | os.O_CREAT)
+            found = os.fstat(fd)
+            if not _lock(fd, exclusive=True):
+                os.close(fd)  # somebody else has begun to train there
+                return
+            _write(fd)
+            os.dup2(fd, self._fd, inheritable=False)  # which gives up the file that is gone
+            os.close(fd)
+            self._place = found.st_dev, found.st_ino
 
     def let_go(self, *, remove: bool) -> None:
         """
@@ -270,7 +284,7 @@ def look(directory: str, run: str, told: Owner | None, newest_unix_s: float | No
                 pass
         finally:
             os.close(fd)  # and lets go
-    return _judge(owner, beat, locks=locks)
+    return _judge(owner, beat, directory, locks=locks)
 
 
 def held_here(directory: str, run: str) -> bool:
@@ -321,8 +335,9 @@ def this_process() -> Owner:
     )
 
 
-def _judge(owner: Owner | None, beat_unix_s: float | None, *, locks: bool) -> Verdict:
-    silent_s = None if beat_unix_s is None else max(0.0, time.time() - beat_unix_s)
+def _judge(
+    owner: Owner | None, beat_unix_s: float | None, directory: str, *, locks: bool
+) -> Verdict:
     here = this_process()
     if owner is not None:
         if owner.namespace == here.namespace:
@@ -338,9 +353,21 @@ def _judge(owner: Owner | None, beat_unix_s: float | None, *, locks: bool) -> Ve
             return Verdict("dead", owner)
         if owner.job is not None and owner.job == here.job and owner.restart < here.restart:
             return Verdict("dead", owner)
-    if silent_s is not None and silent_s > _SILENT_S:
+    silent_s = None if beat_unix_s is None else max(0.0, _now_unix_s(directory) - beat_unix_s)
+    if silent_s is not None and silent_s > SILENT_S:
         return Verdict("left", owner, silent_s)
     return Verdict("alive", owner, silent_s)
+
+
+def _now_unix_s(directory: str) -> float:
+    """By the clock of who keeps the folder: a file server's may differ from this machine's."""
+    try:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.write(b"x")
+            file.flush()
+            return os.fstat(file.fileno()).st_mtime
+    except OSError:
+        return time.time()
 
 
 def _open(path: str, flags: int) -> int:
