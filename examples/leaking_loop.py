@@ -15,7 +15,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
-def train(fixed: bool) -> None:
+def train() -> None:
+    fixed = "EXAMPLE_FIXED" in os.environ
     import time
 
     import keras
@@ -53,7 +54,7 @@ def train(fixed: bool) -> None:
 
 if __name__ == "__main__":
     if "--train" in sys.argv:
-        train("EXAMPLE_FIXED" in os.environ)
+        train()
     else:
         from situation import play
 

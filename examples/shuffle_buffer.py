@@ -19,7 +19,8 @@ PICTURES = 4000
 EDGE = 256
 
 
-def train(buffer: int) -> None:
+def train() -> None:
+    buffer = 50 if "EXAMPLE_FIXED" in os.environ else PICTURES
     import keras
     import tensorflow as tf
 
@@ -63,7 +64,7 @@ def train(buffer: int) -> None:
 
 if __name__ == "__main__":
     if "--train" in sys.argv:
-        train(50 if "EXAMPLE_FIXED" in os.environ else PICTURES)
+        train()
     else:
         from situation import play
 

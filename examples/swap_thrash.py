@@ -23,7 +23,8 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 SWAP_MIB = 600
 
 
-def train(fixed: bool) -> None:
+def train() -> None:
+    fixed = "EXAMPLE_FIXED" in os.environ
     import keras
     import numpy as np
 
@@ -93,7 +94,7 @@ def swap() -> Iterator[None]:
 
 if __name__ == "__main__":
     if "--train" in sys.argv:
-        train("EXAMPLE_FIXED" in os.environ)
+        train()
     else:
         from situation import play
 

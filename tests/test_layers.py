@@ -59,7 +59,7 @@ EXCEPTIONS = {
     "watchdog_app.cli.plot": {"top.canvas", "top.glyphs"},  # one way of drawing; no rich in it
     "watchdog_app.cli.resume": {"daemon.offline"},  # a pause can be undone without one
     "watchdog_app.cli.left_paused": {"daemon.offline"},  # and is not forgotten
-    "watchdog_app.cli.config": {"core.settings"},
+    "watchdog_app.cli.config_text": {"core.settings"},
     # What lies on disk is read by those who wrote it; without any framework.
     "watchdog_app.cli.rescues": {
         *(

@@ -199,6 +199,7 @@ def test_a_later_notice_of_an_incident_takes_the_place_of_the_earlier(shown):
     """One place on the screen for one cause; another task has its own."""
     shown.daemon.tell(notice("n1"))
     first = shown.screen_.wait("RAM full")["number"]
+    time.sleep(1)  # the number is on its way to the companion
     shown.daemon.tell(notice("n2", stage="rescue", title="Saved: train.ipynb"))
     second = shown.screen_.wait("Saved")
     shown.daemon.tell(notice("n3", stage="hold", task=9, title="Paused: other.py"))
