@@ -371,7 +371,7 @@ def test_the_newest_step_is_reported_though_figures_are_passed_on_once_a_second(
         for step in range(1, 51):  # the clock stands still: only the first step passes figures on
             session.boundary(step)
 
-        daemon.until(lambda: daemon.received[-1][1].get("step") == 50)
+        daemon.until(lambda: daemon.received and daemon.received[-1][1].get("step") == 50)
 
         assert "agent.report" == daemon.received[-1][0]
     finally:
