@@ -59,7 +59,12 @@ def test_the_newest_figures_are_sent_and_only_when_they_changed(daemon, link):
     for step in range(2000):
         link.report(training=True, step=step)
         time.sleep(0.001)
-    daemon.until(lambda: daemon.received and daemon.received[-1] == ("agent.report", {"training": True, "step": 1999}))
+    daemon.until(
+        lambda: (
+            daemon.received
+            and daemon.received[-1] == ("agent.report", {"training": True, "step": 1999})
+        )
+    )
     reports = daemon.methods().count("agent.report")
     assert reports <= time.monotonic() - began + 1
 
