@@ -6,9 +6,11 @@ import os
 import signal
 import sys
 
-# What a shell has put into the background ignores Ctrl-C, which tests send to their children.
+# Children inherit ignored signals, which tests send them: in the background of a shell, under nohup.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.environ.setdefault("WATCHDOG_AGENT_STRICT", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # No child compiles a framework again: with bytecode TensorFlow is imported in 3.4 s, not 8.5 s.

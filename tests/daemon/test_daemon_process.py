@@ -296,7 +296,7 @@ def test_a_status_goes_to_subscribers_about_once_a_second(world):
 
 
 def test_whoever_subscribes_to_a_daemon_at_rest_is_told_at_once(world):
-    """And every second from then on: rest ends when somebody looks on."""
+    """And of new readings from then on: rest ends when somebody looks on."""
     asking = world.start()
     end = time.monotonic() + 30  # where others are at work it may never rest
     rests = False
@@ -311,7 +311,7 @@ def test_whoever_subscribes_to_a_daemon_at_rest_is_told_at_once(world):
         ticks = [next(notes)["params"]["daemon"]["ticks"] for _ in range(3)]
 
     assert ticks[0] <= before + 2
-    assert 2 == ticks[2] - ticks[0]
+    assert ticks[0] < ticks[1] < ticks[2]
 
 
 def test_the_own_cost_is_shown(world):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.cgroup]
@@ -39,25 +37,3 @@ def test_a_buffer_that_will_not_fit_is_told_of_as_it_begins(world):
     assert "the shuffle buffer of 900 examples will need another 8" in told["reason"]
     assert "it will not fit" in told["reason"]
     assert group.usage_bytes() < (BASE_MB + 200) * 1e6
-
-
-def test_the_buffer_that_is_advised_is_followed_to_the_end_of_the_training(world):
-    """The number of the incident is put into the program, and nothing is killed."""
-    world.start_daemon()
-    limit_mb = BASE_MB + 800
-    group = world.group(limit_mb)
-    run = world.train("fill.py", "--fill-mb", "3000", "--mb-s", "80", group=group)
-    world.until(lambda: warnings(world, run.pid), "the warning")
-    assert run.wait() == -9, run.tail()
-    death = world.until(lambda: world.history("death"), "the death is told", 10)
-    answer = world.client.call("explain", task=str(death[0]["pid"]))
-    counts = re.findall(r"shuffle\((\d+)\) would", answer["death_text"])
-    assert counts, answer["death_text"]
-
-    again = world.train(
-        "fill.py", "--fill-mb", "3000", "--mb-s", "80", "--buffer", counts[-1],
-        name="again", group=world.group(limit_mb),
-    )  # fmt: skip
-
-    assert again.wait() == 0, again.tail()
-    assert "trained" in again.tail()

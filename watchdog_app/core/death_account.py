@@ -133,8 +133,8 @@ def _saved(entry: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {plain(str(rescue.get('path')), _LONG)}"
         done = rescue.get("step")
         if isinstance(step, int) and isinstance(done, int) and step > done:
-            steps = "1 step" if step - done == 1 else f"{step - done} steps"
-            yield f"It had come to step {step}: {steps} are to be done again."
+            again = "1 step is" if step - done == 1 else f"{step - done} steps are"
+            yield f"It had come to step {step}: {again} to be done again."
     elif entry.get("had_agent") or isinstance(agent, Mapping):
         at = "" if step is None else f" It had come to step {step}."
         yield f"What was saved: nothing; its agent was not asked to, or did not come to it.{at}"

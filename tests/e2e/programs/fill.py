@@ -1,4 +1,4 @@
-"""A fit whose shuffle buffer fills slowly: `fill.py --out CSV --rescues FOLDER --fill-mb N`."""
+"""A fit whose buffer fills slowly: `fill.py --out CSV --rescues FOLDER --fill-mb N`."""
 
 import argparse
 import os
@@ -18,7 +18,8 @@ options.add_argument("--out")
 options.add_argument("--rescues")
 options.add_argument("--fill-mb", type=float)
 options.add_argument("--mb-s", type=float, default=25.0)
-options.add_argument("--buffer", type=int, help="default: all")
+options.add_argument("--shuffle", type=int, help="examples in the buffer; default: all")
+options.add_argument("--cache", type=int, help="keep so many examples in memory instead")
 given = options.parse_args([*sys.argv[1:], *shlex.split(os.environ.get("TRAINING_WORDS", ""))])
 
 ELEMENT_MB = 1.0
@@ -38,8 +39,14 @@ def picture(index):
 
 model = keras.Sequential([keras.Input((250_000,)), keras.layers.Dense(1)])
 model.compile("sgd", "mse")
-dataset = tf.data.Dataset.range(count).map(picture).shuffle(given.buffer or count, seed=1).batch(4)
+dataset = tf.data.Dataset.range(count).map(picture)
+if given.cache:
+    dataset = dataset.take(given.cache).cache()
+else:
+    dataset = dataset.shuffle(given.shuffle or count, seed=1)
+dataset = dataset.batch(4)
 time.sleep(8)  # a level that the daemon can see
-model.fit(dataset, steps_per_epoch=4, verbose=0, callbacks=[Rescue(given.rescues)])
+steps = None if given.cache else 4
+model.fit(dataset, steps_per_epoch=steps, verbose=0, callbacks=[Rescue(given.rescues)])
 print("trained", flush=True)
 time.sleep(3)

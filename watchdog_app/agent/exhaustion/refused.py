@@ -129,7 +129,7 @@ def explained(error: Exception, *, lives: bool) -> str | None:
             return None
         return (
             f"its airbag refused {what}: each process may reserve {format_bytes(int(limit))} "
-            f"here. {_again(int(limit) + (wanted or 0))}"
+            f"here. {_again(_needed(int(limit), int(limit), wanted), wanted)}"
         )
     used = max(bag.used_bytes, held_bytes())
     return (
@@ -142,7 +142,7 @@ def _way_out(bag: BagRecord, used: int, wanted: int | None, *, lives: bool) -> s
     from watchdog_app.airbag import shares
     from watchdog_app.base.text.quantities import format_bytes, size_above
 
-    needed = max(bag.limit_bytes, used + (wanted or 0))
+    needed = _needed(bag.limit_bytes, used, wanted)
     free = shares.free_now(bag.group, _version(bag))
     # With what is free now, whoever holds it: what is beyond that no limit helps.
     if (wanted or 0) > free.free_bytes or bag.follows_machine:
@@ -151,17 +151,27 @@ def _way_out(bag: BagRecord, used: int, wanted: int | None, *, lives: bool) -> s
             "ask for less (a smaller batch, chunks, a smaller type), or end something else first."
         )
     if not lives:
-        return _again(needed)
+        return _again(needed, wanted)
     return (
-        "Give it more from a terminal, and run that again: "
+        f"{_unknown(wanted)}Give it more from a terminal, and run that again: "
         f"watchdog limit {bag.pid} {size_above(needed)}"
     )
 
 
-def _again(bytes_: int) -> str:
+def _needed(limit: int, used: int, wanted: int | None) -> int:
+    """A limit that lets it have what it asked for; where that is not known, twice the limit."""
+    return 2 * limit if wanted is None else max(limit, used + wanted)
+
+
+def _unknown(wanted: int | None) -> str:
+    return "How much it asked for is not known. " if wanted is None else ""
+
+
+def _again(bytes_: int, wanted: int | None) -> str:
     from watchdog_app.base.text.quantities import size_above
 
-    return f"Run it again with more: watchdog exec --limit {size_above(bytes_)} -- ..."
+    limit = size_above(bytes_)
+    return f"{_unknown(wanted)}Run it again with more: watchdog exec --limit {limit} -- ..."
 
 
 def wanted_bytes(error: BaseException) -> int | None:

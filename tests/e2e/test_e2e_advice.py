@@ -1,0 +1,148 @@
+"""Advice is followed to the end of the training: the number of the message is put into the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from harness import PROGRAMS
+
+from watchdog_app.base import children
+
+BASE_MB = 330
+RANGE_MB = 3000
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.cgroup]
+
+
+def explained(world, pid):
+    """What `watchdog explain` says of a program that has ended."""
+    world.until(
+        lambda: any(each["pid"] == pid for each in world.history("death")), "the death is told", 20
+    )
+    return world.client.call("explain", task=str(pid))["death_text"]
+
+
+@pytest.mark.parametrize(
+    ("option", "advice"),
+    [
+        ("--shuffle", r"Shuffle buffer still filling: .* shuffle\((\d+)\) would"),
+        pytest.param(
+            "--cache",
+            r"Cache in memory still filling: .* ([\d,]+) examples would",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_the_buffer_that_is_advised_fits(world, option, advice):
+    """It fills until it kills; with the number that `explain` names it is trained to the end."""
+    world.start_daemon()
+    limit_mb = BASE_MB + 800
+    words = ("--fill-mb", f"{RANGE_MB}", "--mb-s", "80")
+    run = world.train("fill.py", *words, option, f"{RANGE_MB}", group=world.group(limit_mb))
+    assert run.wait() == -9, run.tail()
+    text = explained(world, run.pid)
+    found = re.findall(advice, text)
+    assert found, text
+
+    fits = found[-1].replace(",", "")
+    again = world.train(
+        "fill.py", *words, option, fits, name="again", group=world.group(limit_mb)
+    )  # fmt: skip
+
+    assert again.wait() == 0, again.tail()
+    assert "trained" in again.tail()
+
+
+@pytest.mark.slow
+def test_a_buffer_that_fills_and_leaves_too_little_is_named_by_the_second_death_too(world):
+    """A number that a person tries, between what is advised and what is there."""
+    world.start_daemon()
+    limit_mb = BASE_MB + 800
+    words = ("--fill-mb", f"{RANGE_MB}", "--mb-s", "80")
+    run = world.train("fill.py", *words, "--shuffle", "820", group=world.group(limit_mb))
+
+    assert run.wait() == -9, run.tail()
+
+    text = explained(world, run.pid)
+    assert re.search(r"Shuffle buffer (still filling|has filled)", text), text
+    assert re.search(r"shuffle\(\d+\) would", text), text
+
+
+@pytest.mark.slow
+def test_the_batch_that_is_advised_fits(world):
+    """Beside a small leak the first batch size is killed, and the advised one is not."""
+    world.start_daemon()
+    words = ("--batch", "320", "--keep-bytes", "800", "--epochs", "40", "--wait")
+    group = world.group(3000)
+    run = world.train("batch.py", *words, group=group)
+    world.until(lambda: "waiting" in run.tail(), "five batches")
+    # Without what its files take: the kernel gives that back first.
+    (ceiling,) = world.until(
+        lambda: [
+            each
+            for each in world.client.call("status")["ceilings"]
+            if os.path.basename(group.path) in each["label"] and each["used"]
+        ],
+        "its group is seen",
+    )
+    limit_mb = 1.02 * ceiling["used"] / 1e6
+    group.set_limit(int(limit_mb * 1e6), 0)
+    (world.folder / "run.csv.go").touch()
+    assert run.wait() == -9, run.tail()
+    text = explained(world, run.pid)
+    found = re.findall(r"Batch 320 needs .* of activations; (\d+) fits\.", text)
+    assert found, text
+
+    again = world.train(
+        "batch.py", "--batch", found[-1], *words[2:-1], name="again", group=world.group(limit_mb)
+    )
+
+    assert again.wait() == 0, again.tail()
+    assert "trained" in again.tail()
+
+
+def test_the_largest_batch_of_an_estimate_fits(world):
+    """`watchdog estimate` is asked for the limit that the training then has."""
+    limit_mb = 1200
+    done = subprocess.run(
+        [*children.command(["estimate", f"{PROGRAMS / 'batch.py'}:build", "--batch", "32"]),
+         "--limit", f"{limit_mb}M", "--json"],
+        env=world.env, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.stdout, done.stderr
+    largest = json.loads(done.stdout)["largest_batch"]
+    assert largest > 32
+
+    run = world.train(
+        "batch.py", "--batch", f"{largest}", "--epochs", "2", group=world.group(limit_mb)
+    )
+
+    assert run.wait() == 0, run.tail()
+    assert "trained" in run.tail()
+
+
+def test_the_limit_that_is_advised_is_enough(world, tmp_path):
+    """Of `watchdog exec`, for one allocation that it refused."""
+    program = tmp_path / "jump.py"
+    program.write_text("import numpy\nkept = numpy.ones(90_000_000)\nprint('trained', kept.size)\n")
+
+    def run(limit):
+        return subprocess.run(
+            [*children.command(["exec", "--limit", limit, "--", sys.executable, str(program)])],
+            env=world.env, capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+
+    refused = run("300M")
+    assert refused.returncode == 1, refused.stderr
+    found = re.findall(r"watchdog exec --limit (\S+) -- \.\.\.", refused.stderr)
+    assert found, refused.stderr
+
+    again = run(found[-1])
+
+    assert again.returncode == 0, again.stderr
+    assert "trained" in again.stdout
