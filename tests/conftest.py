@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-# Children inherit ignored signals, which tests send them: in the background of a shell, under nohup.
+# Tests send these to their children, which inherit that a shell or nohup ignored them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:

@@ -161,7 +161,7 @@ def test_ctrl_c_at_any_moment_leaves_a_streamer_that_works(tmp_path):
     streamer = Streamer(CHUNK)
     data = noise(30 * CHUNK)
     interrupted = 0
-    gc.disable()  # in a callback of another library's (JAX) the signal would be reported, not raised
+    gc.disable()  # in JAX's gc callback the signal would be reported, not raised
     old = signal.signal(signal.SIGALRM, interrupt)
     try:
         for attempt in range(80):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -71,39 +70,6 @@ def test_a_buffer_that_fills_and_leaves_too_little_is_named_by_the_second_death_
     text = explained(world, run.pid)
     assert re.search(r"Shuffle buffer (still filling|has filled)", text), text
     assert re.search(r"shuffle\(\d+\) would", text), text
-
-
-@pytest.mark.slow
-def test_the_batch_that_is_advised_fits(world):
-    """Beside a small leak the first batch size is killed, and the advised one is not."""
-    world.start_daemon()
-    words = ("--batch", "320", "--keep-bytes", "800", "--epochs", "40", "--wait")
-    group = world.group(3000)
-    run = world.train("batch.py", *words, group=group)
-    world.until(lambda: "waiting" in run.tail(), "five batches")
-    # Without what its files take: the kernel gives that back first.
-    (ceiling,) = world.until(
-        lambda: [
-            each
-            for each in world.client.call("status")["ceilings"]
-            if os.path.basename(group.path) in each["label"] and each["used"]
-        ],
-        "its group is seen",
-    )
-    limit_mb = 1.02 * ceiling["used"] / 1e6
-    group.set_limit(int(limit_mb * 1e6), 0)
-    (world.folder / "run.csv.go").touch()
-    assert run.wait() == -9, run.tail()
-    text = explained(world, run.pid)
-    found = re.findall(r"Batch 320 needs .* of activations; (\d+) fits\.", text)
-    assert found, text
-
-    again = world.train(
-        "batch.py", "--batch", found[-1], *words[2:-1], name="again", group=world.group(limit_mb)
-    )
-
-    assert again.wait() == 0, again.tail()
-    assert "trained" in again.tail()
 
 
 def test_the_largest_batch_of_an_estimate_fits(world):

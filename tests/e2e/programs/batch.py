@@ -32,39 +32,19 @@ def build():
     return model
 
 
-class Keep(keras.callbacks.Callback):
-    """Keep some memory for each example; pause once, after five batches, until a file is there."""
-
-    def __init__(self, bytes_per_example, batch_size, path):
-        super().__init__()
-        self.bytes_per_batch, self.path = bytes_per_example * batch_size, path
-        self.batches, self.kept = 0, []
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.batches += 1
-        if self.batches == 5 and self.path:
-            print("waiting", flush=True)
-            while not os.path.exists(self.path):
-                time.sleep(0.05)
-        self.kept.append(np.ones(self.bytes_per_batch, np.uint8))
-
-
 def main():
     options = argparse.ArgumentParser()
     options.add_argument("--out")
     options.add_argument("--rescues")
     options.add_argument("--batch", type=int)
     options.add_argument("--epochs", type=int, default=1)
-    options.add_argument("--keep-bytes", type=int, default=0, help="for each example")
-    options.add_argument("--wait", action="store_true", help="for the file OUT.go")
     words = [*sys.argv[1:], *shlex.split(os.environ.get("TRAINING_WORDS", ""))]
     given = options.parse_args(words)
 
     pictures = np.random.default_rng(1).random((EXAMPLES, EDGE, EDGE, 3), np.float32)
     targets = pictures.mean((1, 2, 3))
     data = tf.data.Dataset.from_tensor_slices((pictures, targets)).batch(given.batch)
-    keep = Keep(given.keep_bytes, given.batch, f"{given.out}.go" if given.wait else None)
-    build().fit(data, epochs=given.epochs, verbose=0, callbacks=[Rescue(given.rescues), keep])
+    build().fit(data, epochs=given.epochs, verbose=0, callbacks=[Rescue(given.rescues)])
     print("trained", flush=True)
     time.sleep(2)
 
