@@ -78,10 +78,6 @@ def failing_fan(t, draw):
     return float(round(warm + (60 * (1 - math.exp(-(t - 200) / 90)) if t > 200 else 0)))
 
 
-def bursts_of_power(t, draw):
-    return 310 + 25 * math.sin(t / 7) + (30 if t % 40 < 12 else 0) + draw.gauss(0, 8)
-
-
 def drained(t, draw):
     """Percent in whole steps; training begins after 20 minutes."""
     return round(0.35 + t / 14400 + max(0.0, t - 1200) / 4800 + draw.gauss(0, 5e-4), 2)
@@ -101,7 +97,6 @@ CEILINGS = [
     ("heats to 87 °C more slowly", heats(87, 120), 90.0, "celsius", HEAT, 900.0),
     ("heats to 102 °C, limit 90 °C", heats(102, 90), 90.0, "celsius", HEAT, 600.0),
     ("a fan fails at 200 s", failing_fan, 90.0, "celsius", HEAT, 600.0),
-    ("power at work, cap 400 W", bursts_of_power, 400.0, "watts", CeilingKind.POWER, 400.0),
     ("battery drained by a training", drained, 1.0, "ratio", CeilingKind.BATTERY, 3600.0),
     ("disk of the checkpoints", checkpoints, 120 * 1024 * MIB, "bytes", DISK, 3600.0),
     ("logs that are rotated", logs, 60 * 1024 * MIB, "bytes", DISK, 7200.0),

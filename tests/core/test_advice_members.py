@@ -10,6 +10,7 @@ from watchdog_app.core import advice
 from watchdog_app.core.memory_advice import Filling, Known
 from watchdog_app.core.outlook import CeilingKind, Regime
 from watchdog_app.core.records import ProcessKey
+from watchdog_app.core.resources import SPECS
 
 GIB = 1 << 30
 KEY = "task"
@@ -37,6 +38,7 @@ def scene(*members, kind=CeilingKind.CGROUP, swapped=0.0, agent=True):
         incident=SimpleNamespace(attribution=SimpleNamespace(culprits=culprits, foreign=False)),
         tasks={KEY: task},
         agents={KEY: ()} if agent else {},
+        spec=SPECS[kind],
     )
 
 

@@ -12,6 +12,7 @@ from watchdog_app.core import explain, phrases
 from watchdog_app.core.deaths import CauseKind, DeathFacts, diagnose, worth_telling
 from watchdog_app.core.outlook import CeilingKind, DecisionKind, Forecast
 from watchdog_app.core.records import AgentView, ProcessKey, TaskKind
+from watchdog_app.core.resources import SPECS
 from watchdog_app.core.settings import ActionSettings, Settings
 
 NO_PAUSE = Settings(actions=ActionSettings(pause=False))
@@ -226,7 +227,7 @@ def test_an_interval_says_what_is_known_of_it():
 
 def test_every_kind_of_ceiling_has_its_words():
     """None may come without a title."""
-    assert all(phrases.full(kind) for kind in CeilingKind)
+    assert all(SPECS[kind].title for kind in CeilingKind)
 
 
 # watchdog explain

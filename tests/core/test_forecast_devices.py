@@ -10,7 +10,6 @@ from watchdog_app.core.forecast import TrendForecaster
 from watchdog_app.core.forecast.device_memory import DeviceMemoryForecaster
 from watchdog_app.core.forecast.discharge import DischargeForecaster
 from watchdog_app.core.forecast.heat import HeatForecaster
-from watchdog_app.core.forecast.level import LevelForecaster
 from watchdog_app.core.forecasters import forecaster_for
 from watchdog_app.core.outlook import CeilingKey, CeilingKind, CeilingReading, Costs, Stage
 from watchdog_app.core.settings import StageSettings, WatchSettings
@@ -172,29 +171,12 @@ def test_a_heavier_load_brings_the_end_nearer_soon():
 
 
 @pytest.mark.parametrize(
-    "curve",
-    [lambda t: 450.0, lambda t: 30.0 + 4.0 * t, lambda t: 30.0 if t % 20 < 10 else 470.0],
-    ids=["at its limit", "rising", "by turns"],
-)
-def test_power_at_its_limit_is_how_a_card_works(curve):
-    """No forecast, no alarm: a condition tells when that is trouble."""
-    watch = CeilingWatch(WatchSettings(), StageSettings(), LevelForecaster(), "watts")
-
-    seen = [watch.step(float(t), curve(t), 450.0) for t in range(200)]
-
-    assert {(Stage.OK, None, False, False)} == {
-        (a.stage, a.forecast, a.notify, a.rescue) for a in seen
-    }
-
-
-@pytest.mark.parametrize(
     ("kind", "expected"),
     [
         (CeilingKind.TEMPERATURE, HeatForecaster),
         (CeilingKind.BATTERY, DischargeForecaster),
         (CeilingKind.GPU_MEMORY, DeviceMemoryForecaster),
         (CeilingKind.GPU_ALLOCATOR, DeviceMemoryForecaster),
-        (CeilingKind.POWER, LevelForecaster),
         (CeilingKind.RAM, TrendForecaster),
         (CeilingKind.DISK, TrendForecaster),
     ],

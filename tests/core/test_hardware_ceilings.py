@@ -7,7 +7,6 @@ import pytest
 from watchdog_app.core.ceilings import readings
 from watchdog_app.core.hardware import (
     Battery,
-    CpuPower,
     Gpu,
     GpuProcess,
     GpuState,
@@ -314,25 +313,6 @@ def test_heat_of_the_machine_concerns_everybody():
         ("heat of the mainboard (switches off at 119 °C)", True),
     ] == [(each.label, each.lethal) for each in found]
     assert all([1, 2] == pids_of(each) for each in found)
-
-
-def test_power_is_a_level_of_those_who_draw_it():
-    """The card's, by its enforced limit; the processor's where both are known."""
-    hardware = Hardware(
-        gpus=(
-            gpu(0, pids=[2], power_w=449.0, power_limit_w=450.0),
-            gpu(1, pids=[1], power_w=100.0),
-            gpu(2, used=0.0, power_w=20.0, power_limit_w=450.0),
-        ),
-        cpu_power=CpuPower(60.0, 65.0),
-    )
-
-    found = of_kind(look(hardware), CeilingKind.POWER)
-
-    assert [
-        ("power of GPU 0", "GPU-0", 449.0, 450.0, "watts", False, [2]),
-        ("CPU power", "cpu", 60.0, 65.0, "watts", False, [1, 2]),
-    ] == [(x.label, x.key.subject, x.used, x.limit, x.unit, x.lethal, pids_of(x)) for x in found]
 
 
 def test_a_battery_that_is_drained_can_run_empty():

@@ -402,7 +402,7 @@ def test_a_fault_of_a_program_that_turns_into_one_of_the_card_is_told_again():
     [
         (clock_events.HARDWARE_THERMAL, 100, 1.0),  # a hot minute
         (clock_events.SOFTWARE_THERMAL, 600, 0.1),
-        (clock_events.SOFTWARE_POWER_CAP, 500, 1.0),
+        (clock_events.SOFTWARE_POWER_CAP, 1500, 1.0),
         (clock_events.IDLE | clock_events.APPLICATION_CLOCKS, 1000, 1.0),
         (clock_events.HARDWARE_SLOWDOWN, 1000, 1.0),  # one slowdown, however long
     ],
@@ -426,19 +426,6 @@ def test_hardware_slowdowns_are_told_by_their_rate():
     assert ["GPU 0 is slowed down by its power supply: left.ipynb"] == [
         each.title for each in world.notices
     ]
-
-
-def test_a_power_cap_at_full_load_is_a_note_and_says_that_it_is_normal():
-    """Low urgency, once; never while the card is not even busy."""
-    world = two_trainings()
-    world.set(1, utilization_percent=30.0, throttle_reasons=clock_events.SOFTWARE_POWER_CAP)
-
-    brake(world, clock_events.SOFTWARE_POWER_CAP, 1500)
-
-    (notice,) = world.notices
-    assert ("low", "slowed") == (notice.urgency, notice.topic)
-    assert "normal at full load" in notice.body
-    assert Stage.WATCH is incident(world).stage
 
 
 def test_a_processor_that_is_clocked_down_for_heat_is_a_note_while_something_works():

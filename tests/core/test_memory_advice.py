@@ -19,6 +19,7 @@ from watchdog_app.core.records import (
     MemoryParts,
     MoreTensors,
 )
+from watchdog_app.core.resources import SPECS
 
 GIB = 1024**3
 
@@ -169,7 +170,9 @@ def scene(parts: MemoryParts, used_gib: float, limit_gib: float):
     agent = AgentView(machine._task(machine.programs[0]).key, "torch", "/r", memory=parts)
     task = machine._task(machine.programs[0])
     task = replace(task, rss_bytes=parts.resident_bytes)
-    return SimpleNamespace(reading=reading, tasks={task.key: task}), agent
+    return SimpleNamespace(
+        reading=reading, tasks={task.key: task}, spec=SPECS[reading.key.kind]
+    ), agent
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from watchdog_app.core.ceilings import in_airbag
 from watchdog_app.core.memory_advice import Known
 from watchdog_app.core.outlook import CeilingKind, Regime
 from watchdog_app.core.records import TaskKind
+from watchdog_app.core.resources import Scope
 from watchdog_app.core.scene import Scene
 from watchdog_app.core.usage import SwapTraffic
 
@@ -19,10 +20,8 @@ _MOST = 4
 _WORKER = 0.05  # of a task's memory: smaller ones are not what fills it
 _MOSTLY = 0.5  # ... in its workers
 _GENTLER = 0.8  # of a card's power limit: most of the heat, little of the speed
-_CARDS = frozenset((CeilingKind.GPU_MEMORY, CeilingKind.GPU_ALLOCATOR))
 # Full, and nobody is known to have filled it: it may have been so before it was looked at.
 _STILL = frozenset((Regime.UNKNOWN, Regime.FLAT, Regime.FALLING))
-_MEMORY = frozenset((CeilingKind.RAM, CeilingKind.RAM_SWAP, CeilingKind.CGROUP))
 
 
 def thrashing(swap: SwapTraffic) -> bool:
@@ -53,7 +52,7 @@ def for_scene(
     blamed = scene.incident.attribution.culprits[:1]
     filling = known is not None and any(each.task in known.filling for each in blamed)
     lines = _lines(scene, swap, power_limit_w, filling)
-    if known is not None and scene.reading.key.kind in _MEMORY | _CARDS:
+    if known is not None and (scene.spec.of_ram or scene.spec.scope is Scope.CARD):
         lines = chain(memory_advice.lines(scene, known), lines)
     return tuple(line for line, _ in zip(lines, range(_MOST), strict=False))
 
@@ -61,8 +60,8 @@ def for_scene(
 def _lines(
     scene: Scene, swap: SwapTraffic, power_limit_w: float | None, filling: bool
 ) -> Iterator[str]:
-    kind = scene.reading.key.kind
-    if kind in _MEMORY:
+    kind, scope = scene.reading.key.kind, scene.spec.scope
+    if scene.spec.of_ram:
         yield from _memory(scene, swap, filling)
     elif kind is CeilingKind.SHM:
         yield (
@@ -72,15 +71,13 @@ def _lines(
         yield "In a container, give it more: docker run --shm-size=8g."
     elif kind is CeilingKind.RLIMIT_AS:
         yield "The shell's own limit stops it: see `ulimit -v`, and raise it before the start."
-    elif kind is CeilingKind.DISK:
+    elif scope is Scope.DISK:
         yield "Free space on that disk, or let rescues go to another folder: no more can be saved."
-    elif kind in (CeilingKind.GPU_MEMORY, CeilingKind.GPU_ALLOCATOR):
+    elif scope is Scope.CARD:
         yield from _device_memory(scene)
-    elif kind is CeilingKind.TEMPERATURE:
+    elif scope is Scope.HEAT:
         yield from _heat(scene, power_limit_w)
-    elif kind is CeilingKind.POWER:
-        yield "Lower the device's power limit, or run fewer trainings at once."
-    elif kind is CeilingKind.BATTERY:
+    elif scope is Scope.BATTERY:
         yield (
             "Plug the machine in. What holds an agent is saved before the battery is empty, and "
             "goes on from there when it is started again."

@@ -11,7 +11,6 @@ from watchdog_app.core.incidents import IncidentState
 from watchdog_app.core.outlook import (
     Assessment,
     CeilingKey,
-    CeilingKind,
     CeilingReading,
     Decision,
     Incident,
@@ -19,12 +18,11 @@ from watchdog_app.core.outlook import (
 )
 from watchdog_app.core.policy import Policy
 from watchdog_app.core.records import ProcessKey, Snapshot, Task
+from watchdog_app.core.resources import SPECS, Scope
 from watchdog_app.core.scene import Scene
 
 PACE_WINDOW_S = 2.0
 _AT_THE_LIMIT = 0.97
-# Nobody is paused for a battery: from here on it is told in quiet hours as well.
-_BATTERY_HOLD_S = 60.0
 _NO_TIME_S = 0.6  # some looks and one step
 
 
@@ -63,14 +61,13 @@ def stage_of(
         assessment: on strict evidence where `notify` is set.
         hold_s: stage hold begins when the end may be nearer than this.
     """
+    spec = SPECS[reading.key.kind]
     if not reading.lethal:
         # A pause is for what kills; here the worst is that the machine gets slow. Heat that slows
         # down loses nothing, so that nothing is saved either.
-        most = Stage.WARN if reading.key.kind is CeilingKind.TEMPERATURE else Stage.RESCUE
+        most = Stage.WARN if spec.scope is Scope.HEAT else Stage.RESCUE
         return replace(assessment, stage=min(assessment.stage, most))
-    if reading.key.kind is CeilingKind.BATTERY:
-        hold_s = max(hold_s, _BATTERY_HOLD_S)
-    if _at_the_end(incident, reading, hold_s):
+    if _at_the_end(incident, reading, max(hold_s, spec.pause_s)):
         return replace(assessment, stage=Stage.HOLD)
     return assessment
 

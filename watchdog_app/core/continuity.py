@@ -9,6 +9,7 @@ from watchdog_app.core.incidents import IncidentState, Told
 from watchdog_app.core.outlook import Stage
 from watchdog_app.core.policy import Policy
 from watchdog_app.core.records import ProcessKey
+from watchdog_app.core.resources import Scope
 from watchdog_app.core.saving import SaveLedger
 
 _VERSION = 2
@@ -66,7 +67,7 @@ def _load(value: Mapping[str, Any], mono_s: float) -> Policy:
         key = None if task is None else ProcessKey(int(task[0]), int(task[1]))
         # Not kept by earlier versions.
         card = str(device[0]) if device and device[0] is not None else None
-        policy.telling.told[key, str(what), card] = Told(float(told_mono_s), Stage(stage), eta_s)
+        policy.telling.told[key, Scope(what), card] = Told(float(told_mono_s), Stage(stage), eta_s)
     for pid, start, saved, failures, failed, spent, paid in value["saves"]:
         policy.ledgers[ProcessKey(int(pid), int(start))] = SaveLedger(
             saved_mono_s=None if saved is None else float(saved),

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from watchdog_app.core.growth import Growth
 from watchdog_app.core.outlook import CeilingKind, CeilingReading, Culprit
 from watchdog_app.core.records import ProcessKey, Task
+from watchdog_app.core.resources import SPECS, Blame
 
 # The shortest window that shows the present growth is asked first: a warm-up that ended half a
 # minute ago must not be blamed for the leak of now. Longer ones are for leaks that come in steps.
@@ -20,20 +21,6 @@ _LISTED = 0.05  # smaller shares are not worth a line
 _GUILTY_OF_TOP = 0.5  # a task is acted on when it grows at least half as fast as the fastest,
 _GUILTY_OF_ALL = 0.2  # and makes a fifth of all growth
 
-# Growth of a task in bytes (of RAM and swap, or on the card) says who fills these.
-_BY_GROWTH = frozenset(
-    (
-        CeilingKind.RAM,
-        CeilingKind.RAM_SWAP,
-        CeilingKind.CGROUP,
-        CeilingKind.SHM,
-        CeilingKind.GPU_MEMORY,
-    )
-)
-# These belong to one task.
-_BY_OWNER = frozenset((CeilingKind.RLIMIT_AS, CeilingKind.GPU_ALLOCATOR))
-# Who works makes these: heat, and what a battery gives.
-_BY_WORK = frozenset((CeilingKind.TEMPERATURE, CeilingKind.BATTERY))
 _WORKS_PERCENT = 5.0  # of a core: below it a task that is on a card only waits there
 
 
@@ -92,15 +79,16 @@ def attribute(
         strangers: history of what processes hold under it that are not watched; None: they were
             not looked at, and all that no task explains is taken for theirs.
     """
-    if reading.key.kind in _BY_WORK:
+    blame = SPECS[reading.key.kind].blame
+    if blame is Blame.WORK:
         return _workers(tasks, cpu_percent or {})
-    if reading.key.kind in _BY_OWNER and len(tasks) == 1:
+    if blame is Blame.OWNER and len(tasks) == 1:
         grown, seconds = ceiling.over(_WINDOWS_S[1])
         if grown <= 0 and slope_per_s <= 0:
             return NOBODY
         rate = max(slope_per_s, grown / seconds if seconds else 0.0)
         return Attribution((Culprit(tasks[0].key, tasks[0].name, rate, 1.0),), 0.0, _WINDOWS_S[1])
-    if reading.key.kind not in _BY_GROWTH:
+    if blame is not Blame.GROWTH:
         return NOBODY
     held = {task.key: growths[task.key] for task in tasks if task.key in growths}
     span = _span(reading, slope_per_s, ceiling, held.values())

@@ -22,6 +22,7 @@ from watchdog_app.core.exhausted import cause_by_words
 from watchdog_app.core.exit_status import CRASHES, crashed, signal_name, signal_of
 from watchdog_app.core.outlook import CeilingKind, CeilingReading
 from watchdog_app.core.records import Task
+from watchdog_app.core.resources import SPECS, Scope
 
 __all__ = [
     "CARD_MAY_EXPLAIN",
@@ -103,7 +104,7 @@ def device_full(task: Task, readings: Iterable[CeilingReading]) -> str | None:
     """What a full card or allocator of this task looked like; None: none was full."""
     for reading in readings:
         if (
-            reading.key.kind in (CeilingKind.GPU_MEMORY, CeilingKind.GPU_ALLOCATOR)
+            SPECS[reading.key.kind].scope is Scope.CARD
             and task.key in reading.tasks
             and _ratio(reading.used, reading.limit) >= _DEVICE_FULL
         ):

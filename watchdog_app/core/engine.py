@@ -34,6 +34,7 @@ from watchdog_app.core.outlook import (
 from watchdog_app.core.picture import Picture
 from watchdog_app.core.policy import Policy
 from watchdog_app.core.records import AgentView, Growth, ProcessKey, Snapshot, Task
+from watchdog_app.core.resources import SPECS
 from watchdog_app.core.rules import allowed, unprotected
 from watchdog_app.core.scene import Scene
 from watchdog_app.core.series import Series
@@ -166,12 +167,8 @@ class Engine:
                     self._scene(snapshot, reading, assessment, incident, (under, at_risk))
                 )
             assessments[reading.key] = assessment
-        limits = {
-            reading.key.subject: reading.limit
-            for reading in readings
-            if reading.key.kind is CeilingKind.POWER
-        }
         self._growth = {key: each for key, each in self._growth.items() if key in everyone}
+        watts_of = {gpu.uuid: gpu.power_limit_w for gpu in snapshot.hardware.gpus}
         known = Known(self._foreknowledge.filling() if scenes else {}, self._growth)
         for scene in scenes:
             scene.incident.know_trainings(scene.agents)
@@ -180,7 +177,7 @@ class Engine:
                 and not scene.incident.training_is_over
                 and not scene.incident.ended(scene.tasks)
             ):
-                watts = limits.get(scene.reading.key.subject.partition("/")[0])
+                watts = watts_of.get(scene.reading.device or "")
                 # Where it rests now, what counts is how it grew.
                 rests = scene.assessment.forecast is None
                 regime = scene.incident.regime if rests else scene.assessment.regime
@@ -354,9 +351,9 @@ class Engine:
         surely: bool,
     ) -> Assessment:
         """Bring an incident up to date; the assessment with the stage that follows from both."""
-        # A battery is told in steps of a percent: over some seconds they are no pace.
-        in_steps = reading.key.kind is CeilingKind.BATTERY
-        recent = None if in_steps else self._series.rate(reading.key, casebook.PACE_WINDOW_S)
+        recent = None
+        if not SPECS[reading.key.kind].in_steps:
+            recent = self._series.rate(reading.key, casebook.PACE_WINDOW_S)
         held = any(agent.saving for each in agents.values() for agent in each)
         incident.pace(assessment.slope_per_s, recent, self._passed_s, held)
         if surely or not reading.lethal:

@@ -19,11 +19,11 @@ from watchdog_app.core.outlook import (
     Stage,
 )
 from watchdog_app.core.records import AgentView, HostMemory, Task, TaskKind
+from watchdog_app.core.resources import SPECS, Blame, Scope
 from watchdog_app.core.task_outlook import TaskOutlook
 
 __all__ = ["Notice", "NoticeAction", "about_incident", "about_machine", "about_task", "notice"]
 
-_BY_WORK = (CeilingKind.TEMPERATURE, CeilingKind.POWER, CeilingKind.BATTERY)
 _KINDS = {
     TaskKind.NOTEBOOK: "notebook",
     TaskKind.KERNEL: "Jupyter kernel",
@@ -152,7 +152,7 @@ def about_incident(incident: Incident, now_unix_s: float) -> str:
     ]
     for culprit in incident.culprits:
         part = f"{culprit.share:.0%} of the growth, {format_rate(culprit.slope_bytes_per_s)}"
-        if incident.ceiling.kind in _BY_WORK:
+        if SPECS[incident.ceiling.kind].blame is Blame.WORK:
             part = f"{culprit.share:.0%} of the work"
         lines.append(f"  {plain(culprit.name)} (pid {culprit.task.pid}): {part}")
     if not incident.culprits:
@@ -198,11 +198,11 @@ def _end(reading: CeilingReading | None, outlook: TaskOutlook) -> str:
 def _ceilings(
     readings: Sequence[CeilingReading], assessments: Mapping[CeilingKey, Assessment]
 ) -> Iterator[str]:
-    """A line each; heat and power that go nowhere are left out, there are dozens of them."""
+    """A line each; temperatures that go nowhere are left out, there are dozens of them."""
     for reading in readings:
         known = assessments.get(reading.key)
         quiet = known is None or (known.stage is Stage.OK and known.forecast is None)
-        if not (quiet and reading.key.kind in (CeilingKind.TEMPERATURE, CeilingKind.POWER)):
+        if not (quiet and SPECS[reading.key.kind].scope is Scope.HEAT):
             yield f"  {_ceiling(reading, known)}"
 
 

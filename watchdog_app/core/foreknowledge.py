@@ -27,9 +27,9 @@ from watchdog_app.core.outlook import (
 )
 from watchdog_app.core.phases import Phases
 from watchdog_app.core.records import AgentView, HostMemory, ProcessKey, Task, TaskKind
+from watchdog_app.core.resources import SPECS
 from watchdog_app.core.usage import SwapTraffic, Usage
 
-_MEMORY = frozenset((CeilingKind.RAM, CeilingKind.RAM_SWAP, CeilingKind.CGROUP))
 _MARGIN = 0.02  # of the limit: what has to stay free for growth to count as fitting
 _EXPLAINED = 0.8  # of the ceiling's growth
 _SUSTAINED_S = 2.0  # too little room for what comes, for so long
@@ -106,7 +106,7 @@ class Foreknowledge:
         """What is coming that this ceiling has no room for; None: nothing that is known."""
         if reading.key.kind is CeilingKind.RAM and not reading.lethal:
             return None if self._roomy else self._thrashing()
-        if reading.key.kind not in _MEMORY or not reading.lethal or reading.limit <= 0:
+        if not SPECS[reading.key.kind].of_ram or not reading.lethal or reading.limit <= 0:
             return None
         return self._short(reading) or (
             self._thrashing() if self._roomy and reading.swapped > 0 else None
@@ -142,7 +142,7 @@ class Foreknowledge:
             attribution: whose growth it is.
             under: the tasks that this ceiling can hit.
         """
-        if reading.key.kind not in _MEMORY:
+        if not SPECS[reading.key.kind].of_ram:
             return False
         margin = _MARGIN * reading.limit
         room = reading.limit - reading.used - margin

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from watchdog_app.core.ceilings import group_level, ram_and_swap, watched_groups
 from watchdog_app.core.outlook import CeilingKey, CeilingKind, CeilingReading
 from watchdog_app.core.records import AgentView, CgroupMemory, HostMemory, Snapshot
+from watchdog_app.core.resources import SPECS, Scope
 
 GLANCE_S = 2.0  # between two glances, at most: so soon is a process seen that was moved
 FULL_S = 120.0  # between two full looks, at most
@@ -35,9 +36,6 @@ _WARM = 0.75  # of the limit: heat is looked at as often as it is read
 _KEEP_S = (
     10.0  # between two figures that the forecast is given; it takes a longer gap for a suspend
 )
-# Filled page by page; the others can be taken at once, however often anybody looks.
-_FILLED = frozenset((CeilingKind.RAM, CeilingKind.RAM_SWAP, CeilingKind.CGROUP))
-_WARMED = frozenset((CeilingKind.TEMPERATURE, CeilingKind.POWER))
 _RAM = CeilingKey(CeilingKind.RAM)
 _RAM_SWAP = CeilingKey(CeilingKind.RAM_SWAP)
 _SHM = CeilingKey(CeilingKind.SHM)
@@ -207,7 +205,8 @@ def glance_s(host: HostMemory, readings: Collection[CeilingReading], least_s: fl
         readings: of the same look.
         least_s: no sooner than that.
     """
-    rooms = [each.limit - each.used for each in readings if each.key.kind in _FILLED]
+    # RAM fills page by page; the others can be taken at once, however often anybody looks.
+    rooms = [each.limit - each.used for each in readings if SPECS[each.key.kind].of_ram]
     room = min(rooms, default=float(host.available_bytes))
     return max(least_s, min(GLANCE_S, _ROOM_SHARE * room / _FASTEST_PER_S))
 
@@ -243,7 +242,8 @@ def full_s(
     hardware = snapshot.hardware
     if any(gpu.processes or gpu.utilization_percent for gpu in hardware.gpus):
         return None
-    if any(each.key.kind in _WARMED and each.used >= _WARM * each.limit for each in readings):
+    hot = (each for each in readings if SPECS[each.key.kind].scope is Scope.HEAT)
+    if any(each.used >= _WARM * each.limit for each in hot):
         return None
     found = FULL_S
     if served:

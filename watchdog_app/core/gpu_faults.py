@@ -44,7 +44,6 @@ class Trouble(StrEnum):
     HEAT = "heat"
     POWER_BRAKE = "power_brake"
     HARDWARE_SLOWDOWN = "hardware_slowdown"
-    POWER_CAP = "power_cap"
     CPU_HEAT = "cpu_heat"
     UNPLUGGED = "unplugged"
 
@@ -64,7 +63,6 @@ TITLES: dict[str, str] = {  # after "GPU 0"
     Trouble.HEAT: "is clocked down for heat",
     Trouble.POWER_BRAKE: "is held back by the power supply",
     Trouble.HARDWARE_SLOWDOWN: "is slowed down by its power supply",
-    Trouble.POWER_CAP: "works at its power limit",
     Trouble.CPU_HEAT: "is clocked down for heat",
 }
 

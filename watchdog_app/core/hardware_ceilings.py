@@ -23,7 +23,7 @@ def hardware_readings(
     hardware: Hardware, tasks: Sequence[Task], agents: Iterable[AgentView] = ()
 ) -> tuple[CeilingReading, ...]:
     """
-    Device memory, framework allocators, temperatures, power and battery, where they are known.
+    Device memory, framework allocators, temperatures and battery, where they are known.
 
     Args:
         hardware: of one snapshot.
@@ -36,13 +36,7 @@ def hardware_readings(
         for agent in agents
         if agent.allocators and agent.key.pid in owners
     ]
-    if not (
-        hardware.gpus
-        or hardware.temperatures
-        or hardware.batteries
-        or hardware.cpu_power
-        or allocating
-    ):
+    if not (hardware.gpus or hardware.temperatures or hardware.batteries or allocating):
         return ()
     everyone = tuple(task.key for task in tasks)
     return (
@@ -50,7 +44,6 @@ def hardware_readings(
         *_allocators(hardware, allocating),
         *_heat_of_cards(hardware, owners, everyone),
         *_heat(hardware.temperatures, everyone),
-        *_power(hardware, owners, everyone),
         *_battery(hardware, everyone),
     )
 
@@ -210,36 +203,6 @@ def _thresholds(
                 note=end if lethal else "beyond it everything gets slower, and nothing is lost",
                 device=device,
             )
-
-
-def _power(
-    hardware: Hardware, owners: dict[int, Task], everyone: tuple[ProcessKey, ...]
-) -> Iterator[CeilingReading]:
-    """Drawn against the limit in force: a level without an end, as full load is what it is for."""
-    for gpu in hardware.gpus:
-        if gpu.power_w is None or not gpu.power_limit_w or gpu.parent_uuid is not None:
-            continue
-        people, _ = _people(gpu, owners, everyone, _on_parts(gpu, hardware))
-        if people:
-            yield _draw(gpu.uuid, f"power of {_name(gpu)}", gpu.power_w, gpu.power_limit_w, people)
-    cpu = hardware.cpu_power
-    if cpu is not None and cpu.watts is not None and cpu.limit_w:
-        yield _draw("cpu", "CPU power", cpu.watts, cpu.limit_w, everyone)
-
-
-def _draw(
-    subject: str, label: str, watts: float, limit: float, people: tuple[ProcessKey, ...]
-) -> CeilingReading:
-    return CeilingReading(
-        key=CeilingKey(CeilingKind.POWER, subject),
-        label=label,
-        used=watts,
-        limit=limit,
-        unit="watts",
-        lethal=False,
-        tasks=people,
-        note="at its limit it clocks down",
-    )
 
 
 def _battery(hardware: Hardware, everyone: tuple[ProcessKey, ...]) -> Iterator[CeilingReading]:

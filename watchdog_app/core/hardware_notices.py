@@ -8,7 +8,7 @@ from watchdog_app.base.text.plain import plain
 from watchdog_app.core import phrases
 from watchdog_app.core.gpu_faults import TITLES
 from watchdog_app.core.notice_facts import Facts, advice, capital, span, work
-from watchdog_app.core.outlook import CeilingKind
+from watchdog_app.core.resources import SPECS, Scope
 
 
 def ends_all(facts: Facts) -> tuple[str, list[str]]:
@@ -18,7 +18,7 @@ def ends_all(facts: Facts) -> tuple[str, list[str]]:
     label = facts.text("label") or "it"
     lethal = bool(facts.number("lethal"))
     thing = ""
-    if facts.decision.ceiling.kind is CeilingKind.BATTERY:
+    if SPECS[facts.decision.ceiling.kind].scope is Scope.BATTERY:
         if when == "now":
             title = f"{capital(label)} at its end: {facts.name}"
             lines = [f"{capital(label)}: {facts.level}. The machine may switch off any moment."]

@@ -16,26 +16,12 @@ from collections.abc import Mapping
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core import phrases
 from watchdog_app.core.incidents import Hold, IncidentState
-from watchdog_app.core.outlook import CeilingKind, Decision, DecisionKind, Stage
+from watchdog_app.core.outlook import Decision, DecisionKind, Stage
 from watchdog_app.core.records import AgentView, ProcessKey, Task, TaskKind
+from watchdog_app.core.resources import Pause, Scope
 from watchdog_app.core.saving import SaveLedger, step_s
 from watchdog_app.core.scene import TURNS, Scene, stands
 
-# Stopping a process keeps these from filling further, and what it heats cools down. It would not
-# help a disk, and hardly a battery. (Cards: by a rule alone, see core.rules.)
-_HELPS = frozenset(
-    (
-        CeilingKind.RAM,
-        CeilingKind.RAM_SWAP,
-        CeilingKind.CGROUP,
-        CeilingKind.RLIMIT_AS,
-        CeilingKind.SHM,
-        CeilingKind.GPU_MEMORY,
-        CeilingKind.GPU_ALLOCATOR,
-        CeilingKind.TEMPERATURE,
-    )
-)
-_COOL_C = 10.0  # below the shutdown it may run again: less would be reached within seconds
 _ROOM = 2.0  # a task runs again when the headroom is this many times what it was
 _RESUME_RETRY_S = 60.0
 _UNSEEN_S = 1.0  # a look right after the signal may come too early to see it
@@ -104,7 +90,7 @@ def by_hand(scene: Scene, task: Task) -> bool:
 
 
 def _helps(scene: Scene) -> bool:
-    return scene.reading.lethal and scene.reading.key.kind in _HELPS
+    return scene.reading.lethal and scene.spec.pause is not Pause.NEVER
 
 
 def unsaved(scene: Scene, task: Task) -> tuple[AgentView, SaveLedger] | None:
@@ -153,8 +139,8 @@ def pause(scene: Scene, task: Task) -> Decision:
         work = "it could not be saved, and would otherwise die"
     else:
         work = "it holds no agent, and would otherwise die"
-    kind = scene.reading.key.kind
-    near, hot = phrases.nearing(kind, scene.reading.label), kind is CeilingKind.TEMPERATURE
+    near = phrases.nearing(scene.reading.key.kind, scene.reading.label)
+    hot = scene.spec.scope is Scope.HEAT
     decision = scene.decide(
         DecisionKind.PAUSE,
         task,
@@ -207,9 +193,11 @@ def holds_somebody(
 
 def _has_room(scene: Scene, hold: Hold) -> bool:
     headroom = scene.reading.limit - scene.reading.used
-    enough = max(_ROOM * hold.headroom, hold.pace_per_s * scene.settings.stages.warn_s)
-    if scene.reading.key.kind is CeilingKind.TEMPERATURE:
-        enough = max(enough, _COOL_C)
+    enough = max(
+        _ROOM * hold.headroom,
+        hold.pace_per_s * scene.settings.stages.warn_s,
+        scene.spec.resume_headroom,
+    )
     # Also where pauses have been forbidden since: one that was made must end all the same.
     if headroom < enough:
         hold.room_since_mono_s = None

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.text.quantities import format_bytes
-from watchdog_app.core.outlook import CeilingKind, Regime
+from watchdog_app.core.outlook import Regime
 from watchdog_app.core.records import AgentView, GrowingLine, Growth, MemoryParts, ProcessKey
+from watchdog_app.core.resources import Scope
 from watchdog_app.core.scene import Scene
 
 _USABLE = 0.9  # of a limit: what a batch or a buffer may be planned to fill
@@ -31,7 +32,6 @@ _FULL = 0.95  # of what was announced, as in core.phases
 _COUNT = re.compile(r"\b(\d[\d,]*) (examples|batches)\b")
 _SHUFFLE = "shuffle"
 _GROWING = frozenset((Regime.LINEAR, Regime.ACCELERATING, Regime.STAIRCASE))
-_CARDS = frozenset((CeilingKind.GPU_MEMORY, CeilingKind.GPU_ALLOCATOR))
 
 
 class Filling(NamedTuple):
@@ -54,7 +54,7 @@ def lines(scene: Scene, known: Known) -> Iterator[str]:
     room = max(0.0, _USABLE * scene.reading.limit - scene.reading.used)
     for culprit in scene.incident.attribution.culprits:
         filling = known.filling.get(culprit.task)
-        if filling is not None and scene.reading.key.kind not in _CARDS:
+        if filling is not None and scene.spec.scope is not Scope.CARD:
             yield about_filling(filling, room)
         growth = known.growth.get(culprit.task)
         if growth is not None:
@@ -171,7 +171,7 @@ def _about_batch(
     if scene.reading.unit != "bytes":
         return
     need = f"Batch {batch} needs {format_bytes(activations)} of activations"
-    if scene.reading.key.kind in _CARDS:
+    if scene.spec.scope is Scope.CARD:
         # What a card holds at the end of a step is without them.
         allocated = [each.used_bytes for each in agent.allocators]
         if len(allocated) != 1:

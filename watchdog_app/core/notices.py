@@ -14,6 +14,7 @@ from watchdog_app.core.hardware_notices import ends_all, fault
 from watchdog_app.core.notice_facts import Facts, advice, capital, span, work
 from watchdog_app.core.outlook import CeilingKind, Decision, Incident
 from watchdog_app.core.records import AgentView, RescueRecord, Task, TaskKind
+from watchdog_app.core.resources import SPECS, Save, Scope
 from watchdog_app.core.telling import Topic, urgency
 
 _BRIMFUL = 0.97
@@ -101,13 +102,14 @@ def notice(
 
 def _warning(facts: Facts) -> tuple[str, list[str]]:
     kind = facts.decision.ceiling.kind
-    if kind in (CeilingKind.TEMPERATURE, CeilingKind.BATTERY):
+    spec = SPECS[kind]
+    if spec.save is Save.EVERYBODY:
         return ends_all(facts)
     eta, foretold = facts.number("eta_s"), facts.text("foretold", 300)
     # What is foretold is no matter of the trend until now, unless that is about to end as well.
     trend = foretold is None or (eta is not None and eta < _AT_HAND_S)
-    title = f"{phrases.full(kind)} {phrases.when(eta if trend else None)}: {facts.name}"
-    label = facts.text("label") or phrases.full(kind)
+    title = f"{spec.title} {phrases.when(eta if trend else None)}: {facts.name}"
+    label = facts.text("label") or spec.title
     lines = [] if foretold is None else [f"{capital(foretold)}."]
     lines.append(f"{capital(label)}: {facts.level}{span(facts) if trend else ''}.")
     growth = facts.number("task_slope_bytes_per_s") if trend else None
@@ -128,7 +130,7 @@ def _warning(facts: Facts) -> tuple[str, list[str]]:
         lines.append("Beyond it the machine gets slow; nothing is killed yet.")
     elif facts.number("may_pause"):
         lines.append("At the very end it is paused, so that it does not die.")
-    elif kind in (CeilingKind.GPU_MEMORY, CeilingKind.GPU_ALLOCATOR):
+    elif spec.scope is Scope.CARD:
         lines.append("Beyond it the training ends with an error: out of GPU memory.")
     elif facts.task is not None:
         lines.append("If it goes on, it dies.")
@@ -217,7 +219,7 @@ def _rescue_failed(facts: Facts) -> tuple[str, list[str]]:
 
 def _paused(facts: Facts) -> tuple[str, list[str]]:
     label = facts.text("label") or "memory"
-    hot = facts.decision.ceiling.kind is CeilingKind.TEMPERATURE
+    hot = SPECS[facts.decision.ceiling.kind].scope is Scope.HEAT
     lines = [
         f"{capital(phrases.heated(label))} was about to switch off from heat ({facts.level}). "
         "The task's state stays in memory."
@@ -254,7 +256,7 @@ def _pause_failed(facts: Facts) -> tuple[str, list[str]]:
 def _resumed(facts: Facts) -> tuple[str, list[str]]:
     label = facts.text("label") or "memory"
     lines = [f"There is room again: {label}, {facts.level}."]
-    if facts.decision.ceiling.kind is CeilingKind.TEMPERATURE:
+    if SPECS[facts.decision.ceiling.kind].scope is Scope.HEAT:
         lines = [f"{capital(phrases.heated(label))} has cooled down: {facts.level}."]
     if facts.task is not None and facts.task.kind not in _NOTEBOOKS:
         lines.append("If it ran in a terminal, it is in the background now: type fg there.")
@@ -268,9 +270,9 @@ def _over(facts: Facts) -> tuple[str, list[str]]:
     if facts.number("used") is None:
         return f"{capital(label)} is well again", [f"{capital(plain(facts.decision.reason))}."]
     text = f"{capital(label)} has stopped filling up: {facts.level}."
-    if kind is CeilingKind.TEMPERATURE:
+    if SPECS[kind].scope is Scope.HEAT:
         text = f"{capital(phrases.heated(label))} gets no hotter: {facts.level}."
-    elif kind is CeilingKind.BATTERY:
+    elif SPECS[kind].scope is Scope.BATTERY:
         text = f"The {label} will last: {facts.level}."
     used, limit = facts.number("used") or 0.0, facts.number("limit") or 0.0
     if text.endswith(f"filling up: {facts.level}.") and limit and used >= _BRIMFUL * limit:

@@ -28,7 +28,6 @@ class CeilingKind(StrEnum):
     GPU_MEMORY = "gpu_memory"
     GPU_ALLOCATOR = "gpu_allocator"
     TEMPERATURE = "temperature"
-    POWER = "power"
     BATTERY = "battery"
     # Incidents without a level: something is broken, or brakes. No reading has these kinds.
     GPU_HEALTH = "gpu_health"

@@ -7,30 +7,10 @@ import math
 from watchdog_app.base.text.quantities import format_bytes, format_duration, format_rate
 from watchdog_app.core.outlook import CeilingKind, Forecast
 from watchdog_app.core.records import RescueRecord
+from watchdog_app.core.resources import SPECS, Scope
 
-_FULL = {
-    CeilingKind.RAM: "RAM full",
-    CeilingKind.RAM_SWAP: "RAM and swap full",
-    CeilingKind.CGROUP: "Memory limit reached",
-    CeilingKind.RLIMIT_AS: "Address space used up",
-    CeilingKind.SHM: "Shared memory full",
-    CeilingKind.DISK: "Disk for rescues full",
-    CeilingKind.GPU_MEMORY: "GPU memory full",
-    CeilingKind.GPU_ALLOCATOR: "GPU memory of the framework full",
-    CeilingKind.TEMPERATURE: "Too hot",
-    CeilingKind.POWER: "Power limit reached",
-    CeilingKind.BATTERY: "Battery empty",
-    CeilingKind.GPU_HEALTH: "GPU out of order",
-    CeilingKind.THROTTLING: "Clocked down",
-    CeilingKind.STALLED: "Stalled",
-}
 _SIGNS = {"celsius": "°C", "watts": "W", "joules": "J"}
 _TOO_FAR_S = 30 * 86400.0
-
-
-def full(kind: CeilingKind) -> str:
-    """What it means when this ceiling is met: `RAM full`."""
-    return _FULL[kind]
 
 
 def step_time(seconds: float | None) -> str:
@@ -106,7 +86,7 @@ def movement(slope_per_s: float | None, unit: str) -> str:
 
 def nearing(kind: CeilingKind, label: str) -> str:
     """`RAM is about to run out`, `GPU 0 is about to switch off from heat`."""
-    if kind is CeilingKind.TEMPERATURE:
+    if SPECS[kind].scope is Scope.HEAT:
         return f"{heated(label)} is about to switch off from heat"
     return f"{label} is about to run out"
 

@@ -26,6 +26,7 @@ from watchdog_app.core.outlook import (
     Stage,
 )
 from watchdog_app.core.records import AgentView, ProcessKey, Task
+from watchdog_app.core.resources import Save, Scope
 from watchdog_app.core.saving import SaveLedger, deadline_s
 from watchdog_app.core.scene import TURNS, Scene
 from watchdog_app.core.telling import Telling, Topic, Waiting
@@ -33,14 +34,9 @@ from watchdog_app.core.telling import Telling, Topic, Waiting
 # The kernel kills whoever holds most (mm/oom_kill.c, oom_badness). A task with at least this much
 # of what the guilty will hold by then could be the one: sizes are estimates.
 _COULD_BE_CHOSEN = 0.75
-# Machines and cards that switch off take everything with them, whoever is to blame.
-_ENDS_ALL = frozenset((CeilingKind.TEMPERATURE, CeilingKind.BATTERY))
 # One that goes on beyond its limit was no exact one: saving every step until the true end would
 # hold the training up for minutes.
 _OVERDUE_S = 20.0
-# The last part of a battery lasts minutes, and which of them is the last nobody knows: the work
-# of one minute is what an empty one may cost.
-_BATTERY_S = 60.0
 _MOST_OPEN = 512
 _AT_THE_LIMIT = 0.97
 _PAUSE_ANSWER_S = 30.0
@@ -146,15 +142,13 @@ class Policy:
             incident.pausing.clear()
 
     def _saves(self, scene: Scene) -> Iterator[Decision]:
-        # A full disk is where the rescue would go: saving does not help, it makes it worse. And
-        # heat that slows a card down loses nothing.
-        kind = scene.reading.key.kind
-        if not scene.wants_saves or kind is CeilingKind.DISK:
+        spec = scene.spec
+        if not scene.wants_saves or spec.save is Save.NOBODY:
             return
-        if kind is CeilingKind.TEMPERATURE and not scene.reading.lethal:
-            return
+        if spec.scope is Scope.HEAT and not scene.reading.lethal:
+            return  # what only slows down loses nothing
         since = scene.incident.opened_mono_s
-        last = scene.assessment.stage >= Stage.HOLD and kind is not CeilingKind.BATTERY
+        last = scene.assessment.stage >= Stage.HOLD and not spec.least_left_s
         worth = self._worth_saving(scene)
         for task, why in sorted(worth, key=lambda each: TURNS.index(scene.turn(each[0]))):
             if scene.stands(task) or not scene.permits(task).checkpoint:
@@ -175,7 +169,7 @@ class Policy:
     def _worth_saving(self, scene: Scene) -> Iterator[tuple[Task, str]]:
         """The guilty first, then those who could die in their stead."""
         attribution = scene.incident.attribution
-        if scene.reading.key.kind in _ENDS_ALL:
+        if scene.spec.save is Save.EVERYBODY:
             for key in scene.agents:
                 yield scene.tasks[key], "goes down with it"
             return
@@ -317,11 +311,10 @@ def _left_s(scene: Scene) -> float:
     reading = scene.reading
     if not (reading.lethal or reading.throttles):
         return float("inf")  # beyond it there is time: nothing dies at its edge
-    if reading.key.kind is CeilingKind.BATTERY:
-        return max(_BATTERY_S, scene.left_s)
-    if reading.key.kind in _ENDS_ALL and reading.used >= reading.limit:
+    spec = scene.spec
+    if spec.save is Save.EVERYBODY and not spec.least_left_s and reading.used >= reading.limit:
         return _OVERDUE_S
-    return scene.left_s
+    return max(spec.least_left_s, scene.left_s)
 
 
 def _stalled(scene: Scene) -> bool:

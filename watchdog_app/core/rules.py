@@ -11,11 +11,9 @@ from functools import lru_cache
 
 from watchdog_app.core.outlook import CeilingKind
 from watchdog_app.core.records import Task
+from watchdog_app.core.resources import SPECS, Pause
 from watchdog_app.core.settings import ActionSettings, RuleSettings, Settings, Turn
 
-# A full card is an error in the program and no kill: its state is saved and the notebook lives. A
-# pause would keep the memory of the card taken for as long as it lasts.
-_PAUSE_BY_RULE = frozenset((CeilingKind.GPU_MEMORY, CeilingKind.GPU_ALLOCATOR))
 _NOTHING = ActionSettings(notify=False, checkpoint=False, pause=False)
 
 
@@ -40,7 +38,7 @@ def allowed(
         theirs = task.info.runtime_dir
         if theirs is not None and runtime_dir not in (theirs, _followed(theirs)):
             return _NOTHING
-    if kind in _PAUSE_BY_RULE:
+    if SPECS[kind].pause is Pause.BY_RULE:
         actions = replace(actions, pause=False)
         rules = [
             replace(rule, pause=False) if rule.ceiling == "*" and rule.pause else rule

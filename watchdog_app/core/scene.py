@@ -15,6 +15,7 @@ from watchdog_app.core.outlook import (
     Stage,
 )
 from watchdog_app.core.records import AgentView, ProcessKey, Task
+from watchdog_app.core.resources import SPECS, ResourceSpec
 from watchdog_app.core.rules import allowed, turn
 from watchdog_app.core.saving import SaveLedger, save_s, step_s
 from watchdog_app.core.settings import ActionSettings, Settings, Turn
@@ -41,6 +42,11 @@ class Scene:
     ledgers: Mapping[ProcessKey, SaveLedger]  # by agent
     new_id: Callable[[], str]
     held: frozenset[ProcessKey]  # paused on account of any ceiling
+
+    @property
+    def spec(self) -> ResourceSpec:
+        """What is particular to this kind of resource."""
+        return SPECS[self.reading.key.kind]
 
     @property
     def wants_saves(self) -> bool:

@@ -18,26 +18,12 @@ from watchdog_app.core.forecasters import forecaster_for
 from watchdog_app.core.glance import Past
 from watchdog_app.core.growth import Growth
 from watchdog_app.core.hardware import Hardware
-from watchdog_app.core.outlook import Assessment, CeilingKey, CeilingKind, CeilingReading, Stage
+from watchdog_app.core.outlook import Assessment, CeilingKey, CeilingKind, CeilingReading
 from watchdog_app.core.records import AgentView, ProcessKey, Snapshot, Task
+from watchdog_app.core.resources import SPECS
 from watchdog_app.core.settings import Settings, StageSettings
 from watchdog_app.core.usage import SwapTraffic, Usage
 from watchdog_app.core.watch import CeilingWatch
-
-# Read less often than the engine ticks: looking faster would show the same figures again.
-_SLOW = frozenset(
-    (
-        CeilingKind.GPU_MEMORY,
-        CeilingKind.GPU_ALLOCATOR,
-        CeilingKind.TEMPERATURE,
-        CeilingKind.POWER,
-        CeilingKind.BATTERY,
-    )
-)
-# Who is told of an empty battery two minutes before has no time to fetch the charger, and the
-# system may put the machine to sleep at some percent.
-_BATTERY_WARN_S = 900.0
-_BATTERY_RESCUE_S = 240.0
 
 
 class _Watched(NamedTuple):
@@ -99,7 +85,7 @@ class Series:
         self._measured = {}
         for reading in readings:
             at = now
-            if reading.key.kind in _SLOW:
+            if SPECS[reading.key.kind].by_sensor:
                 at = self._measured[reading.key] = _measured_mono_s(reading, snapshot, agents)
             self._growths.setdefault(reading.key, Growth()).add(at, reading.used)
             if reading.strangers is not None:
@@ -145,10 +131,6 @@ class Series:
             self._watches[reading.key] = found
         at = self._measured.get(reading.key, now)
         assessment = found.watch.step(at, reading.used, reading.limit, costs(agents))
-        if reading.key.kind is CeilingKind.POWER:
-            # Power at its limit is how a card works at full load; core.conditions tells the cases
-            # in which it is trouble from those in which it is not.
-            return replace(assessment, stage=Stage.OK, notify=False, rescue=False)
         assessment = with_cheap_save(assessment, reading, agents, self._settings.stages)
         return while_stalled(assessment, reading)
 
@@ -179,7 +161,7 @@ class Series:
         rest = self._settings.watch.interval_s
         return min(
             (each.watch.next_look_s for each in self._watches.values()
-             if each.key.kind not in _SLOW),
+             if not SPECS[each.key.kind].by_sensor),
             default=rest,
         )  # fmt: skip
 
@@ -218,12 +200,11 @@ class Series:
 
 def _stages(kind: CeilingKind, stages: StageSettings) -> StageSettings:
     """When each stage begins: what is about to happen to a machine takes people longer to mend."""
-    if kind is not CeilingKind.BATTERY:
-        return stages
+    spec = SPECS[kind]
     return replace(
         stages,
-        warn_s=max(stages.warn_s, _BATTERY_WARN_S),
-        rescue_floor_s=max(stages.rescue_floor_s, _BATTERY_RESCUE_S),
+        warn_s=max(stages.warn_s, spec.warn_s),
+        rescue_floor_s=max(stages.rescue_floor_s, spec.save_s),
     )
 
 

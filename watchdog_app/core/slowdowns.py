@@ -29,8 +29,6 @@ _HEAT_S = 120.0
 _HEAT_SHARE, _HEAT_CLEAR = 0.5, 0.2
 _BRAKE_S, _BRAKES = 60.0, 3
 _SLOWDOWN_S, _SLOWDOWNS = 600.0, 6  # 0.6 a minute over ten minutes
-_CAP_S, _CAP_SHARE = 600.0, 0.9
-_LOADED_PERCENT = 90.0
 _CPU_S, _CPU_SHARE, _CPU_CLEAR = 300.0, 0.5, 0.2
 _WORKS_PERCENT = 50.0  # of a core
 _UNPLUGGED_S = 20.0  # a plug that is moved
@@ -49,7 +47,6 @@ class _Bin:
     readings: int = 0
     hot: int = 0
     braked: int = 0
-    capped: int = 0  # at its power limit, and busy
     slowdowns: int = 0  # beginnings of a slowdown without a cause of its own
 
 
@@ -74,8 +71,6 @@ class _Card:
         current.readings += 1
         current.hot += bool(mask & _THERMAL)
         current.braked += bool(mask & clock_events.POWER_BRAKE)
-        busy = (gpu.utilization_percent or 0.0) >= _LOADED_PERCENT
-        current.capped += bool(mask & clock_events.SOFTWARE_POWER_CAP) and busy
         slow = bool(mask & clock_events.HARDWARE_SLOWDOWN) and not mask & _OTHER_CAUSES
         current.slowdowns += slow and not self._last & clock_events.HARDWARE_SLOWDOWN
         self._last = mask
@@ -95,8 +90,6 @@ class _Card:
             yield Trouble.POWER_BRAKE
         if self._sum("slowdowns", now, _SLOWDOWN_S) >= _SLOWDOWNS:
             yield Trouble.HARDWARE_SLOWDOWN
-        if self._share("capped", now, _CAP_S) >= _CAP_SHARE:
-            yield Trouble.POWER_CAP
 
     def _sum(self, what: str, now: float, window_s: float) -> int:
         return sum(getattr(each, what) for each in self._within(now, window_s))
@@ -215,10 +208,9 @@ class Slowdowns:
 
 
 def _of_card(trouble: Trouble, gpu: Gpu, rate: float, on_it: tuple[Holder, ...]) -> Condition:
-    severity, text = _CARD_TEXTS[trouble]
+    text, cure = _OF_CARDS[trouble]
     figures = {
         "heat": "" if gpu.temperature_c is None else f" at {gpu.temperature_c:.0f} °C",
-        "limit": "" if gpu.power_limit_w is None else f" of {gpu.power_limit_w:.0f} W",
         "rate": f"{rate:.1f}",
         "index": str(gpu.index),
     }
@@ -226,40 +218,33 @@ def _of_card(trouble: Trouble, gpu: Gpu, rate: float, on_it: tuple[Holder, ...])
         trouble,
         CeilingKey(CeilingKind.THROTTLING, gpu.uuid),
         gpu_label(gpu),
-        severity,
+        Severity.WARNING,
         text.format(**figures),
-        _CARD_CURES[trouble].format(**figures),
+        cure.format(**figures),
         on_it,
     )
 
 
-_CARD_TEXTS = {
+_LOWER = "sudo nvidia-smi -i {index} -pl WATTS"
+_OF_CARDS = {  # what is the case, and what to do
     Trouble.HEAT: (
-        Severity.WARNING,
         "it has been clocked down for heat most of the last 2 min{heat}",
+        (
+            f"Look at its fans and the air in front of them, or lower its power limit ({_LOWER}). "
+            "The training on it is slower than it could be."
+        ),
     ),
     Trouble.POWER_BRAKE: (
-        Severity.WARNING,
         "an external power brake holds it back: the power supply asks for it",
+        (
+            "Check the power supply and the card's power cables: a supply at its limit is what "
+            "switches a machine off in the middle of a training."
+        ),
     ),
     Trouble.HARDWARE_SLOWDOWN: (
-        Severity.WARNING,
         "its hardware slows it down {rate} times a minute: its supply of power breaks down",
+        f"Check its power cables and the power supply; a lower power limit helps ({_LOWER}).",
     ),
-    Trouble.POWER_CAP: (
-        Severity.INFO,
-        "it has worked at its power limit{limit} for 10 min, which holds its clocks down",
-    ),
-}
-_CARD_CURES = {
-    Trouble.HEAT: "Look at its fans and the air in front of them, or lower its power limit "
-    "(sudo nvidia-smi -i {index} -pl WATTS). The training on it is slower than it could be.",
-    Trouble.POWER_BRAKE: "Check the power supply and the card's power cables: a supply at its "
-    "limit is what switches a machine off in the middle of a training.",
-    Trouble.HARDWARE_SLOWDOWN: "Check its power cables and the power supply; a lower power limit "
-    "helps (sudo nvidia-smi -i {index} -pl WATTS).",
-    Trouble.POWER_CAP: "That is normal at full load and does no harm. Where cooling and power "
-    "supply allow it, a higher limit is faster (sudo nvidia-smi -i {index} -pl WATTS).",
 }
 
 

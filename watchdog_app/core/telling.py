@@ -15,8 +15,9 @@ from enum import StrEnum
 from watchdog_app.core import phrases
 from watchdog_app.core.holding import by_hand, may_pause
 from watchdog_app.core.incidents import IncidentState, Told
-from watchdog_app.core.outlook import CeilingKind, Decision, DecisionKind, Evidence, Stage
+from watchdog_app.core.outlook import Decision, DecisionKind, Evidence, Stage
 from watchdog_app.core.records import ProcessKey, Task
+from watchdog_app.core.resources import SPECS, Scope
 from watchdog_app.core.scene import Scene
 
 _NEARER = 0.5  # told again, after the cool-down, when the end is this much nearer than was said
@@ -25,16 +26,7 @@ _MOST_WAITING = 64
 _MOST_REMEMBERED = 256
 
 
-# Who, which of `_FAMILIES`, and on which card.
-Cause = tuple[ProcessKey | None, str, str | None]
-_MEMORY = "memory"
-_FAMILIES = {
-    CeilingKind.GPU_MEMORY: "gpu",
-    CeilingKind.GPU_ALLOCATOR: "gpu",
-    CeilingKind.TEMPERATURE: "heat",
-    CeilingKind.POWER: "power",
-    CeilingKind.BATTERY: "battery",
-}
+Cause = tuple[ProcessKey | None, Scope, str | None]  # who, of what, and on which card
 
 
 class Topic(StrEnum):
@@ -182,9 +174,9 @@ class Telling:
     def forget(self, incident: IncidentState) -> None:
         """As if nobody had been warned of this incident and of whom it blames."""
         incident.told = None
-        family = _FAMILIES.get(incident.ceiling.kind, _MEMORY)
+        scope = SPECS[incident.ceiling.kind].scope
         whom = {None, *(culprit.task for culprit in incident.attribution.culprits)}
-        for key in [key for key in self.told if key[0] in whom and key[1] == family]:
+        for key in [key for key in self.told if key[0] in whom and key[1] is scope]:
             del self.told[key]
 
     def put(self, waiting: Waiting) -> None:
@@ -199,16 +191,13 @@ class Telling:
 
 
 def _cause(scene: Scene, task: Task | None) -> Cause:
-    family = _FAMILIES.get(scene.reading.key.kind, _MEMORY)
-    return None if task is None else task.key, family, scene.reading.device
+    return None if task is None else task.key, scene.spec.scope, scene.reading.device
 
 
 def _nobodys(scene: Scene) -> bool:
     """A battery that no training empties, or heat that harms none, is the system's business."""
-    kind = scene.reading.key.kind
-    return kind is CeilingKind.BATTERY or (
-        kind is CeilingKind.TEMPERATURE and not scene.reading.lethal
-    )
+    scope = scene.spec.scope
+    return scope is Scope.BATTERY or (scope is Scope.HEAT and not scene.reading.lethal)
 
 
 def blamed(scene: Scene) -> Task | None:
@@ -224,7 +213,7 @@ def blamed(scene: Scene) -> Task | None:
 def _on_a_card(scene: Scene) -> bool:
     """Heat at which a card switches itself off, and with it what runs on it."""
     reading = scene.reading
-    heat = reading.key.kind is CeilingKind.TEMPERATURE and reading.lethal
+    heat = scene.spec.scope is Scope.HEAT and reading.lethal
     return heat and phrases.heated(reading.label).startswith("GPU ")
 
 

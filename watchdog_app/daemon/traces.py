@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchdog_app.base.errors import RequestError
-from watchdog_app.core.outlook import CeilingKind, Incident, Stage
+from watchdog_app.core.outlook import Incident, Stage
 from watchdog_app.core.records import Growth, ProcessKey, Task
+from watchdog_app.core.resources import SPECS
 from watchdog_app.daemon import agent_words
 from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.naming import named
@@ -22,7 +23,6 @@ LEAST_S, MOST_S = 1.0, 120.0
 _GRACE_S = 15.0  # beyond the time that was asked for: a machine short of memory is slow
 _MOST_OPEN = 64
 _MOST_REMEMBERED = 256
-_MEMORY = frozenset((CeilingKind.RAM, CeilingKind.RAM_SWAP, CeilingKind.CGROUP))
 
 Done = Callable[[Growth | None], None]  # None: no answer came
 
@@ -87,7 +87,7 @@ class Traces:
         everyone = {task.key: task for task in tasks}
         found = []
         for incident in incidents:
-            if incident.stage < Stage.WARN or incident.ceiling.kind not in _MEMORY:
+            if incident.stage < Stage.WARN or not SPECS[incident.ceiling.kind].of_ram:
                 continue
             for culprit in incident.culprits[:1]:
                 task, about = everyone.get(culprit.task), (incident.id, culprit.task)
