@@ -132,9 +132,9 @@ def test_what_is_held_in_its_airbag_can_be_given_more_let_go_and_ended(tray):
     tray.daemon.answers["bag.limit"] = {"text": "It goes on."}
     until(lambda: "Go on without" in str(tray.panel_.lines()), "the hold is seen")
 
-    for label in ("Raise the limit", "Go on without", "End it"):
+    for asked, label in enumerate(("Raise the limit", "Go on without", "End it"), 1):
         tray.panel_.click("train", label)
-    until(lambda: 3 == len(tray.daemon.called("bag.limit")), "not asked")
+        until(lambda asked=asked: asked == len(tray.daemon.called("bag.limit")), "not asked")
 
     assert [{"more": True}, {"go_on": True}, {"end": True}] == [
         {key: value for key, value in each.items() if key != "task"}
