@@ -9,7 +9,6 @@ from simulation import Machine, Program, flat
 
 from watchdog_app.core.culprits import attribute
 from watchdog_app.core.growth import Growth
-from watchdog_app.core.incidents import IncidentState
 from watchdog_app.core.notices import notice
 from watchdog_app.core.outlook import (
     CeilingKey,
@@ -123,22 +122,6 @@ def test_a_task_of_which_nothing_is_known_gets_nothing():
 
     assert () == found.culprits
     assert 1.0 == found.unaccounted
-
-
-def test_an_incident_of_an_earlier_version_is_taken_over():
-    """Its state knows of no share that is in no process."""
-    state = IncidentState(
-        id="i", ceiling=KEY, label="the group", opened_unix_s=1.0, opened_mono_s=1.0,
-        stage=Stage.WARN, peak=Stage.WARN, attribution=recorded(lambda _: 1.2, shared_mib=0.0),
-    )  # fmt: skip
-    kept = state.dump()
-
-    again = IncidentState.load(kept)
-    del kept["unaccounted"]
-    older = IncidentState.load(kept)
-
-    assert state.attribution == again.attribution
-    assert 0.0 == older.attribution.unaccounted
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from watchdog_app.base import codec
 from watchdog_app.core.culprits import Attribution
 from watchdog_app.core.incidents import Hold, IncidentState, Told
 from watchdog_app.core.outlook import CeilingKey, CeilingKind, CeilingReading, Culprit, Stage
@@ -96,7 +97,7 @@ def test_an_incident_survives_the_way_to_disk_and_back():
         unpausable={ProcessKey(12, 7)},
     )
 
-    again = IncidentState.load(json.loads(json.dumps(state.dump())))
+    again = codec.decode(IncidentState, json.loads(json.dumps(codec.encode(state))))
 
     assert state == again
 

@@ -102,7 +102,7 @@ def test_what_no_daemon_has_written_changes_nothing(value: object):
     kernels.take([kernel(kernel_id="k1")])
     known = kernels.dump()
 
-    with pytest.raises(ValueError, match="earlier daemon"):
+    with pytest.raises(ValueError, match="not what was written down"):
         kernels.load(value)
 
     assert known == kernels.dump()

@@ -72,7 +72,7 @@ def test_names_are_known_to_the_next_daemon():
     assert unchanged == before.revision
     assert "vs.ipynb" == after.name([kernel()], {})[0].name
     assert "vs.ipynb" == after.name([kernel(11)], {})[0].name
-    with pytest.raises(ValueError, match="earlier daemon"):
+    with pytest.raises(ValueError, match="not what was written down"):
         after.load([[3], []])
 
 

@@ -2,22 +2,20 @@
 One ceiling's crossing from its first stage to its end, with all that the policy remembers of it.
 
 The daemon and its clients see the frozen `core.outlook.Incident`; this is what
-stands behind it. It can be written down and read back, so that neither an open
-incident nor a cool-down is lost when the daemon is replaced.
+stands behind it. `base.codec` writes it down and reads it back, so that neither an
+open incident nor a cool-down is lost when the daemon is replaced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container
 from dataclasses import dataclass, field
-from typing import Any
 
+from watchdog_app.base.codec import NOT_KEPT
 from watchdog_app.core.culprits import NOBODY, Attribution
 from watchdog_app.core.outlook import (
     CeilingKey,
-    CeilingKind,
     CeilingReading,
-    Culprit,
     Decision,
     DecisionKind,
     Evidence,
@@ -36,7 +34,8 @@ class Hold:
     headroom: float  # of the ceiling at that moment
     pace_per_s: float  # at which the ceiling was filling
     room_since_mono_s: float | None = None  # there has been room again without a break since then
-    resuming: str | None = None  # the decision to resume that waits for its outcome
+    # The decision to resume that waits for its outcome.
+    resuming: str | None = field(default=None, metadata=NOT_KEPT)
 
 
 @dataclass(slots=True)
@@ -67,7 +66,8 @@ class IncidentState:
     calm_since_mono_s: float | None = None
     told: Told | None = None
     holds: dict[ProcessKey, Hold] = field(default_factory=dict)
-    pausing: dict[str, ProcessKey] = field(default_factory=dict)  # decisions without an outcome
+    # Decisions without an outcome.
+    pausing: dict[str, ProcessKey] = field(default_factory=dict, metadata=NOT_KEPT)
     paused_mono_s: float | None = None  # when a pause was asked for last
     paused_used: float = 0.0  # of the ceiling, at that time
     overruled: set[ProcessKey] = field(default_factory=set)  # resumed by a person: left running
@@ -190,101 +190,3 @@ class IncidentState:
     def shown_stage(self) -> Stage:
         """The stage; `hold` while a task is paused, though the ceiling itself is calm then."""
         return Stage.HOLD if self.holds else self.stage
-
-    def dump(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "id": self.id,
-            "ceiling": [self.ceiling.kind.value, self.ceiling.subject],
-            "label": self.label,
-            "opened_unix_s": self.opened_unix_s,
-            "opened_mono_s": self.opened_mono_s,
-            "stage": int(self.stage),
-            "peak": int(self.peak),
-            "why": self.why,
-            "advice": list(self.advice),
-            "device_works": self.device_works,
-            "work_lost": self.work_lost,
-            "culprits": [
-                [*_pair(each.task), each.name, each.slope_bytes_per_s, each.share]
-                for each in self.attribution.culprits
-            ],
-            "others": self.attribution.others,
-            "unaccounted": self.attribution.unaccounted,
-            "window_s": self.attribution.window_s,
-            "pace_per_s": self.pace_per_s,
-            "calm_since_mono_s": self.calm_since_mono_s,
-            "told": None
-            if self.told is None
-            else [self.told.mono_s, int(self.told.stage), self.told.eta_s],
-            "holds": [
-                [*_pair(key), hold.since_mono_s, hold.headroom, hold.pace_per_s]
-                for key, hold in self.holds.items()
-            ],
-            "paused_mono_s": self.paused_mono_s,
-            "paused_used": self.paused_used,
-            "overruled": [_pair(key) for key in self.overruled],
-            "unpausable": [_pair(key) for key in self.unpausable],
-        }
-
-    @classmethod
-    def load(cls, value: Mapping[str, Any]) -> IncidentState:
-        """
-        What `dump` wrote.
-
-        Raises:
-            KeyError, TypeError, ValueError: these are not its values.
-        """
-        kind, subject = value["ceiling"]
-        told = value["told"]
-        return cls(
-            id=str(value["id"]),
-            ceiling=CeilingKey(CeilingKind(kind), str(subject)),
-            label=str(value["label"]),
-            opened_unix_s=float(value["opened_unix_s"]),
-            opened_mono_s=float(value["opened_mono_s"]),
-            stage=Stage(value["stage"]),
-            peak=Stage(value["peak"]),
-            why=str(value["why"]),
-            advice=tuple(str(line) for line in value["advice"]),
-            # Not kept by earlier versions.
-            device_works=bool(value.get("device_works", True)),
-            work_lost=bool(value.get("work_lost", False)),
-            attribution=Attribution(
-                tuple(
-                    Culprit(_key(pid, start), str(name), float(slope), float(share))
-                    for pid, start, name, slope, share in value["culprits"]
-                ),
-                float(value["others"]),
-                _number(value["window_s"]),
-                # Not kept by earlier versions.
-                float(value.get("unaccounted", 0.0)),
-            ),
-            pace_per_s=float(value["pace_per_s"]),
-            calm_since_mono_s=_number(value["calm_since_mono_s"]),
-            told=None if told is None else Told(float(told[0]), Stage(told[1]), _number(told[2])),
-            holds={
-                _key(pid, start): Hold(float(since), float(headroom), float(pace))
-                for pid, start, since, headroom, pace in value["holds"]
-            },
-            paused_mono_s=_number(value["paused_mono_s"]),
-            paused_used=float(value["paused_used"]),
-            overruled=_keys(value["overruled"]),
-            unpausable=_keys(value["unpausable"]),
-        )
-
-
-def _pair(key: ProcessKey) -> list[int]:
-    return [key.pid, key.start_time]
-
-
-def _key(pid: Any, start_time: Any) -> ProcessKey:
-    return ProcessKey(int(pid), int(start_time))
-
-
-def _keys(values: Sequence[Sequence[Any]]) -> set[ProcessKey]:
-    return {_key(pid, start_time) for pid, start_time in values}
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)

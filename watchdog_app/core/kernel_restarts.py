@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from watchdog_app.base import codec
 from watchdog_app.core.records import ProcessKey, Task
 
 _MOST_KERNELS = 500
@@ -80,11 +81,7 @@ class KernelRestarts:
 
     def dump(self) -> list[Any]:
         """What the next daemon is to know, as plain values."""
-        return [
-            [uid, kernel_id, known.name, known.path, known.restarts,
-             [[key.pid, key.start_time] for key in known.keys]]
-            for (uid, kernel_id), known in self._kernels.items()
-        ]  # fmt: skip
+        return codec.encode(self._kernels)  # type: ignore[no-any-return]
 
     def load(self, value: Any) -> None:
         """
@@ -95,18 +92,11 @@ class KernelRestarts:
         Raises:
             ValueError: these are not its values; nothing is changed.
         """
-        kernels: dict[tuple[int, str], _Kernel] = {}
-        try:
-            for uid, kernel_id, name, path, restarts, keys in value[-_MOST_KERNELS:]:
-                found = tuple(ProcessKey(int(pid), int(start)) for pid, start in keys)
-                kernels[int(uid), str(kernel_id)] = _Kernel(
-                    (*found[:-1], found[-1]),  # one at least
-                    str(name),
-                    None if path is None else str(path),
-                    int(restarts),
-                )
-        except (TypeError, LookupError, ValueError) as error:
-            raise ValueError(f"the kernels of an earlier daemon: {error}") from error
+        kernels = codec.decode(dict[tuple[int, str], _Kernel], value)
+        if not all(known.keys for known in kernels.values()):
+            raise ValueError("not what was written down: a kernel without a process")
+        while len(kernels) > _MOST_KERNELS:
+            del kernels[next(iter(kernels))]
         self._kernels = kernels
         self._of = {key: ident for ident, known in kernels.items() for key in known.keys}
 

@@ -17,8 +17,9 @@ is lost at all.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from watchdog_app.base.codec import NOT_KEPT
 from watchdog_app.core.records import AgentView
 
 UNKNOWN_SAVE_S = 5.0  # as in core.watch: half a gigabyte to a slow disk
@@ -59,12 +60,15 @@ def deadline_s(agent: AgentView) -> float:
 class SaveLedger:
     """What was asked of one agent and what came of it. Times are monotonic seconds."""
 
-    pending: str | None = None  # the decision that waits for its outcome
-    asked_mono_s: float = float("-inf")
-    expires_mono_s: float = 0.0
-    final: bool = False  # the pending one is the last before a pause
+    # The decision that waits for its outcome.
+    pending: str | None = field(default=None, metadata=NOT_KEPT)
+    asked_mono_s: float = field(default=float("-inf"), metadata=NOT_KEPT)
+    expires_mono_s: float = field(default=0.0, metadata=NOT_KEPT)
+    # The pending one is the last before a pause.
+    final: bool = field(default=False, metadata=NOT_KEPT)
     saved_mono_s: float | None = None  # newest complete rescue that is known
-    final_mono_s: float | None = None  # the same, of one that was asked for as the last
+    # The same, of one that was asked for as the last.
+    final_mono_s: float | None = field(default=None, metadata=NOT_KEPT)
     failures: int = 0  # since the last save that worked
     failed_mono_s: float = 0.0
     spent_s: float = 0.0  # of the budget; falls with time

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from watchdog_app.base import codec
 from watchdog_app.base.text.plain import shortened
 from watchdog_app.core.records import ProcessKey, Task, TaskKind
 
@@ -53,10 +54,7 @@ class ToldNotebooks:
 
     def dump(self) -> list[Any]:
         """What the next daemon is to know, as plain values."""
-        return [
-            [[key.pid, key.start_time, path] for key, path in self._by_key.items()],
-            [[uid, kernel, path] for (uid, kernel), path in self._by_kernel.items()],
-        ]
+        return codec.encode((self._by_key, self._by_kernel))  # type: ignore[no-any-return]
 
     def load(self, value: Any) -> None:
         """
@@ -65,13 +63,8 @@ class ToldNotebooks:
         Raises:
             ValueError: these are not its values; nothing is changed.
         """
-        try:
-            by_key, by_kernel = value
-            keys = {ProcessKey(int(pid), int(start)): str(path) for pid, start, path in by_key}
-            kernels = {(int(uid), str(kernel)): str(path) for uid, kernel, path in by_kernel}
-        except (TypeError, LookupError, ValueError) as error:
-            raise ValueError(f"the notebooks of an earlier daemon: {error}") from error
-        self._by_key, self._by_kernel = keys, kernels
+        kept = tuple[dict[ProcessKey, str], dict[tuple[int, str], str]]
+        self._by_key, self._by_kernel = codec.decode(kept, value)
 
     def _named(self, task: Task, told: str | None) -> Task:
         if task.kind not in _NAMELESS or task.info.notebook is not None:

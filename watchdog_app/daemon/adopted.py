@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Container, Iterable, Iterator
 
 from watchdog_app.base.text.plain import plain
 from watchdog_app.core.notices import Notice, NoticeAction
@@ -22,7 +21,7 @@ _BY_A_PERSON = "asked for by "
 
 def tell(book: PauseBook, observer: Observer, notices: Notices, quiet: Quiet, log: Log) -> None:
     """Tell of those that were taken over, as far as that is news."""
-    for pause in untold(book.adopted, observer.ask(lambda engine: engine.dump())):
+    for pause in untold(book.adopted, observer.ask(lambda engine: engine.held) or ()):
         told = notice(pause, time.time())
         log.warning(told.title, pid=pause.task.pid, reason=pause.reason)
         if quiet.reason(told) is None:
@@ -30,7 +29,7 @@ def tell(book: PauseBook, observer: Observer, notices: Notices, quiet: Quiet, lo
     book.adopted.clear()
 
 
-def untold(adopted: Iterable[Pause], dump: Mapping[str, Any] | None) -> Iterator[Pause]:
+def untold(adopted: Iterable[Pause], held: Container[ProcessKey]) -> Iterator[Pause]:
     """
     Those that stand, and that neither the engine nor a person minds.
 
@@ -39,10 +38,8 @@ def untold(adopted: Iterable[Pause], dump: Mapping[str, Any] | None) -> Iterator
 
     Args:
         adopted: what was taken over.
-        dump: of the engine, as it goes on; None: not known.
+        held: tasks that the engine has paused and minds.
     """
-    incidents = (dump or {}).get("incidents", ())
-    held = {ProcessKey(hold[0], hold[1]) for incident in incidents for hold in incident["holds"]}
     for pause in adopted:
         told = pause.reason.startswith(_BY_A_PERSON) and pause.paused.at_unix_s > 0
         if pause.task not in held and not told:
