@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from watchdog_app.core import death_advice
-from watchdog_app.core.death_notice import of_its_own, worth_noting, worth_telling
+from watchdog_app.core.death_notice import worth_noting, worth_telling
 from watchdog_app.core.death_records import Certainty, DeathFacts, KernelWord, LastWords, WordKind
 from watchdog_app.core.deaths import CauseKind, diagnose
 from watchdog_app.core.exhausted import exhausted
@@ -108,7 +108,7 @@ def test_an_end_for_memory_is_told_and_written_down():
     """With or without an agent, however short it ran."""
     cause = of("MemoryError")
 
-    assert of_its_own(cause)
+    assert cause.spec.own
     assert worth_telling(cause, None)
     assert worth_noting(
         DeathFacts(FAILED), cause, seen=False, kernel=False, age_s=0.0, cared_for=False

@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from watchdog_app.core.death_records import cause_spec
+
 # What PyTorch, concurrent.futures and joblib say when one is gone.
 _WORKER = re.compile(
     r"DataLoader worker .*(?:killed by signal: Killed|exited unexpectedly)"
     r"|BrokenProcessPool|TerminatedWorkerError"
 )
 _MOST_GREW = 4
-_OF_MEMORY = frozenset(("program_memory", "address_space", "gpu_memory"))
 
 
 def after(entry: Mapping[str, Any]) -> Iterator[str]:
@@ -28,17 +29,17 @@ def after(entry: Mapping[str, Any]) -> Iterator[str]:
             "A worker process was killed, most often for memory: use fewer workers (num_workers, "
             "prefetch_factor), keep no cache in the data set, and arrays instead of lists."
         )
-    if cause not in _OF_MEMORY:
+    spec = cause_spec(cause)
+    if not spec.by_error:
         return
     agent = entry.get("agent")
-    card = cause == "gpu_memory"
     if isinstance(agent, Mapping):
         yield "Make the batch smaller: the step that failed needs memory in proportion."
         yield (
             'Or keep it and let the agent train in parts what does not fit: Rescue(..., on_oom="'
             'shrink"); the loss stays that of the whole batch (see docs/agent.md).'
         )
-        where = " --gpu" if card else ""
+        where = " --gpu" if spec.of_card else ""
         yield f"See before the start what fits: watchdog estimate MODEL --batch N{where}"
     else:
         yield (
@@ -47,7 +48,7 @@ def after(entry: Mapping[str, Any]) -> Iterator[str]:
         )
     if cause == "address_space":
         yield "The shell's own limit stopped it: see `ulimit -v`, and raise it before the start."
-    elif card:
+    elif spec.of_card:
         yield "Or train in mixed precision, and close what else is on that card."
 
 
@@ -59,7 +60,7 @@ def grew(entry: Mapping[str, Any]) -> Iterator[str]:
         entry: of the journal; nothing is said of one that came to an end of its own will.
     """
     told = entry.get("grew")
-    if entry.get("cause") in ("ended", "closed") or not isinstance(told, list):
+    if cause_spec(entry.get("cause")).by_itself or not isinstance(told, list):
         return
     yield from (line for line in told[:_MOST_GREW] if isinstance(line, str))
 

@@ -10,9 +10,6 @@ from watchdog_app.core.telling import Topic
 
 _NOTED_S = 10.0  # of what ran for less than that a good end is not even noted ...
 _NEWS_S = 60.0  # ... and a failure sooner than that is what its user looks at anyway
-_TOLD = frozenset((CauseKind.GPU_LOST, CauseKind.ADDRESS_SPACE, CauseKind.PROGRAM_MEMORY))
-_NOTED = frozenset((CauseKind.AIRBAG, *_TOLD))
-_OWN = frozenset((CauseKind.FAILED, CauseKind.GPU_MEMORY, *_TOLD))
 
 
 def death_notice(
@@ -61,19 +58,14 @@ def worth_telling(cause: Cause, agent: AgentView | None) -> bool:
     """
     if cause.kind is CauseKind.AIRBAG:
         return False  # it has told of that itself, as it did it
-    if cause.news or cause.memory or cause.kind in _TOLD:
+    if cause.news or cause.spec.told:
         return True
     return (
         agent is not None
         and agent.training
-        and cause.kind not in (CauseKind.ENDED, CauseKind.CLOSED)
+        and not cause.spec.by_itself
         and not any(name in cause.text for name in ("SIGINT", "SIGTERM", "SIGHUP"))
     )
-
-
-def of_its_own(cause: Cause) -> bool:
-    """Whether it was an error of the program's own, of whatever."""
-    return cause.kind in _OWN
 
 
 def worth_noting(
@@ -91,8 +83,7 @@ def worth_noting(
     Returns:
         True: a death. False: an end that is noted for who asks. None: not worth a line.
     """
-    over = cause.kind in (CauseKind.ENDED, CauseKind.CLOSED)
-    if (cared_for and not over) or cause.news or cause.memory or cause.kind in _NOTED:
+    if (cared_for and not cause.spec.by_itself) or cause.news or cause.spec.noted:
         return True
     if not seen:
         return None

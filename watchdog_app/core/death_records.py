@@ -30,6 +30,57 @@ class CauseKind(StrEnum):
     UNKNOWN = "unknown"
 
 
+@dataclass(frozen=True, slots=True)
+class CauseSpec:
+    """What is made of one kind of cause."""
+
+    title: str = "Ended"  # of a notification
+    out_of_memory: bool = False  # RAM, address space or the memory of a card
+    by_kernel: bool = False  # which killed it for a lack of memory
+    by_error: bool = False  # a lack of memory that ended it with an error of its own
+    of_card: bool = False
+    of_group: bool = False  # at the limit of its memory group
+    own: bool = False  # an error of the program's own
+    told: bool = False  # people hear of it, whatever it held
+    noted: bool = False  # it is a death in the journal, however short it ran
+    by_itself: bool = False  # it ended by itself, or somebody closed it
+
+
+CAUSES = {
+    CauseKind.GROUP_LIMIT: CauseSpec(
+        "Out of memory", out_of_memory=True, by_kernel=True, of_group=True, told=True, noted=True
+    ),
+    CauseKind.HOST_MEMORY: CauseSpec(
+        "Out of memory", out_of_memory=True, by_kernel=True, told=True, noted=True
+    ),
+    CauseKind.OOM_DAEMON: CauseSpec("Out of memory", out_of_memory=True),
+    CauseKind.GPU_LOST: CauseSpec(
+        "Ended by a GPU fault", of_card=True, own=True, told=True, noted=True
+    ),
+    CauseKind.GPU_MEMORY: CauseSpec(
+        "Out of GPU memory", out_of_memory=True, by_error=True, of_card=True, own=True
+    ),
+    CauseKind.ADDRESS_SPACE: CauseSpec(
+        "Out of memory", out_of_memory=True, by_error=True, own=True, told=True, noted=True
+    ),
+    CauseKind.PROGRAM_MEMORY: CauseSpec(
+        "Out of memory", out_of_memory=True, by_error=True, own=True, told=True, noted=True
+    ),
+    CauseKind.AIRBAG: CauseSpec(of_group=True, noted=True),
+    CauseKind.CPU_LIMIT: CauseSpec("Out of processor time"),
+    CauseKind.MACHINE_DOWN: CauseSpec("The machine went down"),
+    CauseKind.CLOSED: CauseSpec(by_itself=True),
+    CauseKind.FAILED: CauseSpec(own=True),
+    CauseKind.ENDED: CauseSpec(by_itself=True),
+}
+_OTHER = CauseSpec()
+
+
+def cause_spec(kind: object) -> CauseSpec:
+    """The row of a cause, also as the journal has it; one without anything where there is none."""
+    return CAUSES.get(kind, _OTHER)  # type: ignore[call-overload, no-any-return]
+
+
 class Certainty(StrEnum):
     """How far something can be relied on."""
 
@@ -186,11 +237,16 @@ class Cause:
     worker: int | None = None  # it is the end of this worker alone: the task lives on
 
     @property
+    def spec(self) -> CauseSpec:
+        """What is made of it."""
+        return cause_spec(self.kind)
+
+    @property
     def memory(self) -> bool:
         """The kernel killed it for a lack of memory."""
-        return self.kind in (CauseKind.GROUP_LIMIT, CauseKind.HOST_MEMORY)
+        return self.spec.by_kernel
 
     @property
     def device(self) -> bool:
         """It died of its graphics card: of a fault, or of a lack of its memory."""
-        return self.kind in (CauseKind.GPU_LOST, CauseKind.GPU_MEMORY)
+        return self.spec.of_card

@@ -10,6 +10,7 @@ from watchdog_app.base.text.plain import plain
 from watchdog_app.base.text.quantities import format_bytes, format_duration
 from watchdog_app.core import phrases
 from watchdog_app.core.ceilings import AIRBAG_LIMIT
+from watchdog_app.core.death_records import cause_spec
 from watchdog_app.core.hardware_notices import ends_all, fault
 from watchdog_app.core.notice_facts import Facts, advice, capital, span, work
 from watchdog_app.core.outlook import CeilingKind, Decision, Incident
@@ -285,13 +286,11 @@ def _over(facts: Facts) -> tuple[str, list[str]]:
 
 
 def _died(facts: Facts) -> tuple[str, list[str]]:
-    cause = str(facts.decision.evidence.get("cause"))
-    memory = cause in ("group_limit", "host_memory", "gpu_memory", "address_space", "oom_daemon",
-                       "program_memory")  # fmt: skip
-    title = f"{_ENDS.get(cause, 'Ended')}: {facts.name}"
+    spec = cause_spec(facts.decision.evidence.get("cause"))
+    title = f"{spec.title}: {facts.name}"
     lines = [f"{capital(plain(facts.decision.reason, 300)).rstrip('.')}."]
     if facts.number("worker") is not None:
-        title = f"{_ENDS.get(cause, 'Ended')}: a worker of {facts.name}"
+        title = f"{spec.title}: a worker of {facts.name}"
         if facts.text("path") is not None:
             lines.append(f"{capital(facts.rescue or '')}, saved {_age(facts)}.")
         return title, lines
@@ -305,7 +304,7 @@ def _died(facts: Facts) -> tuple[str, list[str]]:
         lines.append(capital(phrases.onwards(saved)))
     elif facts.agent is not None or step is not None:
         lines.append("It left no rescue: its work is lost.")
-    return title, lines + (advice(facts) if memory else [])
+    return title, lines + (advice(facts) if spec.out_of_memory else [])
 
 
 def _age(facts: Facts) -> str:
@@ -325,17 +324,6 @@ def _restarted(facts: Facts) -> tuple[str, list[str]]:
     return f"Kernel restarted: {facts.name}", lines
 
 
-_ENDS = {
-    "group_limit": "Out of memory",
-    "host_memory": "Out of memory",
-    "gpu_memory": "Out of GPU memory",
-    "gpu_lost": "Ended by a GPU fault",
-    "address_space": "Out of memory",
-    "program_memory": "Out of memory",
-    "oom_daemon": "Out of memory",
-    "cpu_limit": "Out of processor time",
-    "machine_down": "The machine went down",
-}
 _TEXTS: dict[Topic, Callable[[Facts], tuple[str, list[str]]]] = {
     Topic.WARNING: _warning,
     Topic.SAVING: _saving,

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from watchdog_app.core import memory_advice
-from watchdog_app.core.death_notice import of_its_own, worth_noting
+from watchdog_app.core.death_notice import worth_noting
 from watchdog_app.core.death_records import Cause, CauseKind, Certainty, DeathFacts, UnitEnd
 from watchdog_app.core.deaths import (
     CARD_MAY_EXPLAIN,
@@ -446,7 +446,7 @@ def _is_news(
     if agent is not None:
         # Python's good-bye with a status other than 0: such as sys.exit(1) after an error.
         left = agent.said_bye and not agent.failed
-        cared_for = not left or (agent.view.training and of_its_own(cause))
+        cared_for = not left or (agent.view.training and cause.spec.own)
     return worth_noting(
         facts,
         cause,

@@ -14,6 +14,7 @@ from typing import Any
 from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.core import death_advice
 from watchdog_app.core.death_account import about_death
+from watchdog_app.core.death_records import cause_spec
 from watchdog_app.core.glance import FULL_S
 from watchdog_app.core.records import Task
 from watchdog_app.daemon.journal import Journal
@@ -263,7 +264,7 @@ def _around(journal: Journal, entry: Entry, begin: float, end: float) -> list[En
 def _advice(journal: Journal, entry: Entry, at_unix_s: float) -> list[str]:
     """What was advised in the last danger that it was in, if it died in it; else by its cause."""
     general = list(death_advice.after(entry))
-    if not (entry.get("memory") or entry.get("cause") == "oom_daemon" or general):
+    if not (cause_spec(entry.get("cause")).out_of_memory or general):
         return list(death_advice.grew(entry))
     general = [*death_advice.grew(entry), *general]
     for each in journal.history(
@@ -324,12 +325,14 @@ def _ceiling(
         and s["unit"] == "bytes"
         and (points := [point for point in s["points"] if (point[0] or 0.0) <= end])
     ]
-    device = str(entry.get("cause")) in ("gpu_memory", "gpu_lost")
-    grouped = str(entry.get("cause")) in ("group_limit", "airbag")
+    spec = cause_spec(entry.get("cause"))
+    grouped = spec.of_group
     nearest = max(
         (s for s in known if _share(s)),
         key=lambda s: (
-            device == s["kind"].startswith("gpu"), grouped and s["kind"] == "cgroup", _share(s),
+            spec.of_card == s["kind"].startswith("gpu"),
+            grouped and s["kind"] == "cgroup",
+            _share(s),
         ),
         default=None,
     )  # fmt: skip

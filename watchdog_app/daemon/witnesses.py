@@ -159,7 +159,7 @@ def surroundings(
     group's limit was met, with which limit to start it again.
     """
     found: dict[str, Any] = {}
-    if cause.memory or cause.kind is CauseKind.OOM_DAEMON:
+    if cause.spec.out_of_memory and not cause.spec.own:
         found["takers"] = _who_took_it(facts, tasks, growth)
     if cause.kind is CauseKind.GROUP_LIMIT and facts.group_limit_bytes:
         found["group"] = {"label": facts.group_label, "limit_bytes": facts.group_limit_bytes}
