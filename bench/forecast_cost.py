@@ -13,8 +13,8 @@ import random
 import time
 import tracemalloc
 
-from watchdog_app.core.settings import StageSettings, WatchSettings
-from watchdog_app.core.watch import CeilingWatch
+from watchdog_app.core.forecast.stages import CeilingWatch
+from watchdog_app.core.model.settings import StageSettings, WatchSettings
 
 LIMIT = 16.0 * 1024**3
 ROUNDS = 5

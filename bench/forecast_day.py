@@ -13,9 +13,9 @@ from __future__ import annotations
 import argparse
 import random
 
-from watchdog_app.core.outlook import Caution
-from watchdog_app.core.settings import StageSettings, WatchSettings
-from watchdog_app.core.watch import CeilingWatch
+from watchdog_app.core.forecast.stages import CeilingWatch
+from watchdog_app.core.model.decisions import Caution
+from watchdog_app.core.model.settings import StageSettings, WatchSettings
 
 GIB = 1024.0**3
 LIMIT = 32 * GIB

@@ -21,7 +21,7 @@ import random
 
 import forecast_score as score
 
-from watchdog_app.core.forecast.trend import EAGER, STRICT, TrendForecaster
+from watchdog_app.core.forecast.forecaster import EAGER, STRICT, TrendForecaster
 
 GRID = {
     "span_s": (0.88, 1.0, 1.12),

@@ -20,8 +20,8 @@ import numpy as np
 from scipy.optimize import minimize
 
 from watchdog_app.core.forecast.evidence import room_left
+from watchdog_app.core.forecast.forecaster import TrendForecaster
 from watchdog_app.core.forecast.interval import doubt
-from watchdog_app.core.forecast.trend import TrendForecaster
 
 NEAREST_S, FURTHEST_S = 1.0, 60.0
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 import itertools
 import random
 
-from watchdog_app.core.outlook import Costs
-from watchdog_app.core.settings import StageSettings, WatchSettings
-from watchdog_app.core.watch import CeilingWatch
+from watchdog_app.core.forecast.stages import CeilingWatch
+from watchdog_app.core.model.decisions import Costs
+from watchdog_app.core.model.settings import StageSettings, WatchSettings
 
 MIB = 1024.0**2
 

@@ -13,8 +13,8 @@ import sys
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from watchdog_app.core.outlook import CeilingKind
-from watchdog_app.core.settings import Settings
+from watchdog_app.core.model.resource import CeilingKind
+from watchdog_app.core.model.settings import Settings
 from watchdog_app.traces.figure import draw_level
 from watchdog_app.traces.play import Played, play
 from watchdog_app.traces.trace import Trace

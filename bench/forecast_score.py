@@ -22,11 +22,13 @@ import os
 import pickle
 import time
 
-from watchdog_app.core.glance import FULL_S, Past, Rest, glance_s
-from watchdog_app.core.outlook import Caution, CeilingKey, CeilingKind, CeilingReading, Costs, Stage
-from watchdog_app.core.records import HostMemory, Snapshot
-from watchdog_app.core.settings import StageSettings, WatchSettings
-from watchdog_app.core.watch import CeilingWatch
+from watchdog_app.core.forecast.stages import CeilingWatch
+from watchdog_app.core.model.decisions import Caution, Costs, Stage
+from watchdog_app.core.model.history import Past
+from watchdog_app.core.model.machine import HostMemory, Snapshot
+from watchdog_app.core.model.resource import CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.model.settings import StageSettings, WatchSettings
+from watchdog_app.core.policy.glance import FULL_S, Rest, glance_s
 from watchdog_app.traces import trace
 
 GAP_S, NEAR_S = 5.0, 60.0

@@ -18,8 +18,8 @@ from collections.abc import Callable
 
 import psutil
 
-from watchdog_app.core.ceilings import readings
-from watchdog_app.core.tasks import group
+from watchdog_app.core.model.readings import readings
+from watchdog_app.core.model.tasks import group
 from watchdog_app.sensors.machine import Machine
 
 PYTHONS = 23

@@ -10,8 +10,8 @@ import pytest
 
 from watchdog_app.base.errors import ConfigError
 from watchdog_app.config import KEYS, RULE_KEYS, describe, load
-from watchdog_app.core.outlook import Caution
-from watchdog_app.core.settings import RuleSettings, Settings
+from watchdog_app.core.model.decisions import Caution
+from watchdog_app.core.model.settings import RuleSettings, Settings
 
 DOCS = Path(__file__).parents[1] / "docs" / "configuration.md"
 

@@ -13,9 +13,16 @@ from gpu_stub.driver_stub import GIB, RESET_REQUIRED, UNKNOWN, DriverStub
 from watchdog_app.cli.check import check
 from watchdog_app.cli.gpu_lines import card_stage
 from watchdog_app.cli.status_text import render
-from watchdog_app.core import explain
-from watchdog_app.core.gpu_faults import FAULTS, RECOVERIES, UNKNOWN_XID, XIDS, Severity, Trouble
-from watchdog_app.core.hardware import GpuProcess, GpuState
+from watchdog_app.core.diagnosis.gpu_faults import (
+    FAULTS,
+    RECOVERIES,
+    UNKNOWN_XID,
+    XIDS,
+    Severity,
+    Trouble,
+)
+from watchdog_app.core.explain.status import about_task
+from watchdog_app.core.model.hardware import GpuProcess, GpuState
 from watchdog_app.daemon.status import Look, status
 from watchdog_app.doctor import cards, driver_answer, gpu
 from watchdog_app.sensors.gpu.watch import GpuWatch
@@ -163,7 +170,7 @@ def test_all_that_speak_of_a_card_agree(world, told, index, tmp_path, monkeypatc
 
     if row.severity > Severity.INFO:
         about = next(one for one in world.tasks() if one.key.pid == 100 + index)
-        said = explain.about_task(
+        said = about_task(
             about,
             None,
             None,

@@ -18,7 +18,7 @@ from watchdog_app.actions.desktop import DesktopNotifier
 from watchdog_app.actions.notify import Delivery, Fanout
 from watchdog_app.actions.terminal_notice import TerminalNotifier
 from watchdog_app.actions.user_command import CommandNotifier
-from watchdog_app.core.notices import Notice, NoticeAction
+from watchdog_app.core.model.decisions import Notice, NoticeAction
 
 SERVICE = Path(__file__).with_name("notification_service.py")
 BUS = """\

@@ -15,7 +15,7 @@ from support.waiting import until
 
 from watchdog_app.actions import processes
 from watchdog_app.actions.process_tree import identify
-from watchdog_app.core.records import ProcessKey
+from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.pauses import Pause, Pauses
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="states of Linux")

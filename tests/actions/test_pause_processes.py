@@ -25,7 +25,7 @@ from watchdog_app.actions.process_tree import (
 )
 from watchdog_app.airbag import groups
 from watchdog_app.base.errors import ActionError, TargetDenied, TargetGone
-from watchdog_app.core.records import ProcessKey
+from watchdog_app.core.model.machine import ProcessKey
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals and /proc of Linux")
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from watchdog_app.core.records import ProcessKey
+from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import left_words
 
 BEGIN = """\

@@ -12,12 +12,12 @@ import pytest
 from watchdog_app.airbag import past, record, report
 from watchdog_app.airbag.record import BagRecord, prepare
 from watchdog_app.cli import bags_seen
-from watchdog_app.core.death_account import about_death
-from watchdog_app.core.death_notice import worth_noting, worth_telling
-from watchdog_app.core.death_records import CauseKind, Certainty, DeathFacts, LastWords
-from watchdog_app.core.deaths import diagnose
-from watchdog_app.core.evidence import evidence_of
-from watchdog_app.core.records import ProcessKey
+from watchdog_app.core.diagnosis.causes import diagnose
+from watchdog_app.core.diagnosis.evidence import evidence_of
+from watchdog_app.core.diagnosis.exits import worth_noting, worth_telling
+from watchdog_app.core.explain.exits import about_death
+from watchdog_app.core.model.exits import CauseKind, Certainty, DeathFacts, LastWords
+from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import bag_ends
 from watchdog_app.daemon.bags import Bags
 from watchdog_app.daemon.log import Log

@@ -18,7 +18,7 @@ from watchdog_app.airbag.shares import Free, Holder, limit_of, reserve_for
 from watchdog_app.base.errors import UsageError
 from watchdog_app.base.text.quantities import size_above
 from watchdog_app.cli import limit as limit_command
-from watchdog_app.core.records import ProcessKey
+from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.bags import Bags
 
 MIB = 1 << 20

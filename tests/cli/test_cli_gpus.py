@@ -18,8 +18,8 @@ from watchdog_app.cli.json_output import dumps, timed
 from watchdog_app.cli.status_text import render
 from watchdog_app.cli.task_table import devices
 from watchdog_app.cli.text import width
-from watchdog_app.core.gpu_faults import STATES
-from watchdog_app.core.hardware import GpuState
+from watchdog_app.core.diagnosis.gpu_faults import STATES
+from watchdog_app.core.model.hardware import GpuState
 
 SCHEMA = json.loads(
     (Path(__file__).parents[2] / "docs" / "status.schema.json").read_text(encoding="utf-8")

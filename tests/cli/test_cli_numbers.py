@@ -17,7 +17,7 @@ from watchdog_app.base.errors import TaskNotFound, WatchdogError
 from watchdog_app.cli import bags_seen, limit
 from watchdog_app.cli.explain_text import find_task
 from watchdog_app.cli.rescue_places import Places
-from watchdog_app.core.records import ProcessKey
+from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import offline
 from watchdog_app.daemon.journal import Entry, Journal
 from watchdog_app.daemon.past_deaths import find

@@ -13,30 +13,24 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from watchdog_app.core import ceilings, notices
-from watchdog_app.core.engine import Engine, TickResult
-from watchdog_app.core.hardware import Gpu, GpuProcess, Hardware
-from watchdog_app.core.notices import Notice
-from watchdog_app.core.outlook import (
-    CeilingReading,
-    Decision,
-    DecisionKind,
-    Outcome,
-    OutcomeStatus,
-)
-from watchdog_app.core.records import (
-    AgentView,
+from watchdog_app.core.explain import notifications
+from watchdog_app.core.model.agent import AgentView, RescueRecord
+from watchdog_app.core.model.decisions import Decision, DecisionKind, Notice, Outcome, OutcomeStatus
+from watchdog_app.core.model.hardware import Gpu, GpuProcess, Hardware
+from watchdog_app.core.model.machine import (
     Fault,
     HostMemory,
     ProcessInfo,
     ProcessKey,
     ProcessSample,
-    RescueRecord,
     Snapshot,
     Task,
     TaskKind,
 )
-from watchdog_app.core.settings import Settings
+from watchdog_app.core.model.readings import readings as readings_of
+from watchdog_app.core.model.resource import CeilingReading
+from watchdog_app.core.model.settings import Settings
+from watchdog_app.core.policy.engine import Engine, TickResult
 
 GIB = 1024**3
 UID = 1000
@@ -150,7 +144,7 @@ class CardWorld:
         snapshot = self.snapshot = Snapshot(
             self.now, self.wall_s + self.now, host, (), faults=self.faults, hardware=hardware
         )
-        readings = self.readings = ceilings.readings(snapshot, tasks, agents.values())
+        readings = self.readings = readings_of(snapshot, tasks, agents.values())
         result = self.result = self.engine.tick(snapshot, tasks, readings, agents)
         self.closed += [each.label for each in result.closed]
         by_key = {each.key: each for each in tasks}
@@ -161,7 +155,7 @@ class CardWorld:
                 about = by_key.get(decision.task) if decision.task else None
                 agent = agents.get(decision.task) if decision.task else None
                 self.notices.append(
-                    notices.notice(decision, about, agent, incidents.get(decision.incident))
+                    notifications.notice(decision, about, agent, incidents.get(decision.incident))
                 )
             elif decision.kind is DecisionKind.CHECKPOINT and decision.task is not None:
                 self.rescued(decision.task.pid)

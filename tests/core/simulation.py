@@ -10,28 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from watchdog_app.core.engine import Engine, TickResult
-from watchdog_app.core.outlook import (
-    CeilingKey,
-    CeilingKind,
-    CeilingReading,
-    Decision,
-    DecisionKind,
-    Outcome,
-    OutcomeStatus,
-)
-from watchdog_app.core.records import (
-    AgentView,
+from watchdog_app.core.model.agent import AgentView, RescueRecord
+from watchdog_app.core.model.decisions import Decision, DecisionKind, Outcome, OutcomeStatus
+from watchdog_app.core.model.machine import (
     HostMemory,
     ProcessInfo,
     ProcessKey,
     ProcessSample,
-    RescueRecord,
     Snapshot,
     Task,
     TaskKind,
 )
-from watchdog_app.core.settings import Settings
+from watchdog_app.core.model.resource import CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.model.settings import Settings
+from watchdog_app.core.policy.engine import Engine, TickResult
 
 MB = 1_000_000
 UID = 1000

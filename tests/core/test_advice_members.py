@@ -6,11 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from watchdog_app.core import advice
-from watchdog_app.core.memory_advice import Filling, Known
-from watchdog_app.core.outlook import CeilingKind, Regime
-from watchdog_app.core.records import ProcessKey
-from watchdog_app.core.resources import SPECS
+from watchdog_app.core.explain.memory import Filling
+from watchdog_app.core.model.decisions import Regime
+from watchdog_app.core.model.machine import ProcessKey
+from watchdog_app.core.model.resource import SPECS, CeilingKind
+from watchdog_app.core.policy import advice
+from watchdog_app.core.policy.memory_advice import Known
 
 GIB = 1 << 30
 KEY = "task"

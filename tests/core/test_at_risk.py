@@ -6,18 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from watchdog_app.core.at_risk import while_stalled, with_cheap_save
-from watchdog_app.core.outlook import (
-    Assessment,
-    CeilingKey,
-    CeilingKind,
-    CeilingReading,
-    Forecast,
-    Regime,
-    Stage,
-)
-from watchdog_app.core.records import AgentView, ProcessKey
-from watchdog_app.core.settings import StageSettings
+from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.decisions import Assessment, Forecast, Regime, Stage
+from watchdog_app.core.model.machine import ProcessKey
+from watchdog_app.core.model.resource import CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.model.settings import StageSettings
+from watchdog_app.core.policy.danger import while_stalled, with_cheap_save
 
 KEY = ProcessKey(10, 1)
 READING = CeilingReading(CeilingKey(CeilingKind.CGROUP, "/g"), "g", 80, 100, "bytes", True, (KEY,))

@@ -7,9 +7,7 @@ from dataclasses import replace
 import pytest
 
 from watchdog_app.airbag.groups import name_of
-from watchdog_app.core.ceilings import group_name, readings
-from watchdog_app.core.outlook import CeilingKind
-from watchdog_app.core.records import (
+from watchdog_app.core.model.machine import (
     CgroupMemory,
     DiskSpace,
     HostMemory,
@@ -19,7 +17,9 @@ from watchdog_app.core.records import (
     Snapshot,
     TaskKind,
 )
-from watchdog_app.core.tasks import group
+from watchdog_app.core.model.readings import group_name, readings
+from watchdog_app.core.model.resource import CeilingKind
+from watchdog_app.core.model.tasks import group
 
 GIB = 1 << 30
 ROOT = "/sys/fs/cgroup"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from simulation import MB, Machine, Program, flat, leak
 
-from watchdog_app.core.culprits import attribute
-from watchdog_app.core.growth import Growth
-from watchdog_app.core.outlook import CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.model.history import Growth
+from watchdog_app.core.model.resource import CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.policy.attribution import attribute
 
 
 def attributed(series, kind=CeilingKind.CGROUP, slope=0.0, others=lambda t: 0.0, until=60.0):

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from card_world import GIB, CardWorld
 
-from watchdog_app.core.hardware import GpuProcess
-from watchdog_app.core.outlook import CeilingKind
+from watchdog_app.core.model.hardware import GpuProcess
+from watchdog_app.core.model.resource import CeilingKind
 
 MIB = 1024**2
 

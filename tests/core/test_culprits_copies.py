@@ -7,18 +7,12 @@ from dataclasses import replace
 import pytest
 from simulation import Machine, Program, flat
 
-from watchdog_app.core.culprits import attribute
-from watchdog_app.core.growth import Growth
-from watchdog_app.core.notices import notice
-from watchdog_app.core.outlook import (
-    CeilingKey,
-    CeilingKind,
-    CeilingReading,
-    Decision,
-    DecisionKind,
-    Stage,
-)
-from watchdog_app.core.records import ProcessKey, ProcessSample
+from watchdog_app.core.explain.notifications import notice
+from watchdog_app.core.model.decisions import Decision, DecisionKind, Stage
+from watchdog_app.core.model.history import Growth
+from watchdog_app.core.model.machine import ProcessKey, ProcessSample
+from watchdog_app.core.model.resource import CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.policy.attribution import attribute
 
 MIB = 2.0**20
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from watchdog_app.core.deaths import CauseKind, DeathFacts, diagnose, worth_telling
+from watchdog_app.core.diagnosis.causes import CauseKind, DeathFacts, diagnose, worth_telling
 
 FULL = "291 MiB of 293 MiB"
 

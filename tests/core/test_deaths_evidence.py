@@ -6,9 +6,11 @@ import signal
 
 import pytest
 
-from watchdog_app.core.death_account import about_death
-from watchdog_app.core.death_notice import worth_telling
-from watchdog_app.core.death_records import (
+from watchdog_app.core.diagnosis.causes import CauseKind, diagnose
+from watchdog_app.core.diagnosis.evidence import concerning, evidence_of, takers
+from watchdog_app.core.diagnosis.exits import worth_telling
+from watchdog_app.core.explain.exits import about_death
+from watchdog_app.core.model.exits import (
     AirbagEnd,
     Certainty,
     DeathFacts,
@@ -17,8 +19,6 @@ from watchdog_app.core.death_records import (
     UnitEnd,
     WordKind,
 )
-from watchdog_app.core.deaths import CauseKind, diagnose
-from watchdog_app.core.evidence import concerning, evidence_of, takers
 
 GB = 1 << 30
 KILL = KernelWord(

@@ -6,11 +6,11 @@ import signal
 
 import pytest
 
-from watchdog_app.core import death_advice
-from watchdog_app.core.death_notice import worth_noting, worth_telling
-from watchdog_app.core.death_records import Certainty, DeathFacts, KernelWord, LastWords, WordKind
-from watchdog_app.core.deaths import CauseKind, diagnose
-from watchdog_app.core.exhausted import exhausted
+from watchdog_app.core.diagnosis.causes import CauseKind, diagnose
+from watchdog_app.core.diagnosis.exits import worth_noting, worth_telling
+from watchdog_app.core.diagnosis.out_of_memory import exhausted
+from watchdog_app.core.explain import exits
+from watchdog_app.core.model.exits import Certainty, DeathFacts, KernelWord, LastWords, WordKind
 
 ALLOCATOR = (
     "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: "
@@ -129,7 +129,7 @@ def test_an_end_for_memory_is_told_and_written_down():
 )
 def test_what_to_change_follows_from_the_error(entry, words):
     """For a training its batch, for any program its chunks, for a shell's limit that limit."""
-    told = " ".join(death_advice.after(entry))
+    told = " ".join(exits.after(entry))
 
     for word in words:
         assert word in told
@@ -137,7 +137,7 @@ def test_what_to_change_follows_from_the_error(entry, words):
 
 def test_other_ends_get_no_advice_about_memory():
     """Nothing is advised that nothing points to."""
-    assert [] == list(death_advice.after({"cause": "failed", "agent": {}}))
+    assert [] == list(exits.after({"cause": "failed", "agent": {}}))
     assert None is exhausted(LastWords(fatal="Fatal Python error: Aborted"))
 
 
@@ -146,6 +146,6 @@ def test_a_training_that_lost_a_worker_is_told_about_workers():
     text = "An exception ...: RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed."
     entry = {"cause": "failed", "evidence": [{"source": "python", "text": text}]}
 
-    assert "fewer workers" in " ".join(death_advice.after(entry))
+    assert "fewer workers" in " ".join(exits.after(entry))
     entry["evidence"][0]["source"] = "kernel"
-    assert [] == list(death_advice.after(entry))
+    assert [] == list(exits.after(entry))

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 
-from watchdog_app.core.ceilings import readings
-from watchdog_app.core.engine import Engine
-from watchdog_app.core.hardware import Battery, Gpu, GpuProcess, Hardware, Temperature
-from watchdog_app.core.outlook import CeilingKind, DecisionKind, Outcome, OutcomeStatus
-from watchdog_app.core.records import (
-    AgentView,
+from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.decisions import DecisionKind, Outcome, OutcomeStatus
+from watchdog_app.core.model.hardware import Battery, Gpu, GpuProcess, Hardware, Temperature
+from watchdog_app.core.model.machine import (
     HostMemory,
     ProcessInfo,
     ProcessKey,
@@ -17,8 +15,11 @@ from watchdog_app.core.records import (
     Snapshot,
     TaskKind,
 )
-from watchdog_app.core.settings import Settings
-from watchdog_app.core.tasks import group
+from watchdog_app.core.model.readings import readings
+from watchdog_app.core.model.resource import CeilingKind
+from watchdog_app.core.model.settings import Settings
+from watchdog_app.core.model.tasks import group
+from watchdog_app.core.policy.engine import Engine
 
 GIB = 1 << 30
 UNIX_S = 1_800_000_000.0

@@ -8,18 +8,12 @@ from dataclasses import replace
 import pytest
 from simulation import MB, UID, WALL_S, Machine, Program, flat
 
-from watchdog_app.core import explain
-from watchdog_app.core.engine import Engine
-from watchdog_app.core.outlook import (
-    CeilingKey,
-    CeilingKind,
-    CeilingReading,
-    DecisionKind,
-    Outcome,
-    OutcomeStatus,
-)
-from watchdog_app.core.records import TaskKind
-from watchdog_app.core.settings import Settings
+from watchdog_app.core.explain import notifications
+from watchdog_app.core.model.decisions import DecisionKind, Outcome, OutcomeStatus
+from watchdog_app.core.model.machine import TaskKind
+from watchdog_app.core.model.resource import CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.model.settings import Settings
+from watchdog_app.core.policy.engine import Engine
 
 KINDS = list(CeilingKind)
 
@@ -84,7 +78,7 @@ def test_a_wild_machine_never_breaks_the_engine(seed):
             agent = agents.get(decision.task) if decision.task else None
             engine.still_true(decision, readings)
             if decision.kind is DecisionKind.NOTIFY:
-                assert explain.notice(decision, task, agent).title
+                assert notifications.notice(decision, task, agent).title
             if decision.kind is DecisionKind.PAUSE:
                 assert task.uid == UID
                 assert task.kind is not TaskKind.SERVER

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from simulation import MB, UID, WALL_S, Machine, Program, leak
 
-from watchdog_app.core.engine import Engine
-from watchdog_app.core.outlook import DecisionKind, Outcome, OutcomeStatus
-from watchdog_app.core.settings import ActionSettings, Settings
+from watchdog_app.core.model.decisions import DecisionKind, Outcome, OutcomeStatus
+from watchdog_app.core.model.settings import ActionSettings, Settings
+from watchdog_app.core.policy.engine import Engine
 
 NO_PAUSE = Settings(actions=ActionSettings(pause=False))
 

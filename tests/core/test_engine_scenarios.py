@@ -9,11 +9,12 @@ from itertools import pairwise
 import pytest
 from simulation import MB, UID, Machine, Program, flat, leak
 
-from watchdog_app.core.ceilings import readings
-from watchdog_app.core.engine import Engine
-from watchdog_app.core.outlook import CeilingKey, CeilingKind, DecisionKind, Stage
-from watchdog_app.core.records import HostMemory, Snapshot, TaskKind
-from watchdog_app.core.settings import ActionSettings, RuleSettings, Settings, StageSettings
+from watchdog_app.core.model.decisions import DecisionKind, Stage
+from watchdog_app.core.model.machine import HostMemory, Snapshot, TaskKind
+from watchdog_app.core.model.readings import readings
+from watchdog_app.core.model.resource import CeilingKey, CeilingKind
+from watchdog_app.core.model.settings import ActionSettings, RuleSettings, Settings, StageSettings
+from watchdog_app.core.policy.engine import Engine
 
 NO_PAUSE = Settings(actions=ActionSettings(pause=False))
 CHECKPOINT, NOTIFY, PAUSE, RESUME = (

@@ -8,12 +8,13 @@ import pytest
 from simulation import MB, WALL_S, Machine, Program, flat, leak
 
 from watchdog_app.base.text.plain import argument, plain
-from watchdog_app.core import explain, phrases
-from watchdog_app.core.deaths import CauseKind, DeathFacts, diagnose, worth_telling
-from watchdog_app.core.outlook import CeilingKind, DecisionKind, Forecast
-from watchdog_app.core.records import AgentView, ProcessKey, TaskKind
-from watchdog_app.core.resources import SPECS
-from watchdog_app.core.settings import ActionSettings, Settings
+from watchdog_app.core.diagnosis.causes import CauseKind, DeathFacts, diagnose, worth_telling
+from watchdog_app.core.explain import notifications, phrases, status
+from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.decisions import DecisionKind, Forecast
+from watchdog_app.core.model.machine import ProcessKey, TaskKind
+from watchdog_app.core.model.resource import SPECS, CeilingKind
+from watchdog_app.core.model.settings import ActionSettings, Settings
 
 NO_PAUSE = Settings(actions=ActionSettings(pause=False))
 
@@ -37,7 +38,9 @@ def story(name="train.ipynb", seconds=60.0, settings=None, **changes):
 def notice_of(machine, program, decision):
     incidents = {each.id: each for each in machine.result.incidents}
     agent = machine._agent(program) if program.save_s is not None else None
-    return explain.notice(decision, machine._task(program), agent, incidents.get(decision.incident))
+    return notifications.notice(
+        decision, machine._task(program), agent, incidents.get(decision.incident)
+    )
 
 
 # Notices
@@ -122,7 +125,7 @@ def test_a_death_names_its_cause_and_the_rescue():
     facts = DeathFacts(9, group_limit_bytes=1200 * MB, group_kills_before=0, group_kills_after=1)
 
     (decision,) = machine.engine.death(task, agent, diagnose(facts), machine._snapshot())
-    notice = explain.notice(decision, task, agent)
+    notice = notifications.notice(decision, task, agent)
 
     assert "Out of memory: train.ipynb" == notice.title
     assert (
@@ -235,7 +238,7 @@ def test_every_kind_of_ceiling_has_its_words():
 
 def explained(machine, program):
     agent = machine._agent(program) if program.save_s is not None else None
-    return explain.about_task(
+    return status.about_task(
         machine._task(program),
         machine.result.tasks[program.key],
         agent,
@@ -272,7 +275,7 @@ def test_a_quiet_task_and_a_quiet_machine_are_explained_too():
     machine = Machine(program).run(10)
 
     text = explained(machine, program)
-    whole = explain.about_machine(
+    whole = status.about_machine(
         machine._snapshot().host,
         [machine._task(program)],
         readings=machine.readings(),

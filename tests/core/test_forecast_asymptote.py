@@ -7,10 +7,9 @@ import random
 
 import pytest
 
-from watchdog_app.core.forecasters import forecaster_for
-from watchdog_app.core.outlook import CeilingKey, CeilingKind, CeilingReading
-from watchdog_app.core.settings import StageSettings, WatchSettings
-from watchdog_app.core.watch import CeilingWatch
+from watchdog_app.core.forecast.stages import CeilingWatch, forecaster_for
+from watchdog_app.core.model.resource import CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.model.settings import StageSettings, WatchSettings
 
 LIMIT_C = 95.0
 

@@ -7,13 +7,12 @@ import math
 import pytest
 
 from watchdog_app.core.forecast import TrendForecaster
-from watchdog_app.core.forecast.device_memory import DeviceMemoryForecaster
-from watchdog_app.core.forecast.discharge import DischargeForecaster
 from watchdog_app.core.forecast.heat import HeatForecaster
-from watchdog_app.core.forecasters import forecaster_for
-from watchdog_app.core.outlook import CeilingKey, CeilingKind, CeilingReading, Costs, Stage
-from watchdog_app.core.settings import StageSettings, WatchSettings
-from watchdog_app.core.watch import CeilingWatch
+from watchdog_app.core.forecast.slow import DeviceMemoryForecaster, DischargeForecaster
+from watchdog_app.core.forecast.stages import CeilingWatch, forecaster_for
+from watchdog_app.core.model.decisions import Costs, Stage
+from watchdog_app.core.model.resource import CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.model.settings import StageSettings, WatchSettings
 
 GIB = 1 << 30
 CARD = 24.0 * GIB

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from watchdog_app.core.forecast.pyramid import concordance
-from watchdog_app.core.settings import StageSettings, WatchSettings
-from watchdog_app.core.watch import CeilingWatch
+from watchdog_app.core.forecast.scales import concordance
+from watchdog_app.core.forecast.stages import CeilingWatch
+from watchdog_app.core.model.settings import StageSettings, WatchSettings
 
 LIMIT = 1000.0
 

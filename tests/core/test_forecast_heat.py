@@ -9,9 +9,9 @@ from itertools import pairwise
 import pytest
 
 from watchdog_app.core.forecast.heat import HeatForecaster
-from watchdog_app.core.outlook import Caution, Costs, Regime, Stage
-from watchdog_app.core.settings import StageSettings, WatchSettings
-from watchdog_app.core.watch import CeilingWatch
+from watchdog_app.core.forecast.stages import CeilingWatch
+from watchdog_app.core.model.decisions import Caution, Costs, Regime, Stage
+from watchdog_app.core.model.settings import StageSettings, WatchSettings
 
 LOAD_S, FAILS_S = 30.0, 120.0
 

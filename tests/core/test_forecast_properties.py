@@ -10,9 +10,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from watchdog_app.core.forecast import TrendForecaster
-from watchdog_app.core.outlook import Costs, Stage
-from watchdog_app.core.settings import StageSettings, WatchSettings
-from watchdog_app.core.watch import CeilingWatch
+from watchdog_app.core.forecast.stages import CeilingWatch
+from watchdog_app.core.model.decisions import Costs, Stage
+from watchdog_app.core.model.settings import StageSettings, WatchSettings
 
 LIMIT = 1000.0
 finite = st.floats(allow_nan=False, allow_infinity=False)

@@ -7,12 +7,11 @@ import random
 
 import pytest
 
-from watchdog_app.core.forecast.pyramid import concordance, sen_slope
-from watchdog_app.core.forecast.segment import Segment
-from watchdog_app.core.forecast.swings import Swings
-from watchdog_app.core.outlook import Caution, Regime, Stage
-from watchdog_app.core.settings import StageSettings, WatchSettings
-from watchdog_app.core.watch import CeilingWatch
+from watchdog_app.core.forecast.scales import concordance, sen_slope
+from watchdog_app.core.forecast.shape import Segment, Swings
+from watchdog_app.core.forecast.stages import CeilingWatch
+from watchdog_app.core.model.decisions import Caution, Regime, Stage
+from watchdog_app.core.model.settings import StageSettings, WatchSettings
 
 LIMIT = 1000.0
 

@@ -9,9 +9,9 @@ from itertools import groupby
 import pytest
 
 from watchdog_app.core.forecast.course import Course, Wording
-from watchdog_app.core.outlook import Assessment, Regime, Stage
-from watchdog_app.core.settings import StageSettings, WatchSettings
-from watchdog_app.core.watch import CeilingWatch
+from watchdog_app.core.forecast.stages import CeilingWatch
+from watchdog_app.core.model.decisions import Assessment, Regime, Stage
+from watchdog_app.core.model.settings import StageSettings, WatchSettings
 
 LIMIT, BASE = 1200.0, 300.0  # as if in MB
 LINEAR, ACCELERATING, SATURATING = Regime.LINEAR, Regime.ACCELERATING, Regime.SATURATING

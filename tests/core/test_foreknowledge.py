@@ -8,9 +8,11 @@ from dataclasses import replace
 import pytest
 from simulation import MB, Machine, Program
 
-from watchdog_app.core import notices
-from watchdog_app.core.outlook import CeilingKind, CeilingReading, Decision, DecisionKind
-from watchdog_app.core.records import AgentView, HostMemory, Pressure, Snapshot, TaskKind
+from watchdog_app.core.explain import notifications
+from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.decisions import Decision, DecisionKind
+from watchdog_app.core.model.machine import HostMemory, Pressure, Snapshot, TaskKind
+from watchdog_app.core.model.resource import CeilingKind, CeilingReading
 
 EPOCH_S = 100.0
 PHASE_S = 12.0  # the last of an epoch
@@ -404,7 +406,7 @@ def test_the_notice_of_a_buffer_that_will_not_fit_begins_with_why():
     """The trend until then is no news: neither its time nor its rate is told."""
     machine = Told(training(filling(800.0)), 1000.0, announced(800.0)).run(150)
 
-    told = notices.notice(machine.warnings[0])
+    told = notifications.notice(machine.warnings[0])
 
     assert "it will not fit" in told.body.splitlines()[0]
     assert told.title.startswith("Memory limit reached soon")

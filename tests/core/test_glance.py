@@ -6,13 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from watchdog_app.core.ceilings import readings
-from watchdog_app.core.engine import Engine
-from watchdog_app.core.glance import FULL_S, GLANCE_S, Glance, Rest, full_s, glance_s
-from watchdog_app.core.hardware import Gpu, GpuProcess, Hardware, Temperature
-from watchdog_app.core.outlook import CeilingKey, CeilingKind
-from watchdog_app.core.records import (
-    AgentView,
+from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.hardware import Gpu, GpuProcess, Hardware, Temperature
+from watchdog_app.core.model.machine import (
     CgroupMemory,
     HostMemory,
     ProcessInfo,
@@ -21,8 +17,12 @@ from watchdog_app.core.records import (
     Snapshot,
     TaskKind,
 )
-from watchdog_app.core.settings import Settings
-from watchdog_app.core.tasks import group
+from watchdog_app.core.model.readings import readings
+from watchdog_app.core.model.resource import CeilingKey, CeilingKind
+from watchdog_app.core.model.settings import Settings
+from watchdog_app.core.model.tasks import group
+from watchdog_app.core.policy.engine import Engine
+from watchdog_app.core.policy.glance import FULL_S, GLANCE_S, Glance, Rest, full_s, glance_s
 
 GIB = 1 << 30
 KEY = ProcessKey(7, 70)

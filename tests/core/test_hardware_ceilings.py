@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from watchdog_app.core.ceilings import readings
-from watchdog_app.core.hardware import (
+from watchdog_app.core.model.agent import AgentView, AllocatorMemory
+from watchdog_app.core.model.hardware import (
     Battery,
     Gpu,
     GpuProcess,
@@ -13,10 +13,7 @@ from watchdog_app.core.hardware import (
     Hardware,
     Temperature,
 )
-from watchdog_app.core.outlook import CeilingKind
-from watchdog_app.core.records import (
-    AgentView,
-    AllocatorMemory,
+from watchdog_app.core.model.machine import (
     HostMemory,
     ProcessInfo,
     ProcessKey,
@@ -24,7 +21,9 @@ from watchdog_app.core.records import (
     Snapshot,
     TaskKind,
 )
-from watchdog_app.core.tasks import group
+from watchdog_app.core.model.readings import readings
+from watchdog_app.core.model.resource import CeilingKind
+from watchdog_app.core.model.tasks import group
 
 GIB = 1 << 30
 NAME = "NVIDIA GeForce RTX 4090"

@@ -9,15 +9,22 @@ from itertools import pairwise
 import pytest
 from card_world import GIB, UID, WALL_S, CardWorld, task
 
-from watchdog_app.core import explain
-from watchdog_app.core.deaths import CauseKind, DeathFacts, device_full, diagnose, worth_telling
-from watchdog_app.core.devices import by_task
-from watchdog_app.core.engine import Engine
-from watchdog_app.core.hardware import Battery, GpuProcess, Hardware
-from watchdog_app.core.outlook import CeilingKey, CeilingKind, CeilingReading, DecisionKind
-from watchdog_app.core.records import AllocatorMemory
-from watchdog_app.core.rules import allowed
-from watchdog_app.core.settings import ActionSettings, RuleSettings, Settings
+from watchdog_app.core.diagnosis.causes import (
+    CauseKind,
+    DeathFacts,
+    device_full,
+    diagnose,
+    worth_telling,
+)
+from watchdog_app.core.explain import notifications
+from watchdog_app.core.model.agent import AllocatorMemory
+from watchdog_app.core.model.decisions import DecisionKind
+from watchdog_app.core.model.devices import by_task
+from watchdog_app.core.model.hardware import Battery, GpuProcess, Hardware
+from watchdog_app.core.model.resource import CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.model.settings import ActionSettings, RuleSettings, Settings
+from watchdog_app.core.policy.engine import Engine
+from watchdog_app.core.policy.rules import allowed
 
 CHECKPOINT, PAUSE = DecisionKind.CHECKPOINT, DecisionKind.PAUSE
 
@@ -384,7 +391,7 @@ def test_the_notice_of_a_death_by_a_fault_names_the_fault():
     snapshot = type("S", (), {"mono_s": world.now, "unix_s": 1.7e9})
 
     (decision,) = world.engine.death(about, None, cause, snapshot)
-    notice = explain.notice(decision, about)
+    notice = notifications.notice(decision, about)
 
     assert "Ended by a GPU fault: a.ipynb" == notice.title
     assert "Xid 79" in notice.body

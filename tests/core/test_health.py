@@ -7,8 +7,11 @@ from dataclasses import replace
 import pytest
 from card_world import GIB, WALL_S, CardWorld, card
 
-from watchdog_app.core import clock_events, explain
-from watchdog_app.core.hardware import (
+from watchdog_app.core.diagnosis import clock_events
+from watchdog_app.core.explain import status
+from watchdog_app.core.model.agent import AgentView, AllocatorMemory
+from watchdog_app.core.model.decisions import Stage
+from watchdog_app.core.model.hardware import (
     UNKNOWN_CARD,
     Battery,
     GpuState,
@@ -16,9 +19,9 @@ from watchdog_app.core.hardware import (
     Throttling,
     XidEvent,
 )
-from watchdog_app.core.outlook import CeilingKind, Stage
-from watchdog_app.core.records import AgentView, AllocatorMemory, Fault, HostMemory
-from watchdog_app.core.settings import ActionSettings, RuleSettings, Settings
+from watchdog_app.core.model.machine import Fault, HostMemory
+from watchdog_app.core.model.resource import CeilingKind
+from watchdog_app.core.model.settings import ActionSettings, RuleSettings, Settings
 
 
 def two_trainings() -> CardWorld:
@@ -38,7 +41,7 @@ def incident(world: CardWorld):
 def explained(world: CardWorld, pid: int) -> str:
     """`watchdog explain PID`."""
     about = next(each for each in world.tasks() if each.key.pid == pid)
-    return explain.about_task(
+    return status.about_task(
         about,
         world.result.tasks.get(about.key),
         None,
@@ -588,7 +591,7 @@ def test_a_fault_is_explained_without_a_word_of_growth():
     world.set(1, state=GpuState.LOST)
     world.run(5)
 
-    text = explain.about_incident(incident(world), WALL_S + world.now)
+    text = status.about_incident(incident(world), WALL_S + world.now)
 
     assert "It was on it: right.ipynb (pid 200)" in text
     assert "critical" in text
@@ -604,7 +607,7 @@ def test_a_machine_is_explained_with_its_cards_and_without_heat_that_goes_nowher
     hardware = Hardware(gpus=tuple(world.gpus), batteries=(Battery("BAT0", 40.0, True),))
     tasks = tuple(world.tasks())
 
-    text = explain.about_machine(
+    text = status.about_machine(
         HostMemory(64 * GIB, 32 * GIB, 0, 0, 0, 0, None, None, None), tasks, hardware=hardware,
         readings=world.readings, assessments=result.assessments, incidents=result.incidents,
         now_unix_s=WALL_S + world.now,
@@ -627,7 +630,7 @@ def test_a_task_is_explained_with_what_it_holds_on_its_cards():
     told = AllocatorMemory("GPU:0", 3 * GIB, 20 * GIB, "GPU-0", 5 * GIB, retries=2)
     view = AgentView(about.key, "keras", "/rescues", allocators=(told,))
 
-    text = explain.about_task(
+    text = status.about_task(
         about, None, view, hardware=Hardware(gpus=tuple(world.gpus)), readings=(),
         assessments={}, incidents=(), now_unix_s=0.0,
     )  # fmt: skip
@@ -647,7 +650,7 @@ def test_a_card_with_a_hostile_name_is_shown_safely():
     world.run(3)
 
     assert "\x1b" not in world.notices[0].body + world.notices[0].title
-    assert "\x1b" not in explain.about_incident(incident(world), WALL_S)
+    assert "\x1b" not in status.about_incident(incident(world), WALL_S)
 
 
 def test_machines_without_cards_and_batteries_are_not_concerned():
@@ -776,7 +779,7 @@ def test_explain_says_of_a_task_on_a_lost_card_that_it_has_lost_its_work():
     assert result is not None
 
     (left, right) = (
-        explain.about_task(
+        status.about_task(
             task,
             result.tasks.get(task.key),
             None,

@@ -7,10 +7,11 @@ import json
 import pytest
 
 from watchdog_app.base import codec
-from watchdog_app.core.culprits import Attribution
-from watchdog_app.core.incidents import Hold, IncidentState, Told
-from watchdog_app.core.outlook import CeilingKey, CeilingKind, CeilingReading, Culprit, Stage
-from watchdog_app.core.records import ProcessKey
+from watchdog_app.core.model.decisions import Culprit, Stage
+from watchdog_app.core.model.machine import ProcessKey
+from watchdog_app.core.model.resource import CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.policy.attribution import Attribution
+from watchdog_app.core.policy.incidents import Hold, IncidentState, Told
 
 KEY = ProcessKey(10, 7)
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from test_told_notebooks import kernel
 
-from watchdog_app.core.kernel_restarts import KernelRestarts
-from watchdog_app.core.records import TaskKind
+from watchdog_app.core.model.kernels import KernelRestarts
+from watchdog_app.core.model.machine import TaskKind
 
 
 def test_restarted_kernel_is_followed_by_its_id():

@@ -10,8 +10,8 @@ import pytest
 from simulation import Machine, Program, flat
 
 from watchdog_app.core import memory_advice
-from watchdog_app.core.memory_advice import Filling
-from watchdog_app.core.records import (
+from watchdog_app.core.explain.memory import Filling
+from watchdog_app.core.model.agent import (
     AgentView,
     BufferMemory,
     GrowingLine,
@@ -19,7 +19,7 @@ from watchdog_app.core.records import (
     MemoryParts,
     MoreTensors,
 )
-from watchdog_app.core.resources import SPECS
+from watchdog_app.core.model.resource import SPECS
 
 GIB = 1024**3
 

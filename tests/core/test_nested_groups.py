@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from watchdog_app.core import ceilings
-from watchdog_app.core.engine import Engine
-from watchdog_app.core.outlook import Decision, DecisionKind, Outcome, OutcomeStatus
-from watchdog_app.core.records import (
+from watchdog_app.core.model import readings
+from watchdog_app.core.model.decisions import Decision, DecisionKind, Outcome, OutcomeStatus
+from watchdog_app.core.model.machine import (
     CgroupMemory,
     HostMemory,
     ProcessInfo,
@@ -18,8 +17,9 @@ from watchdog_app.core.records import (
     Snapshot,
     TaskKind,
 )
-from watchdog_app.core.settings import Settings
-from watchdog_app.core.tasks import group
+from watchdog_app.core.model.settings import Settings
+from watchdog_app.core.model.tasks import group
+from watchdog_app.core.policy.engine import Engine
 
 MIB, GIB = 1 << 20, 1 << 30
 OUTER, INNER = "/sys/fs/cgroup/pod", "/sys/fs/cgroup/pod/train"
@@ -74,7 +74,7 @@ class Nest:
             infos={KEY: INFO},
         )
         tasks = group(snapshot.processes, snapshot.infos)
-        result = self.engine.tick(snapshot, tasks, ceilings.readings(snapshot, tasks), {})
+        result = self.engine.tick(snapshot, tasks, readings.readings(snapshot, tasks), {})
         for decision in result.decisions:
             self.log.append(decision)
             if decision.kind in (DecisionKind.PAUSE, DecisionKind.RESUME):

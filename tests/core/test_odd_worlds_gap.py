@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from simulation import Machine, Program, flat, leak
 
-from watchdog_app.core.ceilings import readings
-from watchdog_app.core.engine import Engine
-from watchdog_app.core.hardware import Battery, Hardware
-from watchdog_app.core.outlook import CeilingKind
-from watchdog_app.core.records import HostMemory, Snapshot
-from watchdog_app.core.settings import Settings
+from watchdog_app.core.model.hardware import Battery, Hardware
+from watchdog_app.core.model.machine import HostMemory, Snapshot
+from watchdog_app.core.model.readings import readings
+from watchdog_app.core.model.resource import CeilingKind
+from watchdog_app.core.model.settings import Settings
+from watchdog_app.core.policy.engine import Engine
 
 GIB = 1 << 30
 UNIX_S = 1_800_000_000.0

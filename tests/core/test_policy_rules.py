@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from simulation import Machine, Program, flat
 
-from watchdog_app.core.outlook import CeilingKind
-from watchdog_app.core.rules import allowed
-from watchdog_app.core.settings import ActionSettings, RuleSettings
+from watchdog_app.core.model.resource import CeilingKind
+from watchdog_app.core.model.settings import ActionSettings, RuleSettings
+from watchdog_app.core.policy.rules import allowed
 
 DEFAULTS = ActionSettings()
 

@@ -7,8 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from watchdog_app.core.records import AgentView, ProcessKey
-from watchdog_app.core.saving import SaveLedger, deadline_s
+from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.machine import ProcessKey
+from watchdog_app.core.policy.saving import SaveLedger, deadline_s
 
 AGENT = AgentView(ProcessKey(1, 1), "keras", "/r", training=True, step_s=0.1, save_s=0.5)
 INF = float("inf")

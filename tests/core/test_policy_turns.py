@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from simulation import MB, Machine, Program, flat, leak
 
-from watchdog_app.core import explain
-from watchdog_app.core.outlook import CeilingKind, DecisionKind
-from watchdog_app.core.rules import turn
-from watchdog_app.core.settings import ActionSettings, RuleSettings, Settings, Turn
+from watchdog_app.core.explain import notifications
+from watchdog_app.core.model.decisions import DecisionKind
+from watchdog_app.core.model.resource import CeilingKind
+from watchdog_app.core.model.settings import ActionSettings, RuleSettings, Settings, Turn
+from watchdog_app.core.policy.rules import turn
 
 CHECKPOINT, PAUSE = DecisionKind.CHECKPOINT, DecisionKind.PAUSE
 
@@ -145,4 +146,4 @@ def test_a_danger_that_was_held_back_is_told_anew():
     again = [each for each in machine.log if each.evidence.get("topic") == "warning"]
     assert 2 == len(again)
     assert again[1].evidence["used"] > warned.evidence["used"] + MB
-    assert "train.ipynb" in explain.notice(again[1], machine._task(program)).title
+    assert "train.ipynb" in notifications.notice(again[1], machine._task(program)).title

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from watchdog_app.core.quiet_hours import covering, span
+from watchdog_app.core.model.quiet_hours import covering, span
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from support import decisions
 
-from watchdog_app.core.settings import Settings
+from watchdog_app.core.model.settings import Settings
 from watchdog_app.traces.play import Moment, play
 from watchdog_app.traces.trace import read
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from watchdog_app.core.outlook import CeilingKind
-from watchdog_app.core.records import ProcessInfo, ProcessKey, ProcessSample, Task, TaskKind
-from watchdog_app.core.rules import allowed
-from watchdog_app.core.settings import ActionSettings, RuleSettings
+from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, ProcessSample, Task, TaskKind
+from watchdog_app.core.model.resource import CeilingKind
+from watchdog_app.core.model.settings import ActionSettings, RuleSettings
+from watchdog_app.core.policy.rules import allowed
 
 ALL = ActionSettings(notify=True, checkpoint=True, pause=True)
 NONE = ActionSettings(notify=False, checkpoint=False, pause=False)

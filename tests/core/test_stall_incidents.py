@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 from simulation import Machine, Program, flat
 
-from watchdog_app.core import explain
-from watchdog_app.core.engine import Engine
-from watchdog_app.core.picture import Frame, Picture, ProcessLook, ThreadLook
-from watchdog_app.core.records import RescueRecord
-from watchdog_app.core.settings import RuleSettings, Settings, StallSettings
+from watchdog_app.core.explain import notifications, status
+from watchdog_app.core.model.agent import Frame, Picture, ProcessLook, RescueRecord, ThreadLook
+from watchdog_app.core.model.settings import RuleSettings, Settings, StallSettings
+from watchdog_app.core.policy.engine import Engine
 
 SETTINGS = Settings(stalls=StallSettings(idle_s=10.0))
 QUEUE = Frame("/usr/lib/python3.11/queue.py", 171, "get")
@@ -74,7 +73,7 @@ def test_it_is_opened_looked_into_and_told_once():
 
     (decision,) = training.decisions
     (incident,) = tick.incidents
-    said = explain.notice(decision, training.machine._task(training.program), training.agent)
+    said = notifications.notice(decision, training.machine._task(training.program), training.agent)
     assert incident.id == said.incident
     assert "Most likely it waits for a queue that nobody fills" in said.body
     assert "queue.py:171 in get" in said.body
@@ -83,7 +82,7 @@ def test_it_is_opened_looked_into_and_told_once():
     assert "Most likely it waits for a queue" in incident.why
     assert incident.advice
     assert "train.py:42 in batches" in "\n".join(tick.standstills[training.agent.key])
-    told = explain.about_incident(incident, 0.0)
+    told = status.about_incident(incident, 0.0)
     assert "needs somebody" in told
     assert "of the growth" not in told
 
@@ -101,7 +100,7 @@ def test_without_anybody_who_looks_it_is_told_all_the_same():
     training.look(7)
 
     (decision,) = training.decisions
-    said = explain.notice(decision, training.machine._task(training.program), training.agent)
+    said = notifications.notice(decision, training.machine._task(training.program), training.agent)
     assert "why is not known" in said.body
 
 
@@ -134,7 +133,7 @@ def test_it_is_over_with_the_next_step_and_that_is_told():
     assert closed.closed_unix_s is not None
     first, over = training.decisions
     assert first.incident == over.incident
-    said = explain.notice(over, training.machine._task(training.program), training.agent)
+    said = notifications.notice(over, training.machine._task(training.program), training.agent)
     assert ("Goes on: train.py", "over") == (said.title, said.topic)
     assert "It makes steps again, and is at step 201." == said.body
 

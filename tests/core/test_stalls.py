@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from simulation import Machine, Program, flat
 
-from watchdog_app.core.explain import notice
-from watchdog_app.core.settings import ActionSettings, Settings
-from watchdog_app.core.stalls import Stalls
+from watchdog_app.core.diagnosis.stalls import Stalls
+from watchdog_app.core.explain.notifications import notice
+from watchdog_app.core.model.settings import ActionSettings, Settings
 
 STEP_S = 0.1
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from watchdog_app.core.picture import Frame, Picture, ProcessLook, ThreadLook
-from watchdog_app.core.stack_lines import of_picture, where
-from watchdog_app.core.suspects import Circumstances, Why, suspects
-from watchdog_app.core.usage import SwapTraffic
+from watchdog_app.core.diagnosis.stall_reasons import Circumstances, Why, suspects
+from watchdog_app.core.explain.status import of_picture, where
+from watchdog_app.core.model.agent import Frame, Picture, ProcessLook, ThreadLook
+from watchdog_app.core.model.history import SwapTraffic
 
 LIB = "/usr/lib/python3.11"
 STEP = Frame("/home/me/train.py", 42, "step")

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from watchdog_app.core.records import ProcessInfo, ProcessKey, ProcessSample, TaskKind
-from watchdog_app.core.tasks import group, resident_bytes
+from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, ProcessSample, TaskKind
+from watchdog_app.core.model.tasks import group, resident_bytes
 
 MIB = 1 << 20
 

@@ -6,22 +6,21 @@ from itertools import pairwise
 
 import pytest
 
-from watchdog_app.core import ceilings
-from watchdog_app.core.engine import Engine
-from watchdog_app.core.outlook import Decision, DecisionKind, Outcome, OutcomeStatus, Stage
-from watchdog_app.core.records import (
-    AgentView,
+from watchdog_app.core.model.agent import AgentView, RescueRecord
+from watchdog_app.core.model.decisions import Decision, DecisionKind, Outcome, OutcomeStatus, Stage
+from watchdog_app.core.model.machine import (
     CgroupMemory,
     HostMemory,
     ProcessInfo,
     ProcessKey,
     ProcessSample,
-    RescueRecord,
     Snapshot,
     TaskKind,
 )
-from watchdog_app.core.settings import ActionSettings, Settings
-from watchdog_app.core.tasks import group
+from watchdog_app.core.model.readings import readings as readings_of
+from watchdog_app.core.model.settings import ActionSettings, Settings
+from watchdog_app.core.model.tasks import group
+from watchdog_app.core.policy.engine import Engine
 
 MIB, GIB = 1 << 20, 1 << 30
 SLICE, SCOPE = "/sys/fs/cgroup/app.slice", "/sys/fs/cgroup/app.slice/run.scope"
@@ -116,7 +115,7 @@ class Throttled:
             rescue_mono_s=self.rescue_mono_s,
         )  # fmt: skip
         tasks = group(snapshot.processes, snapshot.infos)
-        readings = ceilings.readings(snapshot, tasks, (agent,))
+        readings = readings_of(snapshot, tasks, (agent,))
         result = self.engine.tick(snapshot, tasks, readings, {KEY: agent})
         for decision in result.decisions:
             self.log.append(decision)

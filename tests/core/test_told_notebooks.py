@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from test_tasks import info, sample
 
-from watchdog_app.core.records import ProcessKey, TaskKind
-from watchdog_app.core.tasks import group
-from watchdog_app.core.told_notebooks import ToldNotebooks
+from watchdog_app.core.model.kernels import ToldNotebooks
+from watchdog_app.core.model.machine import ProcessKey, TaskKind
+from watchdog_app.core.model.tasks import group
 
 PATH = "/home/u/vs.ipynb"
 

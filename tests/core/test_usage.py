@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from watchdog_app.core.ceilings import readings
-from watchdog_app.core.culprits import attribute
-from watchdog_app.core.growth import Growth
-from watchdog_app.core.outlook import CeilingKind
-from watchdog_app.core.records import (
+from watchdog_app.core.model.history import Growth
+from watchdog_app.core.model.machine import (
     CgroupMemory,
     HostMemory,
     ProcessInfo,
@@ -17,8 +14,11 @@ from watchdog_app.core.records import (
     Snapshot,
     TaskKind,
 )
-from watchdog_app.core.tasks import group
-from watchdog_app.core.usage import Usage, held_bytes
+from watchdog_app.core.model.readings import readings
+from watchdog_app.core.model.resource import CeilingKind
+from watchdog_app.core.model.tasks import group
+from watchdog_app.core.policy.attribution import attribute
+from watchdog_app.core.policy.tracker import Usage, held_bytes
 
 MIB, GIB = 1 << 20, 1 << 30
 GROUP = "/sys/fs/cgroup/train"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from watchdog_app.core.outlook import Costs, Stage
-from watchdog_app.core.settings import StageSettings, WatchSettings
-from watchdog_app.core.watch import CeilingWatch
+from watchdog_app.core.forecast.stages import CeilingWatch
+from watchdog_app.core.model.decisions import Costs, Stage
+from watchdog_app.core.model.settings import StageSettings, WatchSettings
 
 MIB = 1024.0**2
 

@@ -23,7 +23,7 @@ from crash.crash_disk import compiled
 from watchdog_app.actions.paused import Paused
 from watchdog_app.agent.reporting.identity import start_time
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.core.records import ProcessKey
+from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import offline, pause_ledger
 from watchdog_app.daemon.instance import boot_id
 from watchdog_app.daemon.journal import Journal

@@ -7,7 +7,8 @@ from typing import Any, cast
 import pytest
 
 from watchdog_app.base.errors import RequestError
-from watchdog_app.core.records import AgentView, AllocatorMemory, ProcessKey
+from watchdog_app.core.model.agent import AgentView, AllocatorMemory
+from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.poller import Poller
 from watchdog_app.protocol.messages import Params

@@ -6,7 +6,7 @@ import os
 import subprocess
 import time
 
-from watchdog_app.core.records import ProcessInfo, ProcessKey, ProcessSample, Task, TaskKind
+from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, ProcessSample, Task, TaskKind
 from watchdog_app.daemon.ends import Ends
 from watchdog_app.daemon.poller import Poller
 

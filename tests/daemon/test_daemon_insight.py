@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from watchdog_app.base.errors import RequestError
-from watchdog_app.core.picture import Frame, ProcessLook, ThreadLook
-from watchdog_app.core.records import AgentView, BufferMemory, ProcessKey
+from watchdog_app.core.model.agent import AgentView, BufferMemory, Frame, ProcessLook, ThreadLook
+from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import agent_words
 from watchdog_app.daemon.stacks import Stacks, to_json
 from watchdog_app.daemon.traces import Traces

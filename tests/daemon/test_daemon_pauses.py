@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from watchdog_app.actions.paused import Paused
-from watchdog_app.core.records import ProcessKey, ProcessSample, Task, TaskKind
+from watchdog_app.core.model.machine import ProcessKey, ProcessSample, Task, TaskKind
 from watchdog_app.daemon.pauses import Pause, Pauses, as_held, intent, outcome, remembered
 
 ROOT, WORKER = ProcessKey(10, 100), ProcessKey(11, 101)

@@ -11,8 +11,8 @@ import pytest
 from test_daemon_agents import begin
 
 from watchdog_app.base.errors import RequestError
-from watchdog_app.core.notices import Notice
-from watchdog_app.core.settings import NotifySettings, Settings, StageSettings
+from watchdog_app.core.model.decisions import Notice
+from watchdog_app.core.model.settings import NotifySettings, Settings, StageSettings
 from watchdog_app.daemon.quiet import Quiet
 
 NOON = 1_793_450_000.0

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from watchdog_app.core.death_notice import death_notice
-from watchdog_app.core.death_records import Cause, CauseKind
-from watchdog_app.core.kernel_restarts import KernelRestarts
-from watchdog_app.core.notices import notice
-from watchdog_app.core.outlook import Decision
-from watchdog_app.core.records import (
+from watchdog_app.core.explain.notifications import notice
+from watchdog_app.core.model.decisions import Decision
+from watchdog_app.core.model.exits import Cause, CauseKind
+from watchdog_app.core.model.kernels import KernelRestarts, ToldNotebooks
+from watchdog_app.core.model.machine import (
     HostMemory,
     ProcessInfo,
     ProcessKey,
@@ -22,8 +21,8 @@ from watchdog_app.core.records import (
     Task,
     TaskKind,
 )
-from watchdog_app.core.tasks import group
-from watchdog_app.core.told_notebooks import ToldNotebooks
+from watchdog_app.core.model.tasks import group
+from watchdog_app.core.policy.exits import death_notice
 from watchdog_app.daemon.journal import Entry, Journal
 from watchdog_app.daemon.kernel_memory import KernelMemory
 from watchdog_app.daemon.log import Log

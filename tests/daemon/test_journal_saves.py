@@ -5,16 +5,9 @@ from __future__ import annotations
 import pytest
 
 from watchdog_app.cli.history_text import render, sentence
-from watchdog_app.core.outlook import (
-    CeilingKey,
-    CeilingKind,
-    Decision,
-    DecisionKind,
-    Outcome,
-    OutcomeStatus,
-    Stage,
-)
-from watchdog_app.core.records import ProcessKey
+from watchdog_app.core.model.decisions import Decision, DecisionKind, Outcome, OutcomeStatus, Stage
+from watchdog_app.core.model.machine import ProcessKey
+from watchdog_app.core.model.resource import CeilingKey, CeilingKind
 from watchdog_app.daemon import past_deaths
 from watchdog_app.daemon.books import decision_entry, outcome_entry, wish_entry
 from watchdog_app.daemon.journal import Entry, Journal

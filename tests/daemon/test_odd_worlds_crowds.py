@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from watchdog_app.core.records import ProcessKey
+from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.kill_counts import KillCounts
 from watchdog_app.daemon.witnesses import Witnesses
 

@@ -17,7 +17,7 @@ from watchdog_app.agent.reporting.identity import own
 from watchdog_app.airbag import table as tables
 from watchdog_app.airbag.page import Page
 from watchdog_app.airbag.page_folder import folder
-from watchdog_app.core.records import ProcessKey
+from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.outside import Outside
 from watchdog_app.daemon.poller import Poller
 

@@ -199,7 +199,7 @@ def trace_file(data: bytes) -> None:
 @target
 def trace_samples(data: bytes) -> None:
     """Samples on standard input, one JSON object a line."""
-    from watchdog_app.core.settings import Settings
+    from watchdog_app.core.model.settings import Settings
 
     text = data.decode("utf-8", "replace")
     trace_lines.answer_lines(text.splitlines(), io.StringIO(), Settings())

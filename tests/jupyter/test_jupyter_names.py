@@ -17,8 +17,8 @@ from jupyter_server.auth import passwd
 from real_server import EMPTY, JupyterServer
 from support.waiting import until
 
-from watchdog_app.core.records import ProcessInfo, ProcessKey, Task, TaskKind
-from watchdog_app.core.tasks import group
+from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, Task, TaskKind
+from watchdog_app.core.model.tasks import group
 from watchdog_app.sensors.machine import Machine
 
 WORKERS = """

@@ -425,7 +425,7 @@ def test_progress_of_a_request_is_taken_from_whom_it_was_made_to():
     """Another agent of the same user cannot say that a save has begun."""
     from types import SimpleNamespace
 
-    from watchdog_app.core.records import ProcessKey
+    from watchdog_app.core.model.machine import ProcessKey
     from watchdog_app.daemon.checkpoints import Checkpoints
 
     mine = SimpleNamespace(key=ProcessKey(1, 1), view=SimpleNamespace(save_s=1.0, step_s=1.0))
@@ -447,7 +447,7 @@ def test_a_save_that_does_not_come_is_waited_for_by_a_bounded_crowd():
     """Whoever asks, leaves, and asks again: what is kept for each of them is bounded."""
     from types import SimpleNamespace
 
-    from watchdog_app.core.records import ProcessKey
+    from watchdog_app.core.model.machine import ProcessKey
     from watchdog_app.daemon.checkpoints import MOST_FOLLOWING, Checkpoints
 
     mine = SimpleNamespace(key=ProcessKey(1, 1), view=SimpleNamespace(save_s=1.0, step_s=1.0))

@@ -16,7 +16,7 @@ import pytest
 
 from watchdog_app.actions.user_command import CommandNotifier
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.core.notices import Notice
+from watchdog_app.core.model.decisions import Notice
 from watchdog_app.daemon.journal import Entry, Journal
 from watchdog_app.sensors.jupyter_rest import ask, parse_server_info
 

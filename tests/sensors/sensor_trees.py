@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from watchdog_app.core.records import ProcessInfo, Snapshot
+from watchdog_app.core.model.machine import ProcessInfo, Snapshot
 from watchdog_app.sensors.machine import Machine
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"

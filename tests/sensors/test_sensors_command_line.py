@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from watchdog_app.cli.dispatch import COMMANDS
-from watchdog_app.core.records import TaskKind
+from watchdog_app.core.model.machine import TaskKind
 from watchdog_app.sensors.command_line import (
     identify,
     is_interpreter,

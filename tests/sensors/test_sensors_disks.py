@@ -6,7 +6,7 @@ import shutil
 import threading
 import time
 
-from watchdog_app.core.records import DiskSpace
+from watchdog_app.core.model.machine import DiskSpace
 from watchdog_app.sensors.disks import Disks
 
 

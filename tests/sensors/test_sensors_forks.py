@@ -11,8 +11,8 @@ from itertools import count
 
 import pytest
 
-from watchdog_app.core.records import ProcessKey, ProcessSample
-from watchdog_app.core.tasks import group, resident_bytes
+from watchdog_app.core.model.machine import ProcessKey, ProcessSample
+from watchdog_app.core.model.tasks import group, resident_bytes
 from watchdog_app.sensors.forks import Forks
 from watchdog_app.sensors.machine import Machine
 

@@ -11,8 +11,8 @@ import pytest
 from device_trees import LAPTOP_CPU, DeviceTree
 from support.waiting import until
 
-from watchdog_app.core.hardware import Fan, Gpu, Hardware, Throttling
-from watchdog_app.core.records import Fault
+from watchdog_app.core.model.hardware import Fan, Gpu, Hardware, Throttling
+from watchdog_app.core.model.machine import Fault
 from watchdog_app.sensors.hardware import HardwareWatch, HeatAndPower
 from watchdog_app.sensors.portable_hardware import PsutilReader, battery, fans, temperatures
 

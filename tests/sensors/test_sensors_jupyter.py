@@ -17,7 +17,7 @@ from sensor_trees import FIXTURES
 from support.waiting import until
 
 from watchdog_app.base.errors import Denied, SensorError, Unsupported
-from watchdog_app.core.records import TaskKind
+from watchdog_app.core.model.machine import TaskKind
 from watchdog_app.sensors.jupyter_rest import ask, parse_server_info, parse_sessions
 from watchdog_app.sensors.jupyter_servers import JupyterServers, usual_runtime_dirs
 from watchdog_app.sensors.kernels import Witnesses

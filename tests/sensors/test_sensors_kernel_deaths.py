@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from watchdog_app.core.death_records import WordKind
+from watchdog_app.core.model.exits import WordKind
 from watchdog_app.sensors.kernel_deaths import KernelDeaths, Table, parse
 
 FIRST = 0xEFFFFFFC

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from watchdog_app.base.errors import Gone
-from watchdog_app.core.records import ProcessKey, TaskKind
-from watchdog_app.core.tasks import group
+from watchdog_app.core.model.machine import ProcessKey, TaskKind
+from watchdog_app.core.model.tasks import group
 from watchdog_app.sensors.machine import Machine, MachineFace, open_machine
 from watchdog_app.sensors.portable import PortableMachine
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sensor_trees import NOW_UNIX_S, Tree, by_pid
 
-from watchdog_app.core.records import Snapshot
+from watchdog_app.core.model.machine import Snapshot
 from watchdog_app.sensors import memberships
 from watchdog_app.sensors.machine import PATIENCE_S, Machine
 from watchdog_app.sensors.memberships import Memberships

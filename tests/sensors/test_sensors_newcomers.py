@@ -16,7 +16,7 @@ import pytest
 from sensor_trees import Tree
 
 from watchdog_app.base.linux.procfs import Stat, parse_tgid
-from watchdog_app.core.glance import GLANCE_S
+from watchdog_app.core.policy.glance import GLANCE_S
 from watchdog_app.sensors.bystanders import Bystanders
 from watchdog_app.sensors.machine import Machine
 from watchdog_app.sensors.newcomers import Newcomers, tells_pids
@@ -279,9 +279,9 @@ def test_half_a_line_is_refused():
 
 def test_a_glance_at_the_real_machine_reads_what_a_full_look_reads():
     """The same available memory, within what moves in a moment; no full look is taken for it."""
-    from watchdog_app.core.ceilings import readings
-    from watchdog_app.core.glance import Rest
-    from watchdog_app.core.tasks import group
+    from watchdog_app.core.model.readings import readings
+    from watchdog_app.core.model.tasks import group
+    from watchdog_app.core.policy.glance import Rest
 
     machine = Machine(runtime_dirs=[])
     now = time.monotonic()

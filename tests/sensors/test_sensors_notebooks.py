@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sensor_trees import FIXTURES
 
-from watchdog_app.core.records import TaskKind
+from watchdog_app.core.model.machine import TaskKind
 from watchdog_app.sensors.command_line import identify
 from watchdog_app.sensors.kernels import forked, gather
 from watchdog_app.sensors.notebooks import (

@@ -7,7 +7,7 @@ import os
 import pytest
 from device_trees import DeviceTree
 
-from watchdog_app.core.hardware import CpuPower
+from watchdog_app.core.model.hardware import CpuPower
 from watchdog_app.sensors.power import PowerReader
 
 RANGE_UJ = 262_143_328_850

@@ -9,7 +9,7 @@ import pytest
 from sensor_trees import NOW_UNIX_S, Tree, by_pid
 
 from watchdog_app.base.errors import Gone, Unsupported
-from watchdog_app.core.records import ProcessKey, TaskKind
+from watchdog_app.core.model.machine import ProcessKey, TaskKind
 from watchdog_app.sensors.machine import Machine
 
 UUID = "0f21e5a4-86a8-4d52-9c1c-7a0a3ce1b111"

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from watchdog_app.core.ceilings import readings
-from watchdog_app.core.glance import Glance, Rest
-from watchdog_app.core.records import (
+from watchdog_app.core.model.machine import (
     CgroupMemory,
     HostMemory,
     ProcessInfo,
@@ -17,7 +15,9 @@ from watchdog_app.core.records import (
     Snapshot,
     TaskKind,
 )
-from watchdog_app.core.tasks import group
+from watchdog_app.core.model.readings import readings
+from watchdog_app.core.model.tasks import group
+from watchdog_app.core.policy.glance import Glance, Rest
 from watchdog_app.sensors.stillness import Stillness
 
 GIB = 1 << 30

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from watchdog_app.core.records import CgroupMemory
+from watchdog_app.core.model.machine import CgroupMemory
 from watchdog_app.sensors.strangers import Strangers
 
 MIB = 1 << 20

@@ -8,7 +8,7 @@ import psutil
 import pytest
 from device_trees import LAPTOP_CPU, DeviceTree
 
-from watchdog_app.core.hardware import Fan, Throttling
+from watchdog_app.core.model.hardware import Fan, Throttling
 from watchdog_app.sensors.thermal import HeatReader
 
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from watchdog_app.core.death_records import UnitEnd
+from watchdog_app.core.model.exits import UnitEnd
 from watchdog_app.sensors import unit_end
 from watchdog_app.sensors.unit_end import Unit, ask, unit_of
 

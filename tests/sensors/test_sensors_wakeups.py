@@ -16,7 +16,7 @@ import pytest
 from watchdog_app.actions.memory_group import MemoryGroup, open_group
 from watchdog_app.base.errors import ActionError
 from watchdog_app.base.linux.cgroup_paths import GroupLocator, discover
-from watchdog_app.core.records import CgroupMemory
+from watchdog_app.core.model.machine import CgroupMemory
 from watchdog_app.sensors.alarms import Wakeup
 from watchdog_app.sensors.cgroups import GroupReader
 from watchdog_app.sensors.wakeups import Wakeups

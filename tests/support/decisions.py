@@ -193,9 +193,9 @@ def pytest_sessionfinish() -> None:
 
 def _watch_engines(patch: pytest.MonkeyPatch) -> None:
     """Note each decision, and the notice that it makes."""
-    from watchdog_app.core.engine import Engine
-    from watchdog_app.core.notices import notice
-    from watchdog_app.core.outlook import DecisionKind
+    from watchdog_app.core.explain.notifications import notice
+    from watchdog_app.core.model.decisions import DecisionKind
+    from watchdog_app.core.policy.engine import Engine
 
     def said(decision: Any, task: Any, agent: Any, incident: Any) -> None:
         line = plain(decision)

@@ -17,8 +17,8 @@ import pytest
 
 from watchdog_app.base.errors import TaskNotFound
 from watchdog_app.cli import main
-from watchdog_app.core.outlook import Caution, DecisionKind, Regime, Stage
-from watchdog_app.core.records import (
+from watchdog_app.core.model.decisions import Caution, DecisionKind, Regime, Stage
+from watchdog_app.core.model.machine import (
     HostMemory,
     ProcessInfo,
     ProcessKey,
@@ -26,7 +26,7 @@ from watchdog_app.core.records import (
     Snapshot,
     TaskKind,
 )
-from watchdog_app.core.settings import Settings, WatchSettings
+from watchdog_app.core.model.settings import Settings, WatchSettings
 from watchdog_app.sensors.machine import open_machine
 from watchdog_app.traces import figure, recorder, trace
 from watchdog_app.traces.kills import KillCount

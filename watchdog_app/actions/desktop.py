@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from watchdog_app.actions.notify import Delivery, to_type
 from watchdog_app.base import children
-from watchdog_app.core.notices import Notice
+from watchdog_app.core.model.decisions import Notice
 
 DEADLINE_S = 8.0
 # GNOME refuses more than about one a second (ExcessNotificationGeneration).

@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from watchdog_app.actions.process_tree import ancestors, identify
-from watchdog_app.core.ceilings import in_airbag
+from watchdog_app.core.model.readings import in_airbag
 
 # A group that memory.high throttles took 0.8 s to freeze on a 6.18 kernel. Longer is not worth
 # waiting for: a process in the middle of a disk write may take any time, SIGSTOP works without.

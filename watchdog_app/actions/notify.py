@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from watchdog_app.core.notices import Notice, NoticeAction
+from watchdog_app.core.model.decisions import Notice, NoticeAction
 
 __all__ = ["Delivery", "Fanout", "Notice", "NoticeAction", "Notifier", "to_type"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from watchdog_app.core.records import ProcessKey
+from watchdog_app.core.model.machine import ProcessKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from watchdog_app.base.linux.procfs import read_stat
-from watchdog_app.core.records import ProcessKey
+from watchdog_app.core.model.machine import ProcessKey
 
 _STOP = 1 << (signal.SIGSTOP - 1)  # in a set of signals
 _SHELLS = frozenset(("ash", "bash", "csh", "dash", "fish", "ksh", "mksh", "sh", "tcsh", "zsh"))

@@ -17,7 +17,7 @@ import time
 from collections.abc import Collection, Sequence
 
 from watchdog_app.actions.paused import Paused, Resumed
-from watchdog_app.core.records import ProcessKey
+from watchdog_app.core.model.machine import ProcessKey
 
 __all__ = ["Paused", "Resumed", "family", "pause", "resume", "stopping"]
 

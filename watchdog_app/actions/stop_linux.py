@@ -21,7 +21,7 @@ from watchdog_app.actions.process_tree import (
     with_descendants,
 )
 from watchdog_app.base.errors import ActionError, TargetDenied, TargetGone
-from watchdog_app.core.records import ProcessKey
+from watchdog_app.core.model.machine import ProcessKey
 
 # A parent stops before its children are looked up, so each round can only find what was forked
 # before: two rounds are the rule. A tree that still grows after this many forks faster than that.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from watchdog_app.actions.paused import Paused, Resumed
 from watchdog_app.base.errors import ActionError, TargetDenied, TargetGone
-from watchdog_app.core.records import ProcessKey
+from watchdog_app.core.model.machine import ProcessKey
 
 if TYPE_CHECKING:
     import psutil

@@ -7,7 +7,7 @@ from typing import TextIO
 
 from watchdog_app.actions.notify import Delivery, to_type
 from watchdog_app.base.text.plain import plain
-from watchdog_app.core.notices import Notice
+from watchdog_app.core.model.decisions import Notice
 
 _LINE = 500
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from watchdog_app.actions.notify import Delivery
 from watchdog_app.base import children
 from watchdog_app.base.text.plain import plain
-from watchdog_app.core.notices import Notice
+from watchdog_app.core.model.decisions import Notice
 
 TIMEOUT_S = 10.0
 _TOLD = 300  # characters of what a failed command wrote

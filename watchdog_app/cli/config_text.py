@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def template() -> list[str]:
     """The lines of a file that sets nothing and explains everything."""
     from watchdog_app.config import describe
-    from watchdog_app.core.settings import Settings
+    from watchdog_app.core.model.settings import Settings
 
     return as_toml(describe(Settings(), {}))
 

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from watchdog_app.core.settings import Settings
+    from watchdog_app.core.model.settings import Settings
     from watchdog_app.traces.play import Agent, Played
     from watchdog_app.traces.trace import Trace
 
@@ -176,7 +176,7 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 def _answer(args: argparse.Namespace, settings: Settings) -> int:
-    from watchdog_app.core.outlook import Costs, Stage
+    from watchdog_app.core.model.decisions import Costs, Stage
     from watchdog_app.traces.lines import answer_lines
 
     stage = Stage[args.alarm_stage.upper()]

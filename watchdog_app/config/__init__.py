@@ -19,7 +19,7 @@ from watchdog_app.base import paths
 from watchdog_app.base.errors import ConfigError
 from watchdog_app.base.text.quantities import MIB, format_bytes
 from watchdog_app.config.keys import KEYS, RULE_KEYS, Key
-from watchdog_app.core.settings import RuleSettings, Settings
+from watchdog_app.core.model.settings import RuleSettings, Settings
 
 DEFAULT = "default"
 ENVIRONMENT = "environment"

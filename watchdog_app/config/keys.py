@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchdog_app.base.text.quantities import MIB, TIB, parse_bytes, parse_duration
-from watchdog_app.core.outlook import Caution, CeilingKind
-from watchdog_app.core.settings import Turn
+from watchdog_app.core.model.decisions import Caution
+from watchdog_app.core.model.resource import CeilingKind
+from watchdog_app.core.model.settings import Turn
 
 _DAY_S = 86400.0
 
@@ -49,7 +50,7 @@ def _words(value: Any) -> tuple[str, ...]:
 
 
 def _hours(value: Any) -> tuple[str, ...]:
-    from watchdog_app.core.quiet_hours import span
+    from watchdog_app.core.model.quiet_hours import span
 
     if isinstance(value, str) and not value.startswith("["):  # else a list in the environment
         value = [value]

@@ -14,9 +14,8 @@ from typing import Any
 
 from watchdog_app.actions.paused import Paused, Resumed
 from watchdog_app.base.errors import RequestError
-from watchdog_app.core.notices import Notice
-from watchdog_app.core.outlook import Decision, DecisionKind, Outcome, OutcomeStatus
-from watchdog_app.core.records import ProcessKey, Task
+from watchdog_app.core.model.decisions import Decision, DecisionKind, Notice, Outcome, OutcomeStatus
+from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.books import decision_entry, outcome_entry, wish_entry
 from watchdog_app.daemon.checkpoints import MOST_FOLLOWING, Checkpoints, Rescue
 from watchdog_app.daemon.journal_writer import JournalWriter

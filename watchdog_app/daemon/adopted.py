@@ -6,9 +6,8 @@ import time
 from collections.abc import Container, Iterable, Iterator
 
 from watchdog_app.base.text.plain import plain
-from watchdog_app.core.notices import Notice, NoticeAction
-from watchdog_app.core.records import ProcessKey
-from watchdog_app.core.telling import Topic
+from watchdog_app.core.model.decisions import Notice, NoticeAction, Topic
+from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.notices import Notices
 from watchdog_app.daemon.observer import Observer

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from watchdog_app.core.records import ProcessKey
+from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.agents import Agents
 from watchdog_app.daemon.checkpoints import Checkpoints
 from watchdog_app.daemon.connection import Connection

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from watchdog_app.base.errors import RequestError
-from watchdog_app.core.picture import Frame
-from watchdog_app.core.records import (
+from watchdog_app.core.model.agent import (
     BufferMemory,
+    Frame,
     GrowingLine,
     Growth,
     MemoryParts,

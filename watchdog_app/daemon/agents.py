@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from watchdog_app.base.errors import RequestError
-from watchdog_app.core.records import AgentView, AllocatorMemory, ProcessKey, RescueRecord
+from watchdog_app.core.model.agent import AgentView, AllocatorMemory, RescueRecord
+from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import agent_words
 from watchdog_app.daemon.connection import Connection
 from watchdog_app.daemon.outside import Outside

@@ -14,7 +14,7 @@ from typing import Any
 from watchdog_app import __version__, config
 from watchdog_app.base import own_process, paths, runtime_dir
 from watchdog_app.base.errors import ConfigError, WatchdogError
-from watchdog_app.core.settings import Settings
+from watchdog_app.core.model.settings import Settings
 from watchdog_app.daemon import adopted, signals
 from watchdog_app.daemon.instance import InstanceLock, private_folder
 from watchdog_app.daemon.journal import Journal

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from watchdog_app.airbag import past, report
 from watchdog_app.airbag.record import BagRecord
-from watchdog_app.core.death_records import AirbagEnd
-from watchdog_app.core.records import AgentView, ProcessKey, RescueRecord
+from watchdog_app.core.model.agent import AgentView, RescueRecord
+from watchdog_app.core.model.exits import AirbagEnd
+from watchdog_app.core.model.machine import ProcessKey
 
 _JUST_NOW_S = 30.0
 

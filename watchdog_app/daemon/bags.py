@@ -20,11 +20,9 @@ from watchdog_app.airbag.record import BagRecord
 from watchdog_app.base.errors import RequestError
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.worker import Worker
-from watchdog_app.core.ceilings import in_airbag
-from watchdog_app.core.notices import Notice, NoticeAction
-from watchdog_app.core.outlook import Decision
-from watchdog_app.core.records import ProcessKey, Task
-from watchdog_app.core.telling import Topic
+from watchdog_app.core.model.decisions import Decision, Notice, NoticeAction, Topic
+from watchdog_app.core.model.machine import ProcessKey, Task
+from watchdog_app.core.model.readings import in_airbag
 from watchdog_app.daemon.journal import Entry
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.naming import find, named

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from watchdog_app.core.outlook import Decision, Outcome
-from watchdog_app.core.records import ProcessKey
+from watchdog_app.core.model.decisions import Decision, Outcome
+from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.journal import Entry
 
 

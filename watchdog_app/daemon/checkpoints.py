@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any
 
 from watchdog_app.base.text.quantities import format_bytes, format_duration
-from watchdog_app.core.records import ProcessKey, RescueRecord, Task
+from watchdog_app.core.model.agent import RescueRecord
+from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.agents import Agent, Agents, checkpoint_params
 from watchdog_app.daemon.log import Log
 

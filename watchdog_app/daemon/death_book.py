@@ -9,9 +9,10 @@ from typing import Any
 
 from watchdog_app.base.text.quantities import format_bytes, format_duration
 from watchdog_app.base.text.secrets import shown_words
-from watchdog_app.core import phrases
-from watchdog_app.core.death_records import Cause, CauseKind, Evidence
-from watchdog_app.core.records import AgentView, ProcessInfo, ProcessKey, RescueRecord, Task
+from watchdog_app.core.explain import phrases
+from watchdog_app.core.model.agent import AgentView, RescueRecord
+from watchdog_app.core.model.exits import Cause, CauseKind, Evidence
+from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, Task
 from watchdog_app.daemon.journal import Entry
 from watchdog_app.daemon.naming import named
 

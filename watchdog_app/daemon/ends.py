@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 
-from watchdog_app.core.records import ProcessKey, Task
+from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.poller import READ, Poller
 from watchdog_app.sensors import descriptors
 from watchdog_app.sensors.process_end import open_handle

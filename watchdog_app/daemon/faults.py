@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from watchdog_app.core.records import Fault
+from watchdog_app.core.model.machine import Fault
 from watchdog_app.daemon.log import Log
 
 

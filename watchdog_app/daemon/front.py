@@ -12,9 +12,9 @@ from typing import Any
 from watchdog_app import __version__, config
 from watchdog_app.base.errors import ConfigError, RequestError
 from watchdog_app.base.own_process import OwnCost
-from watchdog_app.core.kernel_restarts import KernelRestarts
-from watchdog_app.core.records import ProcessKey, Task
-from watchdog_app.core.settings import Settings
+from watchdog_app.core.model.kernels import KernelRestarts
+from watchdog_app.core.model.machine import ProcessKey, Task
+from watchdog_app.core.model.settings import Settings
 from watchdog_app.daemon.agents import Agents
 from watchdog_app.daemon.bags import Bags
 from watchdog_app.daemon.faults import Faults

@@ -7,11 +7,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from watchdog_app.core import clock_events, gpu_faults
-from watchdog_app.core.devices import TaskDevices, holders, listed
-from watchdog_app.core.hardware import Gpu, Hardware
-from watchdog_app.core.outlook import CeilingKind, Incident, Stage
-from watchdog_app.core.records import AllocatorMemory, Snapshot, Task
+from watchdog_app.core.diagnosis import clock_events, gpu_faults
+from watchdog_app.core.model.agent import AllocatorMemory
+from watchdog_app.core.model.decisions import Incident, Stage
+from watchdog_app.core.model.devices import TaskDevices, holders, listed
+from watchdog_app.core.model.hardware import Gpu, Hardware
+from watchdog_app.core.model.machine import Snapshot, Task
+from watchdog_app.core.model.resource import CeilingKind
 
 _SEVERITIES = ("ok", "note", "warning", "critical")
 MOST_PROCESSES = 128  # a card; the object has to fit into a message

@@ -14,9 +14,9 @@ from typing import Any
 from watchdog_app.base.errors import RequestError
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.worker import Worker
-from watchdog_app.core import memory_advice
-from watchdog_app.core.picture import Picture, ProcessLook
-from watchdog_app.core.records import Growth, ProcessKey
+from watchdog_app.core.explain.memory import about_growth
+from watchdog_app.core.model.agent import Growth, Picture, ProcessLook
+from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import stacks, traces
 from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.connection import Connection
@@ -32,7 +32,7 @@ from watchdog_app.sensors.process_end import own_pid_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.core.suspects import Suspect
+    from watchdog_app.core.diagnosis.stall_reasons import Suspect
 
 
 class Insight:
@@ -162,7 +162,7 @@ class Insight:
             if growth.lines or growth.tensors:
                 self._grew(task.key, growth)  # it is asked for when the task has ended, too
             about = {"task": task.key.pid, "name": task.name}
-            advice = list(memory_advice.about_growth(growth))
+            advice = list(about_growth(growth))
             reply.result({**about, **traces.to_json(growth), "advice": advice})
 
         self._traces.ask(task, seconds or traces.DEFAULT_S, time.monotonic(), done)

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from watchdog_app.base.errors import TaskNotFound
-from watchdog_app.core.kernel_restarts import KernelRestarts
-from watchdog_app.core.records import Task
+from watchdog_app.core.model.kernels import KernelRestarts
+from watchdog_app.core.model.machine import Task
 from watchdog_app.daemon.connection import Connection
 from watchdog_app.daemon.journal import KINDS
 from watchdog_app.daemon.journal_writer import JournalWriter

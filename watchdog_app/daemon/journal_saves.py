@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from watchdog_app.core.outlook import DecisionKind
+from watchdog_app.core.model.decisions import DecisionKind
 
 Entry = Mapping[str, Any]
 

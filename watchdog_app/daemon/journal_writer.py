@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from watchdog_app.base.errors import RequestError
-from watchdog_app.core.records import Fault
+from watchdog_app.core.model.machine import Fault
 from watchdog_app.daemon.journal import Entry, Journal
 from watchdog_app.daemon.journal_saves import folded
 from watchdog_app.daemon.journal_series import SeriesPoints

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from watchdog_app.core.kernel_restarts import KernelRestarts
-from watchdog_app.core.told_notebooks import ToldNotebooks
+from watchdog_app.core.model.kernels import KernelRestarts, ToldNotebooks
 from watchdog_app.daemon.journal import Journal
 from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log

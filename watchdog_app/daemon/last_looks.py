@@ -7,9 +7,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Set
 
-from watchdog_app.core.deaths import address_space_full, device_full, level_of
-from watchdog_app.core.outlook import CeilingKind, CeilingReading
-from watchdog_app.core.records import Growth, HostMemory, ProcessInfo, ProcessKey, Task
+from watchdog_app.core.diagnosis.causes import address_space_full, device_full, level_of
+from watchdog_app.core.model.agent import Growth
+from watchdog_app.core.model.machine import HostMemory, ProcessInfo, ProcessKey, Task
+from watchdog_app.core.model.resource import CeilingKind, CeilingReading
 from watchdog_app.daemon.status import Look
 
 _UNWINDING_S = 10.0  # a large heap takes its time to be given back

@@ -13,8 +13,8 @@ import stat
 from contextlib import suppress
 
 from watchdog_app.base.text.secrets import shown_text
-from watchdog_app.core.death_records import LastWords
-from watchdog_app.core.records import ProcessKey
+from watchdog_app.core.model.exits import LastWords
+from watchdog_app.core.model.machine import ProcessKey
 
 FOLDER = "last-words"
 _MOST_BYTES = 16 * 1024

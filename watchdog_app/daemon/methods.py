@@ -14,8 +14,8 @@ from watchdog_app import __version__
 from watchdog_app.actions.paused import Paused, Resumed
 from watchdog_app.base.errors import RequestError, TaskNotFound, WatchdogError
 from watchdog_app.base.worker import Worker
-from watchdog_app.core.kernel_restarts import KernelRestarts
-from watchdog_app.core.records import ProcessKey, Task
+from watchdog_app.core.model.kernels import KernelRestarts
+from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.acts import Acts
 from watchdog_app.daemon.agent_methods import AgentMethods
 from watchdog_app.daemon.agents import Agents

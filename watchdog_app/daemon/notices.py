@@ -16,9 +16,9 @@ from typing import Any
 
 from watchdog_app.actions.notify import Delivery, Fanout, Notifier
 from watchdog_app.base.worker import Worker
-from watchdog_app.core.notices import Notice
-from watchdog_app.core.records import Fault
-from watchdog_app.core.settings import NotifySettings
+from watchdog_app.core.model.decisions import Notice
+from watchdog_app.core.model.machine import Fault
+from watchdog_app.core.model.settings import NotifySettings
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.server import Server
 

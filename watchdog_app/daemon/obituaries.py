@@ -17,18 +17,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from watchdog_app.core import memory_advice
-from watchdog_app.core.death_notice import worth_noting
-from watchdog_app.core.death_records import Cause, CauseKind, Certainty, DeathFacts, UnitEnd
-from watchdog_app.core.deaths import (
-    CARD_MAY_EXPLAIN,
-    crashed,
-    diagnose,
-    explained_late,
-)
-from watchdog_app.core.evidence import evidence_of
-from watchdog_app.core.exit_status import signal_of
-from watchdog_app.core.records import AgentView, ProcessKey, Task
+from watchdog_app.core.diagnosis.causes import CARD_MAY_EXPLAIN, crashed, diagnose, explained_late
+from watchdog_app.core.diagnosis.evidence import evidence_of
+from watchdog_app.core.diagnosis.exits import signal_of, worth_noting
+from watchdog_app.core.explain.memory import about_growth
+from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, DeathFacts, UnitEnd
+from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon import bag_ends
 from watchdog_app.daemon.agents import Agent
 from watchdog_app.daemon.death_book import about_task, death_entry, worker_entry
@@ -409,7 +404,7 @@ class Obituaries:
         grew = self._seen.grew.get(task)
         if grew is None:
             return {}
-        return {"grew": list(memory_advice.about_growth(grew, self._seen.growth.get(task)))}
+        return {"grew": list(about_growth(grew, self._seen.growth.get(task)))}
 
     def _holder(self, key: ProcessKey) -> _Watched | None:
         for watched in self._watched.values():

@@ -13,14 +13,17 @@ from typing import Any
 
 from watchdog_app.actions import processes
 from watchdog_app.base.errors import SensorError
-from watchdog_app.core import ceilings, glance
-from watchdog_app.core.engine import Engine
-from watchdog_app.core.glance import Rest
-from watchdog_app.core.outlook import CeilingKind, CeilingReading, Decision, Outcome, Stage
-from watchdog_app.core.records import AgentView, ProcessKey, Snapshot, Task
-from watchdog_app.core.settings import Settings
-from watchdog_app.core.tasks import group
-from watchdog_app.core.told_notebooks import ToldNotebooks
+from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.decisions import Decision, Outcome, Stage
+from watchdog_app.core.model.kernels import ToldNotebooks
+from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
+from watchdog_app.core.model.readings import readings as readings_of
+from watchdog_app.core.model.resource import CeilingKind, CeilingReading
+from watchdog_app.core.model.settings import Settings
+from watchdog_app.core.model.tasks import group
+from watchdog_app.core.policy import glance
+from watchdog_app.core.policy.engine import Engine
+from watchdog_app.core.policy.glance import Rest
 from watchdog_app.daemon.agents import Agents
 from watchdog_app.daemon.faults import Faults
 from watchdog_app.daemon.log import Log
@@ -232,7 +235,7 @@ class Observer:
             snapshot = self._sample()
             tasks = self.told_notebooks.name(self._group(snapshot), self._agents.notebooks())
             tasks = as_held(tasks, self._engine.held, processes.stopping)
-            readings = ceilings.readings(snapshot, tasks, views.values())
+            readings = readings_of(snapshot, tasks, views.values())
         except Exception as error:  # a sensor that fails in a way nobody foresaw included
             self._faults.put(
                 "machine",

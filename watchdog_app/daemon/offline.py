@@ -24,7 +24,7 @@ from watchdog_app.daemon.journal_reader import reading
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.core.records import ProcessKey
+    from watchdog_app.core.model.machine import ProcessKey
     from watchdog_app.daemon.pauses import Pause
     from watchdog_app.sensors.machine import MachineFace
 
@@ -220,7 +220,7 @@ class _States:
 
 def _told(pause: Pause, count: int) -> list[Entry]:
     """The wish and its outcome, as a daemon writes them down."""
-    from watchdog_app.core.outlook import DecisionKind, Outcome, OutcomeStatus
+    from watchdog_app.core.model.decisions import DecisionKind, Outcome, OutcomeStatus
     from watchdog_app.daemon.books import outcome_entry, wish_entry
 
     now, kind = time.time(), DecisionKind.RESUME.value
@@ -308,7 +308,7 @@ def stopped() -> str:
     A sentence with a space before it; empty when there is none.
     """
     from watchdog_app.base.text.plain import plain
-    from watchdog_app.core.tasks import group
+    from watchdog_app.core.model.tasks import group
     from watchdog_app.sensors.machine import open_machine
 
     with suppress(WatchdogError, OSError), closing(open_machine()) as machine:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from watchdog_app.base import children
-from watchdog_app.core.records import ProcessKey
+from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.poller import READ, Poller
 from watchdog_app.sensors.process_end import open_handle
 

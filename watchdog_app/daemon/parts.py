@@ -13,8 +13,8 @@ from typing import Any
 from watchdog_app import config
 from watchdog_app.base import paths
 from watchdog_app.base.worker import Worker
-from watchdog_app.core.kernel_restarts import KernelRestarts
-from watchdog_app.core.settings import Settings
+from watchdog_app.core.model.kernels import KernelRestarts
+from watchdog_app.core.model.settings import Settings
 from watchdog_app.daemon.acts import Acts
 from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.checkpoints import Checkpoints

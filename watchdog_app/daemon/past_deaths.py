@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from watchdog_app.base.text.quantities import pid_in
-from watchdog_app.core import death_advice
-from watchdog_app.core.death_account import about_death
-from watchdog_app.core.death_records import cause_spec
-from watchdog_app.core.glance import FULL_S
-from watchdog_app.core.records import Task
+from watchdog_app.core.explain import exits
+from watchdog_app.core.explain.exits import about_death
+from watchdog_app.core.model.exits import cause_spec
+from watchdog_app.core.model.machine import Task
+from watchdog_app.core.policy.glance import FULL_S
 from watchdog_app.daemon.journal import Journal
 
 LATELY_S = 12 * 3600.0
@@ -263,10 +263,10 @@ def _around(journal: Journal, entry: Entry, begin: float, end: float) -> list[En
 
 def _advice(journal: Journal, entry: Entry, at_unix_s: float) -> list[str]:
     """What was advised in the last danger that it was in, if it died in it; else by its cause."""
-    general = list(death_advice.after(entry))
+    general = list(exits.after(entry))
     if not (cause_spec(entry.get("cause")).out_of_memory or general):
-        return list(death_advice.grew(entry))
-    general = [*death_advice.grew(entry), *general]
+        return list(exits.grew(entry))
+    general = [*exits.grew(entry), *general]
     for each in journal.history(
         since_unix_s=at_unix_s - 3600, until_unix_s=at_unix_s + 60, kinds=("incident",), limit=100
     ):
@@ -274,7 +274,7 @@ def _advice(journal: Journal, entry: Entry, at_unix_s: float) -> list[str]:
         if any(isinstance(one, dict) and one.get("pid") == entry.get("pid") for one in culprits):
             # What grew is known best at the end: an incident is written down as it changes stage.
             advised = (str(line) for line in each.get("advice") or [])
-            return list(dict.fromkeys([*death_advice.grew(entry), *advised, *general]))
+            return list(dict.fromkeys([*exits.grew(entry), *advised, *general]))
     return general
 
 

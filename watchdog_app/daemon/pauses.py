@@ -14,7 +14,7 @@ from typing import Any
 
 from watchdog_app.actions.paused import Paused
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.core.records import ProcessKey, Task
+from watchdog_app.core.model.machine import ProcessKey, Task
 
 StateOf = Callable[[ProcessKey], str | None]  # one letter as in /proc; None: gone
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from watchdog_app.base.errors import SensorError
 from watchdog_app.base.linux.files import KeptFile
 from watchdog_app.base.text.quantities import format_duration
-from watchdog_app.core.records import Fault
+from watchdog_app.core.model.machine import Fault
 
 LATE_S = 0.25  # less is how machines at work are
 _TELL_S = 1.0

@@ -13,10 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from watchdog_app.core.notices import Notice
-from watchdog_app.core.outlook import Stage
-from watchdog_app.core.quiet_hours import covering
-from watchdog_app.core.settings import Settings
+from watchdog_app.core.model.decisions import Notice, Stage
+from watchdog_app.core.model.quiet_hours import covering
+from watchdog_app.core.model.settings import Settings
 
 _MOST_SNOOZES = 64
 _MOST_REMEMBERED = 256

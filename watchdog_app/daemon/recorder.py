@@ -6,14 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from watchdog_app.core.outlook import (
-    Assessment,
-    CeilingKind,
-    CeilingReading,
-    Incident,
-    Stage,
-)
-from watchdog_app.core.records import ProcessKey, Task
+from watchdog_app.core.model.decisions import Assessment, Incident, Stage
+from watchdog_app.core.model.machine import ProcessKey, Task
+from watchdog_app.core.model.resource import CeilingKind, CeilingReading
 from watchdog_app.daemon import status
 from watchdog_app.daemon.journal import Entry
 from watchdog_app.daemon.journal_series import SeriesPoints

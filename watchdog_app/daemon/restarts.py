@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.text.quantities import format_duration
-from watchdog_app.core.kernel_restarts import KernelRestarts, Restart
-from watchdog_app.core.outlook import Decision
-from watchdog_app.core.records import ProcessKey, Task
-from watchdog_app.core.telling import Topic
+from watchdog_app.core.model.decisions import Decision, Topic
+from watchdog_app.core.model.kernels import KernelRestarts, Restart
+from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.journal import Entry
 
 _MOST_DEATHS = 100

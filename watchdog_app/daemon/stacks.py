@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 from watchdog_app.base.errors import RequestError
-from watchdog_app.core.picture import Frame, Picture, ProcessLook, ThreadLook
-from watchdog_app.core.records import ProcessKey, Task
+from watchdog_app.core.model.agent import Frame, Picture, ProcessLook, ThreadLook
+from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.agent_words import frame
 from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.naming import named
@@ -19,7 +19,7 @@ from watchdog_app.protocol.messages import REFUSED, Params
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.core.suspects import Suspect
+    from watchdog_app.core.diagnosis.stall_reasons import Suspect
 
 _ANSWER_S = 3.0  # an agent's own thread runs within milliseconds where it can run at all
 _LEAST_S = 0.5  # between two counts of faults that are to make a rate

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from watchdog_app.core import devices
-from watchdog_app.core.devices import TaskDevices
-from watchdog_app.core.engine import TickResult
-from watchdog_app.core.health import is_condition
-from watchdog_app.core.outlook import Assessment, CeilingReading, Forecast, Incident, Stage
-from watchdog_app.core.records import AgentView, Fault, MemoryParts, ProcessKey, Snapshot, Task
+from watchdog_app.core.model import devices
+from watchdog_app.core.model.agent import AgentView, MemoryParts
+from watchdog_app.core.model.decisions import Assessment, Forecast, Incident, Stage
+from watchdog_app.core.model.devices import TaskDevices
+from watchdog_app.core.model.machine import Fault, ProcessKey, Snapshot, Task
+from watchdog_app.core.model.resource import CeilingReading, is_condition
+from watchdog_app.core.policy.engine import TickResult
 from watchdog_app.daemon import hardware_status
 
 SCHEMA_VERSION = 1

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from watchdog_app.base.text.plain import shortened
-from watchdog_app.core.outlook import Stage
+from watchdog_app.core.model.decisions import Stage
 from watchdog_app.protocol.framing import MAX_LINE_BYTES
 
 _ENVELOPE_BYTES = 16 * 1024  # the message around it, and the sentence about what is left out

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchdog_app.base.errors import RequestError
-from watchdog_app.core.outlook import Incident, Stage
-from watchdog_app.core.records import Growth, ProcessKey, Task
-from watchdog_app.core.resources import SPECS
+from watchdog_app.core.model.agent import Growth
+from watchdog_app.core.model.decisions import Incident, Stage
+from watchdog_app.core.model.machine import ProcessKey, Task
+from watchdog_app.core.model.resource import SPECS
 from watchdog_app.daemon import agent_words
 from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.naming import named

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from watchdog_app.base.worker import Worker
-from watchdog_app.core.death_records import UnitEnd
+from watchdog_app.core.model.exits import UnitEnd
 from watchdog_app.sensors import unit_end
 
 # Until then an end is neither written down nor told: under memory pressure journalctl is slow.

@@ -15,7 +15,10 @@ from functools import partial
 from typing import Any
 
 from watchdog_app.base import paths
-from watchdog_app.core.death_records import (
+from watchdog_app.core.diagnosis.causes import diagnose
+from watchdog_app.core.diagnosis.evidence import evidence_of
+from watchdog_app.core.model.agent import AgentView, RescueRecord
+from watchdog_app.core.model.exits import (
     Cause,
     CauseKind,
     Certainty,
@@ -24,11 +27,9 @@ from watchdog_app.core.death_records import (
     LastWords,
     UnitEnd,
 )
-from watchdog_app.core.deaths import diagnose
-from watchdog_app.core.evidence import evidence_of
-from watchdog_app.core.glance import FULL_S
-from watchdog_app.core.outlook import CeilingKind
-from watchdog_app.core.records import AgentView, ProcessKey, RescueRecord, Task
+from watchdog_app.core.model.machine import ProcessKey, Task
+from watchdog_app.core.model.resource import CeilingKind
+from watchdog_app.core.policy.glance import FULL_S
 from watchdog_app.daemon import left_words
 from watchdog_app.daemon.death_book import about_task, death_entry
 from watchdog_app.daemon.journal import Entry, Journal

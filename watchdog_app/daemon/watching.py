@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 from watchdog_app.base.text.quantities import format_duration
-from watchdog_app.core.glance import Rest
-from watchdog_app.core.outlook import Decision, DecisionKind
-from watchdog_app.core.records import Fault, Task
-from watchdog_app.core.settings import WatchSettings
+from watchdog_app.core.model.decisions import Decision, DecisionKind
+from watchdog_app.core.model.machine import Fault, Task
+from watchdog_app.core.model.settings import WatchSettings
+from watchdog_app.core.policy.glance import Rest
 from watchdog_app.daemon.acts import Acts
 from watchdog_app.daemon.clocks import Clocks
 from watchdog_app.daemon.faults import Faults

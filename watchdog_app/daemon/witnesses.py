@@ -9,11 +9,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from watchdog_app.core.death_records import Cause, CauseKind, DeathFacts
-from watchdog_app.core.evidence import concerning, kills_elsewhere, takers
-from watchdog_app.core.exit_status import signal_of
-from watchdog_app.core.outlook import CeilingReading
-from watchdog_app.core.records import HostMemory, ProcessKey, Task, TaskKind
+from watchdog_app.core.diagnosis.evidence import concerning, kills_elsewhere, takers
+from watchdog_app.core.diagnosis.exits import signal_of
+from watchdog_app.core.model.exits import Cause, CauseKind, DeathFacts
+from watchdog_app.core.model.machine import HostMemory, ProcessKey, Task, TaskKind
+from watchdog_app.core.model.resource import CeilingReading
 from watchdog_app.daemon import bag_ends, left_words
 from watchdog_app.daemon.kill_counts import KillCounts, Span
 from watchdog_app.sensors import process_end

@@ -7,18 +7,17 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from watchdog_app.core import notices
-from watchdog_app.core.notices import Notice
-from watchdog_app.core.outlook import Decision
-from watchdog_app.core.picture import Picture
-from watchdog_app.core.records import ProcessKey, Task
-from watchdog_app.core.usage import SwapTraffic
+from watchdog_app.core.explain import notifications
+from watchdog_app.core.model.agent import Picture
+from watchdog_app.core.model.decisions import Decision, Notice
+from watchdog_app.core.model.history import SwapTraffic
+from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.status import Look, incident
 
 # What only a person's question or a standstill needs is imported when that comes.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.core.suspects import Suspect
+    from watchdog_app.core.diagnosis.stall_reasons import Suspect
 
 
 def notice(decision: Decision, task: Task | None, look: Look | None) -> Notice:
@@ -27,18 +26,18 @@ def notice(decision: Decision, task: Task | None, look: Look | None) -> Notice:
     about = None
     if look is not None:
         about = next((e for e in look.result.incidents if e.id == decision.incident), None)
-    return notices.notice(decision, task, agent, about)
+    return notifications.notice(decision, task, agent, about)
 
 
 def explanation(look: Look | None, task: Task | None) -> dict[str, Any]:
     """The answer to `explain`: for one task, or for the machine."""
     if look is None:
         return {"text": "The machine has not been looked at yet. Ask again.", "incidents": []}
-    from watchdog_app.core import explain
+    from watchdog_app.core.explain import status
 
     readings, result = look.readings, look.result
     if task is None:
-        text = explain.about_machine(
+        text = status.about_machine(
             look.snapshot.host,
             look.tasks,
             hardware=look.snapshot.hardware,
@@ -48,7 +47,7 @@ def explanation(look: Look | None, task: Task | None) -> dict[str, Any]:
             now_unix_s=time.time(),
         )
         return {"text": text, "incidents": [incident(each) for each in result.incidents]}
-    text = explain.about_task(
+    text = status.about_task(
         task,
         result.tasks.get(task.key),
         look.agents.get(task.key),
@@ -82,7 +81,7 @@ def suspected(
         picture: of its threads.
         held: pids that we have paused.
     """
-    from watchdog_app.core.suspects import Circumstances, suspects
+    from watchdog_app.core.diagnosis.stall_reasons import Circumstances, suspects
 
     if look is None:
         return suspects(picture, Circumstances(stopped_by_us=held))

@@ -6,14 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from watchdog_app.base.text.quantities import format_bytes
-from watchdog_app.core.gpu_faults import (
-    FAULTS,
-    RECOVERIES,
-    Trouble,
-    of_xid,
-    reset,
-    worst,
-)
+from watchdog_app.core.diagnosis.gpu_faults import FAULTS, RECOVERIES, Trouble, of_xid, reset, worst
 from watchdog_app.doctor import daemon_word, driver_files, gpu
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from watchdog_app.core.gpu_faults import STATES
+from watchdog_app.core.diagnosis.gpu_faults import STATES
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity
 from watchdog_app.doctor.gpu_fault import of_fault

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from watchdog_app.base.text.quantities import format_duration
-from watchdog_app.core.gpu_faults import FAULTS, Trouble, reset
+from watchdog_app.core.diagnosis.gpu_faults import FAULTS, Trouble, reset
 from watchdog_app.doctor import driver_files, driver_reach, gpu, versions
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine, unchecked

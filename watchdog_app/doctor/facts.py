@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from watchdog_app.base import paths
 from watchdog_app.base.errors import SensorError, WatchdogError
 from watchdog_app.base.text.quantities import GIB
-from watchdog_app.core.records import HostMemory
+from watchdog_app.core.model.machine import HostMemory
 from watchdog_app.doctor import driver_files, environments, gpu
 from watchdog_app.doctor.environments import Environment
 from watchdog_app.doctor.gpu import Driver

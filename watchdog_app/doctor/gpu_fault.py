@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from watchdog_app.core import gpu_faults
+from watchdog_app.core.diagnosis import gpu_faults
 from watchdog_app.doctor.finding import Finding, Severity
 
 SEVERITIES = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from watchdog_app.base.linux.cgroup_paths import GroupLocator, discover
 from watchdog_app.base.text.quantities import GIB, format_bytes
-from watchdog_app.core.records import CgroupMemory
+from watchdog_app.core.model.machine import CgroupMemory
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine, unchecked
 from watchdog_app.doctor.machine import Machine

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from watchdog_app.core.records import CgroupMemory
+from watchdog_app.core.model.machine import CgroupMemory
 from watchdog_app.sensors.host import parse_pressure
 
 # Stalled for 0.1 s within 2 s. Without CAP_SYS_RESOURCE the window must be a multiple of 2 s.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from watchdog_app.base.errors import SensorError
-from watchdog_app.core.records import ProcessInfo, ProcessKey
+from watchdog_app.core.model.machine import ProcessInfo, ProcessKey
 from watchdog_app.sensors.process_files import read_stat
 from watchdog_app.sensors.watched import Watched
 

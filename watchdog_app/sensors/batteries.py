@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from watchdog_app.base.linux.sysfs import folders, number, words
 from watchdog_app.base.text.plain import plain
-from watchdog_app.core.hardware import Battery
+from watchdog_app.core.model.hardware import Battery
 
 _JOULES_IN_UWH = 3.6e-3
 _MOST_W = 1000.0

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from watchdog_app.base import children
 from watchdog_app.base.text.plain import shortened
-from watchdog_app.core.records import TaskKind
+from watchdog_app.core.model.machine import TaskKind
 from watchdog_app.sensors.known_programs import (
     CONSOLES,
     KNOWN_FILES,

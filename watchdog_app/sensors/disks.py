@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-from watchdog_app.core.records import DiskSpace, Fault
+from watchdog_app.core.model.machine import DiskSpace, Fault
 
 _EVERY_S = 5.0
 _FIRST_WAIT_S = 0.1  # for all new ones together: a local disk answers within a thousandth of that

@@ -20,7 +20,7 @@ from watchdog_app.base.background import Background, Question
 from watchdog_app.base.errors import SensorError
 from watchdog_app.base.linux import procfs
 from watchdog_app.base.linux.files import read_bytes
-from watchdog_app.core.records import ProcessKey, ProcessSample
+from watchdog_app.core.model.machine import ProcessKey, ProcessSample
 
 _TICK_BUDGET_S = 0.003  # begun within a tick; the last one may take longer
 _EVERY_S = 30.0

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from watchdog_app.core.hardware import (
+from watchdog_app.core.model.hardware import (
     Battery,
     CpuPower,
     Fan,
@@ -23,7 +23,7 @@ from watchdog_app.core.hardware import (
     Temperature,
     Throttling,
 )
-from watchdog_app.core.records import Fault
+from watchdog_app.core.model.machine import Fault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

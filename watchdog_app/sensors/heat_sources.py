@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from watchdog_app.base.linux.sysfs import folders, number, words
-from watchdog_app.core.hardware import Temperature
+from watchdog_app.core.model.hardware import Temperature
 
 _MOST_SENSORS = 32
 _MOST_COUNTERS = 64

@@ -12,7 +12,7 @@ import os
 from watchdog_app.base.errors import Denied, SensorError, Unsupported
 from watchdog_app.base.linux.files import KeptFile, read_bytes
 from watchdog_app.base.linux.procfs import whole
-from watchdog_app.core.records import Fault, HostMemory, Pressure
+from watchdog_app.core.model.machine import Fault, HostMemory, Pressure
 
 _PRESSURE = "host.pressure"
 _ZRAM = b"/dev/zram"

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from contextlib import suppress
 
-from watchdog_app.core.death_records import KernelWord, WordKind
+from watchdog_app.core.model.exits import KernelWord, WordKind
 from watchdog_app.sensors.kernel_log import LogKind, Records, message_of, parse_line
 
 _PATH = "/dev/kmsg"

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from watchdog_app.base.errors import SensorError
 from watchdog_app.base.linux.files import read_regular
-from watchdog_app.core.records import ProcessInfo, TaskKind
+from watchdog_app.core.model.machine import ProcessInfo, TaskKind
 from watchdog_app.sensors.command_line import (
     Program,
     identify,

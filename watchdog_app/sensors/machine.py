@@ -12,8 +12,7 @@ from typing import Protocol
 from watchdog_app.base.errors import Gone, SensorError
 from watchdog_app.base.linux.cgroup_paths import GroupLocator, discover
 from watchdog_app.base.linux.files import read_bytes
-from watchdog_app.core.glance import Glance, Rest
-from watchdog_app.core.records import (
+from watchdog_app.core.model.machine import (
     CgroupMemory,
     DiskSpace,
     Fault,
@@ -21,6 +20,7 @@ from watchdog_app.core.records import (
     ProcessSample,
     Snapshot,
 )
+from watchdog_app.core.policy.glance import Glance, Rest
 from watchdog_app.sensors.cgroups import GroupReader
 from watchdog_app.sensors.disks import Disks
 from watchdog_app.sensors.gpu.awaited import AwaitedCards

@@ -14,7 +14,7 @@ import os
 from collections.abc import Collection, Iterable
 
 from watchdog_app.base.background import Background, Question
-from watchdog_app.core.records import Fault
+from watchdog_app.core.model.machine import Fault
 
 SOURCE = "processes.groups"
 _EVERY_S = 1.0

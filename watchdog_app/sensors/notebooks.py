@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchdog_app.base.text.plain import shortened
-from watchdog_app.core.records import TaskKind
+from watchdog_app.core.model.machine import TaskKind
 
 # What a session's path ends in when it is a document; jupytext opens the others as notebooks.
 _DOCUMENTS = (".ipynb", ".md", ".py", ".r", ".rmd", ".qmd", ".jl", ".myst")

@@ -16,8 +16,7 @@ from types import MappingProxyType
 import psutil
 
 from watchdog_app.base.errors import Gone, SensorError, Unsupported
-from watchdog_app.core.glance import Glance, Rest
-from watchdog_app.core.records import (
+from watchdog_app.core.model.machine import (
     Fault,
     HostMemory,
     ProcessInfo,
@@ -25,6 +24,7 @@ from watchdog_app.core.records import (
     ProcessSample,
     Snapshot,
 )
+from watchdog_app.core.policy.glance import Glance, Rest
 from watchdog_app.sensors.command_line import kept
 from watchdog_app.sensors.disks import Disks
 from watchdog_app.sensors.hardware import HardwareWatch

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 
 from watchdog_app.base.text.plain import plain
-from watchdog_app.core.hardware import Battery, Fan, Temperature
+from watchdog_app.core.model.hardware import Battery, Fan, Temperature
 from watchdog_app.sensors.hardware import HeatAndPower
 
 _BATTERY_EVERY_S = 10.0

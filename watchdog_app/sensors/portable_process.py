@@ -12,7 +12,7 @@ from typing import TypeVar
 import psutil
 
 from watchdog_app.base.errors import Denied, Gone, SensorError, Unsupported
-from watchdog_app.core.records import ProcessInfo, ProcessKey, ProcessSample
+from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, ProcessSample
 from watchdog_app.sensors.command_line import identify, is_interpreter, kept, kernel_id
 from watchdog_app.sensors.kernels import ENVIRON, Witnesses, forked, gather
 from watchdog_app.sensors.notebooks import absolute

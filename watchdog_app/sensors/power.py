@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 
 from watchdog_app.base.linux.sysfs import folders, number, words
-from watchdog_app.core.hardware import CpuPower
+from watchdog_app.core.model.hardware import CpuPower
 
 _EVERY_S = 5.0
 _DISCOVER_S = 60.0

@@ -13,7 +13,7 @@ from contextlib import suppress
 from watchdog_app.base.errors import Gone, SensorError, Unsupported
 from watchdog_app.base.linux import procfs
 from watchdog_app.base.linux.files import KeptFile, read_bytes, read_link, read_record
-from watchdog_app.core.records import ProcessKey, ProcessSample
+from watchdog_app.core.model.machine import ProcessKey, ProcessSample
 from watchdog_app.sensors.command_line import is_interpreter, kept
 
 _PAGE = os.sysconf("SC_PAGESIZE") if hasattr(os, "sysconf") else 4096

@@ -13,7 +13,7 @@ from watchdog_app.base.errors import SensorError
 from watchdog_app.base.linux import procfs
 from watchdog_app.base.linux.cgroup_paths import GroupLocator
 from watchdog_app.base.linux.files import read_bytes, read_link, read_record
-from watchdog_app.core.records import ProcessInfo, ProcessKey
+from watchdog_app.core.model.machine import ProcessInfo, ProcessKey
 from watchdog_app.sensors.command_line import identify, kernel_id
 from watchdog_app.sensors.kernels import ENVIRON, Sessions, Witnesses, forked, gather, named
 from watchdog_app.sensors.notebooks import absolute

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from watchdog_app.base.errors import SensorError
 from watchdog_app.base.linux.files import KeptFile
-from watchdog_app.core.glance import Rest
+from watchdog_app.core.policy.glance import Rest
 
 
 class Stillness:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from watchdog_app.base.errors import Gone, SensorError, Unsupported
 from watchdog_app.base.linux import procfs
 from watchdog_app.base.linux.files import read_bytes
-from watchdog_app.core.records import CgroupMemory
+from watchdog_app.core.model.machine import CgroupMemory
 
 _FULL = 0.5  # of the limit: below it nobody asks who fills the group
 _EVERY_S = 2.0

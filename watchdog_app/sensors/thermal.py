@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from watchdog_app.base.errors import SensorError
 from watchdog_app.base.linux.files import KeptFile
 from watchdog_app.base.linux.sysfs import parse_number, words
-from watchdog_app.core.hardware import Fan, Temperature, Throttling
+from watchdog_app.core.model.hardware import Fan, Temperature, Throttling
 from watchdog_app.sensors.heat_sources import counters, every_s, find, shown
 
 _DISCOVER_S = 60.0

@@ -18,8 +18,8 @@ from contextlib import suppress
 from watchdog_app.base.errors import SensorError
 from watchdog_app.base.linux.files import read_bytes
 from watchdog_app.base.linux.procfs import Stat
-from watchdog_app.core.picture import ProcessLook, ThreadLook
-from watchdog_app.core.records import ProcessKey
+from watchdog_app.core.model.agent import ProcessLook, ThreadLook
+from watchdog_app.core.model.machine import ProcessKey
 
 _MOST_PROCESSES = 64
 _MOST_THREADS = 128  # of one process

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from watchdog_app.core.death_records import UnitEnd
+from watchdog_app.core.model.exits import UnitEnd
 
 _WAIT_S = 5.0
 _AGAIN_S = 1.0  # systemd writes of an end once the unit's group is empty

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from watchdog_app.base.linux.files import translate
-from watchdog_app.core.records import CgroupMemory, Fault
+from watchdog_app.core.model.machine import CgroupMemory, Fault
 from watchdog_app.sensors.alarms import PressureTrigger, Source, Wakeup, arm, rank
 
 _STACK_BYTES = 512 * 1024

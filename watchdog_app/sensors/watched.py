@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from watchdog_app.base.errors import SensorError
-from watchdog_app.core.records import ProcessSample
+from watchdog_app.core.model.machine import ProcessSample
 from watchdog_app.sensors.bystanders import YOUNG_EVERY_S
 from watchdog_app.sensors.memberships import Memberships
 from watchdog_app.sensors.process_files import TICKS_PER_S, ProcessFiles

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from watchdog_app.base.errors import UsageError, WatchdogError
-from watchdog_app.core.outlook import Stage
+from watchdog_app.core.model.decisions import Stage
 from watchdog_app.traces.play import Played, reached
 
 SUFFIXES = (".png", ".svg")

@@ -12,9 +12,9 @@ import math
 from collections.abc import Iterable
 from typing import Any, TextIO
 
-from watchdog_app.core.outlook import Assessment, Costs, Regime, Stage
-from watchdog_app.core.settings import Settings
-from watchdog_app.core.watch import CeilingWatch
+from watchdog_app.core.forecast.stages import CeilingWatch
+from watchdog_app.core.model.decisions import Assessment, Costs, Regime, Stage
+from watchdog_app.core.model.settings import Settings
 from watchdog_app.traces.play import reached
 
 _NO_COSTS = Costs()

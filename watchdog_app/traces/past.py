@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from watchdog_app.base.errors import DaemonNotRunning
-from watchdog_app.core.outlook import CeilingKind
+from watchdog_app.core.model.resource import CeilingKind
 from watchdog_app.traces.trace import Sample, Trace
 
 _MOST_ENTRIES = 1000

@@ -6,29 +6,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from watchdog_app.base.text.quantities import format_duration
-from watchdog_app.core.engine import Engine
-from watchdog_app.core.outlook import (
+from watchdog_app.core.model.agent import AgentView, RescueRecord
+from watchdog_app.core.model.decisions import (
     Assessment,
-    CeilingKey,
-    CeilingReading,
     Decision,
     DecisionKind,
     Outcome,
     OutcomeStatus,
     Stage,
 )
-from watchdog_app.core.records import (
-    AgentView,
+from watchdog_app.core.model.machine import (
     HostMemory,
     ProcessInfo,
     ProcessKey,
     ProcessSample,
-    RescueRecord,
     Snapshot,
     Task,
     TaskKind,
 )
-from watchdog_app.core.settings import Settings
+from watchdog_app.core.model.resource import CeilingKey, CeilingReading
+from watchdog_app.core.model.settings import Settings
+from watchdog_app.core.policy.engine import Engine
 from watchdog_app.traces.trace import Trace
 
 _TASK = ProcessKey(1, 1)

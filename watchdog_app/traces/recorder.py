@@ -12,10 +12,10 @@ from itertools import pairwise
 
 from watchdog_app.base.errors import Gone, TaskNotFound, UsageError
 from watchdog_app.base.text.quantities import pid_in
-from watchdog_app.core.ceilings import readings
-from watchdog_app.core.outlook import CeilingKind, CeilingReading
-from watchdog_app.core.records import CgroupMemory, ProcessKey, Snapshot, Task
-from watchdog_app.core.tasks import group
+from watchdog_app.core.model.machine import CgroupMemory, ProcessKey, Snapshot, Task
+from watchdog_app.core.model.readings import readings
+from watchdog_app.core.model.resource import CeilingKind, CeilingReading
+from watchdog_app.core.model.tasks import group
 from watchdog_app.sensors.machine import MachineFace
 from watchdog_app.traces.kills import KillCount
 

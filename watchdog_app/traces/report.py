@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from watchdog_app.base.text.quantities import format_bytes, format_duration
-from watchdog_app.core.outlook import Assessment, DecisionKind, Stage
+from watchdog_app.core.model.decisions import Assessment, DecisionKind, Stage
 from watchdog_app.traces.play import Act, Played, stages
 
 _DONE = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from watchdog_app.base.text.quantities import format_bytes
-from watchdog_app.core.outlook import Stage
+from watchdog_app.core.model.decisions import Stage
 from watchdog_app.traces.play import Played, reached
 
 _BARS = " ▁▂▃▄▅▆▇█"

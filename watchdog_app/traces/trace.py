@@ -25,7 +25,7 @@ from io import BufferedReader, TextIOWrapper
 from typing import BinaryIO, TextIO, cast
 
 from watchdog_app.base.errors import UsageError
-from watchdog_app.core.outlook import CeilingKind
+from watchdog_app.core.model.resource import CeilingKind
 
 SIGNALS = ("unrecl", "used", "ws", "usage", "rss")  # the first that a file has is played
 _FAILED = {"oom", "memory_error"}

@@ -7,7 +7,7 @@ import os
 import pytest
 from gpu_stub.driver_stub import GIB
 
-from watchdog_app.core.hardware import GpuState
+from watchdog_app.core.model.hardware import GpuState
 
 ONE, TWO = "0000:05:00.0", "0000:06:00.0"
 

@@ -27,7 +27,7 @@ from gpu_stub.driver_stub import (
     DriverStub,
 )
 
-from watchdog_app.core.hardware import GpuState
+from watchdog_app.core.model.hardware import GpuState
 from watchdog_app.sensors.gpu.library import Library
 
 MEMORY = "nvmlDeviceGetMemoryInfo_v2"

@@ -17,7 +17,7 @@ from gpu_stub.driver_stub import (
     DriverStub,
 )
 
-from watchdog_app.core.hardware import GpuProcess, GpuState
+from watchdog_app.core.model.hardware import GpuProcess, GpuState
 from watchdog_app.sensors.gpu.driver import host_memory
 
 

@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from watchdog_app.core.hardware import Gpu, GpuState
+from watchdog_app.core.model.hardware import Gpu, GpuState
 from watchdog_app.sensors.gpu.watch import GpuLook, GpuWatch
 
 MIB = 1024**2

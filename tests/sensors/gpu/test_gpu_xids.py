@@ -7,7 +7,7 @@ import os
 import pytest
 from gpu_stub.driver_stub import CRASH
 
-from watchdog_app.core.hardware import GpuState, XidEvent
+from watchdog_app.core.model.hardware import GpuState, XidEvent
 from watchdog_app.sensors.gpu.xids import Xids
 from watchdog_app.sensors.kernel_log import KernelLog, LogKind, parse_line, parse_record
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from watchdog_app.core.outlook import Regime
+from watchdog_app.core.model.decisions import Regime
 
 _POINTS = 64  # kept; then each two become one
 _LEAST_RUN = 5  # points of a straight run

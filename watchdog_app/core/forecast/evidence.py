@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
-from watchdog_app.core.forecast.claims import Claim, Reading
-from watchdog_app.core.forecast.swings import Swings
+from watchdog_app.core.forecast.shape import Swings
+from watchdog_app.core.forecast.trends import Claim, Reading
 
 _LATELY_S = 60.0
 _SLACK = 0.005  # of the limit: the same level

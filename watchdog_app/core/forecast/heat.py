@@ -16,9 +16,9 @@ from collections import deque
 from itertools import pairwise
 from typing import NamedTuple
 
-from watchdog_app.core.forecast.bins import Bins
 from watchdog_app.core.forecast.outlook import Outlook
-from watchdog_app.core.outlook import Caution, Forecast, Regime
+from watchdog_app.core.forecast.slow import Bins
+from watchdog_app.core.model.decisions import Caution, Forecast, Regime
 
 _BIN_S = 2.0  # sensors are read as often
 _WINDOWS = (12, 24, 48, 96, 192)  # bins

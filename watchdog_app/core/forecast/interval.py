@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from watchdog_app.core.forecast.claims import Claim
 from watchdog_app.core.forecast.evidence import View, room_left
-from watchdog_app.core.outlook import Forecast
+from watchdog_app.core.forecast.trends import Claim
+from watchdog_app.core.model.decisions import Forecast
 
 # Coefficients: always, by scales that say sooner (or later), by youth. Near the quantiles of
 # (true / foretold) on the recorded failures, `bench/forecast_interval.py`.

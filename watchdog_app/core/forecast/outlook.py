@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from watchdog_app.core.outlook import Caution, Forecast, Regime
+from watchdog_app.core.model.decisions import Caution, Forecast, Regime
 
 
 @dataclass(slots=True)

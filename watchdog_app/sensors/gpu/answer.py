@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from watchdog_app.core.hardware import Gpu, GpuProcess, GpuState
+from watchdog_app.core.model.hardware import Gpu, GpuProcess, GpuState
 
 _BYTES = ("memory_used_bytes", "memory_reserved_bytes", "memory_total_bytes")
 _COUNTS = (*_BYTES, "throttle_reasons", "ecc_uncorrected")

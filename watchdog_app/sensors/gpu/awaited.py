@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from watchdog_app.core.hardware import Gpu
-from watchdog_app.core.records import Fault
+from watchdog_app.core.model.hardware import Gpu
+from watchdog_app.core.model.machine import Fault
 from watchdog_app.sensors.gpu import library
 
 TYPE_CHECKING = False

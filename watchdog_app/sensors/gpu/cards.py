@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from watchdog_app.core.hardware import GpuState
+from watchdog_app.core.model.hardware import GpuState
 from watchdog_app.sensors.gpu.card import Card
 from watchdog_app.sensors.gpu.driver import (
     DRIVER_NOT_LOADED,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 
-from watchdog_app.core import gpu_faults
-from watchdog_app.core.hardware import Gpu, GpuState
-from watchdog_app.core.records import Fault
+from watchdog_app.core.diagnosis import gpu_faults
+from watchdog_app.core.model.hardware import Gpu, GpuState
+from watchdog_app.core.model.machine import Fault
 from watchdog_app.sensors.gpu.driver import (
     DRIVER_NOT_LOADED,
     LIBRARY_NOT_FOUND,

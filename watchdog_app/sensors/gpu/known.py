@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from watchdog_app.core.hardware import UNKNOWN_CARD, Gpu, GpuProcess, GpuState
+from watchdog_app.core.model.hardware import UNKNOWN_CARD, Gpu, GpuProcess, GpuState
 from watchdog_app.sensors.gpu import answer
 from watchdog_app.sensors.gpu.pci import PciCard, short_address
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from watchdog_app.core.hardware import GpuState
-from watchdog_app.core.records import Fault
+from watchdog_app.core.model.hardware import GpuState
+from watchdog_app.core.model.machine import Fault
 from watchdog_app.sensors.gpu import answer, faults
 from watchdog_app.sensors.gpu.child import ReaderChild, reader_env
 from watchdog_app.sensors.gpu.driver import DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND

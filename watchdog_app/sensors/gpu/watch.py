@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from watchdog_app.base import children
-from watchdog_app.core.hardware import Gpu, GpuState, XidEvent
-from watchdog_app.core.records import Fault
+from watchdog_app.core.model.hardware import Gpu, GpuState, XidEvent
+from watchdog_app.core.model.machine import Fault
 from watchdog_app.sensors.gpu import faults, library
 from watchdog_app.sensors.gpu.known import KnownCards
 from watchdog_app.sensors.gpu.link import NONSENSE, Link

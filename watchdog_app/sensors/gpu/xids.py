@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from watchdog_app.core.hardware import XidEvent
+from watchdog_app.core.model.hardware import XidEvent
 
 KEEP_S = 3600.0
 _MOST = 64  # a card: a broken one says hundreds a minute

@@ -1,0 +1,1 @@
+"""What is wrong and why: of cards, of trainings that stand still, of programs that ended."""

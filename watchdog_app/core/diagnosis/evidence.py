@@ -1,0 +1,387 @@
+"""
+How the cause of an end is known: every piece of evidence in its own words. Pure.
+
+What could not be read is said as well: a cause that is missing a witness is another one than a
+cause that no witness speaks for.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.quantities import format_bytes
+from watchdog_app.core.diagnosis.exits import crashed, signal_name, signal_of
+from watchdog_app.core.diagnosis.out_of_memory import exhausted
+from watchdog_app.core.model.exits import (
+    Certainty,
+    DeathFacts,
+    Evidence,
+    KernelWord,
+    LastWords,
+    UnitEnd,
+    WordKind,
+)
+
+_LONGEST = 240
+_STALLED_PERCENT = 5.0  # of the time: less is everyday
+_MOST_FRAMES = 3
+_MOST_ROWS = 5
+_SAME_MOMENT_S = 1.0
+_JUST_NOW_S = 10.0
+_DRIFT_S = 2.0  # the kernel log has a clock of its own
+_MOUNTS = ("/sys/fs/cgroup/memory", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
+
+
+def evidence_of(facts: DeathFacts) -> tuple[Evidence, ...]:
+    """All that is known of an end, the surest first."""
+    found = [
+        *_status(facts),
+        *_airbag(facts),
+        *_kernel(facts),
+        *_python(facts.words),
+        *_counts(facts),
+        *_unit(facts.unit),
+        *_limits(facts),
+        *_cards(facts),
+        *_levels(facts),
+        *_others(facts),
+    ]
+    order = tuple(Certainty)
+    return tuple(sorted(found, key=lambda each: order.index(each.certainty)))
+
+
+def concerning(
+    words: tuple[KernelWord, ...],
+    pid: int,
+    now_mono_s: float,
+    *,
+    alive_mono_s: float | None = None,
+    group: str | None = None,
+) -> tuple[KernelWord, ...]:
+    """
+    The lines that concern the end of `pid`, just now: its own, and those of the same moments.
+
+    A kill for memory brings its report and its table along; without one, what the kernel said
+    since the process was last seen alive may still say why: a kill of another process for a lack
+    of memory that was this one's too, a machine that is too hot.
+
+    Args:
+        alive_mono_s: when it was last seen alive; None: some seconds ago.
+        group: folder of its memory group; kills at limits of other groups are left out.
+    """
+    own = next((w for w in words if w.kind is WordKind.OOM_KILL and w.pid == pid), None)
+    if own is not None:
+        return tuple(
+            word
+            for word in words
+            if abs(word.mono_s - own.mono_s) <= _SAME_MOMENT_S
+            and (word.pid in (None, pid) or word.kind is WordKind.OOM_TASK)
+        )
+    since = now_mono_s - _JUST_NOW_S if alive_mono_s is None else alive_mono_s - _DRIFT_S
+    return tuple(
+        word
+        for word in words
+        if (word.pid == pid and word.kind is not WordKind.OOM_TASK)
+        or (word.kind is WordKind.HOT and now_mono_s - word.mono_s <= _JUST_NOW_S)
+        or (
+            word.kind is WordKind.OOM_KILL
+            and word.mono_s >= since
+            and _shares(_limit_of(word, words), group)
+        )
+    )
+
+
+def kills_elsewhere(words: tuple[KernelWord, ...], pid: int, since_mono_s: float) -> int:
+    """Other processes that the kernel log says were killed for memory since then."""
+    return sum(
+        word.kind is WordKind.OOM_KILL and word.pid != pid and word.mono_s >= since_mono_s
+        for word in words
+    )
+
+
+def _limit_of(kill: KernelWord, words: tuple[KernelWord, ...]) -> str | None:
+    """The group whose limit a kill was for: "" for the machine's memory, None: not told."""
+    for word in words:
+        near = abs(word.mono_s - kill.mono_s) <= _SAME_MOMENT_S
+        if word.kind is WordKind.OOM_REPORT and near and word.pid in (None, kill.pid):
+            return word.group if word.constraint == "CONSTRAINT_MEMCG" else ""
+    return None if "cgroup" in kill.text else ""
+
+
+def _shares(limit: str | None, group: str | None) -> bool:
+    """Whether a process in `group` was under that limit too."""
+    if limit == "":
+        return True
+    if limit is None or group is None:
+        return False
+    return f"{_named(group)}/".startswith(f"{limit.rstrip('/')}/")
+
+
+def takers(words: tuple[KernelWord, ...]) -> tuple[tuple[int, str, int], ...]:
+    """
+    Who held most when the kernel chose whom to kill: (pid, name, bytes), the largest first.
+
+    Names are untrusted, and those of the kernel: 15 characters at most. Empty without its table.
+    """
+    rows = {
+        word.pid: (word.pid, word.name or "?", word.rss_bytes)
+        for word in words
+        if word.kind is WordKind.OOM_TASK and word.pid is not None and word.rss_bytes
+    }
+    return tuple(sorted(rows.values(), key=lambda row: -row[2])[:_MOST_ROWS])
+
+
+def _status(facts: DeathFacts) -> Iterator[Evidence]:
+    status = facts.wait_status
+    if status is None:
+        yield Evidence(
+            "status",
+            Certainty.UNKNOWN,
+            "Its exit status could not be read: whoever started it had collected it before.",
+        )
+        return
+    number = signal_of(status)
+    if number is None:
+        yield Evidence("status", Certainty.EXACT, f"It ended by itself with status {status >> 8}.")
+        return
+    core = ", and left a core file" if status & 0x80 else ""
+    yield Evidence(
+        "status", Certainty.EXACT, f"It was ended by signal {number} ({signal_name(number)}){core}."
+    )
+
+
+def _airbag(facts: DeathFacts) -> Iterator[Evidence]:
+    if facts.airbag is None:
+        return
+    text = f"It ran in an airbag with a limit of {format_bytes(facts.airbag.limit_bytes)}."
+    if facts.airbag.told:
+        text = f"Its airbag says: {plain(facts.airbag.told, _LONGEST)}"
+    yield Evidence("airbag", Certainty.EXACT, text)
+
+
+def _kernel(facts: DeathFacts) -> Iterator[Evidence]:
+    spoke = False
+    for word in facts.kernel:
+        # What is not about one process is about all: a machine that is too hot, a group that is
+        # full. Rows of the table are shown by themselves.
+        if word.kind is WordKind.OOM_TASK or word.pid not in (None, facts.pid):
+            continue
+        spoke = True
+        # The report of a kill is long and hard to read: what it says is said.
+        told = _group(word) or f"The kernel log says: {plain(word.text, _LONGEST)}"
+        yield Evidence("kernel", Certainty.EXACT, told)
+    number = signal_of(facts.wait_status)
+    killed = facts.wait_status is None or number in (signal.SIGKILL, signal.SIGTERM)
+    others = {w.pid: w for w in facts.kernel if w.kind is WordKind.OOM_KILL and w.pid != facts.pid}
+    for pid, word in others.items() if killed else ():
+        yield Evidence(
+            "kernel",
+            Certainty.EXACT,
+            f"Since it was last seen the kernel killed {plain(word.name or '?')} (process {pid}) "
+            f"for memory{_whose(word)}.",
+        )
+    if spoke or not (killed or crashed(facts.wait_status)):
+        return
+    if facts.kernel_log_readable:
+        yield Evidence("kernel", Certainty.EXACT, "The kernel log says nothing about it.")
+    elif facts.kernel_log_readable is False:
+        yield Evidence(
+            "kernel",
+            Certainty.UNKNOWN,
+            "The kernel log could not be read by this user (kernel.dmesg_restrict). An "
+            "administrator can look: sudo dmesg -T | grep -i -e oom -e segfault -e Xid",
+        )
+
+
+def _whose(word: KernelWord) -> str:
+    return ", at a limit that was this one's too" if "cgroup" in word.text else ""
+
+
+def _group(word: KernelWord) -> str | None:
+    """Whose memory was short, in words."""
+    if word.kind is not WordKind.OOM_REPORT or word.constraint is None:
+        return None
+    if word.constraint == "CONSTRAINT_MEMCG":
+        where = "" if word.group is None else f" {plain(word.group, 120)}"
+        return f"The kernel log says: the limit that was met is that of the memory group{where}."
+    if word.constraint == "CONSTRAINT_NONE":
+        return "The kernel log says: the whole machine was out of memory, no group's limit was met."
+    return "The kernel log says: the memory that it was bound to (a NUMA node) was used up."
+
+
+def _python(words: LastWords | None) -> Iterator[Evidence]:
+    if words is None:
+        return
+    if words.fatal is not None:
+        yield Evidence(
+            "python", Certainty.EXACT, f"Python wrote in the end: {plain(words.fatal, 120)}."
+        )
+    elif words.error is not None:
+        told = f": {plain(words.message, 160)}" if words.message else ""
+        yield Evidence(
+            "python",
+            Certainty.EXACT,
+            f"An exception that nobody caught ended it: {plain(words.error, 60)}{told}",
+        )
+    if words.frames:
+        shown = list(words.frames[:_MOST_FRAMES])
+        if words.place is not None and words.place not in shown:
+            shown[-1] = words.place  # the program's own line is what its owner looks for
+        path = ", called from ".join(plain(each, 100) for each in shown)
+        yield Evidence("python", Certainty.EXACT, f"It was at {path}.")
+
+
+def _counts(facts: DeathFacts) -> Iterator[Evidence]:
+    """What the kernel's counters say, each of its own group and its own time alone."""
+    if signal_of(facts.wait_status) != signal.SIGKILL and facts.wait_status is not None:
+        return
+    own = any(w.kind is WordKind.OOM_KILL and w.pid == facts.pid for w in facts.kernel)
+    when = "" if facts.counted is None else f", {facts.counted}"
+    group = (
+        "its memory group"
+        if facts.group is None
+        else f"in the memory group {plain(_named(facts.group), 160)}"
+    )
+    known = False
+    for whose, before, after, elsewhere in (
+        (group, facts.group_kills_before, facts.group_kills_after, facts.group_kills_elsewhere),
+        (
+            "on this machine",
+            facts.host_kills_before,
+            facts.host_kills_after,
+            facts.host_kills_elsewhere,
+        ),
+    ):
+        if before is None or after is None:
+            continue
+        known = True
+        if after > before:
+            text = f"The kernel's count of kills for memory {whose} rose from {before} to "
+            text += f"{after}{when}{', for other processes' * (after - before <= elsewhere)}."
+            yield Evidence("count", Certainty.EXACT, text)
+        elif not own:  # its log names this one: then it was in another group by then
+            text = f"The kernel killed nothing for memory {whose}{when}"
+            yield Evidence("count", Certainty.EXACT, f"{text} (its count stayed at {after}).")
+        return
+    if not known and not own and facts.pid is not None:
+        yield Evidence(
+            "count",
+            Certainty.UNKNOWN,
+            "The kernel's counts of its kills for memory could not be read.",
+        )
+
+
+def _named(group: str) -> str:
+    """A group as the kernel names it: without the folder of the mount."""
+    for mount in _MOUNTS:
+        if group == mount or group.startswith(f"{mount}/"):
+            return group[len(mount) :] or "/"
+    return group
+
+
+def _limits(facts: DeathFacts) -> Iterator[Evidence]:
+    if facts.cpu_limit_s is not None and facts.cpu_used_s is not None:
+        yield Evidence(
+            "limit",
+            Certainty.EXACT,
+            f"It had used {facts.cpu_used_s:.0f} s of the {facts.cpu_limit_s:.0f} s of processor "
+            "time that it was allowed (ulimit -t).",
+        )
+    space = facts.address_space_full
+    if space is None and exhausted(facts.words) is not None:
+        space = facts.address_space  # a large piece does not fit long before it is full
+    if space is not None:
+        text = f"Its address space (ulimit -v) held {space} when last seen."
+        yield Evidence("limit", Certainty.EXACT, text)
+
+
+def _cards(facts: DeathFacts) -> Iterator[Evidence]:
+    if facts.card_fault is not None:
+        text = f"The card that it was on: {plain(facts.card_fault, _LONGEST)}."
+        yield Evidence("gpu", Certainty.EXACT, text)
+    if facts.device_ooms:
+        yield Evidence(
+            "gpu",
+            Certainty.EXACT,
+            f"Its framework counted {facts.device_ooms} failed allocations of GPU memory.",
+        )
+    if facts.device_full is not None:
+        text = f"When last seen: {plain(facts.device_full, 120)}."
+        yield Evidence("gpu", Certainty.EXACT, text)
+
+
+def _levels(facts: DeathFacts) -> Iterator[Evidence]:
+    """How full it was: what was seen is exact, what follows from it is not."""
+    number = signal_of(facts.wait_status)
+    if number not in (None, signal.SIGKILL, signal.SIGTERM) or facts.wait_status == 0:
+        return  # a crash, a Ctrl-C: how much was left has nothing to do with it
+    if facts.group_used_bytes is not None and facts.group_limit_bytes:
+        yield Evidence(
+            "level",
+            Certainty.EXACT,
+            f"When last seen its memory group held {format_bytes(facts.group_used_bytes)} of "
+            f"{format_bytes(facts.group_limit_bytes)}"
+            f"{', where memory.high slows down and kills nobody' * facts.group_high}.",
+        )
+    total, available = facts.host_total_bytes, facts.host_available_bytes
+    if total and available is not None:
+        swap = ""
+        if facts.swap_total_bytes:
+            free = format_bytes(facts.swap_free_bytes)
+            swap = f", and {free} of {format_bytes(facts.swap_total_bytes)} swap"
+        yield Evidence(
+            "level",
+            Certainty.EXACT,
+            f"When last seen the machine had {format_bytes(available)} of {format_bytes(total)} "
+            f"RAM left{swap}.",
+        )
+    stalled = facts.stalled_percent
+    if stalled is not None and stalled >= _STALLED_PERCENT:
+        yield Evidence(
+            "pressure",
+            Certainty.EXACT,
+            f"In the 10 s before, programs waited for memory {stalled:.0f} % of the time.",
+        )
+
+
+def _unit(unit: UnitEnd | None) -> Iterator[Evidence]:
+    if unit is None:
+        return
+    for line in unit.lines:
+        text = f"The system's journal says: {plain(line, _LONGEST)}"
+        yield Evidence("systemd", Certainty.EXACT, text)
+    if unit.result not in (None, "success"):
+        command = "systemctl --user" if unit.user else "systemctl"
+        yield Evidence(
+            "systemd",
+            Certainty.EXACT,
+            f"{command} show -p Result {plain(unit.name, 80)} says: {plain(unit.result or '')}.",
+        )
+
+
+def _others(facts: DeathFacts) -> Iterator[Evidence]:
+    number = signal_of(facts.wait_status)
+    if facts.oomd_kills:
+        text = f"systemd-oomd has noted {facts.oomd_kills} kills on its group."
+        yield Evidence("guard", Certainty.EXACT, text)
+    if facts.oom_daemons and number in (None, signal.SIGKILL, signal.SIGTERM):
+        names = " and ".join(facts.oom_daemons)
+        yield Evidence("guard", Certainty.EXACT, f"Running here: {names}, which ends programs "
+                       "when memory is short.")  # fmt: skip
+    if facts.was_paused:
+        yield Evidence(
+            "jupyter",
+            Certainty.EXACT,
+            "It was paused then. Jupyter kills a paused kernel on Restart and on Shutdown.",
+        )
+    if facts.notebook and facts.parent is not None:
+        text = f"What had started it, {plain(facts.parent, 60)}, lives on."
+        yield Evidence("jupyter", Certainty.EXACT, text)
+    elif facts.notebook:
+        text = "What had started it, the Jupyter server or application, has ended as well."
+        yield Evidence("jupyter", Certainty.EXACT, text)
+    if facts.said_bye and not (facts.words is not None and facts.words.error is not None):
+        text = "Its agent had said good-bye: Python was ending in good order."
+        yield Evidence("agent", Certainty.EXACT, text)

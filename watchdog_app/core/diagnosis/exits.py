@@ -1,0 +1,83 @@
+"""Exit statuses as signals and words, and which ends are worth telling."""
+
+from __future__ import annotations
+
+import signal
+
+from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.exits import Cause, CauseKind, DeathFacts
+
+_NOTED_S = 10.0  # of what ran for less than that a good end is not even noted ...
+_NEWS_S = 60.0  # ... and a failure sooner than that is what its user looks at anyway
+
+
+def worth_telling(cause: Cause, agent: AgentView | None) -> bool:
+    """
+    Whether people want to hear of it.
+
+    They end their own programs all day: without a sign of memory only a training that was
+    under way, and neither ended by itself nor by Ctrl-C or a plain kill, is news.
+    """
+    if cause.kind is CauseKind.AIRBAG:
+        return False  # it has told of that itself, as it did it
+    if cause.news or cause.spec.told:
+        return True
+    return (
+        agent is not None
+        and agent.training
+        and not cause.spec.by_itself
+        and not any(name in cause.text for name in ("SIGINT", "SIGTERM", "SIGHUP"))
+    )
+
+
+def worth_noting(
+    facts: DeathFacts, cause: Cause, *, seen: bool, kernel: bool, age_s: float, cared_for: bool
+) -> bool | None:
+    """
+    What an end is for the journal.
+
+    Args:
+        seen: it was in a look.
+        kernel: it was a Jupyter kernel.
+        age_s: how long it ran; 0 where that is not known.
+        cared_for: an agent in it had not said that its training is over.
+
+    Returns:
+        True: a death. False: an end that is noted for who asks. None: not worth a line.
+    """
+    if (cared_for and not cause.spec.by_itself) or cause.news or cause.spec.noted:
+        return True
+    if not seen:
+        return None
+    failed = crashed(facts.wait_status) or cause.kind in (CauseKind.FAILED, CauseKind.KILLED)
+    if failed and (kernel or age_s >= _NEWS_S):
+        return True
+    odd = cause.kind is not CauseKind.ENDED
+    return False if odd or kernel or age_s >= _NOTED_S else None
+
+
+CRASHES = frozenset(
+    number
+    for name in ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP", "SIGSYS")
+    if (number := getattr(signal, name, None)) is not None
+)
+
+
+def signal_of(wait_status: int | None) -> int | None:
+    """The signal that ended it; None: none did, or it is not known."""
+    if wait_status is None:
+        return None
+    return wait_status & 0x7F or None
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL`, or `signal 35` for one without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def crashed(wait_status: int | None) -> bool:
+    """Whether this is the status of a crash."""
+    return signal_of(wait_status) in CRASHES

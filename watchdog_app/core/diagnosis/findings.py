@@ -1,0 +1,56 @@
+"""What can be wrong with a card, its driver, or what feeds and cools it: the records of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from watchdog_app.core.diagnosis.gpu_faults import GpuFault, Severity, Trouble
+from watchdog_app.core.model.hardware import Gpu, gpu_label
+from watchdog_app.core.model.machine import ProcessKey
+from watchdog_app.core.model.resource import CeilingKey, CeilingKind
+
+
+class Holder(NamedTuple):
+    """A task that was on a card."""
+
+    key: ProcessKey
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One thing that is wrong now."""
+
+    trouble: Trouble
+    key: CeilingKey  # conditions with one key are one incident
+    label: str  # "GPU 0 (NVIDIA H100)"
+    severity: Severity
+    text: str  # what is the case: a clause without a point
+    cure: str  # what to do: a sentence
+    tasks: tuple[Holder, ...] = ()  # whom it hits
+    restart: bool = False  # these have to be started again
+    device_works: bool = True
+
+    @property
+    def work_lost(self) -> bool:
+        """Whether what was held on the card is gone."""
+        return self.restart and not self.device_works
+
+
+def condition(
+    fault: GpuFault, gpu: Gpu | None, hit: tuple[Holder, ...], text: str = "", cure: str = ""
+) -> Condition:
+    """A fault of one card, or of the driver; `text` and `cure` where more is known than its row."""
+    key = CeilingKey(CeilingKind.GPU_HEALTH, "driver" if gpu is None else gpu.uuid)
+    return Condition(
+        fault.trouble,
+        key,
+        "the graphics driver" if gpu is None else gpu_label(gpu),
+        fault.severity,
+        text or fault.text,
+        cure or fault.remedy("INDEX" if gpu is None else gpu.index),
+        hit,
+        fault.restart,
+        fault.device_works,
+    )

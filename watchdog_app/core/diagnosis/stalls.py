@@ -1,0 +1,124 @@
+"""
+Trainings that have stopped making steps: a lock, a worker that died, a data source that is gone.
+
+Told once, and late: what is taken for a stall and is none costs more trust
+than a minute costs. What has a reason of its own is none: another phase
+(validation, a checkpoint), a save, a pause, a debugger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.machine import ProcessKey, Task
+from watchdog_app.core.model.settings import StallSettings
+from watchdog_app.core.model.tasks import stopped
+
+_IDLE_STEPS = 20.0
+_BUSY_STEPS = 100.0  # while it computes: a validation that nobody announced, a compilation
+_BUSY_CORES = 0.1
+_LONGEST = 3.0  # such a gap was seen before and was none
+_BLIND_S = 5.0  # we did not look for so long: what an agent reported meanwhile is not read yet
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where a training stood, since when, and what it had computed by then."""
+
+    step: int | None
+    phase: str | None
+    since_mono_s: float
+    cpu_s: float
+    members: set[int]  # pids of the task, then and since
+    longest_s: float = 0.0  # between two steps, of those that ended
+    told: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A training that has made no step for much longer than one takes."""
+
+    task: Task
+    agent: AgentView
+    step: int
+    step_s: float
+    silent_s: float
+    cores: float  # that it used in that time
+
+
+class Stalls:
+    """The trainings of a machine. Bounded by the agents there are."""
+
+    def __init__(self) -> None:
+        self._places: dict[ProcessKey, _Place] = {}
+        self._last_mono_s: float | None = None
+
+    def follow(
+        self,
+        now: float,
+        tasks: Sequence[Task],
+        agents: Mapping[ProcessKey, Sequence[AgentView]],
+        settings: StallSettings | None = None,
+    ) -> list[Stall]:
+        """
+        Take one look; the stalls that have just become certain.
+
+        Args:
+            now: monotonic seconds.
+            tasks: of this look.
+            agents: by task.
+            settings: how long is long; None: the defaults.
+        """
+        settings = settings or StallSettings()
+        blind_s = 0.0 if self._last_mono_s is None else now - self._last_mono_s
+        self._last_mono_s = now
+        if blind_s > _BLIND_S:
+            for place in self._places.values():
+                place.since_mono_s += blind_s
+        found: list[Stall] = []
+        seen: set[ProcessKey] = set()
+        for task in tasks:
+            for agent in agents.get(task.key, ()):
+                seen.add(agent.key)
+                stall = self._one(now, task, agent, settings)
+                if stall is not None:
+                    found.append(stall)
+        for gone in self._places.keys() - seen:
+            del self._places[gone]
+        return found
+
+    def members(self, agent: ProcessKey) -> frozenset[int]:
+        """Pids that the task of this agent has had since its last step."""
+        place = self._places.get(agent)
+        return frozenset() if place is None else frozenset(place.members)
+
+    def _one(
+        self, now: float, task: Task, agent: AgentView, settings: StallSettings
+    ) -> Stall | None:
+        place = self._places.get(agent.key)
+        excused = not agent.training or agent.saving or stopped(task)
+        if place is None or excused or (agent.step, agent.phase) != (place.step, place.phase):
+            longest = 0.0 if place is None else place.longest_s
+            if place is not None and not excused and agent.step != place.step:
+                longest = max(longest, now - place.since_mono_s)
+            members = {member.key.pid for member in task.members}
+            self._places[agent.key] = _Place(
+                agent.step, agent.phase, now, task.cpu_s, members, longest
+            )
+            return None
+        place.members.update(member.key.pid for member in task.members)
+        if place.told or agent.step is None or agent.step_s is None:
+            return None
+        if agent.phase not in (None, "train"):
+            return None
+        silent_s = now - place.since_mono_s
+        cores = max(0.0, task.cpu_s - place.cpu_s) / silent_s if silent_s > 0 else 0.0
+        least_s, steps = settings.idle_s, _IDLE_STEPS
+        if cores > _BUSY_CORES:
+            least_s, steps = settings.busy_s, _BUSY_STEPS
+        if silent_s <= max(least_s, steps * agent.step_s, _LONGEST * place.longest_s):
+            return None
+        place.told = True
+        return Stall(task, agent, agent.step, agent.step_s, silent_s, cores)

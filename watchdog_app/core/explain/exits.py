@@ -1,0 +1,303 @@
+"""The account of an end, and what to change after it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.quantities import format_bytes, format_duration, format_rate
+from watchdog_app.base.text.secrets import HIDDEN
+from watchdog_app.core.explain import phrases
+from watchdog_app.core.model.exits import Certainty, cause_spec
+
+# What PyTorch, concurrent.futures and joblib say when one is gone.
+_WORKER = re.compile(
+    r"DataLoader worker .*(?:killed by signal: Killed|exited unexpectedly)"
+    r"|BrokenProcessPool|TerminatedWorkerError"
+)
+_MOST_GREW = 4
+
+
+def after(entry: Mapping[str, Any]) -> Iterator[str]:
+    """
+    Sentences, the most useful first; none after an end of another cause.
+
+    Args:
+        entry: of the journal, of kind "death" or "end".
+    """
+    cause = entry.get("cause")
+    if cause == "failed" and _lost_a_worker(entry):
+        yield (
+            "A worker process was killed, most often for memory: use fewer workers (num_workers, "
+            "prefetch_factor), keep no cache in the data set, and arrays instead of lists."
+        )
+    spec = cause_spec(cause)
+    if not spec.by_error:
+        return
+    agent = entry.get("agent")
+    if isinstance(agent, Mapping):
+        yield "Make the batch smaller: the step that failed needs memory in proportion."
+        yield (
+            'Or keep it and let the agent train in parts what does not fit: Rescue(..., on_oom="'
+            'shrink"); the loss stays that of the whole batch (see docs/agent.md).'
+        )
+        where = " --gpu" if spec.of_card else ""
+        yield f"See before the start what fits: watchdog estimate MODEL --batch N{where}"
+    else:
+        yield (
+            "Smaller batches or chunks; if it grew until the end, look for what is kept in a list "
+            "or dict."
+        )
+    if cause == "address_space":
+        yield "The shell's own limit stopped it: see `ulimit -v`, and raise it before the start."
+    elif spec.of_card:
+        yield "Or train in mixed precision, and close what else is on that card."
+
+
+def grew(entry: Mapping[str, Any]) -> Iterator[str]:
+    """
+    Which lines and tensors grew, as its agent had told before the end.
+
+    Args:
+        entry: of the journal; nothing is said of one that came to an end of its own will.
+    """
+    told = entry.get("grew")
+    if cause_spec(entry.get("cause")).by_itself or not isinstance(told, list):
+        return
+    yield from (line for line in told[:_MOST_GREW] if isinstance(line, str))
+
+
+def _lost_a_worker(entry: Mapping[str, Any]) -> bool:
+    """Whether its last words say that a worker was killed."""
+    evidence = entry.get("evidence")
+    return any(
+        isinstance(each, Mapping)
+        and each.get("source") == "python"
+        and _WORKER.search(str(each.get("text"))) is not None
+        for each in (evidence if isinstance(evidence, list) else ())
+    )
+
+
+_KINDS = {"notebook": "notebook", "kernel": "Jupyter kernel", "console": "console",
+          "script": "script", "module": "module"}  # fmt: skip
+_SURE = {
+    Certainty.EXACT.value: "That is exact.",
+    Certainty.LIKELY.value: "That is what all the evidence points to; it is not proven.",
+    Certainty.UNKNOWN.value: "More than that is not known.",
+}
+_WORDS = {"exact": "exact", "most_likely": "most likely", "unknown": "unknown"}
+_SIMPLE = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
+_MOST_ADVICE = 4
+_LONG = 300
+_NOTEBOOKS = ("notebook", "kernel")
+_OWN_WILL = ("ended", "closed")
+
+
+def about_death(
+    entry: Mapping[str, Any],
+    *,
+    at: str,
+    now_unix_s: float,
+    advice: Sequence[str] = (),
+    successor: Mapping[str, Any] | None = None,
+) -> str:
+    """
+    One end: what happened, how that is known, who took the memory, what is left, how to go on.
+
+    Args:
+        entry: of the journal, of kind "death" or "end".
+        at: its time, for people.
+        now_unix_s: to say how long ago.
+        advice: of the last danger that it was in.
+        successor: the task that runs in its place now: "pid" and "name".
+    """
+    lines = [*_what(entry, at, now_unix_s)]
+    lines += ["", *_evidence(entry)]
+    for part in (_takers(entry), _saved(entry), _onwards(entry, successor), _change(advice)):
+        found = list(part)
+        lines += ["", *found] if found else []
+    return "\n".join(lines)
+
+
+def died_of(entry: Mapping[str, Any]) -> str:
+    """The cause alone, on one line."""
+    return plain(str(entry.get("reason") or entry.get("text") or "unknown"), _LONG)
+
+
+def _what(entry: Mapping[str, Any], at: str, now_unix_s: float) -> Iterator[str]:
+    kind = _KINDS.get(str(entry.get("task_kind")), "")
+    who = f"{_name(entry)} ({kind + ', ' if kind else ''}pid {entry.get('pid')})"
+    unix_s, started = _number(entry.get("unix_s")), _number(entry.get("started_unix_s"))
+    ago = "" if unix_s is None else f", {phrases.ago(max(0.0, now_unix_s - unix_s))}"
+    ran = ""
+    if unix_s is not None and started is not None and unix_s > started:
+        ran = f", after {format_duration(unix_s - started)}"
+    verb = "ended" if entry.get("cause") in _OWN_WILL else "died"
+    if entry.get("worker") is not None:
+        who = f"A worker (process {entry['worker']}) of {who}"
+    lives = " The task itself lived on." if entry.get("worker") is not None else ""
+    yield f"{who} {verb} at {at}{ago}{ran}.{lives}"
+    sure = _SURE.get(str(entry.get("certainty")), "")
+    reason = died_of(entry)
+    if entry.get("reason"):
+        reason = f"{reason[:1].upper()}{reason[1:]}."
+    yield f"Why: {reason} {sure}".rstrip()
+    rss = _number(entry.get("rss_bytes"))
+    if rss is not None:
+        yield f"It held {format_bytes(rss)} of RAM when it was last seen."
+
+
+def _evidence(entry: Mapping[str, Any]) -> Iterator[str]:
+    yield "How we know:"
+    found = _objects(entry.get("evidence"))
+    for each in found:
+        word = _WORDS.get(str(each.get("certainty")), "unknown")
+        yield f"  [{word}] {plain(str(each.get('text')), _LONG)}"
+    if not found:
+        yield "  Nothing more was written down."
+
+
+def _takers(entry: Mapping[str, Any]) -> Iterator[str]:
+    takers = entry.get("takers")
+    if not isinstance(takers, Mapping):
+        return
+    growth = {each.get("pid"): each for each in _objects(takers.get("watched"))}
+    table = _objects(takers.get("kernel_table"))
+    rows = table or list(growth.values())
+    if not rows:
+        return
+    source = "the kernel's own list" if table else "of the watched programs alone"
+    yield f"Who held the memory then ({source}):"
+    for row in rows:
+        rate = _number(growth.get(row.get("pid"), {}).get("bytes_per_s"))
+        rises = f", growing by {format_rate(rate)}" if rate is not None and rate > 1 << 20 else ""
+        own = ", this one" if row.get("pid") == entry.get("pid") else ""
+        foreign = ", not watched" if row.get("watched") is False else ""
+        yield (
+            f"  {format_bytes(_number(row.get('bytes'))):>9}  {plain(str(row.get('name')))} "
+            f"(process {row.get('pid')}{own}{foreign}{rises})"
+        )
+
+
+def _saved(entry: Mapping[str, Any]) -> Iterator[str]:
+    if entry.get("worker") is not None and not isinstance(entry.get("rescue"), Mapping):
+        return
+    rescue, agent = entry.get("rescue"), entry.get("agent")
+    step = agent.get("step") if isinstance(agent, Mapping) else None
+    if isinstance(rescue, Mapping):
+        saved, unix_s = _number(rescue.get("saved_unix_s")), _number(entry.get("unix_s"))
+        age = ""
+        if saved is not None and unix_s is not None:
+            age = f", saved {format_duration(max(0.0, unix_s - saved))} before the end"
+        size = format_bytes(_number(rescue.get("bytes")))
+        yield f"What was saved: step {rescue.get('step')} ({size}{age}) in"
+        yield f"  {plain(str(rescue.get('path')), _LONG)}"
+        done = rescue.get("step")
+        if isinstance(step, int) and isinstance(done, int) and step > done:
+            again = "1 step is" if step - done == 1 else f"{step - done} steps are"
+            yield f"It had come to step {step}: {again} to be done again."
+    elif entry.get("had_agent") or isinstance(agent, Mapping):
+        at = "" if step is None else f" It had come to step {step}."
+        yield f"What was saved: nothing; its agent was not asked to, or did not come to it.{at}"
+    elif entry.get("cause") not in _OWN_WILL:
+        yield "What was saved: nothing; no agent had seen a training in it."
+
+
+def _onwards(entry: Mapping[str, Any], successor: Mapping[str, Any] | None) -> Iterator[str]:
+    if entry.get("worker") is not None and not isinstance(entry.get("rescue"), Mapping):
+        yield "To go on: the task may wait for that worker for ever. Interrupt it, and use fewer"
+        yield "  workers or smaller batches (DataLoader: num_workers, prefetch_factor)."
+        return
+    notebook = entry.get("task_kind") in _NOTEBOOKS
+    rescue = isinstance(entry.get("rescue"), Mapping)
+    if successor is not None:
+        yield (
+            f"Its place was taken: {plain(str(successor.get('name')))} runs again, with pid "
+            f"{successor.get('pid')}."
+        )
+    if entry.get("cause") in _OWN_WILL and not rescue:
+        return
+    if notebook:
+        if rescue:
+            if successor is not None:
+                yield "To go on, in its first cell:"
+            else:
+                yield "To go on, restart the kernel, and in its first cell:"
+            yield "  %load_ext watchdog_app.agent"
+            yield "  watchdog.resume()"
+            if _by_lines(entry):
+                yield "It runs the cells before the training, and says which lines go on."
+            else:
+                yield "It runs the cells up to the training, which goes on from there. Where"
+                yield "IPython keeps no history, run them yourself."
+        else:
+            begin = "run" if successor is not None else "restart the kernel and run"
+            yield f"To go on: {begin} its cells. With this line in the first one its next training"
+            yield "is saved:"
+            yield "  %load_ext watchdog_app.agent"
+        return
+    command = _command(entry)
+    if command is None:
+        return
+    if _by_lines(entry):
+        yield "To go on from there, run it again: it begins anew, and says which lines to write:"
+    else:
+        yield f"To go on{' from there' if rescue else ', with its work saved next time'}:"
+    yield f"  {command}"
+    if HIDDEN in command:
+        yield f"  ({HIDDEN} stands for what looked like a secret: put it back)"
+
+
+def _by_lines(entry: Mapping[str, Any]) -> bool:
+    rescue = entry.get("rescue")
+    return isinstance(rescue, Mapping) and rescue.get("by_lines") is True
+
+
+def _change(advice: Sequence[str]) -> Iterator[str]:
+    lines = [plain(line, _LONG) for line in advice[:_MOST_ADVICE] if line]
+    if lines:
+        yield "What to change:"
+        yield from (f"  {line}" for line in lines)
+
+
+def _command(entry: Mapping[str, Any]) -> str | None:
+    """`cd FOLDER && watchdog exec -- python train.py`, to be pasted; None: it is not known."""
+    argv = entry.get("argv")
+    if not isinstance(argv, list) or not argv or any("\n" in str(word) for word in argv):
+        return None
+    words = [str(word) for word in argv]
+    words[0] = os.path.basename(words[0]) if os.path.basename(words[0]).startswith("python") else (
+        words[0]
+    )  # fmt: skip
+    if any(not word.isprintable() for word in words):
+        return None
+    said = " ".join(_quoted(word) for word in words)
+    cwd = entry.get("cwd")
+    place = f"cd {_quoted(cwd)} && " if isinstance(cwd, str) and cwd.isprintable() else ""
+    limit = entry.get("next_limit")
+    known = isinstance(limit, str) and _SIMPLE.fullmatch(limit) is not None
+    return f"{place}watchdog exec {f'--limit {limit} ' if known else ''}-- {said}"
+
+
+def _quoted(word: str) -> str:
+    """A word of a shell's command line."""
+    if _SIMPLE.fullmatch(word):
+        return word
+    return "'" + word.replace("'", "'\"'\"'") + "'"
+
+
+def _name(entry: Mapping[str, Any]) -> str:
+    return plain(str(entry.get("name") or f"process {entry.get('pid')}"))
+
+
+def _objects(value: Any) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value)

@@ -1,0 +1,111 @@
+"""Words for ceilings, times and levels, the same in every text."""
+
+from __future__ import annotations
+
+import math
+
+from watchdog_app.base.text.quantities import format_bytes, format_duration, format_rate
+from watchdog_app.core.model.agent import RescueRecord
+from watchdog_app.core.model.decisions import Forecast
+from watchdog_app.core.model.resource import SPECS, CeilingKind, Scope
+
+_SIGNS = {"celsius": "°C", "watts": "W", "joules": "J"}
+_TOO_FAR_S = 30 * 86400.0
+
+
+def step_time(seconds: float | None) -> str:
+    """What one step takes: `20 ms`, `1.5 s`; `N/A` for None."""
+    if seconds is None or not 0 <= seconds < 0.95:
+        return format_duration(seconds)
+    return f"{1000 * seconds:.0f} ms" if seconds >= 0.0095 else f"{1000 * seconds:.1g} ms"
+
+
+def when(eta_s: float | None) -> str:
+    """`in about 4 min`: as exact as a forecast is, and no more."""
+    if eta_s is None or not math.isfinite(eta_s) or eta_s > _TOO_FAR_S:
+        return "soon"
+    if eta_s < 1.5:
+        return "in about a second" if eta_s >= 0.5 else "now"
+    return f"in about {about(eta_s)}"
+
+
+def about(seconds: float) -> str:
+    """A duration with two figures at most: `3 s`, `25 s`, `4 min`, `1.5 h`, `2 d`."""
+    if seconds < 10:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 57.5:
+        return f"{5 * round(seconds / 5)} s"
+    if seconds < 95:
+        return "1 min" if seconds < 75 else "1.5 min"
+    if seconds < 3570:
+        return f"{round(seconds / 60)} min"
+    if seconds < 35_000:
+        return f"{seconds / 3600:.1f} h".replace(".0 h", " h")
+    if seconds < 2 * 86400:
+        return f"{round(seconds / 3600)} h"
+    return f"{round(seconds / 86400)} d"
+
+
+def interval(low_s: float | None, high_s: float | None) -> str:
+    """`30 s to 2 min`, `30 s or more`, or nothing where neither end is known."""
+    if low_s is None:
+        return ""
+    if high_s is None or not math.isfinite(high_s) or high_s > _TOO_FAR_S:
+        return f"{about(low_s)} or more"
+    low, high = about(low_s), about(high_s)
+    return low if low == high else f"{low} to {high}"
+
+
+def forecast(value: Forecast | None) -> str:
+    """`in about 48 s (30 s to 1.5 min)`, or that nothing points to an end."""
+    if value is None:
+        return "no end in sight"
+    return f"{when(value.eta_s)} ({interval(value.low_s, value.high_s)})"
+
+
+def level(used: float, limit: float, unit: str) -> str:
+    """`6.00 GiB of 7.00 GiB`, `78 of 83 °C`; of a battery `41 % left` (its use is what is gone)."""
+    if unit == "bytes":
+        return f"{format_bytes(used)} of {format_bytes(limit)}"
+    if unit == "ratio":
+        return f"{100 * max(0.0, 1.0 - used):.0f} % left"
+    return f"{used:.4g} of {limit:.4g} {_SIGNS.get(unit, unit)}"
+
+
+def movement(slope_per_s: float | None, unit: str) -> str:
+    """How fast it moves, as people count: `+21.0 MiB/s`, `+2.1 °C/min`; nothing where level."""
+    if slope_per_s is None or not math.isfinite(slope_per_s) or slope_per_s == 0.0:
+        return ""
+    if unit == "bytes":
+        return format_rate(slope_per_s)
+    a_minute = 60.0 * slope_per_s * (-100.0 if unit == "ratio" else 1.0)
+    if abs(a_minute) < 0.05:
+        return ""
+    return f"{a_minute:+.1f} {'%' if unit == 'ratio' else _SIGNS.get(unit, unit)}/min"
+
+
+def nearing(kind: CeilingKind, label: str) -> str:
+    """`RAM is about to run out`, `GPU 0 is about to switch off from heat`."""
+    if SPECS[kind].scope is Scope.HEAT:
+        return f"{heated(label)} is about to switch off from heat"
+    return f"{label} is about to run out"
+
+
+def heated(label: str) -> str:
+    """What gets hot, of a ceiling's label: `GPU 0` of `heat of GPU 0 (slows down at 83 °C)`."""
+    thing = label.partition(" (")[0]
+    return thing.removeprefix("heat of ").removesuffix(" heat")
+
+
+def ago(seconds: float | None) -> str:
+    """`12 s ago`, `just now`."""
+    if seconds is None:
+        return "at an unknown time"
+    return "just now" if seconds < 1 else f"{format_duration(seconds)} ago"
+
+
+def onwards(rescue: RescueRecord | None) -> str:
+    """How a training goes on from its rescue once it is started again, as a sentence's end."""
+    if rescue is not None and rescue.by_lines:
+        return "start it again: it begins anew, and says which lines go on from there."
+    return "start it again: it goes on from there."

@@ -1,0 +1,343 @@
+"""The forecaster: growth read on many time scales, weighed against innocent explanations."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from watchdog_app.core.forecast.course import Course, Wording
+from watchdog_app.core.forecast.evidence import (
+    Thresholds,
+    View,
+    Weight,
+    convincing,
+    room_left,
+    weigh,
+)
+from watchdog_app.core.forecast.interval import interval
+from watchdog_app.core.forecast.outlook import Outlook
+from watchdog_app.core.forecast.scales import BASE_S, LEVELS, Pyramid
+from watchdog_app.core.forecast.shape import Segment, Swings, regime_of
+from watchdog_app.core.forecast.trends import Claim, Reading, read_scale, read_turns
+from watchdog_app.core.model.decisions import Caution, Regime
+
+_GAP_S = 30.0  # nothing is known of what happened in a longer gap
+_SHORTEST = 2  # scale; blocks of 1 s
+_SWING = 0.04  # of the limit; smaller turns are noise
+_IGNORE = 1e-5  # of the largest value seen
+_MATTERS = 2e-3  # of the largest value seen: less growth than this is no claim
+_FULL = 0.985  # of the limit: at the end, whatever the trend says
+_LEAST_EVIDENCE = 0.02  # growth per room left; a forecast from less would be a guess
+_LIKELY = 0.3  # growth per room left
+_LATE = 0.65  # of the limit, where the last-chance rule begins
+_LAST_BLOCKS = 8  # of the shortest scale: some 2 s
+_LAST_GAIN = 0.02  # of the limit, in that time
+_LAST_HORIZON_S = 12.0
+_BURST_RATE = 0.13  # of the limit a second: faster growth is a burst ...
+_TOP = 0.93  # ... until it is as high as this
+_STARTING_S, _STARTING = 12.0, 2.0
+_CRITICAL, _CRITICAL_GAIN, _CRITICAL_S = 0.98, 0.002, 3.0
+
+
+# An eighth of a block's length, and a whole one.
+_REREAD_S, _REREAD_AT_REST_S = (
+    tuple(share * BASE_S * (1 << scale) - 0.01 for scale in range(LEVELS)) for share in (0.125, 1.0)
+)
+_OFTEN = 3  # times at its limit and away again: it lives there
+_NOW_S = 2.0  # the last moments
+_PAUSE_S, _PAUSES = 0.5, 16  # shortest pause in the growth, and how many are kept
+_HIGHER = 1e-3  # of the largest value seen: less than that is no growth
+_NONE: list[Claim] = []
+_SWINGS = 0.25  # height of the swings as a share of the growth
+_AGREES = 0.6  # concordance
+_STILL, _JUMPS = 0.5, 1.7  # slope of the last third as a share of the whole
+_YOUNG_LINE_S = 3.0
+STRICT = Thresholds()
+EAGER = Thresholds(
+    span_s=22.0,
+    late_span_s=10.0,
+    evidence=1.7,
+    late_evidence=1.3,
+    horizon_s=math.inf,  # the cost of acting sets it
+    recent_low=0.75,
+    fast_evidence=1.4,
+    fast_horizon_s=5.0,
+    overwhelming=10.0,
+)
+
+
+# Evidence asked for, by what a person set: the table in docs/forecast.md.
+_DEMAND = {Caution.LOW: 1.3, Caution.NORMAL: 1.0, Caution.HIGH: 0.75}
+
+
+class TrendForecaster:
+    """Forecast of one series."""
+
+    __slots__ = (
+        "_claims",
+        "_course",
+        "_due",
+        "_high",
+        "_high_t",
+        "_limit",
+        "_line",
+        "_outlook",
+        "_pauses",
+        "_pyramid",
+        "_segment",
+        "_start",
+        "_swings",
+        "_t",
+        "_thoughts",
+        "_top",
+        "_used",
+        "_wording",
+        "eager",
+        "strict",
+        "thought",
+    )
+
+    def __init__(self, strict: Thresholds = STRICT, eager: Thresholds = EAGER) -> None:
+        self.strict, self.eager = strict, eager
+        self._start: float | None = None
+        self.thought = False  # the last sample led to a new reading
+        self._forget()
+        self._t = self._used = self._limit = 0.0
+
+    def _forget(self) -> None:
+        self._pyramid = Pyramid()
+        self._segment = Segment()
+        self._swings = Swings()
+        self._course = Course()
+        self._wording = Wording()
+        self._outlook = Outlook()
+        self._claims: list[list[Claim]] = [[] for _ in range(LEVELS)]
+        self._line: Claim | None = None
+        self._due = [0.0] * LEVELS
+        self._top = 0.0
+        self._high, self._high_t = -math.inf, math.inf
+        self._pauses: deque[tuple[float, float]] = deque(maxlen=_PAUSES)
+
+    def update(self, mono_s: float, used: float, limit: float) -> None:
+        """Take a sample; times increase."""
+        if self._start is None:
+            self._start = mono_s
+        elif mono_s - self._t > _GAP_S:
+            self._forget()
+        passed = mono_s - self._t
+        self._t, self._used, self._limit = mono_s, used, limit
+        self._top = max(self._top, abs(used))
+        if used > self._high:
+            pause = mono_s - self._high_t
+            if pause > _PAUSE_S:
+                self._pauses.append((mono_s, pause))
+            self._high, self._high_t = used + _HIGHER * self._top, mono_s
+        self._segment.add(mono_s, used, self._top)
+        self._swings.add(mono_s, used, _SWING * limit)
+        self._course.add(mono_s, used)
+        self.thought = self._pyramid.add(mono_s, used)
+        if self.thought:
+            self._read()
+            self._think()
+        else:
+            self._outlook.age(passed)
+
+    def heed(self, caution: Caution) -> None:
+        """From now on ask for more or less evidence before growth counts as convincing."""
+        factor = _DEMAND[caution]
+        self.strict, self.eager = STRICT.times(factor), EAGER.times(factor)
+
+    def assess(self) -> Outlook:
+        """Where the series leads, as of the last sample."""
+        return self._outlook
+
+    def claims(self) -> list[Claim]:
+        """All growth that the series shows, longest scale first."""
+        found = [c for level in reversed(self._claims) for c in level]
+        if self._line is not None:
+            found.append(self._line)
+        return found
+
+    def view(self) -> View:
+        """The moment of the last sample."""
+        start = self._t if self._start is None else self._start
+        low_t, low = self._t, self._used
+        for block in reversed(self._pyramid.levels[0]):
+            if block[2] < self._t - _NOW_S:
+                break
+            if block[1] < low:
+                low_t, low = block[0], block[1]
+        return View(
+            self._t,
+            self._used,
+            self._limit,
+            start,
+            self._swings,
+            low_t,
+            low,
+            self._t - self._high_t,
+            self._pauses,
+        )
+
+    def weigh(self, claim: Claim) -> Weight:
+        """A claim measured against the limit, as of the last sample."""
+        return weigh(claim, self.view())
+
+    def _read(self) -> None:
+        """Read the claims anew, each scale as often as its blocks are long."""
+        t, matters, ignore = self._t, _MATTERS * self._top, _IGNORE * self._top
+        due, claims, levels, used = self._due, self._claims, self._pyramid.levels, self._used
+        for scale in range(_SHORTEST, LEVELS):
+            if t < due[scale]:
+                continue
+            whole = levels[scale]
+            if len(whole) < 4:
+                continue
+            # A scale that shows no growth is looked at more rarely: rest has to be cheap.
+            due[scale] = t + (_REREAD_S if claims[scale] else _REREAD_AT_REST_S)[scale]
+            claims[scale] = _NONE
+            oldest = whole[0][3]
+            if used - oldest <= matters and whole[-1][3] - oldest <= matters:
+                continue
+            blocks = self._pyramid.window(scale)
+            if len(blocks) >= 5 and blocks[-1][3] - blocks[0][3] > matters:
+                claims[scale] = read_scale(blocks, whole, scale, ignore)
+        self._line = self._read_line(matters)
+
+    def _read_line(self, matters: float) -> Claim | None:
+        line = self._segment.line()
+        span = self._t - self._segment.origin
+        if line is None or span <= 2.0:
+            return None
+        slope, origin_value, certainty = line
+        if certainty <= 4.0:
+            return None
+        level = max(self._used, origin_value + slope * span)
+        gain = level - self._segment.first
+        if gain <= matters:
+            return None
+        return Claim(
+            Reading.LINE, -1, start_t=self._segment.origin, gain=gain, level=level, slope=slope
+        )
+
+    def _think(self) -> None:
+        claims = self.claims()
+        if not claims and self._used < _LATE * self._limit:
+            self._outlook = Outlook(self._regime(grows=False), None)
+            return
+        view = self.view()
+        was, used, limit = self._outlook, self._used, self._limit
+        # What counts as a turn depends on the limit: good for an alarm, not for the forecast.
+        turns = read_turns(self._swings.peaks, self._swings.troughs)
+        if turns is not None:
+            claims = [*claims, turns]
+        # Cheap sieve: less growth than this convinces at no caution.
+        likely = [c for c in claims if c.gain >= _LIKELY * (limit - max(used, c.level))]
+        strict = self.soonest(likely, view, self.strict, was.strict_eta_s is not None)
+        eager = self.soonest(likely, view, self.eager, was.eager_eta_s is not None)
+        if self.is_full(view):
+            strict = eager = 0.0
+        if turns is not None:
+            claims.pop()
+        chosen = self.choose(claims)
+        fastest = max((c.slope for c in claims), default=0.0)
+        forecast = None
+        if chosen is not None:
+            room = room_left(chosen, view)
+            if chosen.gain >= _LEAST_EVIDENCE * room:
+                forecast = interval(chosen, claims, view)
+        self._outlook = Outlook(
+            regime=self._regime(grows=forecast is not None),
+            forecast=forecast,
+            slope_per_s=chosen.slope if chosen is not None and forecast is not None else 0.0,
+            span_s=view.t - chosen.start_t if chosen is not None else 0.0,
+            of_peaks=chosen is not None and chosen.reading is Reading.PEAKS,
+            fastest_per_s=fastest,
+            strict_eta_s=strict,
+            eager_eta_s=eager,
+            last_chance_s=self.last_chance(),
+            critical=strict is not None and strict < _CRITICAL_S and self._is_filling(view),
+        )
+
+    def _regime(self, *, grows: bool) -> Regime:
+        found = regime_of(self._t, self._pyramid, self._swings, self._course, self._limit, grows)
+        return self._wording.word(self._t, found)
+
+    @staticmethod
+    def is_full(view: View) -> bool:
+        """Whether the series is at its end, higher than where it often came and left again."""
+        if view.used < _FULL * view.limit:
+            return False
+        return view.swings.visits((_FULL - _SWING) * view.limit, view.t).times < _OFTEN
+
+    @staticmethod
+    def soonest(claims: list[Claim], view: View, ask: Thresholds, convinced: bool) -> float | None:
+        """Time to exhaustion by the most urgent claim that convinces, None when none does."""
+        soonest = math.inf
+        for claim in claims:
+            eta = convincing(claim, view, ask, convinced)
+            if eta is not None and eta < soonest:
+                soonest = eta
+        return None if soonest == math.inf else soonest
+
+    def choose(self, claims: list[Claim]) -> Claim | None:
+        """
+        The claim to forecast from, chosen without regard to the limit.
+
+        Where the series swings, its rising peaks; else the present line; else
+        the longest scale that still holds, so that more room never brings the end nearer.
+        """
+        shortest: Claim | None = None
+        longest: Claim | None = None
+        for claim in claims:
+            if claim.reading is Reading.PEAKS:
+                if (
+                    claim.amplitude >= _SWINGS
+                    and claim.agreement >= STRICT.peaks_agreement
+                    and claim.misfit <= STRICT.peaks_misfit
+                    and claim.recent >= _STILL
+                ):
+                    return claim
+            elif claim.reading is Reading.BOTH and claim.agreement >= _AGREES:
+                if longest is None and _STILL <= claim.recent <= _JUMPS:
+                    longest = claim
+                if claim.recent >= _STILL:
+                    shortest = claim
+        line = self._line
+        if line is not None and self._t - line.start_t > _YOUNG_LINE_S:
+            return line
+        return longest or shortest
+
+    def _is_filling(self, view: View) -> bool:
+        """At the limit and still rising: what sits there quietly may do so for days."""
+        base = self._pyramid.levels[0]
+        if view.used < _CRITICAL * view.limit or len(base) < _LAST_BLOCKS:
+            return False
+        return view.used - base[-_LAST_BLOCKS][1] >= _CRITICAL_GAIN * view.limit
+
+    def last_chance(self) -> float | None:
+        """
+        Time to full by the last seconds' growth, when little room is left.
+
+        Growth that takes 5 s from half full to full must not be missed for want
+        of evidence; faster growth is a burst, and could not be answered anyway.
+        """
+        view, base = self.view(), self._pyramid.levels[0]
+        if view.used < _LATE * view.limit or len(base) < _LAST_BLOCKS:
+            return None
+        then, half = base[-_LAST_BLOCKS], base[-_LAST_BLOCKS // 2]
+        gain = view.used - then[1]
+        rate = gain / max(BASE_S, view.t - then[0])
+        lately = (view.used - half[1]) / max(BASE_S, view.t - half[0])
+        if gain < _LAST_GAIN * view.limit or lately < _AGREES * rate:
+            return None
+        rate = max(rate, lately)
+        if rate > _BURST_RATE * view.limit and view.used < _TOP * view.limit:
+            return None
+        eta = max(0.0, view.limit - view.used) / rate
+        if eta > _LAST_HORIZON_S:
+            return None
+        if view.t - view.start_t < _STARTING_S:
+            eta *= _STARTING  # most that grows so fast so soon is loading: wait for half the room
+        visits = view.swings.visits(view.used - 0.005 * view.limit, then[0])
+        return None if visits.times else eta

@@ -1,0 +1,239 @@
+"""One resource under watch: its forecaster and the stages that it leads through."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from watchdog_app.base.text.quantities import format_duration
+from watchdog_app.core.explain import phrases
+from watchdog_app.core.forecast import Forecaster, Outlook, TrendForecaster
+from watchdog_app.core.model.decisions import Assessment, Caution, Costs, Regime, Stage
+from watchdog_app.core.model.history import Past
+from watchdog_app.core.model.resource import SPECS, CeilingReading
+from watchdog_app.core.model.settings import StageSettings, WatchSettings
+
+
+def forecaster_for(reading: CeilingReading) -> Forecaster:
+    """A new one for the series that begins with this reading."""
+    # Each is loaded with the first look at such a ceiling: most machines have but memory.
+    name = SPECS[reading.key.kind].forecaster
+    if name == "heat":
+        from watchdog_app.core.forecast.heat import HeatForecaster
+
+        return HeatForecaster(reading.lethal)
+    if name == "discharge":
+        from watchdog_app.core.forecast.slow import DischargeForecaster
+
+        return DischargeForecaster()
+    if name == "device_memory":
+        from watchdog_app.core.forecast.slow import DeviceMemoryForecaster
+
+        return DeviceMemoryForecaster()
+    return TrendForecaster()
+
+
+_UNKNOWN_SAVE_S = 5.0  # half a gigabyte to a slow disk
+_UNKNOWN_STEP_S = 1.0
+_NO_COSTS = Costs()
+_LAST_S = 2.6  # a look, a step and a small save
+_LAST_FACTOR = 1.5
+_REWORD_S, _REWORD_AT_REST_S = 0.5, 3.0
+_MOVED = 0.02  # of the limit
+_HOLD_OPEN_S = 4.0  # an alarm outlives its evidence this long, so that it does not flap
+_HOLD_OPEN_SLOW_S = 15.0
+_HOLD_PAUSE_S = 1.0  # the last resort ends as soon as it may
+_CLEAR = 1.5  # a stage is left at this multiple of the time at which it was entered
+_MATTERS_S = 300.0  # growth that could fill the room in this time is looked at as fast as allowed
+_LOOKS = 100.0  # looks wanted on the way to the limit
+_LOW_SHARE = 0.6
+_HORIZON = {Caution.LOW: 0.5, Caution.NORMAL: 1.0, Caution.HIGH: 2.0}
+_WORDS = {
+    Regime.UNKNOWN: "too few readings yet",
+    Regime.FLAT: "level",
+    Regime.FALLING: "falling",
+    Regime.LINEAR: "steady",
+    Regime.ACCELERATING: "ever faster",
+    Regime.SATURATING: "slowing",
+    Regime.STAIRCASE: "in steps",
+    Regime.SAWTOOTH: "up and down",
+    Regime.BURST: "in bursts",
+}
+
+
+class CeilingWatch:
+    """
+    One ceiling under watch.
+
+    `step` never raises on finite input; samples that repeat a time or go back
+    are ignored. Everything is in the ceiling's own unit and in seconds.
+    """
+
+    __slots__ = (
+        "_assessment",
+        "_forecaster",
+        "_hold",
+        "_notify",
+        "_rescue",
+        "_said",
+        "_said_ratio",
+        "_said_until",
+        "_stages",
+        "_t",
+        "_unit",
+        "_watch",
+        "_words",
+        "next_look_s",
+    )
+
+    def __init__(
+        self,
+        watch: WatchSettings,
+        stages: StageSettings,
+        forecaster: Forecaster | None = None,
+        unit: str = "bytes",
+    ) -> None:
+        self._watch = watch
+        self._stages = stages
+        self._unit = unit
+        self._forecaster: Forecaster = TrendForecaster() if forecaster is None else forecaster
+        self._forecaster.heed(watch.caution)
+        self._t: float | None = None
+        # Heat and charge move slowly and are read rarely: their evidence comes and goes in steps.
+        outlives_s = _HOLD_OPEN_S if unit == "bytes" else _HOLD_OPEN_SLOW_S
+        self._notify = _Tier(outlives_s)
+        self._rescue = _Tier(outlives_s)
+        self._hold = _Tier(_HOLD_PAUSE_S)
+        self._said: tuple[Regime, bool, float] | None = None
+        self._said_ratio = 0.0
+        self._said_until = -math.inf
+        self._words = "no readings yet"
+        self._assessment = Assessment(Stage.OK, Regime.UNKNOWN, 0.0, 0.0, None, self._words)
+        self.next_look_s = watch.interval_s
+
+    def step(
+        self, now_mono_s: float, used: float, limit: float, costs: Costs = _NO_COSTS
+    ) -> Assessment:
+        """Take a reading and say how far this ceiling has come."""
+        if not (math.isfinite(now_mono_s) and math.isfinite(used) and math.isfinite(limit)):
+            return self._assessment
+        if self._t is not None and now_mono_s <= self._t:
+            return self._assessment
+        self._t = now_mono_s
+        if limit <= 0.0:
+            self._assessment = Assessment(
+                Stage.OK, Regime.UNKNOWN, 0.0, 0.0, None, "the limit is unknown"
+            )
+            self.next_look_s = self._watch.interval_s
+            return self._assessment
+        self._forecaster.update(now_mono_s, used, limit)
+        outlook = self._forecaster.assess()
+        stretch = _HORIZON[self._watch.caution]
+        notify = self._notify.step(
+            now_mono_s, _low(outlook.strict_eta_s), self._stages.warn_s * stretch
+        )
+        due = _low(outlook.eager_eta_s)
+        last = outlook.last_chance_s
+        if last is not None and last < self._last_s(costs) * stretch:
+            due = 0.0
+        within = 0.0 if due is None else self._cost_s(costs) * stretch
+        rescue = self._rescue.step(now_mono_s, due, within)
+        rescue = rescue or notify
+        hold = self._hold.step(
+            now_mono_s,
+            _low(outlook.strict_eta_s) if outlook.critical else None,
+            self._stages.hold_s,
+        )
+        self.next_look_s = self._pace(used, limit, outlook)
+        stage = Stage.OK
+        if hold:
+            stage = Stage.HOLD
+        elif rescue:
+            stage = Stage.RESCUE
+        elif self.next_look_s < 0.5 * self._watch.interval_s:
+            stage = Stage.WATCH
+        self._assessment = Assessment(
+            stage=stage,
+            regime=outlook.regime,
+            slope_per_s=outlook.slope_per_s,
+            ratio=used / limit,
+            forecast=outlook.forecast,
+            why=self._why(now_mono_s, used, limit, outlook),
+            notify=notify,
+            rescue=rescue,
+        )
+        return self._assessment
+
+    def recall(self, past: Iterable[Past]) -> None:
+        """Take in what glances measured since the last step, oldest first; nothing is said."""
+        for mono_s, used, limit in past:
+            if (self._t is None or mono_s > self._t) and limit > 0.0:
+                self._t = mono_s
+                self._forecaster.update(mono_s, used, limit)
+
+    def _cost_s(self, costs: Costs) -> float:
+        save = _UNKNOWN_SAVE_S if costs.save_s is None else costs.save_s
+        step = _UNKNOWN_STEP_S if costs.step_s is None else costs.step_s
+        return max(self._stages.rescue_floor_s, (save + step) * self._stages.safety_factor)
+
+    @staticmethod
+    def _last_s(costs: Costs) -> float:
+        """What the very last moment for a checkpoint is, by its cost."""
+        return max(_LAST_S, _LAST_FACTOR * ((costs.save_s or 0.0) + (costs.step_s or 0.0)))
+
+    def _pace(self, used: float, limit: float, outlook: Outlook) -> float:
+        slow, fast = self._watch.interval_s, self._watch.fast_interval_s
+        if outlook.fastest_per_s <= 0.0:
+            return slow
+        fill_s = max(0.0, limit - used) / outlook.fastest_per_s
+        if fill_s < _MATTERS_S:
+            return fast
+        return max(fast, min(slow, fill_s / _LOOKS))
+
+    def _why(self, now: float, used: float, limit: float, outlook: Outlook) -> str:
+        """The reason in words, written anew when it reads differently or has grown old."""
+        rising = outlook.forecast is not None
+        said, ratio = (outlook.regime, rising, limit), used / limit
+        stale = now >= self._said_until and (rising or ratio != self._said_ratio)
+        if stale or said != self._said or abs(ratio - self._said_ratio) > _MOVED:
+            self._said, self._said_ratio = said, ratio
+            self._said_until = now + (_REWORD_S if rising else _REWORD_AT_REST_S)
+            self._words = self._word(used, limit, outlook)
+        return self._words
+
+    def _word(self, used: float, limit: float, outlook: Outlook) -> str:
+        level = phrases.level(used, limit, self._unit)
+        forecast = outlook.forecast
+        if forecast is None:
+            return f"{_WORDS[outlook.regime]}; {level}"
+        moving = phrases.movement(outlook.slope_per_s, self._unit).lstrip("+-")
+        rising = f"{'draining' if self._unit == 'ratio' else 'rising'} {moving}".rstrip()
+        if outlook.of_peaks:
+            # The level alone would not bear out the time that is foretold from its peaks.
+            rising = f"peaks {rising}"
+        if outlook.span_s >= 1.0:
+            rising += f" for {format_duration(outlook.span_s)}"
+        return f"{rising}, {_WORDS[outlook.regime]}; {level}"
+
+
+def _low(eta_s: float | None) -> float | None:
+    """The low end of a convincing claim's time: 9 in 10 of the recorded failures came later."""
+    return None if eta_s is None else _LOW_SHARE * eta_s
+
+
+class _Tier:
+    """One alarm with separate levels for opening and closing."""
+
+    __slots__ = ("_outlives_s", "_until", "open")
+
+    def __init__(self, outlives_s: float) -> None:
+        self._outlives_s = outlives_s
+        self.open = False
+        self._until = -math.inf
+
+    def step(self, now: float, eta_s: float | None, horizon_s: float) -> bool:
+        bound = horizon_s * _CLEAR if self.open else horizon_s
+        if eta_s is not None and eta_s < bound:
+            self._until = now + self._outlives_s
+        self.open = now <= self._until
+        return self.open

@@ -1,0 +1,217 @@
+"""
+Growth as read off one series, in its own units and without regard to any limit.
+
+A claim says: for so long it has risen by so much, at this rate, and still does.
+Whether that is enough to act on is `evidence`'s business.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import pairwise
+
+from watchdog_app.core.forecast.scales import BASE_S, LEVELS, Block, concordance, sen_slope
+
+_LEAST, _LEAST_PEAKS = 0.5, 0.6  # concordance of a claim
+_LEAST_TURNS, _TURNS = 4, 8
+_FAR_APART_S = 16.0  # peaks: half the longest block
+_BENDS = 0.9  # concordance from which a bend is more than noise
+
+
+class Reading(IntEnum):
+    """What a claim was read from."""
+
+    BOTH = 0  # floor and upper envelope of one scale rise together
+    PEAKS = 1  # the upper envelope of one scale rises along a line, whatever the floor does
+    LINE = 2  # least squares since the last change of course
+
+
+@dataclass(slots=True)
+class Claim:
+    """Growth of a series over one span. Not frozen: many are made a second."""
+
+    reading: Reading
+    scale: int  # of the pyramid; -1 for a line
+    start_t: float
+    gain: float  # growth over the span, of the floor or, for PEAKS, of the envelope
+    level: float  # upper envelope now: what meets the limit
+    slope: float  # a second, above 0
+    recent: float = 1.0  # slope of the last third as a share of the whole
+    agreement: float = 1.0  # Kendall's concordance, at most 1
+    misfit: float = 0.0  # largest distance from the line, as a share of the gain
+    # A floor a little while ago: has it grown since? For PEAKS the last peak's time and how long
+    # the next may take.
+    reference: tuple[float, float] = (0.0, 0.0)
+    # The slope now and its growth a second, where the series bends all along the span.
+    bend: tuple[float, float] | None = None
+    amplitude: float = 0.0  # mean height of a swing within a block, as a share of the gain
+
+    def time_to(self, room: float) -> float:
+        """Seconds until the series has grown by `room`, never less for more room."""
+        if self.bend is None:
+            return room / self.slope
+        speed, acceleration = self.bend
+        return 2.0 * room / (speed + math.sqrt(speed * speed + 2.0 * acceleration * room))
+
+
+def rises(blocks: Sequence[Block], index: int) -> bool:
+    """Cheap sieve: False for most windows that only wobble."""
+    return blocks[-1][index] > blocks[0][index] and blocks[-2][index] > blocks[1][index]
+
+
+def read_scale(
+    blocks: list[Block], whole: Sequence[Block], scale: int, ignore: float
+) -> list[Claim]:
+    """
+    The claims of one scale, none when it does not rise.
+
+    Args:
+        blocks: oldest first, the unfinished one included; at least 5.
+        whole: the finished ones alone.
+        scale: index of the scale, kept in the claim.
+        ignore: differences up to this much count as none.
+    """
+    if blocks[-1][3] - blocks[0][3] <= ignore and blocks[-1][1] - blocks[0][1] <= ignore:
+        return []
+    found: list[Claim] = []
+    if scale >= 3 and len(whole) >= 5:
+        peaks = _read_peaks(blocks, whole, scale, ignore)
+        if peaks is not None:
+            found.append(peaks)
+    if not (rises(blocks, 1) and blocks[-1][3] > blocks[0][3]):
+        return found
+    floors, tops = [b[1] for b in blocks], [b[3] for b in blocks]
+    agree_low = concordance(floors, ignore, _LEAST)
+    if agree_low < _LEAST:
+        return found
+    agree_high = concordance(tops, ignore, _LEAST)
+    if agree_high < _LEAST:
+        return found
+    low = sen_slope([b[0] for b in blocks], floors)
+    high = sen_slope([b[2] for b in blocks], tops)
+    if low <= 0.0 or high <= 0.0:
+        return found
+    # An envelope that runs away from its floor is a burst on top of the growth.
+    slope = low if high > 2.0 * low else 0.5 * (high + low)
+    first, last = blocks[-3], blocks[-1]
+    recent = (last[3] - first[3]) / max(1e-6, last[2] - first[2]) / slope
+    found.append(
+        Claim(
+            Reading.BOTH,
+            scale,
+            start_t=min(blocks[0][0], blocks[0][2]),
+            gain=last[1] - blocks[0][1],
+            # One spike is no envelope: of three blocks the second highest.
+            level=sorted((first[3], blocks[-2][3], last[3]))[1] if recent > 0.0 else last[3],
+            slope=slope,
+            recent=recent,
+            agreement=min(agree_high, agree_low),
+            reference=(blocks[-2][0], blocks[-2][1]),
+            bend=_read_bend(blocks) if min(agree_high, agree_low) >= _BENDS else None,
+        )
+    )
+    return found
+
+
+def _read_bend(blocks: list[Block]) -> tuple[float, float] | None:
+    """(slope now, its growth a second) when every third is steeper than the one before."""
+    last = len(blocks) - 1
+    marks = [blocks[i] for i in (0, round(last / 3), round(2 * last / 3), last)]
+    times = [0.5 * (b[0] + b[2]) for b in marks]
+    values = [0.5 * (b[1] + b[3]) for b in marks]
+    slopes = [(values[i + 1] - values[i]) / max(1e-6, times[i + 1] - times[i]) for i in range(3)]
+    if not (0.1 * slopes[2] < slopes[0] and 1.1 * slopes[0] < slopes[1] < slopes[2] / 1.1):
+        return None
+    span = times[3] - times[0]
+    acceleration = (slopes[2] - slopes[0]) / max(1e-6, 2.0 * span / 3.0)
+    return slopes[2] + acceleration * span / 6.0, acceleration
+
+
+def _read_peaks(
+    blocks: list[Block], whole: Sequence[Block], scale: int, ignore: float
+) -> Claim | None:
+    # The unfinished block has not had its peak yet, unless it is already the highest.
+    used: Sequence[Block] = blocks if blocks[-1][3] > whole[-1][3] else whole
+    if not rises(used, 3):
+        return None
+    times, values = [b[2] for b in used], [b[3] for b in used]
+    gain = values[-1] - values[0]
+    if gain <= ignore:
+        return None
+    agreement = concordance(values, ignore, _LEAST_PEAKS)
+    if agreement < _LEAST_PEAKS:
+        return None
+    slope = sen_slope(times, values)
+    if slope <= 0.0:
+        return None
+    origin = times[0]
+    offsets = sorted(v - slope * (t - origin) for t, v in zip(times, values, strict=True))
+    middle = offsets[len(offsets) // 2]
+    misfit = max(offsets[-1] - middle, middle - offsets[0]) / gain
+    third = max(2, len(values) // 3)
+    rise = values[-1] - values[-1 - third]
+    recent = rise / max(1e-6, times[-1] - times[-1 - third]) / slope
+    level = max(values[-1], values[-2])
+    block_s = BASE_S * (1 << scale)
+    return Claim(
+        Reading.PEAKS,
+        scale,
+        start_t=origin,
+        gain=gain,
+        level=level,
+        slope=slope,
+        recent=recent,
+        agreement=agreement,
+        misfit=misfit,
+        reference=(times[-1], 2.0 * block_s),
+        amplitude=_amplitude(whole, slope * block_s) / gain,
+    )
+
+
+def read_turns(
+    peaks: Sequence[tuple[float, float]], troughs: Sequence[tuple[float, float]]
+) -> Claim | None:
+    """
+    The claim of peaks too far apart for any scale: validations over a slow leak.
+
+    Args:
+        peaks: (time, value) of turning points, oldest first.
+        troughs: those between them.
+    """
+    last = list(peaks)[-_TURNS:]
+    if len(last) < _LEAST_TURNS or not troughs:
+        return None
+    times, values = [t for t, _ in last], [v for _, v in last]
+    gaps = sorted(b - a for a, b in pairwise(times))
+    period = gaps[len(gaps) // 2]
+    gain = values[-1] - values[0]
+    # Shorter ones are the scales' business; those that do not keep time foretell nothing.
+    if period < _FAR_APART_S or gaps[-1] > 2.0 * gaps[0] or gain <= 0.0:
+        return None
+    slope = sen_slope(times, values)
+    if slope <= 0.0:
+        return None
+    offsets = sorted(v - slope * (t - times[0]) for t, v in last)
+    middle = offsets[len(offsets) // 2]
+    inner = [v for t, v in troughs if t > times[0]] or [troughs[-1][1]]
+    return Claim(
+        Reading.PEAKS,
+        LEVELS,
+        start_t=times[0],
+        gain=gain,
+        level=max(values[-1], values[-2]),
+        slope=slope,
+        recent=(values[-1] - values[-2]) / (times[-1] - times[-2]) / slope,
+        agreement=concordance(values, 0.0),
+        misfit=max(offsets[-1] - middle, middle - offsets[0]) / gain,
+        reference=(times[-1], 2.0 * period),
+        amplitude=max(0.0, sum(values) / len(values) - sum(inner) / len(inner)) / gain,
+    )
+
+
+def _amplitude(blocks: Sequence[Block], growth: float) -> float:
+    """Mean height of the blocks beyond what a steady growth by `growth` a block gives them."""
+    return max(0.0, sum(b[3] - b[1] for b in blocks) / len(blocks) - growth)

@@ -1,0 +1,1 @@
+"""Records of one look at the machine, and what is derived from them."""

@@ -1,0 +1,253 @@
+"""What is made of readings: forecasts, stages, decisions, outcomes, incidents, notifications."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import Any
+
+from watchdog_app.core.model.machine import ProcessKey
+from watchdog_app.core.model.resource import (
+    CeilingKey,
+)
+
+Evidence = Mapping[str, float | int | str | None]
+
+
+class Regime(StrEnum):
+    """The kind of movement a forecast was read from."""
+
+    UNKNOWN = "unknown"  # too few samples to say
+    FLAT = "flat"
+    FALLING = "falling"
+    LINEAR = "linear"
+    ACCELERATING = "accelerating"
+    SATURATING = "saturating"
+    STAIRCASE = "staircase"
+    SAWTOOTH = "sawtooth"
+    BURST = "burst"
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """
+    Time to exhaustion: median and 80 % interval, never a bare number.
+
+    `low_s <= eta_s <= high_s`; `high_s` may be infinite.
+    """
+
+    eta_s: float
+    low_s: float
+    high_s: float
+
+
+class Stage(IntEnum):
+    """How far a ceiling has come."""
+
+    OK = 0
+    WATCH = 1  # sample faster, tell no one
+    WARN = 2  # notify
+    RESCUE = 3  # checkpoint
+    HOLD = 4  # pause, last resort
+
+
+class Caution(StrEnum):
+    """The trade between a warning too many and a rescue too late."""
+
+    LOW = "low"
+    NORMAL = "normal"
+    HIGH = "high"
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What acting costs the tasks under one ceiling, in seconds: the dearest of them counts."""
+
+    save_s: float | None = None  # None: no agent, or nothing measured yet
+    step_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """What one ceiling looks like now."""
+
+    stage: Stage
+    regime: Regime
+    slope_per_s: float  # units of the ceiling a second, over the regime's span; 0 when flat
+    ratio: float  # used / limit
+    forecast: Forecast | None
+    why: str  # "rising 21 MiB/s for 40 s, steady; 6.0 of 7.0 GiB"
+    # The two tiers apart, as `stage` is only the highest: a silent checkpoint may be due
+    # (stage RESCUE) before the evidence is good enough to tell a person.
+    notify: bool = False
+    rescue: bool = False
+    foretold: str | None = None  # what is coming that no trend shows, and is the reason
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """A task ranked by its share of the growth towards a ceiling."""
+
+    task: ProcessKey
+    name: str
+    slope_bytes_per_s: float
+    share: float  # of all growth seen, 0 to 1
+
+
+class DecisionKind(StrEnum):
+    """What the policy can ask for."""
+
+    NOTIFY = "notify"
+    CHECKPOINT = "checkpoint"
+    PAUSE = "pause"
+    RESUME = "resume"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One thing to do, with the figures that decided. Carried out by an action."""
+
+    id: str
+    kind: DecisionKind
+    incident: str
+    ceiling: CeilingKey
+    stage: Stage
+    task: ProcessKey | None  # None: the notice concerns the machine
+    at_mono_s: float
+    at_unix_s: float
+    reason: str
+    evidence: Evidence = field(default_factory=dict)
+    deadline_s: float | None = None  # the action is pointless later than this
+
+
+class OutcomeStatus(StrEnum):
+    """How a decision ended."""
+
+    DONE = "done"
+    FAILED = "failed"
+    SKIPPED = "skipped"  # measured again before acting, and no longer true
+    UNDELIVERED = "undelivered"  # a notice that nobody could be shown
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a decision."""
+
+    decision: str
+    status: OutcomeStatus
+    at_unix_s: float
+    seconds: float
+    detail: str
+    evidence: Evidence = field(default_factory=dict)
+    at_mono_s: float | None = None  # None: not known; the wall clock may have been set meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """Opened when a ceiling crosses a stage, closed with hysteresis."""
+
+    id: str
+    ceiling: CeilingKey
+    label: str
+    stage: Stage  # now
+    peak: Stage
+    opened_unix_s: float
+    closed_unix_s: float | None
+    culprits: tuple[Culprit, ...]
+    why: str
+    advice: tuple[str, ...] = ()
+    device_works: bool = True  # False: the card or its driver is out of order
+    work_lost: bool = False  # what was held on the card is gone
+
+
+class Topic(StrEnum):
+    """What a notice is about."""
+
+    WARNING = "warning"  # something is about to run out
+    SAVING = "saving"  # a rescue is being written, and that takes a while
+    RESCUED = "rescued"  # a rescue is on the disk
+    RESCUE_FAILED = "rescue_failed"
+    PAUSED = "paused"
+    PAUSE_FAILED = "pause_failed"
+    HELD = "held"  # a task stands still at the limit of its airbag, or is refused more
+    RESUMED = "resumed"  # there is room again
+    OVER = "over"  # it did not come to it
+    STALLED = "stalled"  # a training makes no steps any more
+    DIED = "died"
+    RESTARTED = "restarted"  # Jupyter has started a kernel that died anew
+    GPU_LOST = "gpu_lost"  # a card is gone, and with it what was on it
+    FAULT = "fault"  # a card or its driver is out of order
+    SLOWED = "slowed"  # heat or power brake the machine
+
+
+def urgency(stage: Stage, topic: Topic) -> str:
+    """
+    Urgency of a notice: "low", "normal" or "critical".
+
+    Critical notices stay on the screen and come through quiet hours: a death, a lost card, the very
+    end.
+    """
+    if topic in (Topic.OVER, Topic.RESUMED, Topic.RESCUED):
+        return "low" if topic is Topic.OVER else "normal"
+    if topic in (Topic.PAUSED, Topic.HELD, Topic.PAUSE_FAILED, Topic.DIED, Topic.GPU_LOST):
+        return "critical"
+    if topic in (Topic.FAULT, Topic.SLOWED) and stage is not Stage.WARN:
+        return "critical" if stage > Stage.WARN else "low"
+    return "critical" if stage >= Stage.HOLD else "normal"
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeAction:
+    """A button: what the companion asks the daemon for when it is clicked."""
+
+    key: str  # "checkpoint", "pause", "resume", "snooze" or "show"
+    label: str
+    command: str = ""  # what does the same in a terminal
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One thing to show to a person. Plain text, several lines in `body`."""
+
+    id: str
+    incident: str  # notices of one incident replace each other; "" stands alone
+    stage: str
+    urgency: str  # "low", "normal" or "critical"
+    title: str
+    body: str
+    task: int | None  # pid of its root
+    unix_s: float
+    actions: tuple[NoticeAction, ...] = field(default=())
+    topic: str = Topic.WARNING.value  # what it is about: a value of `telling.Topic`
+
+    def to_json(self) -> dict[str, Any]:
+        """The notice as docs/protocol.md describes it."""
+        return {
+            "id": self.id,
+            "incident": self.incident,
+            "topic": self.topic,
+            "stage": self.stage,
+            "urgency": self.urgency,
+            "title": self.title,
+            "body": self.body,
+            "task": self.task,
+            "actions": [
+                {"key": each.key, "label": each.label, "command": each.command}
+                for each in self.actions
+            ],
+            "unix_s": self.unix_s,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOutlook:
+    """One task's line of the status."""
+
+    key: ProcessKey
+    trend_bytes_per_s: float | None  # of its RAM and swap
+    cpu_percent: float | None  # of one core
+    ceiling: CeilingKey | None = None
+    forecast: Forecast | None = None
+    stage: Stage = Stage.OK
+    why: str | None = None

@@ -1,0 +1,361 @@
+"""Who is on which card; cards, allocators, heat and batteries as readings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from watchdog_app.core.model.agent import AgentView, AllocatorMemory
+from watchdog_app.core.model.hardware import Gpu, GpuProcess, Hardware, Temperature, gpu_place
+from watchdog_app.core.model.machine import ProcessKey, Task
+from watchdog_app.core.model.resource import CeilingKey, CeilingKind, CeilingReading
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """What a task holds on one card."""
+
+    uuid: str
+    index: int
+    memory_bytes: int | None  # over its processes; None: the driver does not say of one of them
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDevices:
+    """The cards of one task."""
+
+    uses: tuple[DeviceUse, ...]  # by index
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Over all cards; None when a part is not known."""
+        parts = [use.memory_bytes for use in self.uses]
+        return None if None in parts else sum(part for part in parts if part is not None)
+
+
+def holders(tasks: Sequence[Task]) -> dict[int, Task]:
+    """Which task a process belongs to, by pid."""
+    return {member.key.pid: task for task in tasks for member in task.members}
+
+
+def by_task(hardware: Hardware, tasks: Sequence[Task]) -> dict[ProcessKey, TaskDevices]:
+    """
+    The cards of every task that is on one.
+
+    A process that is listed on a part of a card (MIG) and on the card itself is counted once, on
+    the part. One pid on one card is one process, however often the driver lists it.
+    """
+    if not any(gpu.processes for gpu in hardware.gpus):
+        return {}
+    owners = holders(tasks)
+    found: dict[ProcessKey, list[DeviceUse]] = {}
+    for gpu in sorted(hardware.gpus, key=lambda each: (each.index, each.parent_uuid or "")):
+        amounts: dict[ProcessKey, int | None] = {}
+        for process in listed(gpu, hardware):
+            task = owners.get(process.pid)
+            if task is None or process.foreign:
+                continue
+            known, more = amounts.get(task.key, 0), process.memory_bytes
+            amounts[task.key] = None if known is None or more is None else known + more
+        for key, amount in amounts.items():
+            found.setdefault(key, []).append(DeviceUse(gpu.uuid, gpu.index, amount))
+    return {key: TaskDevices(tuple(uses)) for key, uses in found.items()}
+
+
+def on_card(gpu: Gpu, tasks: Sequence[Task] | Mapping[int, Task]) -> tuple[Task, ...]:
+    """The tasks with a process on this card, in the driver's order, each once."""
+    owners = tasks if isinstance(tasks, Mapping) else holders(tasks)
+    found: dict[ProcessKey, Task] = {}
+    for process in gpu.processes:
+        task = None if process.foreign else owners.get(process.pid)
+        if task is not None:
+            found.setdefault(task.key, task)
+    return tuple(found.values())
+
+
+def listed(gpu: Gpu, hardware: Hardware) -> Iterator[GpuProcess]:
+    """The processes of a card, each pid once, without those that are on a part of it."""
+    inside = {
+        process.pid
+        for part in hardware.gpus
+        if part.parent_uuid == gpu.uuid
+        for process in part.processes
+    }
+    for process in gpu.processes:
+        if process.pid not in inside:
+            inside.add(process.pid)
+            yield process
+
+
+BATTERY_RESERVE = 0.05  # of a full one: systems switch off at 2 to 5 %, and the rest is a guess
+_IN_USE = 0.02  # of a card's memory; less than that is the driver's own
+
+
+def hardware_readings(
+    hardware: Hardware, tasks: Sequence[Task], agents: Iterable[AgentView] = ()
+) -> tuple[CeilingReading, ...]:
+    """
+    Device memory, framework allocators, temperatures and battery, where they are known.
+
+    Args:
+        hardware: of one snapshot.
+        tasks: of the same.
+        agents: what they reported; none without an allocator matter here.
+    """
+    owners = holders(tasks)
+    allocating = [
+        (agent, owners[agent.key.pid])
+        for agent in agents
+        if agent.allocators and agent.key.pid in owners
+    ]
+    if not (hardware.gpus or hardware.temperatures or hardware.batteries or allocating):
+        return ()
+    everyone = tuple(task.key for task in tasks)
+    return (
+        *_device_memory(hardware, owners, everyone, allocating),
+        *_allocators(hardware, allocating),
+        *_heat_of_cards(hardware, owners, everyone),
+        *_heat(hardware.temperatures, everyone),
+        *_battery(hardware, everyone),
+    )
+
+
+def _device_memory(
+    hardware: Hardware,
+    owners: dict[int, Task],
+    everyone: tuple[ProcessKey, ...],
+    allocating: Sequence[tuple[AgentView, Task]],
+) -> Iterator[CeilingReading]:
+    divided = {gpu.parent_uuid for gpu in hardware.gpus}
+    for gpu in hardware.gpus:
+        used = gpu.memory_used_bytes
+        # A card that is divided has no memory of its own to run out of; one that shares the
+        # host's RAM ends with it, and that ceiling is there already.
+        if gpu.unified_memory or gpu.uuid in divided or used is None or not gpu.memory_total_bytes:
+            continue
+        if not _in_use(gpu):
+            continue
+        people, whose = _people(gpu, owners, everyone)
+        # What a framework says of itself predicts; what the driver sees of it is a high mark.
+        told = {
+            task.key
+            for agent, task in allocating
+            for memory in agent.allocators
+            if _device(memory, hardware) == gpu.uuid
+        }
+        under = tuple(key for key in people if key not in told)
+        if under:
+            yield CeilingReading(
+                key=CeilingKey(CeilingKind.GPU_MEMORY, gpu.uuid),
+                label=f"{_name(gpu)} memory ({gpu.name})",
+                used=used,
+                limit=gpu.memory_total_bytes - (gpu.memory_reserved_bytes or 0),
+                unit="bytes",
+                lethal=True,
+                tasks=under,
+                note=_joined(
+                    "beyond it the framework gives up: out of memory",
+                    whose,
+                    "shared by all who are on the card" if len(under) > 1 and not whose else None,
+                ),
+                held_mono_s=gpu.processes_mono_s,
+                device=gpu.uuid,
+            )
+
+
+def _allocators(
+    hardware: Hardware, allocating: Sequence[tuple[AgentView, Task]]
+) -> Iterator[CeilingReading]:
+    cards = {gpu.uuid: gpu for gpu in hardware.gpus}
+    for agent, task in allocating:
+        seen: set[str] = set()
+        for memory in agent.allocators:
+            if memory.limit_bytes <= 0 or memory.device in seen:
+                continue
+            seen.add(memory.device)
+            device = _device(memory, hardware)
+            gpu = cards.get(device or "")
+            limit, short = _reach(memory, gpu, agent.key.pid)
+            place = memory.device if gpu is None else f"{_name(gpu)} ({gpu.name})"
+            yield CeilingReading(
+                key=CeilingKey(CeilingKind.GPU_ALLOCATOR, f"{agent.key.pid}:{memory.device}"),
+                label=f"{agent.framework}'s memory on {place}",
+                used=memory.used_bytes,
+                limit=limit,
+                unit="bytes",
+                lethal=True,
+                tasks=(task.key,),
+                note=_joined(
+                    "beyond it the framework gives up: out of memory",
+                    "others hold part of the card" if short else None,
+                ),
+                device=device or memory.device,
+            )
+
+
+def _reach(memory: AllocatorMemory, gpu: Gpu | None, pid: int) -> tuple[int, bool]:
+    """
+    How much an allocator can have, and whether that is less than its own limit.
+
+    A TensorFlow that grows on demand may take what it was given at its start, unless others have
+    taken it meanwhile: then what it holds and what is free is all there is.
+    """
+    if gpu is None or not gpu.memory_total_bytes or gpu.unified_memory:
+        return memory.limit_bytes, False
+    used = _used(gpu)
+    held = [each.memory_bytes for each in gpu.processes if each.pid == pid and not each.foreign]
+    if used is None or not held or held[0] is None:
+        return memory.limit_bytes, False
+    reach = held[0] + max(0, gpu.memory_total_bytes - used)
+    # Counters of different moments: never less than what is in use.
+    reach = max(reach, memory.used_bytes)
+    return min(memory.limit_bytes, reach), reach < memory.limit_bytes
+
+
+def _heat_of_cards(
+    hardware: Hardware, owners: dict[int, Task], everyone: tuple[ProcessKey, ...]
+) -> Iterator[CeilingReading]:
+    for gpu in hardware.gpus:
+        # The parts of a card have its temperature.
+        if gpu.temperature_c is None or gpu.parent_uuid is not None:
+            continue
+        people, _ = _people(gpu, owners, everyone, _on_parts(gpu, hardware))
+        yield from _thresholds(
+            gpu.uuid,
+            f"heat of {_name(gpu)}",
+            (gpu.temperature_c, gpu.slowdown_c, gpu.shutdown_c),
+            people,
+            "the card switches itself off; whatever runs on it dies",
+            device=gpu.uuid,
+        )
+
+
+def _heat(
+    temperatures: Sequence[Temperature], everyone: tuple[ProcessKey, ...]
+) -> Iterator[CeilingReading]:
+    for each in temperatures:
+        label = f"{each.label} heat" if each.is_cpu else f"heat of the {each.label}"
+        yield from _thresholds(
+            each.key,
+            label,
+            (each.celsius, each.slowdown_c, each.shutdown_c),
+            everyone,
+            # The kernel powers off at a zone's trip point; elsewhere it is the device that does.
+            "the machine switches itself off"
+            if each.is_cpu or each.key.startswith("thermal_zone")
+            else "it may switch itself off; what needs it dies",
+        )
+
+
+def _thresholds(
+    subject: str,
+    label: str,
+    celsius: tuple[float, float | None, float | None],
+    people: tuple[ProcessKey, ...],
+    end: str,
+    *,
+    device: str | None = None,
+) -> Iterator[CeilingReading]:
+    """One ceiling a threshold: one slows down, one ends everything."""
+    now, slowdown, shutdown = celsius
+    if not people:
+        return
+    for limit, what, lethal in ((slowdown, "slows down", False), (shutdown, "switches off", True)):
+        if limit is not None and limit > 0.0:
+            yield CeilingReading(
+                key=CeilingKey(
+                    CeilingKind.TEMPERATURE, f"{subject}/{'shutdown' if lethal else 'slowdown'}"
+                ),
+                label=f"{label} ({what} at {limit:.0f} °C)",
+                used=now,
+                limit=limit,
+                unit="celsius",
+                lethal=lethal,
+                tasks=people,
+                note=end if lethal else "beyond it everything gets slower, and nothing is lost",
+                device=device,
+            )
+
+
+def _battery(hardware: Hardware, everyone: tuple[ProcessKey, ...]) -> Iterator[CeilingReading]:
+    """
+    All batteries together, while one of them is drained.
+
+    Plugged in or not: a supply that is too weak for a training lets the battery run empty.
+    """
+    batteries = hardware.batteries
+    if not any(each.discharging for each in batteries):
+        return
+    energies = [(each.energy_j, each.full_j) for each in batteries]
+    if all(left is not None and full for left, full in energies):
+        full_j = sum(full or 0.0 for _, full in energies)
+        left = sum(left or 0.0 for left, _ in energies) / full_j
+    else:
+        left = sum(each.percent for each in batteries) / (100.0 * len(batteries))
+    weak = "plugged in, but the power supply is too weak" if hardware.on_mains else None
+    yield CeilingReading(
+        key=CeilingKey(CeilingKind.BATTERY),
+        label="battery" if len(batteries) == 1 else "batteries",
+        used=min(1.0, max(0.0, 1.0 - left)),
+        limit=1.0 - BATTERY_RESERVE,
+        unit="ratio",
+        lethal=True,
+        tasks=everyone,
+        note=_joined(f"systems switch off with the last {BATTERY_RESERVE:.0%}", weak),
+    )
+
+
+def _on_parts(gpu: Gpu, hardware: Hardware) -> Iterator[GpuProcess]:
+    for part in hardware.gpus:
+        if part.parent_uuid == gpu.uuid:
+            yield from part.processes
+
+
+def _people(
+    gpu: Gpu,
+    owners: dict[int, Task],
+    everyone: tuple[ProcessKey, ...],
+    on_parts: Iterable[GpuProcess] = (),
+) -> tuple[tuple[ProcessKey, ...], str | None]:
+    """Whom a card can hit, and a word where that is a guess."""
+    found: dict[ProcessKey, None] = {}
+    listed = strangers = False
+    for process in (*gpu.processes, *on_parts):
+        listed = True
+        task = None if process.foreign else owners.get(process.pid)
+        if task is not None:
+            found[task.key] = None
+        strangers = strangers or process.foreign
+    if found:
+        return tuple(found), None
+    # In a container the driver names processes by the host's numbers: ours are among them.
+    if strangers or (not listed and _in_use(gpu)):
+        return everyone, "the driver does not say who uses it"
+    return (), None
+
+
+def _device(memory: AllocatorMemory, hardware: Hardware) -> str | None:
+    """The card that an allocator's device is on; None where that cannot be told."""
+    if memory.gpu_uuid is not None:
+        return memory.gpu_uuid
+    return hardware.gpus[0].uuid if len(hardware.gpus) == 1 else None
+
+
+def _used(gpu: Gpu) -> int | None:
+    if gpu.memory_used_bytes is None:
+        return None
+    return gpu.memory_used_bytes + (gpu.memory_reserved_bytes or 0)
+
+
+def _in_use(gpu: Gpu) -> bool:
+    """Whether somebody is on a card, as far as its memory tells."""
+    used = _used(gpu)
+    return used is None or used >= _IN_USE * (gpu.memory_total_bytes or 0)
+
+
+def _name(gpu: Gpu) -> str:
+    return gpu_place(gpu)
+
+
+def _joined(*notes: str | None) -> str | None:
+    return ", ".join(note for note in notes if note) or None

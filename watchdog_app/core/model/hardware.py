@@ -1,0 +1,151 @@
+"""Cards, temperatures, batteries as the sensors read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from watchdog_app.base.text.plain import plain
+
+
+def gpu_label(gpu: Gpu) -> str:
+    """`GPU 0 (NVIDIA H100)`: as a person tells the cards apart."""
+    if gpu.parent_uuid is None:
+        return f"GPU {gpu.index} ({plain(gpu.name, 40)})"
+    return f"{gpu_place(gpu)} ({plain(gpu.name, 40)}, MIG)"
+
+
+def gpu_place(gpu: Gpu) -> str:
+    """`GPU 0`; of a MIG instance `GPU 0 part 2`."""
+    if gpu.parent_uuid is None:
+        return f"GPU {gpu.index}"
+    return f"GPU {gpu.index} part" + ("" if gpu.part is None else f" {gpu.part}")
+
+
+# What stands for the UUID of a card that could not say who it is: this and its index.
+UNKNOWN_CARD = "GPU-unknown-"
+
+
+class GpuState(StrEnum):
+    """Whether a card answers."""
+
+    OK = "ok"
+    ASLEEP = "asleep"  # a laptop's card, powered down by the system: left alone
+    LOST = "lost"  # it fell off the bus
+    NEEDS_RESET = "needs_reset"
+    SILENT = "silent"  # its driver does not answer within the deadline
+    UNREADABLE = "unreadable"  # it answers with errors
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """One process on a card, as the driver lists it."""
+
+    pid: int
+    memory_bytes: int | None  # None: the driver does not say (WSL, WDDM, some MIG)
+    foreign: bool = False  # not in our /proc: another container's or host's, or a garbage record
+
+
+@dataclass(frozen=True, slots=True)
+class XidEvent:
+    """A fault that the driver reported (NVIDIA's Xid catalogue)."""
+
+    code: int
+    at_unix_s: float
+    pid: int | None = None  # where the kernel log names it
+    text: str | None = None  # the driver's own words; untrusted
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One card, or one MIG instance of a card."""
+
+    uuid: str
+    index: int  # as nvidia-smi counts
+    name: str
+    bus_id: str | None = None  # PCI address, "00000000:65:00.0"
+    parent_uuid: str | None = None  # of a MIG instance: its card
+    part: int | None = None  # of a MIG instance: which of its card's, from 0
+    state: GpuState = GpuState.OK
+    memory_used_bytes: int | None = None  # without what the driver reserves, where it can tell
+    memory_reserved_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    unified_memory: bool = False  # it shares the host's RAM: that is the limit
+    utilization_percent: float | None = None
+    temperature_c: float | None = None
+    slowdown_c: float | None = None  # from here on it clocks down
+    shutdown_c: float | None = None  # from here on it switches itself off
+    fan_percent: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None  # enforced
+    throttle_reasons: int | None = None  # NVML's bit mask of clock event reasons
+    ecc_uncorrected: int | None = None  # since the driver was loaded
+    remap_pending: bool | None = None  # a memory row will be replaced at the next reset
+    remap_failed: bool | None = None
+    recovery_action: str | None = None  # "reset", "reboot", "drain", "drain_and_reset"; None: none
+    xids: tuple[XidEvent, ...] = ()  # of the last hour, oldest first
+    processes: tuple[GpuProcess, ...] = ()
+    processes_mono_s: float | None = None  # when these were listed; None: with the other figures
+    notes: tuple[str, ...] = ()  # why a figure is missing, each a short sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Temperature:
+    """One sensor of heat that is no graphics card's."""
+
+    key: str  # stable over ticks: "coretemp/Package id 0", "thermal_zone0", ...
+    label: str  # as a person reads it: "CPU package", "NVMe disk"
+    celsius: float
+    slowdown_c: float | None = None  # "high", or the passive trip point
+    shutdown_c: float | None = None  # "critical"
+    is_cpu: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fan:
+    """One fan; 0 rpm is a fan that stands still."""
+
+    label: str
+    rpm: int
+
+
+@dataclass(frozen=True, slots=True)
+class Battery:
+    """One battery of the machine itself, not of a mouse."""
+
+    name: str
+    percent: float
+    discharging: bool
+    energy_j: float | None = None  # left in it
+    full_j: float | None = None
+    power_w: float | None = None  # what is drawn from it
+
+
+@dataclass(frozen=True, slots=True)
+class CpuPower:
+    """The CPU packages together (Linux powercap), averaged since the last look."""
+
+    watts: float | None
+    limit_w: float | None = None  # sustained limit, where it can be read
+
+
+@dataclass(frozen=True, slots=True)
+class Throttling:
+    """How often the CPU was clocked down for heat, counted since boot (Linux thermal_throttle)."""
+
+    events: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """Cards, heat and power at one look. An empty field: there is none, or it cannot be read."""
+
+    gpus: tuple[Gpu, ...] = ()
+    gpus_mono_s: float | None = None  # when the cards were read: they are read less often
+    driver_version: str | None = None
+    temperatures: tuple[Temperature, ...] = ()
+    fans: tuple[Fan, ...] = ()
+    batteries: tuple[Battery, ...] = ()
+    on_mains: bool | None = None  # None: no power supply says so
+    cpu_power: CpuPower | None = None
+    cpu_throttling: Throttling | None = None

@@ -1,0 +1,131 @@
+"""What a figure was over the last minutes."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from watchdog_app.core.model.machine import HostMemory
+
+_SWAP_S = 1.0
+
+
+class SwapTraffic:
+    """The machine's: bytes a second in and out; None where the system does not count them."""
+
+    __slots__ = ("_from", "in_per_s", "out_per_s")
+
+    def __init__(self) -> None:
+        self.in_per_s: float | None = None
+        self.out_per_s: float | None = None
+        self._from: tuple[float, int, int] | None = None
+
+    @classmethod
+    def of(cls, in_per_s: float | None, out_per_s: float | None) -> SwapTraffic:
+        """These rates, as somebody else has measured them."""
+        found = cls()
+        found.in_per_s, found.out_per_s = in_per_s, out_per_s
+        return found
+
+    def add(self, mono_s: float, host: HostMemory) -> None:
+        """Take one look at its counters; one that went back began anew."""
+        if host.swap_in_bytes is None or host.swap_out_bytes is None:
+            self._from = self.in_per_s = self.out_per_s = None
+            return
+        now = (mono_s, host.swap_in_bytes, host.swap_out_bytes)
+        if self._from is None or now[1] < self._from[1] or now[2] < self._from[2]:
+            self._from = now
+        elif mono_s - self._from[0] >= _SWAP_S:
+            passed = mono_s - self._from[0]
+            self.in_per_s = (now[1] - self._from[1]) / passed
+            self.out_per_s = (now[2] - self._from[2]) / passed
+            self._from = now
+
+
+class Past(NamedTuple):
+    """What a glance measured of one ceiling."""
+
+    mono_s: float
+    used: float
+    limit: float
+
+
+_THRASH_BYTES_PER_S = 1024**2  # in and out at once: pages are needed again as soon as they leave
+
+
+def thrashing(swap: SwapTraffic) -> bool:
+    """The machine moves the same pages out to swap and back in."""
+    return (
+        swap.in_per_s is not None
+        and swap.out_per_s is not None
+        and min(swap.in_per_s, swap.out_per_s) > _THRASH_BYTES_PER_S
+    )
+
+
+_FINE_S = 0.2  # at 10 looks a second every second one: enough for windows of some seconds
+_FINE_POINTS = 48
+_COARSE_S = 5.0
+_COARSE_POINTS = 56
+LONGEST_S = _COARSE_S * (_COARSE_POINTS - 4)  # windows up to this are answered in full
+
+
+class Growth:
+    """
+    One figure over about the last five minutes: finely at the end, coarsely before.
+
+    Two rings instead of one: a fast leak shows within a second, a slow one within minutes, and
+    neither may cost more than about a hundred points.
+    """
+
+    __slots__ = ("_coarse", "_fine", "_last", "first_mono_s")
+
+    def __init__(self) -> None:
+        self._fine: deque[tuple[float, float]] = deque(maxlen=_FINE_POINTS)
+        self._coarse: deque[tuple[float, float]] = deque(maxlen=_COARSE_POINTS)
+        self._last: tuple[float, float] | None = None
+        self.first_mono_s: float | None = None  # since then it is known
+
+    def add(self, mono_s: float, value: float) -> None:
+        """Take a reading; one that goes back in time is dropped."""
+        if self._last is not None and mono_s <= self._last[0]:
+            return
+        if self._last is None:
+            self.first_mono_s = mono_s
+        self._last = (mono_s, value)
+        if not self._fine or mono_s - self._fine[-1][0] >= _FINE_S:
+            self._fine.append(self._last)
+        if not self._coarse or mono_s - self._coarse[-1][0] >= _COARSE_S:
+            self._coarse.append(self._last)
+
+    @property
+    def last(self) -> float | None:
+        """The newest value."""
+        return None if self._last is None else self._last[1]
+
+    def over(self, window_s: float) -> tuple[float, float]:
+        """
+        How much it grew over the last `window_s`, and over how many seconds that was seen.
+
+        A figure that is known for less time than that answers for the time it is known.
+        """
+        if self._last is None:
+            return 0.0, 0.0
+        then = self.at(self._last[0] - window_s)
+        return self._last[1] - then[1], self._last[0] - then[0]
+
+    def rate(self, window_s: float) -> float | None:
+        """Growth a second over the last `window_s`; None when it was seen for under half of it."""
+        grown, seconds = self.over(window_s)
+        return None if seconds < window_s / 2 or seconds <= 0 else grown / seconds
+
+    def at(self, mono_s: float) -> tuple[float, float]:
+        """
+        The newest point that is not later, or the oldest there is: when, and the value.
+
+        Raises:
+            IndexError: nothing is known.
+        """
+        if self._last is not None and self._last[0] <= mono_s:
+            return self._last
+        ring = self._fine if self._fine[0][0] <= mono_s else self._coarse
+        return next((point for point in reversed(ring) if point[0] <= mono_s), ring[0])

@@ -1,0 +1,392 @@
+"""
+What can run out: pure, one snapshot and its tasks to ceilings.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from watchdog_app.base.text.quantities import format_bytes
+from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.devices import hardware_readings
+from watchdog_app.core.model.machine import CgroupMemory, HostMemory, ProcessKey, Snapshot, Task
+from watchdog_app.core.model.resource import CeilingKey, CeilingKind, CeilingReading
+
+_CONTAINER_ID = re.compile(r"(?:[a-z]+-)*([0-9a-f]{12})[0-9a-f]{20,52}(?:\.scope)?")
+_POD = re.compile(r"(?:kubepods.*-)?pod[0-9a-f_-]{36}(?:\.slice)?")
+_RATIO_KNOWN_BYTES = 64 << 20  # in zram: a few pages say little of how well others compress
+_NOTHING_LEFT = 0.01  # of RAM: a machine there can stand still for minutes and kill nobody
+_STALLED_PERCENT = 40.0  # of the time nobody in a group can work; systemd-oomd kills from 50
+AIRBAG_LIMIT = "airbag limit"  # what labels of such limits begin with
+_AIRBAG = "watchdog-bag-"  # as `airbag.groups` names them
+
+
+# The folder of a whole mount: what we see of the tree is a container's.
+_MOUNTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/unified")
+
+
+def readings(
+    snapshot: Snapshot, tasks: Sequence[Task], agents: Iterable[AgentView] = ()
+) -> tuple[CeilingReading, ...]:
+    """
+    Every ceiling of this tick: RAM, RAM with swap, groups, RLIMIT_AS, /dev/shm, disks, in bytes;
+    memory of graphics cards, heat and battery, each in its own unit.
+
+    Args:
+        snapshot: one look at the machine.
+        tasks: those of the same snapshot.
+        agents: with what their frameworks say of the cards.
+    """
+    everyone = tuple(task.key for task in tasks)
+    return (
+        *_host(snapshot.host, everyone),
+        *_groups(snapshot, tasks),
+        *_address_spaces(snapshot, tasks),
+        *_shm(snapshot.host, everyone),
+        *_disks(snapshot),
+        *hardware_readings(snapshot.hardware, tasks, agents),
+    )
+
+
+def ram_and_swap(host: HostMemory, available_bytes: int, swap_free_bytes: int) -> tuple[int, int]:
+    """
+    Used and limit of RAM together with swap.
+
+    Swap on zram lies in RAM: what it holds counts once, as it was before compression, and what is
+    free of it counts as far as compression has saved room up to now. Data that cannot be
+    compressed gains nothing there.
+
+    Args:
+        host: as it was read last.
+        available_bytes: MemAvailable now.
+        swap_free_bytes: SwapFree now.
+    """
+    used = max(0, host.total_bytes - available_bytes)
+    used += max(0, host.swap_total_bytes - swap_free_bytes)
+    if not host.zram_total_bytes:
+        return used, host.total_bytes + host.swap_total_bytes
+    saved = max(0, host.zram_used_bytes - host.zram_ram_bytes)
+    known = host.zram_used_bytes >= _RATIO_KNOWN_BYTES
+    free = max(0, host.zram_total_bytes - host.zram_used_bytes)
+    gain = int(free * saved / host.zram_used_bytes) if known else 0
+    elsewhere = max(0, host.swap_total_bytes - host.zram_total_bytes)
+    twice = host.zram_used_bytes - saved
+    return max(0, used - twice), host.total_bytes + elsewhere + saved + gain
+
+
+def _host(host: HostMemory, everyone: tuple[ProcessKey, ...]) -> Iterator[CeilingReading]:
+    used = max(0, host.total_bytes - host.available_bytes)
+    has_swap = host.swap_total_bytes > 0
+    yield CeilingReading(
+        key=CeilingKey(CeilingKind.RAM),
+        label="RAM",
+        used=used,
+        limit=host.total_bytes,
+        unit="bytes",
+        lethal=not has_swap,
+        tasks=everyone,
+        note="beyond it the machine swaps" if has_swap else None,
+        stalled=host.available_bytes <= _NOTHING_LEFT * host.total_bytes,
+    )
+    if has_swap:
+        used, limit = ram_and_swap(host, host.available_bytes, host.swap_free_bytes)
+        yield CeilingReading(
+            key=CeilingKey(CeilingKind.RAM_SWAP),
+            label="RAM and swap",
+            used=used,
+            limit=limit,
+            unit="bytes",
+            lethal=True,
+            tasks=everyone,
+            note="counts swap, as far as compression gains (zram)"
+            if host.zram_total_bytes
+            else "counts swap",
+            stalled=limit - used <= _NOTHING_LEFT * host.total_bytes,
+        )
+
+
+def _groups(snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[CeilingReading]:
+    """
+    Every limited group above a task, once: what kills, or where there is none what slows down.
+
+    Not the tightest alone: which one that is changes with what others in the outer group use, and
+    a forecast that begins anew with each change never sees the end coming. The tightest comes
+    last: who keeps one for each task keeps that one.
+    """
+    host = snapshot.host
+    hit: dict[str, list[ProcessKey]] = {}
+    levels: dict[str, int] = {}
+    by_path = {group.path: group for group in snapshot.cgroups}
+    leaves = watched_groups(snapshot)
+    for task in tasks:
+        folders = {_folder(snapshot, member.key) for member in task.members} - {None}
+        above = [path for path in by_path if any(_holds(path, leaf) for leaf in folders)]
+        for path in above:
+            nearest = min(_distance(path, leaf) for leaf in folders if _holds(path, leaf))
+            levels[path] = min(levels.get(path, nearest), nearest)
+            hit.setdefault(path, []).append(task.key)
+    found = []
+    for path, keys in hit.items():
+        group = by_path[path]
+        bound = _bound(group, snapshot.cgroups, leaves, host.total_bytes, host.swap_free_bytes)
+        if bound is not None:
+            found.append(_group_reading(group, bound, tuple(keys), levels[path]))
+    yield from sorted(found, key=lambda each: (each.lethal, each.used - each.limit))
+
+
+def watched_groups(snapshot: Snapshot) -> frozenset[str]:
+    """Folders of the groups in which watched processes are."""
+    return frozenset(info.cgroup for info in snapshot.infos.values() if info.cgroup is not None)
+
+
+def _folder(snapshot: Snapshot, key: ProcessKey) -> str | None:
+    info = snapshot.infos.get(key)
+    return info.cgroup if info is not None else None
+
+
+def _holds(path: str, leaf: str | None) -> bool:
+    return leaf is not None and (leaf == path or leaf.startswith(f"{path.rstrip('/')}/"))
+
+
+def _distance(path: str, leaf: str | None) -> int:
+    return (leaf or "").count("/") - path.rstrip("/").count("/")
+
+
+class _Bound(NamedTuple):
+    """What a group uses, swap included, and where that ends."""
+
+    used: int
+    limit: int  # memory.max or memory.high, with what can be in swap by then
+    kills: int | None  # where the kernel kills; None: nowhere
+    counts_swap: bool
+
+    @property
+    def throttles(self) -> bool:
+        """Whether whoever reaches the limit stands still there, short of being killed."""
+        return self.limit != self.kills
+
+
+def _bound(
+    group: CgroupMemory,
+    groups: Collection[CgroupMemory],
+    leaves: Collection[str],
+    total_bytes: int,
+    swap_free_bytes: int,
+) -> _Bound | None:
+    """
+    Where a group's memory ends; None when the machine's own RAM ends first, or it has no limit.
+
+    Above memory.high the kernel swaps out what it can. Once it cannot, whoever allocates in the
+    group is put to sleep for seconds each time: the group stands still below memory.max.
+
+    Args:
+        group: as it is now.
+        groups: all that are known, as they are now.
+        leaves: folders of the groups in which watched processes are.
+        total_bytes: RAM of the machine.
+        swap_free_bytes: of the machine.
+    """
+    swapped = group.swap_usage_bytes or 0
+    if group.version == 1:
+        # memory.memsw.limit_in_bytes bounds the sum of both.
+        until_killed = swapped + swap_free_bytes
+        if group.swap_limit_bytes is not None:
+            until_killed = min(until_killed, max(group.swap_limit_bytes, 0))
+        until_throttled = until_killed
+    else:
+        until_killed, until_throttled = (
+            swapped + _swap_left(group, groups, leaves, swap_free_bytes, throttled=throttled)
+            for throttled in (False, True)
+        )
+    hard, high = group.limit_bytes, group.high_bytes
+    if hard is not None and hard >= total_bytes:
+        hard = None
+    ends = [] if hard is None else [hard + until_throttled]
+    if high is not None and high < (total_bytes if hard is None else hard):
+        ends.append(high + until_throttled)
+    if not ends:
+        return None
+    return _Bound(
+        used=group.unreclaimable_bytes + swapped,
+        limit=min(ends),
+        kills=None if hard is None else hard + until_killed,
+        counts_swap=until_throttled > 0,
+    )
+
+
+def _swap_left(
+    group: CgroupMemory,
+    groups: Collection[CgroupMemory],
+    leaves: Collection[str],
+    swap_free_bytes: int,
+    *,
+    throttled: bool,
+) -> int:
+    """
+    How much a group may still swap out; `throttled`: until memory.swap.high slows it down.
+
+    The limits of all groups above hold for it too. So do those of groups below where every watched
+    process is in one: then of what is in no such group, what is in RAM now is all that can go.
+    """
+
+    def left(each: CgroupMemory) -> int:
+        limits = (each.swap_limit_bytes, each.swap_high_bytes if throttled else None)
+        used = each.swap_usage_bytes or 0
+        return min((max(0, one - used) for one in limits if one is not None), default=machine)
+
+    machine = max(0, swap_free_bytes)
+    known = [each for each in groups if each.version != 1]
+    most = min([machine, *(left(each) for each in known if _holds(each.path, group.path))])
+    below = [each for each in known if each is not group and _holds(group.path, each.path)]
+    limited: dict[str, tuple[int, CgroupMemory]] = {}
+    for leaf in leaves:
+        if _holds(group.path, leaf):
+            chain = [each for each in below if _holds(each.path, leaf)]
+            tightest = min(chain, key=left, default=group)
+            if tightest is group or left(tightest) >= machine:
+                return most
+            limited[tightest.path] = (left(tightest), tightest)
+    if not limited:
+        return most
+    inside = sum(each.unreclaimable_bytes for _, each in limited.values())
+    others = max(0, group.unreclaimable_bytes - inside)
+    return min(most, others + sum(room for room, _ in limited.values()))
+
+
+def group_level(
+    group: CgroupMemory,
+    groups: Collection[CgroupMemory],
+    leaves: Collection[str],
+    total_bytes: int,
+    swap_free_bytes: int,
+) -> tuple[float, float] | None:
+    """
+    Used and limit of a group's ceiling; None: it has none.
+
+    Args:
+        group: as it is now.
+        groups: those above and below it among others, as they are now.
+        leaves: folders of the groups in which watched processes are.
+        total_bytes: RAM of the machine.
+        swap_free_bytes: of the machine.
+    """
+    bound = _bound(group, groups, leaves, total_bytes, swap_free_bytes)
+    return None if bound is None else (bound.used, float(bound.limit))
+
+
+def _group_reading(
+    group: CgroupMemory, bound: _Bound, hit: tuple[ProcessKey, ...], level: int
+) -> CeilingReading:
+    notes = _levels(level)
+    bag, name = in_airbag(group.path), group_name(group.path)
+    if bound.counts_swap:
+        notes.append("counts swap")
+    if bound.throttles:
+        by = "memory.high" if _high_first(group) else "memory.swap.high"
+        if bound.kills is None:
+            notes.append(f"stands still above it ({by})")
+        else:
+            notes.append(f"stands still above it ({by}), killed at {format_bytes(bound.kills)}")
+    if bag:
+        notes.append("held there, not killed")
+    kind = "slow-down limit" if bound.kills is None else "memory limit"
+    return CeilingReading(
+        key=CeilingKey(CeilingKind.CGROUP, group.path),
+        label=_airbag_label(group.path) if bag else f"{kind} of {name}",
+        used=bound.used,
+        limit=bound.limit,
+        unit="bytes",
+        # Its keeper holds it there; a pause would only come before that.
+        lethal=not bag and bound.kills is not None,
+        tasks=hit,
+        note=", ".join(notes) or None,
+        swapped=group.swap_usage_bytes or 0,
+        strangers=group.strangers_bytes,
+        throttles=bound.throttles and not bag,
+        stalled=bound.throttles and not bag and (group.stalled_percent or 0.0) >= _STALLED_PERCENT,
+    )
+
+
+def _high_first(group: CgroupMemory) -> bool:
+    high, hard = group.high_bytes, group.limit_bytes
+    return high is not None and (hard is None or high < hard)
+
+
+def _levels(level: int) -> list[str]:
+    if level <= 0:
+        return []
+    return [f"{level} group up" if level == 1 else f"{level} groups up"]
+
+
+def in_airbag(path: str) -> bool:
+    """Whether a group is one that `watchdog exec` made, in which the limit does not kill."""
+    return os.path.basename(path.rstrip("/")).startswith(_AIRBAG)
+
+
+def _airbag_label(path: str) -> str:
+    """By the program that was started in it: several airbags are told apart."""
+    pid = os.path.basename(path.rstrip("/")).removeprefix(_AIRBAG).partition("-")[0]
+    return f"{AIRBAG_LIMIT} of pid {pid}" if pid.isdigit() else AIRBAG_LIMIT
+
+
+def group_name(path: str) -> str:
+    """A group as a person knows it, by its folder."""
+    if path.rstrip("/") in _MOUNTS:
+        return "this container"
+    base = os.path.basename(path.rstrip("/"))
+    container = _CONTAINER_ID.fullmatch(base)
+    if container:
+        return f"the container {container[1]}"
+    if _POD.fullmatch(base):
+        return "the pod"
+    return f"the group {base}"
+
+
+def _address_spaces(snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[CeilingReading]:
+    for task in tasks:
+        for member in task.members:
+            info = snapshot.infos.get(member.key)
+            if info is None or not info.rlimit_as_bytes or member.vsize_bytes is None:
+                continue
+            of_worker = "" if member.key == task.key else f" (worker {member.key.pid})"
+            yield CeilingReading(
+                key=CeilingKey(CeilingKind.RLIMIT_AS, str(member.key.pid)),
+                label=f"address space of {task.name}{of_worker}",
+                used=member.vsize_bytes,
+                limit=info.rlimit_as_bytes,
+                unit="bytes",
+                lethal=True,
+                tasks=(task.key,),
+                note="ulimit -v, RLIMIT_AS",
+            )
+
+
+def _shm(host: HostMemory, everyone: tuple[ProcessKey, ...]) -> Iterator[CeilingReading]:
+    if host.shm_limit_bytes and host.shm_used_bytes is not None:
+        yield CeilingReading(
+            key=CeilingKey(CeilingKind.SHM),
+            label="shared memory (/dev/shm)",
+            used=host.shm_used_bytes,
+            limit=host.shm_limit_bytes,
+            unit="bytes",
+            lethal=True,  # a write to a full one is a bus error
+            tasks=everyone,
+        )
+
+
+def _disks(snapshot: Snapshot) -> Iterator[CeilingReading]:
+    for disk in snapshot.disks:
+        if disk.total_bytes <= 0:
+            continue
+        yield CeilingReading(
+            key=CeilingKey(CeilingKind.DISK, disk.path),
+            label=f"disk for rescues in {disk.path}",
+            used=max(0, disk.total_bytes - disk.free_bytes),
+            limit=disk.total_bytes,
+            unit="bytes",
+            lethal=False,
+            tasks=(),
+        )

@@ -1,0 +1,151 @@
+"""Processes to tasks: process trees, kernels and servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, ProcessSample, Task, TaskKind
+
+
+def stopped(task: Task) -> bool:
+    """The root is stopped; workers may be waiting for it in any state."""
+    return task.members[0].state in "Tt"  # t: a debugger looks at it
+
+
+def stands(task: Task, held: bool) -> bool:
+    """
+    Whether it does nothing more: it is stopped, or was paused (`held`) and waits in the kernel.
+
+    Memory that is read back from swap, or a group beyond its `memory.high`, makes it wait for
+    seconds, a network disk for hours; a signal that stops takes effect when that ends.
+    """
+    return stopped(task) or (held and task.members[0].state == "D")
+
+
+# A kernel is one thing, whoever started it: papermill, nbconvert, a test. So is a console.
+_ALWAYS_ROOT = frozenset((TaskKind.NOTEBOOK, TaskKind.KERNEL, TaskKind.CONSOLE, TaskKind.SERVER))
+
+
+# What a launcher put into a session of its own (a sweep's trainings, a test's programs) is no
+# worker: multiprocessing, DataLoader and joblib leave theirs in the session of the script.
+_ROOT_IN_OWN_SESSION = frozenset((TaskKind.SCRIPT, TaskKind.MODULE))
+
+
+# They do nothing for anybody but the server that has them.
+_CLERKS = frozenset(("multiprocessing resource tracker", "multiprocessing semaphore tracker"))
+
+
+def group(
+    samples: Sequence[ProcessSample], infos: Mapping[ProcessKey, ProcessInfo]
+) -> tuple[Task, ...]:
+    """
+    The tasks that these processes form, ordered by the pid of their root.
+
+    A process belongs to its parent, or through shells to `ProcessInfo.ancestor`. A fork always
+    does. Any other is a root of its own when it is a kernel or a console, when it is a program in
+    a session of its own, when its parent is a server (what a Jupyter terminal or a supervisor
+    starts is not a part of it), belongs to another user or is not watched, and when it was
+    orphaned: nobody waits for it any more, so it goes its own way.
+
+    Args:
+        samples: one tick; a sample without an info is left out.
+        infos: of the same processes.
+    """
+    known = [sample for sample in samples if sample.key in infos]
+    by_pid = {sample.key.pid: sample for sample in known}
+    keys = {sample.key for sample in known}
+    children: dict[ProcessKey, list[ProcessSample]] = {}
+    roots = []
+    for sample in known:
+        parent = _parent(sample, infos, by_pid, keys)
+        if parent is None:
+            roots.append(sample)
+        else:
+            children.setdefault(parent, []).append(sample)
+    tasks = [_task(root, children, infos) for root in roots]
+    # Parents that form a circle exist only where pids were reused between two reads: no process
+    # may be lost by it, so each that no root reaches stands alone.
+    reached = {member.key for task in tasks for member in task.members}
+    tasks += [_task(sample, {}, infos) for sample in known if sample.key not in reached]
+    return tuple(sorted(tasks, key=lambda task: task.key))
+
+
+def _parent(
+    sample: ProcessSample,
+    infos: Mapping[ProcessKey, ProcessInfo],
+    by_pid: Mapping[int, ProcessSample],
+    keys: set[ProcessKey],
+) -> ProcessKey | None:
+    info = infos[sample.key]
+    direct = by_pid.get(sample.ppid)
+    if direct is not None:
+        parent = direct.key
+    elif info.ancestor in keys and sample.ppid == info.ppid and info.ancestor is not None:
+        parent = info.ancestor
+    else:
+        return None
+    above = infos[parent]
+    if parent == sample.key or above.uid != info.uid:
+        return None
+    if _one_program(info, above):
+        return parent
+    if info.kind in _ALWAYS_ROOT or (info.leads_session and info.kind in _ROOT_IN_OWN_SESSION):
+        return None
+    if above.kind is TaskKind.SERVER and info.name not in _CLERKS:
+        return None
+    return parent
+
+
+def _one_program(info: ProcessInfo, above: ProcessInfo) -> bool:
+    """A fork, which bears its parent's words; or a kernel below the wrapper that started it."""
+    forked = len(info.argv) > 1 and info.argv == above.argv
+    return forked or (info.kernel_id is not None and info.kernel_id == above.kernel_id)
+
+
+def _task(
+    root: ProcessSample,
+    children: Mapping[ProcessKey, Sequence[ProcessSample]],
+    infos: Mapping[ProcessKey, ProcessInfo],
+) -> Task:
+    members = [root]
+    for member in members:  # grows while it is walked: parents come before their children
+        members += sorted(children.get(member.key, ()), key=lambda sample: sample.key)
+    info = infos[root.key]
+    swap = [member.swap_bytes for member in members]
+    return Task(
+        key=root.key,
+        name=info.name,
+        kind=info.kind,
+        uid=info.uid,
+        members=tuple(members),
+        rss_bytes=resident_bytes(members),
+        # One member that cannot be read must not make the rest look like all of it.
+        swap_bytes=None if None in swap else sum(part for part in swap if part is not None),
+        cpu_s=sum(member.cpu_s for member in members),
+        info=info,
+    )
+
+
+def resident_bytes(members: Sequence[ProcessSample]) -> int:
+    """
+    RAM of a process tree, shared pages counted once.
+
+    Adding up RSS counts a library, a shared-memory batch and whatever a fork took over once for
+    every worker: eight DataLoader workers over 4 GiB of data would look like 36 GiB. The exact
+    figure (PSS) needs a walk of every page table, 49 ms for 8 GB. So: what each has for itself,
+    less what a fork still shares with its parent (measured now and then), plus the largest part
+    that is shared otherwise. That is exact when the members share the same pages, which is how
+    workers come about (one interpreter, one set of libraries, one pool of batches), and low by
+    the smaller shared parts when they do not; it never exceeds the sum.
+
+    Args:
+        members: root first.
+    """
+    private = shared = 0
+    for member in members:
+        part = min(member.shared_bytes or 0, member.rss_bytes)
+        own = member.rss_bytes - part
+        # The root's parent is no member: nobody else counts what the two share.
+        private += own if member is members[0] else max(0, own - (member.cow_bytes or 0))
+        shared = max(shared, part)
+    return private + shared

@@ -1,0 +1,1 @@
+"""What shall be done now: pure, and so replayable. The face is `engine.Engine`."""

@@ -1,0 +1,234 @@
+"""
+What one series cannot show: phases that recur, growth that was announced, thrashing.
+
+A training says which phase it is in and how much it is about to take; what a
+phase needed in one epoch foretells the next. Two things follow. Growth that
+was foretold and fits is no news; a phase that will not fit is, before it
+begins. Without agents and swap nothing changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from watchdog_app.base.text.quantities import format_bytes, format_rate
+from watchdog_app.core.explain.memory import Filling
+from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.decisions import Assessment, Culprit, Stage
+from watchdog_app.core.model.history import SwapTraffic, thrashing
+from watchdog_app.core.model.machine import HostMemory, ProcessKey, Task, TaskKind
+from watchdog_app.core.model.resource import SPECS, CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.policy.attribution import Attribution
+from watchdog_app.core.policy.phases import Phases
+from watchdog_app.core.policy.tracker import Usage
+
+_MARGIN = 0.02  # of the limit: what has to stay free for growth to count as fitting
+_EXPLAINED = 0.8  # of the ceiling's growth
+_SUSTAINED_S = 2.0  # too little room for what comes, for so long
+_OUTLIVES_S = 6.0
+_CLEAR = 1.1
+_THRASH_S = 5.0
+_THRASH_FULL_PERCENT = 10.0  # of the time nothing at all can run for want of memory
+_ROOMY = 0.25  # of RAM is there for the taking: it is not the machine that swaps
+
+
+class Foretold(NamedTuple):
+    """Something that is coming and does not fit."""
+
+    why: str
+    stage: Stage
+    culprit: Culprit | None
+
+
+class Foreknowledge:
+    """What the further signals of one machine say about its ceilings."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[ProcessKey, Phases] = {}
+        self._seen: dict[ProcessKey, float] = {}  # its agent, last
+        self._names: dict[ProcessKey, str] = {}
+        self._short_since: dict[CeilingKey, float] = {}
+        self._said: dict[CeilingKey, tuple[float, Foretold]] = {}  # open until, what
+        self._thrash_since: float | None = None
+        self._thrash = ""
+        self._roomy = False  # the machine has RAM to spare: what thrashes is a group at its limit
+        self._now = 0.0
+
+    def follow(
+        self,
+        now_mono_s: float,
+        host: HostMemory,
+        swap: SwapTraffic,
+        tasks: Sequence[Task],
+        seen: tuple[Mapping[ProcessKey, Usage], Mapping[ProcessKey, Sequence[AgentView]]],
+    ) -> None:
+        """
+        Take one look.
+
+        Args:
+            now_mono_s: of the snapshot.
+            host: the machine's memory, for its pressure.
+            swap: its swap traffic, up to date.
+            tasks: all of them.
+            seen: memory, and agents, by task.
+        """
+        usage, agents = seen
+        self._now = now_mono_s
+        self._names = {task.key: task.name for task in tasks if task.key in agents}
+        present = {task.key for task in tasks}
+        for key in self._tasks.keys() - agents.keys():
+            # Its growth is looked at for some seconds more, and so is what explains it.
+            if key in present and now_mono_s - self._seen[key] <= _OUTLIVES_S:
+                last = usage[key].memory.last or 0.0
+                self._tasks[key].observe(now_mono_s, last, AgentView(key, "", ""))
+            else:
+                del self._tasks[key], self._seen[key]
+        for key, views in agents.items():
+            level = usage[key].memory.last if key in usage else None
+            if level is None:
+                continue
+            # One that says nothing of the kind must not hide another in the same task.
+            view = max(views, key=lambda v: (v.training, v.phase is not None, v.step or 0))
+            self._seen[key] = now_mono_s
+            self._tasks.setdefault(key, Phases()).observe(now_mono_s, level, view)
+        self._roomy = host.available_bytes > _ROOMY * host.total_bytes
+        self._follow_thrash(host, swap)
+
+    def foretell(self, reading: CeilingReading) -> Foretold | None:
+        """What is coming that this ceiling has no room for; None: nothing that is known."""
+        if reading.key.kind is CeilingKind.RAM and not reading.lethal:
+            return None if self._roomy else self._thrashing()
+        if not SPECS[reading.key.kind].of_ram or not reading.lethal or reading.limit <= 0:
+            return None
+        return self._short(reading) or (
+            self._thrashing() if self._roomy and reading.swapped > 0 else None
+        )
+
+    def _short(self, reading: CeilingReading) -> Foretold | None:
+        """What a task of it is about to take and has no room for."""
+        room = max(0.0, reading.limit - reading.used)
+        open_until, said = self._said.get(reading.key, (0.0, None))
+        bound = room / _CLEAR if said is not None and self._now <= open_until else room
+        found = self._does_not_fit(reading, bound, room)
+        if found is None:
+            self._short_since.pop(reading.key, None)
+        else:
+            foretold, at_once = found
+            since = self._short_since.setdefault(reading.key, self._now)
+            if at_once or self._now - since >= _SUSTAINED_S or said is not None:
+                self._said[reading.key] = (self._now + _OUTLIVES_S, foretold)
+                return foretold
+        if said is not None and self._now <= open_until:
+            return said
+        self._said.pop(reading.key, None)
+        return None
+
+    def explains(
+        self, reading: CeilingReading, attribution: Attribution, under: Iterable[Task]
+    ) -> bool:
+        """
+        Whether the growth towards this ceiling was foretold, fits, and will come back or end.
+
+        Args:
+            reading: the ceiling now.
+            attribution: whose growth it is.
+            under: the tasks that this ceiling can hit.
+        """
+        if not SPECS[reading.key.kind].of_ram:
+            return False
+        margin = _MARGIN * reading.limit
+        room = reading.limit - reading.used - margin
+        # What one program says of itself must not silence the warning that its neighbours need.
+        # A server has no training that a limit could end.
+        shared = reading.key.kind is CeilingKind.CGROUP and (
+            sum(task.kind is not TaskKind.SERVER for task in under) > 1
+            or (reading.strangers or 0.0) > margin
+        )
+        explained = sum(
+            culprit.share
+            for culprit in attribution.culprits
+            if culprit.task in self._tasks
+            and self._tasks[culprit.task].explains(self._now, room, announced=not shared)
+        )
+        return explained >= _EXPLAINED
+
+    def filling(self) -> Mapping[ProcessKey, Filling]:
+        """By task: the buffer that it announced and that is not full yet."""
+        found = {key: phases.filling(self._now) for key, phases in self._tasks.items()}
+        return {key: Filling(*each) for key, each in found.items() if each is not None}
+
+    def forget(self, keys: set[CeilingKey]) -> None:
+        """Let go of ceilings that are not among `keys`."""
+        for gone in self._said.keys() - keys:
+            del self._said[gone]
+        for gone in self._short_since.keys() - keys:
+            del self._short_since[gone]
+
+    def _does_not_fit(
+        self, reading: CeilingReading, bound: float, room: float
+    ) -> tuple[Foretold, bool] | None:
+        for key in reading.tasks:
+            phases = self._tasks.get(key)
+            if phases is None:
+                continue
+            left = f"{format_bytes(room)} are left of {format_bytes(reading.limit)}"
+            culprit = Culprit(key, self._names.get(key, ""), 0.0, 1.0)
+            rest = phases.rest()
+            if rest is not None and rest.bytes > bound:
+                why = (
+                    f"{rest.what} will need another {format_bytes(rest.bytes)}, {left}: "
+                    "it will not fit"
+                )
+                return Foretold(why, Stage.RESCUE, culprit), True
+            least = _MARGIN * reading.limit
+            for need in phases.coming(self._now):
+                if need.bytes > max(bound, least):
+                    why = f"{need.what} needed {format_bytes(need.bytes)} more"
+                    if need.epoch is not None:
+                        why += f" in epoch {need.epoch + 1}"
+                    return Foretold(f"{why}, {left}", Stage.RESCUE, culprit), False
+        return None
+
+    def _thrashing(self) -> Foretold | None:
+        since = self._thrash_since
+        if since is None or self._now - since < _THRASH_S:
+            return None
+        return Foretold(self._thrash, Stage.WARN, None)
+
+    def _follow_thrash(self, host: HostMemory, swap: SwapTraffic) -> None:
+        full = None if host.pressure is None else host.pressure.full_avg10
+        if full is None or full < _THRASH_FULL_PERCENT or not thrashing(swap):
+            self._thrash_since = None
+            return
+        if self._thrash_since is None:
+            self._thrash_since = self._now
+        self._thrash = (
+            f"thrashing: {format_rate(swap.out_per_s)} go out to swap and "
+            f"{format_rate(swap.in_per_s)} come back, and for {full:.0f} % of the time "
+            "nothing can run"
+        )
+
+
+def raised(assessment: Assessment, foretold: Foretold | None) -> Assessment:
+    """The assessment with what is foretold: people are told of it, and work is saved."""
+    if foretold is None:
+        return assessment
+    return replace(
+        assessment,
+        stage=max(assessment.stage, foretold.stage),
+        why=f"{foretold.why}; {assessment.why}",
+        notify=True,
+        rescue=assessment.rescue or foretold.stage >= Stage.RESCUE,
+        foretold=foretold.why,
+    )
+
+
+def blamed(attribution: Attribution, foretold: Foretold | None) -> Attribution:
+    """Who is to be named: whoever makes it grow, else whose phase does not fit."""
+    if foretold is None or foretold.culprit is None:
+        return attribution
+    if attribution.window_s is not None:
+        return attribution
+    return Attribution((foretold.culprit,), 0.0, 0.0)

@@ -1,0 +1,238 @@
+"""Whose growth leads towards a ceiling: tasks ranked by their share of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from watchdog_app.core.model.decisions import Culprit
+from watchdog_app.core.model.history import Growth
+from watchdog_app.core.model.machine import ProcessKey, Task
+from watchdog_app.core.model.resource import SPECS, Blame, CeilingKind, CeilingReading
+
+# The shortest window that shows the present growth is asked first: a warm-up that ended half a
+# minute ago must not be blamed for the leak of now. Longer ones are for leaks that come in steps.
+_WINDOWS_S = (2.0, 5.0, 20.0, 60.0, 240.0)
+_NOISE_BYTES = 4 * 1024**2  # an idle interpreter moves by less
+_NOISE_RATIO = 0.002  # of the limit
+_STRANGERS_LATE_S = 5.0  # a look at them can be that old
+_LISTED = 0.05  # smaller shares are not worth a line
+_GUILTY_OF_TOP = 0.5  # a task is acted on when it grows at least half as fast as the fastest,
+_GUILTY_OF_ALL = 0.2  # and makes a fifth of all growth
+_WORKS_PERCENT = 5.0  # of a core: below it a task that is on a card only waits there
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """Who makes a ceiling fill up."""
+
+    culprits: tuple[Culprit, ...] = ()  # largest share first
+    others: float = 0.0  # share of the growth that no watched task explains, 0 to 1
+    window_s: float | None = None  # over which it was read; None: nothing grew
+    # Share that is in no process at all: files in RAM, shared memory, the kernel's own.
+    unaccounted: float = 0.0
+
+    @property
+    def guilty(self) -> tuple[Culprit, ...]:
+        """Those that may be acted on: who grew little recently is none of them."""
+        if not self.culprits:
+            return ()
+        least = max(_GUILTY_OF_ALL, _GUILTY_OF_TOP * self.culprits[0].share)
+        return tuple(each for each in self.culprits if each.share >= least)
+
+    @property
+    def foreign(self) -> bool:
+        """Most of the growth comes from elsewhere than the tasks, whose pause would not help."""
+        return self.others + self.unaccounted > 0.5
+
+    @property
+    def nobodys(self) -> bool:
+        """Of that, most is in no process; else it is of programs that are not watched."""
+        return self.unaccounted > self.others
+
+
+NOBODY = Attribution()
+
+
+def attribute(
+    reading: CeilingReading,
+    slope_per_s: float,
+    ceiling: Growth,
+    tasks: Sequence[Task],
+    growths: Mapping[ProcessKey, Growth],
+    *,
+    cpu_percent: Mapping[ProcessKey, float | None] | None = None,
+    strangers: Growth | None = None,
+) -> Attribution:
+    """
+    Rank the tasks under a ceiling by their share of its growth.
+
+    Args:
+        reading: the ceiling now.
+        slope_per_s: its trend, 0 when flat.
+        ceiling: history of `reading.used`.
+        tasks: those under it, `reading.tasks`.
+        growths: history of RAM and swap by task; of a card's memory, for that.
+        cpu_percent: by task, for what comes of work: heat, and what a battery gives.
+        strangers: history of what processes hold under it that are not watched; None: they were
+            not looked at, and all that no task explains is taken for theirs.
+    """
+    blame = SPECS[reading.key.kind].blame
+    if blame is Blame.WORK:
+        return _workers(tasks, cpu_percent or {})
+    if blame is Blame.OWNER and len(tasks) == 1:
+        grown, seconds = ceiling.over(_WINDOWS_S[1])
+        if grown <= 0 and slope_per_s <= 0:
+            return NOBODY
+        rate = max(slope_per_s, grown / seconds if seconds else 0.0)
+        return Attribution((Culprit(tasks[0].key, tasks[0].name, rate, 1.0),), 0.0, _WINDOWS_S[1])
+    if blame is not Blame.GROWTH:
+        return NOBODY
+    held = {task.key: growths[task.key] for task in tasks if task.key in growths}
+    span = _span(reading, slope_per_s, ceiling, held.values())
+    if span is None:
+        return NOBODY
+    window, begin, seen, grown, seconds = span
+    if reading.key.kind is CeilingKind.GPU_MEMORY and not held and tasks:
+        # A driver that does not say who holds what: whoever is on the card may be the one.
+        return _alike(tasks, (grown, seconds), window)
+    by_task = {
+        key: (growth.last or 0.0) - growth.at(begin)[1]
+        for key, growth in held.items()
+        if growth.first_mono_s is not None
+    }
+    missing = grown - sum(part for part in by_task.values() if part > 0)
+    _come_since(by_task, missing, held, seen)
+    others: float | None = None
+    if strangers is not None:
+        missing = grown - sum(part for part in by_task.values() if part > 0)
+        others = min(max(0.0, missing), _most_of_strangers(strangers, window))
+        _copied(by_task, missing - others, tasks)
+    known = sum(part for part in by_task.values() if part > 0)
+    # Pages that were shared, swapped or counted twice can make the tasks' growth the larger one.
+    total = max(grown, known)
+    names = {task.key: task.name for task in tasks}
+    culprits = tuple(
+        Culprit(key, names[key], part / seconds, part / total)
+        for key, part in sorted(by_task.items(), key=lambda item: (-item[1], item[0]))
+        if part >= _LISTED * total
+    )
+    missing = total - known
+    others = missing if others is None else min(others, missing)
+    return Attribution(culprits, others / total, window, (missing - others) / total)
+
+
+def _most_of_strangers(strangers: Growth, window: float) -> float:
+    """What they can have grown by at most: they are looked at every few seconds."""
+    grown, seconds = strangers.over(window + _STRANGERS_LATE_S)
+    if seconds < window:  # they were not looked at before: it may all be new
+        return strangers.last or 0.0
+    return max(0.0, grown)
+
+
+def _come_since(
+    by_task: dict[ProcessKey, float],
+    missing: float,
+    held: Mapping[ProcessKey, Growth],
+    begin_mono_s: float,
+) -> None:
+    """
+    Put what nobody explains on those that were first seen since then, up to all that they held.
+
+    No more than that: a program can also be new to us alone, and have held it for long.
+    """
+    whole = {
+        key: growth.at(growth.first_mono_s)[1]
+        for key, growth in held.items()
+        if growth.first_mono_s is not None and growth.first_mono_s > begin_mono_s
+    }
+    total = sum(whole.values())
+    if missing <= 0 or total <= 0:
+        return
+    for key, size in whole.items():
+        by_task[key] = max(0.0, by_task[key]) + size * min(1.0, missing / total)
+
+
+def _copied(by_task: dict[ProcessKey, float], missing: float, tasks: Sequence[Task]) -> None:
+    """
+    Put what nobody explains on forked workers, as far as they can have stopped sharing it.
+
+    An interpreter that walks through its objects copies pages without becoming larger. How many
+    are shared still is measured now and then (`cow_bytes`), and this is what came after.
+    """
+    shared = {
+        task.key: float(sum(member.cow_bytes or 0 for member in task.members))
+        for task in tasks
+        if task.key in by_task
+    }
+    whole = sum(shared.values())
+    if missing <= 0 or whole <= 0:
+        return
+    part = min(1.0, missing / whole)
+    for key, size in shared.items():
+        by_task[key] = max(0.0, by_task[key]) + size * part
+
+
+def _alike(tasks: Sequence[Task], grown: tuple[float, float], window: float) -> Attribution:
+    share = 1.0 / len(tasks)
+    rate = grown[0] / grown[1] * share
+    return Attribution(
+        tuple(Culprit(task.key, task.name, rate, share) for task in tasks), 0.0, window
+    )
+
+
+def _workers(tasks: Sequence[Task], cpu_percent: Mapping[ProcessKey, float | None]) -> Attribution:
+    """Those that work, by the processor time they take: a card is fed by somebody."""
+    busy = {task.key: cpu_percent.get(task.key) or 0.0 for task in tasks}
+    total = sum(part for part in busy.values() if part >= _WORKS_PERCENT)
+    if not total:
+        return NOBODY
+    names = {task.key: task.name for task in tasks}
+    return Attribution(
+        tuple(
+            Culprit(key, names[key], 0.0, part / total)
+            for key, part in sorted(busy.items(), key=lambda item: (-item[1], item[0]))
+            if part >= max(_WORKS_PERCENT, _LISTED * total)
+        ),
+        0.0,
+        _WINDOWS_S[0],
+    )
+
+
+class _Span(NamedTuple):
+    """The stretch of time that is looked at."""
+
+    window_s: float  # of `_WINDOWS_S`
+    begin_mono_s: float
+    seen_mono_s: float  # the ceiling's own point at the beginning
+    grown: float  # of the ceiling
+    seconds: float
+
+
+def _span(
+    reading: CeilingReading, slope_per_s: float, ceiling: Growth, held: Collection[Growth]
+) -> _Span | None:
+    """
+    The shortest window in which the ceiling has grown as its trend says, and beyond noise.
+
+    It ends when the holders were listed last, and begins with one of their lists: growth of the
+    ceiling over two seconds says nothing about holders that are listed every five.
+    """
+    noise = max(_NOISE_BYTES, _NOISE_RATIO * reading.limit)
+    best = None
+    for window in _WINDOWS_S:
+        listed_mono_s = reading.held_mono_s
+        end = ceiling.at(float("inf") if listed_mono_s is None else listed_mono_s)
+        begin = end[0] - window
+        if listed_mono_s is not None:
+            begin = min((begin, *(growth.at(begin)[0] for growth in held)))
+        then = ceiling.at(begin)
+        grown, seconds = end[1] - then[1], end[0] - then[0]
+        if seconds <= 0 or grown < noise:
+            continue
+        span = _Span(window, begin, then[0], grown, seconds)
+        if grown >= 0.5 * slope_per_s * seconds:
+            return span
+        best = span
+    return best

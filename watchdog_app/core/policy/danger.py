@@ -1,0 +1,258 @@
+"""One resource in danger, everyone under it, and what saving them costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.decisions import (
+    Assessment,
+    Costs,
+    Decision,
+    DecisionKind,
+    Evidence,
+    Stage,
+    Topic,
+)
+from watchdog_app.core.model.machine import ProcessKey, Task
+from watchdog_app.core.model.resource import SPECS, CeilingReading, ResourceSpec
+from watchdog_app.core.model.settings import ActionSettings, Settings, StageSettings, Turn
+from watchdog_app.core.model.tasks import stands
+from watchdog_app.core.policy.incidents import IncidentState
+from watchdog_app.core.policy.rules import allowed, turn
+from watchdog_app.core.policy.saving import SaveLedger, save_s, step_s
+
+TURNS = (Turn.FIRST, Turn.NORMAL, Turn.LAST)  # in which tasks are saved; paused from behind
+_CAREFUL = 0.8  # of the time left by the present pace: it may quicken
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One ceiling with an open incident, and everyone under it."""
+
+    mono_s: float
+    unix_s: float
+    settings: Settings
+    own_uid: int
+    runtime_dir: str | None
+    can_pause: bool
+    reading: CeilingReading
+    assessment: Assessment
+    incident: IncidentState
+    tasks: Mapping[ProcessKey, Task]  # under this ceiling
+    agents: Mapping[ProcessKey, Sequence[AgentView]]  # by task
+    ledgers: Mapping[ProcessKey, SaveLedger]  # by agent
+    new_id: Callable[[], str]
+    held: frozenset[ProcessKey]  # paused on account of any ceiling
+
+    @property
+    def spec(self) -> ResourceSpec:
+        """What is particular to this kind of resource."""
+        return SPECS[self.reading.key.kind]
+
+    @property
+    def wants_saves(self) -> bool:
+        """The eager tier: a save is cheap, so little evidence will do."""
+        return self.assessment.rescue or self.assessment.stage >= Stage.RESCUE
+
+    @property
+    def strict(self) -> bool:
+        """The strict tier: evidence enough to tell a person, or the very end."""
+        return self.assessment.notify or self.assessment.stage >= Stage.HOLD
+
+    @property
+    def left_s(self) -> float:
+        """Time to exhaustion while the training runs, on the careful side."""
+        return _CAREFUL * self.incident.left_s(self.reading)
+
+    @property
+    def reach_s(self) -> float:
+        """Until there is another chance to decide."""
+        return self.settings.watch.fast_interval_s
+
+    def permits(self, task: Task | None) -> ActionSettings:
+        """The switches for this task under this ceiling."""
+        kind = self.reading.key.kind
+        return allowed(self.settings.actions, self.settings.rules, task, kind, self.runtime_dir)
+
+    def stands(self, task: Task) -> bool:
+        """Whether it is stopped, or was paused and is still on its way to that."""
+        return stands(task, task.key in self.held)
+
+    def turn(self, task: Task) -> Turn:
+        """When this task is saved and paused, where others are as well."""
+        return turn(self.settings.rules, task, self.reading.key.kind)
+
+    def decide(
+        self,
+        kind: DecisionKind,
+        task: Task | None,
+        reason: str,
+        more: Evidence | None = None,
+        deadline_s: float | None = None,
+    ) -> Decision:
+        """A decision about this ceiling, with the figures that it rests on."""
+        return Decision(
+            id=self.new_id(),
+            kind=kind,
+            incident=self.incident.id,
+            ceiling=self.reading.key,
+            stage=self.incident.shown_stage,
+            task=None if task is None else task.key,
+            at_mono_s=self.mono_s,
+            at_unix_s=self.unix_s,
+            reason=reason,
+            evidence={**self._figures(task), **(more or {})},
+            deadline_s=deadline_s,
+        )
+
+    def _figures(self, task: Task | None) -> dict[str, float | int | str | None]:
+        reading, assessment = self.reading, self.assessment
+        forecast = assessment.forecast
+        left = self.incident.left_s(reading)
+        found: dict[str, float | int | str | None] = {
+            "used": reading.used,
+            "limit": reading.limit,
+            "unit": reading.unit,
+            "lethal": int(reading.lethal),
+            "throttles": int(reading.throttles),
+            "label": reading.label,
+            "regime": assessment.regime.value,
+            "slope_per_s": assessment.slope_per_s,
+            "eta_s": None if forecast is None else forecast.eta_s,
+            # Infinity is no JSON: an end that may never come is an unknown one.
+            "low_s": None if forecast is None else _finite(forecast.low_s),
+            "high_s": None if forecast is None else _finite(forecast.high_s),
+            "pace_per_s": self.incident.pace_per_s,
+            "left_s": _finite(left),
+            "others_share": self.incident.attribution.others,
+            "unaccounted_share": self.incident.attribution.unaccounted,
+        }
+        if assessment.foretold is not None:
+            found["foretold"] = assessment.foretold
+        if task is None:
+            return found
+        found["name"] = task.name
+        found["rss_bytes"] = task.rss_bytes
+        for culprit in self.incident.attribution.culprits:
+            if culprit.task == task.key:
+                found["share"] = culprit.share
+                found["task_slope_bytes_per_s"] = culprit.slope_bytes_per_s
+        for agent in self.agents.get(task.key, ())[:1]:
+            found["save_s"] = save_s(agent)
+            found["step_s"] = step_s(agent)
+            saved = self.ledgers[agent.key].saved_mono_s
+            found["rescue_age_s"] = None if saved is None else self.mono_s - saved
+        return found
+
+
+def _finite(seconds: float) -> float | None:
+    return None if seconds == float("inf") else seconds
+
+
+_NEAR = 0.8  # of the limit: below it even fast growth leaves time for better evidence
+_TRAINS_STEPS = 20  # from here on it trains: tracing, slots and caches of the first steps are made
+_CHEAP = 0.1  # of `rescue_floor_s`
+
+
+def agents_by_task(
+    tasks: Sequence[Task], agents: Mapping[ProcessKey, AgentView]
+) -> dict[ProcessKey, list[AgentView]]:
+    """Agents by the task that has their process as a member."""
+    found: dict[ProcessKey, list[AgentView]] = {}
+    if agents:
+        for task in tasks:
+            inside = [agents[member.key] for member in task.members if member.key in agents]
+            if inside:
+                found[task.key] = inside
+    return found
+
+
+def with_cheap_save(
+    assessment: Assessment,
+    reading: CeilingReading,
+    agents: Mapping[ProcessKey, Sequence[AgentView]],
+    stages: StageSettings,
+) -> Assessment:
+    """
+    The eager tier opened by a training that saves in next to no time.
+
+    The tiers of the forecast weigh evidence without knowing who grows: what begins with a process
+    has to last before it counts. But a task that already trains has its imports behind it, and
+    against a save of some tenths of a second a doubtful forecast is evidence enough.
+    """
+    forecast = assessment.forecast
+    ends = reading.lethal or reading.throttles
+    if assessment.rescue or forecast is None or not ends or assessment.ratio < _NEAR:
+        return assessment
+    for agent in (agent for each in agents.values() for agent in each):
+        save_s, step_s = agent.save_s, agent.step_s
+        if save_s is None or step_s is None or not agent.training:
+            continue
+        if (agent.step or 0) < _TRAINS_STEPS or save_s > _CHEAP * stages.rescue_floor_s:
+            continue
+        due_s = max(stages.rescue_floor_s, (save_s + step_s) * stages.safety_factor)
+        if forecast.eta_s < due_s:
+            stage = max(assessment.stage, Stage.RESCUE)
+            return replace(assessment, rescue=True, stage=stage)
+    return assessment
+
+
+def while_stalled(assessment: Assessment, reading: CeilingReading) -> Assessment:
+    """
+    The stage of a group whose programs stand still at memory.high or memory.swap.high, and of a
+    machine that has next to nothing left.
+
+    Nothing grows any more there, so no trend shows it, and whoever kills for pressure comes next.
+    RAM alone is told of, not saved for, while there is swap.
+    """
+    if not reading.stalled:
+        return assessment
+    ends = reading.lethal or reading.throttles
+    words = "its programs stand still" if reading.throttles else "next to nothing is left"
+    return replace(
+        assessment,
+        stage=max(assessment.stage, Stage.RESCUE if ends else Stage.WARN),
+        notify=assessment.notify or assessment.ratio >= _NEAR,
+        rescue=assessment.rescue or ends,
+        why=f"{assessment.why}; {words}",
+    )
+
+
+def costs(agents: Mapping[ProcessKey, Sequence[AgentView]]) -> Costs:
+    """The dearest save and the longest step under a ceiling; None where nobody knows."""
+    training = [agent for each in agents.values() for agent in each if agent.training]
+    saves = [agent.save_s for agent in training if agent.save_s is not None]
+    steps = [agent.step_s for agent in training if agent.step_s is not None]
+    return Costs(max(saves, default=None), max(steps, default=None))
+
+
+_RELIEVED = 1.25  # headroom since the decision, as a multiple: the danger is over
+_NOISE_BYTES = 4 * 1024**2
+_NOISE_RATIO = 0.002  # of the limit
+_NOISE_OTHER = 0.01  # the same of what is not bytes
+
+
+def still_true(decision: Decision, readings: Sequence[CeilingReading]) -> bool:
+    """
+    Whether a decision holds in the light of new readings.
+
+    A save, a pause or a warning is off when its ceiling is gone or has clearly more headroom than
+    it had; a resume when it has less. Word of what has already happened is always true.
+    """
+    topic = decision.evidence.get("topic")
+    if decision.kind is DecisionKind.NOTIFY and topic != Topic.WARNING.value:
+        return True
+    reading = next((each for each in readings if each.key == decision.ceiling), None)
+    used, limit = decision.evidence.get("used"), decision.evidence.get("limit")
+    if reading is None or not isinstance(used, int | float) or not isinstance(limit, int | float):
+        return False
+    # A limit can be lowered below what is used: no headroom is the least there is.
+    then, now = max(0.0, limit - used), max(0.0, reading.limit - reading.used)
+    slack = max(_NOISE_BYTES, _NOISE_RATIO * limit)
+    if reading.unit != "bytes":
+        slack = _NOISE_OTHER * limit
+    if decision.kind is DecisionKind.RESUME:
+        return now >= then / _RELIEVED - slack
+    return now <= then * _RELIEVED + slack

@@ -1,0 +1,402 @@
+"""
+One tick: from what was read to what shall be done. Pure; a replay drives the same object.
+
+Time comes in with the snapshots alone. Memory is bounded: what is gone from
+the readings is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from watchdog_app.core.diagnosis.exits import worth_telling
+from watchdog_app.core.model.agent import AgentView, Growth, Picture
+from watchdog_app.core.model.decisions import (
+    Assessment,
+    Decision,
+    DecisionKind,
+    Incident,
+    Outcome,
+    Stage,
+    TaskOutlook,
+)
+from watchdog_app.core.model.exits import Cause
+from watchdog_app.core.model.history import Past
+from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
+from watchdog_app.core.model.resource import SPECS, CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.model.settings import Settings
+from watchdog_app.core.policy import advice, anticipation, danger, kept_state, lifecycle
+from watchdog_app.core.policy.attribution import Attribution
+from watchdog_app.core.policy.danger import Scene, agents_by_task
+from watchdog_app.core.policy.device_incidents import Health, Switches
+from watchdog_app.core.policy.exits import death_notice
+from watchdog_app.core.policy.incidents import IncidentState
+from watchdog_app.core.policy.memory_advice import Known
+from watchdog_app.core.policy.policy import Policy
+from watchdog_app.core.policy.rules import allowed, unprotected
+from watchdog_app.core.policy.stall_incidents import StallIncidents
+from watchdog_app.core.policy.tracker import Series, outlooks
+
+GAP_S = 30.0  # nothing is known of what happened in a longer gap, and it is no trend
+
+
+@dataclass(frozen=True, slots=True)
+class TickResult:
+    """What a tick made of its snapshot."""
+
+    assessments: Mapping[CeilingKey, Assessment]
+    decisions: tuple[Decision, ...]  # in the order in which to carry them out
+    incidents: tuple[Incident, ...]  # open ones, oldest first
+    closed: tuple[Incident, ...]  # those that ended with this tick
+    tasks: Mapping[ProcessKey, TaskOutlook]
+    swap_in_bytes_per_s: float | None
+    swap_out_bytes_per_s: float | None
+    next_look_s: float
+    # Tasks that a card's fault has hit lately, and what it was: why they may end.
+    card_faults: Mapping[ProcessKey, str] = field(default_factory=dict)
+    # Trainings that stand still: whose threads `stands` should be told of now, and what was seen.
+    stalled: tuple[ProcessKey, ...] = ()
+    standstills: Mapping[ProcessKey, tuple[str, ...]] = field(default_factory=dict)
+    growth: Mapping[ProcessKey, Growth] = field(default_factory=dict)  # what agents saw growing
+
+
+class Engine:
+    """
+    The series, forecasts, incidents and requests of one machine.
+
+    Args:
+        settings: may be replaced at any time by assigning to `settings`; histories are kept.
+        own_uid: whose tasks may be paused.
+        can_pause: whether this system can pause processes at all.
+        runtime_dir: of this daemon; tasks that name another are left to that one. None: any.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        own_uid: int,
+        can_pause: bool = True,
+        runtime_dir: str | None = None,
+    ) -> None:
+        self._runtime_dir = runtime_dir
+        self._own_uid = own_uid
+        self._can_pause = can_pause
+        self._series = Series(settings)
+        self._foreknowledge = anticipation.Foreknowledge()
+        self._policy = Policy()
+        self._health = Health()
+        self._stalls = StallIncidents()
+        self._growth: dict[ProcessKey, Growth] = {}  # what agents have seen growing
+        self._card_faults: Mapping[ProcessKey, str] = {}
+        self._clock: tuple[float, float] | None = None  # mono, unix of the last tick
+        self._passed_s = 0.0  # since the tick before
+        self._issued = 0
+        self.wants_tick = False
+        self.protecting = True  # False: watch and foresee, and decide nothing
+
+    @property
+    def settings(self) -> Settings:
+        """Those in force."""
+        return self._series.settings
+
+    @settings.setter
+    def settings(self, settings: Settings) -> None:
+        self._series.settings = settings
+
+    def tick(
+        self,
+        snapshot: Snapshot,
+        tasks: Sequence[Task],
+        readings: Sequence[CeilingReading],
+        agents: Mapping[ProcessKey, AgentView],
+    ) -> TickResult:
+        """
+        Take one look at the machine and say what it means and what to do.
+
+        Args:
+            snapshot: gives the time and the machine's counters.
+            tasks: of this snapshot.
+            readings: every ceiling of this snapshot.
+            agents: by the process that holds the agent; it belongs to the task that has this
+                process as a member.
+        """
+        now = snapshot.mono_s
+        self._passed_s = 0.0 if self._clock is None else now - self._clock[0]
+        self._clock = (now, snapshot.unix_s)
+        self.wants_tick = False
+        series = self._series
+        if self._passed_s > GAP_S:
+            series.begin_anew()
+        with_agent = agents_by_task(tasks, agents)
+        series.follow(snapshot, tasks, readings, with_agent)
+        self._policy.observe_agents(agents, now)
+        self._foreknowledge.forget({reading.key for reading in readings})
+        seen = (series.usage, with_agent)
+        self._foreknowledge.follow(now, snapshot.host, series.swap, tasks, seen)
+        everyone = {task.key: task for task in tasks}
+        assessments: dict[CeilingKey, Assessment] = {}
+        blamed: dict[CeilingKey, Attribution] = {}
+        scenes: list[Scene] = []
+        for reading in readings:
+            under = {key: everyone[key] for key in reading.tasks if key in everyone}
+            at_risk = {key: with_agent[key] for key in under if key in with_agent}
+            assessment = series.assess(reading, at_risk, now)
+            foretold = self._foreknowledge.foretell(reading)
+            surely = assessment.notify
+            assessment = anticipation.raised(assessment, foretold)
+            incident = lifecycle.opened(
+                self._policy, reading, assessment, snapshot, self._ids(snapshot)
+            )
+            if assessment.forecast is not None or incident is not None:
+                blamed[reading.key] = series.attribute(reading, assessment, under)
+            if incident is not None:
+                if assessment.stage >= Stage.WARN or assessment.notify:
+                    incident.blame(anticipation.blamed(blamed[reading.key], foretold))
+                assessment = self._follow_incident(incident, reading, assessment, at_risk, surely)
+                if foretold is None and assessment.stage < Stage.HOLD and assessment.notify:
+                    quiet = self._foreknowledge.explains(
+                        reading, incident.attribution, under.values()
+                    )
+                    assessment = replace(assessment, notify=not quiet)
+                scenes.append(
+                    self._scene(snapshot, reading, assessment, incident, (under, at_risk))
+                )
+            assessments[reading.key] = assessment
+        self._growth = {key: each for key, each in self._growth.items() if key in everyone}
+        watts_of = {gpu.uuid: gpu.power_limit_w for gpu in snapshot.hardware.gpus}
+        known = Known(self._foreknowledge.filling() if scenes else {}, self._growth)
+        for scene in scenes:
+            scene.incident.know_trainings(scene.agents)
+            if not scene.incident.advice or (
+                scene.assessment.stage >= Stage.WARN
+                and not scene.incident.training_is_over
+                and not scene.incident.ended(scene.tasks)
+            ):
+                watts = watts_of.get(scene.reading.device or "")
+                # Where it rests now, what counts is how it grew.
+                rests = scene.assessment.forecast is None
+                regime = scene.incident.regime if rests else scene.assessment.regime
+                grew = replace(scene, assessment=replace(scene.assessment, regime=regime))
+                scene.incident.advice = advice.for_scene(grew, series.swap, watts, known)
+        decisions = self._policy.decide(scenes)
+        switches = Switches(self.settings, self._runtime_dir, self.protecting)
+        stalls = self._stalls.look(
+            snapshot,
+            tasks,
+            with_agent,
+            policy=self._policy,
+            switches=switches,
+            new_id=self._ids(snapshot),
+        )
+        settle_s = self.settings.stages.settle_s
+        closed, over = lifecycle.close(self._policy, scenes, everyone, snapshot, settle_s)
+        health = self._health.look(
+            snapshot,
+            tasks,
+            with_agent,
+            series.usage,
+            policy=self._policy,
+            switches=switches,
+            new_id=self._ids(snapshot),
+        )
+        self._card_faults = health.faults
+        still_open = sorted(self._policy.incidents.values(), key=lambda each: each.opened_mono_s)
+        return TickResult(
+            assessments=assessments,
+            decisions=(*decisions, *over, *health.decisions, *stalls.decisions),
+            incidents=tuple(incident.public() for incident in still_open),
+            closed=(*closed, *health.closed, *stalls.closed),
+            tasks=outlooks(tasks, series.usage, readings, assessments, blamed),
+            swap_in_bytes_per_s=series.swap.in_per_s,
+            swap_out_bytes_per_s=series.swap.out_per_s,
+            next_look_s=self._next_look(agents),
+            card_faults=health.faults,
+            stalled=stalls.wanted,
+            standstills=self._stalls.lines(),
+            growth=self._growth,
+        )
+
+    def recall(self, past: Mapping[CeilingKey, Sequence[Past]]) -> None:
+        """
+        Take in what glances measured since the last tick; call it before the next.
+
+        Args:
+            past: by ceiling, oldest first, all later than the last tick.
+        """
+        self._series.recall(past)
+        last = max((each[-1].mono_s for each in past.values() if each), default=None)
+        if last is not None and self._clock is not None and last > self._clock[0]:
+            # The machine was seen meanwhile: that is no gap.
+            self._clock = (last, self._clock[1] + last - self._clock[0])
+
+    def begin_anew(self) -> None:
+        """
+        Forget how everything moved; incidents and what was done stay.
+
+        For a machine that slept: its clock shows no gap, and its battery has been drained.
+        """
+        self._series.begin_anew()
+
+    def record(self, outcome: Outcome) -> None:
+        """
+        Learn what became of a decision; call it as soon as it is known.
+
+        A save that is done makes the next decision due (the next save, or the pause that waited
+        for it): `wants_tick` is true then, and the sooner the next tick comes, the better.
+        """
+        if self._clock is None:
+            return
+        # Never by wall times: in a suspend that clock runs on by hours, and people set it.
+        now = self._clock[0] if outcome.at_mono_s is None else outcome.at_mono_s
+        kind = self._policy.record(outcome, max(now, self._clock[0]))
+        if kind is DecisionKind.CHECKPOINT:
+            self.wants_tick = True
+
+    @staticmethod
+    def still_true(decision: Decision, readings: Sequence[CeilingReading]) -> bool:
+        """Whether a decision holds in the light of a second measurement; `core.recheck`."""
+        return danger.still_true(decision, readings)
+
+    def death(
+        self, task: Task, agent: AgentView | None, cause: Cause, snapshot: Snapshot
+    ) -> tuple[Decision, ...]:
+        """
+        The notice that a task has died, where it is news and may be told.
+
+        Args:
+            task: as it was last seen.
+            agent: the one that it held.
+            cause: from `core.deaths.diagnose`.
+            snapshot: for the time.
+        """
+        # That it stood still is no reason of a death, and who silences stalls does not mean deaths.
+        open_ones = [
+            each
+            for each in self._policy.incidents.values()
+            if each.ceiling.kind is not CeilingKind.STALLED
+        ]
+        incident = next((each for each in open_ones if each.blames(task.key)), None)
+        about = None if incident is None else (incident.id, incident.ceiling, incident.peak)
+        kind = CeilingKind.RAM if incident is None else incident.ceiling.kind
+        switches = allowed(
+            self.settings.actions, self.settings.rules, task, kind, self._runtime_dir
+        )
+        if not switches.notify or not worth_telling(cause, agent):
+            return ()
+        ident = self._new_id(snapshot.unix_s)
+        return (death_notice(ident, task, agent, cause, snapshot=snapshot, incident=about),)
+
+    def stands(self, task: Task, picture: Picture) -> None:
+        """
+        Learn what the threads of a task do that stands still: one of `TickResult.stalled`.
+
+        Args:
+            task: as it is now.
+            picture: of its threads.
+        """
+        self._stalls.stands(
+            task,
+            picture,
+            policy=self._policy,
+            swap=self._series.swap,
+            card_fault=self._card_faults.get(task.key),
+        )
+        self.wants_tick = True  # the notice has waited for it
+
+    def grew(self, task: ProcessKey, growth: Growth) -> None:
+        """Learn what grows in a task: it becomes the advice of its incidents."""
+        self._growth[task] = growth
+
+    def remind(self, incidents: Collection[str]) -> None:
+        """Warn of these anew if they are still a danger: whoever was to hear of them did not."""
+        for incident in self._policy.incidents.values():
+            if incident.id in incidents:
+                self._policy.telling.forget(incident)
+
+    def dump(self) -> dict[str, Any]:
+        """Plain values from which another daemon goes on: incidents, cool-downs, saves."""
+        mono_s, unix_s = self._clock or (0.0, 0.0)
+        return kept_state.dump(self._policy, mono_s, unix_s)
+
+    def load(self, value: Mapping[str, Any], mono_s: float, unix_s: float) -> None:
+        """
+        Go on where `dump` left off. Call it before the first tick, with the clocks of now, and
+        only with a state of the same start of the machine.
+
+        Raises:
+            ValueError: the values are damaged, of another version, or older than an hour.
+                Nothing was changed: the engine starts afresh.
+        """
+        self._policy = kept_state.load(value, mono_s)
+        self._clock = (mono_s, unix_s)
+
+    @property
+    def held(self) -> frozenset[ProcessKey]:
+        """Tasks that were paused, and neither let go nor resumed by a person since."""
+        return self._policy.held
+
+    # One tick, in parts
+
+    def _follow_incident(
+        self,
+        incident: IncidentState,
+        reading: CeilingReading,
+        assessment: Assessment,
+        agents: Mapping[ProcessKey, list[AgentView]],
+        surely: bool,
+    ) -> Assessment:
+        """Bring an incident up to date; the assessment with the stage that follows from both."""
+        recent = None
+        if not SPECS[reading.key.kind].in_steps:
+            recent = self._series.rate(reading.key, lifecycle.PACE_WINDOW_S)
+        held = any(agent.saving for each in agents.values() for agent in each)
+        incident.pace(assessment.slope_per_s, recent, self._passed_s, held)
+        if surely or not reading.lethal:
+            hold_s = self.settings.stages.hold_s
+            assessment = lifecycle.stage_of(incident, reading, assessment, hold_s)
+        lifecycle.observe(incident, assessment, self._now())
+        return assessment
+
+    def _scene(
+        self,
+        snapshot: Snapshot,
+        reading: CeilingReading,
+        assessment: Assessment,
+        incident: IncidentState,
+        people: tuple[Mapping[ProcessKey, Task], Mapping[ProcessKey, list[AgentView]]],
+    ) -> Scene:
+        return Scene(
+            mono_s=snapshot.mono_s,
+            unix_s=snapshot.unix_s,
+            settings=self.settings if self.protecting else unprotected(self.settings),
+            own_uid=self._own_uid,
+            runtime_dir=self._runtime_dir,
+            can_pause=self._can_pause,
+            reading=reading,
+            assessment=assessment,
+            incident=incident,
+            tasks=people[0],
+            agents=people[1],
+            ledgers=self._policy.ledgers,
+            new_id=self._ids(snapshot),
+            held=self._policy.held,
+        )
+
+    def _next_look(self, agents: Mapping[ProcessKey, AgentView]) -> float:
+        fast, slow = self.settings.watch.fast_interval_s, self.settings.watch.interval_s
+        if any(agent.saving for agent in agents.values()) or self._policy.waiting:
+            return fast
+        return min(slow, max(fast, self._series.next_look_s))
+
+    def _ids(self, snapshot: Snapshot) -> Callable[[], str]:
+        return lambda: self._new_id(snapshot.unix_s)
+
+    def _now(self) -> float:
+        return 0.0 if self._clock is None else self._clock[0]
+
+    def _new_id(self, unix_s: float) -> str:
+        # The time keeps ids of different daemons apart, the number those of one tick.
+        self._issued += 1
+        return f"{int(unix_s * 1000):x}-{self._issued}"

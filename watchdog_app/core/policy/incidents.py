@@ -1,0 +1,191 @@
+"""
+One ceiling's crossing from its first stage to its end, with all that the policy remembers of it.
+
+The daemon and its clients see the frozen `model.decisions.Incident`; this is what
+stands behind it. `base.codec` writes it down and reads it back, so that neither an
+open incident nor a cool-down is lost when the daemon is replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass, field
+
+from watchdog_app.base.codec import NOT_KEPT
+from watchdog_app.core.model.decisions import (
+    Decision,
+    DecisionKind,
+    Evidence,
+    Incident,
+    Regime,
+    Stage,
+)
+from watchdog_app.core.model.machine import ProcessKey, Snapshot
+from watchdog_app.core.model.resource import CeilingKey, CeilingReading
+from watchdog_app.core.policy.attribution import NOBODY, Attribution
+
+
+@dataclass(slots=True)
+class Hold:
+    """A task that this incident has paused."""
+
+    since_mono_s: float
+    headroom: float  # of the ceiling at that moment
+    pace_per_s: float  # at which the ceiling was filling
+    room_since_mono_s: float | None = None  # there has been room again without a break since then
+    # The decision to resume that waits for its outcome.
+    resuming: str | None = field(default=None, metadata=NOT_KEPT)
+
+
+@dataclass(slots=True)
+class Told:
+    """What people were last told."""
+
+    mono_s: float
+    stage: Stage
+    eta_s: float | None
+
+
+@dataclass(slots=True)
+class IncidentState:
+    """An open incident. Times are monotonic seconds unless they say otherwise."""
+
+    id: str
+    ceiling: CeilingKey
+    label: str
+    opened_unix_s: float
+    opened_mono_s: float
+    stage: Stage = Stage.OK
+    peak: Stage = Stage.OK
+    why: str = ""
+    regime: Regime = Regime.UNKNOWN  # of the growth, by its whole record
+    advice: tuple[str, ...] = ()
+    attribution: Attribution = NOBODY
+    pace_per_s: float = 0.0  # fastest recent filling while no save holds the training up
+    calm_since_mono_s: float | None = None
+    told: Told | None = None
+    holds: dict[ProcessKey, Hold] = field(default_factory=dict)
+    # Decisions without an outcome.
+    pausing: dict[str, ProcessKey] = field(default_factory=dict, metadata=NOT_KEPT)
+    paused_mono_s: float | None = None  # when a pause was asked for last
+    paused_used: float = 0.0  # of the ceiling, at that time
+    overruled: set[ProcessKey] = field(default_factory=set)  # resumed by a person: left running
+    unpausable: set[ProcessKey] = field(default_factory=set)  # a pause of it failed
+    trained: set[ProcessKey] = field(default_factory=set)  # blamed while an agent trained in it
+    device_works: bool = True
+    work_lost: bool = False
+    training_is_over: bool = False  # of the first culprit: what was advised before is what counts
+
+    def observe(
+        self, stage: Stage, now: float, why: str, rising: bool, regime: Regime = Regime.UNKNOWN
+    ) -> None:
+        """Take over where the ceiling stands; in a calm the reason stays that of the danger."""
+        self.stage = stage
+        self.peak = max(self.peak, stage)
+        if rising or not self.why:
+            self.why, self.regime = why, regime
+        if stage >= Stage.WARN:
+            self.calm_since_mono_s = None
+        elif self.calm_since_mono_s is None:
+            self.calm_since_mono_s = now
+
+    def blame(self, attribution: Attribution) -> None:
+        """Keep who was found, also when the growth has stopped since."""
+        if attribution.window_s is not None:
+            self.attribution = attribution
+
+    def blames(self, task: ProcessKey) -> bool:
+        """Whether this task is among the culprits."""
+        return any(each.task == task for each in self.attribution.culprits)
+
+    def know_trainings(self, tasks: Container[ProcessKey]) -> None:
+        """Follow whether the first culprit still trains; `tasks`: those in which an agent does."""
+        first = next((each.task for each in self.attribution.culprits), None)
+        trains = first is not None and first in tasks
+        if first is not None and trains:
+            self.trained.add(first)
+        self.training_is_over = first in self.trained and not trains
+
+    def over(self, now: float, settle_s: float) -> bool:
+        """Calm for long enough, and nobody paused on its account any more."""
+        return (
+            not self.holds
+            and not self.pausing
+            and self.calm_since_mono_s is not None
+            and now - self.calm_since_mono_s >= settle_s
+        )
+
+    def pace(self, slope_per_s: float, recent_per_s: float | None, dt_s: float, held: bool) -> None:
+        """
+        Follow how fast it fills while the training runs.
+
+        A save holds the training up, and with it usually the growth: what is measured during one
+        would make the end look farther away than it is. So the pace rises at once and falls
+        with a half-life of 10 s, and not at all during a save.
+        """
+        kept = self.pace_per_s if held else self.pace_per_s * 0.5 ** (max(0.0, dt_s) / 10.0)
+        self.pace_per_s = max(kept, slope_per_s, recent_per_s or 0.0)
+
+    def left_s(self, reading: CeilingReading) -> float:
+        """Time to exhaustion at that pace, infinite when nothing grows."""
+        if self.pace_per_s <= 0:
+            return float("inf")
+        return max(0.0, reading.limit - reading.used) / self.pace_per_s
+
+    def notice(
+        self,
+        ident: str,
+        task: ProcessKey | None,
+        snapshot: Snapshot,
+        reason: str,
+        evidence: Evidence,
+    ) -> Decision:
+        """
+        The decision to tell people of it, at the stage that it has reached.
+
+        Args:
+            ident: of the decision.
+            task: whom it is filed under.
+            snapshot: gives the time.
+            reason: why it is told, in a clause.
+            evidence: what the words of the notice are made of.
+        """
+        return Decision(
+            id=ident,
+            kind=DecisionKind.NOTIFY,
+            incident=self.id,
+            ceiling=self.ceiling,
+            stage=self.stage,
+            task=task,
+            at_mono_s=snapshot.mono_s,
+            at_unix_s=snapshot.unix_s,
+            reason=reason,
+            evidence=evidence,
+        )
+
+    def public(self, closed_unix_s: float | None = None) -> Incident:
+        """The incident as the daemon, its journal and its clients see it."""
+        return Incident(
+            id=self.id,
+            ceiling=self.ceiling,
+            label=self.label,
+            stage=Stage.OK if closed_unix_s is not None else self.shown_stage,
+            peak=self.peak,
+            opened_unix_s=self.opened_unix_s,
+            closed_unix_s=closed_unix_s,
+            culprits=self.attribution.culprits,
+            why=self.why,
+            advice=self.advice,
+            device_works=self.device_works,
+            work_lost=self.work_lost,
+        )
+
+    def ended(self, tasks: Container[ProcessKey]) -> bool:
+        """Whether the first culprit is none of these: what was advised to it stays as it was."""
+        first = next((each.task for each in self.attribution.culprits), None)
+        return first is not None and first not in tasks
+
+    @property
+    def shown_stage(self) -> Stage:
+        """The stage; `hold` while a task is paused, though the ceiling itself is calm then."""
+        return Stage.HOLD if self.holds else self.stage

@@ -1,0 +1,254 @@
+"""One training's phases and announcements, and what its memory did in them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from watchdog_app.base.text.plain import plain
+from watchdog_app.core.model.agent import AgentView
+
+_WORDS = {
+    "validate": "validation",
+    "save": "saving a checkpoint",
+    "epoch_end": "the end of an epoch",
+}
+_MOST_PHASES = 8
+_LEAST_BYTES = 32 * 1024**2  # smaller rises decide nothing
+_RETURNED = 0.25  # a phase gives back what it took when less than this stays
+_ALIKE = 1.15  # a rise up to so many times the last one is the same again
+_SAFE_DRIFT = 3.0  # epochs that must still fit when the level before the phase creeps up
+_SETTLE_S = 8.0  # after a phase, until its memory counts as given back
+_MISSED = 3.0  # cycles without it: it does not come again
+_TAIL_S = 8.0  # evidence of growth outlives the growth
+_FIRST_STEP_BYTES = 128 * 1024**2  # tracing, kernels and threads of a training that begins
+_FULL = 0.95  # of what was announced
+_FULL_TAIL_S = 60.0  # the last twentieth included
+_STALLED_S = 30.0
+_NEVER_BEGAN_S = 600.0
+
+
+class Need(NamedTuple):
+    """Memory that is still going to be taken."""
+
+    what: str
+    bytes: float
+    epoch: int | None  # in which it was seen, counted from 0
+
+
+@dataclass(slots=True)
+class _Episode:
+    """One run through a phase."""
+
+    epoch: int | None
+    began_s: float
+    start: float  # level before it
+    peak: float
+    ended_s: float | None = None
+    floor: float = float("inf")  # lowest level since it ended
+
+    @property
+    def rise(self) -> float:
+        return self.peak - self.start
+
+    @property
+    def transient(self) -> float:
+        """What it took and gave back."""
+        return self.peak - max(self.start, min(self.floor, self.peak))
+
+    @property
+    def returned(self) -> bool:
+        return self.rise >= _LEAST_BYTES and self.transient >= (1 - _RETURNED) * self.rise
+
+
+@dataclass(slots=True)
+class _Announced:
+    what: str
+    bytes: float
+    base: float
+    since_s: float
+    best: float
+    grew_s: float
+    at_most: bool  # it may be less
+    until_s: float | None = None  # it is over, and explains what is seen until then
+
+
+class Phases:
+    """Learns from every look what a phase needs. Bounded: two runs of each of eight phases."""
+
+    __slots__ = (
+        "_announced",
+        "_before",
+        "_episode",
+        "_level",
+        "_number",
+        "_past",
+        "_phase",
+        "_tail",
+        "_training",
+    )
+
+    def __init__(self) -> None:
+        self._phase: str | None = None
+        self._episode: _Episode | None = None  # of the phase now, or the one that ended last
+        self._before: _Episode | None = None  # the run before it of the same phase
+        # The last one that took much: evidence of its growth outlives it.
+        self._tail: tuple[_Episode | None, _Episode | None] = (None, None)
+        self._past: dict[str, deque[_Episode]] = {}  # ended ones
+        self._announced: _Announced | None = None
+        self._number: int | None = None
+        self._level = 0.0
+        self._training = False
+
+    def observe(self, now: float, level: float, view: AgentView) -> None:
+        """Take one look: the task's memory in bytes, and what its agent last said."""
+        # The phase began between two looks: the level before it is that of the last one.
+        before = min(level, self._level) if self._level > 0 else level
+        self._training = view.training
+        if view.phase != self._phase:
+            self._turn(now, before, level, view)
+        episode = self._episode
+        if episode is not None and episode.ended_s is None:
+            episode.peak = max(episode.peak, level)
+        for runs in self._past.values():
+            runs[-1].floor = min(runs[-1].floor, level)
+        self._take_announcement(now, before, level, view)
+        self._level = level
+
+    def coming(self, now: float) -> Iterator[Need]:
+        """What recurring phases will take above the present level, as they did before."""
+        if not self._training:
+            return
+        for phase, runs in self._past.items():
+            last = runs[-1]
+            if last.ended_s is None:
+                continue
+            need = _need(runs)
+            if phase == self._phase and self._episode is not None:
+                need -= self._level - self._episode.start
+            elif not self._due(now, runs):
+                continue
+            if need >= _LEAST_BYTES:
+                yield Need(_WORDS.get(phase) or plain(phase, 40), need, last.epoch)
+
+    def rest(self) -> Need | None:
+        """What is left of an announced growth."""
+        told = self._announced
+        if told is None or told.until_s is not None or told.at_most:
+            return None
+        return Need(told.what, max(0.0, told.base + told.bytes - self._level), None)
+
+    def filling(self, now: float) -> tuple[str, float, float] | None:
+        """
+        What was announced and grows: what for, bytes that have come, and all of them.
+
+        Also for a while after it is full: what fails then, fails for want of what it has taken.
+        """
+        told = self._announced
+        if told is None or told.at_most or (told.until_s is not None and now > told.until_s):
+            return None
+        return told.what, min(told.bytes, max(0.0, self._level - told.base)), told.bytes
+
+    def explains(self, now: float, room: float, *, announced: bool) -> bool:
+        """
+        Whether the present growth was foretold and fits.
+
+        Args:
+            now: monotonic seconds.
+            room: bytes that may still be taken.
+            announced: whether what the program says that it will take counts.
+        """
+        return (announced and self._within_announced(now, room)) or self._within_phase(now, room)
+
+    def _within_announced(self, now: float, room: float) -> bool:
+        told = self._announced
+        if told is None or (told.until_s is not None and now > told.until_s):
+            return False
+        rest = told.base + told.bytes - self._level
+        if rest >= (_FULL - 1.0) * told.bytes and max(0.0, rest) <= room:
+            return True
+        # The first step brings something of its own, which is no news where it fits as well.
+        return rest >= -_FIRST_STEP_BYTES and rest + _FIRST_STEP_BYTES <= room
+
+    def _within_phase(self, now: float, room: float) -> bool:
+        runs = [(self._episode, self._before), self._tail]
+        return any(
+            run is not None
+            and before is not None
+            and (run.ended_s is None or now - run.ended_s <= _TAIL_S)
+            and self._again(run, before, room)
+            for run, before in runs
+        )
+
+    def _again(self, run: _Episode, before: _Episode, room: float) -> bool:
+        """It is as in the run before, which gave back what it took; and it fits."""
+        risen = self._level - run.start
+        drift = max(0.0, run.start - before.start)
+        return (
+            before.returned
+            and risen <= _ALIKE * before.rise
+            and before.rise - risen <= room - _SAFE_DRIFT * drift
+        )
+
+    def _turn(self, now: float, before: float, level: float, view: AgentView) -> None:
+        """One phase has ended and another begun."""
+        episode = self._episode
+        if episode is not None and episode.ended_s is None and self._phase is not None:
+            episode.ended_s = now
+            episode.floor = level
+            if episode.rise >= _LEAST_BYTES:
+                self._tail = (episode, self._before)
+            if self._phase in self._past or len(self._past) < _MOST_PHASES:
+                self._past.setdefault(self._phase, deque(maxlen=2)).append(episode)
+        self._phase = view.phase
+        if view.phase is not None and view.phase != "train":
+            self._episode = _Episode(view.epoch, now, before, level)
+            runs = self._past.get(view.phase)
+            self._before = runs[-1] if runs else None
+
+    def _due(self, now: float, runs: deque[_Episode]) -> bool:
+        """It has ended long enough ago, and comes again."""
+        last = runs[-1]
+        ended = last.began_s if last.ended_s is None else last.ended_s
+        if len(runs) < 2:
+            return now - ended >= _SETTLE_S
+        cycle = last.began_s - runs[-2].began_s
+        return min(_SETTLE_S, cycle / 2) <= now - ended <= _MISSED * max(cycle, _SETTLE_S)
+
+    def _take_announcement(self, now: float, before: float, level: float, view: AgentView) -> None:
+        # Without a number it says nothing of it: the training may have ended with its buffer full.
+        if view.expected_number is not None and view.expected_number != self._number:
+            self._number = view.expected_number
+            self._announced = None
+            if view.expected_bytes:
+                what = plain(view.expected_for or "what it announced", 60)
+                self._announced = _Announced(
+                    what,
+                    float(view.expected_bytes),
+                    before,
+                    now,
+                    level,
+                    now,
+                    view.expected_at_most,
+                )
+        told = self._announced
+        if told is None or told.until_s is not None:
+            return
+        if level >= told.best + 0.01 * told.bytes:
+            told.best, told.grew_s = level, now
+        begun = told.best - told.base >= 0.05 * told.bytes
+        stalled = now - told.grew_s > (_STALLED_S if begun else _NEVER_BEGAN_S)
+        if level - told.base >= _FULL * told.bytes:
+            told.until_s = now + _FULL_TAIL_S
+        elif stalled:
+            told.until_s = now + _TAIL_S
+
+
+def _need(runs: deque[_Episode]) -> float:
+    """What the next run takes: what the last gave back, or what both took and kept."""
+    last = runs[-1]
+    if len(runs) < 2:
+        return last.transient
+    return max(last.transient, min(run.rise for run in runs))

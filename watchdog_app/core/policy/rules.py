@@ -1,0 +1,100 @@
+"""What may be done to a task on account of a ceiling: `[actions]` and the first rule that fits."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from fnmatch import translate
+from functools import lru_cache
+
+from watchdog_app.core.model.machine import Task
+from watchdog_app.core.model.resource import SPECS, CeilingKind, Pause
+from watchdog_app.core.model.settings import ActionSettings, RuleSettings, Settings, Turn
+
+_NOTHING = ActionSettings(notify=False, checkpoint=False, pause=False)
+
+
+def allowed(
+    actions: ActionSettings,
+    rules: Sequence[RuleSettings],
+    task: Task | None,
+    kind: CeilingKind,
+    runtime_dir: str | None = None,
+) -> ActionSettings:
+    """
+    The three switches as they stand for this task and this kind of ceiling.
+
+    The first rule that matches both wins; what it leaves open is as in `actions`. A pattern is
+    matched with the task's name, and with the whole path of its notebook and of its script.
+    Without a task (a notice that concerns the machine) only rules for every task match.
+    A task whose environment names another daemon's runtime folder is that daemon's business:
+    two daemons must not pull at one training. Under a full card a task is paused only where a rule
+    says so that names the ceiling.
+    """
+    if task is not None and runtime_dir is not None:
+        theirs = task.info.runtime_dir
+        if theirs is not None and runtime_dir not in (theirs, _followed(theirs)):
+            return _NOTHING
+    if SPECS[kind].pause is Pause.BY_RULE:
+        actions = replace(actions, pause=False)
+        rules = [
+            replace(rule, pause=False) if rule.ceiling == "*" and rule.pause else rule
+            for rule in rules
+        ]
+    for rule in rules:
+        if _matches(rule.ceiling, kind.value) and _names(rule.task, task):
+            return ActionSettings(
+                notify=actions.notify if rule.notify is None else rule.notify,
+                checkpoint=actions.checkpoint if rule.checkpoint is None else rule.checkpoint,
+                pause=actions.pause if rule.pause is None else rule.pause,
+            )
+    return actions
+
+
+def turn(rules: Sequence[RuleSettings], task: Task, kind: CeilingKind) -> Turn:
+    """Whether this task goes before or after others under this kind of ceiling, by its rule."""
+    for rule in rules:
+        if _matches(rule.ceiling, kind.value) and _names(rule.task, task):
+            return rule.protect or Turn.NORMAL
+    return Turn.NORMAL
+
+
+@lru_cache(maxsize=4)
+def unprotected(settings: Settings) -> Settings:
+    """These settings while protection is switched off: nothing is warned of, saved or paused."""
+    return replace(settings, actions=_NOTHING, rules=())
+
+
+@lru_cache(maxsize=64)
+def _followed(path: str) -> str:
+    """Where links lead: two names of one folder name one daemon."""
+    return os.path.realpath(path)
+
+
+def _names(pattern: str, task: Task | None) -> bool:
+    if pattern == "*":
+        return True
+    if task is None:
+        return False
+    others = [name for path in task.info.other_notebooks for name in (path, os.path.basename(path))]
+    first = task.info.notebook if others else None
+    names = (
+        task.name,
+        task.info.notebook,
+        task.info.script,
+        None if first is None else os.path.basename(first),
+        *others,
+    )
+    return any(name is not None and _matches(pattern, name) for name in names)
+
+
+def _matches(pattern: str, text: str) -> bool:
+    return _compiled(pattern).match(text) is not None
+
+
+@lru_cache(maxsize=256)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    # fnmatch.fnmatch would fold case on some systems: a rule must mean the same everywhere.
+    return re.compile(translate(pattern))

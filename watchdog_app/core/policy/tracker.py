@@ -1,0 +1,323 @@
+"""All that is remembered of every resource and every task: histories, forecasts, usage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from watchdog_app.core.forecast import Forecaster
+from watchdog_app.core.forecast.stages import CeilingWatch, forecaster_for
+from watchdog_app.core.model import devices
+from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.decisions import Assessment, Stage, TaskOutlook
+from watchdog_app.core.model.hardware import Hardware
+from watchdog_app.core.model.history import Growth, Past, SwapTraffic
+from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
+from watchdog_app.core.model.resource import SPECS, CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.model.settings import Settings, StageSettings
+from watchdog_app.core.policy.attribution import NOBODY, Attribution, attribute
+from watchdog_app.core.policy.danger import costs, while_stalled, with_cheap_save
+
+
+def outlooks(
+    tasks: Sequence[Task],
+    usage: Mapping[ProcessKey, Usage],
+    readings: Sequence[CeilingReading],
+    assessments: Mapping[CeilingKey, Assessment],
+    blamed: Mapping[CeilingKey, Attribution],
+) -> dict[ProcessKey, TaskOutlook]:
+    """
+    An outlook for each task.
+
+    A ceiling concerns the tasks that make it fill up. Those that would merely die with it are
+    shown its stage from `rescue` on, when that is what matters for them: an idle notebook has
+    no time to exhaustion only because something else is growing.
+    """
+    nearest: dict[ProcessKey, CeilingReading] = {}
+    for reading in sorted(readings, key=lambda each: _urgency(assessments[each.key])):
+        assessment = assessments[reading.key]
+        if assessment.forecast is None and assessment.stage is Stage.OK:
+            continue
+        growing = {each.task for each in blamed.get(reading.key, NOBODY).culprits}
+        deadly = reading.lethal and assessment.stage >= Stage.RESCUE and assessment.notify
+        for key in reading.tasks:
+            if deadly or key in growing:
+                nearest.setdefault(key, reading)
+    found = {}
+    for task in tasks:
+        own = usage[task.key]
+        at = nearest.get(task.key)
+        known = None if at is None else assessments[at.key]
+        found[task.key] = TaskOutlook(
+            key=task.key,
+            trend_bytes_per_s=own.trend_bytes_per_s,
+            cpu_percent=own.cpu_percent,
+            ceiling=None if at is None else at.key,
+            forecast=None if known is None else known.forecast,
+            stage=Stage.OK if known is None else known.stage,
+            why=None if known is None else known.why,
+        )
+    return found
+
+
+def _urgency(assessment: Assessment) -> tuple[int, float]:
+    eta = float("inf") if assessment.forecast is None else assessment.forecast.eta_s
+    return -int(assessment.stage), eta
+
+
+_TREND_WINDOWS_S = (20.0, 5.0)
+_CPU_S = 1.0  # processor time is counted in hundredths: shorter spans are noise
+
+
+class Usage:
+    """One task's."""
+
+    __slots__ = ("_cpu_from", "cpu_percent", "memory")
+
+    def __init__(self) -> None:
+        self.memory = Growth()
+        self.cpu_percent: float | None = None
+        self._cpu_from: tuple[float, float] | None = None
+
+    def add(self, mono_s: float, task: Task) -> None:
+        """Take one look at it."""
+        self.memory.add(mono_s, held_bytes(task))
+        if self._cpu_from is None:
+            self._cpu_from = (mono_s, task.cpu_s)
+            return
+        passed = mono_s - self._cpu_from[0]
+        if passed >= _CPU_S:
+            # A worker that ended took its time out of the sum: that is no negative work.
+            self.cpu_percent = max(0.0, 100.0 * (task.cpu_s - self._cpu_from[1]) / passed)
+            self._cpu_from = (mono_s, task.cpu_s)
+
+    @property
+    def trend_bytes_per_s(self) -> float | None:
+        """Growth of what it holds, over the longest window that is known; None: too early."""
+        for window in _TREND_WINDOWS_S:
+            rate = self.memory.rate(window)
+            if rate is not None:
+                return rate
+        return None
+
+
+def held_bytes(task: Task) -> int:
+    """
+    What a task holds in RAM and swap that the kernel cannot take back by itself.
+
+    Without pages of files: whoever walks through a mapped data set fills no group and no machine
+    by it, and must not be blamed for what a neighbour does. With swap: a task that is being
+    swapped out does not shrink. Pages that members share are counted once, as in
+    `core.tasks.resident_bytes`.
+    """
+    private = shmem = 0
+    for member in task.members:
+        own = max(0, member.rss_bytes - (member.shared_bytes or 0))
+        private += own if member is task.members[0] else max(0, own - (member.cow_bytes or 0))
+        shmem = max(shmem, member.shmem_bytes or 0)
+    return private + shmem + (task.swap_bytes or 0)
+
+
+class _Watched(NamedTuple):
+    watch: CeilingWatch
+    forecaster: Forecaster  # outlives the watch when the settings change
+    key: CeilingKey
+    unit: str
+
+
+class Series:
+    """
+    Every series of one machine.
+
+    Args:
+        settings: may be replaced by assigning to `settings`; histories are kept.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.swap = SwapTraffic()
+        self.usage: dict[ProcessKey, Usage] = {}
+        self._settings = settings
+        self._watches: dict[CeilingKey, _Watched] = {}
+        self._growths: dict[CeilingKey, Growth] = {}
+        self._strangers: dict[CeilingKey, Growth] = {}  # under these, who is not watched
+        # What each task holds on each card, by card and task.
+        self._devices: dict[str, dict[ProcessKey, Growth]] = {}
+        self._hardware = Hardware()
+        self._measured: dict[CeilingKey, float] = {}  # readings that are older than the tick
+
+    @property
+    def settings(self) -> Settings:
+        """Those in force."""
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: Settings) -> None:
+        self._settings = settings
+        for key, (watch, forecaster, _, unit) in list(self._watches.items()):
+            renewed = self._watch(key, forecaster, unit)
+            renewed.next_look_s = watch.next_look_s
+            self._watches[key] = _Watched(renewed, forecaster, key, unit)
+
+    def follow(
+        self,
+        snapshot: Snapshot,
+        tasks: Sequence[Task],
+        readings: Sequence[CeilingReading],
+        agents: Mapping[ProcessKey, Sequence[AgentView]],
+    ) -> None:
+        """Append to every series; forget those that have ended. `agents` are by task."""
+        now = snapshot.mono_s
+        self._hardware = snapshot.hardware
+        self.swap.add(now, snapshot.host)
+        keys = {reading.key for reading in readings}
+        for gone in self._growths.keys() - keys:
+            del self._growths[gone]
+            self._watches.pop(gone, None)
+            self._strangers.pop(gone, None)
+        self._measured = {}
+        for reading in readings:
+            at = now
+            if SPECS[reading.key.kind].by_sensor:
+                at = self._measured[reading.key] = _measured_mono_s(reading, snapshot, agents)
+            self._growths.setdefault(reading.key, Growth()).add(at, reading.used)
+            if reading.strangers is not None:
+                self._strangers.setdefault(reading.key, Growth()).add(at, reading.strangers)
+            else:
+                self._strangers.pop(reading.key, None)
+        alive = {task.key for task in tasks}
+        for ended in self.usage.keys() - alive:
+            del self.usage[ended]
+        for task in tasks:
+            self.usage.setdefault(task.key, Usage()).add(now, task)
+        self._follow_devices(snapshot, tasks)
+
+    def recall(self, past: Mapping[CeilingKey, Sequence[Past]]) -> None:
+        """Take in what glances measured since the last look, oldest first."""
+        for key, samples in past.items():
+            found = self._watches.get(key)
+            if found is None:
+                continue
+            found.watch.recall(samples)
+            growth = self._growths.get(key)
+            if growth is not None:
+                for sample in samples:
+                    growth.add(sample.mono_s, sample.used)
+
+    def begin_anew(self) -> None:
+        """Forget how everything moved: nobody looked for a while, and a gap is no trend."""
+        self.swap = SwapTraffic()
+        self.usage.clear()
+        self._watches.clear()
+        self._growths.clear()
+        self._devices.clear()
+
+    def assess(
+        self, reading: CeilingReading, agents: Mapping[ProcessKey, list[AgentView]], now: float
+    ) -> Assessment:
+        """Where a ceiling stands and where it is going; `agents` are those under it, by task."""
+        found = self._watches.get(reading.key)
+        if found is None:
+            forecaster = forecaster_for(reading)
+            watch = self._watch(reading.key, forecaster, reading.unit)
+            found = _Watched(watch, forecaster, reading.key, reading.unit)
+            self._watches[reading.key] = found
+        at = self._measured.get(reading.key, now)
+        assessment = found.watch.step(at, reading.used, reading.limit, costs(agents))
+        assessment = with_cheap_save(assessment, reading, agents, self._settings.stages)
+        return while_stalled(assessment, reading)
+
+    def attribute(
+        self, reading: CeilingReading, assessment: Assessment, tasks: Mapping[ProcessKey, Task]
+    ) -> Attribution:
+        """Who makes a ceiling fill up, among the tasks under it."""
+        growths: Mapping[ProcessKey, Growth] = {key: self.usage[key].memory for key in tasks}
+        if reading.key.kind is CeilingKind.GPU_MEMORY:
+            growths = self._devices.get(reading.key.subject, {})
+        return attribute(
+            reading,
+            assessment.slope_per_s,
+            self._growths[reading.key],
+            tuple(tasks.values()),
+            growths,
+            cpu_percent={key: self.usage[key].cpu_percent for key in tasks},
+            strangers=self._strangers.get(reading.key),
+        )
+
+    def rate(self, key: CeilingKey, window_s: float) -> float | None:
+        """How fast a ceiling has been filling lately."""
+        return self._growths[key].rate(window_s)
+
+    @property
+    def next_look_s(self) -> float:
+        """How soon the most pressing ceiling wants to be looked at again."""
+        rest = self._settings.watch.interval_s
+        return min(
+            (each.watch.next_look_s for each in self._watches.values()
+             if not SPECS[each.key.kind].by_sensor),
+            default=rest,
+        )  # fmt: skip
+
+    def _watch(self, key: CeilingKey, forecaster: Forecaster, unit: str) -> CeilingWatch:
+        stages = _stages(key.kind, self._settings.stages)
+        return CeilingWatch(self._settings.watch, stages, forecaster, unit)
+
+    def _follow_devices(self, snapshot: Snapshot, tasks: Sequence[Task]) -> None:
+        hardware = snapshot.hardware
+        if not hardware.gpus:
+            self._devices.clear()
+            return
+        at = snapshot.mono_s if hardware.gpus_mono_s is None else hardware.gpus_mono_s
+        held: dict[str, dict[ProcessKey, int | None]] = {}
+        for key, on_cards in devices.by_task(hardware, tasks).items():
+            for use in on_cards.uses:
+                held.setdefault(use.uuid, {})[key] = use.memory_bytes
+        alive = {task.key for task in tasks}
+        kept: dict[str, dict[ProcessKey, Growth]] = {}
+        for gpu in hardware.gpus:
+            before = self._devices.get(gpu.uuid, {})
+            known = {key: growth for key, growth in before.items() if key in alive}
+            here = held.get(gpu.uuid, {})
+            listed_mono_s = gpu.processes_mono_s
+            # Who is on no list that could be made holds nothing there; a list that could not be
+            # made says nothing of anybody.
+            for key in known.keys() | here.keys() if here or listed_mono_s is not None else ():
+                size = here.get(key, 0)
+                if size is not None:
+                    known.setdefault(key, Growth()).add(
+                        at if listed_mono_s is None else listed_mono_s, size
+                    )
+            kept[gpu.uuid] = known
+        self._devices = kept
+
+
+def _stages(kind: CeilingKind, stages: StageSettings) -> StageSettings:
+    """When each stage begins: what is about to happen to a machine takes people longer to mend."""
+    spec = SPECS[kind]
+    return replace(
+        stages,
+        warn_s=max(stages.warn_s, spec.warn_s),
+        rescue_floor_s=max(stages.rescue_floor_s, spec.save_s),
+    )
+
+
+def _measured_mono_s(
+    reading: CeilingReading,
+    snapshot: Snapshot,
+    agents: Mapping[ProcessKey, Sequence[AgentView]],
+) -> float:
+    """When a reading was taken: the same figure shown twice is one sample, and no plateau."""
+    now, hardware = snapshot.mono_s, snapshot.hardware
+    if reading.key.kind is CeilingKind.GPU_ALLOCATOR:
+        reported = [
+            agent.reported_mono_s
+            for key in reading.tasks
+            for agent in agents.get(key, ())
+            if agent.reported_mono_s is not None and agent.allocators
+        ]
+        return min(now, max(reported, default=now))
+    if hardware.gpus_mono_s is not None and any(
+        reading.key.subject.startswith(gpu.uuid) for gpu in hardware.gpus
+    ):
+        return min(now, hardware.gpus_mono_s)
+    return now
