@@ -86,7 +86,7 @@ def loss_of(out):
     return "binary_crossentropy" if out[-1] == 1 else "mse"
 
 
-def foretell(name, batch, jit):
+def expect(name, batch, jit):
     """The estimate, and the part of it that a bare import holds."""
     from contextlib import nullcontext
 
@@ -127,7 +127,7 @@ def main():
     """The table."""
     if len(sys.argv) == 5 and sys.argv[1] in ("measure", "foretell"):
         name, batch, jit = sys.argv[2], int(sys.argv[3]), sys.argv[4] == "1"
-        print(json.dumps((measure if sys.argv[1] == "measure" else foretell)(name, batch, jit)))
+        print(json.dumps((measure if sys.argv[1] == "measure" else expect)(name, batch, jit)))
         return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="")

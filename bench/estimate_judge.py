@@ -86,7 +86,7 @@ def torch_training(name, batch, optimizer, settings):
     return base, status("VmHWM")
 
 
-def foretold(name, batch, optimizer, settings):
+def expected(name, batch, optimizer, settings):
     """What the command says, as JSON."""
     keras = name.startswith("keras")
     words = [sys.executable, "-m", "watchdog_app", "estimate", f"{models.__file__}:{name}"]
@@ -121,7 +121,7 @@ def main():
             [*words, json.dumps(settings)], env=env, capture_output=True, text=True, check=True
         )
         base, peak = json.loads(done.stdout.strip().splitlines()[-1])
-        told = foretold(name, batch, optimizer, settings)
+        told = expected(name, batch, optimizer, settings)
         said = told["peak_bytes"]
         error = (said - base) / (peak - base) - 1
         beyond.append(abs(error))

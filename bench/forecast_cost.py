@@ -1,5 +1,5 @@
 """
-What one ceiling under watch costs, in microseconds a sample and bytes.
+What one resource under watch costs, in microseconds a sample and bytes.
 
     python bench/forecast_cost.py
 
@@ -13,7 +13,7 @@ import random
 import time
 import tracemalloc
 
-from watchdog_app.core.forecast.stages import CeilingWatch
+from watchdog_app.core.forecast.stages import ResourceMonitor
 from watchdog_app.core.model.settings import StageSettings, WatchSettings
 
 LIMIT = 16.0 * 1024**3
@@ -32,7 +32,7 @@ def baseline(repeats=2000):
 
 def played(series):
     """Seconds a sample."""
-    watch = CeilingWatch(WatchSettings(), StageSettings())
+    watch = ResourceMonitor(WatchSettings(), StageSettings())
     began = time.process_time()
     for t, used in series:
         watch.step(t, used, LIMIT)
@@ -56,7 +56,7 @@ def main():
     cost("watched, 10 Hz, noisy leak", 10, lambda t: LIMIT * (0.2 + t / 1500 + draw.gauss(0, 5e-3)))
     cost("watched, 10 Hz, sawtooth", 10, lambda t: LIMIT * (0.3 + 0.02 * (t % 20) + t / 4500))
     tracemalloc.start()
-    watch = CeilingWatch(WatchSettings(), StageSettings())
+    watch = ResourceMonitor(WatchSettings(), StageSettings())
     for i in range(20000):
         watch.step(i / 10, LIMIT * (0.4 + draw.gauss(0, 0.05)), LIMIT)
     print(f"memory: {tracemalloc.get_traced_memory()[0] / 1024:.0f} KiB after 20000 samples")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import random
 
-from watchdog_app.core.forecast.stages import CeilingWatch
+from watchdog_app.core.forecast.stages import ResourceMonitor
 from watchdog_app.core.model.decisions import Caution
 from watchdog_app.core.model.settings import StageSettings, WatchSettings
 
@@ -87,7 +87,7 @@ def day(seed, caution):
     """(notices, silent checkpoints, looks) of one day."""
     draw = random.Random(seed)
     running = jobs(draw)
-    watch = CeilingWatch(WatchSettings(caution=caution), StageSettings())
+    watch = ResourceMonitor(WatchSettings(caution=caution), StageSettings())
     t, wander, looks = 0.0, 5 * GIB, 0
     notices = rescues = 0
     told = saved = False

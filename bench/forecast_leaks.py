@@ -12,8 +12,8 @@ from __future__ import annotations
 import itertools
 import random
 
-from watchdog_app.core.forecast.stages import CeilingWatch
-from watchdog_app.core.model.decisions import Costs
+from watchdog_app.core.forecast.stages import ResourceMonitor
+from watchdog_app.core.model.decisions import SaveCost
 from watchdog_app.core.model.settings import StageSettings, WatchSettings
 
 MIB = 1024.0**2
@@ -21,10 +21,10 @@ MIB = 1024.0**2
 
 def lead(draw, limit, rate, plateau):
     """Seconds between the first rescue and the end; None when there was none."""
-    watch = CeilingWatch(WatchSettings(), StageSettings())
+    watch = ResourceMonitor(WatchSettings(), StageSettings())
     warm = draw.uniform(3, 9)
     quiet, step = warm + draw.uniform(1, 20), draw.uniform(0.02, 0.3)
-    costs = Costs(draw.uniform(0.1, 0.8), step)
+    costs = SaveCost(draw.uniform(0.1, 0.8), step)
     t = draw.random()
     while True:
         used = plateau * limit * min(1.0, t / warm) ** 0.7

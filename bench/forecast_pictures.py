@@ -1,5 +1,5 @@
 """
-Draw a series of each regime, and of other ceilings, with the forecasts made along the way.
+Draw a series of each regime, and of other resources, with the forecasts made along the way.
 
     python bench/forecast_pictures.py FOLDER
 """
@@ -13,7 +13,7 @@ import sys
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from watchdog_app.core.model.resource import CeilingKind
+from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.traces.figure import draw_level
 from watchdog_app.traces.play import Played, play
@@ -23,7 +23,9 @@ MIB = 1024.0**2
 LIMIT = 1000 * MIB
 
 
-def series(name, level, lasts=100.0, limit=LIMIT, unit="bytes", *, kind=CeilingKind.CGROUP, dt=0.1):
+def series(
+    name, level, lasts=100.0, limit=LIMIT, unit="bytes", *, kind=ResourceKind.CGROUP, dt=0.1
+):
     """The series until it meets its limit, or for so many seconds."""
     draw, samples, end = random.Random(name), [], None
     t = 0.0
@@ -91,20 +93,20 @@ def logs(t, draw):
     return (30 + 25 * (t % 1800) / 1800 + draw.gauss(0, 0.2)) * 1024 * MIB
 
 
-HEAT, DISK = CeilingKind.TEMPERATURE, CeilingKind.DISK
+HEAT, DISK = ResourceKind.TEMPERATURE, ResourceKind.DISK
 CEILINGS = [
     ("heats to 87 °C, limit 90 °C, whole degrees", heats(87, 60), 90.0, "celsius", HEAT, 600.0),
     ("heats to 87 °C more slowly", heats(87, 120), 90.0, "celsius", HEAT, 900.0),
     ("heats to 102 °C, limit 90 °C", heats(102, 90), 90.0, "celsius", HEAT, 600.0),
     ("a fan fails at 200 s", failing_fan, 90.0, "celsius", HEAT, 600.0),
-    ("battery drained by a training", drained, 1.0, "ratio", CeilingKind.BATTERY, 3600.0),
+    ("battery drained by a training", drained, 1.0, "ratio", ResourceKind.BATTERY, 3600.0),
     ("disk of the checkpoints", checkpoints, 120 * 1024 * MIB, "bytes", DISK, 3600.0),
     ("logs that are rotated", logs, 60 * 1024 * MIB, "bytes", DISK, 7200.0),
 ]
 
 
 def row(one):
-    """What was told of one ceiling, as a line of a table."""
+    """What was told of one resource, as a line of a table."""
     told = [m for m in one.moments if m.assessment.notify]
     end = one.trace.ended_s
     shown = [m for m in one.moments if m.assessment.forecast is not None]

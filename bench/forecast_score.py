@@ -22,11 +22,11 @@ import os
 import pickle
 import time
 
-from watchdog_app.core.forecast.stages import CeilingWatch
-from watchdog_app.core.model.decisions import Caution, Costs, Stage
-from watchdog_app.core.model.history import Past
+from watchdog_app.core.forecast.stages import ResourceMonitor
+from watchdog_app.core.model.decisions import Caution, SaveCost, Stage
+from watchdog_app.core.model.history import PastSample
 from watchdog_app.core.model.machine import HostMemory, Snapshot
-from watchdog_app.core.model.resource import CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import StageSettings, WatchSettings
 from watchdog_app.core.policy.glance import FULL_S, Rest, glance_s
 from watchdog_app.traces import trace
@@ -160,7 +160,7 @@ def text(name, s):
 def play(rows, watch):
     """Run one trace; times, notify, rescue, eta, low, high and seconds a sample."""
     times, notify, rescue, etas, lows, highs = [], [], [], [], [], []
-    costs = Costs()
+    costs = SaveCost()
     began = time.process_time()
     for t, used, limit in rows:
         a = watch.step(t, used, limit, costs)
@@ -181,7 +181,7 @@ def looked_at(rows, watch, settings, glances):
 
     Args:
         rows: the trace, sampled more finely than that.
-        watch: the ceiling.
+        watch: the resource.
         settings: of the watch.
         glances: whether it glances while nothing is near, or looks each `interval_s`.
     """
@@ -192,12 +192,12 @@ def looked_at(rows, watch, settings, glances):
         if t < due - 1e-6:
             continue
         if glances and t < until and abs(used - base) <= step:
-            past.append(Past(t, used, limit))
+            past.append(PastSample(t, used, limit))
             due = t + every_s
             continue
         watch.recall(past)
         past = []
-        a = watch.step(t, used, limit, Costs())
+        a = watch.step(t, used, limit, SaveCost())
         f = a.forecast
         taken.append(
             (t, a.notify, a.rescue, *((None,) * 3 if f is None else (f.eta_s, f.low_s, f.high_s)))
@@ -206,9 +206,9 @@ def looked_at(rows, watch, settings, glances):
         due = t + watch.next_look_s
         if glances and a.stage is Stage.OK and watch.next_look_s >= settings.interval_s:
             host = HostMemory(int(limit), int(limit - used), 0, 0, None, None, None, None, None)
-            reading = CeilingReading(
-                key=CeilingKey(CeilingKind.RAM), label="", used=used, limit=limit, unit="bytes",
-                lethal=True, tasks=(), note=None,
+            reading = Reading(
+                key=ResourceKey(ResourceKind.RAM), label="", used=used, limit=limit, unit="bytes",
+                fatal=True, tasks=(), note=None,
             )  # fmt: skip
             rest = Rest(Snapshot(t, t, host, ()), [reading], 1.0, 0.0)
             every_s = glance_s(host, [reading], settings.interval_s)
@@ -241,7 +241,7 @@ def main():
 
         traces = [one for seed in range(10, 10 + a.moved) for one in moved(traces, seed)]
     for side, rows in traces:
-        watch = CeilingWatch(settings, StageSettings())
+        watch = ResourceMonitor(settings, StageSettings())
         if a.pace == "samples":
             played = play(rows, watch)
         else:

@@ -18,8 +18,8 @@ from watchdog_app.core.diagnosis.gpu_faults import (
     RECOVERIES,
     UNKNOWN_XID,
     XIDS,
+    FaultKind,
     Severity,
-    Trouble,
 )
 from watchdog_app.core.explain.status import about_task
 from watchdog_app.core.model.hardware import GpuProcess, GpuState
@@ -29,8 +29,8 @@ from watchdog_app.sensors.gpu.watch import GpuWatch
 from watchdog_app.top.rows import card_rows
 from watchdog_app.tray.state import outlook
 
-_CARD_STATES = (Trouble.LOST, Trouble.NEEDS_RESET, Trouble.SILENT, Trouble.UNREADABLE)
-_MEMORY = (Trouble.ECC, Trouble.REMAP_FAILED, Trouble.REMAP_PENDING)
+_CARD_STATES = (FaultKind.LOST, FaultKind.NEEDS_RESET, FaultKind.SILENT, FaultKind.UNREADABLE)
+_MEMORY = (FaultKind.ECC, FaultKind.REMAP_FAILED, FaultKind.REMAP_PENDING)
 ROWS = {
     **{trouble.value: FAULTS[trouble] for trouble in (*_CARD_STATES, *_MEMORY)},
     **{f"recovery {name}": row for name, row in RECOVERIES.items()},
@@ -122,7 +122,7 @@ def told(world):
 def test_all_that_speak_of_a_card_agree(world, told, index, tmp_path, monkeypatch):
     """Notification, explain, status, its JSON, doctor, tray and top."""
     world, row = world[0], list(ROWS.values())[index]
-    quiet = row.trouble is Trouble.XID and not row.restart and row is not UNKNOWN_XID
+    quiet = row.trouble is FaultKind.XID and not row.restart and row is not UNKNOWN_XID
     severity, stage, urgency, found_as = SHOWN[row.severity]
     card, remedy, now = told["gpus"][index], row.remedy(index), told["time_unix_s"]
     incidents = [one for one in told["incidents"] if one["subject"] == card["uuid"]]

@@ -18,7 +18,7 @@ from watchdog_app.actions.desktop import DesktopNotifier
 from watchdog_app.actions.notify import Delivery, Fanout
 from watchdog_app.actions.terminal_notice import TerminalNotifier
 from watchdog_app.actions.user_command import CommandNotifier
-from watchdog_app.core.model.decisions import Notice, NoticeAction
+from watchdog_app.core.model.decisions import Notification, NotificationAction
 
 SERVICE = Path(__file__).with_name("notification_service.py")
 BUS = """\
@@ -37,7 +37,7 @@ BUS = """\
 """
 
 
-def notice(**changes) -> Notice:
+def notice(**changes) -> Notification:
     values = {
         "id": "n1",
         "incident": "i1",
@@ -48,11 +48,11 @@ def notice(**changes) -> Notice:
         "task": 4242,
         "unix_s": 1.7e9,
         "actions": (
-            NoticeAction("pause", "Pause", "watchdog pause train.ipynb"),
-            NoticeAction("show", "Show", "watchdog top"),
+            NotificationAction("pause", "Pause", "watchdog pause train.ipynb"),
+            NotificationAction("show", "Show", "watchdog top"),
         ),
     }
-    return Notice(**{**values, **changes})
+    return Notification(**{**values, **changes})
 
 
 class Way:
@@ -60,9 +60,9 @@ class Way:
 
     def __init__(self, delivered: bool, via: str = "way") -> None:
         self.answer = Delivery(delivered, via, "" if delivered else "broken")
-        self.seen: list[Notice] = []
+        self.seen: list[Notification] = []
 
-    def notify(self, notice: Notice) -> Delivery:
+    def notify(self, notice: Notification) -> Delivery:
         self.seen.append(notice)
         return self.answer
 

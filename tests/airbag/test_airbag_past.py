@@ -14,9 +14,9 @@ from watchdog_app.airbag.record import BagRecord, prepare
 from watchdog_app.cli import bags_seen
 from watchdog_app.core.diagnosis.causes import diagnose
 from watchdog_app.core.diagnosis.evidence import evidence_of
-from watchdog_app.core.diagnosis.exits import worth_noting, worth_telling
+from watchdog_app.core.diagnosis.exits import journal_level, should_notify
 from watchdog_app.core.explain.exits import about_death
-from watchdog_app.core.model.exits import CauseKind, Certainty, DeathFacts, LastWords
+from watchdog_app.core.model.exits import CauseKind, Certainty, ExitFacts, LastError
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import bag_ends
 from watchdog_app.daemon.bags import Bags
@@ -46,7 +46,7 @@ def test_what_the_airbag_ended_is_told_exactly_and_not_as_a_kill(places):
     past.keep(a_bag(stage="ending", because="that is what --at-limit end asks for"))
     bag = bag_ends.of(KEY, None)
 
-    causes = [diagnose(DeathFacts(wait_status=status, airbag=bag)) for status in (15, 9, 256, None)]
+    causes = [diagnose(ExitFacts(wait_status=status, airbag=bag)) for status in (15, 9, 256, None)]
 
     assert {CauseKind.AIRBAG} == {each.kind for each in causes}
     assert {Certainty.EXACT} == {each.certainty for each in causes}
@@ -54,26 +54,26 @@ def test_what_the_airbag_ended_is_told_exactly_and_not_as_a_kill(places):
         "ended by its airbag at its memory limit of 800 MiB: that is what --at-limit end asks for"
         == causes[0].text
     )
-    assert not worth_telling(causes[0], None)
-    facts = DeathFacts(wait_status=15, airbag=bag)
-    assert worth_noting(facts, causes[0], seen=True, kernel=False, age_s=1, cared_for=False)
+    assert not should_notify(causes[0], None)
+    facts = ExitFacts(wait_status=15, airbag=bag)
+    assert journal_level(facts, causes[0], seen=True, kernel=False, age_s=1, cared_for=False)
 
 
 def test_an_end_by_another_cause_in_an_airbag_keeps_its_cause(places):
     """A crash is a crash; a MemoryError is told with the limit that refused."""
     past.keep(a_bag())
     bag = bag_ends.of(KEY, None)
-    words = LastWords(error="MemoryError", frames=("fit.py:3 in load",))
+    words = LastError(error="MemoryError", frames=("fit.py:3 in load",))
 
-    crash = diagnose(DeathFacts(wait_status=11, airbag=bag))
-    refused = diagnose(DeathFacts(wait_status=256, words=words, airbag=bag))
-    without = diagnose(DeathFacts(wait_status=256, words=words))
+    crash = diagnose(ExitFacts(wait_status=11, airbag=bag))
+    refused = diagnose(ExitFacts(wait_status=256, words=words, airbag=bag))
+    without = diagnose(ExitFacts(wait_status=256, words=words))
 
     assert CauseKind.SIGNAL is crash.kind
     assert CauseKind.PROGRAM_MEMORY is refused.kind
     assert "its airbag refuses what does not fit into its limit of 800 MiB" in refused.text
     assert "airbag" not in without.text
-    assert any("a limit of 800 MiB" in each.text for each in evidence_of(DeathFacts(airbag=bag)))
+    assert any("a limit of 800 MiB" in each.text for each in evidence_of(ExitFacts(airbag=bag)))
 
 
 @pytest.mark.parametrize(("status", "refused"), [(256, True), (6, True), (0, False), (2, False)])
@@ -83,7 +83,7 @@ def test_an_error_right_after_a_refusal_is_most_likely_that(places, status, refu
     bag.note(time.time() - 1, "refusing", "text")
     past.keep(bag)
 
-    cause = diagnose(DeathFacts(wait_status=status, airbag=bag_ends.of(KEY, None)))
+    cause = diagnose(ExitFacts(wait_status=status, airbag=bag_ends.of(KEY, None)))
 
     assert refused is (cause.kind is CauseKind.PROGRAM_MEMORY)
     assert refused is ("its airbag refused it further memory" in cause.text)

@@ -14,8 +14,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from watchdog_app.core.explain import notifications
-from watchdog_app.core.model.agent import AgentView, RescueRecord
-from watchdog_app.core.model.decisions import Decision, DecisionKind, Notice, Outcome, OutcomeStatus
+from watchdog_app.core.model.agent import AgentState, RescueRecord
+from watchdog_app.core.model.decisions import (
+    Decision,
+    DecisionKind,
+    Notification,
+    Outcome,
+    OutcomeStatus,
+)
 from watchdog_app.core.model.hardware import Gpu, GpuProcess, Hardware
 from watchdog_app.core.model.machine import (
     Fault,
@@ -28,7 +34,7 @@ from watchdog_app.core.model.machine import (
     TaskKind,
 )
 from watchdog_app.core.model.readings import readings as readings_of
-from watchdog_app.core.model.resource import CeilingReading
+from watchdog_app.core.model.resource import Reading
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.policy.engine import Engine, TickResult
 
@@ -80,13 +86,13 @@ class CardWorld:
         self.wall_s = WALL_S  # as it was when the other clock stood at 0: it can be set
         self.read = True  # whether the cards are read anew
         self.log: list[Decision] = []
-        self.notices: list[Notice] = []
+        self.notices: list[Notification] = []
         self.closed: list[str] = []
         self.result: TickResult | None = None
-        self.readings: tuple[CeilingReading, ...] = ()
+        self.readings: tuple[Reading, ...] = ()
         self._read_mono_s = self.now
         self._tasks: dict[int, Task] = {}
-        self._agents: dict[int, AgentView] = {}
+        self._agents: dict[int, AgentState] = {}
         self._busy: dict[int, float] = {}
 
     def program(
@@ -96,7 +102,7 @@ class CardWorld:
         self._tasks[pid] = task(pid, name, workers=workers)
         self._busy[pid] = cores
         if agent:
-            self._agents[pid] = AgentView(
+            self._agents[pid] = AgentState(
                 ProcessKey(pid, 7), "keras", "/rescues", training=True, state_bytes=GIB,
                 step_s=0.1, save_s=0.5, step=500, reported_mono_s=self.now,
             )  # fmt: skip

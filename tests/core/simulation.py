@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from watchdog_app.core.model.agent import AgentView, RescueRecord
+from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.decisions import Decision, DecisionKind, Outcome, OutcomeStatus
 from watchdog_app.core.model.machine import (
     HostMemory,
@@ -21,7 +21,7 @@ from watchdog_app.core.model.machine import (
     Task,
     TaskKind,
 )
-from watchdog_app.core.model.resource import CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.policy.engine import Engine, TickResult
 
@@ -190,7 +190,7 @@ class Machine:
         return self
 
     def _act(self, decision: Decision) -> None:
-        assert Engine.still_true(decision, self.readings())
+        assert Engine.still_holds(decision, self.readings())
         if decision.kind in self.refuse:
             self._report(decision, False, "refused")
             return
@@ -224,11 +224,11 @@ class Machine:
 
     # Records
 
-    def readings(self) -> list[CeilingReading]:
+    def readings(self) -> list[Reading]:
         everyone = tuple(p.key for p in self.alive())
         found = [
-            CeilingReading(
-                CeilingKey(CeilingKind.RAM),
+            Reading(
+                ResourceKey(ResourceKind.RAM),
                 "RAM",
                 min(self.used(), self.ram),
                 self.ram,
@@ -239,8 +239,8 @@ class Machine:
         ]
         if self.swap:
             found.append(
-                CeilingReading(
-                    CeilingKey(CeilingKind.RAM_SWAP),
+                Reading(
+                    ResourceKey(ResourceKind.RAM_SWAP),
                     "RAM and swap",
                     self.used(),
                     self.ram + self.swap,
@@ -253,8 +253,8 @@ class Machine:
             hit = tuple(p.key for p in self.alive() if p.group == group)
             if hit:
                 found.append(
-                    CeilingReading(
-                        CeilingKey(CeilingKind.CGROUP, f"/{group}"),
+                    Reading(
+                        ResourceKey(ResourceKind.CGROUP, f"/{group}"),
                         f"memory limit of the group {group}",
                         self.used(group),
                         limit,
@@ -308,8 +308,8 @@ class Machine:
             info,
         )
 
-    def _agent(self, program: Program) -> AgentView:
-        return AgentView(
+    def _agent(self, program: Program) -> AgentState:
+        return AgentState(
             program.key,
             "keras",
             "/rescues",

@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import Assessment, Forecast, Regime, Stage
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.core.model.resource import CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import StageSettings
 from watchdog_app.core.policy.danger import while_stalled, with_cheap_save
 
 KEY = ProcessKey(10, 1)
-READING = CeilingReading(CeilingKey(CeilingKind.CGROUP, "/g"), "g", 80, 100, "bytes", True, (KEY,))
+READING = Reading(ResourceKey(ResourceKind.CGROUP, "/g"), "g", 80, 100, "bytes", True, (KEY,))
 DOUBTFUL = Assessment(Stage.WATCH, Regime.LINEAR, 5.0, 0.85, Forecast(8.0, 5.0, 20.0), "rising")
-AGENT = AgentView(KEY, "keras", "/r", training=True, step=100, step_s=0.05, save_s=0.1)
+AGENT = AgentState(KEY, "keras", "/r", training=True, step=100, step_s=0.05, save_s=0.1)
 
 
 def test_a_doubtful_end_within_reach_opens_the_eager_tier_alone():
@@ -34,7 +34,7 @@ def test_a_doubtful_end_within_reach_opens_the_eager_tier_alone():
         (replace(DOUBTFUL, forecast=None), {}, {}),
         (replace(DOUBTFUL, forecast=Forecast(60.0, 30.0, 90.0)), {}, {}),
         (replace(DOUBTFUL, ratio=0.7), {}, {}),
-        (DOUBTFUL, {"lethal": False}, {}),
+        (DOUBTFUL, {"fatal": False}, {}),
         (DOUBTFUL, {}, {"save_s": None}),
         (DOUBTFUL, {}, {"save_s": 8.0}),
         (DOUBTFUL, {}, {"step": 3}),
@@ -54,9 +54,9 @@ def test_otherwise_the_evidence_decides_as_before(assessment, reading, agent):
 @pytest.mark.parametrize(
     ("reading", "stage", "saves"),
     [
-        ({"lethal": True}, Stage.RESCUE, True),
-        ({"lethal": False, "throttles": True}, Stage.RESCUE, True),
-        ({"lethal": False}, Stage.WARN, False),
+        ({"fatal": True}, Stage.RESCUE, True),
+        ({"fatal": False, "throttles": True}, Stage.RESCUE, True),
+        ({"fatal": False}, Stage.WARN, False),
     ],
     ids=["nothing left at all", "memory.high", "RAM, and swap is left"],
 )

@@ -18,7 +18,7 @@ from watchdog_app.core.model.machine import (
     TaskKind,
 )
 from watchdog_app.core.model.readings import group_name, readings
-from watchdog_app.core.model.resource import CeilingKind
+from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.tasks import group
 
 GIB = 1 << 30
@@ -118,27 +118,27 @@ def test_ram_without_swap_is_lethal():
     """Used is what is not available."""
     (ram,) = look(host(total=16, available=10), [process(1), process(2)])
 
-    assert (CeilingKind.RAM, "", 6 * GIB, 16 * GIB, "bytes", True) == (
+    assert (ResourceKind.RAM, "", 6 * GIB, 16 * GIB, "bytes", True) == (
         ram.key.kind,
         ram.key.subject,
         ram.used,
         ram.limit,
         ram.unit,
-        ram.lethal,
+        ram.fatal,
     )
     assert [1, 2] == pids(ram)
 
 
 def test_with_swap_ram_slows_down_and_both_together_kill():
-    """RAM and swap is a ceiling of its own."""
+    """RAM and swap is a resource of its own."""
     ram, both = look(host(total=16, available=1, swap=8, swap_free=5))
 
-    assert (15 * GIB, False) == (ram.used, ram.lethal)
-    assert (CeilingKind.RAM_SWAP, 18 * GIB, 24 * GIB, True) == (
+    assert (15 * GIB, False) == (ram.used, ram.fatal)
+    assert (ResourceKind.RAM_SWAP, 18 * GIB, 24 * GIB, True) == (
         both.key.kind,
         both.used,
         both.limit,
-        both.lethal,
+        both.fatal,
     )
 
 
@@ -150,13 +150,13 @@ def test_more_available_than_there_is_uses_nothing():
 def test_group_counts_what_cannot_be_given_back():
     """File pages are dropped before anybody is killed."""
     found = look(host(), [process(1, group_path="train")], [cgroup("train", 5.0, 8.0, files=2.0)])
-    (limit,) = of_kind(found, CeilingKind.CGROUP)
+    (limit,) = of_kind(found, ResourceKind.CGROUP)
 
     assert (f"{ROOT}/train", 3 * GIB, 8 * GIB, True, None) == (
         limit.key.subject,
         limit.used,
         limit.limit,
-        limit.lethal,
+        limit.fatal,
         limit.note,
     )
     assert "memory limit of the group train" == limit.label
@@ -169,7 +169,7 @@ def test_every_limited_group_above_a_task_is_a_ceiling_the_tightest_last():
         [process(1, group_path="outer/inner"), process(2, group_path="outer/other")],
         [cgroup("outer", 9.5, 10.0), cgroup("outer/inner", 1.0, 4.0)],
     )
-    inner, outer = of_kind(found, CeilingKind.CGROUP)
+    inner, outer = of_kind(found, ResourceKind.CGROUP)
 
     assert (f"{ROOT}/outer/inner", [1], None) == (inner.key.subject, pids(inner), inner.note)
     assert (f"{ROOT}/outer", [1, 2]) == (outer.key.subject, pids(outer))
@@ -179,33 +179,33 @@ def test_every_limited_group_above_a_task_is_a_ceiling_the_tightest_last():
 def test_the_same_groups_are_ceilings_whichever_is_the_tightest():
     """Which one that is changes with what a neighbour uses; a forecast needs its history."""
 
-    def ceilings(outer_usage):
+    def resources(outer_usage):
         found = look(
             host(),
             [process(1, group_path="outer/inner"), process(2, group_path="outer")],
             [cgroup("outer", outer_usage, 10.0), cgroup("outer/inner", 3.0, 4.0)],
         )
-        return {limit.key.subject: pids(limit) for limit in of_kind(found, CeilingKind.CGROUP)}
+        return {limit.key.subject: pids(limit) for limit in of_kind(found, ResourceKind.CGROUP)}
 
     expected = {f"{ROOT}/outer": [1, 2], f"{ROOT}/outer/inner": [1]}
-    assert [expected, expected] == [ceilings(5.0), ceilings(9.8)]
+    assert [expected, expected] == [resources(5.0), resources(9.8)]
 
 
 @pytest.mark.parametrize("name", [name_of(4711, 99), "watchdog-bag-4711-99.scope"])
 def test_airbags_are_told_apart_by_the_program_that_was_started_in_them(name):
     """Two at once would else be two rows of the same words. Nobody is killed there."""
     found = look(host(), [process(4711, group_path=name)], [cgroup(name, 3.0, 4.0)])
-    (limit,) = of_kind(found, CeilingKind.CGROUP)
+    (limit,) = of_kind(found, ResourceKind.CGROUP)
 
     assert "airbag limit of pid 4711" == limit.label
-    assert not limit.lethal
+    assert not limit.fatal
 
 
 def test_group_with_a_similar_name_is_not_above():
     """`train` does not hold `training`."""
     found = look(host(), [process(1, group_path="training")], [cgroup("train", 3.0, 4.0)])
 
-    assert [] == of_kind(found, CeilingKind.CGROUP)
+    assert [] == of_kind(found, ResourceKind.CGROUP)
 
 
 def test_worker_in_another_group_counts_for_its_task():
@@ -217,7 +217,7 @@ def test_worker_in_another_group_counts_for_its_task():
     )
 
     assert [(f"{ROOT}/a", [1]), (f"{ROOT}/b", [1])] == [
-        (limit.key.subject, pids(limit)) for limit in of_kind(found, CeilingKind.CGROUP)
+        (limit.key.subject, pids(limit)) for limit in of_kind(found, ResourceKind.CGROUP)
     ]
 
 
@@ -226,7 +226,7 @@ def test_limit_above_the_machine_is_no_ceiling(limit):
     """RAM ends first."""
     found = look(host(total=16), [process(1, group_path="g")], [cgroup("g", 3.0, limit)])
 
-    assert [] == of_kind(found, CeilingKind.CGROUP)
+    assert [] == of_kind(found, ResourceKind.CGROUP)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_swap_of_a_group_counts(swap, swap_limit, swap_free, expected_used, expe
         [process(1, group_path="g")],
         [cgroup("g", 3.0, 8.0, swap=swap, swap_limit=swap_limit)],
     )
-    (limit,) = of_kind(found, CeilingKind.CGROUP)
+    (limit,) = of_kind(found, ResourceKind.CGROUP)
 
     assert (expected_used * GIB, expected_limit * GIB) == (limit.used, limit.limit)
     assert ("counts swap" in (limit.note or "")) is (expected_limit != 8)
@@ -255,9 +255,9 @@ def test_swap_of_a_group_counts(swap, swap_limit, swap_free, expected_used, expe
 def test_memory_high_below_the_limit_is_the_ceiling_where_there_is_no_swap():
     """Above it a group with nothing to swap stands still, long before the limit kills."""
     found = look(host(), [process(1, group_path="g")], [cgroup("g", 3.0, 8.0, high=6.0)])
-    (limit,) = of_kind(found, CeilingKind.CGROUP)
+    (limit,) = of_kind(found, ResourceKind.CGROUP)
 
-    assert (6 * GIB, True) == (limit.limit, limit.lethal)
+    assert (6 * GIB, True) == (limit.limit, limit.fatal)
     assert "stands still above it (memory.high), killed at 8.00 GiB" == limit.note
 
 
@@ -284,9 +284,9 @@ def test_a_group_stands_still_at_memory_high_and_what_can_be_in_swap(
         [process(1, group_path="g")],
         [cgroup("g", 3, 8, high=6, swap=swap, swap_limit=swap_limit, swap_high=swap_high)],
     )
-    (limit,) = of_kind(found, CeilingKind.CGROUP)
+    (limit,) = of_kind(found, ResourceKind.CGROUP)
 
-    assert (expected * GIB, (3.0 + swap) * GIB, True) == (limit.limit, limit.used, limit.lethal)
+    assert (expected * GIB, (3.0 + swap) * GIB, True) == (limit.limit, limit.used, limit.fatal)
     assert "stands still above it (memory.high)" in str(limit.note)
 
 
@@ -296,7 +296,7 @@ def test_a_group_is_killed_at_memory_max_where_memory_high_is_not_below_it():
         [process(1, group_path="g")],
         [cgroup("g", 3.0, 6.0, high=6.0, swap=0.0)],
     )
-    (limit,) = of_kind(found, CeilingKind.CGROUP)
+    (limit,) = of_kind(found, ResourceKind.CGROUP)
 
     assert (10 * GIB, "counts swap", False) == (limit.limit, limit.note, limit.throttles)
 
@@ -307,7 +307,7 @@ def test_a_group_stands_still_at_memory_swap_high_where_it_has_no_memory_high():
         [process(1, group_path="g")],
         [cgroup("g", 3.0, 6.0, swap=0.0, swap_high=1.0)],
     )
-    (limit,) = of_kind(found, CeilingKind.CGROUP)
+    (limit,) = of_kind(found, ResourceKind.CGROUP)
 
     assert (7 * GIB, True) == (limit.limit, limit.throttles)
     assert "counts swap, stands still above it (memory.swap.high), killed at 10.0 GiB" == limit.note
@@ -323,7 +323,7 @@ def test_a_limit_of_swap_of_a_slice_above_holds_for_the_group():
             cgroup("a/b", 3.0, 8.0, high=6.0, swap=0.5),
         ],
     )
-    (limit,) = of_kind(found, CeilingKind.CGROUP)
+    (limit,) = of_kind(found, ResourceKind.CGROUP)
 
     assert (f"{ROOT}/a/b", 6.75 * GIB) == (limit.key.subject, limit.limit)
 
@@ -334,7 +334,7 @@ def test_memory_high_of_a_slice_counts_what_the_slice_can_swap():
         [process(1, group_path="a/b")],
         [cgroup("a", 4.0, None, high=5.0, swap=1.0), cgroup("a/b", 3.0, 12.0, swap=0.5)],
     )
-    above, own = of_kind(found, CeilingKind.CGROUP)
+    above, own = of_kind(found, ResourceKind.CGROUP)
 
     assert (f"{ROOT}/a", 5 * GIB, 7 * GIB, True) == (
         above.key.subject,
@@ -358,7 +358,7 @@ def test_a_slice_cannot_swap_what_the_groups_below_it_may_not(slice_usage, expec
             cgroup("a/b", 3.0, None, swap=0.0, swap_limit=0.0),
         ],
     )
-    (limit,) = of_kind(found, CeilingKind.CGROUP)
+    (limit,) = of_kind(found, ResourceKind.CGROUP)
 
     assert (f"{ROOT}/a", expected * GIB) == (limit.key.subject, limit.limit)
 
@@ -372,21 +372,21 @@ def test_a_slice_can_swap_as_much_as_one_of_its_tasks_may():
             cgroup("a/b", 3.0, None, swap=0.0, swap_limit=0.0),
         ],
     )
-    (limit,) = of_kind(found, CeilingKind.CGROUP)
+    (limit,) = of_kind(found, ResourceKind.CGROUP)
 
     assert 13 * GIB == limit.limit
 
 
 def test_group_with_memory_high_alone_slows_down_and_does_not_kill():
-    """A ceiling that is not lethal: at it and what can be in swap its programs stand still."""
+    """A resource that is not fatal: at it and what can be in swap its programs stand still."""
     groups = [cgroup("g", 3.0, None, high=6.0, swap=0.5)]
     found = look(host(swap=2.0, swap_free=1.0), [process(1, group_path="g")], groups)
-    (limit,) = of_kind(found, CeilingKind.CGROUP)
+    (limit,) = of_kind(found, ResourceKind.CGROUP)
 
     assert (3.5 * GIB, 7.5 * GIB, False, [1]) == (
         limit.used,
         limit.limit,
-        limit.lethal,
+        limit.fatal,
         pids(limit),
     )
     assert ("counts swap, stands still above it (memory.high)", True) == (
@@ -398,7 +398,7 @@ def test_group_with_memory_high_alone_slows_down_and_does_not_kill():
 @pytest.mark.parametrize(("percent", "expected"), [(None, False), (10.0, False), (70.0, True)])
 def test_a_group_stands_still_where_its_pressure_says_so(percent, expected):
     groups = [cgroup("g", 5.9, 8.0, high=6.0, stalled=percent)]
-    (limit,) = of_kind(look(host(), [process(1, group_path="g")], groups), CeilingKind.CGROUP)
+    (limit,) = of_kind(look(host(), [process(1, group_path="g")], groups), ResourceKind.CGROUP)
 
     assert expected is limit.stalled
 
@@ -431,7 +431,7 @@ def test_address_space_of_each_process_with_a_limit():
         [process(1, rlimit=8, vsize=5), process(2, ppid=1, rlimit=8, vsize=3), process(3, vsize=9)],
     )
 
-    limits = of_kind(found, CeilingKind.RLIMIT_AS)
+    limits = of_kind(found, ResourceKind.RLIMIT_AS)
 
     assert [("1", 5 * GIB, 8 * GIB, [1]), ("2", 3 * GIB, 8 * GIB, [1])] == [
         (limit.key.subject, limit.used, limit.limit, pids(limit)) for limit in limits
@@ -441,10 +441,10 @@ def test_address_space_of_each_process_with_a_limit():
 
 def test_shared_memory_is_a_ceiling_where_it_has_a_limit():
     """A write to a full one is a bus error."""
-    (shm,) = of_kind(look(host(shm=8, shm_used=2), [process(1)]), CeilingKind.SHM)
+    (shm,) = of_kind(look(host(shm=8, shm_used=2), [process(1)]), ResourceKind.SHM)
 
-    assert (2 * GIB, 8 * GIB, True, [1]) == (shm.used, shm.limit, shm.lethal, pids(shm))
-    assert [] == of_kind(look(host()), CeilingKind.SHM)
+    assert (2 * GIB, 8 * GIB, True, [1]) == (shm.used, shm.limit, shm.fatal, pids(shm))
+    assert [] == of_kind(look(host()), ResourceKind.SHM)
 
 
 def test_disk_of_the_rescues_is_a_ceiling_that_does_not_kill():
@@ -452,13 +452,13 @@ def test_disk_of_the_rescues_is_a_ceiling_that_does_not_kill():
     found = look(
         host(), disks=[DiskSpace("/data/rescues", 2 * GIB, 10 * GIB), DiskSpace("/x", 0, 0)]
     )
-    (disk,) = of_kind(found, CeilingKind.DISK)
+    (disk,) = of_kind(found, ResourceKind.DISK)
 
     assert ("/data/rescues", 8 * GIB, 10 * GIB, False) == (
         disk.key.subject,
         disk.used,
         disk.limit,
-        disk.lethal,
+        disk.fatal,
     )
 
 
@@ -491,7 +491,7 @@ def zram(machine, *, total, used, ram):
 
 def room(machine):
     """GiB left of RAM and swap together."""
-    (both,) = of_kind(look(machine, [process(1)]), CeilingKind.RAM_SWAP)
+    (both,) = of_kind(look(machine, [process(1)]), ResourceKind.RAM_SWAP)
     return (both.limit - both.used) / GIB
 
 
@@ -528,5 +528,5 @@ def test_a_machine_with_next_to_nothing_left_stands_still(machine, stalled):
     found = look(machine, [process(1)])
 
     assert stalled == [
-        one.stalled for one in found if one.key.kind in (CeilingKind.RAM, CeilingKind.RAM_SWAP)
+        one.stalled for one in found if one.key.kind in (ResourceKind.RAM, ResourceKind.RAM_SWAP)
     ]

@@ -1,35 +1,35 @@
-"""Who makes a ceiling fill up: by recent growth, never by size."""
+"""Who makes a resource fill up: by recent growth, never by size."""
 
 from __future__ import annotations
 
 import pytest
 from simulation import MB, Machine, Program, flat, leak
 
-from watchdog_app.core.model.history import Growth
-from watchdog_app.core.model.resource import CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.model.history import History
+from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.policy.attribution import attribute
 
 
-def attributed(series, kind=CeilingKind.CGROUP, slope=0.0, others=lambda t: 0.0, until=60.0):
+def attributed(series, kind=ResourceKind.CGROUP, slope=0.0, others=lambda t: 0.0, until=60.0):
     """Attribution at `until` for tasks that follow `series`: name to a function of time."""
     programs = [Program(10 + index, name, grows) for index, (name, grows) in enumerate(series)]
     machine = Machine(*programs)
-    ceiling, growths = Growth(), {program.key: Growth() for program in programs}
+    resource, growths = History(), {program.key: History() for program in programs}
     for second in range(int(until) + 1):
         for program, (_, grows) in zip(programs, series, strict=True):
             growths[program.key].add(float(second), grows(second))
         used = sum(grows(second) for _, grows in series) + others(second)
-        ceiling.add(float(second), used)
+        resource.add(float(second), used)
     keys = tuple(program.key for program in programs)
-    reading = CeilingReading(CeilingKey(kind, "x"), "x", used, 4000 * MB, "bytes", True, keys)
+    reading = Reading(ResourceKey(kind, "x"), "x", used, 4000 * MB, "bytes", True, keys)
     tasks = [machine._task(program) for program in programs]
-    return attribute(reading, slope, ceiling, tasks, growths)
+    return attribute(reading, slope, resource, tasks, growths)
 
 
 def newcomer(grows, starts, *, until, seen_before=True):
     """Attribution two seconds after `new.py` was first seen, beside a flat neighbour."""
     old, new = Program(10, "old.py", flat(1000)), Program(11, "new.py", grows)
-    ceiling, growths = Growth(), {old.key: Growth(), new.key: Growth()}
+    resource, growths = History(), {old.key: History(), new.key: History()}
     for tenth in range(int(until * 10) + 1):
         t = tenth / 10
         size = grows(t - starts) if t >= starts else 0.0
@@ -37,13 +37,13 @@ def newcomer(grows, starts, *, until, seen_before=True):
             growths[new.key].add(t, size)
         if seen_before or t >= starts:
             growths[old.key].add(t, 1000 * MB)
-            ceiling.add(t, 1000 * MB + size)
-    reading = CeilingReading(
-        CeilingKey(CeilingKind.CGROUP, "x"), "x", ceiling.last, 4000 * MB, "bytes", True,
+            resource.add(t, 1000 * MB + size)
+    reading = Reading(
+        ResourceKey(ResourceKind.CGROUP, "x"), "x", resource.last, 4000 * MB, "bytes", True,
         (old.key, new.key),
     )  # fmt: skip
     tasks = [Machine()._task(program) for program in (old, new)]
-    return attribute(reading, 100 * MB, ceiling, tasks, growths, strangers=Growth())
+    return attribute(reading, 100 * MB, resource, tasks, growths, strangers=History())
 
 
 def test_a_task_that_has_just_started_counts_with_all_its_memory():
@@ -57,19 +57,19 @@ def test_a_task_that_has_just_started_counts_with_all_its_memory():
 def test_a_task_that_is_new_to_us_alone_is_not_blamed_for_what_it_held_before():
     """It was found late, or moved into the group: the group itself has grown by little."""
     leaks, late = Program(10, "leak.py", flat(1)), Program(11, "late.py", flat(1))
-    ceiling, growths = Growth(), {leaks.key: Growth(), late.key: Growth()}
+    resource, growths = History(), {leaks.key: History(), late.key: History()}
     for second in range(41):
         growths[leaks.key].add(second, (300 + 10 * second) * MB)
         if second >= 40:
             growths[late.key].add(second, 8000 * MB)
-        ceiling.add(second, (8300 + 10 * second) * MB)
-    reading = CeilingReading(
-        CeilingKey(CeilingKind.CGROUP, "x"), "x", ceiling.last, 10_000 * MB, "bytes", True,
+        resource.add(second, (8300 + 10 * second) * MB)
+    reading = Reading(
+        ResourceKey(ResourceKind.CGROUP, "x"), "x", resource.last, 10_000 * MB, "bytes", True,
         (leaks.key, late.key),
     )  # fmt: skip
     tasks = [Machine()._task(program) for program in (leaks, late)]
 
-    found = attribute(reading, 10 * MB, ceiling, tasks, growths)
+    found = attribute(reading, 10 * MB, resource, tasks, growths)
 
     assert ["leak.py"] == [each.name for each in found.culprits]
 
@@ -106,9 +106,9 @@ def test_two_that_leak_share_the_guilt_by_their_speed():
     assert [("fast", 0.75), ("slow", 0.25)] == [
         (each.name, pytest.approx(each.share)) for each in found.culprits
     ]
-    assert ["fast"] == [each.name for each in found.guilty]
+    assert ["fast"] == [each.name for each in found.actionable]
     even = attributed([("a", leak(9)), ("b", leak(8))])
-    assert 2 == len(even.guilty)
+    assert 2 == len(even.actionable)
 
 
 def test_a_warm_up_that_ended_is_not_blamed_for_the_leak_of_now():
@@ -130,13 +130,13 @@ def test_a_leak_in_steps_is_found_between_its_steps():
 
     found = attributed([("steps", steps), ("flat", flat(500))], slope=6.7 * MB, until=59.0)
 
-    assert ["steps"] == [each.name for each in found.guilty]
+    assert ["steps"] == [each.name for each in found.actionable]
     assert found.window_s >= 20
 
 
 def test_growth_that_no_task_explains_is_foreign():
     """Another program eats: no culprit, and it is said."""
-    found = attributed([("a", flat(500))], CeilingKind.RAM, others=lambda t: 50 * t * MB)
+    found = attributed([("a", flat(500))], ResourceKind.RAM, others=lambda t: 50 * t * MB)
 
     assert () == found.culprits
     assert found.foreign
@@ -155,7 +155,7 @@ def test_the_only_owner_of_a_ceiling_is_its_culprit():
     """An address space belongs to one task, whatever its resident memory does."""
     found = attributed(
         [("a", lambda t: 500 * MB)],
-        CeilingKind.RLIMIT_AS,
+        ResourceKind.RLIMIT_AS,
         slope=5 * MB,
         others=lambda t: 5 * t * MB,
     )
@@ -163,7 +163,9 @@ def test_the_only_owner_of_a_ceiling_is_its_culprit():
     assert [("a", 1.0)] == [(each.name, each.share) for each in found.culprits]
 
 
-@pytest.mark.parametrize("kind", [CeilingKind.DISK, CeilingKind.TEMPERATURE, CeilingKind.BATTERY])
+@pytest.mark.parametrize(
+    "kind", [ResourceKind.DISK, ResourceKind.TEMPERATURE, ResourceKind.BATTERY]
+)
 def test_memory_says_nothing_about_who_fills_other_things(kind):
     """No guess is better than a wrong one."""
     assert () == attributed([("leak", leak(10))], kind).culprits
@@ -171,7 +173,7 @@ def test_memory_says_nothing_about_who_fills_other_things(kind):
 
 def test_a_history_answers_for_the_time_that_it_knows():
     """Fine at the end, coarse before, bounded in between."""
-    growth = Growth()
+    growth = History()
     for tenth in range(6000):
         growth.add(tenth / 10, tenth * 2.0)
 
@@ -186,10 +188,10 @@ def test_a_history_answers_for_the_time_that_it_knows():
 
 def test_a_history_ignores_time_that_goes_back():
     """A reading of the past changes nothing."""
-    growth = Growth()
+    growth = History()
     for moment, value in ((1.0, 5.0), (2.0, 6.0), (1.5, 100.0), (2.0, 50.0)):
         growth.add(moment, value)
 
     assert 6.0 == growth.last
     assert (1.0, 1.0) == growth.over(10.0)
-    assert (0.0, 0.0) == Growth().over(10.0)
+    assert (0.0, 0.0) == History().over(10.0)

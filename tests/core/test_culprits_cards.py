@@ -8,7 +8,7 @@ import pytest
 from card_world import GIB, CardWorld
 
 from watchdog_app.core.model.hardware import GpuProcess
-from watchdog_app.core.model.resource import CeilingKind
+from watchdog_app.core.model.resource import ResourceKind
 
 MIB = 1024**2
 
@@ -42,7 +42,7 @@ class Listing(CardWorld):
     def tick(self):
         result = super().tick()
         for incident in result.incidents:
-            if incident.ceiling.kind is CeilingKind.GPU_MEMORY:
+            if incident.resource.kind is ResourceKind.GPU_MEMORY:
                 self.blamed.append(tuple(each.name for each in incident.culprits))
                 self.rates += [each.slope_bytes_per_s / MIB for each in incident.culprits]
         return result

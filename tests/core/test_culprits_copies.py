@@ -9,9 +9,9 @@ from simulation import Machine, Program, flat
 
 from watchdog_app.core.explain.notifications import notice
 from watchdog_app.core.model.decisions import Decision, DecisionKind, Stage
-from watchdog_app.core.model.history import Growth
+from watchdog_app.core.model.history import History
 from watchdog_app.core.model.machine import ProcessKey, ProcessSample
-from watchdog_app.core.model.resource import CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.policy.attribution import attribute
 
 MIB = 2.0**20
@@ -35,7 +35,7 @@ RECORDED = (
     (11.11, 636.1, 224.9, 372.5, 372.6),
 )
 SHARED_MIB = 200.0  # with the workers, when that was last measured: 3 x 134 less a third of it
-KEY = CeilingKey(CeilingKind.CGROUP, "/sys/fs/cgroup/memory/small")
+KEY = ResourceKey(ResourceKind.CGROUP, "/sys/fs/cgroup/memory/small")
 
 
 def recorded(strangers, shared_mib=SHARED_MIB):
@@ -49,22 +49,22 @@ def recorded(strangers, shared_mib=SHARED_MIB):
         for pid in (11, 12)
     )
     task = replace(whole, members=(*whole.members, *workers))
-    ceiling, held = Growth(), Growth()
-    others = None if strangers is None else Growth()
+    resource, held = History(), History()
+    others = None if strangers is None else History()
     for at, used, *sizes in RECORDED:
-        ceiling.add(at, used * MIB)
+        resource.add(at, used * MIB)
         held.add(at, (sum(sizes) - shared_mib) * MIB)
         if others is not None:
             others.add(at, strangers(at) * MIB)
-    reading = CeilingReading(KEY, "the group", 636.1 * MIB, 687 * MIB, "bytes", True, (task.key,))
-    return attribute(reading, 20 * MIB, ceiling, (task,), {task.key: held}, strangers=others)
+    reading = Reading(KEY, "the group", 636.1 * MIB, 687 * MIB, "bytes", True, (task.key,))
+    return attribute(reading, 20 * MIB, resource, (task,), {task.key: held}, strangers=others)
 
 
 def test_what_workers_stop_sharing_is_growth_of_their_task():
     """Recorded: it grew by 5 MiB, and its group by 60 in the same time."""
     found = recorded(lambda _: 1.2)
 
-    assert ["train.py"] == [each.name for each in found.guilty]
+    assert ["train.py"] == [each.name for each in found.actionable]
     assert found.culprits[0].share == pytest.approx(1.0, abs=0.02)
     assert not found.foreign
 
@@ -74,7 +74,7 @@ def test_where_nothing_is_shared_any_more_it_is_in_no_process():
     found = recorded(lambda _: 1.2, shared_mib=0.0)
 
     assert found.foreign
-    assert found.nobodys
+    assert found.mostly_unaccounted
     assert found.unaccounted > 0.5
     assert 0.0 == found.others
 
@@ -84,7 +84,7 @@ def test_a_program_in_the_group_that_grows_so_is_blamed_and_no_worker():
     found = recorded(lambda at: 1.2 + max(0.0, at - 10.6) * 150)
 
     assert found.foreign
-    assert not found.nobodys
+    assert not found.mostly_unaccounted
     assert found.culprits[0].share < 0.5
 
 
@@ -92,7 +92,7 @@ def test_a_program_in_the_group_that_stays_as_it_is_is_not_blamed():
     """However large it is."""
     found = recorded(lambda _: 300.0)
 
-    assert ["train.py"] == [each.name for each in found.guilty]
+    assert ["train.py"] == [each.name for each in found.actionable]
     assert 0.0 == found.others
 
 
@@ -101,18 +101,18 @@ def test_where_nobody_looked_what_no_task_explains_is_of_other_programs():
     found = recorded(None)
 
     assert found.foreign
-    assert not found.nobodys
+    assert not found.mostly_unaccounted
 
 
 def test_a_task_of_which_nothing_is_known_gets_nothing():
     """No growth of it was seen: it has just begun."""
-    ceiling, others = Growth(), Growth()
+    resource, others = History(), History()
     for at, used, *_ in RECORDED:
-        ceiling.add(at, used * MIB)
+        resource.add(at, used * MIB)
         others.add(at, 0.0)
-    reading = CeilingReading(KEY, "the group", 636.1 * MIB, 687 * MIB, "bytes", True, ())
+    reading = Reading(KEY, "the group", 636.1 * MIB, 687 * MIB, "bytes", True, ())
 
-    found = attribute(reading, 20 * MIB, ceiling, (), {}, strangers=others)
+    found = attribute(reading, 20 * MIB, resource, (), {}, strangers=others)
 
     assert () == found.culprits
     assert 1.0 == found.unaccounted

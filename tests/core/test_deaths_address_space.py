@@ -6,7 +6,9 @@ import signal
 
 import pytest
 
-from watchdog_app.core.diagnosis.causes import CauseKind, DeathFacts, diagnose, worth_telling
+from watchdog_app.core.diagnosis.causes import diagnose
+from watchdog_app.core.diagnosis.exits import should_notify
+from watchdog_app.core.model.exits import CauseKind, ExitFacts
 
 FULL = "291 MiB of 293 MiB"
 
@@ -26,21 +28,21 @@ FULL = "291 MiB of 293 MiB"
 )
 def test_an_end_with_the_address_space_used_up(wait_status, kind):
     """An error or a crash is laid to it, a good end and somebody's signal are not."""
-    cause = diagnose(DeathFacts(wait_status=wait_status, address_space_full=FULL))
+    cause = diagnose(ExitFacts(wait_status=wait_status, address_space_full=FULL))
 
     assert kind is cause.kind
     if kind is CauseKind.ADDRESS_SPACE:
         assert FULL in cause.text
-        assert worth_telling(cause, None)
+        assert should_notify(cause, None)
 
 
 def test_a_good_bye_is_a_good_end():
     """Whatever was in use then."""
-    facts = DeathFacts(said_bye=True, address_space_full=FULL)
+    facts = ExitFacts(said_bye=True, address_space_full=FULL)
 
     assert CauseKind.ENDED is diagnose(facts).kind
 
 
 def test_without_a_used_up_address_space_an_error_is_just_an_error():
     """No guess where nothing points to it."""
-    assert CauseKind.FAILED is diagnose(DeathFacts(wait_status=1 << 8)).kind
+    assert CauseKind.FAILED is diagnose(ExitFacts(wait_status=1 << 8)).kind

@@ -6,42 +6,49 @@ import signal
 
 import pytest
 
-from watchdog_app.core.diagnosis.causes import CauseKind, diagnose
+from watchdog_app.core.diagnosis.causes import diagnose
 from watchdog_app.core.diagnosis.evidence import concerning, evidence_of, takers
-from watchdog_app.core.diagnosis.exits import worth_telling
+from watchdog_app.core.diagnosis.exits import should_notify
 from watchdog_app.core.explain.exits import about_death
 from watchdog_app.core.model.exits import (
-    AirbagEnd,
+    CauseKind,
     Certainty,
-    DeathFacts,
-    KernelWord,
-    LastWords,
+    ExitFacts,
+    GuardEnd,
+    KernelEvent,
+    KernelLogLine,
+    LastError,
     UnitEnd,
-    WordKind,
 )
 
 GB = 1 << 30
-KILL = KernelWord(
-    WordKind.OOM_KILL, 10.0, "Out of memory: Killed process 42 (python)", 42, "python"
+KILL = KernelLogLine(
+    KernelEvent.OOM_KILL, 10.0, "Out of memory: Killed process 42 (python)", 42, "python"
 )
-GROUP_KILL = KernelWord(
-    WordKind.OOM_KILL, 10.0, "Memory cgroup out of memory: Killed process 42 (python)", 42, "python"
+GROUP_KILL = KernelLogLine(
+    KernelEvent.OOM_KILL,
+    10.0,
+    "Memory cgroup out of memory: Killed process 42 (python)",
+    42,
+    "python",
 )
-OTHERS = KernelWord(WordKind.OOM_KILL, 10.0, "Out of memory: Killed process 7 (hog)", 7, "hog")
-SEGFAULT = KernelWord(
-    WordKind.CRASH, 10.0, "python[42]: segfault at 0", 42, "python", library="libcudnn.so.9"
+OTHERS = KernelLogLine(
+    KernelEvent.OOM_KILL, 10.0, "Out of memory: Killed process 7 (hog)", 7, "hog"
 )
-BAD = KernelWord(WordKind.BAD_MEMORY, 10.0, "Killing python:42", 42, "python")
+SEGFAULT = KernelLogLine(
+    KernelEvent.CRASH, 10.0, "python[42]: segfault at 0", 42, "python", library="libcudnn.so.9"
+)
+BAD = KernelLogLine(KernelEvent.BAD_MEMORY, 10.0, "Killing python:42", 42, "python")
 FULL_HOST = {"host_total_bytes": 100 * GB, "host_available_bytes": 8 * GB}
 ROSE = {"host_kills_before": 0, "host_kills_after": 1}
-VALUE = LastWords("ValueError", "bad", frames=("train.py:42 in step",))
-MEMORY = LastWords("MemoryError", frames=("train.py:42 in step",))
-FATAL = LastWords(fatal="Fatal Python error: Segmentation fault", frames=("a.py:1 in f",))
+VALUE = LastError("ValueError", "bad", frames=("train.py:42 in step",))
+MEMORY = LastError("MemoryError", frames=("train.py:42 in step",))
+FATAL = LastError(fatal="Fatal Python error: Segmentation fault", frames=("a.py:1 in f",))
 
 
 def facts(status, *words, **more):
     """Of process 42."""
-    return DeathFacts(status, pid=42, kernel=words, kernel_log_readable=True, **more)
+    return ExitFacts(status, pid=42, kernel=words, kernel_log_readable=True, **more)
 
 
 HELD = "after it was interrupted while it was held at its memory limit of 300 MiB"
@@ -58,7 +65,7 @@ HELD = "after it was interrupted while it was held at its memory limit of 300 Mi
 def test_what_ends_while_its_airbag_holds_it_was_not_killed_for_memory(status, words):
     """Its group is full, and the kernel kills nobody there."""
     full = {"group_used_bytes": 300 << 20, "group_limit_bytes": 300 << 20}
-    bag = AirbagEnd(300 << 20, "400M", held=HELD)
+    bag = GuardEnd(300 << 20, "400M", held=HELD)
 
     cause = diagnose(facts(status, airbag=bag, **full))
 
@@ -72,7 +79,7 @@ def test_a_full_airbag_alone_points_to_nothing():
     full = {"group_used_bytes": 300 << 20, "group_limit_bytes": 300 << 20}
 
     assert CauseKind.GROUP_LIMIT is diagnose(facts(None, **full)).kind
-    assert CauseKind.UNKNOWN is diagnose(facts(None, airbag=AirbagEnd(300 << 20, ""), **full)).kind
+    assert CauseKind.UNKNOWN is diagnose(facts(None, airbag=GuardEnd(300 << 20, ""), **full)).kind
 
 
 @pytest.mark.parametrize(
@@ -141,7 +148,7 @@ def test_a_full_airbag_alone_points_to_nothing():
         (facts(1), CauseKind.SIGNAL, Certainty.LIKELY, "terminal"),
         (facts(0, notebook=True), CauseKind.CLOSED, Certainty.LIKELY, "most likely closed"),
         (facts(9, notebook=True), CauseKind.KILLED, Certainty.UNKNOWN, "somebody"),
-        (DeathFacts(), CauseKind.UNKNOWN, Certainty.UNKNOWN, "nothing is known"),
+        (ExitFacts(), CauseKind.UNKNOWN, Certainty.UNKNOWN, "nothing is known"),
     ],
 )  # fmt: skip
 def test_a_cause_is_as_sure_as_its_evidence(given, kind, certainty, words):
@@ -171,7 +178,7 @@ def test_what_is_not_exact_never_reads_as_a_fact():
 )
 def test_a_kernel_that_crashed_is_news_without_an_agent(given, told):
     """A script's crash is seen by who started it, a kernel's is not."""
-    assert told is worth_telling(diagnose(given), None)
+    assert told is should_notify(diagnose(given), None)
 
 
 STILL = {"group_kills_before": 2, "group_kills_after": 2}
@@ -196,7 +203,7 @@ def test_a_cause_that_the_counters_exclude_is_not_named(status, counted, full):
 
 def test_a_group_that_stood_still_outweighs_the_count_of_the_machine():
     """The kernel counts a kill in the victim's own group."""
-    given = DeathFacts(9, pid=42, kernel_log_readable=False, **STILL, **ROSE, **FULL_GROUP)
+    given = ExitFacts(9, pid=42, kernel_log_readable=False, **STILL, **ROSE, **FULL_GROUP)
 
     assert CauseKind.KILLED is diagnose(given).kind
 
@@ -211,7 +218,7 @@ def test_another_process_that_the_kernel_log_names_excludes_a_kill_of_this_one()
 @pytest.mark.parametrize("full", [FULL_GROUP, NO_RAM])
 def test_counters_that_could_not_be_read_exclude_nothing_and_that_is_said(full):
     """The level remains, and is called likely."""
-    given = DeathFacts(9, pid=42, kernel_log_readable=False, **full)
+    given = ExitFacts(9, pid=42, kernel_log_readable=False, **full)
 
     cause = diagnose(given)
     told = {each.source: each for each in evidence_of(given)}
@@ -223,7 +230,7 @@ def test_counters_that_could_not_be_read_exclude_nothing_and_that_is_said(full):
 
 def test_memory_high_kills_nobody():
     """A group that is held back is full for minutes: whoever kills it then is not the kernel."""
-    given = DeathFacts(9, pid=42, kernel_log_readable=False, group_high=True, **FULL_GROUP)
+    given = ExitFacts(9, pid=42, kernel_log_readable=False, group_high=True, **FULL_GROUP)
 
     assert CauseKind.KILLED is diagnose(given).kind
     assert any("memory.high" in each.text for each in evidence_of(given))
@@ -341,9 +348,9 @@ def kill_of(pid, mono_s, group=None):
     constraint = "CONSTRAINT_NONE" if group is None else "CONSTRAINT_MEMCG"
     text = "Out of memory: Killed process" if group is None else "Memory cgroup out of memory: ..."
     return (
-        KernelWord(WordKind.OOM_REPORT, mono_s, "oom-kill:", pid, constraint=constraint,
+        KernelLogLine(KernelEvent.OOM_REPORT, mono_s, "oom-kill:", pid, constraint=constraint,
                    group=group),
-        KernelWord(WordKind.OOM_KILL, mono_s, text, pid, "hog"),
+        KernelLogLine(KernelEvent.OOM_KILL, mono_s, text, pid, "hog"),
     )  # fmt: skip
 
 
@@ -368,19 +375,19 @@ def test_of_other_kills_only_those_at_its_own_limits_since_it_was_seen_alive_are
 
     found = concerning(words, 42, 100.0, alive_mono_s=98.5, group=group)
 
-    assert concerns is any(word.kind is WordKind.OOM_KILL for word in found)
+    assert concerns is any(word.kind is KernelEvent.OOM_KILL for word in found)
 
 
 def test_evidence_names_what_could_not_be_read():
     """A missing witness is said, and what to do about it."""
-    found = evidence_of(DeathFacts(9, pid=42, kernel_log_readable=False))
+    found = evidence_of(ExitFacts(9, pid=42, kernel_log_readable=False))
 
     (missing,) = [
         each for each in found if each.certainty is Certainty.UNKNOWN and each.source == "kernel"
     ]
     assert "dmesg" in missing.text
     assert missing in found[-2:]
-    assert any("could not be read" in each.text for each in evidence_of(DeathFacts(None)))
+    assert any("could not be read" in each.text for each in evidence_of(ExitFacts(None)))
 
 
 def test_a_good_end_has_no_evidence_of_kills():
@@ -392,9 +399,9 @@ def test_a_good_end_has_no_evidence_of_kills():
 
 def test_the_table_of_a_kill_belongs_to_that_kill():
     """Rows of another's moment are left out."""
-    row = KernelWord(WordKind.OOM_TASK, 10.0, "chrome", 3, "chrome", rss_bytes=9 * GB)
-    own = KernelWord(WordKind.OOM_TASK, 10.0, "python", 42, "python", rss_bytes=1 * GB)
-    other = KernelWord(WordKind.OOM_TASK, 4.0, "old", 5, "old", rss_bytes=90 * GB)
+    row = KernelLogLine(KernelEvent.OOM_TASK, 10.0, "chrome", 3, "chrome", rss_bytes=9 * GB)
+    own = KernelLogLine(KernelEvent.OOM_TASK, 10.0, "python", 42, "python", rss_bytes=1 * GB)
+    other = KernelLogLine(KernelEvent.OOM_TASK, 4.0, "old", 5, "old", rss_bytes=90 * GB)
 
     found = concerning((other, row, own, KILL), 42, 12.0)
 

@@ -6,11 +6,18 @@ import signal
 
 import pytest
 
-from watchdog_app.core.diagnosis.causes import CauseKind, diagnose
-from watchdog_app.core.diagnosis.exits import worth_noting, worth_telling
+from watchdog_app.core.diagnosis.causes import diagnose
+from watchdog_app.core.diagnosis.exits import journal_level, should_notify
 from watchdog_app.core.diagnosis.out_of_memory import exhausted
 from watchdog_app.core.explain import exits
-from watchdog_app.core.model.exits import Certainty, DeathFacts, KernelWord, LastWords, WordKind
+from watchdog_app.core.model.exits import (
+    CauseKind,
+    Certainty,
+    ExitFacts,
+    KernelEvent,
+    KernelLogLine,
+    LastError,
+)
 
 ALLOCATOR = (
     "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: "
@@ -22,8 +29,8 @@ FAILED = 1 << 8
 
 def of(error, message=None, status=FAILED, **more):
     """The cause of an end with these last words."""
-    words = LastWords(error, message, frames=("<modules/conv.py>:5 in f", "train.py:42 in step"))
-    return diagnose(DeathFacts(status, pid=42, words=words, **more))
+    words = LastError(error, message, frames=("<modules/conv.py>:5 in f", "train.py:42 in step"))
+    return diagnose(ExitFacts(status, pid=42, words=words, **more))
 
 
 @pytest.mark.parametrize(
@@ -85,9 +92,9 @@ def test_a_good_end_is_none_whatever_was_said_before():
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS])
 def test_a_crash_with_the_address_space_used_up_is_told_as_that_signal(number):
     """Its signal and library are facts, the failed allocation is likely."""
-    word = KernelWord(WordKind.CRASH, 1.0, "python[42]: segfault", 42, library="libfoo.so")
+    word = KernelLogLine(KernelEvent.CRASH, 1.0, "python[42]: segfault", 42, library="libfoo.so")
     cause = diagnose(
-        DeathFacts(number, pid=42, kernel=(word,), address_space_full="1.39 of 1.43 GiB")
+        ExitFacts(number, pid=42, kernel=(word,), address_space_full="1.39 of 1.43 GiB")
     )
 
     assert (CauseKind.ADDRESS_SPACE, Certainty.LIKELY) == (cause.kind, cause.certainty)
@@ -98,7 +105,7 @@ def test_a_crash_with_the_address_space_used_up_is_told_as_that_signal(number):
 
 def test_an_agent_that_told_of_an_exception_is_believed_without_status_and_words():
     """Whoever started it has collected the status, and the home is read-only."""
-    cause = diagnose(DeathFacts(failed=True, group_limit_bytes=100, group_used_bytes=99.0))
+    cause = diagnose(ExitFacts(failed=True, group_limit_bytes=100, group_used_bytes=99.0))
 
     assert (CauseKind.FAILED, Certainty.EXACT) == (cause.kind, cause.certainty)
     assert "exception" in cause.text
@@ -109,9 +116,9 @@ def test_an_end_for_memory_is_told_and_written_down():
     cause = of("MemoryError")
 
     assert cause.spec.own
-    assert worth_telling(cause, None)
-    assert worth_noting(
-        DeathFacts(FAILED), cause, seen=False, kernel=False, age_s=0.0, cared_for=False
+    assert should_notify(cause, None)
+    assert journal_level(
+        ExitFacts(FAILED), cause, seen=False, kernel=False, age_s=0.0, cared_for=False
     )
 
 
@@ -138,7 +145,7 @@ def test_what_to_change_follows_from_the_error(entry, words):
 def test_other_ends_get_no_advice_about_memory():
     """Nothing is advised that nothing points to."""
     assert [] == list(exits.after({"cause": "failed", "agent": {}}))
-    assert None is exhausted(LastWords(fatal="Fatal Python error: Aborted"))
+    assert None is exhausted(LastError(fatal="Fatal Python error: Aborted"))
 
 
 def test_a_training_that_lost_a_worker_is_told_about_workers():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import DecisionKind, Outcome, OutcomeStatus
 from watchdog_app.core.model.hardware import Battery, Gpu, GpuProcess, Hardware, Temperature
 from watchdog_app.core.model.machine import (
@@ -16,7 +16,7 @@ from watchdog_app.core.model.machine import (
     TaskKind,
 )
 from watchdog_app.core.model.readings import readings
-from watchdog_app.core.model.resource import CeilingKind
+from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.model.tasks import group
 from watchdog_app.core.policy.engine import Engine
@@ -46,7 +46,7 @@ def played(hardware, seconds, pids=(7,)):
         samples = tuple(ProcessSample(key, 0, "R", GIB, 0, 0, None, t) for key in keys)
         snapshot = Snapshot(t, UNIX_S + t, host, samples, infos=infos, hardware=hardware(t))
         agents = {
-            key: AgentView(
+            key: AgentState(
                 key,
                 "tensorflow",
                 "/x",
@@ -69,12 +69,12 @@ def played(hardware, seconds, pids=(7,)):
     return made
 
 
-def of_kind(made, kind, ceiling):
-    """Times and tasks of the decisions of one kind for one kind of ceiling."""
+def of_kind(made, kind, resource):
+    """Times and tasks of the decisions of one kind for one kind of resource."""
     return [
         (t, None if each.task is None else each.task.pid)
         for t, each in made
-        if each.kind is kind and each.ceiling.kind is ceiling
+        if each.kind is kind and each.resource.kind is resource
     ]
 
 
@@ -118,9 +118,9 @@ def test_failing_cooling_is_told_of_and_the_training_saved_before_the_machine_is
     """Off at 175 s: the last save is seconds old then."""
     made = played(lambda t: machine(failing(t)), FAILS_S + 73.0)
 
-    saves = of_kind(made, DecisionKind.CHECKPOINT, CeilingKind.TEMPERATURE)
+    saves = of_kind(made, DecisionKind.CHECKPOINT, ResourceKind.TEMPERATURE)
 
-    assert of_kind(made, DecisionKind.NOTIFY, CeilingKind.TEMPERATURE)
+    assert of_kind(made, DecisionKind.NOTIFY, ResourceKind.TEMPERATURE)
     assert {7} == {pid for _, pid in saves}
     assert saves[0][0] <= FAILS_S + 65.0
     assert saves[-1][0] >= FAILS_S + 65.0
@@ -135,7 +135,7 @@ def test_a_hot_card_concerns_those_who_are_on_it():
     made = played(hardware, FAILS_S + 56.0, pids=(7, 8))
 
     assert {7} == {
-        pid for _, pid in of_kind(made, DecisionKind.CHECKPOINT, CeilingKind.TEMPERATURE)
+        pid for _, pid in of_kind(made, DecisionKind.CHECKPOINT, ResourceKind.TEMPERATURE)
     }
     assert 8 not in {each.task.pid for _, each in made if each.task is not None}
 
@@ -149,7 +149,7 @@ def test_a_card_that_slows_down_is_told_of_and_nothing_is_done():
 
     made = played(hardware, 400.0)
 
-    assert {("notify", "GPU-0/slowdown")} == {(d.kind.value, d.ceiling.subject) for _, d in made}
+    assert {("notify", "GPU-0/slowdown")} == {(d.kind.value, d.resource.subject) for _, d in made}
 
 
 def test_a_battery_that_runs_empty_saves_the_training():
@@ -162,9 +162,9 @@ def test_a_battery_that_runs_empty_saves_the_training():
         )
 
     made = played(hardware, 3290.0)
-    saves = of_kind(made, DecisionKind.CHECKPOINT, CeilingKind.BATTERY)
+    saves = of_kind(made, DecisionKind.CHECKPOINT, ResourceKind.BATTERY)
 
-    assert of_kind(made, DecisionKind.NOTIFY, CeilingKind.BATTERY)
+    assert of_kind(made, DecisionKind.NOTIFY, ResourceKind.BATTERY)
     assert {7} == {pid for _, pid in saves}
     assert 1500.0 <= saves[0][0]
     assert saves[-1][0] >= 3000.0
@@ -178,7 +178,7 @@ def test_a_battery_told_in_whole_percents_is_no_faster_than_it_is():
         return Hardware(batteries=(Battery("BAT0", left, True),), on_mains=False)
 
     made = played(hardware, 1600.0)
-    saves = of_kind(made, DecisionKind.CHECKPOINT, CeilingKind.BATTERY)
+    saves = of_kind(made, DecisionKind.CHECKPOINT, ResourceKind.BATTERY)
 
     assert 3 <= len(saves) <= 20
     assert saves[-1][0] >= 1400.0

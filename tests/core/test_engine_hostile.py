@@ -11,11 +11,11 @@ from simulation import MB, UID, WALL_S, Machine, Program, flat
 from watchdog_app.core.explain import notifications
 from watchdog_app.core.model.decisions import DecisionKind, Outcome, OutcomeStatus
 from watchdog_app.core.model.machine import TaskKind
-from watchdog_app.core.model.resource import CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.policy.engine import Engine
 
-KINDS = list(CeilingKind)
+KINDS = list(ResourceKind)
 
 
 def wild_program(chance: random.Random, pid: int) -> Program:
@@ -56,8 +56,8 @@ def test_a_wild_machine_never_breaks_the_engine(seed):
                 for key, agent in agents.items()
             }
         readings = [
-            CeilingReading(
-                CeilingKey(kind, str(n)),
+            Reading(
+                ResourceKey(kind, str(n)),
                 "x\n\x1b",
                 chance.choice([0.0, 1.0, 900.0 + index, 1200.0, 1e18]) * MB,
                 chance.choice([0.0, 1000.0 + n, 1200.0]) * MB,
@@ -76,7 +76,7 @@ def test_a_wild_machine_never_breaks_the_engine(seed):
             ids.add(decision.id)
             task = next((each for each in tasks if each.key == decision.task), None)
             agent = agents.get(decision.task) if decision.task else None
-            engine.still_true(decision, readings)
+            engine.still_holds(decision, readings)
             if decision.kind is DecisionKind.NOTIFY:
                 assert notifications.notice(decision, task, agent).title
             if decision.kind is DecisionKind.PAUSE:

@@ -117,15 +117,15 @@ def decision_of(kind: DecisionKind, run_s: float = 60.0):
 def test_a_decision_is_off_when_the_danger_is_over(kind):
     """Measured again right before acting: the memory was freed in between."""
     decision, before = decision_of(kind)
-    (reading,) = [each for each in before.readings() if each.key == decision.ceiling]
+    (reading,) = [each for each in before.readings() if each.key == decision.resource]
     used = decision.evidence["used"]
 
     same = replace(reading, used=used)
     relieved = replace(reading, used=used / 2)
 
-    assert before.engine.still_true(decision, [same])
-    assert not before.engine.still_true(decision, [relieved])
-    assert not before.engine.still_true(decision, [])
+    assert before.engine.still_holds(decision, [same])
+    assert not before.engine.still_holds(decision, [relieved])
+    assert not before.engine.still_holds(decision, [])
 
 
 def test_word_of_what_has_happened_is_always_true():
@@ -133,7 +133,7 @@ def test_word_of_what_has_happened_is_always_true():
     before = machine().run(60)
     (told,) = [each for each in before.log if each.evidence.get("topic") == "paused"]
 
-    assert before.engine.still_true(told, [])
+    assert before.engine.still_holds(told, [])
 
 
 def test_a_resume_is_off_when_the_room_is_gone():
@@ -142,10 +142,10 @@ def test_a_resume_is_off_when_the_room_is_gone():
     before.groups["g"] = 8000 * MB
     before.run(30)
     (decision,) = [each for each in before.log if each.kind is DecisionKind.RESUME]
-    (reading,) = [each for each in before.readings() if each.key == decision.ceiling]
+    (reading,) = [each for each in before.readings() if each.key == decision.resource]
 
-    assert before.engine.still_true(decision, [reading])
-    assert not before.engine.still_true(decision, [replace(reading, limit=reading.used * 1.1)])
+    assert before.engine.still_holds(decision, [reading])
+    assert not before.engine.still_holds(decision, [replace(reading, limit=reading.used * 1.1)])
 
 
 # Outcomes

@@ -12,7 +12,7 @@ from simulation import MB, UID, Machine, Program, flat, leak
 from watchdog_app.core.model.decisions import DecisionKind, Stage
 from watchdog_app.core.model.machine import HostMemory, Snapshot, TaskKind
 from watchdog_app.core.model.readings import readings
-from watchdog_app.core.model.resource import CeilingKey, CeilingKind
+from watchdog_app.core.model.resource import ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, RuleSettings, Settings, StageSettings
 from watchdog_app.core.policy.engine import Engine
 
@@ -151,12 +151,12 @@ def test_hovering_below_the_limit_is_left_alone():
 def test_only_the_guilty_of_two_is_acted_on():
     """The healthy one under the same limit is neither paused nor asked for anything."""
     machine = leaking(bystander()).run(60)
-    guilty, healthy = machine.programs
+    actionable, healthy = machine.programs
 
-    assert guilty.stopped
+    assert actionable.stopped
     assert not healthy.stopped
     assert [] == healthy.saves
-    assert {guilty.key} == {decision.task for decision in machine.log}
+    assert {actionable.key} == {decision.task for decision in machine.log}
 
 
 def test_a_warm_up_at_the_same_time_is_not_paused_after_the_guilty():
@@ -192,9 +192,9 @@ def test_a_task_in_another_group_is_not_touched():
 def test_a_bystander_that_the_kernel_could_choose_is_saved_and_never_paused():
     """The largest process is killed, whoever leaks."""
     machine = leaking(bystander(900.0), limit_mb=1800.0).run(80)
-    guilty, healthy = machine.programs
+    actionable, healthy = machine.programs
 
-    assert guilty.stopped
+    assert actionable.stopped
     assert healthy.saves
     assert not healthy.stopped
     assert {"pause:train.ipynb"} == set(machine.kinds(PAUSE))
@@ -343,7 +343,7 @@ def test_people_hear_of_one_leak_once_though_it_fills_two_ceilings():
     both = leaking(program=training(50), limit_mb=3000.0, ram_mb=3100.0, settings=NO_PAUSE).run(50)
 
     warnings = [d for d in both.log if d.evidence.get("topic") == "warning"]
-    assert {CeilingKind.CGROUP} == {d.ceiling.kind for d in warnings}
+    assert {ResourceKind.CGROUP} == {d.resource.kind for d in warnings}
     assert len(warnings) <= 2
 
 
@@ -507,11 +507,11 @@ def test_ram_with_swap_behind_it_is_warned_of_but_nothing_is_paused_before_the_e
     """Filling RAM slows down; filling swap as well kills."""
     machine = Machine(training(100, group=""), ram_mb=8000, swap_mb=4000).run(100)
 
-    assert {CeilingKind.RAM} == {d.ceiling.kind for d in machine.log if d.at_mono_s < 77}
+    assert {ResourceKind.RAM} == {d.resource.kind for d in machine.log if d.at_mono_s < 77}
     assert [] == machine.kinds(PAUSE)
     machine.run(60)
     assert machine.programs[0].stopped
-    assert CeilingKind.RAM_SWAP == next(d for d in machine.log if d.kind is PAUSE).ceiling.kind
+    assert ResourceKind.RAM_SWAP == next(d for d in machine.log if d.kind is PAUSE).resource.kind
 
 
 # Bounds
@@ -554,7 +554,7 @@ def test_what_is_gone_is_forgotten():
     engine = machine.engine
     assert 2 >= len(engine._series._growths)
     assert 2 >= len(engine._series._watches)
-    assert 1 == len(engine._series.usage) == len(engine._policy.ledgers)
+    assert 1 == len(engine._series.usage) == len(engine._policy.schedules)
 
 
 def test_the_engine_asks_for_a_look_at_once_when_a_save_is_done():
@@ -596,5 +596,5 @@ def test_a_machine_without_memory_is_in_danger_though_nothing_grows(swap, stage)
         snapshot = Snapshot(float(now), 1e9 + now, host, ())
         result = engine.tick(snapshot, (), readings(snapshot, ()), {})
 
-    assert stage <= result.assessments[CeilingKey(CeilingKind.RAM)].stage
+    assert stage <= result.assessments[ResourceKey(ResourceKind.RAM)].stage
     assert result.incidents

@@ -8,12 +8,14 @@ import pytest
 from simulation import MB, WALL_S, Machine, Program, flat, leak
 
 from watchdog_app.base.text.plain import argument, plain
-from watchdog_app.core.diagnosis.causes import CauseKind, DeathFacts, diagnose, worth_telling
+from watchdog_app.core.diagnosis.causes import diagnose
+from watchdog_app.core.diagnosis.exits import should_notify
 from watchdog_app.core.explain import notifications, phrases, status
-from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import DecisionKind, Forecast
+from watchdog_app.core.model.exits import CauseKind, ExitFacts
 from watchdog_app.core.model.machine import ProcessKey, TaskKind
-from watchdog_app.core.model.resource import SPECS, CeilingKind
+from watchdog_app.core.model.resource import SPECS, ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, Settings
 
 NO_PAUSE = Settings(actions=ActionSettings(pause=False))
@@ -122,7 +124,7 @@ def test_a_death_names_its_cause_and_the_rescue():
     program = machine.programs[0]
     assert program.dead
     task, agent = machine._task(program), machine._agent(program)
-    facts = DeathFacts(9, group_limit_bytes=1200 * MB, group_kills_before=0, group_kills_after=1)
+    facts = ExitFacts(9, group_limit_bytes=1200 * MB, group_kills_before=0, group_kills_after=1)
 
     (decision,) = machine.engine.death(task, agent, diagnose(facts), machine._snapshot())
     notice = notifications.notice(decision, task, agent)
@@ -230,7 +232,7 @@ def test_an_interval_says_what_is_known_of_it():
 
 def test_every_kind_of_ceiling_has_its_words():
     """None may come without a title."""
-    assert all(SPECS[kind].title for kind in CeilingKind)
+    assert all(SPECS[kind].title for kind in ResourceKind)
 
 
 # watchdog explain
@@ -299,22 +301,22 @@ GROUP = {"group_limit_bytes": 1000 * MB, "group_used_bytes": 500 * MB}
     ("facts", "kind", "words"),
     [
         (
-            DeathFacts(9, **GROUP, group_kills_before=2, group_kills_after=3),
+            ExitFacts(9, **GROUP, group_kills_before=2, group_kills_after=3),
             CauseKind.GROUP_LIMIT,
             "oom_kill rose from 2 to 3",
         ),
         (
-            DeathFacts(None, **GROUP, group_kills_before=0, group_kills_after=1),
+            ExitFacts(None, **GROUP, group_kills_before=0, group_kills_after=1),
             CauseKind.GROUP_LIMIT,
             "limit of 954 MiB",
         ),
         (
-            DeathFacts(9, host_kills_before=0, host_kills_after=1),
+            ExitFacts(9, host_kills_before=0, host_kills_after=1),
             CauseKind.HOST_MEMORY,
             "the machine was out of memory",
         ),
         (
-            DeathFacts(
+            ExitFacts(
                 9,
                 group_limit_bytes=1000 * MB,
                 group_used_bytes=990 * MB,
@@ -325,32 +327,32 @@ GROUP = {"group_limit_bytes": 1000 * MB, "group_used_bytes": 500 * MB}
             "the machine's oom_kill",
         ),
         (
-            DeathFacts(9, group_limit_bytes=1000 * MB, group_used_bytes=990 * MB),
+            ExitFacts(9, group_limit_bytes=1000 * MB, group_used_bytes=990 * MB),
             CauseKind.GROUP_LIMIT,
             "probably killed by the kernel",
         ),
         (
-            DeathFacts(9, host_total_bytes=1000 * MB, host_available_bytes=10 * MB),
+            ExitFacts(9, host_total_bytes=1000 * MB, host_available_bytes=10 * MB),
             CauseKind.HOST_MEMORY,
             "probably",
         ),
-        (DeathFacts(9, **GROUP), CauseKind.KILLED, "no sign of a lack of memory"),
+        (ExitFacts(9, **GROUP), CauseKind.KILLED, "no sign of a lack of memory"),
         (
-            DeathFacts(15, **GROUP, group_kills_before=0, group_kills_after=1),
+            ExitFacts(15, **GROUP, group_kills_before=0, group_kills_after=1),
             CauseKind.SIGNAL,
             "SIGTERM",
         ),
-        (DeathFacts(11 | 0x80), CauseKind.SIGNAL, "SIGSEGV"),
-        (DeathFacts(50), CauseKind.SIGNAL, "signal 50"),
-        (DeathFacts(1 << 8), CauseKind.FAILED, "status 1"),
-        (DeathFacts(0), CauseKind.ENDED, "ended by itself"),
-        (DeathFacts(None, said_bye=True), CauseKind.ENDED, "ended by itself"),
+        (ExitFacts(11 | 0x80), CauseKind.SIGNAL, "SIGSEGV"),
+        (ExitFacts(50), CauseKind.SIGNAL, "signal 50"),
+        (ExitFacts(1 << 8), CauseKind.FAILED, "status 1"),
+        (ExitFacts(0), CauseKind.ENDED, "ended by itself"),
+        (ExitFacts(None, said_bye=True), CauseKind.ENDED, "ended by itself"),
         (
-            DeathFacts(None, said_bye=True, group_kills_before=0, group_kills_after=1),
+            ExitFacts(None, said_bye=True, group_kills_before=0, group_kills_after=1),
             CauseKind.ENDED,
             "ended by itself",
         ),
-        (DeathFacts(), CauseKind.UNKNOWN, "nothing is known"),
+        (ExitFacts(), CauseKind.UNKNOWN, "nothing is known"),
     ],
 )
 def test_the_cause_of_a_death_is_what_the_evidence_says(facts, kind, words):
@@ -368,16 +370,16 @@ def test_the_cause_of_a_death_is_what_the_evidence_says(facts, kind, words):
 )  # fmt: skip
 def test_only_deaths_that_are_news_are_told(status, training, expected):
     """People end their own programs all day."""
-    agent = AgentView(ProcessKey(1, 1), "keras", "/r", training=training)
+    agent = AgentState(ProcessKey(1, 1), "keras", "/r", training=training)
 
-    assert expected is worth_telling(diagnose(DeathFacts(status)), agent)
+    assert expected is should_notify(diagnose(ExitFacts(status)), agent)
 
 
 def test_a_death_for_lack_of_memory_is_told_with_or_without_an_agent():
     """Unless notices are switched off for that task."""
     machine, _ = story(save_s=None, settings=NO_PAUSE)
     task = machine._task(machine.programs[0])
-    cause = diagnose(DeathFacts(9, group_kills_before=0, group_kills_after=1))
+    cause = diagnose(ExitFacts(9, group_kills_before=0, group_kills_after=1))
 
     assert 1 == len(machine.engine.death(task, None, cause, machine._snapshot()))
     machine.engine.settings = replace(NO_PAUSE, actions=ActionSettings(notify=False))

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from watchdog_app.core.forecast.stages import CeilingWatch, forecaster_for
-from watchdog_app.core.model.resource import CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.forecast.stages import ResourceMonitor, forecaster_for
+from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import StageSettings, WatchSettings
 
 LIMIT_C = 95.0
@@ -16,10 +16,10 @@ LIMIT_C = 95.0
 
 def heated(asymptote, tau_s, seed, lasts_s=600):
     """Assessments of a heating, with the true time left at each, None where it never ends."""
-    reading = CeilingReading(
-        CeilingKey(CeilingKind.TEMPERATURE, "gpu0"), "GPU", 40.0, LIMIT_C, "celsius", True, ()
+    reading = Reading(
+        ResourceKey(ResourceKind.TEMPERATURE, "gpu0"), "GPU", 40.0, LIMIT_C, "celsius", True, ()
     )
-    watch = CeilingWatch(WatchSettings(), StageSettings(), forecaster_for(reading), "celsius")
+    watch = ResourceMonitor(WatchSettings(), StageSettings(), forecaster_for(reading), "celsius")
     draw = random.Random(seed)
     end_s = None
     if asymptote > LIMIT_C:

@@ -9,9 +9,9 @@ import pytest
 from watchdog_app.core.forecast import TrendForecaster
 from watchdog_app.core.forecast.heat import HeatForecaster
 from watchdog_app.core.forecast.slow import DeviceMemoryForecaster, DischargeForecaster
-from watchdog_app.core.forecast.stages import CeilingWatch, forecaster_for
-from watchdog_app.core.model.decisions import Costs, Stage
-from watchdog_app.core.model.resource import CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.forecast.stages import ResourceMonitor, forecaster_for
+from watchdog_app.core.model.decisions import SaveCost, Stage
+from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import StageSettings, WatchSettings
 
 GIB = 1 << 30
@@ -21,12 +21,12 @@ CARD = 24.0 * GIB
 def played(curve, forecaster, limit, seconds, read_every_s):
     """Assessments with their times until the limit is reached, and when that was."""
     unit = "ratio" if limit < 2.0 else "bytes"
-    watch = CeilingWatch(WatchSettings(), StageSettings(), forecaster, unit)
+    watch = ResourceMonitor(WatchSettings(), StageSettings(), forecaster, unit)
     t, read_s, used, seen = 0.0, -1e9, 0.0, []
     while t < seconds:
         if t - read_s >= read_every_s:
             read_s, used = t, curve(t)
-        seen.append((t, watch.step(t, used, limit, Costs(save_s=1.0, step_s=0.3))))
+        seen.append((t, watch.step(t, used, limit, SaveCost(save_s=1.0, step_s=0.3))))
         if used >= limit:
             return seen, t
         t += watch.next_look_s
@@ -99,7 +99,7 @@ def test_a_battery_is_foretold_told_of_and_answered_with_a_save(hours, step):
     assert 60.0 <= end_s - rescued_s <= 400.0
 
 
-def foretold(curve, end_s):
+def expected(curve, end_s):
     """Each forecast of a drain, read every 10 s, as a share of what was really left."""
     forecaster, found = DischargeForecaster(), []
     for step in range(int(end_s / 10.0)):
@@ -118,7 +118,7 @@ def test_time_until_empty_is_right_in_whole_percents(hours, begin):
     curve = drain(hours * (1.0 - begin), begin, step=0.01)  # hours are of a full battery
     end_s = 3600.0 * hours * (0.95 - begin)
 
-    shares = [share for t, share in foretold(curve, end_s) if curve(t) < 0.9]
+    shares = [share for t, share in expected(curve, end_s) if curve(t) < 0.9]
 
     assert shares
     assert sum(0.8 <= share <= 1.25 for share in shares) >= 0.9 * len(shares)
@@ -135,7 +135,7 @@ def test_a_battery_that_gives_way_at_its_end_is_seen_to_do_so(step):
         shown = left if left > 0.5 else left + 0.09 * math.sin(math.pi * (0.5 - left) / 0.45)
         return round((1.0 - shown) / step) * step if step else 1.0 - shown
 
-    shares = dict(foretold(curve, 3420.0))
+    shares = dict(expected(curve, 3420.0))
 
     assert shares[3420.0 - 300.0] == pytest.approx(1.0, abs=0.25)
     assert shares[3420.0 - 600.0] == pytest.approx(1.0, abs=0.6)
@@ -172,16 +172,16 @@ def test_a_heavier_load_brings_the_end_nearer_soon():
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        (CeilingKind.TEMPERATURE, HeatForecaster),
-        (CeilingKind.BATTERY, DischargeForecaster),
-        (CeilingKind.GPU_MEMORY, DeviceMemoryForecaster),
-        (CeilingKind.GPU_ALLOCATOR, DeviceMemoryForecaster),
-        (CeilingKind.RAM, TrendForecaster),
-        (CeilingKind.DISK, TrendForecaster),
+        (ResourceKind.TEMPERATURE, HeatForecaster),
+        (ResourceKind.BATTERY, DischargeForecaster),
+        (ResourceKind.GPU_MEMORY, DeviceMemoryForecaster),
+        (ResourceKind.GPU_ALLOCATOR, DeviceMemoryForecaster),
+        (ResourceKind.RAM, TrendForecaster),
+        (ResourceKind.DISK, TrendForecaster),
     ],
 )
 def test_each_kind_has_its_forecaster(kind, expected):
     """Each runs out in its own way."""
-    reading = CeilingReading(CeilingKey(kind), "", 1.0, 2.0, "bytes", True, ())
+    reading = Reading(ResourceKey(kind), "", 1.0, 2.0, "bytes", True, ())
 
     assert isinstance(forecaster_for(reading), expected)

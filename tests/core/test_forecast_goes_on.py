@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from watchdog_app.core.forecast.scales import concordance
-from watchdog_app.core.forecast.stages import CeilingWatch
+from watchdog_app.core.forecast.stages import ResourceMonitor
 from watchdog_app.core.model.settings import StageSettings, WatchSettings
 
 LIMIT = 1000.0
@@ -17,7 +17,7 @@ LIMIT = 1000.0
 
 def told(level, lasts, hz=10):
     """(time, notify, rescue) of each look at a series."""
-    watch, draw, found = CeilingWatch(WatchSettings(), StageSettings()), random.Random(1), []
+    watch, draw, found = ResourceMonitor(WatchSettings(), StageSettings()), random.Random(1), []
     for i in range(int(lasts * hz)):
         a = watch.step(i / hz, level(i / hz, draw), LIMIT)
         found.append((i / hz, a.notify, a.rescue))

@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 
 from watchdog_app.core.forecast.heat import HeatForecaster
-from watchdog_app.core.forecast.stages import CeilingWatch
-from watchdog_app.core.model.decisions import Caution, Costs, Regime, Stage
+from watchdog_app.core.forecast.stages import ResourceMonitor
+from watchdog_app.core.model.decisions import Caution, Regime, SaveCost, Stage
 from watchdog_app.core.model.settings import StageSettings, WatchSettings
 
 LOAD_S, FAILS_S = 30.0, 120.0
@@ -39,15 +39,15 @@ def failing(level, rate=None, end=None, tau_s=60.0):
     return curve
 
 
-def played(curve, limit, *, lethal=True, seconds=600.0, noise=0.4, seed=0, caution=Caution.NORMAL):
+def played(curve, limit, *, fatal=True, seconds=600.0, noise=0.4, seed=0, caution=Caution.NORMAL):
     """
     Assessments with their times until the limit is reached, and when that was.
 
     Whole degrees, read every 2 s, with noise: as sensors are.
     """
     draw = random.Random(seed)
-    watch = CeilingWatch(
-        WatchSettings(caution=caution), StageSettings(), HeatForecaster(lethal), "celsius"
+    watch = ResourceMonitor(
+        WatchSettings(caution=caution), StageSettings(), HeatForecaster(fatal), "celsius"
     )
     t, read_s, shown, seen = 0.0, -2.0, 0.0, []
     while t < seconds:
@@ -55,7 +55,7 @@ def played(curve, limit, *, lethal=True, seconds=600.0, noise=0.4, seed=0, cauti
             read_s, shown = t, float(round(curve(t) + draw.gauss(0.0, noise)))
         if curve(t) >= limit:
             return seen, t
-        seen.append((t, watch.step(t, shown, limit, Costs(save_s=1.0, step_s=0.3))))
+        seen.append((t, watch.step(t, shown, limit, SaveCost(save_s=1.0, step_s=0.3))))
         t += watch.next_look_s
     return seen, None
 
@@ -65,14 +65,14 @@ def first(seen, wanted):
     return next((t for t, assessment in seen if wanted(assessment)), None)
 
 
-@pytest.mark.parametrize("lethal", [True, False])
+@pytest.mark.parametrize("fatal", [True, False])
 @pytest.mark.parametrize("jump", [0.0, 25.0])
 @pytest.mark.parametrize("tau_s", [15.0, 30.0, 60.0, 120.0])
 @pytest.mark.parametrize("end", [85.0, 90.0, 95.0])
-def test_a_load_that_warms_up_to_below_the_limit_alarms_nobody(end, tau_s, jump, lethal):
+def test_a_load_that_warms_up_to_below_the_limit_alarms_nobody(end, tau_s, jump, fatal):
     """A straight line through the beginning of each of these leads beyond 100."""
     for seed in range(3):
-        seen, _ = played(warming(45.0, end, tau_s, jump), 100.0, lethal=lethal, seed=seed)
+        seen, _ = played(warming(45.0, end, tau_s, jump), 100.0, fatal=fatal, seed=seed)
 
         assert [] == [(t, a) for t, a in seen if a.notify or a.rescue or a.stage > Stage.OK]
 
@@ -154,7 +154,7 @@ def test_a_training_that_heats_and_cools_again_and_again_alarms_nobody():
 def test_hovering_at_the_point_of_slowing_down_is_told_of_once():
     """Laptop processors work there all day."""
     seen, _ = played(
-        lambda t: min(99.9, 99.9 - 2.0 * math.sin(t / 60.0)), 100.0, lethal=False, seconds=1800.0
+        lambda t: min(99.9, 99.9 - 2.0 * math.sin(t / 60.0)), 100.0, fatal=False, seconds=1800.0
     )
 
     told = [a.notify for _, a in seen]
@@ -180,7 +180,7 @@ def test_heat_asks_for_no_faster_looks():
 
 def test_a_gap_makes_it_forget():
     """After a suspend the machine is cold, and that is no fall; then it warms up anew."""
-    forecaster = HeatForecaster(lethal=True)
+    forecaster = HeatForecaster(fatal=True)
     for t in range(100):
         forecaster.update(float(t), 60.0 + 0.3 * t, 98.0)
     forecaster.update(5000.0, 40.0, 98.0)
@@ -201,7 +201,7 @@ def test_caution_moves_the_evidence():
 @pytest.mark.parametrize("value", [-300.0, 0.0, 1e9])
 def test_nonsense_breaks_nothing(value):
     """Whatever a sensor shows, the loop goes on."""
-    forecaster = HeatForecaster(lethal=True)
+    forecaster = HeatForecaster(fatal=True)
     for t in range(60):
         forecaster.update(float(t), value if t % 7 == 0 else 50.0, 98.0)
 
@@ -217,7 +217,7 @@ def test_a_machine_that_was_as_hot_for_hours_is_believed_to_bear_it():
         return steps[at] if t % 1500.0 < 900.0 else 50.0
 
     draw = random.Random(1)
-    forecaster, level, alarms = HeatForecaster(lethal=True), 50.0, []
+    forecaster, level, alarms = HeatForecaster(fatal=True), 50.0, []
     for step in range(int(4 * 3600 / 2)):
         t = 2.0 * step
         level += (stairs(t) - level) * (1.0 - math.exp(-2.0 / 40.0))
@@ -231,7 +231,7 @@ def test_a_machine_that_was_as_hot_for_hours_is_believed_to_bear_it():
 def test_a_rise_that_ends_at_the_slowing_limit_is_not_called_off_before():
     """First foretold, then there: nothing in between."""
     draw = random.Random(6)
-    forecaster, told = HeatForecaster(lethal=False), []
+    forecaster, told = HeatForecaster(fatal=False), []
     for step in range(300):
         celsius = min(100.0, 112.0 - 60.0 * math.exp(-step / 35.0)) + draw.gauss(0.0, 0.2)
         forecaster.update(2.0 * step, float(round(celsius)), 100.0)
@@ -243,7 +243,7 @@ def test_a_rise_that_ends_at_the_slowing_limit_is_not_called_off_before():
 
 def test_failing_cooling_is_seen_on_a_machine_that_has_worked_hot_before():
     """At 90 for hours, at 75 now, then towards 110."""
-    forecaster, saved = HeatForecaster(lethal=True), None
+    forecaster, saved = HeatForecaster(fatal=True), None
     for step in range(6000):
         t = 2.0 * step
         celsius = 90.0 if t < 7200.0 else 75.0 if t < 10800.0 else 75.0 + 0.1 * (t - 10800.0)

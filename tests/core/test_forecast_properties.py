@@ -10,8 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from watchdog_app.core.forecast import TrendForecaster
-from watchdog_app.core.forecast.stages import CeilingWatch
-from watchdog_app.core.model.decisions import Costs, Stage
+from watchdog_app.core.forecast.stages import ResourceMonitor
+from watchdog_app.core.model.decisions import SaveCost, Stage
 from watchdog_app.core.model.settings import StageSettings, WatchSettings
 
 LIMIT = 1000.0
@@ -20,7 +20,7 @@ levels = st.floats(0.0, 1.0)
 
 
 def watch():
-    return CeilingWatch(WatchSettings(), StageSettings())
+    return ResourceMonitor(WatchSettings(), StageSettings())
 
 
 def wandering(seed, n=300):
@@ -189,7 +189,7 @@ def test_dearer_saves_are_rescued_no_later(seed):
     values = wandering(seed)
     cheap, dear = watch(), watch()
     for i, v in enumerate(values):
-        early = dear.step(i * 0.1, v, LIMIT, Costs(save_s=20.0, step_s=2.0)).rescue
-        late = cheap.step(i * 0.1, v, LIMIT, Costs(save_s=0.2, step_s=0.1)).rescue
+        early = dear.step(i * 0.1, v, LIMIT, SaveCost(save_s=20.0, step_s=2.0)).rescue
+        late = cheap.step(i * 0.1, v, LIMIT, SaveCost(save_s=0.2, step_s=0.1)).rescue
         assert early or not late
         assert Stage.RESCUE <= dear.step(i * 0.1, v, LIMIT).stage or not early

@@ -9,7 +9,7 @@ import pytest
 
 from watchdog_app.core.forecast.scales import concordance, sen_slope
 from watchdog_app.core.forecast.shape import Segment, Swings
-from watchdog_app.core.forecast.stages import CeilingWatch
+from watchdog_app.core.forecast.stages import ResourceMonitor
 from watchdog_app.core.model.decisions import Caution, Regime, Stage
 from watchdog_app.core.model.settings import StageSettings, WatchSettings
 
@@ -18,7 +18,7 @@ LIMIT = 1000.0
 
 def play(level, lasts, hz=10, **settings):
     """Assessments of a series until it meets its limit."""
-    watch = CeilingWatch(WatchSettings(**settings), StageSettings(), unit="units")
+    watch = ResourceMonitor(WatchSettings(**settings), StageSettings(), unit="units")
     draw, found = random.Random(3), []
     for i in range(int(lasts * hz)):
         used = level(i / hz, draw)
@@ -126,7 +126,7 @@ def test_more_caution_asks_for_less_evidence():
 
 def test_the_reason_is_said_in_words():
     """Rate, duration, kind and level; percent for a ratio, never a bare float."""
-    watch = CeilingWatch(WatchSettings(), StageSettings())
+    watch = ResourceMonitor(WatchSettings(), StageSettings())
     for i in range(400):
         a = watch.step(i * 0.1, (2 + 0.02 * i / 10) * 1024**3, 7.0 * 1024**3)
 

@@ -9,7 +9,7 @@ from itertools import groupby
 import pytest
 
 from watchdog_app.core.forecast.course import Course, Wording
-from watchdog_app.core.forecast.stages import CeilingWatch
+from watchdog_app.core.forecast.stages import ResourceMonitor
 from watchdog_app.core.model.decisions import Assessment, Regime, Stage
 from watchdog_app.core.model.settings import StageSettings, WatchSettings
 
@@ -20,7 +20,7 @@ ADAPTIVE = None
 
 def played(level, hz: float | None, limit: float = LIMIT) -> list[tuple[float, Assessment]]:
     """Assessments until the limit is met, at a fixed rate or as often as the watch asks."""
-    watch = CeilingWatch(WatchSettings(), StageSettings(), unit="units")
+    watch = ResourceMonitor(WatchSettings(), StageSettings(), unit="units")
     t, found = 0.0, []
     while t < 600 and (used := level(t)) < limit:
         found.append((t, watch.step(t, used, limit)))

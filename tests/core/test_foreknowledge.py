@@ -9,10 +9,10 @@ import pytest
 from simulation import MB, Machine, Program
 
 from watchdog_app.core.explain import notifications
-from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import Decision, DecisionKind
 from watchdog_app.core.model.machine import HostMemory, Pressure, Snapshot, TaskKind
-from watchdog_app.core.model.resource import CeilingKind, CeilingReading
+from watchdog_app.core.model.resource import Reading, ResourceKind
 
 EPOCH_S = 100.0
 PHASE_S = 12.0  # the last of an epoch
@@ -45,7 +45,7 @@ class Told(Machine):
         super().__init__(program, groups={"g": limit_mb})
         self.says = says
 
-    def _agent(self, program: Program) -> AgentView:
+    def _agent(self, program: Program) -> AgentState:
         view = super()._agent(program)
         return replace(view, **self.says(program.ran_s))
 
@@ -212,15 +212,15 @@ class Several(Told):
             each.group, each.save_s = group, 0.1
         self.announces = {programs[0].pid: announced(600.0)}
 
-    def _agent(self, program: Program) -> AgentView:
+    def _agent(self, program: Program) -> AgentState:
         view = Machine._agent(self, program)
         says = self.announces.get(program.pid)
         return view if says is None else replace(view, **says(program.ran_s))
 
-    def readings(self) -> list[CeilingReading]:
+    def readings(self) -> list[Reading]:
         return [
             replace(each, strangers=self.held_by_strangers)
-            if each.key.kind is CeilingKind.CGROUP
+            if each.key.kind is ResourceKind.CGROUP
             else each
             for each in super().readings()
         ]
@@ -335,9 +335,9 @@ def test_a_machine_that_thrashes_is_told_of_though_its_level_is_flat():
 class GroupThrashing(Thrashing):
     """A group is full and has its pages in swap; the machine has plenty."""
 
-    def readings(self) -> list[CeilingReading]:
+    def readings(self) -> list[Reading]:
         return [
-            replace(each, swapped=300.0 * MB) if each.key.kind is CeilingKind.CGROUP else each
+            replace(each, swapped=300.0 * MB) if each.key.kind is ResourceKind.CGROUP else each
             for each in super().readings()
         ]
 
@@ -350,7 +350,7 @@ def test_a_group_that_thrashes_in_a_machine_with_room_is_the_one_that_is_told_of
     machine.run(30)
 
     told = [each for each in machine.log if each.kind is DecisionKind.NOTIFY]
-    assert [CeilingKind.CGROUP] == [each.ceiling.kind for each in told]
+    assert [ResourceKind.CGROUP] == [each.resource.kind for each in told]
     assert "thrashing" in told[0].reason
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.hardware import Gpu, GpuProcess, Hardware, Temperature
 from watchdog_app.core.model.machine import (
     CgroupMemory,
@@ -18,7 +18,7 @@ from watchdog_app.core.model.machine import (
     TaskKind,
 )
 from watchdog_app.core.model.readings import readings
-from watchdog_app.core.model.resource import CeilingKey, CeilingKind
+from watchdog_app.core.model.resource import ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.model.tasks import group
 from watchdog_app.core.policy.engine import Engine
@@ -81,7 +81,7 @@ def test_a_full_look_is_due_when_a_small_part_of_the_room_has_moved(seen: Glance
     ],
 )
 def test_a_group_moves_by_what_cannot_be_given_back(usage: int, file_bytes: int, still: bool):
-    """The same figure as the ceiling itself: usage alone would hide a group full of cache."""
+    """The same figure as the resource itself: usage alone would hide a group full of cache."""
     rest = rest_of(snapshot(cgroups=(limited_group(GIB),)))
 
     assert still is rest.holds(glance(groups=(limited_group(usage, file_bytes),)))
@@ -130,14 +130,14 @@ def test_what_does_not_show_in_a_glance_is_looked_at_in_full():
     def heat(celsius: float) -> Hardware:
         return Hardware(temperatures=(Temperature("cpu", "CPU", celsius, 95.0, 100.0, True),))
 
-    def longest(*agents: AgentView, served: bool = False, **more: object) -> float | None:
+    def longest(*agents: AgentState, served: bool = False, **more: object) -> float | None:
         seen = snapshot(**more)
         tasks = group(seen.processes, seen.infos)
         return full_s(seen, readings(seen, tasks), agents, served=served)
 
     assert FULL_S == longest()
-    assert FULL_S == longest(AgentView(KEY, "keras", "/r"))
-    assert longest(AgentView(KEY, "keras", "/r", training=True)) is None
+    assert FULL_S == longest(AgentState(KEY, "keras", "/r"))
+    assert longest(AgentState(KEY, "keras", "/r", training=True)) is None
     assert longest(hardware=busy) is None
     assert longest(hardware=heat(90.0)) is None
     assert 5.0 == longest(hardware=idle)
@@ -166,7 +166,7 @@ def test_what_moved_is_told_from_what_is_merely_due():
 def test_the_forecast_takes_in_what_glances_measured():
     """Growth that glances saw is not forgotten, and a minute with glances is no gap."""
     settings = Settings()
-    ram = CeilingKey(CeilingKind.RAM)
+    ram = ResourceKey(ResourceKind.RAM)
     engine = Engine(settings, 0)
     first = snapshot()
     engine.tick(first, (), readings(first, ()), {})
@@ -187,7 +187,7 @@ def test_of_a_minute_of_stillness_few_figures_are_kept():
     for second in range(3, 60, 3):
         rest.holds(glance(float(second)))
 
-    past = rest.past()[CeilingKey(CeilingKind.RAM)]
+    past = rest.past()[ResourceKey(ResourceKind.RAM)]
 
     assert 5 <= len(past) <= 7
     assert 57.0 == past[-1].mono_s

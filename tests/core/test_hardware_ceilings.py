@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from watchdog_app.core.model.agent import AgentView, AllocatorMemory
+from watchdog_app.core.model.agent import AgentState, AllocatorMemory
 from watchdog_app.core.model.hardware import (
     Battery,
     Gpu,
@@ -22,7 +22,7 @@ from watchdog_app.core.model.machine import (
     TaskKind,
 )
 from watchdog_app.core.model.readings import readings
-from watchdog_app.core.model.resource import CeilingKind
+from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.tasks import group
 
 GIB = 1 << 30
@@ -63,12 +63,12 @@ def look(hardware, pids=(1, 2), agents=()):
         )
     for pid, allocators in agents:
         views.append(
-            AgentView(ProcessKey(pid, pid), "tensorflow", "/x", allocators=tuple(allocators))
+            AgentState(ProcessKey(pid, pid), "tensorflow", "/x", allocators=tuple(allocators))
         )
     host = HostMemory(64 * GIB, 60 * GIB, 0, 0, None, None, None, None, None)
     snapshot = Snapshot(0.0, 0.0, host, tuple(samples), infos=infos, hardware=hardware)
     found = readings(snapshot, group(samples, infos), views)
-    return [each for each in found if each.key.kind is not CeilingKind.RAM]
+    return [each for each in found if each.key.kind is not ResourceKind.RAM]
 
 
 def of_kind(found, kind):
@@ -92,12 +92,12 @@ def test_memory_of_a_card_is_what_the_driver_reports_and_its_limit_lacks_what_it
 
     (memory,) = look(Hardware(gpus=(card,)))
 
-    assert (CeilingKind.GPU_MEMORY, "GPU-0") == (memory.key.kind, memory.key.subject)
+    assert (ResourceKind.GPU_MEMORY, "GPU-0") == (memory.key.kind, memory.key.subject)
     assert (10 * GIB, 23.5 * GIB, "bytes", True) == (
         memory.used,
         memory.limit,
         memory.unit,
-        memory.lethal,
+        memory.fatal,
     )
     assert f"GPU 0 memory ({NAME})" == memory.label
     assert [2] == pids_of(memory)
@@ -126,8 +126,8 @@ def test_each_card_is_a_ceiling_of_its_own():
     ids=["unknown", "no total", "zero", "unified", "idle", "lost", "asleep", "another user's"],
 )
 def test_no_ceiling_where_nothing_of_ours_can_run_out(card):
-    """Unified memory is the host's RAM, which is a ceiling already."""
-    assert [] == of_kind(look(Hardware(gpus=(card,))), CeilingKind.GPU_MEMORY)
+    """Unified memory is the host's RAM, which is a resource already."""
+    assert [] == of_kind(look(Hardware(gpus=(card,))), ResourceKind.GPU_MEMORY)
 
 
 @pytest.mark.parametrize(
@@ -154,9 +154,9 @@ def test_parts_of_a_card_are_ceilings_instead_of_the_card():
     found = look(Hardware(gpus=(card, *parts)))
 
     assert [("MIG-a", [1]), ("MIG-b", [2])] == [
-        (each.key.subject, pids_of(each)) for each in of_kind(found, CeilingKind.GPU_MEMORY)
+        (each.key.subject, pids_of(each)) for each in of_kind(found, ResourceKind.GPU_MEMORY)
     ]
-    (heat,) = of_kind(found, CeilingKind.TEMPERATURE)
+    (heat,) = of_kind(found, ResourceKind.TEMPERATURE)
     assert [1, 2] == pids_of(heat)
 
 
@@ -166,16 +166,16 @@ def test_what_a_framework_says_of_itself_replaces_what_the_driver_sees():
 
     found = look(Hardware(gpus=(card,)), agents=[(1, [allocator(6.0, 22.0)])])
 
-    (own,) = of_kind(found, CeilingKind.GPU_ALLOCATOR)
+    (own,) = of_kind(found, ResourceKind.GPU_ALLOCATOR)
     assert ("1:GPU:0", 6 * GIB, 22 * GIB, True, [1]) == (
         own.key.subject,
         own.used,
         own.limit,
-        own.lethal,
+        own.fatal,
         pids_of(own),
     )
     assert f"tensorflow's memory on GPU 0 ({NAME})" == own.label
-    (memory,) = of_kind(found, CeilingKind.GPU_MEMORY)
+    (memory,) = of_kind(found, ResourceKind.GPU_MEMORY)
     assert [2] == pids_of(memory)
 
 
@@ -185,7 +185,7 @@ def test_a_card_whose_tasks_all_speak_for_themselves_is_no_ceiling():
         Hardware(gpus=(gpu(used=23.9, pids=[(1, 23.0)]),)), agents=[(1, [allocator(6.0, 22.0)])]
     )
 
-    assert [] == of_kind(found, CeilingKind.GPU_MEMORY)
+    assert [] == of_kind(found, ResourceKind.GPU_MEMORY)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_framework_that_grows_reaches_no_further_than_the_card_does(held, used
         Hardware(gpus=(gpu(used=used, pids=[(1, held)]),)), agents=[(1, [allocator(6.0, 22.0)])]
     )
 
-    (own,) = of_kind(found, CeilingKind.GPU_ALLOCATOR)
+    (own,) = of_kind(found, ResourceKind.GPU_ALLOCATOR)
 
     assert expected * GIB == own.limit
     assert (expected < 22.0) is ("others hold" in own.note)
@@ -218,7 +218,7 @@ def test_another_program_with_our_number_tells_nothing_of_ours():
 
     found = look(Hardware(gpus=(card,)), agents=[(1, [allocator(6.0, 22.0)])])
 
-    (own,) = of_kind(found, CeilingKind.GPU_ALLOCATOR)
+    (own,) = of_kind(found, ResourceKind.GPU_ALLOCATOR)
     assert 22 * GIB == own.limit
 
 
@@ -235,7 +235,7 @@ def test_an_allocator_without_a_card_is_on_the_only_one():
 
     found = look(Hardware(gpus=(card,)), agents=[(1, [allocator(6.0, 22.0, uuid=None)])])
 
-    assert [CeilingKind.GPU_ALLOCATOR] == [each.key.kind for each in found]
+    assert [ResourceKind.GPU_ALLOCATOR] == [each.key.kind for each in found]
 
 
 def test_nonsense_of_an_agent_is_left_out():
@@ -255,18 +255,18 @@ def test_a_card_has_a_ceiling_for_slowing_down_and_one_for_switching_off():
     """Only the second one kills."""
     card = gpu(3, pids=[2], temperature_c=71.0, slowdown_c=93.0, shutdown_c=98.0)
 
-    slow, off = of_kind(look(Hardware(gpus=(card,))), CeilingKind.TEMPERATURE)
+    slow, off = of_kind(look(Hardware(gpus=(card,))), ResourceKind.TEMPERATURE)
 
     assert ("GPU-3/slowdown", 71.0, 93.0, "celsius", False, [2]) == (
         slow.key.subject,
         slow.used,
         slow.limit,
         slow.unit,
-        slow.lethal,
+        slow.fatal,
         pids_of(slow),
     )
     assert "heat of GPU 3 (slows down at 93 °C)" == slow.label
-    assert ("GPU-3/shutdown", 98.0, True) == (off.key.subject, off.limit, off.lethal)
+    assert ("GPU-3/shutdown", 98.0, True) == (off.key.subject, off.limit, off.fatal)
     assert "heat of GPU 3 (switches off at 98 °C)" == off.label
 
 
@@ -282,7 +282,7 @@ def test_heat_without_a_figure_or_a_threshold_is_no_ceiling(more):
     """Unknown is not zero."""
     found = look(Hardware(gpus=(gpu(pids=[1], **more),)))
 
-    assert [] == of_kind(found, CeilingKind.TEMPERATURE)
+    assert [] == of_kind(found, ResourceKind.TEMPERATURE)
 
 
 def test_heat_of_an_idle_card_concerns_nobody():
@@ -310,7 +310,7 @@ def test_heat_of_the_machine_concerns_everybody():
         ("heat of the NVMe disk (slows down at 82 °C)", False),
         ("heat of the NVMe disk (switches off at 85 °C)", True),
         ("heat of the mainboard (switches off at 119 °C)", True),
-    ] == [(each.label, each.lethal) for each in found]
+    ] == [(each.label, each.fatal) for each in found]
     assert all([1, 2] == pids_of(each) for each in found)
 
 
@@ -323,11 +323,11 @@ def test_a_battery_that_is_drained_can_run_empty():
         )
     )
 
-    assert (CeilingKind.BATTERY, "battery", "ratio", True, [1, 2]) == (
+    assert (ResourceKind.BATTERY, "battery", "ratio", True, [1, 2]) == (
         battery.key.kind,
         battery.label,
         battery.unit,
-        battery.lethal,
+        battery.fatal,
         pids_of(battery),
     )
     assert (pytest.approx(0.6), 0.95) == (battery.used, battery.limit)

@@ -9,19 +9,15 @@ from itertools import pairwise
 import pytest
 from card_world import GIB, UID, WALL_S, CardWorld, task
 
-from watchdog_app.core.diagnosis.causes import (
-    CauseKind,
-    DeathFacts,
-    device_full,
-    diagnose,
-    worth_telling,
-)
+from watchdog_app.core.diagnosis.causes import device_full, diagnose
+from watchdog_app.core.diagnosis.exits import should_notify
 from watchdog_app.core.explain import notifications
 from watchdog_app.core.model.agent import AllocatorMemory
 from watchdog_app.core.model.decisions import DecisionKind
 from watchdog_app.core.model.devices import by_task
+from watchdog_app.core.model.exits import CauseKind, ExitFacts
 from watchdog_app.core.model.hardware import Battery, GpuProcess, Hardware
-from watchdog_app.core.model.resource import CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, RuleSettings, Settings
 from watchdog_app.core.policy.engine import Engine
 from watchdog_app.core.policy.rules import allowed
@@ -160,10 +156,10 @@ def test_nobody_is_paused_for_a_full_card_unless_a_rule_names_it():
     ],
 )
 def test_a_rule_that_names_the_ceiling_allows_the_pause(rule, paused):
-    """A switch for all tasks and ceilings is not meant for cards."""
+    """A switch for all tasks and resources is not meant for cards."""
     about = task(100, "a.ipynb")
 
-    found = allowed(ActionSettings(), (rule,), about, CeilingKind.GPU_MEMORY)
+    found = allowed(ActionSettings(), (rule,), about, ResourceKind.GPU_MEMORY)
 
     assert paused is found.pause
     assert found.checkpoint
@@ -340,28 +336,28 @@ def test_memory_of_a_card_belongs_to_the_task_that_has_the_process():
     ("facts", "kind", "words"),
     [
         (
-            DeathFacts(wait_status=1 << 8, card_fault="GPU 0: Xid 79, off the bus"),
+            ExitFacts(wait_status=1 << 8, card_fault="GPU 0: Xid 79, off the bus"),
             CauseKind.GPU_LOST,
             "Xid 79",
         ),
-        (DeathFacts(wait_status=6, card_fault="GPU 0: Xid 31"), CauseKind.GPU_LOST, "Xid 31"),
-        (DeathFacts(card_fault="GPU 0: Xid 31"), CauseKind.GPU_LOST, "Xid 31"),
-        (DeathFacts(wait_status=15, card_fault="GPU 0: Xid 31"), CauseKind.SIGNAL, "SIGTERM"),
-        (DeathFacts(wait_status=0, card_fault="GPU 0: Xid 31"), CauseKind.ENDED, "by itself"),
+        (ExitFacts(wait_status=6, card_fault="GPU 0: Xid 31"), CauseKind.GPU_LOST, "Xid 31"),
+        (ExitFacts(card_fault="GPU 0: Xid 31"), CauseKind.GPU_LOST, "Xid 31"),
+        (ExitFacts(wait_status=15, card_fault="GPU 0: Xid 31"), CauseKind.SIGNAL, "SIGTERM"),
+        (ExitFacts(wait_status=0, card_fault="GPU 0: Xid 31"), CauseKind.ENDED, "by itself"),
         (
-            DeathFacts(wait_status=9, card_fault="x", host_kills_before=1, host_kills_after=2),
+            ExitFacts(wait_status=9, card_fault="x", host_kills_before=1, host_kills_after=2),
             CauseKind.HOST_MEMORY,
             "out of memory",
         ),
         (
-            DeathFacts(wait_status=1 << 8, device_full="GPU 0 memory: 23.9 GiB of 24.0 GiB"),
+            ExitFacts(wait_status=1 << 8, device_full="GPU 0 memory: 23.9 GiB of 24.0 GiB"),
             CauseKind.GPU_MEMORY,
             "probably out of GPU memory",
         ),
-        (DeathFacts(wait_status=1 << 8, device_ooms=2), CauseKind.GPU_MEMORY, "2 times"),
-        (DeathFacts(wait_status=0, device_ooms=2), CauseKind.ENDED, "by itself"),
-        (DeathFacts(wait_status=9, device_full="x"), CauseKind.KILLED, "SIGKILL"),
-        (DeathFacts(wait_status=1 << 8), CauseKind.FAILED, "status 1"),
+        (ExitFacts(wait_status=1 << 8, device_ooms=2), CauseKind.GPU_MEMORY, "2 times"),
+        (ExitFacts(wait_status=0, device_ooms=2), CauseKind.ENDED, "by itself"),
+        (ExitFacts(wait_status=9, device_full="x"), CauseKind.KILLED, "SIGKILL"),
+        (ExitFacts(wait_status=1 << 8), CauseKind.FAILED, "status 1"),
     ],
 )
 def test_a_death_of_the_card_is_told_from_others(facts, kind, words):
@@ -374,11 +370,11 @@ def test_a_death_of_the_card_is_told_from_others(facts, kind, words):
 
 def test_a_death_by_a_cards_fault_is_news_even_without_an_agent():
     """Nobody ended that program on purpose."""
-    lost = diagnose(DeathFacts(wait_status=1 << 8, card_fault="GPU 0: Xid 79"))
-    failed = diagnose(DeathFacts(wait_status=1 << 8, device_full="full"))
+    lost = diagnose(ExitFacts(wait_status=1 << 8, card_fault="GPU 0: Xid 79"))
+    failed = diagnose(ExitFacts(wait_status=1 << 8, device_full="full"))
 
-    assert worth_telling(lost, None)
-    assert not worth_telling(failed, None)
+    assert should_notify(lost, None)
+    assert not should_notify(failed, None)
 
 
 def test_the_notice_of_a_death_by_a_fault_names_the_fault():
@@ -386,7 +382,7 @@ def test_the_notice_of_a_death_by_a_fault_names_the_fault():
     world = CardWorld()
     world.on(0, world.program(100, "a.ipynb", agent=True))
     world.run(3)
-    cause = diagnose(DeathFacts(wait_status=1 << 8, card_fault="GPU 0: Xid 79, off the bus"))
+    cause = diagnose(ExitFacts(wait_status=1 << 8, card_fault="GPU 0: Xid 79, off the bus"))
     about = task(100, "a.ipynb")
     snapshot = type("S", (), {"mono_s": world.now, "unix_s": 1.7e9})
 
@@ -400,19 +396,19 @@ def test_the_notice_of_a_death_by_a_fault_names_the_fault():
 @pytest.mark.parametrize(
     ("kind", "used", "mine", "full"),
     [
-        (CeilingKind.GPU_MEMORY, 23.0, True, True),
-        (CeilingKind.GPU_ALLOCATOR, 23.5, True, True),
-        (CeilingKind.GPU_MEMORY, 12.0, True, False),
-        (CeilingKind.GPU_MEMORY, 23.9, False, False),
-        (CeilingKind.RAM, 23.9, True, False),
+        (ResourceKind.GPU_MEMORY, 23.0, True, True),
+        (ResourceKind.GPU_ALLOCATOR, 23.5, True, True),
+        (ResourceKind.GPU_MEMORY, 12.0, True, False),
+        (ResourceKind.GPU_MEMORY, 23.9, False, False),
+        (ResourceKind.RAM, 23.9, True, False),
     ],
 )
 def test_a_card_was_full_when_what_was_left_is_less_than_a_large_tensor(kind, used, mine, full):
     """Only of cards that the task was on."""
     about = task(100, "a.py")
     hit = (about.key,) if mine else ()
-    reading = CeilingReading(
-        CeilingKey(kind, "GPU-0"), "GPU 0 memory", used * GIB, 24 * GIB, "bytes", True, hit
+    reading = Reading(
+        ResourceKey(kind, "GPU-0"), "GPU 0 memory", used * GIB, 24 * GIB, "bytes", True, hit
     )
 
     assert full is (device_full(about, (reading,)) is not None)

@@ -9,7 +9,7 @@ from card_world import GIB, WALL_S, CardWorld, card
 
 from watchdog_app.core.diagnosis import clock_events
 from watchdog_app.core.explain import status
-from watchdog_app.core.model.agent import AgentView, AllocatorMemory
+from watchdog_app.core.model.agent import AgentState, AllocatorMemory
 from watchdog_app.core.model.decisions import Stage
 from watchdog_app.core.model.hardware import (
     UNKNOWN_CARD,
@@ -20,7 +20,7 @@ from watchdog_app.core.model.hardware import (
     XidEvent,
 )
 from watchdog_app.core.model.machine import Fault, HostMemory
-from watchdog_app.core.model.resource import CeilingKind
+from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, RuleSettings, Settings
 
 
@@ -110,9 +110,9 @@ def test_a_lost_card_names_the_notebook_that_was_on_it_and_the_cure():
     assert "left.ipynb" not in notice.body
     assert ["notify:gpu_lost"] == world.kinds()
     assert ["right.ipynb"] == [each.name for each in incident(world).culprits]
-    assert (CeilingKind.GPU_HEALTH, "GPU-1") == (
-        incident(world).ceiling.kind,
-        incident(world).ceiling.subject,
+    assert (ResourceKind.GPU_HEALTH, "GPU-1") == (
+        incident(world).resource.kind,
+        incident(world).resource.subject,
     )
 
 
@@ -222,7 +222,7 @@ def test_cards_that_nobody_reads_any_more_count_as_silent():
 
 
 @pytest.mark.parametrize(
-    ("code", "title", "urgency", "cure"),
+    ("code", "title", "urgency", "remedy"),
     [
         (31, "GPU 0 reports a fault: left.ipynb", "normal", "Start the program again"),
         (94, "GPU 0 reports a fault: left.ipynb", "normal", "Start the program again"),
@@ -231,7 +231,7 @@ def test_cards_that_nobody_reads_any_more_count_as_silent():
         (999, "GPU 0 reports a fault: left.ipynb", "low", "NVIDIA's catalogue"),
     ],
 )
-def test_a_fatal_xid_is_told_with_its_meaning_and_cure(code, title, urgency, cure):
+def test_a_fatal_xid_is_told_with_its_meaning_and_cure(code, title, urgency, remedy):
     """By NVIDIA's catalogue; a code that is not in it is not guessed at."""
     world = two_trainings()
 
@@ -241,7 +241,7 @@ def test_a_fatal_xid_is_told_with_its_meaning_and_cure(code, title, urgency, cur
     (notice,) = world.notices
     assert (title, urgency) == (notice.title, notice.urgency)
     assert f"Xid {code}" in notice.body
-    assert cure in notice.body
+    assert remedy in notice.body
 
 
 @pytest.mark.parametrize("code", [45, 63, 92, 154])
@@ -628,7 +628,7 @@ def test_a_task_is_explained_with_what_it_holds_on_its_cards():
     world = two_trainings()
     (about, _) = world.tasks()
     told = AllocatorMemory("GPU:0", 3 * GIB, 20 * GIB, "GPU-0", 5 * GIB, retries=2)
-    view = AgentView(about.key, "keras", "/rescues", allocators=(told,))
+    view = AgentState(about.key, "keras", "/rescues", allocators=(told,))
 
     text = status.about_task(
         about, None, view, hardware=Hardware(gpus=tuple(world.gpus)), readings=(),
@@ -727,7 +727,7 @@ def test_an_update_underneath_is_one_notice_with_the_cure_and_no_card_is_blamed(
     (notice,) = world.notices
     assert "The graphics driver was updated under the running system" == notice.title
     assert "Restart the machine once trainings have saved." in notice.body
-    assert ["driver"] == [each.ceiling.subject for each in world.result.incidents]
+    assert ["driver"] == [each.resource.subject for each in world.result.incidents]
 
     world.faults = ()
     for index in (0, 1):

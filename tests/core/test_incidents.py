@@ -9,27 +9,27 @@ import pytest
 from watchdog_app.base import codec
 from watchdog_app.core.model.decisions import Culprit, Stage
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.core.model.resource import CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.policy.attribution import Attribution
-from watchdog_app.core.policy.incidents import Hold, IncidentState, Told
+from watchdog_app.core.policy.incidents import LastReport, OpenIncident, PausedTask
 
 KEY = ProcessKey(10, 7)
 
 
-def incident(**changes) -> IncidentState:
+def incident(**changes) -> OpenIncident:
     values = {
         "id": "i1",
-        "ceiling": CeilingKey(CeilingKind.CGROUP, "/g"),
+        "resource": ResourceKey(ResourceKind.CGROUP, "/g"),
         "label": "memory limit of the group g",
         "opened_unix_s": 1.7e9,
         "opened_mono_s": 100.0,
     }
-    return IncidentState(**{**values, **changes})
+    return OpenIncident(**{**values, **changes})
 
 
-def reading(used: float, limit: float = 1000.0) -> CeilingReading:
-    key = CeilingKey(CeilingKind.CGROUP, "/g")
-    return CeilingReading(key, "g", used, limit, "bytes", True, (KEY,))
+def reading(used: float, limit: float = 1000.0) -> Reading:
+    key = ResourceKey(ResourceKind.CGROUP, "/g")
+    return Reading(key, "g", used, limit, "bytes", True, (KEY,))
 
 
 def test_the_pace_rises_at_once_and_falls_slowly():
@@ -75,7 +75,7 @@ def test_an_incident_is_over_after_a_calm_of_some_length():
 
 def test_an_incident_is_not_over_while_it_holds_a_task():
     """Somebody waits for it."""
-    state = incident(calm_since_mono_s=0.0, holds={KEY: Hold(1.0, 5.0, 2.0)})
+    state = incident(calm_since_mono_s=0.0, holds={KEY: PausedTask(1.0, 5.0, 2.0)})
 
     assert not state.over(1000.0, 15.0)
     assert Stage.HOLD == state.public().stage
@@ -91,14 +91,14 @@ def test_an_incident_survives_the_way_to_disk_and_back():
         advice=("one", "two"),
         attribution=Attribution((culprit,), 0.1, 5.0),
         pace_per_s=3.0,
-        told=Told(120.0, Stage.RESCUE, 9.0),
-        holds={KEY: Hold(130.0, 5.0, 2.0)},
+        told=LastReport(120.0, Stage.RESCUE, 9.0),
+        holds={KEY: PausedTask(130.0, 5.0, 2.0)},
         paused_mono_s=129.0,
         overruled={ProcessKey(11, 7)},
         unpausable={ProcessKey(12, 7)},
     )
 
-    again = codec.decode(IncidentState, json.loads(json.dumps(codec.encode(state))))
+    again = codec.decode(OpenIncident, json.loads(json.dumps(codec.encode(state))))
 
     assert state == again
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from test_told_notebooks import kernel
 
-from watchdog_app.core.model.kernels import KernelRestarts
+from watchdog_app.core.model.kernels import KernelRegistry
 from watchdog_app.core.model.machine import TaskKind
 
 
 def test_restarted_kernel_is_followed_by_its_id():
     """Said once; every process of it leads to the one that runs."""
-    kernels = KernelRestarts()
+    kernels = KernelRegistry()
     first, second, third = (kernel(pid, kernel_id="k1") for pid in (10, 11, 12))
     assert () == kernels.take([first])
     assert () == kernels.take([])  # the moment between
@@ -33,7 +33,7 @@ def test_restarted_kernel_is_followed_by_its_id():
 
 def test_two_processes_of_one_id_are_no_restart():
     """A copy of the command line while the kernel itself runs."""
-    kernels = KernelRestarts()
+    kernels = KernelRegistry()
     real, copy = kernel(10, kernel_id="k1"), kernel(11, kernel_id="k1")
     kernels.take([real])
 
@@ -43,7 +43,7 @@ def test_two_processes_of_one_id_are_no_restart():
 
 def test_another_users_kernel_of_that_id_is_another():
     """File names can be copied."""
-    kernels = KernelRestarts()
+    kernels = KernelRegistry()
     kernels.take([kernel(10, kernel_id="k1")])
 
     assert () == kernels.take([replace(kernel(11, kernel_id="k1"), uid=7)])
@@ -51,7 +51,7 @@ def test_another_users_kernel_of_that_id_is_another():
 
 def test_kernel_is_known_by_its_last_name_also_when_it_is_gone():
     """So that its history is found by its id."""
-    kernels = KernelRestarts()
+    kernels = KernelRegistry()
     kernels.take([kernel(kernel_id="k1")])
     kernels.take([kernel(kernel_id="k1", kind=TaskKind.NOTEBOOK, notebook="/p/a.ipynb")])
     kernels.take([])
@@ -62,7 +62,7 @@ def test_kernel_is_known_by_its_last_name_also_when_it_is_gone():
 
 def test_what_is_remembered_is_bounded():
     """A kernel that dies all night, and thousands of kernels."""
-    kernels = KernelRestarts()
+    kernels = KernelRegistry()
     for pid in range(10, 100):
         kernels.take([kernel(pid, kernel_id="k1")])
     assert 89 == kernels.restarts(kernel(99).key)
@@ -76,7 +76,7 @@ def test_what_is_remembered_is_bounded():
 
 def test_kernels_are_known_to_the_next_daemon():
     """One that was restarted while nobody watched is a restart, and leads back to the first."""
-    before, after = KernelRestarts(), KernelRestarts()
+    before, after = KernelRegistry(), KernelRegistry()
     first, second, third = (kernel(pid, kernel_id="k1") for pid in (10, 11, 12))
     before.take([first])
     before.take([second])
@@ -98,7 +98,7 @@ def test_kernels_are_known_to_the_next_daemon():
 )
 def test_what_no_daemon_has_written_changes_nothing(value: object):
     """The journal may be damaged."""
-    kernels = KernelRestarts()
+    kernels = KernelRegistry()
     kernels.take([kernel(kernel_id="k1")])
     known = kernels.dump()
 

@@ -9,17 +9,18 @@ from types import SimpleNamespace
 import pytest
 from simulation import Machine, Program, flat
 
-from watchdog_app.core import memory_advice
+from watchdog_app.core.explain import memory
 from watchdog_app.core.explain.memory import Filling
 from watchdog_app.core.model.agent import (
-    AgentView,
+    AgentState,
     BufferMemory,
     GrowingLine,
-    Growth,
+    MemoryGrowth,
     MemoryParts,
     MoreTensors,
 )
 from watchdog_app.core.model.resource import SPECS
+from watchdog_app.core.policy import memory_advice
 
 GIB = 1024**3
 
@@ -37,7 +38,7 @@ def test_what_is_advised_fits_with_the_overhead_of_its_elements_and_the_first_st
     taken = filled * limit
     room = max(0.0, 0.9 * limit - base * limit - taken)
 
-    said = memory_advice.about_filling(
+    said = memory.about_filling(
         Filling(f"the shuffle buffer of {count:,} examples", taken, bytes_), room
     )
 
@@ -50,7 +51,7 @@ def test_what_is_advised_fits_with_the_overhead_of_its_elements_and_the_first_st
 def test_the_same_number_is_advised_however_far_the_buffer_has_filled():
     """What it has taken by now is given back by another run."""
     told = {
-        memory_advice.about_filling(
+        memory.about_filling(
             Filling("the shuffle buffer of 4,000 examples", filled * GIB, 3 * GIB),
             (0.8 - filled) * GIB,
         ).rpartition(":")[2]
@@ -62,7 +63,7 @@ def test_the_same_number_is_advised_however_far_the_buffer_has_filled():
 
 def test_a_buffer_that_has_filled_and_leaves_too_little_is_named():
     """The second death names it as the first did."""
-    said = memory_advice.about_filling(
+    said = memory.about_filling(
         Filling("the shuffle buffer of 4,000 examples", 0.8 * GIB, 0.8 * GIB), 0.05 * GIB
     )
 
@@ -101,7 +102,7 @@ def test_a_buffer_that_has_filled_and_leaves_too_little_is_named():
 )  # fmt: skip
 def test_a_buffer_that_fills_is_told_with_what_would_fit(filling, room_gib, expected):
     """Room is what may be planned with; the number is one that a person would choose."""
-    assert expected == memory_advice.about_filling(filling, room_gib * GIB)
+    assert expected == memory.about_filling(filling, room_gib * GIB)
 
 
 LINE = GrowingLine("/home/me/train.py", 42, 31 * 1024**2 * 100, 31.0 * 1024**2)
@@ -109,8 +110,8 @@ LIBRARY = GrowingLine("/venv/site-packages/torch/nn/linear.py", 134, 5000, 50.0,
 SMALL = GrowingLine("/home/me/train.py", 57, 800, 8.0)
 
 
-def grown(*lines: GrowingLine, tensors: tuple[MoreTensors, ...] = ()) -> Growth:
-    return Growth(10.0, 100, None, lines, tensors, True)
+def grown(*lines: GrowingLine, tensors: tuple[MoreTensors, ...] = ()) -> MemoryGrowth:
+    return MemoryGrowth(10.0, 100, None, lines, tensors, True)
 
 
 @pytest.mark.parametrize(
@@ -133,14 +134,14 @@ def grown(*lines: GrowingLine, tensors: tuple[MoreTensors, ...] = ()) -> Growth:
         (grown(), 1e6, []),
         (grown(SMALL), 100e6, []),  # it explains nothing
         (
-            Growth(10.0, None, None, (replace(LINE, bytes_per_step=None),), (), True), None,
+            MemoryGrowth(10.0, None, None, (replace(LINE, bytes_per_step=None),), (), True), None,
             ["Python objects grow 3.03 GiB in 10 s: line train.py:42 holds them."],
         ),
     ],
 )  # fmt: skip
 def test_what_grows_is_told_where_it_explains_the_growth(growth, slope, expected):
     """A line of the program before one of a library, where both are found."""
-    assert expected == list(memory_advice.about_growth(growth, slope))
+    assert expected == list(memory.about_growth(growth, slope))
 
 
 def test_the_parts_are_told_largest_first_and_what_is_unknown_is_left_out():
@@ -158,16 +159,16 @@ def test_the_parts_are_told_largest_first_and_what_is_unknown_is_left_out():
         ),
         "Besides: 1.00 GiB of Python, libraries and what is not known.",
         "Python keeps 24 more objects with each step.",
-    ] == list(memory_advice.about_parts(parts))
-    assert [] == list(memory_advice.about_parts(MemoryParts()))
+    ] == list(memory.about_parts(parts))
+    assert [] == list(memory.about_parts(MemoryParts()))
 
 
-def scene(parts: MemoryParts, used_gib: float, limit_gib: float):
+def danger(parts: MemoryParts, used_gib: float, limit_gib: float):
     """A stand-in with the parts of a scene that are looked at."""
     machine = Machine(Program(10, "train.py", flat(100), save_s=1.0))
     reading = next(each for each in machine.readings() if each.key.kind.value == "ram")
     reading = replace(reading, used=used_gib * GIB, limit=limit_gib * GIB)
-    agent = AgentView(machine._task(machine.programs[0]).key, "torch", "/r", memory=parts)
+    agent = AgentState(machine._task(machine.programs[0]).key, "torch", "/r", memory=parts)
     task = machine._task(machine.programs[0])
     task = replace(task, rss_bytes=parts.resident_bytes)
     return SimpleNamespace(
@@ -195,6 +196,6 @@ def test_a_batch_that_is_too_large_is_told_with_one_that_fits(
         activations_bytes=int(activations_gib * GIB), resident_bytes=13 * GIB,
         base_bytes=int(2.2 * GIB),  # weights, and what Python and its libraries hold
     )  # fmt: skip
-    about, agent = scene(parts, 13 + others_gib, limit_gib)
+    about, agent = danger(parts, 13 + others_gib, limit_gib)
 
     assert expected == list(memory_advice._about_batch(about, agent.key, agent, parts))

@@ -8,7 +8,7 @@ from simulation import Machine, Program, flat, leak
 from watchdog_app.core.model.hardware import Battery, Hardware
 from watchdog_app.core.model.machine import HostMemory, Snapshot
 from watchdog_app.core.model.readings import readings
-from watchdog_app.core.model.resource import CeilingKind
+from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.policy.engine import Engine
 
@@ -23,7 +23,7 @@ def battery(engine: Engine, t: float, percent: float):
     hardware = Hardware(batteries=(Battery("BAT0", percent, True),), on_mains=False)
     snapshot = Snapshot(t, UNIX_S + t, host, (), infos={}, hardware=hardware)
     result = engine.tick(snapshot, (), readings(snapshot, (), ()), {})
-    return next(a for k, a in result.assessments.items() if k.kind is CeilingKind.BATTERY), result
+    return next(a for k, a in result.assessments.items() if k.kind is ResourceKind.BATTERY), result
 
 
 @pytest.mark.parametrize("asleep", [pytest.param(True, id="slept"), pytest.param(False, id="fell")])
@@ -34,7 +34,7 @@ def test_what_a_battery_lost_in_a_sleep_is_no_pace(asleep):
     while t < SLEPT_AT_S + 60:
         left = 90 - t / 600 - (40 if t >= SLEPT_AT_S else 0)
         if asleep and SLEPT_AT_S <= t < SLEPT_AT_S + 1:
-            engine.begin_anew()
+            engine.reset_trends()
         assessment, result = battery(engine, t, left)
         if t >= SLEPT_AT_S and assessment.forecast is not None:
             told.append(assessment.forecast.eta_s)
@@ -70,7 +70,7 @@ def test_an_open_danger_is_found_again_after_a_gap():
         groups={"g": 2000},
     )
     machine.run(60)
-    machine.engine.begin_anew()
+    machine.engine.reset_trends()
     before = len(machine.log)
 
     machine.run(100)

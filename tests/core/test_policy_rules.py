@@ -1,11 +1,11 @@
-"""Which switches hold for which task and ceiling."""
+"""Which switches hold for which task and resource."""
 
 from __future__ import annotations
 
 import pytest
 from simulation import Machine, Program, flat
 
-from watchdog_app.core.model.resource import CeilingKind
+from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, RuleSettings
 from watchdog_app.core.policy.rules import allowed
 
@@ -34,8 +34,8 @@ def task(name: str = "train.ipynb"):
     ],
 )
 def test_a_rule_holds_where_both_of_its_patterns_match(rule, matches):
-    """Name or path of the task, kind of the ceiling."""
-    found = allowed(DEFAULTS, [rule], task(), CeilingKind.RAM)
+    """Name or path of the task, kind of the resource."""
+    found = allowed(DEFAULTS, [rule], task(), ResourceKind.RAM)
 
     assert found.pause is not matches
     assert found.notify
@@ -50,19 +50,19 @@ def test_the_first_rule_that_matches_wins():
         RuleSettings(checkpoint=False, notify=False),
     ]
 
-    assert ActionSettings(pause=False) == allowed(DEFAULTS, rules, task(), CeilingKind.RAM)
+    assert ActionSettings(pause=False) == allowed(DEFAULTS, rules, task(), ResourceKind.RAM)
 
 
 def test_what_concerns_the_machine_is_met_by_rules_for_every_task_alone():
     """A notice without a task has no name that a pattern could match."""
     rules = [RuleSettings(task="train*", notify=False)]
 
-    assert allowed(DEFAULTS, rules, None, CeilingKind.RAM).notify
-    assert not allowed(DEFAULTS, [RuleSettings(notify=False)], None, CeilingKind.RAM).notify
+    assert allowed(DEFAULTS, rules, None, ResourceKind.RAM).notify
+    assert not allowed(DEFAULTS, [RuleSettings(notify=False)], None, ResourceKind.RAM).notify
 
 
 def test_a_name_with_brackets_and_line_ends_is_matched_as_text():
     """Names of files are data, never patterns."""
     rules = [RuleSettings(task="a[[]1]*", pause=False)]
 
-    assert not allowed(DEFAULTS, rules, task("a[1]\n.ipynb"), CeilingKind.RAM).pause
+    assert not allowed(DEFAULTS, rules, task("a[1]\n.ipynb"), ResourceKind.RAM).pause

@@ -7,25 +7,25 @@ from itertools import pairwise
 
 import pytest
 
-from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.core.policy.saving import SaveLedger, deadline_s
+from watchdog_app.core.policy.saving import CheckpointSchedule, deadline_s
 
-AGENT = AgentView(ProcessKey(1, 1), "keras", "/r", training=True, step_s=0.1, save_s=0.5)
+AGENT = AgentState(ProcessKey(1, 1), "keras", "/r", training=True, step_s=0.1, save_s=0.5)
 INF = float("inf")
 
 
-def due(ledger: SaveLedger, now: float, left_s: float, **changes) -> bool:
+def due(schedule: CheckpointSchedule, now: float, left_s: float, **changes) -> bool:
     values = {"since_mono_s": 100.0, "last": False, "reach_s": 0.1}
     agent = changes.pop("agent", AGENT)
-    return ledger.due(agent, now, left_s=left_s, **{**values, **changes})
+    return schedule.due(agent, now, left_s=left_s, **{**values, **changes})
 
 
 def test_the_first_save_of_an_incident_is_due_at_once():
     """A rescue of an earlier incident does not count, one of a moment ago does."""
-    assert due(SaveLedger(), 100.0, INF)
-    assert due(SaveLedger(saved_mono_s=50.0), 100.0, INF)
-    assert not due(SaveLedger(saved_mono_s=99.9), 100.0, 60.0)
+    assert due(CheckpointSchedule(), 100.0, INF)
+    assert due(CheckpointSchedule(saved_mono_s=50.0), 100.0, INF)
+    assert not due(CheckpointSchedule(saved_mono_s=99.9), 100.0, 60.0)
 
 
 @pytest.mark.parametrize(
@@ -43,59 +43,59 @@ def test_the_first_save_of_an_incident_is_due_at_once():
 )
 def test_a_save_is_due_when_the_work_at_stake_is_worth_the_time_left(at_stake, left, expected):
     """Half of the time, then a quarter, an eighth."""
-    ledger = SaveLedger(saved_mono_s=200.0)
+    schedule = CheckpointSchedule(saved_mono_s=200.0)
 
-    assert expected is due(ledger, 200.0 + at_stake, left)
+    assert expected is due(schedule, 200.0 + at_stake, left)
 
 
 def test_nothing_is_asked_while_a_save_is_pending_or_under_way():
     """One request at a time."""
-    asked = SaveLedger(pending="d1")
+    asked = CheckpointSchedule(pending="d1")
 
     assert not due(asked, 100.0, 0.1)
-    assert not due(SaveLedger(), 100.0, 0.1, agent=replace(AGENT, saving=True))
+    assert not due(CheckpointSchedule(), 100.0, 0.1, agent=replace(AGENT, saving=True))
 
 
 def test_a_failure_is_followed_by_a_pause_that_doubles():
     """A full disk is not asked twice a second."""
-    ledger = SaveLedger()
-    ledger.failed(100.0)
-    assert not due(ledger, 104.0, INF)
-    assert due(ledger, 105.0, INF)
-    ledger.failed(105.0)
-    assert not due(ledger, 114.0, 0.1)
-    assert due(ledger, 115.0, 0.1)
+    schedule = CheckpointSchedule()
+    schedule.failed(100.0)
+    assert not due(schedule, 104.0, INF)
+    assert due(schedule, 105.0, INF)
+    schedule.failed(105.0)
+    assert not due(schedule, 114.0, 0.1)
+    assert due(schedule, 115.0, 0.1)
 
 
 def test_with_the_end_near_a_second_try_comes_sooner():
     """What is not saved then is lost anyway."""
-    ledger = SaveLedger()
-    ledger.failed(100.0)
+    schedule = CheckpointSchedule()
+    schedule.failed(100.0)
 
-    assert due(ledger, 101.1, 2.0)
+    assert due(schedule, 101.1, 2.0)
 
 
 def test_a_request_without_an_answer_is_a_failure_after_its_deadline():
     """And never before."""
-    ledger = SaveLedger()
-    ledger.ask("d1", 100.0, AGENT)
+    schedule = CheckpointSchedule()
+    schedule.ask("d1", 100.0, AGENT)
 
-    assert ledger.expire(100.0 + deadline_s(AGENT) - 0.1) is None
-    assert "d1" == ledger.expire(100.0 + deadline_s(AGENT))
-    assert 1 == ledger.failures
-    assert ledger.expire(1000.0) is None
+    assert schedule.expire(100.0 + deadline_s(AGENT) - 0.1) is None
+    assert "d1" == schedule.expire(100.0 + deadline_s(AGENT))
+    assert 1 == schedule.failures
+    assert schedule.expire(1000.0) is None
 
 
 def test_saves_cost_a_tenth_of_the_time_at_most_while_no_end_comes():
     """A handful at once, then the budget: hovering at the limit must not stop the training."""
-    ledger = SaveLedger(saved_mono_s=100.0)
+    schedule = CheckpointSchedule(saved_mono_s=100.0)
     now, saves = 100.0, 0
     while now < 1100.0:
-        ledger.observe(AGENT, now)
-        if due(ledger, now, 0.1):
-            ledger.ask(f"d{saves}", now, AGENT)
+        schedule.observe(AGENT, now)
+        if due(schedule, now, 0.1):
+            schedule.ask(f"d{saves}", now, AGENT)
             now += AGENT.save_s
-            ledger.saved(now)
+            schedule.saved(now)
             saves += 1
         now += 0.1
 
@@ -104,37 +104,37 @@ def test_saves_cost_a_tenth_of_the_time_at_most_while_no_end_comes():
 
 def test_the_very_end_has_a_larger_budget():
     """Two seconds before the end there is nothing to spare it for."""
-    ledger = SaveLedger(saved_mono_s=100.0, spent_s=10.0)
+    schedule = CheckpointSchedule(saved_mono_s=100.0, spent_s=10.0)
 
-    assert not due(ledger, 101.1, 0.1)
-    assert due(ledger, 101.1, 0.1, last=True)
+    assert not due(schedule, 101.1, 0.1)
+    assert due(schedule, 101.1, 0.1, last=True)
 
 
 def test_a_save_that_the_agent_made_by_itself_counts():
     """Its newest rescue is the one that matters, whoever asked for it."""
-    ledger = SaveLedger(failures=3)
+    schedule = CheckpointSchedule(failures=3)
 
-    ledger.observe(replace(AGENT, rescue_mono_s=150.0), 151.0)
+    schedule.observe(replace(AGENT, rescue_mono_s=150.0), 151.0)
 
-    assert (150.0, 0) == (ledger.saved_mono_s, ledger.failures)
+    assert (150.0, 0) == (schedule.saved_mono_s, schedule.failures)
 
 
 def test_a_pause_waits_for_a_rescue_of_the_last_step_and_not_for_ever():
     """The one that was asked for as the last is good enough, however late we are."""
-    ledger = SaveLedger(saved_mono_s=100.0)
-    assert ledger.ready_for_pause(AGENT, 100.05)
-    assert not ledger.ready_for_pause(AGENT, 100.5)
+    schedule = CheckpointSchedule(saved_mono_s=100.0)
+    assert schedule.ready_for_pause(AGENT, 100.05)
+    assert not schedule.ready_for_pause(AGENT, 100.5)
 
-    ledger.ask("d1", 100.5, AGENT, final=True)
-    ledger.saved(101.0)
+    schedule.ask("d1", 100.5, AGENT, final=True)
+    schedule.saved(101.0)
 
-    assert ledger.ready_for_pause(AGENT, 101.5)
-    assert not ledger.ready_for_pause(AGENT, 110.0)
+    assert schedule.ready_for_pause(AGENT, 101.5)
+    assert not schedule.ready_for_pause(AGENT, 110.0)
 
 
 def test_an_agent_that_has_told_nothing_yet_is_thought_to_be_slow():
     """Unknown is never taken for free."""
-    unknown = AgentView(ProcessKey(1, 1), "keras", "/r")
+    unknown = AgentState(ProcessKey(1, 1), "keras", "/r")
 
     assert deadline_s(unknown) > 20
 
@@ -144,16 +144,16 @@ def test_an_agent_that_has_told_nothing_yet_is_thought_to_be_slow():
 def test_at_the_very_end_at_most_one_save_a_second_is_asked_for(last, save_s):
     """However quick a save is: ten a second would hold the training up and fill the history."""
     agent = replace(AGENT, step_s=0.01, save_s=save_s)
-    ledger = SaveLedger()
+    schedule = CheckpointSchedule()
     asked: list[float] = []
     now = 100.0
     while now < 110.0:
-        ledger.observe(agent, now)
-        if due(ledger, now, 0.1, agent=agent, last=last):
+        schedule.observe(agent, now)
+        if due(schedule, now, 0.1, agent=agent, last=last):
             asked.append(now)
-            ledger.ask(f"d{now}", now, agent)
+            schedule.ask(f"d{now}", now, agent)
             now += save_s
-            ledger.saved(now)
+            schedule.saved(now)
         now += 0.1
 
     assert min(b - a for a, b in pairwise(asked)) >= 1.0
@@ -162,19 +162,19 @@ def test_at_the_very_end_at_most_one_save_a_second_is_asked_for(last, save_s):
 
 def test_a_request_that_was_never_sent_delays_no_save():
     """It was skipped because the danger had passed; the danger may be back at the next look."""
-    ledger = SaveLedger()
-    ledger.ask("d1", 100.0, AGENT)
+    schedule = CheckpointSchedule()
+    schedule.ask("d1", 100.0, AGENT)
 
-    ledger.skipped()
+    schedule.skipped()
 
-    assert due(ledger, 100.1, 5.0)
+    assert due(schedule, 100.1, 5.0)
 
 
 def test_a_failed_save_is_not_tried_again_within_a_second():
     """Also with the end near."""
-    ledger = SaveLedger()
-    ledger.ask("d1", 100.0, AGENT)
-    ledger.failed(100.1)
+    schedule = CheckpointSchedule()
+    schedule.ask("d1", 100.0, AGENT)
+    schedule.failed(100.1)
 
-    assert not due(ledger, 100.9, 0.2)
-    assert due(ledger, 101.2, 0.2)
+    assert not due(schedule, 100.9, 0.2)
+    assert due(schedule, 101.2, 0.2)

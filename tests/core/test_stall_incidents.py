@@ -8,7 +8,13 @@ import pytest
 from simulation import Machine, Program, flat
 
 from watchdog_app.core.explain import notifications, status
-from watchdog_app.core.model.agent import Frame, Picture, ProcessLook, RescueRecord, ThreadLook
+from watchdog_app.core.model.agent import (
+    Frame,
+    ProcessThreads,
+    RescueRecord,
+    ThreadDump,
+    ThreadState,
+)
 from watchdog_app.core.model.settings import RuleSettings, Settings, StallSettings
 from watchdog_app.core.policy.engine import Engine
 
@@ -51,11 +57,11 @@ class Stalled:
 
     def show(self, *frames: Frame) -> None:
         """The daemon has seen what its threads do."""
-        thread = ThreadLook(
+        thread = ThreadState(
             10, "MainThread", "S", "futex_do_wait", frames=frames or (QUEUE, STEP), trains=True
         )
-        program = ProcessLook(10, 1, "python", "S", (thread,), 1, has_agent=True)
-        self.engine.stands(self.machine._task(self.program), Picture((program,), True))
+        program = ProcessThreads(10, 1, "python", "S", (thread,), 1, has_agent=True)
+        self.engine.stands(self.machine._task(self.program), ThreadDump((program,), True))
 
 
 def test_it_is_opened_looked_into_and_told_once():
@@ -63,7 +69,7 @@ def test_it_is_opened_looked_into_and_told_once():
     training = Stalled()
     tick = training.look(12)
     (incident,) = tick.incidents
-    assert ("stalled", "train.py stands still") == (incident.ceiling.kind.value, incident.label)
+    assert ("stalled", "train.py stands still") == (incident.resource.kind.value, incident.label)
     assert [(training.machine.now, training.agent.key)] == training.wanted
     assert [] == training.decisions
 
@@ -81,7 +87,7 @@ def test_it_is_opened_looked_into_and_told_once():
     assert "no step since step 200" in incident.why
     assert "Most likely it waits for a queue" in incident.why
     assert incident.advice
-    assert "train.py:42 in batches" in "\n".join(tick.standstills[training.agent.key])
+    assert "train.py:42 in batches" in "\n".join(tick.stalled_threads[training.agent.key])
     told = status.about_incident(incident, 0.0)
     assert "needs somebody" in told
     assert "of the growth" not in told
@@ -109,9 +115,9 @@ def test_what_is_not_known_is_said_to_be_not_known():
     training = Stalled()
     training.look(12)
     training.show(Frame("/home/me/train.py", 9, "own_wait"))
-    thread = ThreadLook(10, "MainThread", "S", "hrtimer_nanosleep", frames=(STEP,), trains=True)
-    program = ProcessLook(10, 1, "python", "S", (thread,), 1, has_agent=True)
-    training.engine.stands(training.machine._task(training.program), Picture((program,), True))
+    thread = ThreadState(10, "MainThread", "S", "hrtimer_nanosleep", frames=(STEP,), trains=True)
+    program = ProcessThreads(10, 1, "python", "S", (thread,), 1, has_agent=True)
+    training.engine.stands(training.machine._task(training.program), ThreadDump((program,), True))
 
     (incident,) = training.look(1).incidents
 
@@ -195,7 +201,7 @@ def test_another_daemon_goes_on_with_it_and_does_not_tell_it_twice():
 
 
 def test_a_rule_can_silence_stalls_and_the_incident_is_there_all_the_same():
-    """`ceiling = "stalled"`, as for every other kind."""
+    """`resource = "stalled"`, as for every other kind."""
     training = Stalled(replace(SETTINGS, rules=(RuleSettings(ceiling="stalled", notify=False),)))
 
     tick = training.look(30)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from simulation import Machine, Program, flat
 
-from watchdog_app.core.diagnosis.stalls import Stalls
+from watchdog_app.core.diagnosis.stalls import StallDetector
 from watchdog_app.core.explain.notifications import notice
 from watchdog_app.core.model.settings import ActionSettings, Settings
 
@@ -22,7 +22,7 @@ class Training:
         program = self.machine.programs[0]
         self.task = self.machine._task(program)
         self.agent = replace(self.machine._agent(program), step_s=STEP_S, step=5, **agent)
-        self.stalls = Stalls()
+        self.stalls = StallDetector()
         self.now = 100.0
         self.cpu_s = 10.0
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from watchdog_app.core.diagnosis.stall_reasons import Circumstances, Why, suspects
-from watchdog_app.core.explain.status import of_picture, where
-from watchdog_app.core.model.agent import Frame, Picture, ProcessLook, ThreadLook
+from watchdog_app.core.diagnosis.stall_reasons import ReasonKind, StallContext, stall_reasons
+from watchdog_app.core.explain.threads import of_picture, where
+from watchdog_app.core.model.agent import Frame, ProcessThreads, ThreadDump, ThreadState
 from watchdog_app.core.model.history import SwapTraffic
 
 LIB = "/usr/lib/python3.11"
@@ -21,32 +21,32 @@ PRIVATE_FOR_A_WHILE = (0x7F00, 0x89, 2, 0x7FFE, 0, 0)
 THRASHING = SwapTraffic.of(50e6, 60e6)
 
 
-def main(*frames: Frame, **more) -> ThreadLook:
+def main(*frames: Frame, **more) -> ThreadState:
     """The training's thread, asleep in a lock."""
     fields = {"state": "S", "wchan": "futex_do_wait", "syscall": "futex", "trains": True, **more}
-    return ThreadLook(100, "MainThread", frames=frames or (STEP,), **fields)
+    return ThreadState(100, "MainThread", frames=frames or (STEP,), **fields)
 
 
-def program(*threads: ThreadLook, **more) -> ProcessLook:
+def program(*threads: ThreadState, **more) -> ProcessThreads:
     """The process that holds the agent."""
     threads = threads or (main(),)
     fields = {"thread_count": len(threads), "has_agent": True, **more}
-    return ProcessLook(100, 1, "python", "S", threads, **fields)
+    return ProcessThreads(100, 1, "python", "S", threads, **fields)
 
 
 def worker(
     pid: int = 200, state: str = "S", threads: int = 1, writes: bool = False, **more
-) -> ProcessLook:
+) -> ProcessThreads:
     """A child of the program; `writes`: one thread more waits at a full pipe."""
     fields = {"wchan": "futex_do_wait", "syscall": "futex", "arguments": PRIVATE_FOREVER, **more}
-    thread = ThreadLook(pid, "python", state, **fields)
-    feeder = ThreadLook(pid + 1, "python", "S", "anon_pipe_write", "write")
+    thread = ThreadState(pid, "python", state, **fields)
+    feeder = ThreadState(pid + 1, "python", "S", "anon_pipe_write", "write")
     every = (thread,) * threads + (feeder,) * writes
-    return ProcessLook(pid, 100, "python", state, every, len(every))
+    return ProcessThreads(pid, 100, "python", state, every, len(every))
 
 
-def picture(*processes: ProcessLook, answered: bool | None = True, **more) -> Picture:
-    return Picture(processes or (program(),), answered, **more)
+def picture(*processes: ProcessThreads, answered: bool | None = True, **more) -> ThreadDump:
+    return ThreadDump(processes or (program(),), answered, **more)
 
 
 JOIN = Frame(f"{LIB}/multiprocessing/popen_fork.py", 27, "poll")
@@ -58,57 +58,59 @@ SILENT = {
     "last_seen_s": 1.4,
 }
 CASES = {
-    "a stopped worker": (picture(program(main(NEXT)), worker(state="T")), {}, Why.STOPPED),
-    "a debugger": (picture(program(), worker(state="t")), {}, Why.DEBUGGER),
+    "a stopped worker": (picture(program(main(NEXT)), worker(state="T")), {}, ReasonKind.STOPPED),
+    "a debugger": (picture(program(), worker(state="t")), {}, ReasonKind.DEBUGGER),
     "the driver in the wait channel": (
-        picture(program(main(state="D", wchan="os_acquire_rwlock_write"))), {}, Why.DRIVER,
+        picture(program(main(state="D", wchan="os_acquire_rwlock_write"))), {}, ReasonKind.DRIVER,
     ),
     "the driver in the kernel's stack": (
         picture(program(main(state="D", wchan=None, kernel=("down_read", "uvm_ioctl")))),
-        {}, Why.DRIVER,
+        {}, ReasonKind.DRIVER,
     ),
-    "a card that reported a fault": (picture(), {"card_fault": "GPU 0: Xid 79"}, Why.DRIVER),
+    "a card that reported a fault": (picture(), {"card_fault": "GPU 0: Xid 79"}, ReasonKind.DRIVER),
     "pages from swap": (
         picture(program(main(state="D", wchan="folio_wait_bit", kernel=("do_swap_page",)))),
-        {}, Why.SWAP,
+        {}, ReasonKind.SWAP,
     ),
     "many faults while the machine swaps": (
-        picture(major_faults_per_s=900.0), {"swap": THRASHING}, Why.SWAP,
+        picture(major_faults_per_s=900.0), {"swap": THRASHING}, ReasonKind.SWAP,
     ),
     "a server of files": (
-        picture(program(main(state="D", wchan="rpc_wait_bit_killable"))), {}, Why.FILES,
+        picture(program(main(state="D", wchan="rpc_wait_bit_killable"))), {}, ReasonKind.FILES,
     ),
-    "a disk": (picture(program(main(state="D", wchan="io_schedule"))), {}, Why.FILES),
+    "a disk": (picture(program(main(state="D", wchan="io_schedule"))), {}, ReasonKind.FILES),
     "a zombie that is waited for": (
-        picture(program(WAITS_FOR_POOL), ProcessLook(200, 100, "python", "Z")),
-        {}, Why.DEAD_WORKER,
+        picture(program(WAITS_FOR_POOL), ProcessThreads(200, 100, "python", "Z")),
+        {}, ReasonKind.DEAD_WORKER,
     ),
-    "a worker that is gone": (picture(program(WAITS_FOR_POOL)), {"lost": (200,)}, Why.DEAD_WORKER),
+    "a worker that is gone": (picture(program(WAITS_FOR_POOL)), {"lost": (200,)},
+        ReasonKind.DEAD_WORKER),
     "a fork while a lock was held": (
-        picture(program(WAITS_FOR_POOL, ThreadLook(101, "t", "S")), worker()), {}, Why.FORK,
+        picture(program(WAITS_FOR_POOL, ThreadState(101, "t", "S")), worker()), {}, ReasonKind.FORK,
     ),
     "the same where system calls are not told": (
-        picture(program(WAITS_FOR_POOL), worker(syscall=None, arguments=())), {}, Why.FORK,
+        picture(program(WAITS_FOR_POOL), worker(syscall=None, arguments=())), {}, ReasonKind.FORK,
     ),
     "workers of several threads in one lock": (
-        picture(program(WAITS_FOR_POOL), worker(threads=2)), {}, Why.WORKER_LOCK,
+        picture(program(WAITS_FOR_POOL), worker(threads=2)), {}, ReasonKind.WORKER_LOCK,
     ),
     "a C call that keeps the interpreter's lock": (
-        picture(program(main(wchan="hrtimer_nanosleep")), **SILENT), {}, Why.LIBRARY,
+        picture(program(main(wchan="hrtimer_nanosleep")), **SILENT), {}, ReasonKind.LIBRARY,
     ),
-    "one that computes": (picture(program(main(state="R"))), {"cores": 1.0}, Why.BUSY),
-    "a lock of a thread that ended": (picture(), {}, Why.LOCK),
-    "a queue": (picture(program(main(GET, STEP))), {}, Why.DATA),
-    "a pipe": (picture(program(main(**READS))), {}, Why.DATA),
-    "a socket": (picture(program(main(wchan="sk_wait_data", syscall="recvfrom"))), {}, Why.DATA),
+    "one that computes": (picture(program(main(state="R"))), {"cores": 1.0}, ReasonKind.BUSY),
+    "a lock of a thread that ended": (picture(), {}, ReasonKind.LOCK),
+    "a queue": (picture(program(main(GET, STEP))), {}, ReasonKind.DATA),
+    "a pipe": (picture(program(main(**READS))), {}, ReasonKind.DATA),
+    "a socket": (picture(program(main(wchan="sk_wait_data", syscall="recvfrom"))), {},
+        ReasonKind.DATA),
     "a full pipe": (
-        picture(program(main(wchan="anon_pipe_write", syscall="write"))), {}, Why.OUTPUT,
+        picture(program(main(wchan="anon_pipe_write", syscall="write"))), {}, ReasonKind.OUTPUT,
     ),
     "a full pipe of an older kernel": (
-        picture(program(main(wchan="pipe_write", syscall="write"))), {}, Why.OUTPUT,
+        picture(program(main(wchan="pipe_write", syscall="write"))), {}, ReasonKind.OUTPUT,
     ),
     "a full pipe where the kernel tells no wait channel": (
-        picture(program(main(wchan=None, syscall="write"))), {}, Why.OUTPUT,
+        picture(program(main(wchan=None, syscall="write"))), {}, ReasonKind.OUTPUT,
     ),
     "a named pipe opened for writing": (
         picture(
@@ -118,27 +120,28 @@ CASES = {
                 )
             )
         ),
-        {}, Why.OUTPUT,
+        {}, ReasonKind.OUTPUT,
     ),
     "a terminal that was stopped": (
-        picture(program(main(wchan="n_tty_write", syscall="write"))), {}, Why.OUTPUT,
+        picture(program(main(wchan="n_tty_write", syscall="write"))), {}, ReasonKind.OUTPUT,
     ),
     "a full connection": (
-        picture(program(main(wchan="wait_woken", syscall="sendto"))), {}, Why.OUTPUT,
+        picture(program(main(wchan="wait_woken", syscall="sendto"))), {}, ReasonKind.OUTPUT,
     ),
     "a full connection on this machine": (
-        picture(program(main(wchan="sock_alloc_send_pskb", syscall="sendmsg"))), {}, Why.OUTPUT,
+        picture(program(main(wchan="sock_alloc_send_pskb", syscall="sendmsg"))), {},
+        ReasonKind.OUTPUT,
     ),
     "a worker that fills a pipe while the program waits for its end": (
         picture(
             program(main(JOIN, STEP, wchan="do_wait", syscall="wait4")),
             worker(wchan="futex_do_wait", writes=True),
         ),
-        {}, Why.OUTPUT,
+        {}, ReasonKind.OUTPUT,
     ),
     "only the machine thrashes": (
         picture(program(main(wchan="hrtimer_nanosleep", syscall=None))),
-        {"swap": THRASHING}, Why.SWAP,
+        {"swap": THRASHING}, ReasonKind.SWAP,
     ),
 }  # fmt: skip
 
@@ -148,7 +151,7 @@ def test_the_first_suspect_is_what_the_evidence_says(name):
     """With a reason that was seen and something to do, in sentences that can be joined."""
     seen, around, expected = CASES[name]
 
-    found = suspects(seen, Circumstances(**around))
+    found = stall_reasons(seen, StallContext(**around))
 
     assert expected is found[0].why
     for each in found:
@@ -159,19 +162,19 @@ def test_the_first_suspect_is_what_the_evidence_says(name):
 
 INNOCENT = {
     "nothing is known": picture(answered=None),
-    "no process was read": Picture(()),
+    "no process was read": ThreadDump(()),
     "it sleeps somewhere": picture(program(main(wchan="hrtimer_nanosleep", syscall=None))),
     "a child has ended and nobody waits for one": picture(
-        program(main(wchan="hrtimer_nanosleep", syscall=None)), ProcessLook(200, 100, "sh", "Z")
+        program(main(wchan="hrtimer_nanosleep", syscall=None)), ProcessThreads(200, 100, "sh", "Z")
     ),
-    "it has no threads that can be read": picture(ProcessLook(100, 1, "python", "S")),
+    "it has no threads that can be read": picture(ProcessThreads(100, 1, "python", "S")),
 }
 
 
 @pytest.mark.parametrize("name", INNOCENT)
 def test_without_evidence_nobody_is_suspected(name):
     """Not known is an answer; a guess is none."""
-    assert () == suspects(INNOCENT[name])
+    assert () == stall_reasons(INNOCENT[name])
 
 
 def test_workers_that_wait_for_work_are_no_deadlock():
@@ -179,25 +182,25 @@ def test_workers_that_wait_for_work_are_no_deadlock():
     waits_shared = {"arguments": (0x7F00, 0x0, 2, 0, 0, 0)}
     idle = picture(program(main(GET, STEP)), worker(200, **READS), worker(201, **waits_shared))
 
-    assert Why.FORK not in {each.why for each in suspects(idle)}
-    assert Why.DATA is suspects(idle)[0].why
+    assert ReasonKind.FORK not in {each.why for each in stall_reasons(idle)}
+    assert ReasonKind.DATA is stall_reasons(idle)[0].why
 
 
 def test_a_worker_that_computes_is_no_deadlock():
     """Somebody works: the others may wait for it."""
     busy = worker(201, state="R", wchan=None, syscall=None)
 
-    found = suspects(picture(program(WAITS_FOR_POOL), worker(200, syscall=None), busy))
+    found = stall_reasons(picture(program(WAITS_FOR_POOL), worker(200, syscall=None), busy))
 
-    assert Why.FORK not in {each.why for each in found}
+    assert ReasonKind.FORK not in {each.why for each in found}
 
 
 def test_a_lock_that_is_waited_for_for_a_while_is_not_for_ever():
     """Only a wait without end for a lock of its own process is exact."""
     timed = worker(arguments=PRIVATE_FOR_A_WHILE)
 
-    (found,) = [each for each in suspects(picture(program(WAITS_FOR_POOL), timed))
-                if each.why is Why.FORK]  # fmt: skip
+    (found,) = [each for each in stall_reasons(picture(program(WAITS_FOR_POOL), timed))
+                if each.why is ReasonKind.FORK]  # fmt: skip
 
     assert "nobody is left" not in " ".join(found.reasons)
 
@@ -206,17 +209,17 @@ def test_what_we_have_paused_ourselves_is_no_suspect():
     """The policy knows of its pauses."""
     seen = picture(program(main(NEXT, wchan=None, syscall=None)), worker(200, state="T"))
 
-    found = suspects(seen, Circumstances(stopped_by_us=frozenset({200})))
+    found = stall_reasons(seen, StallContext(stopped_by_us=frozenset({200})))
 
-    assert Why.STOPPED not in {each.why for each in found}
+    assert ReasonKind.STOPPED not in {each.why for each in found}
 
 
 def test_two_threads_that_wait_for_each_other_are_both_named():
     """Each with its line."""
-    other = ThreadLook(101, "loader", "S", "futex_do_wait",
+    other = ThreadState(101, "loader", "S", "futex_do_wait",
                        frames=(Frame("/home/me/data.py", 7, "fill"),))  # fmt: skip
 
-    (found,) = suspects(picture(program(main(), other)))
+    (found,) = stall_reasons(picture(program(main(), other)))
 
     assert "wait for each other" in found.text
     assert "train.py:42 in step" in found.reasons[0]
@@ -231,8 +234,8 @@ def test_names_of_users_cannot_break_a_line():
     seen = picture(program(hostile))
 
     told = [*of_picture(seen), where(seen) or ""]
-    for each in suspects(seen):
-        told += [each.text, *each.reasons, each.cure]
+    for each in stall_reasons(seen):
+        told += [each.text, *each.reasons, each.remedy]
 
     assert told
     assert not [line for line in told if any(ord(char) < 32 for char in line)]
@@ -240,7 +243,7 @@ def test_names_of_users_cannot_break_a_line():
 
 def test_the_lines_of_a_picture_show_python_first_and_count_the_rest():
     """A framework has dozens of threads that do nothing of interest."""
-    pool = [ThreadLook(110 + n, "python", "S", "futex_do_wait") for n in range(40)]
+    pool = [ThreadState(110 + n, "python", "S", "futex_do_wait") for n in range(40)]
     lines = list(of_picture(picture(program(main(GET, STEP), *pool))))
 
     assert "  MainThread (100, it trains): sleeps in futex_do_wait" == lines[1]
@@ -251,10 +254,10 @@ def test_the_lines_of_a_picture_show_python_first_and_count_the_rest():
 
 def test_a_lock_taken_twice_by_one_thread_is_named_as_that():
     """The thread that waits may hold it itself: a lock that is not re-entrant."""
-    (found,) = suspects(picture())
+    (found,) = stall_reasons(picture())
 
     assert "no other thread" in found.text
-    assert "RLock" in found.cure
+    assert "RLock" in found.remedy
 
 
 IDLE_LIBRARIES = {
@@ -268,15 +271,15 @@ IDLE_LIBRARIES = {
 @pytest.mark.parametrize("idle", IDLE_LIBRARIES)
 def test_a_thread_without_a_line_of_the_program_holds_no_lock_of_it(idle):
     """It serves a library: it is neither who holds the lock nor a part of the deadlock."""
-    library = ThreadLook(
+    library = ThreadState(
         101, idle, "S", "do_epoll_wait", "epoll_wait", frames=(IDLE_LIBRARIES[idle],)
     )
-    other = ThreadLook(
+    other = ThreadState(
         102, "loader", "S", "futex_do_wait", frames=(Frame("/home/me/data.py", 7, "fill"),)
     )
 
-    (alone,) = suspects(picture(program(main(), library)))
-    (both,) = suspects(picture(program(main(), library, other)))
+    (alone,) = stall_reasons(picture(program(main(), library)))
+    (both,) = stall_reasons(picture(program(main(), library, other)))
 
     assert "no other thread" in alone.text
     assert "wait for each other" in both.text
@@ -284,17 +287,17 @@ def test_a_thread_without_a_line_of_the_program_holds_no_lock_of_it(idle):
 
 def test_a_queue_whose_producer_has_ended_is_told_beside_threads_of_libraries():
     """A thread of a library fills no queue of the program's."""
-    library = ThreadLook(
+    library = ThreadState(
         101, "IOPub", "S", "do_epoll_wait", frames=(IDLE_LIBRARIES["a kernel's output"],)
     )
 
-    (found,) = suspects(picture(program(main(GET, STEP), library)))
+    (found,) = stall_reasons(picture(program(main(GET, STEP), library)))
 
     assert any("no other Python thread" in reason for reason in found.reasons)
 
 
 def test_a_worker_that_waits_for_the_next_order_while_it_writes_is_no_culprit():
     """The program reads its results as it needs them: a full pipe of a worker is everyday."""
-    found = suspects(picture(program(main(STEP, state="R")), worker(writes=True)))
+    found = stall_reasons(picture(program(main(STEP, state="R")), worker(writes=True)))
 
-    assert Why.OUTPUT not in {each.why for each in found}
+    assert ReasonKind.OUTPUT not in {each.why for each in found}

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from watchdog_app.core.model.agent import AgentView, RescueRecord
+from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.decisions import Decision, DecisionKind, Outcome, OutcomeStatus, Stage
 from watchdog_app.core.model.machine import (
     CgroupMemory,
@@ -109,7 +109,7 @@ class Throttled:
         cpu_s = self.steps * STEP_S
         sample = ProcessSample(KEY, 1, "S", ram, 0, used - ram, 2 * used, cpu_s)
         snapshot = Snapshot(self.now, self.now, host, (sample,), self._groups(), infos={KEY: INFO})
-        agent = AgentView(
+        agent = AgentState(
             KEY, "numpy", "/r", training=True, state_bytes=MIB, step_s=STEP_S, save_s=0.1,
             step=int(self.steps), reported_mono_s=self.now, saving=False, rescue=self.rescue,
             rescue_mono_s=self.rescue_mono_s,
@@ -163,7 +163,7 @@ def test_a_training_is_saved_and_told_of_before_it_stands_still(limits, swap_mib
         first[decision.kind] = decision.at_mono_s
     assert first[DecisionKind.CHECKPOINT] < world.stalled_since
     assert first[DecisionKind.NOTIFY] < world.stalled_since
-    assert {SCOPE, SLICE} >= {decision.ceiling.subject for decision in world.log}
+    assert {SCOPE, SLICE} >= {decision.resource.subject for decision in world.log}
 
 
 @VARIANTS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from watchdog_app.core.model.history import Growth
+from watchdog_app.core.model.history import History
 from watchdog_app.core.model.machine import (
     CgroupMemory,
     HostMemory,
@@ -15,10 +15,10 @@ from watchdog_app.core.model.machine import (
     TaskKind,
 )
 from watchdog_app.core.model.readings import readings
-from watchdog_app.core.model.resource import CeilingKind
+from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.tasks import group
 from watchdog_app.core.policy.attribution import attribute
-from watchdog_app.core.policy.tracker import Usage, held_bytes
+from watchdog_app.core.policy.tracker import TaskUsage, held_bytes
 
 MIB, GIB = 1 << 20, 1 << 30
 GROUP = "/sys/fs/cgroup/train"
@@ -79,7 +79,7 @@ def test_a_task_holds_what_cannot_be_taken_back_from_it(members, expected):
 
 def blamed(first, second):
     """Who is guilty of a group that fills by what is no file, after half a minute."""
-    usage, ceiling = (Usage(), Usage()), Growth()
+    usage, resource = (TaskUsage(), TaskUsage()), History()
     for second_s in range(31):
         samples = (first(second_s), second(second_s))
         known = infos(*samples)
@@ -93,13 +93,15 @@ def blamed(first, second):
         )
         snapshot = Snapshot(float(second_s), 0.0, HOST, samples, (memory,), infos=known)
         (reading,) = (
-            each for each in readings(snapshot, tasks) if each.key.kind is CeilingKind.CGROUP
+            each for each in readings(snapshot, tasks) if each.key.kind is ResourceKind.CGROUP
         )
-        ceiling.add(float(second_s), reading.used)
+        resource.add(float(second_s), reading.used)
         for each, task in zip(usage, tasks, strict=True):
             each.add(float(second_s), task)
     growths = {task.key: each.memory for task, each in zip(tasks, usage, strict=True)}
-    return [each.name for each in attribute(reading, 20.0 * MIB, ceiling, tasks, growths).guilty]
+    return [
+        each.name for each in attribute(reading, 20.0 * MIB, resource, tasks, growths).actionable
+    ]
 
 
 def test_who_reads_a_mapped_file_is_not_blamed_for_its_neighbours_leak():

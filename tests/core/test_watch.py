@@ -1,11 +1,11 @@
-"""One ceiling under watch: stages, pace and the two tiers."""
+"""One resource under watch: stages, pace and the two tiers."""
 
 from __future__ import annotations
 
 import pytest
 
-from watchdog_app.core.forecast.stages import CeilingWatch
-from watchdog_app.core.model.decisions import Costs, Stage
+from watchdog_app.core.forecast.stages import ResourceMonitor
+from watchdog_app.core.model.decisions import SaveCost, Stage
 from watchdog_app.core.model.settings import StageSettings, WatchSettings
 
 MIB = 1024.0**2
@@ -28,10 +28,10 @@ def played(watch, series, limit):
 )
 def test_every_leak_that_takes_five_seconds_from_half_full_is_rescued(rate, limit):
     """A steady leak opens the rescue tier before the limit, at the pace the watch asks for."""
-    watch = CeilingWatch(WatchSettings(), StageSettings())
+    watch = ResourceMonitor(WatchSettings(), StageSettings())
     t, used, rescued = 0.0, 0.4 * limit, None
     while used < limit:
-        a = watch.step(t, used * MIB, limit * MIB, Costs(save_s=0.1, step_s=0.05))
+        a = watch.step(t, used * MIB, limit * MIB, SaveCost(save_s=0.1, step_s=0.05))
         if a.rescue:
             rescued = used
             break
@@ -44,7 +44,7 @@ def test_every_leak_that_takes_five_seconds_from_half_full_is_rescued(rate, limi
 
 def test_a_flat_series_stays_at_rest():
     """Nothing that moves: no alarm, and the slowest pace."""
-    watch = CeilingWatch(WatchSettings(), StageSettings())
+    watch = ResourceMonitor(WatchSettings(), StageSettings())
     last = played(watch, [(i * 1.0, 500 * MIB) for i in range(200)], 1000 * MIB)[-1]
 
     assert (Stage.OK, False, False, None) == (last.stage, last.notify, last.rescue, last.forecast)
@@ -53,7 +53,7 @@ def test_a_flat_series_stays_at_rest():
 
 def test_samples_that_repeat_a_time_or_go_back_change_nothing():
     """Order and duplicates do not matter."""
-    watch = CeilingWatch(WatchSettings(), StageSettings())
+    watch = ResourceMonitor(WatchSettings(), StageSettings())
     first = watch.step(1.0, 10.0, 100.0)
 
     assert first is watch.step(1.0, 99.0, 100.0)
@@ -63,7 +63,7 @@ def test_samples_that_repeat_a_time_or_go_back_change_nothing():
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_readings_that_are_no_numbers_are_ignored(bad):
     """A sensor that returns nonsense must not stop the loop."""
-    watch = CeilingWatch(WatchSettings(), StageSettings())
+    watch = ResourceMonitor(WatchSettings(), StageSettings())
 
     assert Stage.OK is watch.step(1.0, bad, 100.0).stage
     assert Stage.OK is watch.step(bad, 1.0, 100.0).stage
@@ -72,6 +72,6 @@ def test_readings_that_are_no_numbers_are_ignored(bad):
 
 def test_a_limit_of_zero_is_an_unknown_limit():
     """Division by it would be a crash; alarm on it would be a lie."""
-    watch = CeilingWatch(WatchSettings(), StageSettings())
+    watch = ResourceMonitor(WatchSettings(), StageSettings())
 
     assert Stage.OK is watch.step(1.0, 5.0, 0.0).stage

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from watchdog_app.base.errors import RequestError
-from watchdog_app.core.model.agent import AgentView, AllocatorMemory
+from watchdog_app.core.model.agent import AgentState, AllocatorMemory
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.poller import Poller
@@ -19,7 +19,7 @@ CARD = {"device": "GPU:0", "used_bytes": 5, "limit_bytes": 8}
 
 def reported(**fields: Any) -> tuple[AllocatorMemory, ...]:
     agents = Agents(cast(Poller, None), lambda key: True, lambda agent: None, 1.0)
-    agent = Agent(KEY, None, AgentView(KEY, "keras", "/r"), None, None)
+    agent = Agent(KEY, None, AgentState(KEY, "keras", "/r"), None, None)
     agents.report(agent, Params({"training": True, **fields}), 1.0)
     return agent.view.allocators
 

@@ -520,7 +520,7 @@ def test_the_history_can_be_narrowed(world, job):
 
 
 def test_the_series_of_a_task_can_be_read_back(world, job):
-    """Points of the task and of the ceilings above it, for a replay."""
+    """Points of the task and of the resources above it, for a replay."""
     client, pid = job
 
     def series():

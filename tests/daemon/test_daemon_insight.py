@@ -8,7 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from watchdog_app.base.errors import RequestError
-from watchdog_app.core.model.agent import AgentView, BufferMemory, Frame, ProcessLook, ThreadLook
+from watchdog_app.core.model.agent import (
+    AgentState,
+    BufferMemory,
+    Frame,
+    ProcessThreads,
+    ThreadState,
+)
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import agent_words
 from watchdog_app.daemon.stacks import Stacks, to_json
@@ -28,7 +34,7 @@ class World:
         self.faults = 100
         self.threads = threads
         self.agent = SimpleNamespace(key=KEY)
-        self.view = AgentView(
+        self.view = AgentState(
             KEY,
             "test",
             "/r",
@@ -50,10 +56,10 @@ class World:
 
     def looks(self):
         threads = tuple(
-            ThreadLook(10 + number, "python", "S", "futex_do_wait")
+            ThreadState(10 + number, "python", "S", "futex_do_wait")
             for number in range(self.threads)
         )
-        return (ProcessLook(10, 1, "python", "S", threads, self.threads, self.faults),)
+        return (ProcessThreads(10, 1, "python", "S", threads, self.threads, self.faults),)
 
     def look(self, keys, looked):
         looks = self.looks()

@@ -86,12 +86,12 @@ def test_any_name_of_a_file_can_be_written_and_found(journal, name):
 
 
 def test_series_are_read_by_task_with_the_ceilings_above_it(journal):
-    """The task's own first, then those of its ceilings; of another task's none."""
+    """The task's own first, then those of its resources; of another task's none."""
     journal.add((), [
         points("ram:", (1.0, 50.0, 100.0), kind="ram"),
         points("cgroup:/x", (1.0, 5.0, 10.0), (2.0, 6.0, 10.0), kind="cgroup"),
-        points("b:7:1", (1.0, 4.0, None), pid=7, ceilings=["cgroup:/x"]),
-        points("b:8:1", (1.0, 9.0, None), pid=8, ceilings=["ram:"]),
+        points("b:7:1", (1.0, 4.0, None), pid=7, resources=["cgroup:/x"]),
+        points("b:8:1", (1.0, 9.0, None), pid=8, resources=["ram:"]),
     ])  # fmt: skip
 
     found = journal.series(task="7")
@@ -103,14 +103,14 @@ def test_series_are_read_by_task_with_the_ceilings_above_it(journal):
 
 
 def test_ceilings_are_linked_also_after_a_restart(tmp_path):
-    """A ceiling that an earlier daemon wrote is known to the next."""
+    """A resource that an earlier daemon wrote is known to the next."""
     folder = str(tmp_path)
     first = Journal(folder, DAY_S, MIB)
     first.add((), [points("ram:", (1.0, 50.0, 100.0), kind="ram")])
     first.close()
     second = Journal(folder, DAY_S, MIB)
 
-    second.add((), [points("b:7:1", (2.0, 4.0, None), pid=7, ceilings=["ram:"])])
+    second.add((), [points("b:7:1", (2.0, 4.0, None), pid=7, resources=["ram:"])])
 
     assert ["b:7:1", "ram:"] == [each["ident"] for each in second.series(task="7")]
     second.close()
@@ -526,7 +526,7 @@ def test_a_group_whose_name_is_no_utf8_is_a_series_like_others(tmp_path):
             [Entry(1.0, "end", {"n": 1})],
             [
                 SeriesPoints(odd, "cgroup", "\udcff", "bytes", [Point(1.0, 5.0)]),
-                SeriesPoints("b:1:1", "task", "a", "bytes", [Point(1.0, 5.0)], 1, ceilings=[odd]),
+                SeriesPoints("b:1:1", "task", "a", "bytes", [Point(1.0, 5.0)], 1, resources=[odd]),
             ],
         )
 

@@ -11,7 +11,7 @@ import pytest
 from test_daemon_agents import begin
 
 from watchdog_app.base.errors import RequestError
-from watchdog_app.core.model.decisions import Notice
+from watchdog_app.core.model.decisions import Notification
 from watchdog_app.core.model.settings import NotifySettings, Settings, StageSettings
 from watchdog_app.daemon.quiet import Quiet
 
@@ -35,8 +35,8 @@ class Clocks:
         return Quiet(settings, lambda: self.mono_s, lambda: self.unix_s)
 
 
-def warning(**changes) -> Notice:
-    about = Notice(
+def warning(**changes) -> Notification:
+    about = Notification(
         id="n1", incident="i1", stage="warn", urgency="normal", title="t", body="b", task=7,
         unix_s=0.0, topic="warning",
     )  # fmt: skip

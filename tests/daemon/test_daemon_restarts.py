@@ -11,7 +11,7 @@ import pytest
 from watchdog_app.core.explain.notifications import notice
 from watchdog_app.core.model.decisions import Decision
 from watchdog_app.core.model.exits import Cause, CauseKind
-from watchdog_app.core.model.kernels import KernelRestarts, ToldNotebooks
+from watchdog_app.core.model.kernels import KernelRegistry, ToldNotebooks
 from watchdog_app.core.model.machine import (
     HostMemory,
     ProcessInfo,
@@ -22,7 +22,7 @@ from watchdog_app.core.model.machine import (
     TaskKind,
 )
 from watchdog_app.core.model.tasks import group
-from watchdog_app.core.policy.exits import death_notice
+from watchdog_app.core.policy.exits import exit_notification
 from watchdog_app.daemon.journal import Entry, Journal
 from watchdog_app.daemon.kernel_memory import KernelMemory
 from watchdog_app.daemon.log import Log
@@ -50,7 +50,7 @@ class Told:
         self.entries: list[Entry] = []
         self.notices: list[tuple[Decision, Task]] = []
         self.moved: list[tuple[int, int]] = []
-        self.kernels = KernelRestarts()
+        self.kernels = KernelRegistry()
         self.restarts = Restarts(
             self.kernels,
             note=self.entries.append,
@@ -68,7 +68,7 @@ def first() -> Task:
 def death_of(task: Task) -> Decision:
     """The notice of it, with a rescue."""
     cause = Cause(CauseKind.GROUP_LIMIT, "killed by the kernel: its group was full")
-    told = death_notice(
+    told = exit_notification(
         "d1", task, None, cause, snapshot=Snapshot(5.0, 7e8, HOST, ()), incident=None
     )
     return replace(told, evidence={**told.evidence, "path": "/p/rescues/r", "rescue_step": 41})

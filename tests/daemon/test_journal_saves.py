@@ -7,7 +7,7 @@ import pytest
 from watchdog_app.cli.history_text import render, sentence
 from watchdog_app.core.model.decisions import Decision, DecisionKind, Outcome, OutcomeStatus, Stage
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.core.model.resource import CeilingKey, CeilingKind
+from watchdog_app.core.model.resource import ResourceKey, ResourceKind
 from watchdog_app.daemon import past_deaths
 from watchdog_app.daemon.books import decision_entry, outcome_entry, wish_entry
 from watchdog_app.daemon.journal import Entry, Journal
@@ -34,7 +34,7 @@ def asked(at_s: float, pid: int = 7, kind: DecisionKind = SAVE) -> Entry:
         id=f"{pid}-{kind.value}-{at_s}",
         kind=kind,
         incident="i1",
-        ceiling=CeilingKey(CeilingKind.CGROUP, "/g"),
+        resource=ResourceKey(ResourceKind.CGROUP, "/g"),
         stage=Stage.HOLD,
         task=ProcessKey(pid, 1),
         at_mono_s=at_s,

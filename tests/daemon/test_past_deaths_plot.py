@@ -1,4 +1,4 @@
-"""Which ceiling is drawn beside a task that has died: the one that it died at."""
+"""Which resource is drawn beside a task that has died: the one that it died at."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def series(ident, kind, *values, **more):
     return SeriesPoints(ident, kind, more.pop("name", ident), "bytes", points, **more)
 
 
-def plot_of(tmp_path, cause, *ceilings, **data):
+def plot_of(tmp_path, cause, *resources, **data):
     """The plot of a task that died at END, on a machine that is 95 % full."""
     ram = series("ram:", "ram", (990.0, 95, 100), (999.0, 95, 100), name="RAM")
     own = series(
         "b:7:70", "task", (998.0, 10, None), (999.0, 90, None),
-        pid=7, ceilings=[each.ident for each in (ram, *ceilings)],
+        pid=7, resources=[each.ident for each in (ram, *resources)],
     )  # fmt: skip
     entry = {"pid": 7, "name": "fit.py", "start_time": 70, "cause": cause, **data}
     with closing(Journal(str(tmp_path), 1e9, 10**8)) as journal:
-        journal.add([Entry(END, "death", entry, 7, "fit.py")], [ram, *ceilings, own])
+        journal.add([Entry(END, "death", entry, 7, "fit.py")], [ram, *resources, own])
         return past_deaths.answer(journal, "7", 10.0, END + 5)["plot"]
 
 
@@ -40,22 +40,22 @@ def test_a_death_by_a_group_is_drawn_with_that_group_up_to_its_limit(tmp_path, c
         "cgroup:/g", "cgroup", (998.0, 20, 200), (999.0, 96, 200), (1000.5, 0, 200), name="group g"
     )
 
-    ceiling = plot_of(tmp_path, cause, group)["ceiling"]
+    resource = plot_of(tmp_path, cause, group)["ceiling"]
 
     assert ("cgroup", "group g", 200 * MIB) == tuple(
-        ceiling[key] for key in ("kind", "label", "limit")
+        resource[key] for key in ("kind", "label", "limit")
     )
-    assert [END, 200 * MIB, 200 * MIB] == ceiling["points"][-1]
-    assert 96 * MIB == ceiling["points"][-2][1]
+    assert [END, 200 * MIB, 200 * MIB] == resource["points"][-1]
+    assert 96 * MIB == resource["points"][-2][1]
 
 
 def test_a_group_that_nobody_had_looked_at_is_drawn_by_its_limit(tmp_path):
     """It was too quick: the machine had nothing to do with it."""
     group = {"label": "memory limit of the group g", "limit_bytes": 200 * MIB}
 
-    ceiling = plot_of(tmp_path, "group_limit", group=group)["ceiling"]
+    resource = plot_of(tmp_path, "group_limit", group=group)["ceiling"]
 
-    assert ("memory limit of the group g", 200 * MIB) == (ceiling["label"], ceiling["limit"])
+    assert ("memory limit of the group g", 200 * MIB) == (resource["label"], resource["limit"])
 
 
 def test_a_death_by_a_group_that_is_not_known_is_drawn_without_a_ceiling(tmp_path):

@@ -16,7 +16,7 @@ import pytest
 
 from watchdog_app.actions.user_command import CommandNotifier
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.core.model.decisions import Notice
+from watchdog_app.core.model.decisions import Notification
 from watchdog_app.daemon.journal import Entry, Journal
 from watchdog_app.sensors.jupyter_rest import ask, parse_server_info
 
@@ -66,7 +66,7 @@ def test_the_users_command_gets_names_as_data_alone(tmp_path):
     """On standard input and in variables; its arguments are those of the configuration."""
     out = tmp_path / "out"
     code = "import json,os,sys;json.dump([sys.argv[2:],sys.stdin.read(),os.environ['WATCHDOG_TITLE']],open(sys.argv[1],'w'))"  # noqa: E501
-    hostile = Notice(id="n", incident="i", stage="warn", urgency="low", title=NAME,
+    hostile = Notification(id="n", incident="i", stage="warn", urgency="low", title=NAME,
                      body=NAME, task=1, unix_s=1.0)  # fmt: skip
 
     told = CommandNotifier([sys.executable, "-c", code, str(out), "$WATCHDOG_TITLE"]).notify(

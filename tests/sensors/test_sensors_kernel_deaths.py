@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from watchdog_app.core.model.exits import WordKind
+from watchdog_app.core.model.exits import KernelEvent
 from watchdog_app.sensors.kernel_deaths import KernelDeaths, Table, parse
 
 FIRST = 0xEFFFFFFC
@@ -93,9 +93,9 @@ def test_a_kill_for_memory_is_understood_from_old_and_new_kernels(
     """Who, where the limit was, and who held how much."""
     words = read(lines)
 
-    kill = [word for word in words if word.kind is WordKind.OOM_KILL]
-    report = next(word for word in words if word.kind is WordKind.OOM_REPORT)
-    rows = [word for word in words if word.kind is WordKind.OOM_TASK]
+    kill = [word for word in words if word.kind is KernelEvent.OOM_KILL]
+    report = next(word for word in words if word.kind is KernelEvent.OOM_REPORT)
+    rows = [word for word in words if word.kind is KernelEvent.OOM_TASK]
     assert [4242] == [word.pid for word in kill]
     assert (constraint, group) == (report.constraint, report.group)
     pages = largest[2] * os.sysconf("SC_PAGE_SIZE")
@@ -113,45 +113,45 @@ def test_a_name_with_blanks_stays_one_name():
         (
             ("python[42]: segfault at 0 ip 00007fe588c81597 sp 00007fffef1630a0 error 6 in "
             "libcudnn.so.9.1[2597,7fe588c81000+2000] likely on CPU 0 (core 0, socket 0)"),
-            WordKind.CRASH, 42, "libcudnn.so.9.1",
+            KernelEvent.CRASH, 42, "libcudnn.so.9.1",
         ),
         (
             ("python3[42]: segfault at 7f3a ip 00007f sp 00007f error 4 in "
             "libcuda.so.470.57.02[7f3a10000000+1000]"),
-            WordKind.CRASH, 42, "libcuda.so.470.57.02",
+            KernelEvent.CRASH, 42, "libcuda.so.470.57.02",
         ),
         (
             ("traps: python[42] general protection fault ip:7f1 sp:7f2 error:0 in "
             "libtensorflow_framework.so.2[7f1000000000+200000]"),
-            WordKind.CRASH, 42, "libtensorflow_framework.so.2",
+            KernelEvent.CRASH, 42, "libtensorflow_framework.so.2",
         ),
         (
             ("traps: python[42] trap invalid opcode ip:7f1 sp:7f2 error:0 in "
             "_pywrap_tensorflow_internal.so[7f1000000000+200000]"),
-            WordKind.CRASH, 42, "_pywrap_tensorflow_internal.so",
+            KernelEvent.CRASH, 42, "_pywrap_tensorflow_internal.so",
         ),
-        ("pt_main_thread[42]: segfault at 8 ip 0 sp 0 error 14", WordKind.CRASH, 42, None),
+        ("pt_main_thread[42]: segfault at 8 ip 0 sp 0 error 14", KernelEvent.CRASH, 42, None),
         (
             "Memory failure: 0x12345: Killing python:42 due to hardware memory corruption",
-            WordKind.BAD_MEMORY, 42, None,
+            KernelEvent.BAD_MEMORY, 42, None,
         ),
         (
             ("Memory failure: 0x12345: Sending SIGBUS to python:42 due to hardware memory "
             "corruption"),
-            WordKind.BAD_MEMORY, 42, None,
+            KernelEvent.BAD_MEMORY, 42, None,
         ),
-        ("INFO: task python:42 blocked for more than 120 seconds.", WordKind.HUNG, 42, None),
+        ("INFO: task python:42 blocked for more than 120 seconds.", KernelEvent.HUNG, 42, None),
         (
             "thermal thermal_zone0: critical temperature reached, shutting down",
-            WordKind.HOT, None, None,
+            KernelEvent.HOT, None, None,
         ),
         (
             "thermal thermal_zone0: acpitz: critical temperature reached (105 C), shutting down",
-            WordKind.HOT, None, None,
+            KernelEvent.HOT, None, None,
         ),
         (
             "NVRM: Xid (PCI:0000:65:00): 31, pid=42, name=python, Ch 00000008, MMU Fault",
-            WordKind.XID, 42, None,
+            KernelEvent.XID, 42, None,
         ),
     ],
 )  # fmt: skip

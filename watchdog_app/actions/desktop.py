@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from watchdog_app.actions.notify import Delivery, to_type
 from watchdog_app.base import children
-from watchdog_app.core.model.decisions import Notice
+from watchdog_app.core.model.decisions import Notification
 
 DEADLINE_S = 8.0
 # GNOME refuses more than about one a second (ExcessNotificationGeneration).
@@ -56,7 +56,7 @@ class DesktopNotifier:
         self._last_mono_s: float | None = None
         self._shown: dict[tuple[str, int | None], int] = {}
 
-    def notify(self, notice: Notice) -> Delivery:
+    def notify(self, notice: Notification) -> Delivery:
         """Show it; blocks up to the deadline, and a second more right after another one."""
         with self._lock:
             if self._last_mono_s is not None:

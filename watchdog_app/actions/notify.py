@@ -13,9 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from watchdog_app.core.model.decisions import Notice, NoticeAction
-
-__all__ = ["Delivery", "Fanout", "Notice", "NoticeAction", "Notifier", "to_type"]
+from watchdog_app.core.model.decisions import Notification
 
 # The policy is seldom by itself; this is the last line against a mistake in a rule of it.
 _MOST_A_MINUTE = 20
@@ -36,11 +34,11 @@ class Delivery:
 class Notifier(Protocol):
     """One way to show a notice."""
 
-    def notify(self, notice: Notice) -> Delivery:
+    def notify(self, notice: Notification) -> Delivery:
         """Show it, and say whether that worked."""
 
 
-def to_type(notice: Notice) -> list[str]:
+def to_type(notice: Notification) -> list[str]:
     """
     What does in a terminal what the buttons would do, where a notice is shown without any.
 
@@ -69,7 +67,7 @@ class Fanout:
         self._clock = clock
         self._shown: dict[str, deque[float]] = {}
 
-    def notify(self, notice: Notice) -> Delivery:
+    def notify(self, notice: Notification) -> Delivery:
         """Show it in every way there is."""
         if not self._notifiers:
             return Delivery(
@@ -92,7 +90,7 @@ class Fanout:
             tuple(each.via for each in broken),
         )
 
-    def _flooding(self, notice: Notice) -> bool:
+    def _flooding(self, notice: Notification) -> bool:
         now = self._clock()
         while len(self._shown) > _MOST_INCIDENTS:
             del self._shown[next(iter(self._shown))]

@@ -7,7 +7,7 @@ from typing import TextIO
 
 from watchdog_app.actions.notify import Delivery, to_type
 from watchdog_app.base.text.plain import plain
-from watchdog_app.core.model.decisions import Notice
+from watchdog_app.core.model.decisions import Notification
 
 _LINE = 500
 
@@ -18,7 +18,7 @@ class TerminalNotifier:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
-    def notify(self, notice: Notice) -> Delivery:
+    def notify(self, notice: Notification) -> Delivery:
         """Write it."""
         at = time.strftime("%H:%M:%S", time.localtime(notice.unix_s))
         lines = [f"[{at}] watchdog: {plain(notice.title, _LINE)}"]

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from watchdog_app.actions.notify import Delivery
 from watchdog_app.base import children
 from watchdog_app.base.text.plain import plain
-from watchdog_app.core.model.decisions import Notice
+from watchdog_app.core.model.decisions import Notification
 
 TIMEOUT_S = 10.0
 _TOLD = 300  # characters of what a failed command wrote
@@ -44,7 +44,7 @@ class CommandNotifier:
         self._timeout_s = timeout_s
         self._env = os.environ if env is None else env
 
-    def notify(self, notice: Notice) -> Delivery:
+    def notify(self, notice: Notification) -> Delivery:
         """Run it; delivered when it ends with status 0 in time."""
         # A file and not a pipe: what a program left running in the background still holds a pipe
         # open, and reading it would wait for that program.
@@ -76,7 +76,7 @@ class CommandNotifier:
         return Delivery(False, "command", f"{plain(self._argv[0], 100)} of notify.command: {why}")
 
 
-def variables(notice: Notice) -> dict[str, str]:
+def variables(notice: Notification) -> dict[str, str]:
     """The notice as environment variables; a NUL, which none can hold, is left out."""
     values = {
         "WATCHDOG_NOTICE": notice.id,

@@ -69,10 +69,10 @@ def run(args: argparse.Namespace) -> int:
         path = args.output or _name(found.task.name)
         if not args.force and os.path.exists(path):
             raise UsageError(f"{path} is there already. --force writes over it.")
-        ceiling = found.ceiling
+        resource = found.resource
         print(
             f"Recording {plain(found.task.name)} ({_whom(found)}) against "
-            f"{plain(ceiling.label)}, {format_bytes(ceiling.limit)}. Ctrl-C ends it.",
+            f"{plain(resource.label)}, {format_bytes(resource.limit)}. Ctrl-C ends it.",
             flush=True,
         )
         kills = KillCount(found.groups)

@@ -176,11 +176,11 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 def _answer(args: argparse.Namespace, settings: Settings) -> int:
-    from watchdog_app.core.model.decisions import Costs, Stage
+    from watchdog_app.core.model.decisions import SaveCost, Stage
     from watchdog_app.traces.lines import answer_lines
 
     stage = Stage[args.alarm_stage.upper()]
-    costs = Costs(args.save_time, args.step_time)
+    costs = SaveCost(args.save_time, args.step_time)
     if args.jsonl == "-":
         if sys.stdin is None:
             raise UsageError("Standard input is closed; there are no lines to answer.")

@@ -8,8 +8,8 @@ from typing import Any
 
 from watchdog_app.base.text.quantities import MIB, TIB, parse_bytes, parse_duration
 from watchdog_app.core.model.decisions import Caution
-from watchdog_app.core.model.resource import CeilingKind
-from watchdog_app.core.model.settings import Turn
+from watchdog_app.core.model.resource import ResourceKind
+from watchdog_app.core.model.settings import Priority
 
 _DAY_S = 86400.0
 
@@ -108,12 +108,12 @@ def _switch(help_: str) -> Key:
 def _ceiling_glob(value: Any) -> str:
     from fnmatch import fnmatchcase
 
-    if not any(fnmatchcase(kind, _text(value)) for kind in CeilingKind):
+    if not any(fnmatchcase(kind, _text(value)) for kind in ResourceKind):
         raise ValueError
     return _text(value)
 
 
-_CEILINGS = ", ".join(CeilingKind)
+_CEILINGS = ", ".join(ResourceKind)
 
 KEYS: Mapping[str, Key] = {
     "watch.interval_s": _duration(0.1, 60, "time between two looks at the machine at rest"),
@@ -192,8 +192,8 @@ RULE_KEYS: Mapping[str, Key] = {
     "checkpoint": _switch("ask for a checkpoint; absent: as in [actions]"),
     "pause": _switch("pause as the last resort; absent: as in [actions]"),
     "protect": Key(
-        Turn,
-        " or ".join(f'"{turn}"' for turn in Turn),
+        Priority,
+        " or ".join(f'"{turn}"' for turn in Priority),
         "first: saved before others, paused after them; last: the other way round",
     ),
 }

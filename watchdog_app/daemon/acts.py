@@ -14,7 +14,13 @@ from typing import Any
 
 from watchdog_app.actions.paused import Paused, Resumed
 from watchdog_app.base.errors import RequestError
-from watchdog_app.core.model.decisions import Decision, DecisionKind, Notice, Outcome, OutcomeStatus
+from watchdog_app.core.model.decisions import (
+    Decision,
+    DecisionKind,
+    Notification,
+    Outcome,
+    OutcomeStatus,
+)
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.books import decision_entry, outcome_entry, wish_entry
 from watchdog_app.daemon.checkpoints import MOST_FOLLOWING, Checkpoints, Rescue
@@ -53,7 +59,7 @@ class Acts:
         quiet: Quiet,
         state_of: StateOf,
         recorded: Callable[[Outcome], None],
-        wording: Callable[[Decision, Task | None], Notice],
+        wording: Callable[[Decision, Task | None], Notification],
         settled: Callable[[Decision], str | None],
         log: Log,
     ) -> None:

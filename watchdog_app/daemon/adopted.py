@@ -6,7 +6,7 @@ import time
 from collections.abc import Container, Iterable, Iterator
 
 from watchdog_app.base.text.plain import plain
-from watchdog_app.core.model.decisions import Notice, NoticeAction, Topic
+from watchdog_app.core.model.decisions import Notification, NotificationAction, Topic
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.notices import Notices
@@ -45,10 +45,10 @@ def untold(adopted: Iterable[Pause], held: Container[ProcessKey]) -> Iterator[Pa
             yield pause
 
 
-def notice(pause: Pause, unix_s: float) -> Notice:
+def notice(pause: Pause, unix_s: float) -> Notification:
     """What a person is told of such a pause."""
     pid = pause.task.pid
-    return Notice(
+    return Notification(
         id=f"adopted-{pid}-{pause.task.start_time}-{unix_s:.0f}",
         incident="",
         stage="hold",
@@ -59,6 +59,6 @@ def notice(pause: Pause, unix_s: float) -> Notice:
         f"It does not go on by itself. When there is room: watchdog resume {pid}",
         task=pid,
         unix_s=unix_s,
-        actions=(NoticeAction("resume", "Resume", f"watchdog resume {pid}"),),
+        actions=(NotificationAction("resume", "Resume", f"watchdog resume {pid}"),),
         topic=Topic.PAUSED.value,
     )

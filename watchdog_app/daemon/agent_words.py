@@ -7,7 +7,7 @@ from watchdog_app.core.model.agent import (
     BufferMemory,
     Frame,
     GrowingLine,
-    Growth,
+    MemoryGrowth,
     MemoryParts,
     MoreTensors,
 )
@@ -79,9 +79,9 @@ def memory(params: Params | None) -> MemoryParts | None:
     )
 
 
-def growth(params: Params) -> Growth:
+def growth(params: Params) -> MemoryGrowth:
     """What an agent has seen growing."""
-    return Growth(
+    return MemoryGrowth(
         seconds=params.number_or_none("seconds", 0, 1e6) or 0.0,
         steps=params.whole_or_none("steps", 1, _FAR),
         refused=params.text_or_none("refused", 200),

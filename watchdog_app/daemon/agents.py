@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from watchdog_app.base.errors import RequestError
-from watchdog_app.core.model.agent import AgentView, AllocatorMemory, RescueRecord
+from watchdog_app.core.model.agent import AgentState, AllocatorMemory, RescueRecord
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import agent_words
 from watchdog_app.daemon.connection import Connection
@@ -36,7 +36,7 @@ class Agent:
 
     key: ProcessKey
     connection: Connection | None
-    view: AgentView
+    view: AgentState
     notebook: str | None
     handle: int | None  # becomes readable when the process ends
     by_lines: bool = False  # its program does not go on from a rescue by itself
@@ -114,7 +114,7 @@ class Agents:
         agent = Agent(
             key,
             connection,
-            AgentView(key, framework, directory, rescue=rescue, rescue_mono_s=rescue_mono_s),
+            AgentState(key, framework, directory, rescue=rescue, rescue_mono_s=rescue_mono_s),
             notebook,
             handle,
             by_lines,
@@ -228,7 +228,7 @@ class Agents:
             if agent.connection is not None and not agent.said_bye
         ]
 
-    def views(self) -> tuple[AgentView, ...]:
+    def views(self) -> tuple[AgentState, ...]:
         """Those that can be asked for a rescue now."""
         return tuple(agent.view for agent in self.connected())
 
@@ -244,7 +244,7 @@ class Agents:
         """Connected agents of these processes."""
         return [agent for agent in self.connected() if agent.key in members]
 
-    def view_of(self, members: set[ProcessKey]) -> AgentView | None:
+    def view_of(self, members: set[ProcessKey]) -> AgentState | None:
         """What a task's agent last said; the one that trains where there are several."""
         views = [agent.view for agent in self._agents.values() if agent.key in members]
         return max(views, key=lambda view: (view.training, view.step or 0), default=None)

@@ -10,14 +10,14 @@ from dataclasses import replace
 
 from watchdog_app.airbag import past, report
 from watchdog_app.airbag.record import BagRecord
-from watchdog_app.core.model.agent import AgentView, RescueRecord
-from watchdog_app.core.model.exits import AirbagEnd
+from watchdog_app.core.model.agent import AgentState, RescueRecord
+from watchdog_app.core.model.exits import GuardEnd
 from watchdog_app.core.model.machine import ProcessKey
 
 _JUST_NOW_S = 30.0
 
 
-def of(key: ProcessKey, group: str | None) -> AirbagEnd | None:
+def of(key: ProcessKey, group: str | None) -> GuardEnd | None:
     """
     The airbag of a process that has just ended; None: it was in none.
 
@@ -27,7 +27,7 @@ def of(key: ProcessKey, group: str | None) -> AirbagEnd | None:
     bag = past.of(key.pid, key.start_time, group)
     if bag is None:
         return None
-    return AirbagEnd(
+    return GuardEnd(
         limit_bytes=bag.limit_bytes,
         next_limit=report.next_limit(bag),
         refused=bag.stage == "refusing" or _was_refused(bag),
@@ -47,7 +47,7 @@ def _was_refused(bag: BagRecord) -> bool:
     )
 
 
-def newest(view: AgentView | None, bag: AirbagEnd | None) -> RescueRecord | None:
+def newest(view: AgentState | None, bag: GuardEnd | None) -> RescueRecord | None:
     """The rescue to go on from: the agent's own, or a later one that was copied from outside."""
     own = None if view is None else view.rescue
     copied = None if bag is None else bag.rescue

@@ -20,7 +20,7 @@ from watchdog_app.airbag.record import BagRecord
 from watchdog_app.base.errors import RequestError
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.worker import Worker
-from watchdog_app.core.model.decisions import Decision, Notice, NoticeAction, Topic
+from watchdog_app.core.model.decisions import Decision, Notification, NotificationAction, Topic
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.readings import in_airbag
 from watchdog_app.daemon.journal import Entry
@@ -54,7 +54,7 @@ class Bags:
     def __init__(
         self,
         tasks: Callable[[], Sequence[Task]],
-        show: Callable[[Notice], None],
+        show: Callable[[Notification], None],
         note: Callable[[Entry], None],
         log: Log,
     ) -> None:
@@ -158,7 +158,7 @@ class Bags:
 
     def settled(self, decision: Decision) -> str | None:
         """Why nobody is warned of a limit any more: its airbag has met it, and has told of that."""
-        subject = decision.ceiling.subject
+        subject = decision.resource.subject
         if decision.evidence.get("topic") != Topic.WARNING.value or not in_airbag(subject):
             return None
         self.look()
@@ -255,18 +255,18 @@ def _wish(params: Params) -> dict[str, Any]:
     return {name: True for name, on in wanted.items() if on}
 
 
-def _notice(bag: BagRecord, text: str, task: ProcessKey | None, now: float) -> Notice:
+def _notice(bag: BagRecord, text: str, task: ProcessKey | None, now: float) -> Notification:
     pid = bag.pid if task is None else task.pid
     actions = []
     if bag.stage in ("held", "refusing"):
         more = report.next_limit(bag)
         actions = [
-            NoticeAction("more", f"Give it {more}", f"watchdog limit {bag.pid} {more}"),
-            NoticeAction("go_on", "No limit", f"watchdog limit {bag.pid} --go-on"),
-            NoticeAction("end", "End it", f"watchdog limit {bag.pid} --end"),
+            NotificationAction("more", f"Give it {more}", f"watchdog limit {bag.pid} {more}"),
+            NotificationAction("go_on", "No limit", f"watchdog limit {bag.pid} --go-on"),
+            NotificationAction("end", "End it", f"watchdog limit {bag.pid} --end"),
         ]
     title, _, _ = text.partition("\n")
-    return Notice(
+    return Notification(
         id=f"bag-{bag.pid}-{bag.stage}-{now:.3f}",
         incident="",
         stage="hold" if bag.stage in ("held", "ending") else "warn",

@@ -22,7 +22,7 @@ _UNKNOWN_S = 60.0  # for a save that nothing has been measured of
 _STARTING_S = 120.0  # for so long TensorFlow and the data may take to begin
 _ADD_ONE = "Add one to the training: from watchdog_app.agent.keras import Rescue"
 MOST_FOLLOWING = 1000  # a rescue that people asked for; each is kept until it has ended
-_NEAR_S = 120.0  # a ceiling that nobody was saved for in so long is near no more
+_NEAR_S = 120.0  # a resource that nobody was saved for in so long is near no more
 _SPREAD = 10.0  # a machine short of memory may be this much slower than when it was measured
 
 
@@ -81,7 +81,7 @@ class Checkpoints:
         self._send = send
         self._log = log or Log(False)
         self._open: dict[str, Rescue] = {}
-        self._near: dict[ProcessKey, float] = {}  # whose ceiling is near, and when that was seen
+        self._near: dict[ProcessKey, float] = {}  # whose resource is near, and when that was seen
 
     def request(
         self,

@@ -10,7 +10,7 @@ from typing import Any
 from watchdog_app.base.text.quantities import format_bytes, format_duration
 from watchdog_app.base.text.secrets import shown_words
 from watchdog_app.core.explain import phrases
-from watchdog_app.core.model.agent import AgentView, RescueRecord
+from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.exits import Cause, CauseKind, Evidence
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, Task
 from watchdog_app.daemon.journal import Entry
@@ -129,7 +129,7 @@ def worker_entry(
     return Entry(unix_s, "death", data, task.key.pid, task.name, path)
 
 
-def about_task(info: ProcessInfo, rss_bytes: int | None, view: AgentView | None) -> dict[str, Any]:
+def about_task(info: ProcessInfo, rss_bytes: int | None, view: AgentState | None) -> dict[str, Any]:
     """What is to be known of a task when it is gone; secrets on its command line are left out."""
     found: dict[str, Any] = {
         "task_kind": info.kind.value,

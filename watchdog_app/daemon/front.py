@@ -12,7 +12,7 @@ from typing import Any
 from watchdog_app import __version__, config
 from watchdog_app.base.errors import ConfigError, RequestError
 from watchdog_app.base.own_process import OwnCost
-from watchdog_app.core.model.kernels import KernelRestarts
+from watchdog_app.core.model.kernels import KernelRegistry
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.daemon.agents import Agents
@@ -53,7 +53,7 @@ class Front:
         pauses: Pauses,
         notices: Notices,
         quiet: Quiet,
-        kernels: KernelRestarts,
+        kernels: KernelRegistry,
         boot: str,
         journal: JournalWriter,
         server: Server,
@@ -245,7 +245,7 @@ class Front:
             self._log.info("protection is on again")
             self.note("protection on again")
         if incidents:
-            self._observer.ask(lambda engine: engine.remind(incidents))
+            self._observer.ask(lambda engine: engine.report_again(incidents))
         if back_on or incidents:
             self._keep_quiet()
             self.look_soon()

@@ -13,7 +13,7 @@ from watchdog_app.core.model.decisions import Incident, Stage
 from watchdog_app.core.model.devices import TaskDevices, holders, listed
 from watchdog_app.core.model.hardware import Gpu, Hardware
 from watchdog_app.core.model.machine import Snapshot, Task
-from watchdog_app.core.model.resource import CeilingKind
+from watchdog_app.core.model.resource import ResourceKind
 
 _SEVERITIES = ("ok", "note", "warning", "critical")
 MOST_PROCESSES = 128  # a card; the object has to fit into a message
@@ -43,7 +43,7 @@ def verdict(gpu: Gpu, incidents: Sequence[Incident]) -> dict[str, Any]:
         "work_lost": fault is not None and fault.restart,
     }
     for each in incidents:
-        if each.ceiling.kind is not CeilingKind.GPU_HEALTH or each.ceiling.subject not in (
+        if each.resource.kind is not ResourceKind.GPU_HEALTH or each.resource.subject not in (
             gpu.uuid,
             gpu.parent_uuid,
             None if each.device_works else "driver",  # with an updated driver its cards go on

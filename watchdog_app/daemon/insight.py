@@ -15,7 +15,7 @@ from watchdog_app.base.errors import RequestError
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.worker import Worker
 from watchdog_app.core.explain.memory import about_growth
-from watchdog_app.core.model.agent import Growth, Picture, ProcessLook
+from watchdog_app.core.model.agent import MemoryGrowth, ProcessThreads, ThreadDump
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import stacks, traces
 from watchdog_app.daemon.agents import Agent, Agents
@@ -32,7 +32,7 @@ from watchdog_app.sensors.process_end import own_pid_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.core.diagnosis.stall_reasons import Suspect
+    from watchdog_app.core.diagnosis.stall_reasons import StallReason
 
 
 class Insight:
@@ -111,13 +111,15 @@ class Insight:
     def _look_at(self, keys: Iterable[ProcessKey], looked: stacks.Looked) -> None:
         # Beside the loop: who reads where a thread stands waits until its process's exec is over
         # (lock_trace in the kernel's fs/proc/base.c), and there may be hundreds of threads.
-        def done(seen: tuple[tuple[ProcessLook, ...], float] | None, _: Exception | None) -> None:
+        def done(
+            seen: tuple[tuple[ProcessThreads, ...], float] | None, _: Exception | None
+        ) -> None:
             looked(*(seen or ((), time.monotonic())))
 
         self._looks.submit(partial(_look_at, tuple(keys)), done)
 
     def _look_into_stall(self, key: ProcessKey) -> None:
-        def seen(picture: Picture) -> None:
+        def seen(picture: ThreadDump) -> None:
             now = next((each for each in self._watching.tasks if each.key == key), None)
             if now is not None:
                 self._observer.ask(lambda engine: engine.stands(now, picture))
@@ -125,11 +127,11 @@ class Insight:
         task = next(each for each in self._watching.tasks if each.key == key)
         self._stacks.ask(task, time.monotonic(), seen, with_faults=True)
 
-    def _grew(self, key: ProcessKey, growth: Growth | None) -> None:
+    def _grew(self, key: ProcessKey, growth: MemoryGrowth | None) -> None:
         if growth is not None:
             self._observer.ask(lambda engine: engine.grew(key, growth))
 
-    def _suspects(self, key: ProcessKey, picture: Picture) -> tuple[Suspect, ...]:
+    def _suspects(self, key: ProcessKey, picture: ThreadDump) -> tuple[StallReason, ...]:
         held = [each.pid for pause in self._pauses.all() for each in pause.paused.keys]
         return suspected(self._watching.look, key, picture, frozenset(held))
 
@@ -138,7 +140,7 @@ class Insight:
     def _task_stacks(self, params: Params, reply: Reply) -> None:
         task = find(params.text("task"), self._watching.tasks)
 
-        def done(picture: Picture) -> None:
+        def done(picture: ThreadDump) -> None:
             found = self._suspects(task.key, picture)
             about = {"task": task.key.pid, "name": task.name}
             reply.result({**about, **stacks.to_json(picture, found)})
@@ -151,7 +153,7 @@ class Insight:
         if self._traces.crowded:
             raise RequestError("Too many traces are being made. Ask again in a minute.", REFUSED)
 
-        def done(growth: Growth | None) -> None:
+        def done(growth: MemoryGrowth | None) -> None:
             if growth is None:
                 reply.error(
                     REFUSED,
@@ -176,7 +178,7 @@ class Insight:
         self._traces.traced(self._agents.of(connection), params)
 
 
-def _look_at(keys: Iterable[ProcessKey]) -> tuple[tuple[ProcessLook, ...], float]:
+def _look_at(keys: Iterable[ProcessKey]) -> tuple[tuple[ProcessThreads, ...], float]:
     from watchdog_app.sensors import threads  # asked for seldom
 
     return threads.look(keys), time.monotonic()

@@ -68,12 +68,12 @@ def _check_above(path: str, found: os.stat_result) -> None:
     if found.st_mode & stat.S_ISVTX:
         return  # nobody but its owner can, and in a sandbox root's folder seems to be nobody's
     if paths.foreign(found) or paths.open_to_others(found):
-        cure = "Let WATCHDOG_RUNTIME_DIR name a folder below one of your own."
+        remedy = "Let WATCHDOG_RUNTIME_DIR name a folder below one of your own."
         if found.st_uid == os.geteuid():
-            cure = f"Close it to them: chmod go-w {shlex.quote(os.path.dirname(path) or '.')}"
+            remedy = f"Close it to them: chmod go-w {shlex.quote(os.path.dirname(path) or '.')}"
         raise WatchdogError(
             f"The folder {path} lies where others can put one of theirs in its place; the daemon "
-            f"does not start. {cure}"
+            f"does not start. {remedy}"
         )
 
 

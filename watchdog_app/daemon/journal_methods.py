@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from watchdog_app.base.errors import TaskNotFound
-from watchdog_app.core.model.kernels import KernelRestarts
+from watchdog_app.core.model.kernels import KernelRegistry
 from watchdog_app.core.model.machine import Task
 from watchdog_app.daemon.connection import Connection
 from watchdog_app.daemon.journal import KINDS
@@ -49,7 +49,7 @@ class JournalMethods:
     """Three methods of docs/protocol.md, in `table`."""
 
     def __init__(
-        self, daemon: Explains, kernels: KernelRestarts, journal: JournalWriter, log: Log
+        self, daemon: Explains, kernels: KernelRegistry, journal: JournalWriter, log: Log
     ) -> None:
         self._daemon = daemon
         self._kernels = kernels

@@ -1,5 +1,5 @@
 """
-The journal's series: points of tasks and of ceilings, and which ceilings can hit which task.
+The journal's series: points of tasks and of resources, and which resources can hit which task.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class SeriesPoints:
     """New points of one series. `ident` stays its own over restarts of the daemon."""
 
     ident: str
-    kind: str  # "task", or the kind of the ceiling
+    kind: str  # "task", or the kind of the resource
     name: str
     unit: str
     points: Sequence[Point]
     pid: int | None = None
     path: str | None = None
-    ceilings: Sequence[str] = ()  # of a task: idents of the ceilings that can hit it
+    resources: Sequence[str] = ()  # of a task: idents of the resources that can hit it
 
 
 def add(db: sqlite3.Connection, ids: dict[str, int], item: SeriesPoints) -> None:
@@ -40,10 +40,10 @@ def add(db: sqlite3.Connection, ids: dict[str, int], item: SeriesPoints) -> None
         ],
     )
     db.execute("UPDATE series SET last_unix_ms = ? WHERE id = ?", (last_ms, id_))
-    for ceiling in item.ceilings:
+    for resource in item.resources:
         db.execute(
             "INSERT OR IGNORE INTO hits SELECT ?, id FROM series WHERE ident = ?",
-            (id_, _stored(ceiling)),
+            (id_, _stored(resource)),
         )
 
 
@@ -83,7 +83,7 @@ def read(
     pids: Sequence[int] = (),
 ) -> list[dict[str, Any]]:
     """
-    Series with points in the given time, the task's own first, then its ceilings'.
+    Series with points in the given time, the task's own first, then its resources'.
 
     Args:
         task: pid, or part of a name or path; None: every series.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from watchdog_app.core.model.kernels import KernelRestarts, ToldNotebooks
+from watchdog_app.core.model.kernels import KernelRegistry, ToldNotebooks
 from watchdog_app.daemon.journal import Journal
 from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log
@@ -23,7 +23,7 @@ class KernelMemory:
     """
 
     def __init__(
-        self, kernels: KernelRestarts, told: ToldNotebooks, boot: str, journal: JournalWriter
+        self, kernels: KernelRegistry, told: ToldNotebooks, boot: str, journal: JournalWriter
     ) -> None:
         self._kernels = kernels
         self._told = told

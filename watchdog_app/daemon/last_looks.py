@@ -8,9 +8,9 @@ import time
 from collections.abc import Mapping, Set
 
 from watchdog_app.core.diagnosis.causes import address_space_full, device_full, level_of
-from watchdog_app.core.model.agent import Growth
+from watchdog_app.core.model.agent import MemoryGrowth
 from watchdog_app.core.model.machine import HostMemory, ProcessInfo, ProcessKey, Task
-from watchdog_app.core.model.resource import CeilingKind, CeilingReading
+from watchdog_app.core.model.resource import Reading, ResourceKind
 from watchdog_app.daemon.status import Look
 
 _UNWINDING_S = 10.0  # a large heap takes its time to be given back
@@ -29,12 +29,12 @@ class LastLooks:
         self.infos: Mapping[ProcessKey, ProcessInfo] = {}  # of the look before, while one goes on
         self.tasks: tuple[Task, ...] = ()
         self.card_faults: Mapping[ProcessKey, str] = {}
-        self.limits: dict[ProcessKey, CeilingReading] = {}
+        self.limits: dict[ProcessKey, Reading] = {}
         self.high: dict[ProcessKey, bool] = {}  # that limit is memory.high, or high lies below it
         self.devices: dict[ProcessKey, str] = {}
         self.spaces: dict[ProcessKey, str] = {}
         self.growth: dict[ProcessKey, float | None] = {}
-        self.grew: dict[ProcessKey, Growth] = {}  # what the agents saw growing
+        self.grew: dict[ProcessKey, MemoryGrowth] = {}  # what the agents saw growing
         # Those that are used up or were a moment ago: how full, and when that was seen.
         self._full_spaces: dict[ProcessKey, tuple[str, float]] = {}
 
@@ -63,11 +63,11 @@ class LastLooks:
             and (group.limit_bytes is None or group.high_bytes < group.limit_bytes)
         }
         for reading in look.readings:
-            if reading.key.kind is CeilingKind.CGROUP:
+            if reading.key.kind is ResourceKind.CGROUP:
                 for key in reading.tasks:
                     self.limits[key] = reading
                     self.high[key] = reading.key.subject in slowed
-            elif reading.key.kind is CeilingKind.RLIMIT_AS:
+            elif reading.key.kind is ResourceKind.RLIMIT_AS:
                 self.spaces.update((key, level_of(reading)) for key in reading.tasks)
                 space = address_space_full(reading)
                 if space is not None:

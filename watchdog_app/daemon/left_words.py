@@ -13,7 +13,7 @@ import stat
 from contextlib import suppress
 
 from watchdog_app.base.text.secrets import shown_text
-from watchdog_app.core.model.exits import LastWords
+from watchdog_app.core.model.exits import LastError
 from watchdog_app.core.model.machine import ProcessKey
 
 FOLDER = "last-words"
@@ -28,7 +28,7 @@ _FRAME = re.compile(r'^  File "([^"\n]{1,4000})", line (\d+) in ([^\n]{1,200})$'
 _FOREIGN = re.compile(r"(?:^<|/lib(?:64)?/python\d|/site-packages/|/dist-packages/)")
 
 
-def read(folder: str, key: ProcessKey) -> LastWords | None:
+def read(folder: str, key: ProcessKey) -> LastError | None:
     """
     What the process has left, which is removed; None where there is nothing.
 
@@ -54,16 +54,16 @@ def read(folder: str, key: ProcessKey) -> LastWords | None:
     return parse(data.decode("utf-8", "replace"))
 
 
-def parse(text: str) -> LastWords | None:
+def parse(text: str) -> LastError | None:
     """What such a file says; None: nothing that is understood."""
     fatal = _FATAL.search(text)
     if fatal is not None:
         current = _CURRENT.search(text, fatal.end())
-        return LastWords(fatal=fatal[1], frames=_frames(current[1] if current else ""))
+        return LastError(fatal=fatal[1], frames=_frames(current[1] if current else ""))
     uncaught = _UNCAUGHT.search(text)
     if uncaught is None:
         return None
-    return LastWords(
+    return LastError(
         error=uncaught[1].strip(),
         message=shown_text(uncaught[2].strip()[:_LONGEST]) or None,
         frames=_frames(text[uncaught.end() :]),

@@ -14,7 +14,7 @@ from watchdog_app import __version__
 from watchdog_app.actions.paused import Paused, Resumed
 from watchdog_app.base.errors import RequestError, TaskNotFound, WatchdogError
 from watchdog_app.base.worker import Worker
-from watchdog_app.core.model.kernels import KernelRestarts
+from watchdog_app.core.model.kernels import KernelRegistry
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.acts import Acts
 from watchdog_app.daemon.agent_methods import AgentMethods
@@ -94,7 +94,7 @@ class Methods:
         pauses: Pauses,
         notices: Notices,
         insight: Insight,
-        kernels: KernelRestarts,
+        kernels: KernelRegistry,
         journal: JournalWriter,
         keepers: Worker,
         log: Log,

@@ -16,7 +16,7 @@ from typing import Any
 
 from watchdog_app.actions.notify import Delivery, Fanout, Notifier
 from watchdog_app.base.worker import Worker
-from watchdog_app.core.model.decisions import Notice
+from watchdog_app.core.model.decisions import Notification
 from watchdog_app.core.model.machine import Fault
 from watchdog_app.core.model.settings import NotifySettings
 from watchdog_app.daemon.log import Log
@@ -31,7 +31,7 @@ Told = Callable[[bool, str], None]  # delivered, detail
 class _Waiting:
     """A notice that companions have and have not acknowledged."""
 
-    notice: Notice
+    notice: Notification
     told: Told
     until_mono_s: float
     companions: int  # that have not said that they could not show it
@@ -65,7 +65,7 @@ class Notices:
         self._all = Fanout([*_desktop(settings), *others])
         self._others = Fanout(others) if others else None
 
-    def show(self, notice: Notice, told: Told) -> None:
+    def show(self, notice: Notification, told: Told) -> None:
         """Bring a notice to somebody; `told` is called once, now or later."""
         companions = self._server.publish("notices", "notice", notice.to_json())
         if companions:
@@ -123,7 +123,7 @@ class Notices:
         waiting = self._waiting.pop(id_)
         self._fan_out(self._all, waiting.notice, waiting.told, waiting.written)
 
-    def _fan_out(self, fanout: Fanout, notice: Notice, told: Told, written: str = "") -> None:
+    def _fan_out(self, fanout: Fanout, notice: Notification, told: Told, written: str = "") -> None:
         def done(value: Any, error: Exception | None) -> None:
             found: Delivery | None = value
             if found is None:

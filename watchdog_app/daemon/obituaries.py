@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from watchdog_app.core.diagnosis.causes import CARD_MAY_EXPLAIN, crashed, diagnose, explained_late
+from watchdog_app.core.diagnosis.causes import CARD_MAY_EXPLAIN, diagnose, explained_late
 from watchdog_app.core.diagnosis.evidence import evidence_of
-from watchdog_app.core.diagnosis.exits import signal_of, worth_noting
+from watchdog_app.core.diagnosis.exits import crashed, journal_level, signal_of
 from watchdog_app.core.explain.memory import about_growth
-from watchdog_app.core.model.agent import AgentView
-from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, DeathFacts, UnitEnd
+from watchdog_app.core.model.agent import AgentState
+from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, ExitFacts, UnitEnd
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon import bag_ends
 from watchdog_app.daemon.agents import Agent
@@ -74,8 +74,8 @@ class _End:
     key: ProcessKey
     task: Task | None
     agent: Agent | None
-    view: AgentView | None  # of that agent, or of the worker that trained
-    facts: DeathFacts
+    view: AgentState | None  # of that agent, or of the worker that trained
+    facts: ExitFacts
     unix_s: float
     about: dict[str, Any]
     tasks: tuple[Task, ...]
@@ -86,7 +86,7 @@ class _End:
 class _Lost:
     """A worker with an agent that has ended: its rescue is its task's."""
 
-    view: AgentView
+    view: AgentState
     mono_s: float
 
 
@@ -96,7 +96,7 @@ class Death:
 
     task: Task | None  # as last seen; None: it never was in a look
     cause: Cause
-    view: AgentView | None
+    view: AgentState | None
     text: str
     entry: Entry
 
@@ -326,7 +326,7 @@ class Obituaries:
         *,
         cpu_limit_s: float | None,
         alive_mono_s: float,
-    ) -> DeathFacts:
+    ) -> ExitFacts:
         info = self._seen.infos.get(key)
         return self._witnesses.facts(
             key,
@@ -419,7 +419,7 @@ class Obituaries:
             watched.handle = None
 
 
-def _asks_systemd(facts: DeathFacts, cause: Cause, task: Task | None, agent: Agent | None) -> bool:
+def _asks_systemd(facts: ExitFacts, cause: Cause, task: Task | None, agent: Agent | None) -> bool:
     """Whether systemd may know more: of a kill, or where nothing is known, that matters."""
     number = signal_of(facts.wait_status)
     killed = number in (signal.SIGKILL, signal.SIGTERM)
@@ -434,7 +434,7 @@ def _asks_systemd(facts: DeathFacts, cause: Cause, task: Task | None, agent: Age
 
 
 def _is_news(
-    facts: DeathFacts, cause: Cause, task: Task | None, agent: Agent | None, unix_s: float
+    facts: ExitFacts, cause: Cause, task: Task | None, agent: Agent | None, unix_s: float
 ) -> bool | None:
     started = None if task is None else task.info.started_unix_s
     cared_for = False
@@ -442,7 +442,7 @@ def _is_news(
         # Python's good-bye with a status other than 0: such as sys.exit(1) after an error.
         left = agent.said_bye and not agent.failed
         cared_for = not left or (agent.view.training and cause.spec.own)
-    return worth_noting(
+    return journal_level(
         facts,
         cause,
         seen=task is not None,
@@ -455,10 +455,10 @@ def _is_news(
 def _worker_death(
     task: Task,
     pid: int,
-    facts: DeathFacts,
+    facts: ExitFacts,
     *,
     cause: Cause,
-    view: AgentView | None,
+    view: AgentState | None,
     grew: Mapping[str, Any],
 ) -> Death:
     """Of a worker whose task lives on; told as news of that task."""

@@ -13,12 +13,12 @@ from typing import Any
 
 from watchdog_app.actions import processes
 from watchdog_app.base.errors import SensorError
-from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import Decision, Outcome, Stage
 from watchdog_app.core.model.kernels import ToldNotebooks
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.readings import readings as readings_of
-from watchdog_app.core.model.resource import CeilingKind, CeilingReading
+from watchdog_app.core.model.resource import Reading, ResourceKind
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.model.tasks import group
 from watchdog_app.core.policy import glance
@@ -35,7 +35,7 @@ from watchdog_app.sensors.wakeups import Wakeups
 _TORN_S = 0.2  # between the figures of one look
 _FAILURES = 3  # in a row before the engine is made anew
 
-Parts = tuple[Snapshot, tuple[Task, ...], tuple[CeilingReading, ...]]
+Parts = tuple[Snapshot, tuple[Task, ...], tuple[Reading, ...]]
 
 
 class Observer:
@@ -90,14 +90,14 @@ class Observer:
         self.ticks += 1
         self.machine.follow_cards(
             any(
-                key.kind is CeilingKind.GPU_MEMORY and each.stage >= Stage.WATCH
+                key.kind is ResourceKind.GPU_MEMORY and each.stage >= Stage.WATCH
                 for key, each in result.assessments.items()
             )
         )
         with suppress(OSError, SensorError):
             self.wakeups.update(snapshot.cgroups)
         self._faults.take((*snapshot.faults, *self.wakeups.faults))
-        by_task: dict[ProcessKey, AgentView] = {}
+        by_task: dict[ProcessKey, AgentState] = {}
         for task in tasks:
             view = self._agents.view_of({member.key for member in task.members})
             if view is not None:
@@ -154,7 +154,7 @@ class Observer:
             return False
         return holds
 
-    def still_true(
+    def still_holds(
         self, decisions: Sequence[Decision]
     ) -> tuple[list[Decision], list[Decision], Mapping[ProcessKey, Task] | None]:
         """
@@ -230,7 +230,7 @@ class Observer:
         engine.protecting = self._protecting
         return engine
 
-    def _measure(self, views: Mapping[ProcessKey, AgentView]) -> Parts | None:
+    def _measure(self, views: Mapping[ProcessKey, AgentState]) -> Parts | None:
         try:
             snapshot = self._sample()
             tasks = self.told_notebooks.name(self._group(snapshot), self._agents.notebooks())
@@ -273,9 +273,9 @@ class Observer:
         self._grouped = (snapshot, tasks)
         return tasks
 
-    def _holds(self, decision: Decision, readings: Sequence[CeilingReading]) -> bool:
+    def _holds(self, decision: Decision, readings: Sequence[Reading]) -> bool:
         try:
-            return self._engine.still_true(decision, readings)
+            return self._engine.still_holds(decision, readings)
         except Exception as error:
             self._engine_failed(error)
             return True
@@ -291,7 +291,7 @@ class Observer:
             self._engine = self._new_engine()
             self._failures = 0
 
-    def _follow_disks(self, views: Mapping[ProcessKey, AgentView]) -> None:
+    def _follow_disks(self, views: Mapping[ProcessKey, AgentState]) -> None:
         """Watch the file systems that the rescues of connected agents go to."""
         wanted = {view.directory for view in views.values()}
         for path in wanted - self._disks:

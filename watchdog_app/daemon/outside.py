@@ -59,7 +59,7 @@ class Outside:
         return path
 
     def ask_every_batch(self, key: ProcessKey, on: bool) -> None:
-        """Whether a ceiling is near this training, and each of its steps is to be published."""
+        """Whether a resource is near this training, and each of its steps is to be published."""
         path = self._pages.get(key)
         if path is not None and (key in self._asked) is not on:
             (self._asked.add if on else self._asked.discard)(key)

@@ -13,7 +13,7 @@ from typing import Any
 from watchdog_app import config
 from watchdog_app.base import paths
 from watchdog_app.base.worker import Worker
-from watchdog_app.core.model.kernels import KernelRestarts
+from watchdog_app.core.model.kernels import KernelRegistry
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.daemon.acts import Acts
 from watchdog_app.daemon.agents import Agent, Agents
@@ -158,7 +158,7 @@ class Parts:
             folder=os.path.abspath(paths.state_dir()),
         )
         self.ends = Ends(self.poller, self.watching.look_soon)
-        kernels = KernelRestarts()
+        kernels = KernelRegistry()
         self.kernel_memory = KernelMemory(kernels, self.observer.told_notebooks, boot, self.journal)
         self.front = Front(
             settings,

@@ -281,7 +281,7 @@ def _advice(journal: Journal, entry: Entry, at_unix_s: float) -> list[str]:
 def _plot(
     journal: Journal, entry: Entry, begin: float, around: Sequence[Entry]
 ) -> dict[str, Any] | None:
-    """The last minutes of its memory and of the ceiling that it was nearest to."""
+    """The last minutes of its memory and of the resource that it was nearest to."""
     end = float(entry["unix_s"])
     tail = f":{entry.get('pid')}:{entry.get('start_time')}"
     found = journal.series(str(entry.get("pid")), begin - _STILL_S, end + 1, _MOST_POINTS)
@@ -290,7 +290,7 @@ def _plot(
         return None
     # By its ident: the pid may have been another's before, and a part of another's name.
     found = journal.series(own["ident"], begin - _STILL_S, end + 1, _MOST_POINTS)
-    ceiling = _ceiling(entry, found, begin, end)
+    resource = _resource(entry, found, begin, end)
     points = _clipped(own["points"], begin)
     rss = entry.get("rss_bytes")
     if points and (points[-1][0] or 0.0) < end:
@@ -308,12 +308,12 @@ def _plot(
         "end_unix_s": end,
         "name": own["name"],
         "points": points,
-        "ceiling": ceiling,
+        "ceiling": resource,
         "marks": marks,
     }
 
 
-def _ceiling(
+def _resource(
     entry: Mapping[str, Any], series: Sequence[Mapping[str, Any]], begin: float, end: float
 ) -> dict[str, Any] | None:
     """The one that it died at, where that is known; else the one that it was nearest to."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from watchdog_app.core.model.decisions import Notice, Stage
+from watchdog_app.core.model.decisions import Notification, Stage
 from watchdog_app.core.model.quiet_hours import covering
 from watchdog_app.core.model.settings import Settings
 
@@ -60,7 +60,7 @@ class Snooze:
     name: str | None
     until: Until
 
-    def covers(self, notice: Notice) -> bool:
+    def covers(self, notice: Notification) -> bool:
         """Whether this notice is meant."""
         if self.incident is not None:
             return notice.incident == self.incident
@@ -145,7 +145,7 @@ class Quiet:
         self._snoozes = [replace(one, task=now) if one in found else one for one in self._snoozes]
         return bool(found)
 
-    def reason(self, notice: Notice) -> str | None:
+    def reason(self, notice: Notification) -> str | None:
         """
         Why this notice is held back now; None: it goes out, and is remembered as the last.
 
@@ -246,7 +246,7 @@ class Quiet:
         owed = {str(one) for one in value["owed"]} if same_boot else set()
         self.protecting, self._until, self._snoozes, self.owed = protecting, until, snoozes, owed
 
-    def _why(self, notice: Notice) -> str | None:
+    def _why(self, notice: Notification) -> str | None:
         if not self.protecting and notice.topic not in _FACTS:
             self._owe(notice)
             return "Held back: protection is switched off."
@@ -289,12 +289,12 @@ class Quiet:
         unix_s, left_s = value
         return Until(self._mono() + float(left_s), float(unix_s))
 
-    def _owe(self, notice: Notice) -> None:
+    def _owe(self, notice: Notification) -> None:
         if notice.incident and notice.topic == "warning" and len(self.owed) < _MOST_REMEMBERED:
             self.owed.add(notice.incident)
 
 
-def _stage(notice: Notice) -> Stage:
+def _stage(notice: Notification) -> Stage:
     return _STAGES.get(notice.stage, Stage.OK)
 
 

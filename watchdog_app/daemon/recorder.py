@@ -8,7 +8,7 @@ from collections.abc import Hashable
 
 from watchdog_app.core.model.decisions import Assessment, Incident, Stage
 from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.core.model.resource import CeilingKind, CeilingReading
+from watchdog_app.core.model.resource import Reading, ResourceKind
 from watchdog_app.daemon import status
 from watchdog_app.daemon.journal import Entry
 from watchdog_app.daemon.journal_series import SeriesPoints
@@ -39,10 +39,10 @@ class Recorder:
         above: dict[Hashable, list[str]] = {}
         for reading in look.readings:
             pace = paces.get(reading.key, Pace.REST)
-            ident = _ceiling_ident(reading)
+            ident = _resource_ident(reading)
             for key in reading.tasks:
                 above.setdefault(key, []).append(ident)
-            if pace is Pace.REST and reading.key.kind is CeilingKind.TEMPERATURE:
+            if pace is Pace.REST and reading.key.kind is ResourceKind.TEMPERATURE:
                 pace = Pace.CALM
             elif pace is not Pace.REST:
                 near.update(reading.tasks)
@@ -80,7 +80,7 @@ class Recorder:
             del self._incidents[id_]
         return found
 
-    def _task_series(self, task: Task, kept: list[Point], ceilings: list[str]) -> SeriesPoints:
+    def _task_series(self, task: Task, kept: list[Point], resources: list[str]) -> SeriesPoints:
         return SeriesPoints(
             ident=f"{self._boot}:{task.key.pid}:{task.key.start_time}",
             kind="task",
@@ -89,7 +89,7 @@ class Recorder:
             points=kept,
             pid=task.key.pid,
             path=task.info.notebook or task.info.script,
-            ceilings=ceilings,
+            resources=resources,
         )
 
 
@@ -99,7 +99,7 @@ def _pace(assessment: Assessment) -> Pace:
     return Pace.ALARM if assessment.notify or assessment.stage >= Stage.WARN else Pace.NEAR
 
 
-def _ceiling_ident(reading: CeilingReading) -> str:
+def _resource_ident(reading: Reading) -> str:
     return f"{reading.key.kind.value}:{reading.key.subject}"
 
 

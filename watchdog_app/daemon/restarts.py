@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.model.decisions import Decision, Topic
-from watchdog_app.core.model.kernels import KernelRestarts, Restart
+from watchdog_app.core.model.kernels import KernelRegistry, Restart
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.journal import Entry
 
@@ -42,7 +42,7 @@ class Restarts:
 
     def __init__(
         self,
-        kernels: KernelRestarts,
+        kernels: KernelRegistry,
         *,
         note: Callable[[Entry], None],
         tell: Callable[[Decision, Task], None],

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from watchdog_app.base.errors import RequestError
-from watchdog_app.core.model.agent import Frame, Picture, ProcessLook, ThreadLook
+from watchdog_app.core.model.agent import Frame, ProcessThreads, ThreadDump, ThreadState
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.agent_words import frame
 from watchdog_app.daemon.agents import Agent, Agents
@@ -19,7 +19,7 @@ from watchdog_app.protocol.messages import REFUSED, Params
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.core.diagnosis.stall_reasons import Suspect
+    from watchdog_app.core.diagnosis.stall_reasons import StallReason
 
 _ANSWER_S = 3.0  # an agent's own thread runs within milliseconds where it can run at all
 _LEAST_S = 0.5  # between two counts of faults that are to make a rate
@@ -30,9 +30,9 @@ _MOST_AGENTS = 8
 _MOST_ASKING = 16  # for one picture: each answer is made in the loop
 _NAME_CHARS = 100
 
-Done = Callable[[Picture], None]
+Done = Callable[[ThreadDump], None]
 # What was seen of those processes, and when, in monotonic seconds; nothing where that failed.
-Looked = Callable[[tuple[ProcessLook, ...], float], None]
+Looked = Callable[[tuple[ProcessThreads, ...], float], None]
 LookAt = Callable[[Iterable[ProcessKey], Looked], None]
 
 
@@ -43,7 +43,7 @@ class _Request:
     least_s: float  # so long it takes at least; 0: without faults
     done: list[Done]  # of all who have asked meanwhile
     waiting: set[ProcessKey]
-    told: dict[int, list[ThreadLook]] = field(default_factory=dict)  # by pid
+    told: dict[int, list[ThreadState]] = field(default_factory=dict)  # by pid
     counted: tuple[int, float] | None = None  # faults at first, and when
     ending: bool = False  # the processes are looked at for the last time
 
@@ -149,7 +149,7 @@ class Stacks:
         self._look_at(members, partial(self._made, ident, request))
 
     def _made(
-        self, ident: str, request: _Request, looks: tuple[ProcessLook, ...], now_mono_s: float
+        self, ident: str, request: _Request, looks: tuple[ProcessThreads, ...], now_mono_s: float
     ) -> None:
         del self._open[ident]
         members = [member.key for member in request.task.members]
@@ -168,7 +168,7 @@ class Stacks:
         seen_s = None
         if view is not None and view.place is not None and view.reported_mono_s is not None:
             seen_s = max(0.0, now_mono_s - view.reported_mono_s)
-        picture = Picture(
+        picture = ThreadDump(
             tuple(processes),
             answered,
             None if view is None else view.place,
@@ -179,7 +179,7 @@ class Stacks:
             done(picture)
 
 
-def to_json(picture: Picture, found: Iterable[Suspect]) -> dict[str, Any]:
+def to_json(picture: ThreadDump, found: Iterable[StallReason]) -> dict[str, Any]:
     """A picture as in the answer to `task.stacks`."""
     return {
         "answered": picture.answered,
@@ -214,7 +214,7 @@ def to_json(picture: Picture, found: Iterable[Suspect]) -> dict[str, Any]:
                 "why": each.why.value,
                 "text": each.text,
                 "reasons": list(each.reasons),
-                "cure": each.cure,
+                "cure": each.remedy,
             }
             for each in found
         ],
@@ -225,12 +225,12 @@ def _frame(each: Frame) -> dict[str, Any]:
     return {"file": each.file, "line": each.line, "function": each.function}
 
 
-def _told(params: Params) -> list[ThreadLook]:
+def _told(params: Params) -> list[ThreadState]:
     found = []
     for part in params.parts("threads", _MOST_THREADS):
         frames = tuple(frame(each) for each in part.parts("frames", _MOST_FRAMES))
         found.append(
-            ThreadLook(
+            ThreadState(
                 part.whole_or_none("native_id", 0, 2**31 - 1),
                 part.text_or_none("name", _NAME_CHARS) or "?",
                 frames=frames,
@@ -241,8 +241,8 @@ def _told(params: Params) -> list[ThreadLook]:
 
 
 def _merged(
-    seen: Iterable[ThreadLook], told: Iterable[ThreadLook], left: int
-) -> tuple[tuple[ThreadLook, ...], int]:
+    seen: Iterable[ThreadState], told: Iterable[ThreadState], left: int
+) -> tuple[tuple[ThreadState, ...], int]:
     """The kernel's threads with Python's names and stacks; those that only Python knows behind."""
     found = {look.tid: look for look in seen}
     alone = []
@@ -263,12 +263,12 @@ def _merged(
     return (*found.values(), *alone), left
 
 
-def _count(request: _Request, looks: tuple[ProcessLook, ...], now_mono_s: float) -> None:
+def _count(request: _Request, looks: tuple[ProcessThreads, ...], now_mono_s: float) -> None:
     if looks:
         request.counted = (_major_faults(looks), now_mono_s)
 
 
-def _rate(request: _Request, looks: tuple[ProcessLook, ...], now_mono_s: float) -> float | None:
+def _rate(request: _Request, looks: tuple[ProcessThreads, ...], now_mono_s: float) -> float | None:
     """Major faults a second since the first count; None: not counted, or not for long enough."""
     if request.counted is None or not looks:
         return None
@@ -280,5 +280,5 @@ def _rate(request: _Request, looks: tuple[ProcessLook, ...], now_mono_s: float) 
     return max(0, _major_faults(looks) - before) / span_s
 
 
-def _major_faults(looks: Iterable[ProcessLook]) -> int:
+def _major_faults(looks: Iterable[ProcessThreads]) -> int:
     return sum(look.major_faults or 0 for look in looks)

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from watchdog_app.core.model import devices
-from watchdog_app.core.model.agent import AgentView, MemoryParts
+from watchdog_app.core.model.agent import AgentState, MemoryParts
 from watchdog_app.core.model.decisions import Assessment, Forecast, Incident, Stage
 from watchdog_app.core.model.devices import TaskDevices
 from watchdog_app.core.model.machine import Fault, ProcessKey, Snapshot, Task
-from watchdog_app.core.model.resource import CeilingReading, is_condition
+from watchdog_app.core.model.resource import Reading, is_condition
 from watchdog_app.core.policy.engine import TickResult
 from watchdog_app.daemon import hardware_status
 
@@ -28,9 +28,9 @@ class Look:
 
     snapshot: Snapshot
     tasks: tuple[Task, ...]
-    readings: tuple[CeilingReading, ...]
+    readings: tuple[Reading, ...]
     result: TickResult
-    agents: Mapping[ProcessKey, AgentView] = field(default_factory=dict)  # by task
+    agents: Mapping[ProcessKey, AgentState] = field(default_factory=dict)  # by task
 
 
 def status(
@@ -64,7 +64,7 @@ def status(
         return found
     found["time_unix_s"] = look.snapshot.unix_s
     assessments = look.result.assessments
-    found["ceilings"] = [_ceiling(r, assessments.get(r.key)) for r in look.readings]
+    found["ceilings"] = [_resource(r, assessments.get(r.key)) for r in look.readings]
     shown = look.tasks
     if len(shown) > MOST_TASKS:
         shown = tuple(sorted(shown, key=lambda task: -task.rss_bytes)[:MOST_TASKS])
@@ -89,11 +89,11 @@ def status(
 
 def incident(each: Incident) -> dict[str, Any]:
     """An incident as clients and the journal see it."""
-    broken = is_condition(each.ceiling)
+    broken = is_condition(each.resource)
     return {
         "id": each.id,
-        "ceiling": each.ceiling.kind.value,
-        "subject": each.ceiling.subject,
+        "ceiling": each.resource.kind.value,
+        "subject": each.resource.subject,
         "label": each.label,
         "stage": _stage(each.stage),
         "peak": _stage(each.peak),
@@ -133,7 +133,7 @@ def _host(look: Look | None, name: str) -> dict[str, Any]:
     }
 
 
-def _ceiling(reading: CeilingReading, assessment: Assessment | None) -> dict[str, Any]:
+def _resource(reading: Reading, assessment: Assessment | None) -> dict[str, Any]:
     ratio = reading.used / reading.limit if reading.limit > 0 else None
     found: dict[str, Any] = {
         "kind": reading.key.kind.value,
@@ -143,7 +143,7 @@ def _ceiling(reading: CeilingReading, assessment: Assessment | None) -> dict[str
         "limit": _whole(reading.limit, reading.unit),
         "unit": reading.unit,
         "ratio": ratio,
-        "lethal": reading.lethal,
+        "lethal": reading.fatal,
         "note": reading.note,
         "stage": "ok",
         "regime": "unknown",
@@ -192,7 +192,7 @@ def _task(
         "cpu_percent": _rounded(outlook.cpu_percent if outlook else None, 1),
         "trend_bytes_per_s": _finite(outlook.trend_bytes_per_s) if outlook else None,
         **_eta(outlook.forecast if outlook else None),
-        "ceiling": outlook.ceiling.kind.value if outlook and outlook.ceiling else None,
+        "ceiling": outlook.resource.kind.value if outlook and outlook.resource else None,
         "stage": _stage(outlook.stage) if outlook else "ok",
         "why": outlook.why if outlook else None,
         "agent": _agent(look.agents.get(task.key)),
@@ -213,7 +213,7 @@ def state(task: Task) -> str:
     return "sleeping"
 
 
-def _agent(view: AgentView | None) -> dict[str, Any] | None:
+def _agent(view: AgentState | None) -> dict[str, Any] | None:
     if view is None:
         return None
     rescue = view.rescue

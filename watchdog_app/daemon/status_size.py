@@ -29,7 +29,7 @@ Rank = Callable[[Entry], tuple[Any, ...]]
 
 def fitting(status: dict[str, Any], most_bytes: int = MAX_LINE_BYTES) -> dict[str, Any]:
     """
-    The same status with so many tasks, ceilings and incidents as one message holds.
+    The same status with so many tasks, resources and incidents as one message holds.
 
     Those that are in danger or paused come first, then the largest. Long texts and lists of what
     is too large alone are cut. `errors` says how many are left out.

@@ -2,7 +2,7 @@
 Which samples of a series are worth keeping: pure, one `Thinner` for all series.
 
 At rest a point every few minutes is enough, and one whenever the value moved;
-near a ceiling moves are kept second by second, and in an alarm every sample,
+near a resource moves are kept second by second, and in an alarm every sample,
 with the minute before, so that a replay sees how it began. Where the value
 stood still and then moved, the last sample of the standstill is kept too: a
 straight line between points stays true.
@@ -33,7 +33,7 @@ class Pace(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One value worth keeping. `limit` is a ceiling's, `swap` a task's; None where it has none."""
+    """One value worth keeping. `limit` is a resource's, `swap` a task's; None where it has none."""
 
     unix_s: float
     used: float
@@ -88,7 +88,7 @@ class Thinner:
         return found
 
     def forget_others(self, keys: Collection[Hashable]) -> None:
-        """Drop every series whose key is not among `keys`: its task or ceiling is gone."""
+        """Drop every series whose key is not among `keys`: its task or resource is gone."""
         if len(self._series) > len(keys):
             for key in [key for key in self._series if key not in keys]:
                 del self._series[key]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchdog_app.base.errors import RequestError
-from watchdog_app.core.model.agent import Growth
+from watchdog_app.core.model.agent import MemoryGrowth
 from watchdog_app.core.model.decisions import Incident, Stage
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import SPECS
@@ -25,7 +25,7 @@ _GRACE_S = 15.0  # beyond the time that was asked for: a machine short of memory
 _MOST_OPEN = 64
 _MOST_REMEMBERED = 256
 
-Done = Callable[[Growth | None], None]  # None: no answer came
+Done = Callable[[MemoryGrowth | None], None]  # None: no answer came
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class Traces:
         everyone = {task.key: task for task in tasks}
         found = []
         for incident in incidents:
-            if incident.stage < Stage.WARN or not SPECS[incident.ceiling.kind].of_ram:
+            if incident.stage < Stage.WARN or not SPECS[incident.resource.kind].of_ram:
                 continue
             for culprit in incident.culprits[:1]:
                 task, about = everyone.get(culprit.task), (incident.id, culprit.task)
@@ -128,7 +128,7 @@ class Traces:
         return min((request.until_mono_s for request in self._open.values()), default=None)
 
 
-def to_json(growth: Growth) -> dict[str, Any]:
+def to_json(growth: MemoryGrowth) -> dict[str, Any]:
     """What grows, as in the answer to `task.trace`."""
     return {
         "seconds": growth.seconds,

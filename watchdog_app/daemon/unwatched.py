@@ -17,18 +17,18 @@ from typing import Any
 from watchdog_app.base import paths
 from watchdog_app.core.diagnosis.causes import diagnose
 from watchdog_app.core.diagnosis.evidence import evidence_of
-from watchdog_app.core.model.agent import AgentView, RescueRecord
+from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.exits import (
     Cause,
     CauseKind,
     Certainty,
-    DeathFacts,
     Evidence,
-    LastWords,
+    ExitFacts,
+    LastError,
     UnitEnd,
 )
 from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.core.model.resource import CeilingKind
+from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.policy.glance import FULL_S
 from watchdog_app.daemon import left_words
 from watchdog_app.daemon.death_book import about_task, death_entry
@@ -109,7 +109,7 @@ class Unwatched:
 
 
 def alive(
-    tasks: Sequence[Task], agents: Mapping[ProcessKey, AgentView], boot: str, unix_s: float
+    tasks: Sequence[Task], agents: Mapping[ProcessKey, AgentState], boot: str, unix_s: float
 ) -> dict[str, Any]:
     """Who runs now and would be missed, as the journal keeps it."""
     found = []
@@ -152,7 +152,7 @@ class Missed:
 
     one: Mapping[str, Any]  # as it was written down
     key: ProcessKey
-    facts: DeathFacts  # from the counts of then and now
+    facts: ExitFacts  # from the counts of then and now
     seen: float  # when it was last known to be alive: seconds of the epoch
     now: float
     machine: tuple[Cause, Sequence[Evidence]] | None  # why the machine went down, if it did
@@ -216,7 +216,7 @@ def ended(
         ):
             continue
         group = one.get("group")
-        facts = DeathFacts(
+        facts = ExitFacts(
             pid=key.pid,
             group=group,
             group_kills_before=one.get("group_kills"),
@@ -254,7 +254,7 @@ def _entry(
     )
 
 
-def _unseen(facts: DeathFacts, seen: float, now: float) -> Cause:
+def _unseen(facts: ExitFacts, seen: float, now: float) -> Cause:
     words = facts.words
     between = f"between {_moment(seen)} and {_moment(now)}, while no watchdog ran"
     if words is not None and not _said_nothing(words):
@@ -272,7 +272,7 @@ def _unseen(facts: DeathFacts, seen: float, now: float) -> Cause:
     return Cause(CauseKind.UNKNOWN, f"ended {between}: of what is not known")
 
 
-def _said_nothing(words: LastWords | None) -> bool:
+def _said_nothing(words: LastError | None) -> bool:
     return words is None or not (words.fatal or words.error)
 
 
@@ -280,7 +280,7 @@ def _moment(unix_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))
 
 
-def _said(words: LastWords) -> Evidence:
+def _said(words: LastError) -> Evidence:
     at = "" if words.place is None else f", at {words.place}"
     return Evidence("python", Certainty.EXACT, f"Python wrote: {words.fatal or words.error}{at}.")
 
@@ -316,7 +316,7 @@ def _machine_down(journal: Journal, seen: float) -> tuple[Cause, list[Evidence]]
 def _readings(journal: Journal, seen: float) -> Iterator[tuple[str, str]]:
     """What was about to switch the machine off, the likeliest first: (reading, reason)."""
     series = journal.series(None, seen - _LAST_S, seen + _FRESH_S, 5000)
-    for kind in (CeilingKind.TEMPERATURE.value, CeilingKind.BATTERY.value):
+    for kind in (ResourceKind.TEMPERATURE.value, ResourceKind.BATTERY.value):
         for one in series:
             used, limit = one["points"][-1][1], one["points"][-1][2]
             if one["kind"] != kind or used is None or not limit:

@@ -158,7 +158,7 @@ class Watching:
     def _heed_clocks(self) -> None:
         slept_s, set_s = self._clocks.look()
         if slept_s:
-            self._observer.ask(lambda engine: engine.begin_anew())
+            self._observer.ask(lambda engine: engine.reset_trends())
             self._note(f"the machine slept for {format_duration(slept_s)}")
         if set_s:
             way = "forward" if set_s > 0 else "back"
@@ -256,7 +256,7 @@ class Watching:
     def _decide(self, look: Look, acts: Acts) -> None:
         if not look.result.decisions:
             return
-        true, false, tasks = self._observer.still_true(look.result.decisions)
+        true, false, tasks = self._observer.still_holds(look.result.decisions)
         before = {task.key: task for task in look.tasks}
         for decision in false:
             task = before.get(decision.task) if decision.task else None

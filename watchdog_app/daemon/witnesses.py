@@ -11,9 +11,9 @@ from typing import Any
 
 from watchdog_app.core.diagnosis.evidence import concerning, kills_elsewhere, takers
 from watchdog_app.core.diagnosis.exits import signal_of
-from watchdog_app.core.model.exits import Cause, CauseKind, DeathFacts
+from watchdog_app.core.model.exits import Cause, CauseKind, ExitFacts
 from watchdog_app.core.model.machine import HostMemory, ProcessKey, Task, TaskKind
-from watchdog_app.core.model.resource import CeilingReading
+from watchdog_app.core.model.resource import Reading
 from watchdog_app.daemon import bag_ends, left_words
 from watchdog_app.daemon.kill_counts import KillCounts, Span
 from watchdog_app.sensors import process_end
@@ -50,12 +50,12 @@ class Witnesses:
         group: str | None,
         counts: KillCounts,
         alive_mono_s: float,
-        limit: CeilingReading | None,
+        limit: Reading | None,
         memory: HostMemory | None,
         cpu_limit_s: float | None = None,
         root: bool = True,
         **more: Any,
-    ) -> DeathFacts:
+    ) -> ExitFacts:
         """
         All that can be learned of an end right after it.
 
@@ -69,7 +69,7 @@ class Witnesses:
             limit: of that group, as last seen.
             memory: of the machine, as last seen.
             root: it was the task itself, and not a worker.
-            more: of `DeathFacts`, what is known anyway.
+            more: of `ExitFacts`, what is known anyway.
         """
         status = process_end.wait_status(key.pid, key.start_time, handle, self._proc)
         own = counts.of(group, alive_mono_s) if group is not None else Span(None, None)
@@ -80,7 +80,7 @@ class Witnesses:
         guarded = signal_of(status) in (None, signal.SIGKILL, signal.SIGTERM) and status != 0
         notebook = root and task is not None and task.kind in KERNELS
         sample = None if task is None else next((m for m in task.members if m.key == key), None)
-        return DeathFacts(
+        return ExitFacts(
             wait_status=status,
             group_label=limit.label if limit is not None else None,
             group_limit_bytes=limit.limit if limit is not None else None,
@@ -149,7 +149,7 @@ def _between(begin_mono_s: float | None) -> str | None:
 
 
 def surroundings(
-    facts: DeathFacts,
+    facts: ExitFacts,
     cause: Cause,
     tasks: Sequence[Task],
     growth: Mapping[ProcessKey, float | None],
@@ -169,7 +169,7 @@ def surroundings(
 
 
 def _who_took_it(
-    facts: DeathFacts, tasks: Sequence[Task], growth: Mapping[ProcessKey, float | None]
+    facts: ExitFacts, tasks: Sequence[Task], growth: Mapping[ProcessKey, float | None]
 ) -> dict[str, Any]:
     """
     Who held the memory then: from the kernel's own table where it is there, and of the watched.

@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 from watchdog_app.core.explain import notifications
-from watchdog_app.core.model.agent import Picture
-from watchdog_app.core.model.decisions import Decision, Notice
+from watchdog_app.core.model.agent import ThreadDump
+from watchdog_app.core.model.decisions import Decision, Notification
 from watchdog_app.core.model.history import SwapTraffic
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.status import Look, incident
@@ -17,10 +17,10 @@ from watchdog_app.daemon.status import Look, incident
 # What only a person's question or a standstill needs is imported when that comes.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.core.diagnosis.stall_reasons import Suspect
+    from watchdog_app.core.diagnosis.stall_reasons import StallReason
 
 
-def notice(decision: Decision, task: Task | None, look: Look | None) -> Notice:
+def notice(decision: Decision, task: Task | None, look: Look | None) -> Notification:
     """The notice that a decision asks for."""
     agent = look.agents.get(task.key) if look is not None and task is not None else None
     about = None
@@ -57,21 +57,21 @@ def explanation(look: Look | None, task: Task | None) -> dict[str, Any]:
         incidents=result.incidents,
         now_unix_s=time.time(),
     )
-    stands = result.standstills.get(task.key)
+    stands = result.stalled_threads.get(task.key)
     if stands:
         text = "\n".join((text, "", "What each thread does:", *(f"  {line}" for line in stands)))
     above = {reading.key for reading in readings if task.key in reading.tasks}
     concerns = [
         each
         for each in result.incidents
-        if each.ceiling in above or any(culprit.task == task.key for culprit in each.culprits)
+        if each.resource in above or any(culprit.task == task.key for culprit in each.culprits)
     ]
     return {"text": text, "incidents": [incident(each) for each in concerns]}
 
 
 def suspected(
-    look: Look | None, task: ProcessKey, picture: Picture, held: frozenset[int]
-) -> tuple[Suspect, ...]:
+    look: Look | None, task: ProcessKey, picture: ThreadDump, held: frozenset[int]
+) -> tuple[StallReason, ...]:
     """
     What may hold a task up.
 
@@ -81,16 +81,16 @@ def suspected(
         picture: of its threads.
         held: pids that we have paused.
     """
-    from watchdog_app.core.diagnosis.stall_reasons import Circumstances, suspects
+    from watchdog_app.core.diagnosis.stall_reasons import StallContext, stall_reasons
 
     if look is None:
-        return suspects(picture, Circumstances(stopped_by_us=held))
+        return stall_reasons(picture, StallContext(stopped_by_us=held))
     result = look.result
     outlook = result.tasks.get(task)
     cpu = None if outlook is None else outlook.cpu_percent
-    return suspects(
+    return stall_reasons(
         picture,
-        Circumstances(
+        StallContext(
             cores=0.0 if cpu is None else cpu / 100,
             swap=SwapTraffic.of(result.swap_in_bytes_per_s, result.swap_out_bytes_per_s),
             card_fault=result.card_faults.get(task),

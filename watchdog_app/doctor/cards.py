@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from watchdog_app.base.text.quantities import format_bytes
-from watchdog_app.core.diagnosis.gpu_faults import FAULTS, RECOVERIES, Trouble, of_xid, reset, worst
+from watchdog_app.core.diagnosis.gpu_faults import (
+    FAULTS,
+    RECOVERIES,
+    FaultKind,
+    of_xid,
+    reset,
+    worst,
+)
 from watchdog_app.doctor import daemon_word, driver_files, gpu
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine
@@ -39,15 +46,15 @@ def _health(card: dict[str, Any]) -> Iterator[Finding]:
     remap = card.get("remap") or []  # correctable, uncorrectable, pending, failure
     if len(remap) == 4 and remap[3]:
         commands = (f"nvidia-smi -q -i {index} -d ROW_REMAPPER,ECC", "sudo nvidia-bug-report.sh")
-        row = FAULTS[Trouble.REMAP_FAILED]
+        row = FAULTS[FaultKind.REMAP_FAILED]
         yield of_fault("driver.remap-failed", row, name, index, commands)
     elif (len(remap) == 4 and remap[2]) or card.get("retired_pending"):
-        row = FAULTS[Trouble.REMAP_PENDING]
+        row = FAULTS[FaultKind.REMAP_PENDING]
         yield of_fault("driver.remap-pending", row, name, index, (reset(index),))
     if card.get("ecc_volatile"):
         commands = (f"nvidia-smi -q -i {index} -d ECC", reset(index))
         more = (f"{card['ecc_volatile']} since the driver was loaded",)
-        yield of_fault("driver.ecc", FAULTS[Trouble.ECC], name, index, commands, more)
+        yield of_fault("driver.ecc", FAULTS[FaultKind.ECC], name, index, commands, more)
     width, most = card.get("pcie_width"), card.get("pcie_width_max")
     if width and most and width < most:
         yield Finding(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from watchdog_app.base.text.quantities import format_duration
-from watchdog_app.core.diagnosis.gpu_faults import FAULTS, Trouble, reset
+from watchdog_app.core.diagnosis.gpu_faults import FAULTS, FaultKind, reset
 from watchdog_app.doctor import driver_files, driver_reach, gpu, versions
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine, unchecked
@@ -120,9 +120,9 @@ def _lost(card: dict[str, object], code: object) -> Finding:
     index = card.get("index")
     if code == gpu.GPU_IS_LOST:
         commands = ("sudo dmesg | grep -iE 'xid|fallen off the bus'", "sudo poweroff")
-        return of_fault("driver.gpu-lost", FAULTS[Trouble.LOST], name, index, commands)
+        return of_fault("driver.gpu-lost", FAULTS[FaultKind.LOST], name, index, commands)
     if code == gpu.RESET_REQUIRED:
-        row = FAULTS[Trouble.NEEDS_RESET]
+        row = FAULTS[FaultKind.NEEDS_RESET]
         return of_fault("driver.reset-required", row, name, index, (reset(index), "sudo reboot"))
     return Finding(
         "driver.gpu-error",

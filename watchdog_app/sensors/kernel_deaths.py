@@ -15,7 +15,7 @@ import time
 from collections import deque
 from contextlib import suppress
 
-from watchdog_app.core.model.exits import KernelWord, WordKind
+from watchdog_app.core.model.exits import KernelEvent, KernelLogLine
 from watchdog_app.sensors.kernel_log import LogKind, Records, message_of, parse_line
 
 _PATH = "/dev/kmsg"
@@ -61,7 +61,7 @@ _HEADER = re.compile(r"^\[\s*pid\s*\]\s+uid\s+tgid\s+(.*\bname)$")
 _ROW = re.compile(r"^\[\s*(\d{1,20})\]\s+(\d{1,20})\s+(\d{1,20})\s+(.*)$")
 
 
-def parse(message: str, mono_s: float) -> KernelWord | None:
+def parse(message: str, mono_s: float) -> KernelLogLine | None:
     """What one line says of an end; None: nothing. Rows of tables are `Table`'s."""
     text = _plain(message)
     found = _KILLED.search(message)
@@ -69,14 +69,14 @@ def parse(message: str, mono_s: float) -> KernelWord | None:
         pid, name, anon, files = found.groups()
         rss = None if anon is None else 1024 * (int(anon) + int(files or 0))
         group = "cgroup" if message.startswith("Memory cgroup") else None
-        return KernelWord(
-            WordKind.OOM_KILL, mono_s, text, int(pid), _plain(name), group=group, rss_bytes=rss
+        return KernelLogLine(
+            KernelEvent.OOM_KILL, mono_s, text, int(pid), _plain(name), group=group, rss_bytes=rss
         )
     found = _CONSTRAINT.search(message)
     if found:
         group_found, victim = _OOM_GROUP.search(message), _VICTIM.search(message)
-        return KernelWord(
-            WordKind.OOM_REPORT,
+        return KernelLogLine(
+            KernelEvent.OOM_REPORT,
             mono_s,
             text,
             int(victim[2]) if victim else None,
@@ -86,8 +86,8 @@ def parse(message: str, mono_s: float) -> KernelWord | None:
         )
     found = _OLD_GROUP.search(message)  # before Linux 5.0
     if found:
-        return KernelWord(
-            WordKind.OOM_REPORT,
+        return KernelLogLine(
+            KernelEvent.OOM_REPORT,
             mono_s,
             text,
             constraint="CONSTRAINT_MEMCG",
@@ -95,12 +95,12 @@ def parse(message: str, mono_s: float) -> KernelWord | None:
         )
     found = _REAPED.search(message)
     if found:
-        return KernelWord(WordKind.OOM_REAPED, mono_s, text, int(found[1]), _plain(found[2]))
+        return KernelLogLine(KernelEvent.OOM_REAPED, mono_s, text, int(found[1]), _plain(found[2]))
     found = _TRAP.search(message) or _SEGFAULT.search(message)
     if found:
         library = _LIBRARY.search(message)
-        return KernelWord(
-            WordKind.CRASH,
+        return KernelLogLine(
+            KernelEvent.CRASH,
             mono_s,
             text,
             int(found["pid"]),
@@ -108,15 +108,15 @@ def parse(message: str, mono_s: float) -> KernelWord | None:
             library=_plain(library[1]) if library else None,
             address=found.groupdict().get("at"),
         )
-    for kind, pattern in ((WordKind.BAD_MEMORY, _BAD), (WordKind.HUNG, _HUNG)):
+    for kind, pattern in ((KernelEvent.BAD_MEMORY, _BAD), (KernelEvent.HUNG, _HUNG)):
         found = pattern.search(message)
         if found:
-            return KernelWord(kind, mono_s, text, int(found[2]), _plain(found[1]))
+            return KernelLogLine(kind, mono_s, text, int(found[2]), _plain(found[1]))
     if _HOT.search(message):
-        return KernelWord(WordKind.HOT, mono_s, text)
+        return KernelLogLine(KernelEvent.HOT, mono_s, text)
     line = parse_line(message, mono_s)
     if line is not None and line.kind is LogKind.XID:
-        return KernelWord(WordKind.XID, mono_s, text, line.pid)
+        return KernelLogLine(KernelEvent.XID, mono_s, text, line.pid)
     return None
 
 
@@ -126,7 +126,7 @@ class Table:
     def __init__(self) -> None:
         self._columns = 0
         self._rss_at = 0
-        self._rows: list[KernelWord] = []
+        self._rows: list[KernelLogLine] = []
 
     def take(self, message: str, mono_s: float) -> bool:
         """Take in a line; False: it is no part of a table."""
@@ -146,11 +146,11 @@ class Table:
                 rss = int(fields[self._rss_at]) * os.sysconf("SC_PAGE_SIZE")
                 name, pid = _plain(fields[-1]), int(row[3])
                 self._rows.append(
-                    KernelWord(WordKind.OOM_TASK, mono_s, name, pid, name, rss_bytes=rss)
+                    KernelLogLine(KernelEvent.OOM_TASK, mono_s, name, pid, name, rss_bytes=rss)
                 )
         return True
 
-    def end(self) -> list[KernelWord]:
+    def end(self) -> list[KernelLogLine]:
         """The largest rows, and the table is over."""
         rows = sorted(self._rows, key=lambda row: -(row.rss_bytes or 0))[:_KEPT_ROWS]
         self._columns, self._rows = 0, []
@@ -170,7 +170,7 @@ class KernelDeaths:
     def __init__(self, path: str = _PATH, namespace: int | None = None) -> None:
         self._records = Records(path, _MOST_A_LOOK)
         self._ours = sys.platform == "linux" and _first(namespace)
-        self._words: deque[KernelWord] = deque(maxlen=_MOST_WORDS)
+        self._words: deque[KernelLogLine] = deque(maxlen=_MOST_WORDS)
         self._table = Table()
 
     @property
@@ -178,7 +178,7 @@ class KernelDeaths:
         """Whether it can be read, and speaks of pids as we do."""
         return self._ours and self._records.readable
 
-    def recent(self, now_mono_s: float | None = None) -> tuple[KernelWord, ...]:
+    def recent(self, now_mono_s: float | None = None) -> tuple[KernelLogLine, ...]:
         """What it said in the last minute, oldest first."""
         if not self._ours:
             return ()
@@ -203,7 +203,7 @@ class KernelDeaths:
         word = parse(message, mono_s)
         if word is None:
             return
-        if word.kind in (WordKind.OOM_REPORT, WordKind.OOM_KILL):
+        if word.kind in (KernelEvent.OOM_REPORT, KernelEvent.OOM_KILL):
             self._words.extend(self._table.end())
         self._words.append(word)
 

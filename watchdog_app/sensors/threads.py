@@ -18,7 +18,7 @@ from contextlib import suppress
 from watchdog_app.base.errors import SensorError
 from watchdog_app.base.linux.files import read_bytes
 from watchdog_app.base.linux.procfs import Stat
-from watchdog_app.core.model.agent import ProcessLook, ThreadLook
+from watchdog_app.core.model.agent import ProcessThreads, ThreadState
 from watchdog_app.core.model.machine import ProcessKey
 
 _MOST_PROCESSES = 64
@@ -50,7 +50,7 @@ _CALLS: Mapping[str, Mapping[int, str]] = {
 
 def look(
     members: Iterable[ProcessKey], proc: str = "/proc", machine: str | None = None
-) -> tuple[ProcessLook, ...]:
+) -> tuple[ProcessThreads, ...]:
     """
     The processes that are still those, in this order, and their children that have ended.
 
@@ -60,7 +60,7 @@ def look(
         machine: as `os.uname` has it, for the numbers of system calls; None: this one.
     """
     calls = _CALLS.get(machine or (os.uname().machine if hasattr(os, "uname") else ""), {})
-    found: list[ProcessLook] = []
+    found: list[ProcessThreads] = []
     left = _MOST_IN_ALL
     children: list[int] = []
     for _, key in zip(range(_MOST_PROCESSES), members, strict=False):
@@ -79,22 +79,22 @@ def look(
             stat = Stat(read_bytes(f"{proc}/{pid}/stat"))
             if stat.state == "Z" and stat.ppid in known:
                 known.add(pid)
-                found.append(ProcessLook(pid, stat.ppid, _text(stat.comm), stat.state))
+                found.append(ProcessThreads(pid, stat.ppid, _text(stat.comm), stat.state))
     return tuple(found)
 
 
 def _process(
     proc: str, pid: int, most: int, calls: Mapping[int, str], children: list[int]
-) -> ProcessLook:
+) -> ProcessThreads:
     stat = Stat(read_bytes(f"{proc}/{pid}/stat"))
-    threads: list[ThreadLook] = []
+    threads: list[ThreadState] = []
     for tid in _threads(proc, pid)[:most]:
         folder = f"{proc}/{pid}/task/{tid}"
         with suppress(SensorError, ValueError):
             threads.append(_thread(folder, tid, calls))
         with suppress(SensorError, ValueError):  # a kernel may be built without it
             children += [int(word) for word in read_bytes(f"{folder}/children").split()]
-    return ProcessLook(
+    return ProcessThreads(
         pid,
         stat.ppid,
         _text(stat.comm),
@@ -113,7 +113,7 @@ def _threads(proc: str, pid: int) -> list[int]:
     return [pid] * (pid in found) + [tid for tid in found if tid != pid]
 
 
-def _thread(folder: str, tid: int, calls: Mapping[int, str]) -> ThreadLook:
+def _thread(folder: str, tid: int, calls: Mapping[int, str]) -> ThreadState:
     stat = Stat(read_bytes(f"{folder}/stat"))
     wchan = syscall = None
     arguments: tuple[int, ...] = ()
@@ -125,7 +125,7 @@ def _thread(folder: str, tid: int, calls: Mapping[int, str]) -> ThreadLook:
         syscall = None if number is None else calls.get(number)
     with suppress(SensorError):
         kernel = parse_stack(read_bytes(f"{folder}/stack", 4096))
-    return ThreadLook(tid, _text(stat.comm), stat.state, wchan, syscall, arguments, kernel)
+    return ThreadState(tid, _text(stat.comm), stat.state, wchan, syscall, arguments, kernel)
 
 
 def parse_wchan(data: bytes) -> str | None:

@@ -12,12 +12,12 @@ import math
 from collections.abc import Iterable
 from typing import Any, TextIO
 
-from watchdog_app.core.forecast.stages import CeilingWatch
-from watchdog_app.core.model.decisions import Assessment, Costs, Regime, Stage
+from watchdog_app.core.forecast.stages import ResourceMonitor
+from watchdog_app.core.model.decisions import Assessment, Regime, SaveCost, Stage
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.traces.play import reached
 
-_NO_COSTS = Costs()
+_NO_COSTS = SaveCost()
 _JUMP_S = 86_400.0  # a sample this far ahead is believed when the next one is there as well
 _BACK_S = 60.0  # a clock this far behind, and going on there, was set back
 _BACK_SAMPLES = 3
@@ -29,7 +29,7 @@ def answer_lines(
     out: TextIO,
     settings: Settings,
     alarm_stage: Stage = Stage.WARN,
-    costs: Costs = _NO_COSTS,
+    costs: SaveCost = _NO_COSTS,
 ) -> int:
     """
     Answer each line before the next is read; how many were no samples.
@@ -38,7 +38,7 @@ def answer_lines(
     under "error" besides. So is one whose time does not follow the one before. A limit of null
     or 0 is none.
     """
-    watch = CeilingWatch(settings.watch, settings.stages)
+    watch = ResourceMonitor(settings.watch, settings.stages)
     order = _Order()
     bad, said = 0, answer(NOTHING_SEEN, alarm_stage)
     for line in lines:
@@ -47,7 +47,7 @@ def answer_lines(
         try:
             t, used, limit = _sample(line)
             if order.begins_anew(t):
-                watch = CeilingWatch(settings.watch, settings.stages)
+                watch = ResourceMonitor(settings.watch, settings.stages)
         except ValueError as error:
             bad += 1
             out.write(f'{said[:-2]}, "error": {json.dumps(str(error))}}}\n')

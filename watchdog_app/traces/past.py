@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from watchdog_app.base.errors import DaemonNotRunning
-from watchdog_app.core.model.resource import CeilingKind
+from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.traces.trace import Sample, Trace
 
 _MOST_ENTRIES = 1000
@@ -14,7 +14,7 @@ _MOST_ENTRIES = 1000
 
 def traces_of(wanted: Mapping[str, Any], limit: float | None = None) -> list[Trace]:
     """
-    The ceilings that could hit a task, as they went.
+    The resources that could hit a task, as they went.
 
     Args:
         wanted: parameters of the protocol's `series`.
@@ -73,9 +73,9 @@ def _trace(series: Mapping[str, Any], limit: float | None, own: Mapping[str, Any
     if not samples:
         return None
     try:
-        kind = CeilingKind(series["kind"])
+        kind = ResourceKind(series["kind"])
     except ValueError:
-        kind = CeilingKind.CGROUP
+        kind = ResourceKind.CGROUP
     return Trace(
         series["name"] or series["kind"],
         samples,

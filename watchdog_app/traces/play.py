@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from watchdog_app.base.text.quantities import format_duration
-from watchdog_app.core.model.agent import AgentView, RescueRecord
+from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.decisions import (
     Assessment,
     Decision,
@@ -24,7 +24,7 @@ from watchdog_app.core.model.machine import (
     Task,
     TaskKind,
 )
-from watchdog_app.core.model.resource import CeilingKey, CeilingReading
+from watchdog_app.core.model.resource import Reading, ResourceKey
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.policy.engine import Engine
 from watchdog_app.traces.trace import Trace
@@ -96,7 +96,7 @@ def play(
         daemon_pace: leave out the samples at which the daemon would not have looked.
     """
     engine = Engine(settings, own_uid=_UID)
-    key = CeilingKey(trace.kind, "trace")
+    key = ResourceKey(trace.kind, "trace")
     moments: list[Moment] = []
     acts: list[Act] = []
     saving: list[tuple[float, Decision]] = []
@@ -116,7 +116,7 @@ def play(
         saving = [each for each in saving if each[0] > t]
         task = _task(trace, used)
         views = {} if agent is None else {_TASK: _view(agent, t, bool(saving), rescue)}
-        reading = CeilingReading(key, trace.name, used, limit, trace.unit, True, (_TASK,))
+        reading = Reading(key, trace.name, used, limit, trace.unit, True, (_TASK,))
         result = engine.tick(_snapshot(t, used, limit, task), (task,), (reading,), views)
         assessment = result.assessments[key]
         moments.append(Moment(t, used, limit, assessment))
@@ -155,8 +155,8 @@ def _task(trace: Trace, used: float) -> Task:
 
 def _view(
     agent: Agent, t: float, saving: bool, rescue: tuple[RescueRecord, float] | None
-) -> AgentView:
-    return AgentView(
+) -> AgentState:
+    return AgentState(
         _TASK,
         "keras",
         "",

@@ -14,7 +14,7 @@ from watchdog_app.base.errors import Gone, TaskNotFound, UsageError
 from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.core.model.machine import CgroupMemory, ProcessKey, Snapshot, Task
 from watchdog_app.core.model.readings import readings
-from watchdog_app.core.model.resource import CeilingKind, CeilingReading
+from watchdog_app.core.model.resource import Reading, ResourceKind
 from watchdog_app.core.model.tasks import group
 from watchdog_app.sensors.machine import MachineFace
 from watchdog_app.traces.kills import KillCount
@@ -25,7 +25,7 @@ _GROUP_COLUMNS = (*_HOST_COLUMNS, "usage", "ws", "unrecl", "swap")
 _DEAD = frozenset("ZX")  # states of a process that has ended
 
 _KINDS = frozenset(
-    {CeilingKind.RAM, CeilingKind.RAM_SWAP, CeilingKind.CGROUP, CeilingKind.RLIMIT_AS}
+    {ResourceKind.RAM, ResourceKind.RAM_SWAP, ResourceKind.CGROUP, ResourceKind.RLIMIT_AS}
 )
 _LAST_S = 2.0  # a program that ran into its limit gives back memory before it has ended
 _FULL = 0.97  # of the limit
@@ -59,10 +59,10 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The task that is recorded and the ceiling that it would meet first."""
+    """The task that is recorded and the resource that it would meet first."""
 
     task: Task
-    ceiling: CeilingReading
+    resource: Reading
     process: ProcessKey  # the recording ends with it: the root, or the member whose pid was named
     level: Level = field(default_factory=Level, compare=False)
     groups: tuple[str, ...] = ()  # folders of the memory groups in which a kill would be counted
@@ -70,7 +70,7 @@ class Found:
     @property
     def columns(self) -> tuple[str, ...]:
         """Of the rows."""
-        return _GROUP_COLUMNS if self.ceiling.key.kind == "cgroup" else _HOST_COLUMNS
+        return _GROUP_COLUMNS if self.resource.key.kind == "cgroup" else _HOST_COLUMNS
 
 
 def find(machine: MachineFace, wanted: str, now_mono_s: float, now_unix_s: float) -> Found:
@@ -116,12 +116,12 @@ def find(machine: MachineFace, wanted: str, now_mono_s: float, now_unix_s: float
 def _found(snapshot: Snapshot, tasks: tuple[Task, ...], task: Task, wanted: str) -> Found:
     named = next((m.key for m in task.members if m.key.pid == pid_in(wanted)), task.key)
     info = snapshot.infos.get(named, task.info)
-    ceiling = _tightest(snapshot, tasks, task, info.cgroup, named)
+    resource = _tightest(snapshot, tasks, task, info.cgroup, named)
     every = [snapshot.infos.get(member.key) for member in task.members]
     if named != task.key:
         every = [info]
     folders = {one.cgroup for one in every if one is not None and one.cgroup}
-    return Found(task, ceiling, named, groups=tuple(sorted(folders)))
+    return Found(task, resource, named, groups=tuple(sorted(folders)))
 
 
 def rows(
@@ -186,7 +186,7 @@ def ending(machine: MachineFace, found: Found, kills: KillCount, now_s: float) -
     if not ended:
         return "running"
     # Only in an address space an allocation fails; elsewhere the kernel kills.
-    if found.ceiling.key.kind is CeilingKind.RLIMIT_AS and found.level.full:
+    if found.resource.key.kind is ResourceKind.RLIMIT_AS and found.level.full:
         return "memory_error"
     return "ok" if kills.known else "unknown"
 
@@ -201,7 +201,7 @@ def write_side(
             {
                 "id": os.path.basename(path).removesuffix(".gz").removesuffix(".csv"),
                 "task": found.task.name,
-                "ceiling": found.ceiling.label,
+                "ceiling": found.resource.label,
                 "outcome": outcome,
                 "end_time_s": round(end_s, 3),
                 "oom_time_s": None if killed_s is None else round(killed_s, 3),  # of the failure
@@ -219,16 +219,16 @@ def _tightest(
     task: Task,
     folder: str | None,
     named: ProcessKey,
-) -> CeilingReading:
-    """Of the ceilings that can hit the process in this folder, the one with least room."""
+) -> Reading:
+    """Of the resources that can hit the process in this folder, the one with least room."""
     hitting = [
         one
         for one in readings(snapshot, tasks)
-        if one.lethal
+        if one.fatal
         and task.key in one.tasks
         and one.key.kind in _KINDS
         # The address space of another member ends that one.
-        and (one.key.kind is not CeilingKind.RLIMIT_AS or one.key.subject == str(named.pid))
+        and (one.key.kind is not ResourceKind.RLIMIT_AS or one.key.subject == str(named.pid))
     ]
     # Another member may be in a group of its own, whose limit is nothing to this one.
     own = [one for one in hitting if one.key.kind != "cgroup" or _is_in(folder, one.key.subject)]
@@ -253,19 +253,21 @@ def _row(snapshot: Snapshot, found: Found, t: float) -> Row | None:
         member.key == found.process and member.state not in _DEAD for member in task.members
     ):
         return None
-    ceiling = next((one for one in readings(snapshot, tasks) if one.key == found.ceiling.key), None)
-    if ceiling is None:
+    resource = next(
+        (one for one in readings(snapshot, tasks) if one.key == found.resource.key), None
+    )
+    if resource is None:
         return None
     row: Row = (
         round(t, 3),
-        int(ceiling.used),
-        int(ceiling.limit),
+        int(resource.used),
+        int(resource.limit),
         task.rss_bytes,
         task.swap_bytes,
         snapshot.host.available_bytes,
         len(task.members),
     )
-    one = _group(snapshot, found.ceiling.key.subject)
+    one = _group(snapshot, found.resource.key.subject)
     if found.columns is _HOST_COLUMNS:
         return row
     if one is None:

@@ -25,7 +25,7 @@ from io import BufferedReader, TextIOWrapper
 from typing import BinaryIO, TextIO, cast
 
 from watchdog_app.base.errors import UsageError
-from watchdog_app.core.model.resource import CeilingKind
+from watchdog_app.core.model.resource import ResourceKind
 
 SIGNALS = ("unrecl", "used", "ws", "usage", "rss")  # the first that a file has is played
 _FAILED = {"oom", "memory_error"}
@@ -45,7 +45,7 @@ class Trace:
     unit: str = "bytes"
     signal: str = "used"
     ended_s: float | None = None  # when it was killed; None: it ended well, or nobody wrote it down
-    kind: CeilingKind = CeilingKind.CGROUP  # what the limit belongs to
+    kind: ResourceKind = ResourceKind.CGROUP  # what the limit belongs to
     start_unix_s: float | None = None
     task: str | None = None  # whose memory it is, as its user knows it; rules match it
     task_path: str | None = None

@@ -26,7 +26,9 @@ BATCHES = 5
 
 
 def told(*words):
-    print(*words, flush=True)
+    # A single write: print() writes the end of the line separately, and threads interleave.
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
 
 
 def leave(rescue):

@@ -11,32 +11,15 @@ from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.core.diagnosis import guard_ends
 from watchdog_app.core.diagnosis.exits import (
     CRASHES,
-    crashed,
     signal_name,
     signal_of,
-    worth_telling,
 )
 from watchdog_app.core.diagnosis.oom_daemons import by_guard, by_unit
 from watchdog_app.core.diagnosis.out_of_memory import cause_by_words
-from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, DeathFacts, WordKind
+from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, ExitFacts, KernelEvent
 from watchdog_app.core.model.machine import Task
-from watchdog_app.core.model.resource import SPECS, CeilingKind, CeilingReading, Scope
+from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind, Scope
 
-__all__ = [
-    "CARD_MAY_EXPLAIN",
-    "CRASHES",
-    "Cause",
-    "CauseKind",
-    "DeathFacts",
-    "address_space_full",
-    "crashed",
-    "device_full",
-    "diagnose",
-    "explained_late",
-    "signal_name",
-    "signal_of",
-    "worth_telling",
-]
 _DEVICE_FULL = 0.9  # frameworks ask for large pieces: the one that did not fit never shows
 _FULL = 0.97  # of a limit: what was left would not have lasted to the next look
 _NEAR = 0.8  # of a limit that the kernel says was met
@@ -55,7 +38,7 @@ CARD_MAY_EXPLAIN = frozenset(
 )
 
 
-def diagnose(facts: DeathFacts) -> Cause:
+def diagnose(facts: ExitFacts) -> Cause:
     """
     The most likely cause, with how far it can be relied on.
 
@@ -97,7 +80,7 @@ def explained_late(cause: Cause, card_fault: str) -> Cause:
     )
 
 
-def device_full(task: Task, readings: Iterable[CeilingReading]) -> str | None:
+def device_full(task: Task, readings: Iterable[Reading]) -> str | None:
     """What a full card or allocator of this task looked like; None: none was full."""
     for reading in readings:
         if (
@@ -110,21 +93,21 @@ def device_full(task: Task, readings: Iterable[CeilingReading]) -> str | None:
     return None
 
 
-def address_space_full(reading: CeilingReading) -> str | None:
-    """How full a used-up address space is; None: it is not, or the ceiling is another."""
-    if reading.key.kind is not CeilingKind.RLIMIT_AS:
+def address_space_full(reading: Reading) -> str | None:
+    """How full a used-up address space is; None: it is not, or the resource is another."""
+    if reading.key.kind is not ResourceKind.RLIMIT_AS:
         return None
     if _ratio(reading.used, reading.limit) < _DEVICE_FULL:
         return None
     return level_of(reading)
 
 
-def level_of(reading: CeilingReading) -> str:
+def level_of(reading: Reading) -> str:
     """`1.2 GiB of 2.4 GiB`."""
     return f"{format_bytes(reading.used)} of {format_bytes(reading.limit)}"
 
 
-def _by_device(facts: DeathFacts, number: int | None) -> Cause | None:
+def _by_device(facts: ExitFacts, number: int | None) -> Cause | None:
     """An end by an error of its own or a crash, where its card explains it."""
     failed = bool(facts.wait_status) and number is None
     broke = number in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
@@ -152,7 +135,7 @@ def _by_device(facts: DeathFacts, number: int | None) -> Cause | None:
     return None
 
 
-def _by_address_space(facts: DeathFacts, number: int | None) -> Cause | None:
+def _by_address_space(facts: ExitFacts, number: int | None) -> Cause | None:
     """An end by an error of its own, where nothing more could be had under RLIMIT_AS."""
     if facts.address_space_full is None or facts.said_bye or facts.wait_status == 0:
         return None
@@ -174,9 +157,11 @@ def _by_address_space(facts: DeathFacts, number: int | None) -> Cause | None:
     )
 
 
-def _crash(facts: DeathFacts, number: int) -> str:
+def _crash(facts: ExitFacts, number: int) -> str:
     """By which signal, in which library, at which line."""
-    word = next((w for w in facts.kernel if w.kind is WordKind.CRASH and w.pid == facts.pid), None)
+    word = next(
+        (w for w in facts.kernel if w.kind is KernelEvent.CRASH and w.pid == facts.pid), None
+    )
     text = f"crashed: ended by {signal_name(number)}"
     if word is not None and word.library is not None:
         text += f" in {plain(word.library, 60)}"
@@ -185,22 +170,22 @@ def _crash(facts: DeathFacts, number: int) -> str:
     return text
 
 
-def _by_kernel_log(facts: DeathFacts, number: int | None) -> Cause | None:
+def _by_kernel_log(facts: ExitFacts, number: int | None) -> Cause | None:
     """What the kernel has written about this very process."""
     if number not in (None, signal.SIGKILL, signal.SIGBUS) or _by_itself(facts):
         return None
     for word in facts.kernel:
         if word.pid != facts.pid or word.pid is None:
             continue
-        if word.kind is WordKind.BAD_MEMORY:
+        if word.kind is KernelEvent.BAD_MEMORY:
             text = "ended by the kernel: a page of its memory lay in a broken part of the RAM"
             return Cause(CauseKind.HARDWARE, text, Certainty.EXACT, news=True)
-        if word.kind is WordKind.OOM_KILL and number in (None, signal.SIGKILL):
+        if word.kind is KernelEvent.OOM_KILL and number in (None, signal.SIGKILL):
             report = next(
                 (
                     each
                     for each in facts.kernel
-                    if each.kind is WordKind.OOM_REPORT and each.pid in (None, facts.pid)
+                    if each.kind is KernelEvent.OOM_REPORT and each.pid in (None, facts.pid)
                 ),
                 None,
             )
@@ -219,7 +204,7 @@ def _by_kernel_log(facts: DeathFacts, number: int | None) -> Cause | None:
     return None
 
 
-def _by_memory(facts: DeathFacts, number: int | None) -> Cause | None:
+def _by_memory(facts: ExitFacts, number: int | None) -> Cause | None:
     """A kill for memory, by the kernel's counts, by another guard, or by how full it was."""
     if number not in (None, signal.SIGKILL, signal.SIGTERM) or _by_itself(facts):
         return None
@@ -236,19 +221,19 @@ def _by_memory(facts: DeathFacts, number: int | None) -> Cause | None:
     return by_guard(facts, number, excluded=excluded) or (None if excluded else _full(facts))
 
 
-def _by_itself(facts: DeathFacts) -> bool:
+def _by_itself(facts: ExitFacts) -> bool:
     """It is known that no signal ended it."""
     return facts.wait_status is not None and signal_of(facts.wait_status) is None
 
 
-def _spoke(facts: DeathFacts) -> bool:
+def _spoke(facts: ExitFacts) -> bool:
     """An exception that nobody caught was noted: no kill ended it."""
     return facts.words is not None and facts.words.error is not None
 
 
-def _excluded(facts: DeathFacts) -> bool:
+def _excluded(facts: ExitFacts) -> bool:
     """The kernel's counts or its log say that it has killed somebody else or nobody."""
-    others = [word for word in facts.kernel if word.kind is WordKind.OOM_KILL]
+    others = [word for word in facts.kernel if word.kind is KernelEvent.OOM_KILL]
     if others and facts.pid is not None:
         return True  # the log names whom it has killed, and `_by_kernel_log` did not find this one
     for before, after, elsewhere in (
@@ -260,7 +245,7 @@ def _excluded(facts: DeathFacts) -> bool:
     return False
 
 
-def _by_time(facts: DeathFacts, number: int | None) -> Cause | None:
+def _by_time(facts: ExitFacts, number: int | None) -> Cause | None:
     """Its processor time was used up (ulimit -t)."""
     limit, used = facts.cpu_limit_s, facts.cpu_used_s
     told = "" if limit is None else f" of {limit:.0f} s"
@@ -278,7 +263,7 @@ def _by_time(facts: DeathFacts, number: int | None) -> Cause | None:
     return Cause(CauseKind.CPU_LIMIT, text, Certainty.LIKELY, news=True)
 
 
-def _by_signal(facts: DeathFacts, number: int | None) -> Cause | None:
+def _by_signal(facts: ExitFacts, number: int | None) -> Cause | None:
     if number is None:
         return None
     if number == signal.SIGKILL:
@@ -299,7 +284,7 @@ def _by_signal(facts: DeathFacts, number: int | None) -> Cause | None:
     return Cause(CauseKind.SIGNAL, _crash(facts, number), Certainty.EXACT, news=facts.notebook)
 
 
-def _by_status(facts: DeathFacts) -> Cause | None:
+def _by_status(facts: ExitFacts) -> Cause | None:
     """An exception that nobody caught, or a status other than 0."""
     words = facts.words
     status = None if facts.wait_status is None else facts.wait_status >> 8
@@ -320,7 +305,7 @@ def _by_status(facts: DeathFacts) -> Cause | None:
     )
 
 
-def _good_end(facts: DeathFacts) -> Cause:
+def _good_end(facts: ExitFacts) -> Cause:
     if not facts.notebook:
         certainty = Certainty.LIKELY if facts.wait_status is None else Certainty.EXACT
         return Cause(CauseKind.ENDED, "ended by itself", certainty)
@@ -328,7 +313,7 @@ def _good_end(facts: DeathFacts) -> Cause:
     return Cause(CauseKind.CLOSED, text, Certainty.LIKELY)
 
 
-def _counted(facts: DeathFacts) -> Cause | None:
+def _counted(facts: ExitFacts) -> Cause | None:
     before, after = facts.group_kills_before, facts.group_kills_after
     if before is not None and after is not None and after > before:
         limit = facts.group_limit_bytes
@@ -356,7 +341,7 @@ def _counted(facts: DeathFacts) -> Cause | None:
     return None
 
 
-def _full(facts: DeathFacts) -> Cause | None:
+def _full(facts: ExitFacts) -> Cause | None:
     # At the limit of an airbag the kernel kills nobody: being full says nothing there.
     if facts.airbag is None and _level(facts) >= _FULL:
         return Cause(
@@ -377,7 +362,7 @@ def _full(facts: DeathFacts) -> Cause | None:
     return None
 
 
-def _level(facts: DeathFacts) -> float:
+def _level(facts: ExitFacts) -> float:
     """How full its memory group was, where being full kills: memory.high only slows down."""
     if facts.group_high:
         return 0.0

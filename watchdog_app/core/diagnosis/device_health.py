@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from watchdog_app.base.text.plain import plain
 from watchdog_app.core.diagnosis import gpu_faults
-from watchdog_app.core.diagnosis.findings import Condition, Holder, condition
-from watchdog_app.core.diagnosis.gpu_faults import FAULTS, STATES, UNKNOWN_XID, Trouble
+from watchdog_app.core.diagnosis.findings import Finding, TaskRef, finding
+from watchdog_app.core.diagnosis.gpu_faults import FAULTS, STATES, UNKNOWN_XID, FaultKind
 from watchdog_app.core.model.hardware import Gpu, GpuState, XidEvent
 from watchdog_app.core.model.machine import Fault, Snapshot, Task
 
@@ -47,24 +47,24 @@ class _Card:
     gpu: Gpu  # as it was read last
     state_since_mono_s: float
     well_mono_s: float  # when it was last read without a fault
-    holders: dict[int, tuple[Holder, float]] = field(default_factory=dict)  # by pid; seen when
+    holders: dict[int, tuple[TaskRef, float]] = field(default_factory=dict)  # by pid; seen when
     repaired_mono_s: float = float("-inf")  # when it last came back after it was lost
     missing: int = 0  # readings without it
-    hit: tuple[Holder, ...] = ()  # who was on it when it failed
+    hit: tuple[TaskRef, ...] = ()  # who was on it when it failed
     ecc_low: int | None = None
     ecc_grew: tuple[float, int] | None = None  # when, by how much
     noted: frozenset[tuple[int, float]] = frozenset()  # Xids that are known: code and time
-    xids: list[tuple[float, XidEvent, tuple[Holder, ...]]] = field(default_factory=list)
+    xids: list[tuple[float, XidEvent, tuple[TaskRef, ...]]] = field(default_factory=list)
 
 
-class CardConditions:
+class DeviceHealth:
     """Follows every card over its readings. Bounded by the number of cards."""
 
     def __init__(self) -> None:
         self._cards: dict[str, _Card] = {}
         self._read_mono_s: float | None = None
 
-    def observe(self, snapshot: Snapshot, tasks: Sequence[Task]) -> tuple[Condition, ...]:
+    def observe(self, snapshot: Snapshot, tasks: Sequence[Task]) -> tuple[Finding, ...]:
         """What is wrong now, in the order of the cards."""
         hardware, now = snapshot.hardware, snapshot.mono_s
         updated = next((each for each in snapshot.faults if each.source == _UPDATED), None)
@@ -78,7 +78,7 @@ class CardConditions:
         faults = {
             fault.source: fault for fault in snapshot.faults if fault.source.startswith("gpu")
         }
-        found: list[Condition] = []
+        found: list[Finding] = []
         gone: list[_Card] = []
         cause = _of_driver(self._cards.values(), now, unread, faults)
         if cause is not None:
@@ -144,7 +144,7 @@ class CardConditions:
         for process in (process for gpu in listed for process in gpu.processes):
             task = None if process.foreign else owners.get(process.pid)
             if task is not None:
-                card.holders[process.pid] = Holder(task.key, task.name), now
+                card.holders[process.pid] = TaskRef(task.key, task.name), now
         for pid, (_, at) in list(card.holders.items()):
             if card.well_mono_s - at > _REMEMBERED_S:
                 del card.holders[pid]
@@ -182,7 +182,7 @@ class CardConditions:
 
     # What it means
 
-    def _of_card(self, card: _Card, now: float, unread: bool) -> Iterator[Condition]:
+    def _of_card(self, card: _Card, now: float, unread: bool) -> Iterator[Finding]:
         gpu = card.gpu
         since = now - card.state_since_mono_s
         codes = [event.code for _, event, _ in card.xids]
@@ -191,24 +191,24 @@ class CardConditions:
             said = _described(codes)
             if said and gpu.state is GpuState.NEEDS_RESET:
                 said = f"{state.text}; {said}"
-            yield condition(state, gpu, card.hit, said)
+            yield finding(state, gpu, card.hit, said)
             return
         if (gpu.state is GpuState.SILENT and since >= _SILENT_S) or (
             unread and gpu.state is not GpuState.ASLEEP
         ):
-            yield condition(FAULTS[Trouble.SILENT], gpu, _lately(card))
+            yield finding(FAULTS[FaultKind.SILENT], gpu, _lately(card))
         elif state is not None and gpu.state is GpuState.UNREADABLE and since >= _UNREADABLE_S:
             why = plain(gpu.notes[0], 120) if gpu.notes else "it cannot be watched"
-            yield condition(state, gpu, (), f"{state.text}: {why}")
+            yield finding(state, gpu, (), f"{state.text}: {why}")
         yield from self._of_xids(card)
         yield from self._of_memory(card)
         if gpu.recovery_action is not None:
             row = gpu_faults.RECOVERIES.get(gpu.recovery_action, gpu_faults.RECOVERIES["reset"])
             action = plain(gpu.recovery_action).replace("_", " ")
             text = f"the driver asks for a recovery: {action}"
-            yield condition(row, gpu, _lately(card), text)
+            yield finding(row, gpu, _lately(card), text)
 
-    def _of_xids(self, card: _Card) -> Iterator[Condition]:
+    def _of_xids(self, card: _Card) -> Iterator[Finding]:
         if not card.xids:
             return
         hit = _unique(holder for _, _, holders in card.xids for holder in holders)
@@ -217,18 +217,18 @@ class CardConditions:
         text = _described(codes)
         if row is UNKNOWN_XID:
             text += f": {row.text}"
-        yield condition(row, card.gpu, hit, text)
+        yield finding(row, card.gpu, hit, text)
 
-    def _of_memory(self, card: _Card) -> Iterator[Condition]:
+    def _of_memory(self, card: _Card) -> Iterator[Finding]:
         gpu, here = card.gpu, _lately(card)
         if gpu.remap_failed:
-            yield condition(FAULTS[Trouble.REMAP_FAILED], gpu, here)
+            yield finding(FAULTS[FaultKind.REMAP_FAILED], gpu, here)
         if card.ecc_grew is not None:
             number = card.ecc_grew[1]
             text = f"{number} memory error{'s' if number > 1 else ''} that could not be corrected"
-            yield condition(FAULTS[Trouble.ECC], gpu, here, text)
+            yield finding(FAULTS[FaultKind.ECC], gpu, here, text)
         if gpu.remap_pending:
-            yield condition(FAULTS[Trouble.REMAP_PENDING], gpu, here)
+            yield finding(FAULTS[FaultKind.REMAP_PENDING], gpu, here)
 
 
 _BROKEN = frozenset((GpuState.LOST, GpuState.NEEDS_RESET))
@@ -240,13 +240,13 @@ _DRIVER = "gpu.driver"
 
 def _of_driver(
     cards: Iterable[_Card], now: float, unread: bool, faults: Mapping[str, Fault]
-) -> Condition | None:
+) -> Finding | None:
     """One cause for all cards: an update underneath, or a driver that answers about none."""
     updated = faults.get(_UPDATED)
     if updated is not None:
         # The jobs that run go on: it hits nobody yet.
-        text, cure = plain(updated.message, 300).rstrip("."), plain(updated.remedy or "", 300)
-        return condition(FAULTS[Trouble.UPDATED], None, (), text, cure)
+        text, remedy = plain(updated.message, 300).rstrip("."), plain(updated.remedy or "", 300)
+        return finding(FAULTS[FaultKind.UPDATED], None, (), text, remedy)
     here = [
         card
         for card in cards
@@ -264,14 +264,14 @@ def _of_driver(
     return _driver(fault, hit)
 
 
-def _driver(fault: Fault | None, hit: tuple[Holder, ...], text: str = "") -> Condition:
+def _driver(fault: Fault | None, hit: tuple[TaskRef, ...], text: str = "") -> Finding:
     """The driver has failed, in the words of the reader where it has any."""
-    cure = "" if fault is None else plain(fault.remedy or "", 300)
+    remedy = "" if fault is None else plain(fault.remedy or "", 300)
     text = text if fault is None else plain(fault.message, 200).rstrip(".")
-    return condition(FAULTS[Trouble.DRIVER], None, hit, text, cure)
+    return finding(FAULTS[FaultKind.DRIVER], None, hit, text, remedy)
 
 
-def _of_gone(gone: Sequence[_Card], others_there: bool, fault: Fault | None) -> Iterator[Condition]:
+def _of_gone(gone: Sequence[_Card], others_there: bool, fault: Fault | None) -> Iterator[Finding]:
     """Cards that are not listed any more: one of several, or all because the driver is gone."""
     if gone and not others_there and (fault is not None or len(gone) > 1):
         hit = _unique(holder for card in gone for holder in card.hit)
@@ -279,10 +279,10 @@ def _of_gone(gone: Sequence[_Card], others_there: bool, fault: Fault | None) -> 
         return
     for card in gone:
         if card.hit:
-            yield condition(FAULTS[Trouble.LOST], card.gpu, card.hit, "it is no longer there")
+            yield finding(FAULTS[FaultKind.LOST], card.gpu, card.hit, "it is no longer there")
 
 
-def _hit_by(event: XidEvent, card: _Card) -> tuple[Holder, ...]:
+def _hit_by(event: XidEvent, card: _Card) -> tuple[TaskRef, ...]:
     """The program that the driver names; else everyone on the card, as nobody can tell."""
     if event.pid is not None and event.pid in card.holders:
         return (card.holders[event.pid][0],)
@@ -310,14 +310,14 @@ def _note(card: _Card, now: float, event: XidEvent) -> None:
     card.xids.append((now, event, hit))
 
 
-def _lately(card: _Card) -> tuple[Holder, ...]:
+def _lately(card: _Card) -> tuple[TaskRef, ...]:
     """Who is on it, or was when it was last well."""
     return _unique(
         holder for holder, at in card.holders.values() if card.well_mono_s - at <= _LATELY_S
     )
 
 
-def _unique(holders: Iterable[Holder]) -> tuple[Holder, ...]:
+def _unique(holders: Iterable[TaskRef]) -> tuple[TaskRef, ...]:
     return tuple(dict.fromkeys(holders))
 
 

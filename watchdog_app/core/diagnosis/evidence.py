@@ -16,12 +16,12 @@ from watchdog_app.core.diagnosis.exits import crashed, signal_name, signal_of
 from watchdog_app.core.diagnosis.out_of_memory import exhausted
 from watchdog_app.core.model.exits import (
     Certainty,
-    DeathFacts,
     Evidence,
-    KernelWord,
-    LastWords,
+    ExitFacts,
+    KernelEvent,
+    KernelLogLine,
+    LastError,
     UnitEnd,
-    WordKind,
 )
 
 _LONGEST = 240
@@ -34,7 +34,7 @@ _DRIFT_S = 2.0  # the kernel log has a clock of its own
 _MOUNTS = ("/sys/fs/cgroup/memory", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
 
 
-def evidence_of(facts: DeathFacts) -> tuple[Evidence, ...]:
+def evidence_of(facts: ExitFacts) -> tuple[Evidence, ...]:
     """All that is known of an end, the surest first."""
     found = [
         *_status(facts),
@@ -53,13 +53,13 @@ def evidence_of(facts: DeathFacts) -> tuple[Evidence, ...]:
 
 
 def concerning(
-    words: tuple[KernelWord, ...],
+    words: tuple[KernelLogLine, ...],
     pid: int,
     now_mono_s: float,
     *,
     alive_mono_s: float | None = None,
     group: str | None = None,
-) -> tuple[KernelWord, ...]:
+) -> tuple[KernelLogLine, ...]:
     """
     The lines that concern the end of `pid`, just now: its own, and those of the same moments.
 
@@ -71,41 +71,41 @@ def concerning(
         alive_mono_s: when it was last seen alive; None: some seconds ago.
         group: folder of its memory group; kills at limits of other groups are left out.
     """
-    own = next((w for w in words if w.kind is WordKind.OOM_KILL and w.pid == pid), None)
+    own = next((w for w in words if w.kind is KernelEvent.OOM_KILL and w.pid == pid), None)
     if own is not None:
         return tuple(
             word
             for word in words
             if abs(word.mono_s - own.mono_s) <= _SAME_MOMENT_S
-            and (word.pid in (None, pid) or word.kind is WordKind.OOM_TASK)
+            and (word.pid in (None, pid) or word.kind is KernelEvent.OOM_TASK)
         )
     since = now_mono_s - _JUST_NOW_S if alive_mono_s is None else alive_mono_s - _DRIFT_S
     return tuple(
         word
         for word in words
-        if (word.pid == pid and word.kind is not WordKind.OOM_TASK)
-        or (word.kind is WordKind.HOT and now_mono_s - word.mono_s <= _JUST_NOW_S)
+        if (word.pid == pid and word.kind is not KernelEvent.OOM_TASK)
+        or (word.kind is KernelEvent.HOT and now_mono_s - word.mono_s <= _JUST_NOW_S)
         or (
-            word.kind is WordKind.OOM_KILL
+            word.kind is KernelEvent.OOM_KILL
             and word.mono_s >= since
             and _shares(_limit_of(word, words), group)
         )
     )
 
 
-def kills_elsewhere(words: tuple[KernelWord, ...], pid: int, since_mono_s: float) -> int:
+def kills_elsewhere(words: tuple[KernelLogLine, ...], pid: int, since_mono_s: float) -> int:
     """Other processes that the kernel log says were killed for memory since then."""
     return sum(
-        word.kind is WordKind.OOM_KILL and word.pid != pid and word.mono_s >= since_mono_s
+        word.kind is KernelEvent.OOM_KILL and word.pid != pid and word.mono_s >= since_mono_s
         for word in words
     )
 
 
-def _limit_of(kill: KernelWord, words: tuple[KernelWord, ...]) -> str | None:
+def _limit_of(kill: KernelLogLine, words: tuple[KernelLogLine, ...]) -> str | None:
     """The group whose limit a kill was for: "" for the machine's memory, None: not told."""
     for word in words:
         near = abs(word.mono_s - kill.mono_s) <= _SAME_MOMENT_S
-        if word.kind is WordKind.OOM_REPORT and near and word.pid in (None, kill.pid):
+        if word.kind is KernelEvent.OOM_REPORT and near and word.pid in (None, kill.pid):
             return word.group if word.constraint == "CONSTRAINT_MEMCG" else ""
     return None if "cgroup" in kill.text else ""
 
@@ -119,7 +119,7 @@ def _shares(limit: str | None, group: str | None) -> bool:
     return f"{_named(group)}/".startswith(f"{limit.rstrip('/')}/")
 
 
-def takers(words: tuple[KernelWord, ...]) -> tuple[tuple[int, str, int], ...]:
+def takers(words: tuple[KernelLogLine, ...]) -> tuple[tuple[int, str, int], ...]:
     """
     Who held most when the kernel chose whom to kill: (pid, name, bytes), the largest first.
 
@@ -128,12 +128,12 @@ def takers(words: tuple[KernelWord, ...]) -> tuple[tuple[int, str, int], ...]:
     rows = {
         word.pid: (word.pid, word.name or "?", word.rss_bytes)
         for word in words
-        if word.kind is WordKind.OOM_TASK and word.pid is not None and word.rss_bytes
+        if word.kind is KernelEvent.OOM_TASK and word.pid is not None and word.rss_bytes
     }
     return tuple(sorted(rows.values(), key=lambda row: -row[2])[:_MOST_ROWS])
 
 
-def _status(facts: DeathFacts) -> Iterator[Evidence]:
+def _status(facts: ExitFacts) -> Iterator[Evidence]:
     status = facts.wait_status
     if status is None:
         yield Evidence(
@@ -152,7 +152,7 @@ def _status(facts: DeathFacts) -> Iterator[Evidence]:
     )
 
 
-def _airbag(facts: DeathFacts) -> Iterator[Evidence]:
+def _airbag(facts: ExitFacts) -> Iterator[Evidence]:
     if facts.airbag is None:
         return
     text = f"It ran in an airbag with a limit of {format_bytes(facts.airbag.limit_bytes)}."
@@ -161,12 +161,12 @@ def _airbag(facts: DeathFacts) -> Iterator[Evidence]:
     yield Evidence("airbag", Certainty.EXACT, text)
 
 
-def _kernel(facts: DeathFacts) -> Iterator[Evidence]:
+def _kernel(facts: ExitFacts) -> Iterator[Evidence]:
     spoke = False
     for word in facts.kernel:
         # What is not about one process is about all: a machine that is too hot, a group that is
         # full. Rows of the table are shown by themselves.
-        if word.kind is WordKind.OOM_TASK or word.pid not in (None, facts.pid):
+        if word.kind is KernelEvent.OOM_TASK or word.pid not in (None, facts.pid):
             continue
         spoke = True
         # The report of a kill is long and hard to read: what it says is said.
@@ -174,7 +174,9 @@ def _kernel(facts: DeathFacts) -> Iterator[Evidence]:
         yield Evidence("kernel", Certainty.EXACT, told)
     number = signal_of(facts.wait_status)
     killed = facts.wait_status is None or number in (signal.SIGKILL, signal.SIGTERM)
-    others = {w.pid: w for w in facts.kernel if w.kind is WordKind.OOM_KILL and w.pid != facts.pid}
+    others = {
+        w.pid: w for w in facts.kernel if w.kind is KernelEvent.OOM_KILL and w.pid != facts.pid
+    }
     for pid, word in others.items() if killed else ():
         yield Evidence(
             "kernel",
@@ -195,13 +197,13 @@ def _kernel(facts: DeathFacts) -> Iterator[Evidence]:
         )
 
 
-def _whose(word: KernelWord) -> str:
+def _whose(word: KernelLogLine) -> str:
     return ", at a limit that was this one's too" if "cgroup" in word.text else ""
 
 
-def _group(word: KernelWord) -> str | None:
+def _group(word: KernelLogLine) -> str | None:
     """Whose memory was short, in words."""
-    if word.kind is not WordKind.OOM_REPORT or word.constraint is None:
+    if word.kind is not KernelEvent.OOM_REPORT or word.constraint is None:
         return None
     if word.constraint == "CONSTRAINT_MEMCG":
         where = "" if word.group is None else f" {plain(word.group, 120)}"
@@ -211,7 +213,7 @@ def _group(word: KernelWord) -> str | None:
     return "The kernel log says: the memory that it was bound to (a NUMA node) was used up."
 
 
-def _python(words: LastWords | None) -> Iterator[Evidence]:
+def _python(words: LastError | None) -> Iterator[Evidence]:
     if words is None:
         return
     if words.fatal is not None:
@@ -233,11 +235,11 @@ def _python(words: LastWords | None) -> Iterator[Evidence]:
         yield Evidence("python", Certainty.EXACT, f"It was at {path}.")
 
 
-def _counts(facts: DeathFacts) -> Iterator[Evidence]:
+def _counts(facts: ExitFacts) -> Iterator[Evidence]:
     """What the kernel's counters say, each of its own group and its own time alone."""
     if signal_of(facts.wait_status) != signal.SIGKILL and facts.wait_status is not None:
         return
-    own = any(w.kind is WordKind.OOM_KILL and w.pid == facts.pid for w in facts.kernel)
+    own = any(w.kind is KernelEvent.OOM_KILL and w.pid == facts.pid for w in facts.kernel)
     when = "" if facts.counted is None else f", {facts.counted}"
     group = (
         "its memory group"
@@ -281,7 +283,7 @@ def _named(group: str) -> str:
     return group
 
 
-def _limits(facts: DeathFacts) -> Iterator[Evidence]:
+def _limits(facts: ExitFacts) -> Iterator[Evidence]:
     if facts.cpu_limit_s is not None and facts.cpu_used_s is not None:
         yield Evidence(
             "limit",
@@ -297,7 +299,7 @@ def _limits(facts: DeathFacts) -> Iterator[Evidence]:
         yield Evidence("limit", Certainty.EXACT, text)
 
 
-def _cards(facts: DeathFacts) -> Iterator[Evidence]:
+def _cards(facts: ExitFacts) -> Iterator[Evidence]:
     if facts.card_fault is not None:
         text = f"The card that it was on: {plain(facts.card_fault, _LONGEST)}."
         yield Evidence("gpu", Certainty.EXACT, text)
@@ -312,7 +314,7 @@ def _cards(facts: DeathFacts) -> Iterator[Evidence]:
         yield Evidence("gpu", Certainty.EXACT, text)
 
 
-def _levels(facts: DeathFacts) -> Iterator[Evidence]:
+def _levels(facts: ExitFacts) -> Iterator[Evidence]:
     """How full it was: what was seen is exact, what follows from it is not."""
     number = signal_of(facts.wait_status)
     if number not in (None, signal.SIGKILL, signal.SIGTERM) or facts.wait_status == 0:
@@ -361,7 +363,7 @@ def _unit(unit: UnitEnd | None) -> Iterator[Evidence]:
         )
 
 
-def _others(facts: DeathFacts) -> Iterator[Evidence]:
+def _others(facts: ExitFacts) -> Iterator[Evidence]:
     number = signal_of(facts.wait_status)
     if facts.oomd_kills:
         text = f"systemd-oomd has noted {facts.oomd_kills} kills on its group."

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import signal
 
-from watchdog_app.core.model.agent import AgentView
-from watchdog_app.core.model.exits import Cause, CauseKind, DeathFacts
+from watchdog_app.core.model.agent import AgentState
+from watchdog_app.core.model.exits import Cause, CauseKind, ExitFacts
 
 _NOTED_S = 10.0  # of what ran for less than that a good end is not even noted ...
 _NEWS_S = 60.0  # ... and a failure sooner than that is what its user looks at anyway
 
 
-def worth_telling(cause: Cause, agent: AgentView | None) -> bool:
+def should_notify(cause: Cause, agent: AgentState | None) -> bool:
     """
     Whether people want to hear of it.
 
@@ -30,8 +30,8 @@ def worth_telling(cause: Cause, agent: AgentView | None) -> bool:
     )
 
 
-def worth_noting(
-    facts: DeathFacts, cause: Cause, *, seen: bool, kernel: bool, age_s: float, cared_for: bool
+def journal_level(
+    facts: ExitFacts, cause: Cause, *, seen: bool, kernel: bool, age_s: float, cared_for: bool
 ) -> bool | None:
     """
     What an end is for the journal.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from watchdog_app.core.diagnosis.gpu_faults import GpuFault, Severity, Trouble
+from watchdog_app.core.diagnosis.gpu_faults import FaultKind, GpuFault, Severity
 from watchdog_app.core.model.hardware import Gpu, gpu_label
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.core.model.resource import CeilingKey, CeilingKind
+from watchdog_app.core.model.resource import ResourceKey, ResourceKind
 
 
-class Holder(NamedTuple):
+class TaskRef(NamedTuple):
     """A task that was on a card."""
 
     key: ProcessKey
@@ -19,16 +19,16 @@ class Holder(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class Finding:
     """One thing that is wrong now."""
 
-    trouble: Trouble
-    key: CeilingKey  # conditions with one key are one incident
+    trouble: FaultKind
+    key: ResourceKey  # conditions with one key are one incident
     label: str  # "GPU 0 (NVIDIA H100)"
     severity: Severity
     text: str  # what is the case: a clause without a point
-    cure: str  # what to do: a sentence
-    tasks: tuple[Holder, ...] = ()  # whom it hits
+    remedy: str  # what to do: a sentence
+    tasks: tuple[TaskRef, ...] = ()  # whom it hits
     restart: bool = False  # these have to be started again
     device_works: bool = True
 
@@ -38,18 +38,18 @@ class Condition:
         return self.restart and not self.device_works
 
 
-def condition(
-    fault: GpuFault, gpu: Gpu | None, hit: tuple[Holder, ...], text: str = "", cure: str = ""
-) -> Condition:
+def finding(
+    fault: GpuFault, gpu: Gpu | None, hit: tuple[TaskRef, ...], text: str = "", remedy: str = ""
+) -> Finding:
     """A fault of one card, or of the driver; `text` and `cure` where more is known than its row."""
-    key = CeilingKey(CeilingKind.GPU_HEALTH, "driver" if gpu is None else gpu.uuid)
-    return Condition(
+    key = ResourceKey(ResourceKind.GPU_HEALTH, "driver" if gpu is None else gpu.uuid)
+    return Finding(
         fault.trouble,
         key,
         "the graphics driver" if gpu is None else gpu_label(gpu),
         fault.severity,
         text or fault.text,
-        cure or fault.remedy("INDEX" if gpu is None else gpu.index),
+        remedy or fault.remedy("INDEX" if gpu is None else gpu.index),
         hit,
         fault.restart,
         fault.device_works,

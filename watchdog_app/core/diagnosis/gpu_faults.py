@@ -26,7 +26,7 @@ class Severity(IntEnum):
     CRITICAL = 2  # work is lost or stands still
 
 
-class Trouble(StrEnum):
+class FaultKind(StrEnum):
     """What is wrong."""
 
     LOST = "lost"
@@ -49,21 +49,21 @@ class Trouble(StrEnum):
 
 
 TITLES: dict[str, str] = {  # after "GPU 0"
-    Trouble.LOST: "is lost",
-    Trouble.NEEDS_RESET: "needs a reset",
-    Trouble.XID: "reports a fault",
-    Trouble.RECOVERY: "asks for a recovery",
-    Trouble.ECC: "has memory errors",
-    Trouble.REMAP_FAILED: "has faulty memory",
-    Trouble.REMAP_PENDING: "wants a reset some time",
-    Trouble.SILENT: "does not answer",
-    Trouble.UNREADABLE: "cannot be read",
-    Trouble.DRIVER: "has failed",
-    Trouble.UPDATED: "was updated under the running system",
-    Trouble.HEAT: "is clocked down for heat",
-    Trouble.POWER_BRAKE: "is held back by the power supply",
-    Trouble.HARDWARE_SLOWDOWN: "is slowed down by its power supply",
-    Trouble.CPU_HEAT: "is clocked down for heat",
+    FaultKind.LOST: "is lost",
+    FaultKind.NEEDS_RESET: "needs a reset",
+    FaultKind.XID: "reports a fault",
+    FaultKind.RECOVERY: "asks for a recovery",
+    FaultKind.ECC: "has memory errors",
+    FaultKind.REMAP_FAILED: "has faulty memory",
+    FaultKind.REMAP_PENDING: "wants a reset some time",
+    FaultKind.SILENT: "does not answer",
+    FaultKind.UNREADABLE: "cannot be read",
+    FaultKind.DRIVER: "has failed",
+    FaultKind.UPDATED: "was updated under the running system",
+    FaultKind.HEAT: "is clocked down for heat",
+    FaultKind.POWER_BRAKE: "is held back by the power supply",
+    FaultKind.HARDWARE_SLOWDOWN: "is slowed down by its power supply",
+    FaultKind.CPU_HEAT: "is clocked down for heat",
 }
 
 
@@ -93,7 +93,7 @@ _HANGS = (
 class GpuFault:
     """One row: what a fault means."""
 
-    trouble: Trouble
+    trouble: FaultKind
     text: str  # what is the case: a clause without a point
     help: str  # what to do: a sentence; {reset} stands for the command that resets the card
     severity: Severity = Severity.WARNING
@@ -129,7 +129,7 @@ def reset(index: object) -> str:
 
 
 def _row(  # noqa: PLR0917 - the columns of the table
-    trouble: Trouble, severity: Severity, works: bool, restart: bool, text: str, remedy: str
+    trouble: FaultKind, severity: Severity, works: bool, restart: bool, text: str, remedy: str
 ) -> GpuFault:
     return GpuFault(trouble, text, remedy, severity, works, restart)
 
@@ -139,42 +139,42 @@ _WORKS, _STOPPED, _ENDS, _GOES_ON = True, False, True, False
 FAULTS = {
     row.trouble: row
     for row in (
-        _row(Trouble.LOST, _CRITICAL, _STOPPED, _ENDS,
+        _row(FaultKind.LOST, _CRITICAL, _STOPPED, _ENDS,
              "it has fallen off the bus: the driver cannot reach it any more", _MACHINE),
-        _row(Trouble.NEEDS_RESET, _CRITICAL, _STOPPED, _ENDS,
+        _row(FaultKind.NEEDS_RESET, _CRITICAL, _STOPPED, _ENDS,
              "it does not work until it is reset", _RESET),
-        _row(Trouble.SILENT, _WARNING, _STOPPED, _GOES_ON,
+        _row(FaultKind.SILENT, _WARNING, _STOPPED, _GOES_ON,
              "its driver does not answer; what is on it may stand still", _HANGS),
-        _row(Trouble.UNREADABLE, _INFO, _WORKS, _GOES_ON, "its driver answers with errors",
+        _row(FaultKind.UNREADABLE, _INFO, _WORKS, _GOES_ON, "its driver answers with errors",
              "See whether nvidia-smi can read it; else start the machine again."),
-        _row(Trouble.DRIVER, _WARNING, _STOPPED, _GOES_ON,
+        _row(FaultKind.DRIVER, _WARNING, _STOPPED, _GOES_ON,
              "it answers about none of the cards; what is on them may stand still",
              _HANGS.replace("trainings on it", "trainings")),
-        _row(Trouble.UPDATED, _WARNING, _WORKS, _GOES_ON,
+        _row(FaultKind.UPDATED, _WARNING, _WORKS, _GOES_ON,
              "it was updated under the running system", "Restart the machine."),
-        _row(Trouble.ECC, _WARNING, _WORKS, _GOES_ON,
+        _row(FaultKind.ECC, _WARNING, _WORKS, _GOES_ON,
              "memory errors that could not be corrected",
              f"Values on the card may be damaged: go back to a rescue from before. {_RESET}"),
-        _row(Trouble.REMAP_FAILED, _WARNING, _WORKS, _GOES_ON,
+        _row(FaultKind.REMAP_FAILED, _WARNING, _WORKS, _GOES_ON,
              "a faulty row of its memory could not be replaced",
              "Its memory wears out: have the card tested and replaced. "
              "Until then check results that come from it."),
-        _row(Trouble.REMAP_PENDING, _INFO, _WORKS, _GOES_ON,
+        _row(FaultKind.REMAP_PENDING, _INFO, _WORKS, _GOES_ON,
              "a faulty row of its memory is replaced at the next reset",
              "When its trainings have ended: `{reset}`."),
     )
 }  # fmt: skip
 STATES = {
-    GpuState.LOST: FAULTS[Trouble.LOST],
-    GpuState.NEEDS_RESET: FAULTS[Trouble.NEEDS_RESET],
-    GpuState.SILENT: FAULTS[Trouble.SILENT],
-    GpuState.UNREADABLE: FAULTS[Trouble.UNREADABLE],
+    GpuState.LOST: FAULTS[FaultKind.LOST],
+    GpuState.NEEDS_RESET: FAULTS[FaultKind.NEEDS_RESET],
+    GpuState.SILENT: FAULTS[FaultKind.SILENT],
+    GpuState.UNREADABLE: FAULTS[FaultKind.UNREADABLE],
 }
 
 
 # What the driver asks for, in the order of NVML's field 230, from 1.
 RECOVERIES = {
-    name: _row(Trouble.RECOVERY, _WARNING, _WORKS, _GOES_ON,
+    name: _row(FaultKind.RECOVERY, _WARNING, _WORKS, _GOES_ON,
                f"the driver asks for a recovery: {name.replace('_', ' ')}", remedy)
     for name, remedy in (
         ("reset", _RESET),
@@ -189,12 +189,12 @@ def _xid(text: str, remedy: str, *codes: int) -> GpuFault:
     """A fault that ends programs: those that only a reset mends stop the card as well."""
     works = remedy == _PROGRAM
     severity = _WARNING if works else _CRITICAL
-    return GpuFault(Trouble.XID, text, remedy, severity, works, True, codes)
+    return GpuFault(FaultKind.XID, text, remedy, severity, works, True, codes)
 
 
 def _word(text: str, remedy: str, code: int) -> GpuFault:
     """Ends nothing: what it is about shows in other figures, or needs nobody."""
-    return GpuFault(Trouble.XID, text, remedy, _INFO, codes=(code,))
+    return GpuFault(FaultKind.XID, text, remedy, _INFO, codes=(code,))
 
 
 XIDS = (
@@ -221,7 +221,7 @@ XIDS = (
     _xid("memory error that was not corrected", _RESET, 140),
     _word("the driver asks for a recovery action", _NOTHING, 154),
 )
-UNKNOWN_XID = GpuFault(Trouble.XID, "not in our table", _LOOK_UP, _INFO)
+UNKNOWN_XID = GpuFault(FaultKind.XID, "not in our table", _LOOK_UP, _INFO)
 _BY_CODE = {code: row for row in XIDS for code in row.codes}
 
 

@@ -7,16 +7,16 @@ import signal
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.core.diagnosis.exits import CRASHES, signal_name, signal_of
-from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, DeathFacts
+from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, ExitFacts
 
 
-def ended_by_it(facts: DeathFacts) -> Cause | None:
+def ended_by_it(facts: ExitFacts) -> Cause | None:
     """However it took that: a program that handles SIGTERM ends with a status of its own."""
     ended = None if facts.airbag is None else facts.airbag.ended
     return None if ended is None else Cause(CauseKind.AIRBAG, plain(ended, 300), Certainty.EXACT)
 
 
-def refused(facts: DeathFacts) -> Cause | None:
+def refused(facts: ExitFacts) -> Cause | None:
     """An error of its own that nobody has read, just after its airbag refused it more memory."""
     if facts.airbag is None or not facts.airbag.refused or facts.said_bye:
         return None
@@ -33,7 +33,7 @@ def refused(facts: DeathFacts) -> Cause | None:
     )
 
 
-def while_held(facts: DeathFacts) -> Cause | None:
+def while_held(facts: ExitFacts) -> Cause | None:
     """An end by somebody's hand while it was held: Ctrl-C, a closed terminal, a kill."""
     held = None if facts.airbag is None else facts.airbag.held
     number = signal_of(facts.wait_status)

@@ -14,7 +14,7 @@ import signal
 
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.text.quantities import format_bytes
-from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, DeathFacts, UnitEnd
+from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, ExitFacts, UnitEnd
 
 OOMD = "systemd-oomd"
 _GUARDED = 0.12  # earlyoom and nohang act when less than a tenth is left
@@ -22,7 +22,7 @@ _PRESSED = 0.9  # of a group's limit: there the kernel or systemd-oomd may have 
 _OOM_KILL = "oom-kill"
 
 
-def by_unit(facts: DeathFacts, number: int | None, *, excluded: bool) -> Cause | None:
+def by_unit(facts: ExitFacts, number: int | None, *, excluded: bool) -> Cause | None:
     """
     What systemd says of the unit that it ran in; None: nothing that concerns its end.
 
@@ -61,7 +61,7 @@ def by_unit(facts: DeathFacts, number: int | None, *, excluded: bool) -> Cause |
     return None if excluded else _kernel(facts, unit)
 
 
-def by_guard(facts: DeathFacts, number: int | None, *, excluded: bool = False) -> Cause | None:
+def by_guard(facts: ExitFacts, number: int | None, *, excluded: bool = False) -> Cause | None:
     """earlyoom and its like: one runs here, it uses this signal, and the level fits."""
     if facts.oomd_kills and number != signal.SIGTERM:
         return _ended(
@@ -100,7 +100,7 @@ def by_guard(facts: DeathFacts, number: int | None, *, excluded: bool = False) -
     )
 
 
-def _kernel(facts: DeathFacts, unit: UnitEnd) -> Cause | None:
+def _kernel(facts: ExitFacts, unit: UnitEnd) -> Cause | None:
     """The group is gone and its count with it: systemd has read it before."""
     if facts.group_kills_after is not None:
         return None  # the count itself says more

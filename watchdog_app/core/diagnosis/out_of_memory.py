@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from watchdog_app.base.oom_text import says_memory
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.text.quantities import format_bytes
-from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, DeathFacts, LastWords
+from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, ExitFacts, LastError
 
 _BY_NAME = re.compile(r"(?:Memory|OutOfMemory)Error$")  # also _ArrayMemoryError, ArrowMemoryError
 _EXHAUSTED = "ResourceExhaustedError"
@@ -55,7 +55,7 @@ class Exhausted:
         return f", which asked for {format_bytes(wanted)}" if wanted else ""
 
 
-def exhausted(words: LastWords | None) -> Exhausted | None:
+def exhausted(words: LastError | None) -> Exhausted | None:
     """What the last words say of memory; None: it was another error, or nothing was said."""
     if words is None or words.error is None:
         return None
@@ -69,7 +69,7 @@ def exhausted(words: LastWords | None) -> Exhausted | None:
     return Exhausted(name == "OutOfMemoryError" or bool(_CARD.search(text)), _wanted(text))
 
 
-def cause_by_words(facts: DeathFacts, number: int | None) -> Cause | None:
+def cause_by_words(facts: ExitFacts, number: int | None) -> Cause | None:
     """
     An end by such an exception; None: it was no such one.
 

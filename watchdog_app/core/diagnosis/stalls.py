@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.settings import StallSettings
 from watchdog_app.core.model.tasks import stopped
@@ -41,14 +41,14 @@ class Stall:
     """A training that has made no step for much longer than one takes."""
 
     task: Task
-    agent: AgentView
+    agent: AgentState
     step: int
     step_s: float
     silent_s: float
     cores: float  # that it used in that time
 
 
-class Stalls:
+class StallDetector:
     """The trainings of a machine. Bounded by the agents there are."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Stalls:
         self,
         now: float,
         tasks: Sequence[Task],
-        agents: Mapping[ProcessKey, Sequence[AgentView]],
+        agents: Mapping[ProcessKey, Sequence[AgentState]],
         settings: StallSettings | None = None,
     ) -> list[Stall]:
         """
@@ -95,7 +95,7 @@ class Stalls:
         return frozenset() if place is None else frozenset(place.members)
 
     def _one(
-        self, now: float, task: Task, agent: AgentView, settings: StallSettings
+        self, now: float, task: Task, agent: AgentState, settings: StallSettings
     ) -> Stall | None:
         place = self._places.get(agent.key)
         excused = not agent.training or agent.saving or stopped(task)

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.diagnosis import clock_events
-from watchdog_app.core.diagnosis.findings import Condition, Holder
-from watchdog_app.core.diagnosis.gpu_faults import Severity, Trouble
+from watchdog_app.core.diagnosis.findings import Finding, TaskRef
+from watchdog_app.core.diagnosis.gpu_faults import FaultKind, Severity
 from watchdog_app.core.model import devices
 from watchdog_app.core.model.hardware import Battery, Gpu, gpu_label
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
-from watchdog_app.core.model.resource import UNPLUGGED, CeilingKey, CeilingKind
+from watchdog_app.core.model.resource import UNPLUGGED, ResourceKey, ResourceKind
 
-CPU = CeilingKey(CeilingKind.THROTTLING, "cpu")
+CPU = ResourceKey(ResourceKind.THROTTLING, "cpu")
 _BIN_S = 15.0
 _BINS = 60
 _HEAT_S = 120.0
@@ -28,7 +28,7 @@ _UNPLUGGED_S = 20.0  # a plug that is moved
 _REST_S = 60.0  # between two trainings, or their validations
 _THERMAL = clock_events.SOFTWARE_THERMAL | clock_events.HARDWARE_THERMAL
 _OTHER_CAUSES = _THERMAL | clock_events.POWER_BRAKE
-Workers = Sequence[Holder]
+Workers = Sequence[TaskRef]
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class _Card:
     def __init__(self) -> None:
         self._bins: deque[_Bin] = deque(maxlen=_BINS)
         self._last = 0
-        self.found: frozenset[Trouble] = frozenset()
+        self.found: frozenset[FaultKind] = frozenset()
 
     def take(self, now: float, gpu: Gpu) -> None:
         """Count one reading."""
@@ -72,16 +72,16 @@ class _Card:
         """Slowdowns a minute over the ten minutes that are judged."""
         return 60.0 / _SLOWDOWN_S * self._sum("slowdowns", now, _SLOWDOWN_S)
 
-    def _judge(self, now: float) -> Iterator[Trouble]:
+    def _judge(self, now: float) -> Iterator[FaultKind]:
         hot = self._share("hot", now, _HEAT_S)
-        if hot >= (_HEAT_CLEAR if Trouble.HEAT in self.found else _HEAT_SHARE):
-            yield Trouble.HEAT
-        window = _SLOWDOWN_S if Trouble.POWER_BRAKE in self.found else _BRAKE_S
-        least = 1 if Trouble.POWER_BRAKE in self.found else _BRAKES
+        if hot >= (_HEAT_CLEAR if FaultKind.HEAT in self.found else _HEAT_SHARE):
+            yield FaultKind.HEAT
+        window = _SLOWDOWN_S if FaultKind.POWER_BRAKE in self.found else _BRAKE_S
+        least = 1 if FaultKind.POWER_BRAKE in self.found else _BRAKES
         if self._sum("braked", now, window) >= least:
-            yield Trouble.POWER_BRAKE
+            yield FaultKind.POWER_BRAKE
         if self._sum("slowdowns", now, _SLOWDOWN_S) >= _SLOWDOWNS:
-            yield Trouble.HARDWARE_SLOWDOWN
+            yield FaultKind.HARDWARE_SLOWDOWN
 
     def _sum(self, what: str, now: float, window_s: float) -> int:
         return sum(getattr(each, what) for each in self._within(now, window_s))
@@ -98,7 +98,7 @@ class _Card:
         return [each for each in self._bins if each.until_mono_s > now - window_s]
 
 
-class Slowdowns:
+class ThrottlingDetector:
     """Follows what brakes the cards, the processor and the power of one machine."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class Slowdowns:
         self._cpu_from: tuple[float, int] | None = None
         self._cpu_found = False
         self._unplugged_mono_s: float | None = None
-        self._trained: tuple[float, tuple[Holder, ...]] = (float("-inf"), ())
+        self._trained: tuple[float, tuple[TaskRef, ...]] = (float("-inf"), ())
 
     def observe(
         self,
@@ -116,7 +116,7 @@ class Slowdowns:
         tasks: Sequence[Task],
         cpu_percent: Mapping[ProcessKey, float | None],
         training: frozenset[ProcessKey],
-    ) -> tuple[Condition, ...]:
+    ) -> tuple[Finding, ...]:
         """
         What brakes now.
 
@@ -127,13 +127,13 @@ class Slowdowns:
             training: tasks whose agent is in a training.
         """
         hardware = snapshot.hardware
-        found: list[Condition] = []
+        found: list[Finding] = []
         if hardware.gpus or self._cards:
             found += self._of_cards(snapshot, tasks)
         if hardware.cpu_throttling is None and not hardware.batteries:
             return tuple(found)
         at_work = [
-            Holder(task.key, task.name)
+            TaskRef(task.key, task.name)
             for task in sorted(tasks, key=lambda each: -(cpu_percent.get(each.key) or 0.0))
             if task.key in training or (cpu_percent.get(task.key) or 0.0) >= _WORKS_PERCENT
         ]
@@ -143,7 +143,7 @@ class Slowdowns:
         found += self._of_batteries(snapshot, trainings or at_work)
         return tuple(found)
 
-    def _of_cards(self, snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[Condition]:
+    def _of_cards(self, snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[Finding]:
         hardware, now = snapshot.hardware, snapshot.mono_s
         read = hardware.gpus_mono_s
         if read is None or read != self._read_mono_s:
@@ -156,12 +156,12 @@ class Slowdowns:
         for gpu in hardware.gpus:
             card = self._cards.get(gpu.uuid)
             if card is not None and card.found:
-                on_it = [Holder(task.key, task.name) for task in devices.on_card(gpu, tasks)]
-                for trouble in Trouble:
+                on_it = [TaskRef(task.key, task.name) for task in devices.on_card(gpu, tasks)]
+                for trouble in FaultKind:
                     if trouble in card.found:
                         yield _of_card(trouble, gpu, card.rate_a_minute(now), tuple(on_it))
 
-    def _of_cpu(self, snapshot: Snapshot, at_work: Workers) -> Iterator[Condition]:
+    def _of_cpu(self, snapshot: Snapshot, at_work: Workers) -> Iterator[Finding]:
         now, throttling = snapshot.mono_s, snapshot.hardware.cpu_throttling
         if throttling is None:
             return
@@ -174,14 +174,14 @@ class Slowdowns:
         share = sum(within) / len(within) if len(within) >= 0.8 * _CPU_S / _BIN_S else 0.0
         self._cpu_found = share >= (_CPU_CLEAR if self._cpu_found else _CPU_SHARE)
         if self._cpu_found and at_work:
-            yield Condition(
-                Trouble.CPU_HEAT, CPU, "the processor", Severity.INFO,
+            yield Finding(
+                FaultKind.CPU_HEAT, CPU, "the processor", Severity.INFO,
                 "it has been clocked down for heat most of the last 5 min",
                 "Clear the air ways and the fans. What runs on it takes longer than it could.",
                 tuple(at_work[:3]),
             )  # fmt: skip
 
-    def _of_batteries(self, snapshot: Snapshot, trainings: Workers) -> Iterator[Condition]:
+    def _of_batteries(self, snapshot: Snapshot, trainings: Workers) -> Iterator[Finding]:
         hardware, now = snapshot.hardware, snapshot.mono_s
         draining = [each for each in hardware.batteries if each.discharging]
         if trainings:
@@ -192,48 +192,48 @@ class Slowdowns:
         if self._unplugged_mono_s is None:
             self._unplugged_mono_s = now
         if now - self._unplugged_mono_s >= _UNPLUGGED_S:
-            yield Condition(
-                Trouble.UNPLUGGED, UNPLUGGED, "battery", Severity.WARNING,
+            yield Finding(
+                FaultKind.UNPLUGGED, UNPLUGGED, "battery", Severity.WARNING,
                 f"a training runs on the battery: {_charge(draining)}",
                 "Plug the machine in.", self._trained[1],
             )  # fmt: skip
 
 
-def _of_card(trouble: Trouble, gpu: Gpu, rate: float, on_it: tuple[Holder, ...]) -> Condition:
-    text, cure = _OF_CARDS[trouble]
+def _of_card(trouble: FaultKind, gpu: Gpu, rate: float, on_it: tuple[TaskRef, ...]) -> Finding:
+    text, remedy = _OF_CARDS[trouble]
     figures = {
         "heat": "" if gpu.temperature_c is None else f" at {gpu.temperature_c:.0f} °C",
         "rate": f"{rate:.1f}",
         "index": str(gpu.index),
     }
-    return Condition(
+    return Finding(
         trouble,
-        CeilingKey(CeilingKind.THROTTLING, gpu.uuid),
+        ResourceKey(ResourceKind.THROTTLING, gpu.uuid),
         gpu_label(gpu),
         Severity.WARNING,
         text.format(**figures),
-        cure.format(**figures),
+        remedy.format(**figures),
         on_it,
     )
 
 
 _LOWER = "sudo nvidia-smi -i {index} -pl WATTS"
 _OF_CARDS = {  # what is the case, and what to do
-    Trouble.HEAT: (
+    FaultKind.HEAT: (
         "it has been clocked down for heat most of the last 2 min{heat}",
         (
             f"Look at its fans and the air in front of them, or lower its power limit ({_LOWER}). "
             "The training on it is slower than it could be."
         ),
     ),
-    Trouble.POWER_BRAKE: (
+    FaultKind.POWER_BRAKE: (
         "an external power brake holds it back: the power supply asks for it",
         (
             "Check the power supply and the card's power cables: a supply at its limit is what "
             "switches a machine off in the middle of a training."
         ),
     ),
-    Trouble.HARDWARE_SLOWDOWN: (
+    FaultKind.HARDWARE_SLOWDOWN: (
         "its hardware slows it down {rate} times a minute: its supply of power breaks down",
         f"Check its power cables and the power supply; a lower power limit helps ({_LOWER}).",
     ),

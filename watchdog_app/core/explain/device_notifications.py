@@ -16,9 +16,9 @@ def ends_all(facts: Facts) -> tuple[str, list[str]]:
     when = phrases.when(facts.number("eta_s"))
     moving = phrases.movement(facts.number("slope_per_s"), facts.text("unit") or "")
     label = facts.text("label") or "it"
-    lethal = bool(facts.number("lethal"))
+    fatal = bool(facts.number("lethal"))
     thing = ""
-    if SPECS[facts.decision.ceiling.kind].scope is Scope.BATTERY:
+    if SPECS[facts.decision.resource.kind].scope is Scope.BATTERY:
         if when == "now":
             title = f"{capital(label)} at its end: {facts.name}"
             lines = [f"{capital(label)}: {facts.level}. The machine may switch off any moment."]
@@ -27,13 +27,13 @@ def ends_all(facts: Facts) -> tuple[str, list[str]]:
             lines = [f"{capital(label)}: {facts.level}{span(facts)}."]
     else:
         thing = capital(phrases.heated(label))
-        does = "will switch off" if lethal else "will slow down"
+        does = "will switch off" if fatal else "will slow down"
         whose = "" if facts.task is None else f": {facts.name}"
         title = f"{thing} {does} from heat {when}{whose}"
         used, limit = facts.number("used") or 0.0, facts.number("limit") or 0.0
         rising = f", {moving}" if moving else ""
         lines = [f"{used:.0f} °C{rising}, limit {limit:.0f} °C{span(facts)}."]
-    if not lethal:
+    if not fatal:
         lines.append("Beyond it everything gets slower; nothing is lost.")
     else:
         if thing.startswith("GPU "):

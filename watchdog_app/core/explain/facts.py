@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from watchdog_app.base.text.plain import argument, plain
 from watchdog_app.core.explain import phrases
-from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import (
     Decision,
     Incident,
@@ -21,7 +21,7 @@ class Facts:
 
     decision: Decision
     task: Task | None
-    agent: AgentView | None
+    agent: AgentState | None
     incident: Incident | None
     name: str
 
@@ -37,7 +37,7 @@ class Facts:
 
     @property
     def level(self) -> str:
-        """Use and limit of the ceiling."""
+        """Use and limit of the resource."""
         used, limit = self.number("used"), self.number("limit")
         if used is None or limit is None:
             return "an unknown amount"

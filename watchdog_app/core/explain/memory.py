@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.text.quantities import format_bytes
-from watchdog_app.core.model.agent import GrowingLine, Growth, MemoryParts
+from watchdog_app.core.model.agent import GrowingLine, MemoryGrowth, MemoryParts
 
 USABLE = 0.9  # of a limit: what a batch or a buffer may be planned to fill
 
@@ -72,7 +72,7 @@ def about_filling(filling: Filling, room: float) -> str:
     return f"{state}: {call} would{' fit' if is_full else ''}."
 
 
-def about_growth(growth: Growth, slope_bytes_per_s: float | None = None) -> Iterator[str]:
+def about_growth(growth: MemoryGrowth, slope_bytes_per_s: float | None = None) -> Iterator[str]:
     """
     What grows, and where.
 

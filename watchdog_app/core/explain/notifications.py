@@ -9,19 +9,19 @@ from watchdog_app.base.text.quantities import format_bytes, format_duration
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.explain.device_notifications import ends_all, fault
 from watchdog_app.core.explain.facts import Facts, advice, capital, span, work
-from watchdog_app.core.model.agent import AgentView, RescueRecord
+from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.decisions import (
     Decision,
     Incident,
-    Notice,
-    NoticeAction,
+    Notification,
+    NotificationAction,
     Topic,
     urgency,
 )
 from watchdog_app.core.model.exits import cause_spec
 from watchdog_app.core.model.machine import Task, TaskKind
 from watchdog_app.core.model.readings import AIRBAG_LIMIT
-from watchdog_app.core.model.resource import SPECS, CeilingKind, Save, Scope
+from watchdog_app.core.model.resource import SPECS, ResourceKind, Save, Scope
 
 _BRIMFUL = 0.97
 _NOTEBOOKS = frozenset((TaskKind.NOTEBOOK, TaskKind.KERNEL))
@@ -31,9 +31,9 @@ _AT_HAND_S = 30.0  # the end of a trend, which is told though something else was
 def notice(
     decision: Decision,
     task: Task | None = None,
-    agent: AgentView | None = None,
+    agent: AgentState | None = None,
     incident: Incident | None = None,
-) -> Notice:
+) -> Notification:
     """
     The notice that a decision of kind `notify` asks for.
 
@@ -48,7 +48,7 @@ def notice(
     name = plain(known) if isinstance(known, str) else "this machine"
     facts = Facts(decision, task, agent, incident, name)
     title, lines = _TEXTS[topic](facts)
-    return Notice(
+    return Notification(
         id=decision.id,
         incident=decision.incident,
         stage=decision.stage.name.lower(),
@@ -63,16 +63,16 @@ def notice(
 
 
 def _warning(facts: Facts) -> tuple[str, list[str]]:
-    kind = facts.decision.ceiling.kind
+    kind = facts.decision.resource.kind
     spec = SPECS[kind]
     if spec.save is Save.EVERYBODY:
         return ends_all(facts)
-    eta, foretold = facts.number("eta_s"), facts.text("foretold", 300)
+    eta, expected = facts.number("eta_s"), facts.text("foretold", 300)
     # What is foretold is no matter of the trend until now, unless that is about to end as well.
-    trend = foretold is None or (eta is not None and eta < _AT_HAND_S)
+    trend = expected is None or (eta is not None and eta < _AT_HAND_S)
     title = f"{spec.title} {phrases.when(eta if trend else None)}: {facts.name}"
     label = facts.text("label") or spec.title
-    lines = [] if foretold is None else [f"{capital(foretold)}."]
+    lines = [] if expected is None else [f"{capital(expected)}."]
     lines.append(f"{capital(label)}: {facts.level}{span(facts) if trend else ''}.")
     growth = facts.number("task_slope_bytes_per_s") if trend else None
     if facts.task is None and trend:
@@ -133,8 +133,8 @@ def _stalled(facts: Facts) -> tuple[str, list[str]]:
         reasons = facts.text("reasons", 300)
         because = "" if reasons is None else f": {reasons}"
         lines.append(f"Most likely {likely}{because}.")
-        cure = facts.text("cure", 300)
-        lines += [] if cure is None else [cure]
+        remedy = facts.text("cure", 300)
+        lines += [] if remedy is None else [remedy]
     else:
         lines.append(
             "It computes nothing, and why is not known: it may wait for data or for a lock."
@@ -181,7 +181,7 @@ def _rescue_failed(facts: Facts) -> tuple[str, list[str]]:
 
 def _paused(facts: Facts) -> tuple[str, list[str]]:
     label = facts.text("label") or "memory"
-    hot = SPECS[facts.decision.ceiling.kind].scope is Scope.HEAT
+    hot = SPECS[facts.decision.resource.kind].scope is Scope.HEAT
     lines = [
         f"{capital(phrases.heated(label))} was about to switch off from heat ({facts.level}). "
         "The task's state stays in memory."
@@ -218,7 +218,7 @@ def _pause_failed(facts: Facts) -> tuple[str, list[str]]:
 def _resumed(facts: Facts) -> tuple[str, list[str]]:
     label = facts.text("label") or "memory"
     lines = [f"There is room again: {label}, {facts.level}."]
-    if SPECS[facts.decision.ceiling.kind].scope is Scope.HEAT:
+    if SPECS[facts.decision.resource.kind].scope is Scope.HEAT:
         lines = [f"{capital(phrases.heated(label))} has cooled down: {facts.level}."]
     if facts.task is not None and facts.task.kind not in _NOTEBOOKS:
         lines.append("If it ran in a terminal, it is in the background now: type fg there.")
@@ -226,8 +226,8 @@ def _resumed(facts: Facts) -> tuple[str, list[str]]:
 
 
 def _over(facts: Facts) -> tuple[str, list[str]]:
-    label, kind = facts.text("label") or "memory", facts.decision.ceiling.kind
-    if kind is CeilingKind.STALLED:
+    label, kind = facts.text("label") or "memory", facts.decision.resource.kind
+    if kind is ResourceKind.STALLED:
         return f"Goes on: {facts.name}", [f"{capital(plain(facts.decision.reason))}."]
     if facts.number("used") is None:
         return f"{capital(label)} is well again", [f"{capital(plain(facts.decision.reason))}."]
@@ -303,19 +303,19 @@ _TEXTS: dict[Topic, Callable[[Facts], tuple[str, list[str]]]] = {
 }
 
 
-def _buttons(topic: Topic, facts: Facts) -> Iterator[NoticeAction]:
+def _buttons(topic: Topic, facts: Facts) -> Iterator[NotificationAction]:
     """What makes sense now, the most useful first; desktops show three or four."""
     about = facts.command
     worrying = topic in (Topic.WARNING, Topic.RESCUE_FAILED, Topic.PAUSE_FAILED)
     if facts.task is not None:
         if worrying and facts.agent is not None and facts.number("may_save") != 0:
-            yield NoticeAction("checkpoint", "Save now", f"watchdog checkpoint {about}")
+            yield NotificationAction("checkpoint", "Save now", f"watchdog checkpoint {about}")
         if topic in (Topic.WARNING, Topic.SAVING) and facts.number("by_hand"):
-            yield NoticeAction("pause", "Pause", f"watchdog pause {about}")
+            yield NotificationAction("pause", "Pause", f"watchdog pause {about}")
         if topic is Topic.PAUSED:
-            yield NoticeAction("resume", "Resume", f"watchdog resume {about}")
+            yield NotificationAction("resume", "Resume", f"watchdog resume {about}")
     if topic in (Topic.WARNING, Topic.RESCUE_FAILED, Topic.STALLED, Topic.FAULT, Topic.SLOWED):
         whom = "" if facts.task is None else f" {about}"
-        yield NoticeAction("snooze", "Snooze 15 min", f"watchdog snooze{whom} --for 15m")
+        yield NotificationAction("snooze", "Snooze 15 min", f"watchdog snooze{whom} --for 15m")
     if topic is not Topic.OVER:
-        yield NoticeAction("show", "Show", "watchdog top")
+        yield NotificationAction("show", "Show", "watchdog top")

@@ -1,4 +1,4 @@
-"""Words for ceilings, times and levels, the same in every text."""
+"""Words for resources, times and levels, the same in every text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from watchdog_app.base.text.quantities import format_bytes, format_duration, format_rate
 from watchdog_app.core.model.agent import RescueRecord
 from watchdog_app.core.model.decisions import Forecast
-from watchdog_app.core.model.resource import SPECS, CeilingKind, Scope
+from watchdog_app.core.model.resource import SPECS, ResourceKind, Scope
 
 _SIGNS = {"celsius": "°C", "watts": "W", "joules": "J"}
 _TOO_FAR_S = 30 * 86400.0
@@ -84,7 +84,7 @@ def movement(slope_per_s: float | None, unit: str) -> str:
     return f"{a_minute:+.1f} {'%' if unit == 'ratio' else _SIGNS.get(unit, unit)}/min"
 
 
-def nearing(kind: CeilingKind, label: str) -> str:
+def nearing(kind: ResourceKind, label: str) -> str:
     """`RAM is about to run out`, `GPU 0 is about to switch off from heat`."""
     if SPECS[kind].scope is Scope.HEAT:
         return f"{heated(label)} is about to switch off from heat"
@@ -92,7 +92,7 @@ def nearing(kind: CeilingKind, label: str) -> str:
 
 
 def heated(label: str) -> str:
-    """What gets hot, of a ceiling's label: `GPU 0` of `heat of GPU 0 (slows down at 83 °C)`."""
+    """What gets hot, of a resource's label: `GPU 0` of `heat of GPU 0 (slows down at 83 °C)`."""
     thing = label.partition(" (")[0]
     return thing.removeprefix("heat of ").removesuffix(" heat")
 

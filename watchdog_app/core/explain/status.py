@@ -1,185 +1,31 @@
-"""What is seen, foreseen and decided, in plain words: `watchdog explain`."""
+"""What is seen, foreseen and decided, in plain words: `watchdog explain`, and every notice."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.text.quantities import format_bytes, format_duration, format_rate
-from watchdog_app.core.diagnosis import clock_events, gpu_faults
-from watchdog_app.core.diagnosis.stall_reasons import place
-from watchdog_app.core.explain import memory, phrases
-from watchdog_app.core.model import devices
-from watchdog_app.core.model.agent import AgentView, Picture, ProcessLook, ThreadLook
+from watchdog_app.core.diagnosis import gpu_faults
+from watchdog_app.core.explain import cards, memory, phrases
+from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import (
     Assessment,
     Incident,
     Stage,
     TaskOutlook,
 )
-from watchdog_app.core.model.hardware import Gpu, GpuState, Hardware, gpu_label
+from watchdog_app.core.model.hardware import Hardware
 from watchdog_app.core.model.machine import HostMemory, Task, TaskKind
 from watchdog_app.core.model.resource import (
     SPECS,
     Blame,
-    CeilingKey,
-    CeilingKind,
-    CeilingReading,
+    Reading,
+    ResourceKey,
+    ResourceKind,
     Scope,
     is_condition,
 )
-
-_STATES = {
-    "R": "runs",
-    "S": "sleeps",
-    "D": "cannot be interrupted",
-    "T": "is stopped",
-    "t": "is held by a debugger",
-    "Z": "has ended, and its parent has not noticed",
-    "I": "sleeps",
-}
-_TOPS = 6  # frames of a thread that are shown
-_MOST_PROCESSES = 12
-_MOST_WITH_PYTHON = 8
-
-
-def where(picture: Picture) -> str | None:
-    """The innermost line of the thread that trains; None where nobody knows."""
-    root = picture.root
-    main = None if root is None else root.main
-    if main is not None and main.frames:
-        return place(main.frames[0])
-    if picture.last_seen is not None:
-        return f"{place(picture.last_seen)} ({picture.last_seen_s or 0.0:.0f} s before)"
-    return None
-
-
-def of_picture(picture: Picture, tops: int = _TOPS) -> Iterator[str]:
-    """
-    Lines for a person, without an end of line.
-
-    Args:
-        picture: of a task.
-        tops: frames of each thread that are shown.
-    """
-    if picture.answered is False:
-        seen = picture.last_seen
-        yield "Python's stacks: the agent got no turn to tell them (the GIL is held)." + (
-            ""
-            if seen is None
-            else f" {picture.last_seen_s or 0.0:.0f} s before it was at {place(seen)}."
-        )
-    for process in picture.processes[:_MOST_PROCESSES]:
-        yield from _process(process, tops)
-    left = len(picture.processes) - _MOST_PROCESSES
-    if left > 0:
-        yield f"... and {left} more processes"
-
-
-def _process(process: ProcessLook, tops: int) -> Iterator[str]:
-    state = _STATES.get(process.state, f"state {plain(process.state, 4)}")
-    name = plain(process.name, 30)
-    if not process.threads:
-        yield f"Process {process.pid} ({name}): {state}."
-        return
-    count = max(process.thread_count, len(process.threads))
-    yield f"Process {process.pid} ({name}): {count} thread{'s' if count > 1 else ''}."
-    python = [each for each in process.threads if each.frames or each.trains]
-    shown = python[:_MOST_WITH_PYTHON] or list(process.threads[:1])
-    if process.threads[0] not in shown:
-        shown.insert(0, process.threads[0])
-    for thread in shown:
-        yield f"  {plain(thread.name, 40)}{_ident(thread)}: {_does(thread)}"
-        for frame in thread.frames[:tops]:
-            yield f"    {place(frame)}"
-        if len(thread.frames) > tops:
-            yield f"    ... and {len(thread.frames) - tops} more"
-    rest = Counter(_does(each) for each in process.threads if each not in shown)
-    for does, number in rest.most_common(4):
-        yield f"  {number} more: {does}"
-
-
-def _ident(thread: ThreadLook) -> str:
-    said = [] if thread.tid is None else [str(thread.tid)]
-    if thread.trains:
-        said.append("it trains")
-    return f" ({', '.join(said)})" if said else ""
-
-
-def _does(thread: ThreadLook) -> str:
-    if thread.state is None:
-        return "what the kernel says of it is not known"
-    state = _STATES.get(thread.state, f"state {plain(thread.state, 4)}")
-    place_ = thread.waits
-    return state if place_ is None or thread.state == "R" else f"{state} in {plain(place_, 60)}"
-
-
-# Normal while nothing runs, or at full load.
-_USUAL = clock_events.IDLE | clock_events.APPLICATION_CLOCKS | clock_events.SOFTWARE_POWER_CAP
-
-
-def of_task(task: Task, agent: AgentView | None, hardware: Hardware) -> Iterator[str]:
-    """What a task holds on the cards, and what its framework has given out of that."""
-    found = devices.by_task(hardware, (task,)).get(task.key)
-    for use in found.uses if found is not None else ():
-        amount = "an unknown amount" if use.memory_bytes is None else format_bytes(use.memory_bytes)
-        yield f"It holds {amount} of memory on GPU {use.index}."
-    for held in agent.allocators if agent is not None else ():
-        yield (
-            f"Its framework has given out {format_bytes(held.used_bytes)} of "
-            f"{format_bytes(held.limit_bytes)} on {plain(held.device)}"
-            + ("" if held.peak_bytes is None else f", {format_bytes(held.peak_bytes)} at most")
-            + ("" if not held.retries else f"; {held.retries} allocations had to be retried")
-            + "."
-        )
-
-
-def of_machine(hardware: Hardware, tasks: Sequence[Task]) -> Iterator[str]:
-    """A sentence a card, and one on the battery where it is in use."""
-    for gpu in hardware.gpus:
-        yield _card(gpu, tasks)
-    for battery in hardware.batteries:
-        if battery.discharging:
-            yield f"It runs on its battery ({plain(battery.name)}): {battery.percent:.0f} % left."
-
-
-def _card(gpu: Gpu, tasks: Sequence[Task]) -> str:
-    fault = gpu_faults.STATES.get(gpu.state)
-    if gpu.state is GpuState.ASLEEP:
-        parts = ["asleep, and left alone"]
-    elif fault is not None:
-        parts = [f"{fault.title.removeprefix('is ')}: {fault.text}"]
-    else:
-        total = gpu.memory_total_bytes
-        if total is not None:
-            total -= gpu.memory_reserved_bytes or 0
-        parts = [
-            f"{format_bytes(gpu.memory_used_bytes)} of {format_bytes(total)}"
-            + (" (it shares the machine's RAM)" if gpu.unified_memory else "")
-        ]
-        if gpu.utilization_percent is not None:
-            parts.append(f"{gpu.utilization_percent:.0f} % busy")
-        if gpu.temperature_c is not None:
-            parts.append(f"{gpu.temperature_c:.0f} °C")
-        if gpu.power_w is not None:
-            parts.append(f"{gpu.power_w:.0f} W")
-        braked = clock_events.words((gpu.throttle_reasons or 0) & ~_USUAL)
-        if braked:
-            parts.append("held back by " + ", ".join(braked).replace("_", " "))
-    names = [plain(task.name) for task in devices.on_card(gpu, tasks)]
-    strangers = sum(1 for process in gpu.processes if process.foreign)
-    if strangers:
-        names.append(f"{strangers} process{'es' if strangers > 1 else ''} of others")
-    if names:
-        parts.append("on it: " + ", ".join(names))
-    codes = list(dict.fromkeys(event.code for event in gpu.xids))
-    if codes:
-        parts.append(
-            "in the last hour " + "; ".join(gpu_faults.describe(code) for code in codes[:3])
-        )
-    return f"{gpu_label(gpu)}: {'; '.join(parts)}."
-
 
 _KINDS = {
     TaskKind.NOTEBOOK: "notebook",
@@ -190,7 +36,7 @@ _KINDS = {
     TaskKind.SERVER: "Jupyter server",
     TaskKind.PYTHON: "Python",
 }
-_STATE_WORDS = {
+_STATES = {
     "R": "running",
     "S": "sleeping",
     "D": "waiting for the disk",
@@ -219,11 +65,11 @@ _SEVERITIES = {
 def about_task(
     task: Task,
     outlook: TaskOutlook | None,
-    agent: AgentView | None,
+    agent: AgentState | None,
     *,
     hardware: Hardware | None = None,
-    readings: Sequence[CeilingReading],
-    assessments: Mapping[CeilingKey, Assessment],
+    readings: Sequence[Reading],
+    assessments: Mapping[ResourceKey, Assessment],
     incidents: Iterable[Incident],
     now_unix_s: float,
 ) -> str:
@@ -231,15 +77,15 @@ def about_task(
     incidents = tuple(incidents)
     lines = list(_usage(task, outlook))
     if hardware is not None:
-        lines += of_task(task, agent, hardware)
+        lines += cards.of_task(task, agent, hardware)
     hit = [reading for reading in readings if task.key in reading.tasks]
-    if outlook is not None and outlook.ceiling is not None:
-        first = next((reading for reading in hit if reading.key == outlook.ceiling), None)
+    if outlook is not None and outlook.resource is not None:
+        first = next((reading for reading in hit if reading.key == outlook.resource), None)
         lines.append(_end(first, outlook))
     elif broken := [
         each
         for each in incidents
-        if each.ceiling.kind is CeilingKind.GPU_HEALTH
+        if each.resource.kind is ResourceKind.GPU_HEALTH
         and each.stage >= Stage.WARN
         and any(culprit.task == task.key for culprit in each.culprits)
     ]:
@@ -252,11 +98,11 @@ def about_task(
         lines.append("Nothing that it does points to an end: no forecast for it.")
     if hit:
         lines += ["", "Ceilings above it:"]
-        lines += _ceilings(hit, assessments)
+        lines += _resources(hit, assessments)
     lines += ["", *_agent(agent, now_unix_s)]
     for incident in incidents:
         if any(each.task == task.key for each in incident.culprits) or any(
-            reading.key == incident.ceiling for reading in hit
+            reading.key == incident.resource for reading in hit
         ):
             lines += ["", about_incident(incident, now_unix_s)]
     return "\n".join(lines)
@@ -267,12 +113,12 @@ def about_machine(
     tasks: Sequence[Task],
     *,
     hardware: Hardware | None = None,
-    readings: Sequence[CeilingReading],
-    assessments: Mapping[CeilingKey, Assessment],
+    readings: Sequence[Reading],
+    assessments: Mapping[ResourceKey, Assessment],
     incidents: Sequence[Incident],
     now_unix_s: float,
 ) -> str:
-    """The machine: its memory, every ceiling that matters, what is going on."""
+    """The machine: its memory, every resource that matters, what is going on."""
     watched = "1 Python task is" if len(tasks) == 1 else f"{len(tasks)} Python tasks are"
     lines = [
         f"{format_bytes(host.available_bytes)} of {format_bytes(host.total_bytes)} RAM can be had"
@@ -283,10 +129,10 @@ def about_machine(
             else ", there is no swap"
         )
         + f". {watched} watched.",
-        *(of_machine(hardware, tasks) if hardware is not None else ()),
+        *(cards.of_machine(hardware, tasks) if hardware is not None else ()),
         "",
         "Ceilings:",
-        *_ceilings(readings, assessments),
+        *_resources(readings, assessments),
         "",
     ]
     if not incidents:
@@ -299,7 +145,7 @@ def about_machine(
 def about_incident(incident: Incident, now_unix_s: float) -> str:
     """One incident: since when, how bad, why, who, what to do."""
     since = format_duration(max(0.0, now_unix_s - incident.opened_unix_s))
-    if is_condition(incident.ceiling):
+    if is_condition(incident.resource):
         return "\n".join(_condition(incident, since))
     lines = [
         f"{plain(incident.label, 120)}: in danger for {since}; now {_STAGES[incident.stage]}"
@@ -309,7 +155,7 @@ def about_incident(incident: Incident, now_unix_s: float) -> str:
     ]
     for culprit in incident.culprits:
         part = f"{culprit.share:.0%} of the growth, {format_rate(culprit.slope_bytes_per_s)}"
-        if SPECS[incident.ceiling.kind].blame is Blame.WORK:
+        if SPECS[incident.resource.kind].blame is Blame.WORK:
             part = f"{culprit.share:.0%} of the work"
         lines.append(f"  {plain(culprit.name)} (pid {culprit.task.pid}): {part}")
     if not incident.culprits:
@@ -323,14 +169,14 @@ def _condition(incident: Incident, since: str) -> Iterator[str]:
     now = _SEVERITIES.get(incident.stage, "critical")
     yield f"{plain(incident.label, 120)}: for {since}; {now}."
     yield f"  What: {plain(incident.why, 300)}."
-    whose = "It was on it" if incident.ceiling.kind is CeilingKind.GPU_HEALTH else "It concerns"
+    whose = "It was on it" if incident.resource.kind is ResourceKind.GPU_HEALTH else "It concerns"
     for culprit in incident.culprits:
         yield f"  {whose}: {plain(culprit.name)} (pid {culprit.task.pid})"
     yield from (f"  To do: {line}" for line in incident.advice)
 
 
 def _usage(task: Task, outlook: TaskOutlook | None) -> Iterator[str]:
-    state = _STATE_WORDS.get(task.members[0].state, "running")
+    state = _STATES.get(task.members[0].state, "running")
     workers = len(task.members) - 1
     more = "" if not workers else f", {workers} worker{'s' if workers > 1 else ''}"
     yield f"{plain(task.name)} ({_KINDS[task.kind]}, pid {task.key.pid}): {state}{more}."
@@ -343,7 +189,7 @@ def _usage(task: Task, outlook: TaskOutlook | None) -> Iterator[str]:
     )
 
 
-def _end(reading: CeilingReading | None, outlook: TaskOutlook) -> str:
+def _end(reading: Reading | None, outlook: TaskOutlook) -> str:
     label = "its ceiling" if reading is None else plain(reading.label, 120)
     why = "" if outlook.why is None else f": {plain(outlook.why, 300)}"
     meets = f"It meets {label} {phrases.forecast(outlook.forecast)}"
@@ -352,18 +198,18 @@ def _end(reading: CeilingReading | None, outlook: TaskOutlook) -> str:
     return f"{meets}{why}. Stage: {outlook.stage.name.lower()} ({_STAGES[outlook.stage]})."
 
 
-def _ceilings(
-    readings: Sequence[CeilingReading], assessments: Mapping[CeilingKey, Assessment]
+def _resources(
+    readings: Sequence[Reading], assessments: Mapping[ResourceKey, Assessment]
 ) -> Iterator[str]:
     """A line each; temperatures that go nowhere are left out, there are dozens of them."""
     for reading in readings:
         known = assessments.get(reading.key)
         quiet = known is None or (known.stage is Stage.OK and known.forecast is None)
         if not (quiet and SPECS[reading.key.kind].scope is Scope.HEAT):
-            yield f"  {_ceiling(reading, known)}"
+            yield f"  {_resource(reading, known)}"
 
 
-def _ceiling(reading: CeilingReading, assessment: Assessment | None) -> str:
+def _resource(reading: Reading, assessment: Assessment | None) -> str:
     note = "" if reading.note is None else f" ({plain(reading.note, 120)})"
     level = phrases.level(reading.used, reading.limit, reading.unit)
     if assessment is None:
@@ -374,7 +220,7 @@ def _ceiling(reading: CeilingReading, assessment: Assessment | None) -> str:
     )
 
 
-def _agent(agent: AgentView | None, now_unix_s: float) -> Iterator[str]:
+def _agent(agent: AgentState | None, now_unix_s: float) -> Iterator[str]:
     if agent is None:
         yield (
             "No training with an agent runs in it now: it can be warned about and paused, but not "

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from watchdog_app.core.forecast.shape import Swings
-from watchdog_app.core.forecast.trends import Claim, Reading
+from watchdog_app.core.forecast.trends import Trend, TrendKind
 
 _LATELY_S = 60.0
 _SLACK = 0.005  # of the limit: the same level
@@ -96,10 +96,10 @@ class View:
     pauses: Collection[tuple[float, float]] = ()  # (end, length) of earlier ones, oldest first
 
 
-def room_left(claim: Claim, view: View) -> float:
+def room_left(claim: Trend, view: View) -> float:
     """From the upper envelope, or the value if that is higher, to the limit."""
     level = claim.level
-    if claim.reading is Reading.PEAKS and claim.amplitude >= _SWINGS:
+    if claim.reading is TrendKind.PEAKS and claim.amplitude >= _SWINGS:
         # Between two peaks their line goes on rising, at most until the next one is due.
         peak_t, patience_s = claim.reference
         level += claim.slope * min(view.t - peak_t, 0.5 * patience_s)
@@ -115,7 +115,7 @@ class Weight(NamedTuple):
     latest: float  # growth in the last moments, as a share of the claimed
 
 
-def weigh(claim: Claim, view: View) -> Weight:
+def weigh(claim: Trend, view: View) -> Weight:
     """What there is to say for a claim at this moment."""
     room = room_left(claim, view)
     span = view.t - claim.start_t
@@ -127,7 +127,7 @@ def weigh(claim: Claim, view: View) -> Weight:
     return Weight(span, evidence, eta, _latest(claim, view))
 
 
-def convincing(claim: Claim, view: View, ask: Thresholds, convinced: bool = False) -> float | None:
+def convincing(claim: Trend, view: View, ask: Thresholds, convinced: bool = False) -> float | None:
     """
     Seconds to exhaustion by this claim, or None when innocent explanations remain.
 
@@ -151,11 +151,11 @@ def convincing(claim: Claim, view: View, ask: Thresholds, convinced: bool = Fals
     return weight.eta_s
 
 
-def _is_well_formed(claim: Claim, ask: Thresholds) -> bool:
+def _is_well_formed(claim: Trend, ask: Thresholds) -> bool:
     """Rules out noise, saturation, a jump, and tall swings that hardly grow."""
     if not ask.recent_low <= claim.recent <= ask.recent_high:
         return False
-    if claim.reading is not Reading.PEAKS:
+    if claim.reading is not TrendKind.PEAKS:
         return claim.agreement >= ask.agreement
     return (
         claim.agreement >= ask.peaks_agreement
@@ -164,13 +164,13 @@ def _is_well_formed(claim: Claim, ask: Thresholds) -> bool:
     )
 
 
-def _goes_on(claim: Claim, view: View, ask: Thresholds, weight: Weight, convinced: bool) -> bool:
+def _goes_on(claim: Trend, view: View, ask: Thresholds, weight: Weight, convinced: bool) -> bool:
     """Rules out a ramp that has ended, and a rise that is no part of what is claimed."""
     if weight.latest < ask.latest or view.used > claim.level + _JUMP * claim.gain:
         return False
-    if claim.reading is Reading.PEAKS and claim.amplitude >= _SWINGS:
+    if claim.reading is TrendKind.PEAKS and claim.amplitude >= _SWINGS:
         return True  # what swings is below its peaks most of the time
-    below = _OFF_LINE if claim.reading is Reading.LINE else _JUMP
+    below = _OFF_LINE if claim.reading is TrendKind.LINE else _JUMP
     if claim.level - view.used > below * claim.gain:
         return False
     return _rises_now(claim, view, ask) or _may_pause(claim, view, convinced)
@@ -181,7 +181,7 @@ class _Enough(Enum):
     FAST = "too fast for that"
 
 
-def _is_enough(claim: Claim, view: View, ask: Thresholds, weight: Weight) -> _Enough | None:
+def _is_enough(claim: Trend, view: View, ask: Thresholds, weight: Weight) -> _Enough | None:
     span, evidence, eta, _ = weight
     age = claim.start_t - view.start_t
     young = age < ask.young_s
@@ -195,7 +195,7 @@ def _is_enough(claim: Claim, view: View, ask: Thresholds, weight: Weight) -> _En
         return _Enough.SLOW
     if span >= ask.long_span_s and evidence >= ask.long_evidence and eta <= ask.long_share * span:
         return _Enough.SLOW
-    if claim.reading is Reading.PEAKS:
+    if claim.reading is TrendKind.PEAKS:
         return None
     if span >= _GLIMPSE_S and evidence >= ask.overwhelming:
         return _Enough.SLOW
@@ -208,25 +208,25 @@ def _is_enough(claim: Claim, view: View, ask: Thresholds, weight: Weight) -> _En
     return _Enough.FAST if fast else None
 
 
-def _is_news(claim: Claim, view: View, ask: Thresholds, enough: _Enough) -> bool:
+def _is_news(claim: Trend, view: View, ask: Thresholds, enough: _Enough) -> bool:
     """Rules out what comes back: a level that was reached and left again before."""
     level = view.limit - room_left(claim, view)
     visits = view.swings.visits(level - _SLACK * view.limit, claim.start_t)
     if visits.times >= 2 or (visits.latest_t is not None and view.t - visits.latest_t < _LATELY_S):
         return False
-    if claim.reading is Reading.PEAKS or visits.highest is None:
+    if claim.reading is TrendKind.PEAKS or visits.highest is None:
         return True
     news = ask.novelty if enough is _Enough.SLOW else ask.fast_novelty
     return level >= visits.highest + news * view.limit
 
 
-def _rises_now(claim: Claim, view: View, ask: Thresholds) -> bool:
+def _rises_now(claim: Trend, view: View, ask: Thresholds) -> bool:
     """Whether the last moments rose by a fair share of what is claimed."""
     passed = view.t - view.low_t
     return view.used - view.low > ask.rising * claim.slope * max(passed, _NOW_S)
 
 
-def _may_pause(claim: Claim, view: View, convinced: bool) -> bool:
+def _may_pause(claim: Trend, view: View, convinced: bool) -> bool:
     """Whether stillness by now is no more than what the growth went through before."""
     longest = second = 0.0
     for end, length in view.pauses:
@@ -240,11 +240,11 @@ def _may_pause(claim: Claim, view: View, convinced: bool) -> bool:
     return view.still_s <= second
 
 
-def _latest(claim: Claim, view: View) -> float:
+def _latest(claim: Trend, view: View) -> float:
     """Growth since the claim's reference, as a share of its slope."""
-    if claim.reading is Reading.LINE:
+    if claim.reading is TrendKind.LINE:
         return 1.0
-    if claim.reading is Reading.PEAKS:
+    if claim.reading is TrendKind.PEAKS:
         # The next peak is due one block after the last; two without it, and it has stopped.
         peak_t, patience_s = claim.reference
         return 1.0 if view.t - peak_t <= patience_s else 0.0

@@ -18,7 +18,7 @@ from watchdog_app.core.forecast.interval import interval
 from watchdog_app.core.forecast.outlook import Outlook
 from watchdog_app.core.forecast.scales import BASE_S, LEVELS, Pyramid
 from watchdog_app.core.forecast.shape import Segment, Swings, regime_of
-from watchdog_app.core.forecast.trends import Claim, Reading, read_scale, read_turns
+from watchdog_app.core.forecast.trends import Trend, TrendKind, read_scale, read_turns
 from watchdog_app.core.model.decisions import Caution, Regime
 
 _GAP_S = 30.0  # nothing is known of what happened in a longer gap
@@ -47,7 +47,7 @@ _OFTEN = 3  # times at its limit and away again: it lives there
 _NOW_S = 2.0  # the last moments
 _PAUSE_S, _PAUSES = 0.5, 16  # shortest pause in the growth, and how many are kept
 _HIGHER = 1e-3  # of the largest value seen: less than that is no growth
-_NONE: list[Claim] = []
+_NONE: list[Trend] = []
 _SWINGS = 0.25  # height of the swings as a share of the growth
 _AGREES = 0.6  # concordance
 _STILL, _JUMPS = 0.5, 1.7  # slope of the last third as a share of the whole
@@ -111,8 +111,8 @@ class TrendForecaster:
         self._course = Course()
         self._wording = Wording()
         self._outlook = Outlook()
-        self._claims: list[list[Claim]] = [[] for _ in range(LEVELS)]
-        self._line: Claim | None = None
+        self._claims: list[list[Trend]] = [[] for _ in range(LEVELS)]
+        self._line: Trend | None = None
         self._due = [0.0] * LEVELS
         self._top = 0.0
         self._high, self._high_t = -math.inf, math.inf
@@ -142,7 +142,7 @@ class TrendForecaster:
         else:
             self._outlook.age(passed)
 
-    def heed(self, caution: Caution) -> None:
+    def set_caution(self, caution: Caution) -> None:
         """From now on ask for more or less evidence before growth counts as convincing."""
         factor = _DEMAND[caution]
         self.strict, self.eager = STRICT.times(factor), EAGER.times(factor)
@@ -151,7 +151,7 @@ class TrendForecaster:
         """Where the series leads, as of the last sample."""
         return self._outlook
 
-    def claims(self) -> list[Claim]:
+    def claims(self) -> list[Trend]:
         """All growth that the series shows, longest scale first."""
         found = [c for level in reversed(self._claims) for c in level]
         if self._line is not None:
@@ -179,7 +179,7 @@ class TrendForecaster:
             self._pauses,
         )
 
-    def weigh(self, claim: Claim) -> Weight:
+    def weigh(self, claim: Trend) -> Weight:
         """A claim measured against the limit, as of the last sample."""
         return weigh(claim, self.view())
 
@@ -204,7 +204,7 @@ class TrendForecaster:
                 claims[scale] = read_scale(blocks, whole, scale, ignore)
         self._line = self._read_line(matters)
 
-    def _read_line(self, matters: float) -> Claim | None:
+    def _read_line(self, matters: float) -> Trend | None:
         line = self._segment.line()
         span = self._t - self._segment.origin
         if line is None or span <= 2.0:
@@ -216,8 +216,8 @@ class TrendForecaster:
         gain = level - self._segment.first
         if gain <= matters:
             return None
-        return Claim(
-            Reading.LINE, -1, start_t=self._segment.origin, gain=gain, level=level, slope=slope
+        return Trend(
+            TrendKind.LINE, -1, start_t=self._segment.origin, gain=gain, level=level, slope=slope
         )
 
     def _think(self) -> None:
@@ -251,7 +251,7 @@ class TrendForecaster:
             forecast=forecast,
             slope_per_s=chosen.slope if chosen is not None and forecast is not None else 0.0,
             span_s=view.t - chosen.start_t if chosen is not None else 0.0,
-            of_peaks=chosen is not None and chosen.reading is Reading.PEAKS,
+            of_peaks=chosen is not None and chosen.reading is TrendKind.PEAKS,
             fastest_per_s=fastest,
             strict_eta_s=strict,
             eager_eta_s=eager,
@@ -271,7 +271,7 @@ class TrendForecaster:
         return view.swings.visits((_FULL - _SWING) * view.limit, view.t).times < _OFTEN
 
     @staticmethod
-    def soonest(claims: list[Claim], view: View, ask: Thresholds, convinced: bool) -> float | None:
+    def soonest(claims: list[Trend], view: View, ask: Thresholds, convinced: bool) -> float | None:
         """Time to exhaustion by the most urgent claim that convinces, None when none does."""
         soonest = math.inf
         for claim in claims:
@@ -280,17 +280,17 @@ class TrendForecaster:
                 soonest = eta
         return None if soonest == math.inf else soonest
 
-    def choose(self, claims: list[Claim]) -> Claim | None:
+    def choose(self, claims: list[Trend]) -> Trend | None:
         """
         The claim to forecast from, chosen without regard to the limit.
 
         Where the series swings, its rising peaks; else the present line; else
         the longest scale that still holds, so that more room never brings the end nearer.
         """
-        shortest: Claim | None = None
-        longest: Claim | None = None
+        shortest: Trend | None = None
+        longest: Trend | None = None
         for claim in claims:
-            if claim.reading is Reading.PEAKS:
+            if claim.reading is TrendKind.PEAKS:
                 if (
                     claim.amplitude >= _SWINGS
                     and claim.agreement >= STRICT.peaks_agreement
@@ -298,7 +298,7 @@ class TrendForecaster:
                     and claim.recent >= _STILL
                 ):
                     return claim
-            elif claim.reading is Reading.BOTH and claim.agreement >= _AGREES:
+            elif claim.reading is TrendKind.BOTH and claim.agreement >= _AGREES:
                 if longest is None and _STILL <= claim.recent <= _JUMPS:
                     longest = claim
                 if claim.recent >= _STILL:

@@ -65,7 +65,7 @@ class HeatForecaster:
     Asks for no faster looks: the sensor has nothing new to say sooner.
 
     Args:
-        lethal: whether the machine or the card switches itself off at the limit. If not, it slows
+        fatal: whether the machine or the card switches itself off at the limit. If not, it slows
             down there, which is told of when it lasts 20 s.
     """
 
@@ -74,10 +74,10 @@ class HeatForecaster:
         "_bins",
         "_confirmed",
         "_demand",
+        "_fatal",
         "_half_confirmed",
         "_held",
         "_known",
-        "_lethal",
         "_limit",
         "_outlook",
         "_spent",
@@ -85,8 +85,8 @@ class HeatForecaster:
         "_used",
     )
 
-    def __init__(self, lethal: bool) -> None:
-        self._lethal = lethal
+    def __init__(self, fatal: bool) -> None:
+        self._fatal = fatal
         self._bins = Bins(_BIN_S, _WINDOWS[-1])
         self._outlook = Outlook()
         # The hottest that was survived in each span, the newest last, and bins in that one.
@@ -108,7 +108,7 @@ class HeatForecaster:
         else:
             self._outlook.age(passed)
 
-    def heed(self, caution: Caution) -> None:
+    def set_caution(self, caution: Caution) -> None:
         """From now on ask for more or less evidence."""
         self._demand = _DEMAND[caution]
 
@@ -139,7 +139,7 @@ class HeatForecaster:
                 shown is None or rise.eta_s < shown.eta_s
             ):
                 shown = rise
-            notice = count >= (_FOR_NOTICES if self._lethal else _FOR_SLOWING)
+            notice = count >= (_FOR_NOTICES if self._fatal else _FOR_SLOWING)
             if notice and self._convinces(rise, begin, room, _STRICT_GAIN, _STRICT_SPAN):
                 strict = min(strict, rise.eta_s)
             elif self._convinces(rise, begin, room, _EAGER_GAIN, _EAGER_SPAN):
@@ -152,10 +152,10 @@ class HeatForecaster:
         if self._half_confirmed < _CONFIRMED:
             eager = math.inf
         # Where nothing is lost at the limit a save has time.
-        eager = min(eager, self._last_chance(room)) if self._lethal else strict
+        eager = min(eager, self._last_chance(room)) if self._fatal else strict
         if self._is_at_limit():
             strict = eager = 0.0
-        elif not self._lethal:
+        elif not self._fatal:
             strict = eager = self._hold(strict)
         self._remember()
         self._outlook = self._said(strict, eager, shown, saturating)
@@ -256,10 +256,10 @@ class HeatForecaster:
         return eta if eta <= _LAST_BINS * _BIN_S else math.inf
 
     def _is_at_limit(self) -> bool:
-        """At a lethal limit at once; at another when it has lasted, and until it has cooled."""
+        """At a fatal limit at once; at another when it has lasted, and until it has cooled."""
         recent = self._bins.values[-_SLOWED_BINS:]
         mean = sum(recent) / len(recent)
-        if self._lethal:
+        if self._fatal:
             # Twice in a row: one reading is noise.
             self._at_limit = min(recent[-2:]) >= self._limit - _AT_LIMIT_C
         elif self._at_limit:
@@ -295,5 +295,5 @@ class HeatForecaster:
             span_s=0.0 if shown is None else shown.span_s,
             strict_eta_s=None if strict == math.inf else strict,
             eager_eta_s=None if eager == math.inf else eager,
-            critical=self._lethal and strict < _CRITICAL_S and shown is not None,
+            critical=self._fatal and strict < _CRITICAL_S and shown is not None,
         )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from watchdog_app.core.forecast.evidence import View, room_left
-from watchdog_app.core.forecast.trends import Claim
+from watchdog_app.core.forecast.trends import Trend
 from watchdog_app.core.model.decisions import Forecast
 
 # Coefficients: always, by scales that say sooner (or later), by youth. Near the quantiles of
@@ -25,7 +25,7 @@ _BENDS, _STEEPER = 0.3, 1.35
 _BEGUN, _BEGUN_S = 0.5, 15.0
 
 
-def interval(chosen: Claim, claims: Sequence[Claim], view: View) -> Forecast:
+def interval(chosen: Trend, claims: Sequence[Trend], view: View) -> Forecast:
     """
     Median and 80 % interval of the time to exhaustion.
 
@@ -50,7 +50,7 @@ def interval(chosen: Claim, claims: Sequence[Claim], view: View) -> Forecast:
     return Forecast(eta, max(0.0, low), high)
 
 
-def doubt(chosen: Claim, view: View) -> float:
+def doubt(chosen: Trend, view: View) -> float:
     """What widens both ends, as the logarithm of a factor: at least 0."""
     bends = chosen.bend is not None or chosen.recent > _STEEPER
     begun = _BEGUN * math.exp(-(view.t - view.start_t) / _BEGUN_S)

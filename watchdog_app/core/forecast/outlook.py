@@ -50,7 +50,7 @@ class Forecaster(Protocol):
     def update(self, mono_s: float, used: float, limit: float) -> None:
         """Take a sample; times increase."""
 
-    def heed(self, caution: Caution) -> None:
+    def set_caution(self, caution: Caution) -> None:
         """From now on ask for more or less evidence before growth counts as convincing."""
 
     def assess(self) -> Outlook:

@@ -103,9 +103,9 @@ class DeviceMemoryForecaster:
         elif self._grabbed is not None and used > self._grabbed + _BEYOND * limit:
             self._grabbed = None
 
-    def heed(self, caution: Caution) -> None:
+    def set_caution(self, caution: Caution) -> None:
         """From now on ask for more or less evidence before growth counts as convincing."""
-        self._inner.heed(caution)
+        self._inner.set_caution(caution)
 
     def assess(self) -> Outlook:
         """Where the series leads, as of the last sample."""
@@ -158,7 +158,7 @@ class DischargeForecaster:
         if used >= limit:
             self._outlook.strict_eta_s = self._outlook.eager_eta_s = 0.0
 
-    def heed(self, caution: Caution) -> None:
+    def set_caution(self, caution: Caution) -> None:
         """A line needs no more or less evidence; the stages begin sooner or later by themselves."""
 
     def assess(self) -> Outlook:

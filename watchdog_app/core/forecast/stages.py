@@ -8,20 +8,20 @@ from collections.abc import Iterable
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.forecast import Forecaster, Outlook, TrendForecaster
-from watchdog_app.core.model.decisions import Assessment, Caution, Costs, Regime, Stage
-from watchdog_app.core.model.history import Past
-from watchdog_app.core.model.resource import SPECS, CeilingReading
+from watchdog_app.core.model.decisions import Assessment, Caution, Regime, SaveCost, Stage
+from watchdog_app.core.model.history import PastSample
+from watchdog_app.core.model.resource import SPECS, Reading
 from watchdog_app.core.model.settings import StageSettings, WatchSettings
 
 
-def forecaster_for(reading: CeilingReading) -> Forecaster:
+def forecaster_for(reading: Reading) -> Forecaster:
     """A new one for the series that begins with this reading."""
-    # Each is loaded with the first look at such a ceiling: most machines have but memory.
+    # Each is loaded with the first look at such a resource: most machines have but memory.
     name = SPECS[reading.key.kind].forecaster
     if name == "heat":
         from watchdog_app.core.forecast.heat import HeatForecaster
 
-        return HeatForecaster(reading.lethal)
+        return HeatForecaster(reading.fatal)
     if name == "discharge":
         from watchdog_app.core.forecast.slow import DischargeForecaster
 
@@ -33,9 +33,9 @@ def forecaster_for(reading: CeilingReading) -> Forecaster:
     return TrendForecaster()
 
 
-_UNKNOWN_SAVE_S = 5.0  # half a gigabyte to a slow disk
+UNKNOWN_SAVE_S = 5.0  # half a gigabyte to a slow disk
 _UNKNOWN_STEP_S = 1.0
-_NO_COSTS = Costs()
+_NO_COSTS = SaveCost()
 _LAST_S = 2.6  # a look, a step and a small save
 _LAST_FACTOR = 1.5
 _REWORD_S, _REWORD_AT_REST_S = 0.5, 3.0
@@ -61,12 +61,12 @@ _WORDS = {
 }
 
 
-class CeilingWatch:
+class ResourceMonitor:
     """
-    One ceiling under watch.
+    One resource under watch.
 
     `step` never raises on finite input; samples that repeat a time or go back
-    are ignored. Everything is in the ceiling's own unit and in seconds.
+    are ignored. Everything is in the resource's own unit and in seconds.
     """
 
     __slots__ = (
@@ -97,7 +97,7 @@ class CeilingWatch:
         self._stages = stages
         self._unit = unit
         self._forecaster: Forecaster = TrendForecaster() if forecaster is None else forecaster
-        self._forecaster.heed(watch.caution)
+        self._forecaster.set_caution(watch.caution)
         self._t: float | None = None
         # Heat and charge move slowly and are read rarely: their evidence comes and goes in steps.
         outlives_s = _HOLD_OPEN_S if unit == "bytes" else _HOLD_OPEN_SLOW_S
@@ -112,9 +112,9 @@ class CeilingWatch:
         self.next_look_s = watch.interval_s
 
     def step(
-        self, now_mono_s: float, used: float, limit: float, costs: Costs = _NO_COSTS
+        self, now_mono_s: float, used: float, limit: float, costs: SaveCost = _NO_COSTS
     ) -> Assessment:
-        """Take a reading and say how far this ceiling has come."""
+        """Take a reading and say how far this resource has come."""
         if not (math.isfinite(now_mono_s) and math.isfinite(used) and math.isfinite(limit)):
             return self._assessment
         if self._t is not None and now_mono_s <= self._t:
@@ -164,20 +164,20 @@ class CeilingWatch:
         )
         return self._assessment
 
-    def recall(self, past: Iterable[Past]) -> None:
+    def recall(self, past: Iterable[PastSample]) -> None:
         """Take in what glances measured since the last step, oldest first; nothing is said."""
         for mono_s, used, limit in past:
             if (self._t is None or mono_s > self._t) and limit > 0.0:
                 self._t = mono_s
                 self._forecaster.update(mono_s, used, limit)
 
-    def _cost_s(self, costs: Costs) -> float:
-        save = _UNKNOWN_SAVE_S if costs.save_s is None else costs.save_s
+    def _cost_s(self, costs: SaveCost) -> float:
+        save = UNKNOWN_SAVE_S if costs.save_s is None else costs.save_s
         step = _UNKNOWN_STEP_S if costs.step_s is None else costs.step_s
         return max(self._stages.rescue_floor_s, (save + step) * self._stages.safety_factor)
 
     @staticmethod
-    def _last_s(costs: Costs) -> float:
+    def _last_s(costs: SaveCost) -> float:
         """What the very last moment for a checkpoint is, by its cost."""
         return max(_LAST_S, _LAST_FACTOR * ((costs.save_s or 0.0) + (costs.step_s or 0.0)))
 

@@ -21,7 +21,7 @@ _FAR_APART_S = 16.0  # peaks: half the longest block
 _BENDS = 0.9  # concordance from which a bend is more than noise
 
 
-class Reading(IntEnum):
+class TrendKind(IntEnum):
     """What a claim was read from."""
 
     BOTH = 0  # floor and upper envelope of one scale rise together
@@ -30,10 +30,10 @@ class Reading(IntEnum):
 
 
 @dataclass(slots=True)
-class Claim:
+class Trend:
     """Growth of a series over one span. Not frozen: many are made a second."""
 
-    reading: Reading
+    reading: TrendKind
     scale: int  # of the pyramid; -1 for a line
     start_t: float
     gain: float  # growth over the span, of the floor or, for PEAKS, of the envelope
@@ -64,7 +64,7 @@ def rises(blocks: Sequence[Block], index: int) -> bool:
 
 def read_scale(
     blocks: list[Block], whole: Sequence[Block], scale: int, ignore: float
-) -> list[Claim]:
+) -> list[Trend]:
     """
     The claims of one scale, none when it does not rise.
 
@@ -76,7 +76,7 @@ def read_scale(
     """
     if blocks[-1][3] - blocks[0][3] <= ignore and blocks[-1][1] - blocks[0][1] <= ignore:
         return []
-    found: list[Claim] = []
+    found: list[Trend] = []
     if scale >= 3 and len(whole) >= 5:
         peaks = _read_peaks(blocks, whole, scale, ignore)
         if peaks is not None:
@@ -99,8 +99,8 @@ def read_scale(
     first, last = blocks[-3], blocks[-1]
     recent = (last[3] - first[3]) / max(1e-6, last[2] - first[2]) / slope
     found.append(
-        Claim(
-            Reading.BOTH,
+        Trend(
+            TrendKind.BOTH,
             scale,
             start_t=min(blocks[0][0], blocks[0][2]),
             gain=last[1] - blocks[0][1],
@@ -132,7 +132,7 @@ def _read_bend(blocks: list[Block]) -> tuple[float, float] | None:
 
 def _read_peaks(
     blocks: list[Block], whole: Sequence[Block], scale: int, ignore: float
-) -> Claim | None:
+) -> Trend | None:
     # The unfinished block has not had its peak yet, unless it is already the highest.
     used: Sequence[Block] = blocks if blocks[-1][3] > whole[-1][3] else whole
     if not rises(used, 3):
@@ -156,8 +156,8 @@ def _read_peaks(
     recent = rise / max(1e-6, times[-1] - times[-1 - third]) / slope
     level = max(values[-1], values[-2])
     block_s = BASE_S * (1 << scale)
-    return Claim(
-        Reading.PEAKS,
+    return Trend(
+        TrendKind.PEAKS,
         scale,
         start_t=origin,
         gain=gain,
@@ -173,7 +173,7 @@ def _read_peaks(
 
 def read_turns(
     peaks: Sequence[tuple[float, float]], troughs: Sequence[tuple[float, float]]
-) -> Claim | None:
+) -> Trend | None:
     """
     The claim of peaks too far apart for any scale: validations over a slow leak.
 
@@ -197,8 +197,8 @@ def read_turns(
     offsets = sorted(v - slope * (t - times[0]) for t, v in last)
     middle = offsets[len(offsets) // 2]
     inner = [v for t, v in troughs if t > times[0]] or [troughs[-1][1]]
-    return Claim(
-        Reading.PEAKS,
+    return Trend(
+        TrendKind.PEAKS,
         LEVELS,
         start_t=times[0],
         gain=gain,

@@ -95,7 +95,7 @@ class MoreTensors:
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class MemoryGrowth:
     """What an agent has seen growing in some seconds."""
 
     seconds: float
@@ -109,7 +109,7 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentView:
+class AgentState:
     """What the daemon knows of the agent inside a task. None: not known yet."""
 
     key: ProcessKey  # the process that holds the agent; a member of its task
@@ -156,7 +156,7 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadLook:
+class ThreadState:
     """One thread. What could not be read is None or empty."""
 
     tid: int | None  # as the kernel numbers it; the first thread's is its process's pid
@@ -176,20 +176,20 @@ class ThreadLook:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessLook:
+class ProcessThreads:
     """One process of the task."""
 
     pid: int
     ppid: int
     name: str  # the kernel's; untrusted
     state: str  # one letter
-    threads: tuple[ThreadLook, ...] = ()  # the first one first
+    threads: tuple[ThreadState, ...] = ()  # the first one first
     thread_count: int = 0  # of all, also where fewer were looked at
     major_faults: int | None = None  # pages read from a disk or from swap, ever
     has_agent: bool = False
 
     @property
-    def main(self) -> ThreadLook | None:
+    def main(self) -> ThreadState | None:
         """The thread that makes the steps; where nobody says which, the first one."""
         for thread in self.threads:
             if thread.trains:
@@ -198,10 +198,10 @@ class ProcessLook:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class ThreadDump:
     """A task at one moment."""
 
-    processes: tuple[ProcessLook, ...]  # the root first
+    processes: tuple[ProcessThreads, ...]  # the root first
     # Whether the agent has told the Python stacks: None, there is none; False, it was asked and is
     # connected, and its thread did not get to run.
     answered: bool | None = None
@@ -210,7 +210,7 @@ class Picture:
     major_faults_per_s: float | None = None
 
     @property
-    def root(self) -> ProcessLook | None:
+    def root(self) -> ProcessThreads | None:
         """The program itself: where the agent is, else the task's first process."""
         for process in self.processes:
             if process.has_agent:

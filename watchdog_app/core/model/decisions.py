@@ -9,7 +9,7 @@ from typing import Any
 
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.resource import (
-    CeilingKey,
+    ResourceKey,
 )
 
 Evidence = Mapping[str, float | int | str | None]
@@ -43,7 +43,7 @@ class Forecast:
 
 
 class Stage(IntEnum):
-    """How far a ceiling has come."""
+    """How far a resource has come."""
 
     OK = 0
     WATCH = 1  # sample faster, tell no one
@@ -61,8 +61,8 @@ class Caution(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
-    """What acting costs the tasks under one ceiling, in seconds: the dearest of them counts."""
+class SaveCost:
+    """What acting costs the tasks under one resource, in seconds: the dearest of them counts."""
 
     save_s: float | None = None  # None: no agent, or nothing measured yet
     step_s: float | None = None
@@ -70,11 +70,11 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """What one ceiling looks like now."""
+    """What one resource looks like now."""
 
     stage: Stage
     regime: Regime
-    slope_per_s: float  # units of the ceiling a second, over the regime's span; 0 when flat
+    slope_per_s: float  # units of the resource a second, over the regime's span; 0 when flat
     ratio: float  # used / limit
     forecast: Forecast | None
     why: str  # "rising 21 MiB/s for 40 s, steady; 6.0 of 7.0 GiB"
@@ -82,12 +82,12 @@ class Assessment:
     # (stage RESCUE) before the evidence is good enough to tell a person.
     notify: bool = False
     rescue: bool = False
-    foretold: str | None = None  # what is coming that no trend shows, and is the reason
+    expected: str | None = None  # what is coming that no trend shows, and is the reason
 
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """A task ranked by its share of the growth towards a ceiling."""
+    """A task ranked by its share of the growth towards a resource."""
 
     task: ProcessKey
     name: str
@@ -111,7 +111,7 @@ class Decision:
     id: str
     kind: DecisionKind
     incident: str
-    ceiling: CeilingKey
+    resource: ResourceKey
     stage: Stage
     task: ProcessKey | None  # None: the notice concerns the machine
     at_mono_s: float
@@ -145,10 +145,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """Opened when a ceiling crosses a stage, closed with hysteresis."""
+    """Opened when a resource crosses a stage, closed with hysteresis."""
 
     id: str
-    ceiling: CeilingKey
+    resource: ResourceKey
     label: str
     stage: Stage  # now
     peak: Stage
@@ -198,7 +198,7 @@ def urgency(stage: Stage, topic: Topic) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class NoticeAction:
+class NotificationAction:
     """A button: what the companion asks the daemon for when it is clicked."""
 
     key: str  # "checkpoint", "pause", "resume", "snooze" or "show"
@@ -207,7 +207,7 @@ class NoticeAction:
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class Notification:
     """One thing to show to a person. Plain text, several lines in `body`."""
 
     id: str
@@ -218,7 +218,7 @@ class Notice:
     body: str
     task: int | None  # pid of its root
     unix_s: float
-    actions: tuple[NoticeAction, ...] = field(default=())
+    actions: tuple[NotificationAction, ...] = field(default=())
     topic: str = Topic.WARNING.value  # what it is about: a value of `telling.Topic`
 
     def to_json(self) -> dict[str, Any]:
@@ -247,7 +247,7 @@ class TaskOutlook:
     key: ProcessKey
     trend_bytes_per_s: float | None  # of its RAM and swap
     cpu_percent: float | None  # of one core
-    ceiling: CeilingKey | None = None
+    resource: ResourceKey | None = None
     forecast: Forecast | None = None
     stage: Stage = Stage.OK
     why: str | None = None

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from watchdog_app.core.model.agent import AgentView, AllocatorMemory
+from watchdog_app.core.model.agent import AgentState, AllocatorMemory
 from watchdog_app.core.model.hardware import Gpu, GpuProcess, Hardware, Temperature, gpu_place
 from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.core.model.resource import CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,8 @@ _IN_USE = 0.02  # of a card's memory; less than that is the driver's own
 
 
 def hardware_readings(
-    hardware: Hardware, tasks: Sequence[Task], agents: Iterable[AgentView] = ()
-) -> tuple[CeilingReading, ...]:
+    hardware: Hardware, tasks: Sequence[Task], agents: Iterable[AgentState] = ()
+) -> tuple[Reading, ...]:
     """
     Device memory, framework allocators, temperatures and battery, where they are known.
 
@@ -124,13 +124,13 @@ def _device_memory(
     hardware: Hardware,
     owners: dict[int, Task],
     everyone: tuple[ProcessKey, ...],
-    allocating: Sequence[tuple[AgentView, Task]],
-) -> Iterator[CeilingReading]:
+    allocating: Sequence[tuple[AgentState, Task]],
+) -> Iterator[Reading]:
     divided = {gpu.parent_uuid for gpu in hardware.gpus}
     for gpu in hardware.gpus:
         used = gpu.memory_used_bytes
         # A card that is divided has no memory of its own to run out of; one that shares the
-        # host's RAM ends with it, and that ceiling is there already.
+        # host's RAM ends with it, and that resource is there already.
         if gpu.unified_memory or gpu.uuid in divided or used is None or not gpu.memory_total_bytes:
             continue
         if not _in_use(gpu):
@@ -145,13 +145,13 @@ def _device_memory(
         }
         under = tuple(key for key in people if key not in told)
         if under:
-            yield CeilingReading(
-                key=CeilingKey(CeilingKind.GPU_MEMORY, gpu.uuid),
+            yield Reading(
+                key=ResourceKey(ResourceKind.GPU_MEMORY, gpu.uuid),
                 label=f"{_name(gpu)} memory ({gpu.name})",
                 used=used,
                 limit=gpu.memory_total_bytes - (gpu.memory_reserved_bytes or 0),
                 unit="bytes",
-                lethal=True,
+                fatal=True,
                 tasks=under,
                 note=_joined(
                     "beyond it the framework gives up: out of memory",
@@ -164,8 +164,8 @@ def _device_memory(
 
 
 def _allocators(
-    hardware: Hardware, allocating: Sequence[tuple[AgentView, Task]]
-) -> Iterator[CeilingReading]:
+    hardware: Hardware, allocating: Sequence[tuple[AgentState, Task]]
+) -> Iterator[Reading]:
     cards = {gpu.uuid: gpu for gpu in hardware.gpus}
     for agent, task in allocating:
         seen: set[str] = set()
@@ -177,13 +177,13 @@ def _allocators(
             gpu = cards.get(device or "")
             limit, short = _reach(memory, gpu, agent.key.pid)
             place = memory.device if gpu is None else f"{_name(gpu)} ({gpu.name})"
-            yield CeilingReading(
-                key=CeilingKey(CeilingKind.GPU_ALLOCATOR, f"{agent.key.pid}:{memory.device}"),
+            yield Reading(
+                key=ResourceKey(ResourceKind.GPU_ALLOCATOR, f"{agent.key.pid}:{memory.device}"),
                 label=f"{agent.framework}'s memory on {place}",
                 used=memory.used_bytes,
                 limit=limit,
                 unit="bytes",
-                lethal=True,
+                fatal=True,
                 tasks=(task.key,),
                 note=_joined(
                     "beyond it the framework gives up: out of memory",
@@ -214,7 +214,7 @@ def _reach(memory: AllocatorMemory, gpu: Gpu | None, pid: int) -> tuple[int, boo
 
 def _heat_of_cards(
     hardware: Hardware, owners: dict[int, Task], everyone: tuple[ProcessKey, ...]
-) -> Iterator[CeilingReading]:
+) -> Iterator[Reading]:
     for gpu in hardware.gpus:
         # The parts of a card have its temperature.
         if gpu.temperature_c is None or gpu.parent_uuid is not None:
@@ -232,7 +232,7 @@ def _heat_of_cards(
 
 def _heat(
     temperatures: Sequence[Temperature], everyone: tuple[ProcessKey, ...]
-) -> Iterator[CeilingReading]:
+) -> Iterator[Reading]:
     for each in temperatures:
         label = f"{each.label} heat" if each.is_cpu else f"heat of the {each.label}"
         yield from _thresholds(
@@ -255,29 +255,29 @@ def _thresholds(
     end: str,
     *,
     device: str | None = None,
-) -> Iterator[CeilingReading]:
-    """One ceiling a threshold: one slows down, one ends everything."""
+) -> Iterator[Reading]:
+    """One resource a threshold: one slows down, one ends everything."""
     now, slowdown, shutdown = celsius
     if not people:
         return
-    for limit, what, lethal in ((slowdown, "slows down", False), (shutdown, "switches off", True)):
+    for limit, what, fatal in ((slowdown, "slows down", False), (shutdown, "switches off", True)):
         if limit is not None and limit > 0.0:
-            yield CeilingReading(
-                key=CeilingKey(
-                    CeilingKind.TEMPERATURE, f"{subject}/{'shutdown' if lethal else 'slowdown'}"
+            yield Reading(
+                key=ResourceKey(
+                    ResourceKind.TEMPERATURE, f"{subject}/{'shutdown' if fatal else 'slowdown'}"
                 ),
                 label=f"{label} ({what} at {limit:.0f} °C)",
                 used=now,
                 limit=limit,
                 unit="celsius",
-                lethal=lethal,
+                fatal=fatal,
                 tasks=people,
-                note=end if lethal else "beyond it everything gets slower, and nothing is lost",
+                note=end if fatal else "beyond it everything gets slower, and nothing is lost",
                 device=device,
             )
 
 
-def _battery(hardware: Hardware, everyone: tuple[ProcessKey, ...]) -> Iterator[CeilingReading]:
+def _battery(hardware: Hardware, everyone: tuple[ProcessKey, ...]) -> Iterator[Reading]:
     """
     All batteries together, while one of them is drained.
 
@@ -293,13 +293,13 @@ def _battery(hardware: Hardware, everyone: tuple[ProcessKey, ...]) -> Iterator[C
     else:
         left = sum(each.percent for each in batteries) / (100.0 * len(batteries))
     weak = "plugged in, but the power supply is too weak" if hardware.on_mains else None
-    yield CeilingReading(
-        key=CeilingKey(CeilingKind.BATTERY),
+    yield Reading(
+        key=ResourceKey(ResourceKind.BATTERY),
         label="battery" if len(batteries) == 1 else "batteries",
         used=min(1.0, max(0.0, 1.0 - left)),
         limit=1.0 - BATTERY_RESERVE,
         unit="ratio",
-        lethal=True,
+        fatal=True,
         tasks=everyone,
         note=_joined(f"systems switch off with the last {BATTERY_RESERVE:.0%}", weak),
     )

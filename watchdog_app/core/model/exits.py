@@ -98,7 +98,7 @@ class Evidence:
     text: str  # untrusted in parts
 
 
-class WordKind(StrEnum):
+class KernelEvent(StrEnum):
     """What a line of the kernel log says."""
 
     OOM_REPORT = "oom_report"  # why and where somebody has to die
@@ -113,10 +113,10 @@ class WordKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class KernelWord:
+class KernelLogLine:
     """One line of the kernel log about an end. Texts are untrusted."""
 
-    kind: WordKind
+    kind: KernelEvent
     mono_s: float  # since boot, as the kernel counts
     text: str
     pid: int | None = None
@@ -129,7 +129,7 @@ class KernelWord:
 
 
 @dataclass(frozen=True, slots=True)
-class LastWords:
+class LastError:
     """What a Python left behind in its last moment. Texts are untrusted."""
 
     error: str | None = None  # "MemoryError", of an exception that nobody caught
@@ -145,7 +145,7 @@ class LastWords:
 
 
 @dataclass(frozen=True, slots=True)
-class AirbagEnd:
+class GuardEnd:
     """What the keeper of its airbag wrote down. Texts are untrusted."""
 
     limit_bytes: int
@@ -180,7 +180,7 @@ class UnitEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class DeathFacts:
+class ExitFacts:
     """What could be learned about an end. None: not known."""
 
     wait_status: int | None = None  # as wait(2) gives it
@@ -209,9 +209,9 @@ class DeathFacts:
     address_space: str | None = None  # the same however full, where it is limited
     device_ooms: int = 0  # out-of-memory errors that its framework has counted
     pid: int | None = None
-    kernel: tuple[KernelWord, ...] = ()  # lines of the kernel log about it, of just now
+    kernel: tuple[KernelLogLine, ...] = ()  # lines of the kernel log about it, of just now
     kernel_log_readable: bool | None = None
-    words: LastWords | None = None
+    words: LastError | None = None
     notebook: bool = False  # it was a Jupyter kernel
     parent: str | None = None  # what started it and lives on: "jupyter-lab"
     oom_daemons: tuple[str, ...] = ()  # of those that kill for memory: which run here
@@ -223,7 +223,7 @@ class DeathFacts:
     swap_total_bytes: int | None = None
     swap_free_bytes: int | None = None
     was_paused: bool = False
-    airbag: AirbagEnd | None = None  # that it was in
+    airbag: GuardEnd | None = None  # that it was in
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,8 @@ class SwapTraffic:
             self._from = now
 
 
-class Past(NamedTuple):
-    """What a glance measured of one ceiling."""
+class PastSample(NamedTuple):
+    """What a glance measured of one resource."""
 
     mono_s: float
     used: float
@@ -69,7 +69,7 @@ _COARSE_POINTS = 56
 LONGEST_S = _COARSE_S * (_COARSE_POINTS - 4)  # windows up to this are answered in full
 
 
-class Growth:
+class History:
     """
     One figure over about the last five minutes: finely at the end, coarsely before.
 

@@ -34,7 +34,7 @@ class _Kernel:
     restarts: int = 0
 
 
-class KernelRestarts:
+class KernelRegistry:
     """
     Follows kernels by their id over the ends of their processes.
 

@@ -1,5 +1,5 @@
 """
-What can run out: pure, one snapshot and its tasks to ceilings.
+What can run out: pure, one snapshot and its tasks to resources.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from watchdog_app.base.text.quantities import format_bytes
-from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.devices import hardware_readings
 from watchdog_app.core.model.machine import CgroupMemory, HostMemory, ProcessKey, Snapshot, Task
-from watchdog_app.core.model.resource import CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 
 _CONTAINER_ID = re.compile(r"(?:[a-z]+-)*([0-9a-f]{12})[0-9a-f]{20,52}(?:\.scope)?")
 _POD = re.compile(r"(?:kubepods.*-)?pod[0-9a-f_-]{36}(?:\.slice)?")
@@ -29,10 +29,10 @@ _MOUNTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/unified")
 
 
 def readings(
-    snapshot: Snapshot, tasks: Sequence[Task], agents: Iterable[AgentView] = ()
-) -> tuple[CeilingReading, ...]:
+    snapshot: Snapshot, tasks: Sequence[Task], agents: Iterable[AgentState] = ()
+) -> tuple[Reading, ...]:
     """
-    Every ceiling of this tick: RAM, RAM with swap, groups, RLIMIT_AS, /dev/shm, disks, in bytes;
+    Every resource of this tick: RAM, RAM with swap, groups, RLIMIT_AS, /dev/shm, disks, in bytes;
     memory of graphics cards, heat and battery, each in its own unit.
 
     Args:
@@ -77,29 +77,29 @@ def ram_and_swap(host: HostMemory, available_bytes: int, swap_free_bytes: int) -
     return max(0, used - twice), host.total_bytes + elsewhere + saved + gain
 
 
-def _host(host: HostMemory, everyone: tuple[ProcessKey, ...]) -> Iterator[CeilingReading]:
+def _host(host: HostMemory, everyone: tuple[ProcessKey, ...]) -> Iterator[Reading]:
     used = max(0, host.total_bytes - host.available_bytes)
     has_swap = host.swap_total_bytes > 0
-    yield CeilingReading(
-        key=CeilingKey(CeilingKind.RAM),
+    yield Reading(
+        key=ResourceKey(ResourceKind.RAM),
         label="RAM",
         used=used,
         limit=host.total_bytes,
         unit="bytes",
-        lethal=not has_swap,
+        fatal=not has_swap,
         tasks=everyone,
         note="beyond it the machine swaps" if has_swap else None,
         stalled=host.available_bytes <= _NOTHING_LEFT * host.total_bytes,
     )
     if has_swap:
         used, limit = ram_and_swap(host, host.available_bytes, host.swap_free_bytes)
-        yield CeilingReading(
-            key=CeilingKey(CeilingKind.RAM_SWAP),
+        yield Reading(
+            key=ResourceKey(ResourceKind.RAM_SWAP),
             label="RAM and swap",
             used=used,
             limit=limit,
             unit="bytes",
-            lethal=True,
+            fatal=True,
             tasks=everyone,
             note="counts swap, as far as compression gains (zram)"
             if host.zram_total_bytes
@@ -108,7 +108,7 @@ def _host(host: HostMemory, everyone: tuple[ProcessKey, ...]) -> Iterator[Ceilin
         )
 
 
-def _groups(snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[CeilingReading]:
+def _groups(snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[Reading]:
     """
     Every limited group above a task, once: what kills, or where there is none what slows down.
 
@@ -134,7 +134,7 @@ def _groups(snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[CeilingReadin
         bound = _bound(group, snapshot.cgroups, leaves, host.total_bytes, host.swap_free_bytes)
         if bound is not None:
             found.append(_group_reading(group, bound, tuple(keys), levels[path]))
-    yield from sorted(found, key=lambda each: (each.lethal, each.used - each.limit))
+    yield from sorted(found, key=lambda each: (each.fatal, each.used - each.limit))
 
 
 def watched_groups(snapshot: Snapshot) -> frozenset[str]:
@@ -264,7 +264,7 @@ def group_level(
     swap_free_bytes: int,
 ) -> tuple[float, float] | None:
     """
-    Used and limit of a group's ceiling; None: it has none.
+    Used and limit of a group's resource; None: it has none.
 
     Args:
         group: as it is now.
@@ -279,7 +279,7 @@ def group_level(
 
 def _group_reading(
     group: CgroupMemory, bound: _Bound, hit: tuple[ProcessKey, ...], level: int
-) -> CeilingReading:
+) -> Reading:
     notes = _levels(level)
     bag, name = in_airbag(group.path), group_name(group.path)
     if bound.counts_swap:
@@ -293,14 +293,14 @@ def _group_reading(
     if bag:
         notes.append("held there, not killed")
     kind = "slow-down limit" if bound.kills is None else "memory limit"
-    return CeilingReading(
-        key=CeilingKey(CeilingKind.CGROUP, group.path),
+    return Reading(
+        key=ResourceKey(ResourceKind.CGROUP, group.path),
         label=_airbag_label(group.path) if bag else f"{kind} of {name}",
         used=bound.used,
         limit=bound.limit,
         unit="bytes",
         # Its keeper holds it there; a pause would only come before that.
-        lethal=not bag and bound.kills is not None,
+        fatal=not bag and bound.kills is not None,
         tasks=hit,
         note=", ".join(notes) or None,
         swapped=group.swap_usage_bytes or 0,
@@ -345,48 +345,48 @@ def group_name(path: str) -> str:
     return f"the group {base}"
 
 
-def _address_spaces(snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[CeilingReading]:
+def _address_spaces(snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[Reading]:
     for task in tasks:
         for member in task.members:
             info = snapshot.infos.get(member.key)
             if info is None or not info.rlimit_as_bytes or member.vsize_bytes is None:
                 continue
             of_worker = "" if member.key == task.key else f" (worker {member.key.pid})"
-            yield CeilingReading(
-                key=CeilingKey(CeilingKind.RLIMIT_AS, str(member.key.pid)),
+            yield Reading(
+                key=ResourceKey(ResourceKind.RLIMIT_AS, str(member.key.pid)),
                 label=f"address space of {task.name}{of_worker}",
                 used=member.vsize_bytes,
                 limit=info.rlimit_as_bytes,
                 unit="bytes",
-                lethal=True,
+                fatal=True,
                 tasks=(task.key,),
                 note="ulimit -v, RLIMIT_AS",
             )
 
 
-def _shm(host: HostMemory, everyone: tuple[ProcessKey, ...]) -> Iterator[CeilingReading]:
+def _shm(host: HostMemory, everyone: tuple[ProcessKey, ...]) -> Iterator[Reading]:
     if host.shm_limit_bytes and host.shm_used_bytes is not None:
-        yield CeilingReading(
-            key=CeilingKey(CeilingKind.SHM),
+        yield Reading(
+            key=ResourceKey(ResourceKind.SHM),
             label="shared memory (/dev/shm)",
             used=host.shm_used_bytes,
             limit=host.shm_limit_bytes,
             unit="bytes",
-            lethal=True,  # a write to a full one is a bus error
+            fatal=True,  # a write to a full one is a bus error
             tasks=everyone,
         )
 
 
-def _disks(snapshot: Snapshot) -> Iterator[CeilingReading]:
+def _disks(snapshot: Snapshot) -> Iterator[Reading]:
     for disk in snapshot.disks:
         if disk.total_bytes <= 0:
             continue
-        yield CeilingReading(
-            key=CeilingKey(CeilingKind.DISK, disk.path),
+        yield Reading(
+            key=ResourceKey(ResourceKind.DISK, disk.path),
             label=f"disk for rescues in {disk.path}",
             used=max(0, disk.total_bytes - disk.free_bytes),
             limit=disk.total_bytes,
             unit="bytes",
-            lethal=False,
+            fatal=False,
             tasks=(),
         )

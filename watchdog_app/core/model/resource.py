@@ -8,7 +8,7 @@ from enum import Enum, StrEnum
 from watchdog_app.core.model.machine import ProcessKey
 
 
-class CeilingKind(StrEnum):
+class ResourceKind(StrEnum):
     """Something that can run out."""
 
     RAM = "ram"  # MemTotal; reaching it means swapping where there is swap
@@ -28,23 +28,23 @@ class CeilingKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class CeilingKey:
-    """Identity of a ceiling: kind and what it belongs to (a path, a pid, a GPU's UUID or '')."""
+class ResourceKey:
+    """Identity of a resource: kind and what it belongs to (a path, a pid, a GPU's UUID or '')."""
 
-    kind: CeilingKind
+    kind: ResourceKind
     subject: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class CeilingReading:
-    """One ceiling at one tick."""
+class Reading:
+    """One resource at one tick."""
 
-    key: CeilingKey
+    key: ResourceKey
     label: str  # as a person reads it: "RAM", "memory limit of the group jupyter"
     used: float
     limit: float
     unit: str  # "bytes", "celsius", "watts", "ratio"
-    lethal: bool  # reaching it kills; False: it only slows down (RAM where there is swap)
+    fatal: bool  # reaching it kills; False: it only slows down (RAM where there is swap)
     tasks: tuple[ProcessKey, ...]  # whom it can hit, by task root
     note: str | None = None  # e.g. "3 groups up", "counts swap"
     swapped: float = 0.0  # of `used`, what a group has in swap
@@ -55,13 +55,13 @@ class CeilingReading:
     stalled: bool = False  # ... and does so now; of the machine: next to nothing is left
 
 
-def is_condition(key: CeilingKey) -> bool:
+def is_condition(key: ResourceKey) -> bool:
     """Whether incidents of this key follow what is broken or brakes, and not a level."""
-    broken = (CeilingKind.GPU_HEALTH, CeilingKind.THROTTLING, CeilingKind.STALLED)
+    broken = (ResourceKind.GPU_HEALTH, ResourceKind.THROTTLING, ResourceKind.STALLED)
     return key.kind in broken or key == UNPLUGGED
 
 
-UNPLUGGED = CeilingKey(CeilingKind.BATTERY, "unplugged")
+UNPLUGGED = ResourceKey(ResourceKind.BATTERY, "unplugged")
 
 
 class Scope(StrEnum):
@@ -130,24 +130,24 @@ _CARD = ResourceSpec(
     by_sensor=True,
 )
 _FAULT = ResourceSpec("", blame=Blame.NOBODY, pause=Pause.NEVER, save=Save.NOBODY)
-SPECS: dict[CeilingKind, ResourceSpec] = {
-    CeilingKind.RAM: _RAM,
-    CeilingKind.RAM_SWAP: replace(_RAM, title="RAM and swap full"),
-    CeilingKind.CGROUP: replace(_RAM, title="Memory limit reached"),
-    CeilingKind.RLIMIT_AS: ResourceSpec("Address space used up", blame=Blame.OWNER),
-    CeilingKind.SHM: ResourceSpec("Shared memory full"),
-    CeilingKind.DISK: ResourceSpec(
+SPECS: dict[ResourceKind, ResourceSpec] = {
+    ResourceKind.RAM: _RAM,
+    ResourceKind.RAM_SWAP: replace(_RAM, title="RAM and swap full"),
+    ResourceKind.CGROUP: replace(_RAM, title="Memory limit reached"),
+    ResourceKind.RLIMIT_AS: ResourceSpec("Address space used up", blame=Blame.OWNER),
+    ResourceKind.SHM: ResourceSpec("Shared memory full"),
+    ResourceKind.DISK: ResourceSpec(
         "Disk for rescues full",
         Scope.DISK,
         blame=Blame.NOBODY,
         pause=Pause.NEVER,
         save=Save.NOBODY,  # a rescue would go to this disk, and make it worse
     ),
-    CeilingKind.GPU_MEMORY: _CARD,
-    CeilingKind.GPU_ALLOCATOR: replace(
+    ResourceKind.GPU_MEMORY: _CARD,
+    ResourceKind.GPU_ALLOCATOR: replace(
         _CARD, title="GPU memory of the framework full", blame=Blame.OWNER
     ),
-    CeilingKind.TEMPERATURE: ResourceSpec(
+    ResourceKind.TEMPERATURE: ResourceSpec(
         "Too hot",
         Scope.HEAT,
         forecaster="heat",
@@ -156,7 +156,7 @@ SPECS: dict[CeilingKind, ResourceSpec] = {
         by_sensor=True,
         resume_headroom=10.0,
     ),
-    CeilingKind.BATTERY: ResourceSpec(
+    ResourceKind.BATTERY: ResourceSpec(
         "Battery empty",
         Scope.BATTERY,
         forecaster="discharge",
@@ -173,7 +173,7 @@ SPECS: dict[CeilingKind, ResourceSpec] = {
         # The last part lasts minutes: the work of one minute is what an empty battery may cost.
         least_left_s=60.0,
     ),
-    CeilingKind.GPU_HEALTH: replace(_FAULT, title="GPU out of order"),
-    CeilingKind.THROTTLING: replace(_FAULT, title="Clocked down"),
-    CeilingKind.STALLED: replace(_FAULT, title="Stalled"),
+    ResourceKind.GPU_HEALTH: replace(_FAULT, title="GPU out of order"),
+    ResourceKind.THROTTLING: replace(_FAULT, title="Clocked down"),
+    ResourceKind.STALLED: replace(_FAULT, title="Stalled"),
 }

@@ -52,7 +52,7 @@ class ActionSettings:
     pause: bool = True  # last resort; only Python tasks of this user
 
 
-class Turn(StrEnum):
+class Priority(StrEnum):
     """`protect` of a rule: whose turn it is where one has to be chosen before another."""
 
     FIRST = "first"  # saved first, paused last
@@ -69,7 +69,7 @@ class RuleSettings:
     notify: bool | None = None  # None: as in [actions]
     checkpoint: bool | None = None
     pause: bool | None = None
-    protect: Turn | None = None  # None: normal
+    protect: Priority | None = None  # None: normal
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from watchdog_app.core.model.decisions import Regime
 from watchdog_app.core.model.history import SwapTraffic, thrashing
 from watchdog_app.core.model.machine import TaskKind
 from watchdog_app.core.model.readings import in_airbag
-from watchdog_app.core.model.resource import CeilingKind, Scope
+from watchdog_app.core.model.resource import ResourceKind, Scope
 from watchdog_app.core.policy import memory_advice
-from watchdog_app.core.policy.danger import Scene
+from watchdog_app.core.policy.danger import Danger
 from watchdog_app.core.policy.memory_advice import Known
 
 _MOST = 4
@@ -26,8 +26,8 @@ _GENTLER = 0.8  # of a card's power limit: most of the heat, little of the speed
 _STILL = frozenset((Regime.UNKNOWN, Regime.FLAT, Regime.FALLING))
 
 
-def for_scene(
-    scene: Scene,
+def for_danger(
+    danger: Danger,
     swap: SwapTraffic,
     power_limit_w: float | None = None,
     known: Known | None = None,
@@ -36,40 +36,40 @@ def for_scene(
     At most four sentences, the most useful first.
 
     Args:
-        scene: the ceiling.
+        scene: the resource.
         swap: of the machine.
         power_limit_w: in force for the device that gets hot; None: not known.
         known: what agents tell of their trainings.
     """
     # A buffer that fills is the growth: no other is to be looked for.
-    blamed = scene.incident.attribution.culprits[:1]
+    blamed = danger.incident.attribution.culprits[:1]
     filling = known is not None and any(each.task in known.filling for each in blamed)
-    lines = _lines(scene, swap, power_limit_w, filling)
-    if known is not None and (scene.spec.of_ram or scene.spec.scope is Scope.CARD):
-        lines = chain(memory_advice.lines(scene, known), lines)
+    lines = _lines(danger, swap, power_limit_w, filling)
+    if known is not None and (danger.spec.of_ram or danger.spec.scope is Scope.CARD):
+        lines = chain(memory_advice.lines(danger, known), lines)
     return tuple(line for line, _ in zip(lines, range(_MOST), strict=False))
 
 
 def _lines(
-    scene: Scene, swap: SwapTraffic, power_limit_w: float | None, filling: bool
+    danger: Danger, swap: SwapTraffic, power_limit_w: float | None, filling: bool
 ) -> Iterator[str]:
-    kind, scope = scene.reading.key.kind, scene.spec.scope
-    if scene.spec.of_ram:
-        yield from _memory(scene, swap, filling)
-    elif kind is CeilingKind.SHM:
+    kind, scope = danger.reading.key.kind, danger.spec.scope
+    if danger.spec.of_ram:
+        yield from _memory(danger, swap, filling)
+    elif kind is ResourceKind.SHM:
         yield (
             "Shared memory is filled by DataLoader or multiprocessing workers: use fewer workers "
             "or smaller batches, or pass arrays by memory-mapped files."
         )
         yield "In a container, give it more: docker run --shm-size=8g."
-    elif kind is CeilingKind.RLIMIT_AS:
+    elif kind is ResourceKind.RLIMIT_AS:
         yield "The shell's own limit stops it: see `ulimit -v`, and raise it before the start."
     elif scope is Scope.DISK:
         yield "Free space on that disk, or let rescues go to another folder: no more can be saved."
     elif scope is Scope.CARD:
-        yield from _device_memory(scene)
+        yield from _device_memory(danger)
     elif scope is Scope.HEAT:
-        yield from _heat(scene, power_limit_w)
+        yield from _heat(danger, power_limit_w)
     elif scope is Scope.BATTERY:
         yield (
             "Plug the machine in. What holds an agent is saved before the battery is empty, and "
@@ -77,12 +77,12 @@ def _lines(
         )
 
 
-def _device_memory(scene: Scene) -> Iterator[str]:
-    blamed = [each.task for each in scene.incident.attribution.culprits]
+def _device_memory(danger: Danger) -> Iterator[str]:
+    blamed = [each.task for each in danger.incident.attribution.culprits]
     allocators = [
         (agent.framework, memory)
         for key in blamed
-        for agent in scene.agents.get(key, ())
+        for agent in danger.agents.get(key, ())
         for memory in agent.allocators
     ]
     if any(memory.retries for _, memory in allocators):
@@ -90,13 +90,13 @@ def _device_memory(scene: Scene) -> Iterator[str]:
             "Allocations fail and are tried again already: its memory is in pieces, or all but "
             "used up."
         )
-    if scene.assessment.regime in (Regime.LINEAR, Regime.STAIRCASE, Regime.ACCELERATING):
+    if danger.assessment.regime in (Regime.LINEAR, Regime.STAIRCASE, Regime.ACCELERATING):
         yield (
             "It grows from step to step: look for losses or outputs that are kept with their graph "
             "(in PyTorch use loss.item() or detach(), in TensorFlow float(loss))."
         )
     yield "Halve the batch, or train in mixed precision: activations take most of it."
-    if scene.reading.key.kind is CeilingKind.GPU_MEMORY and len(scene.tasks) > 1:
+    if danger.reading.key.kind is ResourceKind.GPU_MEMORY and len(danger.tasks) > 1:
         yield (
             "Others are on this card, too: close notebooks that you do not need, and switch memory "
             "growth on in TensorFlow (TF_FORCE_GPU_ALLOW_GROWTH=true): else it takes all it finds."
@@ -108,8 +108,8 @@ def _device_memory(scene: Scene) -> Iterator[str]:
         )
 
 
-def _heat(scene: Scene, power_limit_w: float | None) -> Iterator[str]:
-    label = scene.reading.label
+def _heat(danger: Danger, power_limit_w: float | None) -> Iterator[str]:
+    label = danger.reading.label
     if "GPU" in label:
         index = phrases.heated(label).removeprefix("GPU ").partition(" ")[0]
         which = f" -i {index}" if index.isdigit() else ""
@@ -118,15 +118,15 @@ def _heat(scene: Scene, power_limit_w: float | None) -> Iterator[str]:
             "Look at the card's fans and the air in front of them; a lower power limit cools it "
             f"at once, for a few percent of speed: sudo nvidia-smi{which} -pl {watts}"
         )
-    elif scene.reading.key.subject.startswith("nvme") or "disk" in label.lower():
+    elif danger.reading.key.subject.startswith("nvme") or "disk" in label.lower():
         yield "Give the disk air or a heat sink, and write less to it for a while."
     else:
         yield "Clear the air ways and the fans, or use fewer worker processes."
 
 
-def _memory(scene: Scene, swap: SwapTraffic, filling: bool) -> Iterator[str]:
-    kind = scene.reading.key.kind
-    if thrashing(swap) and kind is CeilingKind.CGROUP and scene.reading.swapped > 0:
+def _memory(danger: Danger, swap: SwapTraffic, filling: bool) -> Iterator[str]:
+    kind = danger.reading.key.kind
+    if thrashing(swap) and kind is ResourceKind.CGROUP and danger.reading.swapped > 0:
         yield (
             f"The group swaps ({format_bytes(swap.in_per_s)}/s read back): what it works with is "
             "larger than the RAM that its limit allows, and all in it is slow. Make that smaller "
@@ -137,57 +137,57 @@ def _memory(scene: Scene, swap: SwapTraffic, filling: bool) -> Iterator[str]:
             f"The machine is thrashing ({format_bytes(swap.in_per_s)}/s read back from swap): "
             "everything is slow until a program ends. Close what you can spare."
         )
-    if scene.incident.attribution.foreign and scene.incident.attribution.nobodys:
+    if danger.incident.attribution.foreign and danger.incident.attribution.mostly_unaccounted:
         yield (
             "What grows belongs to no process, so ps and top do not show it. See what it is: "
-            f"{scene.reading.key.subject}/memory.stat counts files in RAM as shmem, and "
+            f"{danger.reading.key.subject}/memory.stat counts files in RAM as shmem, and "
             "`df -h -t tmpfs` shows which. Ending what wrote them does not free them: delete them."
         )
         return
-    if scene.incident.attribution.foreign:
+    if danger.incident.attribution.foreign:
         yield (
             "Most of the growth comes from programs that are not Python: see them with "
             "`ps aux --sort=-rss | head`. Pausing a training would not help."
         )
         return
-    workers = list(_workers(scene))
-    if kind is CeilingKind.CGROUP and in_airbag(scene.reading.key.subject):
-        yield from _airbag(scene)
-        yield from workers or (() if filling else _by_regime(scene))
+    workers = list(_workers(danger))
+    if kind is ResourceKind.CGROUP and in_airbag(danger.reading.key.subject):
+        yield from _airbag(danger)
+        yield from workers or (() if filling else _by_regime(danger))
         return
-    yield from workers or (() if filling else _by_regime(scene))
-    yield from _agent(scene)
-    if kind is CeilingKind.CGROUP:
+    yield from workers or (() if filling else _by_regime(danger))
+    yield from _agent(danger)
+    if kind is ResourceKind.CGROUP:
         yield (
             "The limit belongs to a group (a container, a service, a session), not to the "
             "machine: raise it where it was set, if the machine has more."
         )
     elif any(
         task.kind in (TaskKind.NOTEBOOK, TaskKind.KERNEL)
-        for key, task in scene.tasks.items()
-        if not any(each.task == key for each in scene.incident.attribution.culprits)
+        for key, task in danger.tasks.items()
+        if not any(each.task == key for each in danger.incident.attribution.culprits)
     ):
         yield "Shut down notebooks that you do not need: an idle kernel keeps its memory."
 
 
-def _airbag(scene: Scene) -> Iterator[str]:
+def _airbag(danger: Danger) -> Iterator[str]:
     """Its limit can be raised while it runs, and nothing is lost at it until somebody decides."""
-    limit = size_above(max(scene.reading.limit, scene.reading.used))
-    blamed = scene.incident.attribution.culprits
-    known = next(iter(scene.tasks), None)
+    limit = size_above(max(danger.reading.limit, danger.reading.used))
+    blamed = danger.incident.attribution.culprits
+    known = next(iter(danger.tasks), None)
     pid = blamed[0].task.pid if blamed else "TASK" if known is None else known.pid
     yield f"Give it more, also while it runs or is held: watchdog limit {pid} {limit}"
-    if not scene.agents:
+    if not danger.agents:
         yield (
             "No training is seen in it by an agent, so nothing of it can be saved: at its limit it "
             "stands still until you decide."
         )
 
 
-def _workers(scene: Scene) -> Iterator[str]:
+def _workers(danger: Danger) -> Iterator[str]:
     """Where a task's memory lies in its worker processes: its own lines are not to blame."""
-    for culprit in scene.incident.attribution.culprits[:1]:
-        task = scene.tasks.get(culprit.task)
+    for culprit in danger.incident.attribution.culprits[:1]:
+        task = danger.tasks.get(culprit.task)
         if task is None:
             return
         own = [
@@ -205,9 +205,9 @@ def _workers(scene: Scene) -> Iterator[str]:
         )
 
 
-def _agent(scene: Scene) -> Iterator[str]:
-    blamed = scene.incident.attribution.culprits
-    if blamed and not any(culprit.task in scene.agents for culprit in blamed):
+def _agent(danger: Danger) -> Iterator[str]:
+    blamed = danger.incident.attribution.culprits
+    if blamed and not any(culprit.task in danger.agents for culprit in blamed):
         yield (
             "No training is seen in it by an agent, so nothing of it can be saved. If it trains: "
             "start it with `watchdog exec -- python ...`; in a notebook %load_ext "
@@ -215,15 +215,15 @@ def _agent(scene: Scene) -> Iterator[str]:
         )
 
 
-def _by_regime(scene: Scene) -> Iterator[str]:
-    regime = scene.assessment.regime
+def _by_regime(danger: Danger) -> Iterator[str]:
+    regime = danger.assessment.regime
     if regime is Regime.STAIRCASE:
         yield (
             "It grows in steps, often once an epoch: look for what is kept at the end of one "
             "(histories, predictions, a dataset that is cached again)."
         )
     elif regime is Regime.SATURATING and any(
-        culprit.task in scene.agents for culprit in scene.incident.attribution.culprits
+        culprit.task in danger.agents for culprit in danger.incident.attribution.culprits
     ):
         # An agent tells of the buffers that it knows, and slower steps leak more slowly.
         yield (

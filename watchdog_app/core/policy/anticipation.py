@@ -15,17 +15,17 @@ from typing import NamedTuple
 
 from watchdog_app.base.text.quantities import format_bytes, format_rate
 from watchdog_app.core.explain.memory import Filling
-from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import Assessment, Culprit, Stage
 from watchdog_app.core.model.history import SwapTraffic, thrashing
 from watchdog_app.core.model.machine import HostMemory, ProcessKey, Task, TaskKind
-from watchdog_app.core.model.resource import SPECS, CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind
 from watchdog_app.core.policy.attribution import Attribution
 from watchdog_app.core.policy.phases import Phases
-from watchdog_app.core.policy.tracker import Usage
+from watchdog_app.core.policy.tracker import TaskUsage
 
 _MARGIN = 0.02  # of the limit: what has to stay free for growth to count as fitting
-_EXPLAINED = 0.8  # of the ceiling's growth
+_EXPLAINED = 0.8  # of the resource's growth
 _SUSTAINED_S = 2.0  # too little room for what comes, for so long
 _OUTLIVES_S = 6.0
 _CLEAR = 1.1
@@ -34,7 +34,7 @@ _THRASH_FULL_PERCENT = 10.0  # of the time nothing at all can run for want of me
 _ROOMY = 0.25  # of RAM is there for the taking: it is not the machine that swaps
 
 
-class Foretold(NamedTuple):
+class Expected(NamedTuple):
     """Something that is coming and does not fit."""
 
     why: str
@@ -42,15 +42,15 @@ class Foretold(NamedTuple):
     culprit: Culprit | None
 
 
-class Foreknowledge:
-    """What the further signals of one machine say about its ceilings."""
+class Anticipation:
+    """What the further signals of one machine say about its resources."""
 
     def __init__(self) -> None:
         self._tasks: dict[ProcessKey, Phases] = {}
         self._seen: dict[ProcessKey, float] = {}  # its agent, last
         self._names: dict[ProcessKey, str] = {}
-        self._short_since: dict[CeilingKey, float] = {}
-        self._said: dict[CeilingKey, tuple[float, Foretold]] = {}  # open until, what
+        self._short_since: dict[ResourceKey, float] = {}
+        self._said: dict[ResourceKey, tuple[float, Expected]] = {}  # open until, what
         self._thrash_since: float | None = None
         self._thrash = ""
         self._roomy = False  # the machine has RAM to spare: what thrashes is a group at its limit
@@ -62,7 +62,7 @@ class Foreknowledge:
         host: HostMemory,
         swap: SwapTraffic,
         tasks: Sequence[Task],
-        seen: tuple[Mapping[ProcessKey, Usage], Mapping[ProcessKey, Sequence[AgentView]]],
+        seen: tuple[Mapping[ProcessKey, TaskUsage], Mapping[ProcessKey, Sequence[AgentState]]],
     ) -> None:
         """
         Take one look.
@@ -82,7 +82,7 @@ class Foreknowledge:
             # Its growth is looked at for some seconds more, and so is what explains it.
             if key in present and now_mono_s - self._seen[key] <= _OUTLIVES_S:
                 last = usage[key].memory.last or 0.0
-                self._tasks[key].observe(now_mono_s, last, AgentView(key, "", ""))
+                self._tasks[key].observe(now_mono_s, last, AgentState(key, "", ""))
             else:
                 del self._tasks[key], self._seen[key]
         for key, views in agents.items():
@@ -96,17 +96,17 @@ class Foreknowledge:
         self._roomy = host.available_bytes > _ROOMY * host.total_bytes
         self._follow_thrash(host, swap)
 
-    def foretell(self, reading: CeilingReading) -> Foretold | None:
-        """What is coming that this ceiling has no room for; None: nothing that is known."""
-        if reading.key.kind is CeilingKind.RAM and not reading.lethal:
+    def expect(self, reading: Reading) -> Expected | None:
+        """What is coming that this resource has no room for; None: nothing that is known."""
+        if reading.key.kind is ResourceKind.RAM and not reading.fatal:
             return None if self._roomy else self._thrashing()
-        if not SPECS[reading.key.kind].of_ram or not reading.lethal or reading.limit <= 0:
+        if not SPECS[reading.key.kind].of_ram or not reading.fatal or reading.limit <= 0:
             return None
         return self._short(reading) or (
             self._thrashing() if self._roomy and reading.swapped > 0 else None
         )
 
-    def _short(self, reading: CeilingReading) -> Foretold | None:
+    def _short(self, reading: Reading) -> Expected | None:
         """What a task of it is about to take and has no room for."""
         room = max(0.0, reading.limit - reading.used)
         open_until, said = self._said.get(reading.key, (0.0, None))
@@ -115,26 +115,24 @@ class Foreknowledge:
         if found is None:
             self._short_since.pop(reading.key, None)
         else:
-            foretold, at_once = found
+            expected, at_once = found
             since = self._short_since.setdefault(reading.key, self._now)
             if at_once or self._now - since >= _SUSTAINED_S or said is not None:
-                self._said[reading.key] = (self._now + _OUTLIVES_S, foretold)
-                return foretold
+                self._said[reading.key] = (self._now + _OUTLIVES_S, expected)
+                return expected
         if said is not None and self._now <= open_until:
             return said
         self._said.pop(reading.key, None)
         return None
 
-    def explains(
-        self, reading: CeilingReading, attribution: Attribution, under: Iterable[Task]
-    ) -> bool:
+    def explains(self, reading: Reading, attribution: Attribution, under: Iterable[Task]) -> bool:
         """
-        Whether the growth towards this ceiling was foretold, fits, and will come back or end.
+        Whether the growth towards this resource was foretold, fits, and will come back or end.
 
         Args:
-            reading: the ceiling now.
+            reading: the resource now.
             attribution: whose growth it is.
-            under: the tasks that this ceiling can hit.
+            under: the tasks that this resource can hit.
         """
         if not SPECS[reading.key.kind].of_ram:
             return False
@@ -142,7 +140,7 @@ class Foreknowledge:
         room = reading.limit - reading.used - margin
         # What one program says of itself must not silence the warning that its neighbours need.
         # A server has no training that a limit could end.
-        shared = reading.key.kind is CeilingKind.CGROUP and (
+        shared = reading.key.kind is ResourceKind.CGROUP and (
             sum(task.kind is not TaskKind.SERVER for task in under) > 1
             or (reading.strangers or 0.0) > margin
         )
@@ -159,16 +157,16 @@ class Foreknowledge:
         found = {key: phases.filling(self._now) for key, phases in self._tasks.items()}
         return {key: Filling(*each) for key, each in found.items() if each is not None}
 
-    def forget(self, keys: set[CeilingKey]) -> None:
-        """Let go of ceilings that are not among `keys`."""
+    def forget(self, keys: set[ResourceKey]) -> None:
+        """Let go of resources that are not among `keys`."""
         for gone in self._said.keys() - keys:
             del self._said[gone]
         for gone in self._short_since.keys() - keys:
             del self._short_since[gone]
 
     def _does_not_fit(
-        self, reading: CeilingReading, bound: float, room: float
-    ) -> tuple[Foretold, bool] | None:
+        self, reading: Reading, bound: float, room: float
+    ) -> tuple[Expected, bool] | None:
         for key in reading.tasks:
             phases = self._tasks.get(key)
             if phases is None:
@@ -181,21 +179,21 @@ class Foreknowledge:
                     f"{rest.what} will need another {format_bytes(rest.bytes)}, {left}: "
                     "it will not fit"
                 )
-                return Foretold(why, Stage.RESCUE, culprit), True
+                return Expected(why, Stage.RESCUE, culprit), True
             least = _MARGIN * reading.limit
             for need in phases.coming(self._now):
                 if need.bytes > max(bound, least):
                     why = f"{need.what} needed {format_bytes(need.bytes)} more"
                     if need.epoch is not None:
                         why += f" in epoch {need.epoch + 1}"
-                    return Foretold(f"{why}, {left}", Stage.RESCUE, culprit), False
+                    return Expected(f"{why}, {left}", Stage.RESCUE, culprit), False
         return None
 
-    def _thrashing(self) -> Foretold | None:
+    def _thrashing(self) -> Expected | None:
         since = self._thrash_since
         if since is None or self._now - since < _THRASH_S:
             return None
-        return Foretold(self._thrash, Stage.WARN, None)
+        return Expected(self._thrash, Stage.WARN, None)
 
     def _follow_thrash(self, host: HostMemory, swap: SwapTraffic) -> None:
         full = None if host.pressure is None else host.pressure.full_avg10
@@ -211,24 +209,24 @@ class Foreknowledge:
         )
 
 
-def raised(assessment: Assessment, foretold: Foretold | None) -> Assessment:
+def raised(assessment: Assessment, expected: Expected | None) -> Assessment:
     """The assessment with what is foretold: people are told of it, and work is saved."""
-    if foretold is None:
+    if expected is None:
         return assessment
     return replace(
         assessment,
-        stage=max(assessment.stage, foretold.stage),
-        why=f"{foretold.why}; {assessment.why}",
+        stage=max(assessment.stage, expected.stage),
+        why=f"{expected.why}; {assessment.why}",
         notify=True,
-        rescue=assessment.rescue or foretold.stage >= Stage.RESCUE,
-        foretold=foretold.why,
+        rescue=assessment.rescue or expected.stage >= Stage.RESCUE,
+        expected=expected.why,
     )
 
 
-def blamed(attribution: Attribution, foretold: Foretold | None) -> Attribution:
+def blamed(attribution: Attribution, expected: Expected | None) -> Attribution:
     """Who is to be named: whoever makes it grow, else whose phase does not fit."""
-    if foretold is None or foretold.culprit is None:
+    if expected is None or expected.culprit is None:
         return attribution
     if attribution.window_s is not None:
         return attribution
-    return Attribution((foretold.culprit,), 0.0, 0.0)
+    return Attribution((expected.culprit,), 0.0, 0.0)

@@ -1,4 +1,4 @@
-"""Whose growth leads towards a ceiling: tasks ranked by their share of it."""
+"""Whose growth leads towards a resource: tasks ranked by their share of it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from watchdog_app.core.model.decisions import Culprit
-from watchdog_app.core.model.history import Growth
+from watchdog_app.core.model.history import History
 from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.core.model.resource import SPECS, Blame, CeilingKind, CeilingReading
+from watchdog_app.core.model.resource import SPECS, Blame, Reading, ResourceKind
 
 # The shortest window that shows the present growth is asked first: a warm-up that ended half a
 # minute ago must not be blamed for the leak of now. Longer ones are for leaks that come in steps.
@@ -25,7 +25,7 @@ _WORKS_PERCENT = 5.0  # of a core: below it a task that is on a card only waits 
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """Who makes a ceiling fill up."""
+    """Who makes a resource fill up."""
 
     culprits: tuple[Culprit, ...] = ()  # largest share first
     others: float = 0.0  # share of the growth that no watched task explains, 0 to 1
@@ -34,7 +34,7 @@ class Attribution:
     unaccounted: float = 0.0
 
     @property
-    def guilty(self) -> tuple[Culprit, ...]:
+    def actionable(self) -> tuple[Culprit, ...]:
         """Those that may be acted on: who grew little recently is none of them."""
         if not self.culprits:
             return ()
@@ -47,7 +47,7 @@ class Attribution:
         return self.others + self.unaccounted > 0.5
 
     @property
-    def nobodys(self) -> bool:
+    def mostly_unaccounted(self) -> bool:
         """Of that, most is in no process; else it is of programs that are not watched."""
         return self.unaccounted > self.others
 
@@ -56,22 +56,22 @@ NOBODY = Attribution()
 
 
 def attribute(
-    reading: CeilingReading,
+    reading: Reading,
     slope_per_s: float,
-    ceiling: Growth,
+    resource: History,
     tasks: Sequence[Task],
-    growths: Mapping[ProcessKey, Growth],
+    growths: Mapping[ProcessKey, History],
     *,
     cpu_percent: Mapping[ProcessKey, float | None] | None = None,
-    strangers: Growth | None = None,
+    strangers: History | None = None,
 ) -> Attribution:
     """
-    Rank the tasks under a ceiling by their share of its growth.
+    Rank the tasks under a resource by their share of its growth.
 
     Args:
-        reading: the ceiling now.
+        reading: the resource now.
         slope_per_s: its trend, 0 when flat.
-        ceiling: history of `reading.used`.
+        resource: history of `reading.used`.
         tasks: those under it, `reading.tasks`.
         growths: history of RAM and swap by task; of a card's memory, for that.
         cpu_percent: by task, for what comes of work: heat, and what a battery gives.
@@ -82,7 +82,7 @@ def attribute(
     if blame is Blame.WORK:
         return _workers(tasks, cpu_percent or {})
     if blame is Blame.OWNER and len(tasks) == 1:
-        grown, seconds = ceiling.over(_WINDOWS_S[1])
+        grown, seconds = resource.over(_WINDOWS_S[1])
         if grown <= 0 and slope_per_s <= 0:
             return NOBODY
         rate = max(slope_per_s, grown / seconds if seconds else 0.0)
@@ -90,11 +90,11 @@ def attribute(
     if blame is not Blame.GROWTH:
         return NOBODY
     held = {task.key: growths[task.key] for task in tasks if task.key in growths}
-    span = _span(reading, slope_per_s, ceiling, held.values())
+    span = _span(reading, slope_per_s, resource, held.values())
     if span is None:
         return NOBODY
     window, begin, seen, grown, seconds = span
-    if reading.key.kind is CeilingKind.GPU_MEMORY and not held and tasks:
+    if reading.key.kind is ResourceKind.GPU_MEMORY and not held and tasks:
         # A driver that does not say who holds what: whoever is on the card may be the one.
         return _alike(tasks, (grown, seconds), window)
     by_task = {
@@ -123,7 +123,7 @@ def attribute(
     return Attribution(culprits, others / total, window, (missing - others) / total)
 
 
-def _most_of_strangers(strangers: Growth, window: float) -> float:
+def _most_of_strangers(strangers: History, window: float) -> float:
     """What they can have grown by at most: they are looked at every few seconds."""
     grown, seconds = strangers.over(window + _STRANGERS_LATE_S)
     if seconds < window:  # they were not looked at before: it may all be new
@@ -134,7 +134,7 @@ def _most_of_strangers(strangers: Growth, window: float) -> float:
 def _come_since(
     by_task: dict[ProcessKey, float],
     missing: float,
-    held: Mapping[ProcessKey, Growth],
+    held: Mapping[ProcessKey, History],
     begin_mono_s: float,
 ) -> None:
     """
@@ -205,29 +205,29 @@ class _Span(NamedTuple):
 
     window_s: float  # of `_WINDOWS_S`
     begin_mono_s: float
-    seen_mono_s: float  # the ceiling's own point at the beginning
-    grown: float  # of the ceiling
+    seen_mono_s: float  # the resource's own point at the beginning
+    grown: float  # of the resource
     seconds: float
 
 
 def _span(
-    reading: CeilingReading, slope_per_s: float, ceiling: Growth, held: Collection[Growth]
+    reading: Reading, slope_per_s: float, resource: History, held: Collection[History]
 ) -> _Span | None:
     """
-    The shortest window in which the ceiling has grown as its trend says, and beyond noise.
+    The shortest window in which the resource has grown as its trend says, and beyond noise.
 
     It ends when the holders were listed last, and begins with one of their lists: growth of the
-    ceiling over two seconds says nothing about holders that are listed every five.
+    resource over two seconds says nothing about holders that are listed every five.
     """
     noise = max(_NOISE_BYTES, _NOISE_RATIO * reading.limit)
     best = None
     for window in _WINDOWS_S:
         listed_mono_s = reading.held_mono_s
-        end = ceiling.at(float("inf") if listed_mono_s is None else listed_mono_s)
+        end = resource.at(float("inf") if listed_mono_s is None else listed_mono_s)
         begin = end[0] - window
         if listed_mono_s is not None:
             begin = min((begin, *(growth.at(begin)[0] for growth in held)))
-        then = ceiling.at(begin)
+        then = resource.at(begin)
         grown, seconds = end[1] - then[1], end[0] - then[0]
         if seconds <= 0 or grown < noise:
             continue

@@ -5,31 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import (
     Assessment,
-    Costs,
     Decision,
     DecisionKind,
     Evidence,
+    SaveCost,
     Stage,
     Topic,
 )
 from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.core.model.resource import SPECS, CeilingReading, ResourceSpec
-from watchdog_app.core.model.settings import ActionSettings, Settings, StageSettings, Turn
+from watchdog_app.core.model.resource import SPECS, Reading, ResourceSpec
+from watchdog_app.core.model.settings import ActionSettings, Priority, Settings, StageSettings
 from watchdog_app.core.model.tasks import stands
-from watchdog_app.core.policy.incidents import IncidentState
+from watchdog_app.core.policy.incidents import OpenIncident
 from watchdog_app.core.policy.rules import allowed, turn
-from watchdog_app.core.policy.saving import SaveLedger, save_s, step_s
+from watchdog_app.core.policy.saving import CheckpointSchedule, save_s, step_s
 
-TURNS = (Turn.FIRST, Turn.NORMAL, Turn.LAST)  # in which tasks are saved; paused from behind
+TURNS = (
+    Priority.FIRST,
+    Priority.NORMAL,
+    Priority.LAST,
+)  # in which tasks are saved; paused from behind
 _CAREFUL = 0.8  # of the time left by the present pace: it may quicken
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """One ceiling with an open incident, and everyone under it."""
+class Danger:
+    """One resource with an open incident, and everyone under it."""
 
     mono_s: float
     unix_s: float
@@ -37,14 +41,14 @@ class Scene:
     own_uid: int
     runtime_dir: str | None
     can_pause: bool
-    reading: CeilingReading
+    reading: Reading
     assessment: Assessment
-    incident: IncidentState
-    tasks: Mapping[ProcessKey, Task]  # under this ceiling
-    agents: Mapping[ProcessKey, Sequence[AgentView]]  # by task
-    ledgers: Mapping[ProcessKey, SaveLedger]  # by agent
+    incident: OpenIncident
+    tasks: Mapping[ProcessKey, Task]  # under this resource
+    agents: Mapping[ProcessKey, Sequence[AgentState]]  # by task
+    schedules: Mapping[ProcessKey, CheckpointSchedule]  # by agent
     new_id: Callable[[], str]
-    held: frozenset[ProcessKey]  # paused on account of any ceiling
+    held: frozenset[ProcessKey]  # paused on account of any resource
 
     @property
     def spec(self) -> ResourceSpec:
@@ -72,7 +76,7 @@ class Scene:
         return self.settings.watch.fast_interval_s
 
     def permits(self, task: Task | None) -> ActionSettings:
-        """The switches for this task under this ceiling."""
+        """The switches for this task under this resource."""
         kind = self.reading.key.kind
         return allowed(self.settings.actions, self.settings.rules, task, kind, self.runtime_dir)
 
@@ -80,7 +84,7 @@ class Scene:
         """Whether it is stopped, or was paused and is still on its way to that."""
         return stands(task, task.key in self.held)
 
-    def turn(self, task: Task) -> Turn:
+    def turn(self, task: Task) -> Priority:
         """When this task is saved and paused, where others are as well."""
         return turn(self.settings.rules, task, self.reading.key.kind)
 
@@ -92,12 +96,12 @@ class Scene:
         more: Evidence | None = None,
         deadline_s: float | None = None,
     ) -> Decision:
-        """A decision about this ceiling, with the figures that it rests on."""
+        """A decision about this resource, with the figures that it rests on."""
         return Decision(
             id=self.new_id(),
             kind=kind,
             incident=self.incident.id,
-            ceiling=self.reading.key,
+            resource=self.reading.key,
             stage=self.incident.shown_stage,
             task=None if task is None else task.key,
             at_mono_s=self.mono_s,
@@ -115,7 +119,7 @@ class Scene:
             "used": reading.used,
             "limit": reading.limit,
             "unit": reading.unit,
-            "lethal": int(reading.lethal),
+            "lethal": int(reading.fatal),
             "throttles": int(reading.throttles),
             "label": reading.label,
             "regime": assessment.regime.value,
@@ -129,8 +133,8 @@ class Scene:
             "others_share": self.incident.attribution.others,
             "unaccounted_share": self.incident.attribution.unaccounted,
         }
-        if assessment.foretold is not None:
-            found["foretold"] = assessment.foretold
+        if assessment.expected is not None:
+            found["foretold"] = assessment.expected
         if task is None:
             return found
         found["name"] = task.name
@@ -142,7 +146,7 @@ class Scene:
         for agent in self.agents.get(task.key, ())[:1]:
             found["save_s"] = save_s(agent)
             found["step_s"] = step_s(agent)
-            saved = self.ledgers[agent.key].saved_mono_s
+            saved = self.schedules[agent.key].saved_mono_s
             found["rescue_age_s"] = None if saved is None else self.mono_s - saved
         return found
 
@@ -157,10 +161,10 @@ _CHEAP = 0.1  # of `rescue_floor_s`
 
 
 def agents_by_task(
-    tasks: Sequence[Task], agents: Mapping[ProcessKey, AgentView]
-) -> dict[ProcessKey, list[AgentView]]:
+    tasks: Sequence[Task], agents: Mapping[ProcessKey, AgentState]
+) -> dict[ProcessKey, list[AgentState]]:
     """Agents by the task that has their process as a member."""
-    found: dict[ProcessKey, list[AgentView]] = {}
+    found: dict[ProcessKey, list[AgentState]] = {}
     if agents:
         for task in tasks:
             inside = [agents[member.key] for member in task.members if member.key in agents]
@@ -171,8 +175,8 @@ def agents_by_task(
 
 def with_cheap_save(
     assessment: Assessment,
-    reading: CeilingReading,
-    agents: Mapping[ProcessKey, Sequence[AgentView]],
+    reading: Reading,
+    agents: Mapping[ProcessKey, Sequence[AgentState]],
     stages: StageSettings,
 ) -> Assessment:
     """
@@ -183,7 +187,7 @@ def with_cheap_save(
     against a save of some tenths of a second a doubtful forecast is evidence enough.
     """
     forecast = assessment.forecast
-    ends = reading.lethal or reading.throttles
+    ends = reading.fatal or reading.throttles
     if assessment.rescue or forecast is None or not ends or assessment.ratio < _NEAR:
         return assessment
     for agent in (agent for each in agents.values() for agent in each):
@@ -199,7 +203,7 @@ def with_cheap_save(
     return assessment
 
 
-def while_stalled(assessment: Assessment, reading: CeilingReading) -> Assessment:
+def while_stalled(assessment: Assessment, reading: Reading) -> Assessment:
     """
     The stage of a group whose programs stand still at memory.high or memory.swap.high, and of a
     machine that has next to nothing left.
@@ -209,7 +213,7 @@ def while_stalled(assessment: Assessment, reading: CeilingReading) -> Assessment
     """
     if not reading.stalled:
         return assessment
-    ends = reading.lethal or reading.throttles
+    ends = reading.fatal or reading.throttles
     words = "its programs stand still" if reading.throttles else "next to nothing is left"
     return replace(
         assessment,
@@ -220,12 +224,12 @@ def while_stalled(assessment: Assessment, reading: CeilingReading) -> Assessment
     )
 
 
-def costs(agents: Mapping[ProcessKey, Sequence[AgentView]]) -> Costs:
-    """The dearest save and the longest step under a ceiling; None where nobody knows."""
+def costs(agents: Mapping[ProcessKey, Sequence[AgentState]]) -> SaveCost:
+    """The dearest save and the longest step under a resource; None where nobody knows."""
     training = [agent for each in agents.values() for agent in each if agent.training]
     saves = [agent.save_s for agent in training if agent.save_s is not None]
     steps = [agent.step_s for agent in training if agent.step_s is not None]
-    return Costs(max(saves, default=None), max(steps, default=None))
+    return SaveCost(max(saves, default=None), max(steps, default=None))
 
 
 _RELIEVED = 1.25  # headroom since the decision, as a multiple: the danger is over
@@ -234,17 +238,17 @@ _NOISE_RATIO = 0.002  # of the limit
 _NOISE_OTHER = 0.01  # the same of what is not bytes
 
 
-def still_true(decision: Decision, readings: Sequence[CeilingReading]) -> bool:
+def still_holds(decision: Decision, readings: Sequence[Reading]) -> bool:
     """
     Whether a decision holds in the light of new readings.
 
-    A save, a pause or a warning is off when its ceiling is gone or has clearly more headroom than
+    A save, a pause or a warning is off when its resource is gone or has clearly more headroom than
     it had; a resume when it has less. Word of what has already happened is always true.
     """
     topic = decision.evidence.get("topic")
     if decision.kind is DecisionKind.NOTIFY and topic != Topic.WARNING.value:
         return True
-    reading = next((each for each in readings if each.key == decision.ceiling), None)
+    reading = next((each for each in readings if each.key == decision.resource), None)
     used, limit = decision.evidence.get("used"), decision.evidence.get("limit")
     if reading is None or not isinstance(used, int | float) or not isinstance(limit, int | float):
         return False

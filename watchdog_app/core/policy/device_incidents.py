@@ -6,21 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from watchdog_app.core.diagnosis.device_health import CardConditions
-from watchdog_app.core.diagnosis.findings import Condition, Holder
-from watchdog_app.core.diagnosis.gpu_faults import Severity, Trouble
-from watchdog_app.core.diagnosis.throttling import Slowdowns
-from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.diagnosis.device_health import DeviceHealth
+from watchdog_app.core.diagnosis.findings import Finding, TaskRef
+from watchdog_app.core.diagnosis.gpu_faults import FaultKind, Severity
+from watchdog_app.core.diagnosis.throttling import ThrottlingDetector
+from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import Culprit, Decision, Evidence, Incident, Stage, Topic
 from watchdog_app.core.model.hardware import UNKNOWN_CARD, GpuState
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
-from watchdog_app.core.model.resource import CeilingKey, CeilingKind, is_condition
+from watchdog_app.core.model.resource import ResourceKey, ResourceKind, is_condition
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.policy.attribution import Attribution
-from watchdog_app.core.policy.incidents import IncidentState, Told
+from watchdog_app.core.policy.incidents import LastReport, OpenIncident
 from watchdog_app.core.policy.policy import Policy
 from watchdog_app.core.policy.rules import allowed
-from watchdog_app.core.policy.tracker import Usage
+from watchdog_app.core.policy.tracker import TaskUsage
 
 _STAGES = {
     Severity.INFO: Stage.WATCH,
@@ -34,12 +34,12 @@ _ENDED_S = 300.0  # of a task that a fault has ended: who asks after its death i
 _AGAIN_S = {Severity.INFO: 86_400.0, Severity.WARNING: 3600.0, Severity.CRITICAL: 0.0}
 _MOST_HIT = 8
 _MOST_ADVICE = 3
-_LOST = (Trouble.LOST, Trouble.NEEDS_RESET)
+_LOST = (FaultKind.LOST, FaultKind.NEEDS_RESET)
 
 
 # What is over when it is over: the rest was an event, and is closed in silence.
 _STANDING = frozenset(
-    (Trouble.LOST, Trouble.NEEDS_RESET, Trouble.SILENT, Trouble.DRIVER, Trouble.UPDATED)
+    (FaultKind.LOST, FaultKind.NEEDS_RESET, FaultKind.SILENT, FaultKind.DRIVER, FaultKind.UPDATED)
 )
 
 
@@ -59,19 +59,19 @@ class Findings(NamedTuple):
     faults: Mapping[ProcessKey, str]  # tasks that have lost a card lately, and by what
 
 
-_News = tuple[frozenset[Trouble], frozenset[ProcessKey]]
+_News = tuple[frozenset[FaultKind], frozenset[ProcessKey]]
 
 
 @dataclass(slots=True)
 class _Open:
     """What stands behind an open incident besides its state."""
 
-    troubles: frozenset[Trouble]
-    told: frozenset[Trouble]
+    troubles: frozenset[FaultKind]
+    told: frozenset[FaultKind]
     standing: bool = False
 
 
-class Health:
+class DeviceIncidents:
     """
     Follows the cards, the driver, and what brakes them.
 
@@ -79,21 +79,21 @@ class Health:
     """
 
     def __init__(self) -> None:
-        self._cards = CardConditions()
-        self._slowdowns = Slowdowns()
-        self._open: dict[CeilingKey, _Open] = {}
+        self._cards = DeviceHealth()
+        self._slowdowns = ThrottlingDetector()
+        self._open: dict[ResourceKey, _Open] = {}
         # What was told last of each card, and whom it hit: also when that incident is closed.
-        self._told: dict[CeilingKey, tuple[float, _News]] = {}
+        self._told: dict[ResourceKey, tuple[float, _News]] = {}
         self._faults: dict[ProcessKey, tuple[float, str]] = {}
         # The last word of agents on the cards: of a training that has died with its card, too.
-        self._views: dict[ProcessKey, tuple[float, AgentView]] = {}
+        self._views: dict[ProcessKey, tuple[float, AgentState]] = {}
 
     def look(
         self,
         snapshot: Snapshot,
         tasks: Sequence[Task],
-        agents: Mapping[ProcessKey, Sequence[AgentView]],
-        usage: Mapping[ProcessKey, Usage],
+        agents: Mapping[ProcessKey, Sequence[AgentState]],
+        usage: Mapping[ProcessKey, TaskUsage],
         *,
         policy: Policy,
         switches: Switches,
@@ -116,7 +116,7 @@ class Health:
             key for key, each in agents.items() if any(agent.training for agent in each)
         )
         cpu = {task.key: usage[task.key].cpu_percent for task in tasks if task.key in usage}
-        found: dict[CeilingKey, list[Condition]] = {}
+        found: dict[ResourceKey, list[Finding]] = {}
         for condition in (
             *self._cards.observe(snapshot, tasks),
             *self._slowdowns.observe(snapshot, tasks, cpu, training),
@@ -135,7 +135,7 @@ class Health:
             if due is not None:
                 decisions.append(self._notice(due, conditions, incident, snapshot, new_id()))
         for key, incident in list(policy.incidents.items()):
-            if key in found or not is_condition(key) or key.kind is CeilingKind.STALLED:
+            if key in found or not is_condition(key) or key.kind is ResourceKind.STALLED:
                 continue  # `core.stall_incidents` closes the last
             incident.observe(Stage.OK, now, incident.why, rising=False)
             incident.advice = ()  # it is cleared: nothing has to be done any more
@@ -149,7 +149,7 @@ class Health:
         return Findings(decisions, closed, {key: text for key, (_, text) in self._faults.items()})
 
     @staticmethod
-    def _known_as(condition: Condition, snapshot: Snapshot, policy: Policy) -> Condition:
+    def _known_as(condition: Finding, snapshot: Snapshot, policy: Policy) -> Finding:
         """
         The same, of the card as an earlier daemon knew it.
 
@@ -173,8 +173,8 @@ class Health:
     def _remember(
         self,
         snapshot: Snapshot,
-        agents: Mapping[ProcessKey, Sequence[AgentView]],
-        found: Mapping[CeilingKey, Sequence[Condition]],
+        agents: Mapping[ProcessKey, Sequence[AgentState]],
+        found: Mapping[ResourceKey, Sequence[Finding]],
     ) -> None:
         now = snapshot.mono_s
         for condition in (each for conditions in found.values() for each in conditions):
@@ -189,19 +189,19 @@ class Health:
 
     def _incident(
         self,
-        key: CeilingKey,
-        conditions: Sequence[Condition],
+        key: ResourceKey,
+        conditions: Sequence[Finding],
         snapshot: Snapshot,
         policy: Policy,
         new_id: Callable[[], str],
-    ) -> IncidentState:
+    ) -> OpenIncident:
         first = conditions[0]
         troubles = frozenset(each.trouble for each in conditions)
         incident = policy.incidents.get(key)
         if incident is None:
-            incident = policy.incidents[key] = IncidentState(
+            incident = policy.incidents[key] = OpenIncident(
                 id=new_id(),
-                ceiling=key,
+                resource=key,
                 label=first.label,
                 opened_unix_s=snapshot.unix_s,
                 opened_mono_s=snapshot.mono_s,
@@ -215,7 +215,7 @@ class Health:
         known.standing = known.standing or bool(troubles & _STANDING)
         why = "; ".join(dict.fromkeys(each.text for each in conditions))
         incident.observe(_STAGES[first.severity], snapshot.mono_s, why, rising=True)
-        cures = dict.fromkeys(each.cure for each in conditions)
+        cures = dict.fromkeys(each.remedy for each in conditions)
         incident.advice = tuple(cures)[:_MOST_ADVICE]
         incident.device_works = all(each.device_works for each in conditions)
         incident.work_lost = any(each.work_lost for each in conditions)
@@ -227,14 +227,14 @@ class Health:
 
     def _due(
         self,
-        conditions: Sequence[Condition],
-        incident: IncidentState,
+        conditions: Sequence[Finding],
+        incident: OpenIncident,
         tasks: Mapping[ProcessKey, Task],
         switches: Switches,
         now: float,
-    ) -> Holder | None:
+    ) -> TaskRef | None:
         """Whom the notice that is due now is filed under; None: none is due."""
-        key, told = incident.ceiling, incident.told
+        key, told = incident.resource, incident.told
         known = self._open[key]
         if told is None:
             known.told = frozenset()
@@ -242,13 +242,13 @@ class Health:
             known.troubles <= known.told or now - told.mono_s < switches.settings.stages.cooldown_s
         ):
             return None
-        hit = [Holder(each.task, each.name) for each in incident.attribution.culprits]
+        hit = [TaskRef(each.task, each.name) for each in incident.attribution.culprits]
         first = hit[0] if hit else _NOBODY
         lost = conditions[0].trouble in _LOST
         if not (switches.protecting or lost) or not _may_tell(key, tasks.get(first.key), switches):
             return None
         known.told |= known.troubles
-        incident.told = Told(now, incident.stage, None)
+        incident.told = LastReport(now, incident.stage, None)
         news = (known.troubles, frozenset(holder.key for holder in hit))
         at, before = self._told.get(key, (float("-inf"), None))
         if told is None and before == news and now - at < _AGAIN_S[conditions[0].severity]:
@@ -258,9 +258,9 @@ class Health:
 
     def _notice(
         self,
-        whom: Holder,
-        conditions: Sequence[Condition],
-        incident: IncidentState,
+        whom: TaskRef,
+        conditions: Sequence[Finding],
+        incident: OpenIncident,
         snapshot: Snapshot,
         ident: str,
     ) -> Decision:
@@ -269,7 +269,7 @@ class Health:
         view = self._views.get(whom.key)
         rescue = None if view is None else view[1].rescue
         gone = first.trouble in _LOST
-        braked = incident.ceiling.kind is not CeilingKind.GPU_HEALTH
+        braked = incident.resource.kind is not ResourceKind.GPU_HEALTH
         topic = Topic.GPU_LOST if gone else Topic.SLOWED if braked else Topic.FAULT
         evidence: Evidence = {
             "topic": topic.value,
@@ -293,12 +293,12 @@ class Health:
 
     def _over(
         self,
-        incident: IncidentState,
+        incident: OpenIncident,
         switches: Switches,
         snapshot: Snapshot,
         new_id: Callable[[], str],
     ) -> Decision | None:
-        key = incident.ceiling
+        key = incident.resource
         known = self._open.get(key)
         if incident.told is None or known is None or not known.standing:
             return None
@@ -311,9 +311,9 @@ class Health:
         return incident.notice(new_id(), None, snapshot, reason, evidence)
 
 
-def _answers(key: CeilingKey, snapshot: Snapshot) -> bool:
+def _answers(key: ResourceKey, snapshot: Snapshot) -> bool:
     """Whether this card answers now; of the driver: whether it answers about any."""
-    if key.kind is not CeilingKind.GPU_HEALTH:
+    if key.kind is not ResourceKind.GPU_HEALTH:
         return True
     return any(
         gpu.state in (GpuState.OK, GpuState.ASLEEP) and key.subject in (gpu.uuid, "driver")
@@ -321,14 +321,14 @@ def _answers(key: CeilingKey, snapshot: Snapshot) -> bool:
     )
 
 
-_NOBODY = Holder(ProcessKey(0, 0), "")
+_NOBODY = TaskRef(ProcessKey(0, 0), "")
 
 
-def _hit(conditions: Sequence[Condition]) -> list[Holder]:
+def _hit(conditions: Sequence[Finding]) -> list[TaskRef]:
     """Whom it hits, those by the worst first, each once."""
     return list(dict.fromkeys(holder for each in conditions for holder in each.tasks))[:_MOST_HIT]
 
 
-def _may_tell(key: CeilingKey, task: Task | None, switches: Switches) -> bool:
+def _may_tell(key: ResourceKey, task: Task | None, switches: Switches) -> bool:
     actions, rules = switches.settings.actions, switches.settings.rules
     return allowed(actions, rules, task, key.kind, switches.runtime_dir).notify

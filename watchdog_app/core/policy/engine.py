@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from watchdog_app.core.diagnosis.exits import worth_telling
-from watchdog_app.core.model.agent import AgentView, Growth, Picture
+from watchdog_app.core.diagnosis.exits import should_notify
+from watchdog_app.core.model.agent import AgentState, MemoryGrowth, ThreadDump
 from watchdog_app.core.model.decisions import (
     Assessment,
     Decision,
@@ -23,21 +23,21 @@ from watchdog_app.core.model.decisions import (
     TaskOutlook,
 )
 from watchdog_app.core.model.exits import Cause
-from watchdog_app.core.model.history import Past
+from watchdog_app.core.model.history import PastSample
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
-from watchdog_app.core.model.resource import SPECS, CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import Settings
-from watchdog_app.core.policy import advice, anticipation, danger, kept_state, lifecycle
+from watchdog_app.core.policy import advice, anticipation, kept_state, lifecycle
 from watchdog_app.core.policy.attribution import Attribution
-from watchdog_app.core.policy.danger import Scene, agents_by_task
-from watchdog_app.core.policy.device_incidents import Health, Switches
-from watchdog_app.core.policy.exits import death_notice
-from watchdog_app.core.policy.incidents import IncidentState
+from watchdog_app.core.policy.danger import Danger, agents_by_task, still_holds
+from watchdog_app.core.policy.device_incidents import DeviceIncidents, Switches
+from watchdog_app.core.policy.exits import exit_notification
+from watchdog_app.core.policy.incidents import OpenIncident
 from watchdog_app.core.policy.memory_advice import Known
 from watchdog_app.core.policy.policy import Policy
 from watchdog_app.core.policy.rules import allowed, unprotected
 from watchdog_app.core.policy.stall_incidents import StallIncidents
-from watchdog_app.core.policy.tracker import Series, outlooks
+from watchdog_app.core.policy.tracker import Tracker, outlooks
 
 GAP_S = 30.0  # nothing is known of what happened in a longer gap, and it is no trend
 
@@ -46,7 +46,7 @@ GAP_S = 30.0  # nothing is known of what happened in a longer gap, and it is no 
 class TickResult:
     """What a tick made of its snapshot."""
 
-    assessments: Mapping[CeilingKey, Assessment]
+    assessments: Mapping[ResourceKey, Assessment]
     decisions: tuple[Decision, ...]  # in the order in which to carry them out
     incidents: tuple[Incident, ...]  # open ones, oldest first
     closed: tuple[Incident, ...]  # those that ended with this tick
@@ -58,8 +58,10 @@ class TickResult:
     card_faults: Mapping[ProcessKey, str] = field(default_factory=dict)
     # Trainings that stand still: whose threads `stands` should be told of now, and what was seen.
     stalled: tuple[ProcessKey, ...] = ()
-    standstills: Mapping[ProcessKey, tuple[str, ...]] = field(default_factory=dict)
-    growth: Mapping[ProcessKey, Growth] = field(default_factory=dict)  # what agents saw growing
+    stalled_threads: Mapping[ProcessKey, tuple[str, ...]] = field(default_factory=dict)
+    growth: Mapping[ProcessKey, MemoryGrowth] = field(
+        default_factory=dict
+    )  # what agents saw growing
 
 
 class Engine:
@@ -83,12 +85,12 @@ class Engine:
         self._runtime_dir = runtime_dir
         self._own_uid = own_uid
         self._can_pause = can_pause
-        self._series = Series(settings)
-        self._foreknowledge = anticipation.Foreknowledge()
+        self._series = Tracker(settings)
+        self._anticipation = anticipation.Anticipation()
         self._policy = Policy()
-        self._health = Health()
+        self._health = DeviceIncidents()
         self._stalls = StallIncidents()
-        self._growth: dict[ProcessKey, Growth] = {}  # what agents have seen growing
+        self._growth: dict[ProcessKey, MemoryGrowth] = {}  # what agents have seen growing
         self._card_faults: Mapping[ProcessKey, str] = {}
         self._clock: tuple[float, float] | None = None  # mono, unix of the last tick
         self._passed_s = 0.0  # since the tick before
@@ -109,8 +111,8 @@ class Engine:
         self,
         snapshot: Snapshot,
         tasks: Sequence[Task],
-        readings: Sequence[CeilingReading],
-        agents: Mapping[ProcessKey, AgentView],
+        readings: Sequence[Reading],
+        agents: Mapping[ProcessKey, AgentState],
     ) -> TickResult:
         """
         Take one look at the machine and say what it means and what to do.
@@ -118,7 +120,7 @@ class Engine:
         Args:
             snapshot: gives the time and the machine's counters.
             tasks: of this snapshot.
-            readings: every ceiling of this snapshot.
+            readings: every resource of this snapshot.
             agents: by the process that holds the agent; it belongs to the task that has this
                 process as a member.
         """
@@ -128,24 +130,24 @@ class Engine:
         self.wants_tick = False
         series = self._series
         if self._passed_s > GAP_S:
-            series.begin_anew()
+            series.reset_trends()
         with_agent = agents_by_task(tasks, agents)
         series.follow(snapshot, tasks, readings, with_agent)
         self._policy.observe_agents(agents, now)
-        self._foreknowledge.forget({reading.key for reading in readings})
+        self._anticipation.forget({reading.key for reading in readings})
         seen = (series.usage, with_agent)
-        self._foreknowledge.follow(now, snapshot.host, series.swap, tasks, seen)
+        self._anticipation.follow(now, snapshot.host, series.swap, tasks, seen)
         everyone = {task.key: task for task in tasks}
-        assessments: dict[CeilingKey, Assessment] = {}
-        blamed: dict[CeilingKey, Attribution] = {}
-        scenes: list[Scene] = []
+        assessments: dict[ResourceKey, Assessment] = {}
+        blamed: dict[ResourceKey, Attribution] = {}
+        dangers: list[Danger] = []
         for reading in readings:
             under = {key: everyone[key] for key in reading.tasks if key in everyone}
             at_risk = {key: with_agent[key] for key in under if key in with_agent}
             assessment = series.assess(reading, at_risk, now)
-            foretold = self._foreknowledge.foretell(reading)
+            expected = self._anticipation.expect(reading)
             surely = assessment.notify
-            assessment = anticipation.raised(assessment, foretold)
+            assessment = anticipation.raised(assessment, expected)
             incident = lifecycle.opened(
                 self._policy, reading, assessment, snapshot, self._ids(snapshot)
             )
@@ -153,34 +155,34 @@ class Engine:
                 blamed[reading.key] = series.attribute(reading, assessment, under)
             if incident is not None:
                 if assessment.stage >= Stage.WARN or assessment.notify:
-                    incident.blame(anticipation.blamed(blamed[reading.key], foretold))
+                    incident.blame(anticipation.blamed(blamed[reading.key], expected))
                 assessment = self._follow_incident(incident, reading, assessment, at_risk, surely)
-                if foretold is None and assessment.stage < Stage.HOLD and assessment.notify:
-                    quiet = self._foreknowledge.explains(
+                if expected is None and assessment.stage < Stage.HOLD and assessment.notify:
+                    quiet = self._anticipation.explains(
                         reading, incident.attribution, under.values()
                     )
                     assessment = replace(assessment, notify=not quiet)
-                scenes.append(
-                    self._scene(snapshot, reading, assessment, incident, (under, at_risk))
+                dangers.append(
+                    self._danger(snapshot, reading, assessment, incident, (under, at_risk))
                 )
             assessments[reading.key] = assessment
         self._growth = {key: each for key, each in self._growth.items() if key in everyone}
         watts_of = {gpu.uuid: gpu.power_limit_w for gpu in snapshot.hardware.gpus}
-        known = Known(self._foreknowledge.filling() if scenes else {}, self._growth)
-        for scene in scenes:
-            scene.incident.know_trainings(scene.agents)
-            if not scene.incident.advice or (
-                scene.assessment.stage >= Stage.WARN
-                and not scene.incident.training_is_over
-                and not scene.incident.ended(scene.tasks)
+        known = Known(self._anticipation.filling() if dangers else {}, self._growth)
+        for danger in dangers:
+            danger.incident.know_trainings(danger.agents)
+            if not danger.incident.advice or (
+                danger.assessment.stage >= Stage.WARN
+                and not danger.incident.training_is_over
+                and not danger.incident.ended(danger.tasks)
             ):
-                watts = watts_of.get(scene.reading.device or "")
+                watts = watts_of.get(danger.reading.device or "")
                 # Where it rests now, what counts is how it grew.
-                rests = scene.assessment.forecast is None
-                regime = scene.incident.regime if rests else scene.assessment.regime
-                grew = replace(scene, assessment=replace(scene.assessment, regime=regime))
-                scene.incident.advice = advice.for_scene(grew, series.swap, watts, known)
-        decisions = self._policy.decide(scenes)
+                rests = danger.assessment.forecast is None
+                regime = danger.incident.regime if rests else danger.assessment.regime
+                grew = replace(danger, assessment=replace(danger.assessment, regime=regime))
+                danger.incident.advice = advice.for_danger(grew, series.swap, watts, known)
+        decisions = self._policy.decide(dangers)
         switches = Switches(self.settings, self._runtime_dir, self.protecting)
         stalls = self._stalls.look(
             snapshot,
@@ -191,7 +193,7 @@ class Engine:
             new_id=self._ids(snapshot),
         )
         settle_s = self.settings.stages.settle_s
-        closed, over = lifecycle.close(self._policy, scenes, everyone, snapshot, settle_s)
+        closed, over = lifecycle.close(self._policy, dangers, everyone, snapshot, settle_s)
         health = self._health.look(
             snapshot,
             tasks,
@@ -214,16 +216,16 @@ class Engine:
             next_look_s=self._next_look(agents),
             card_faults=health.faults,
             stalled=stalls.wanted,
-            standstills=self._stalls.lines(),
+            stalled_threads=self._stalls.lines(),
             growth=self._growth,
         )
 
-    def recall(self, past: Mapping[CeilingKey, Sequence[Past]]) -> None:
+    def recall(self, past: Mapping[ResourceKey, Sequence[PastSample]]) -> None:
         """
         Take in what glances measured since the last tick; call it before the next.
 
         Args:
-            past: by ceiling, oldest first, all later than the last tick.
+            past: by resource, oldest first, all later than the last tick.
         """
         self._series.recall(past)
         last = max((each[-1].mono_s for each in past.values() if each), default=None)
@@ -231,13 +233,13 @@ class Engine:
             # The machine was seen meanwhile: that is no gap.
             self._clock = (last, self._clock[1] + last - self._clock[0])
 
-    def begin_anew(self) -> None:
+    def reset_trends(self) -> None:
         """
         Forget how everything moved; incidents and what was done stay.
 
         For a machine that slept: its clock shows no gap, and its battery has been drained.
         """
-        self._series.begin_anew()
+        self._series.reset_trends()
 
     def record(self, outcome: Outcome) -> None:
         """
@@ -255,12 +257,12 @@ class Engine:
             self.wants_tick = True
 
     @staticmethod
-    def still_true(decision: Decision, readings: Sequence[CeilingReading]) -> bool:
+    def still_holds(decision: Decision, readings: Sequence[Reading]) -> bool:
         """Whether a decision holds in the light of a second measurement; `core.recheck`."""
-        return danger.still_true(decision, readings)
+        return still_holds(decision, readings)
 
     def death(
-        self, task: Task, agent: AgentView | None, cause: Cause, snapshot: Snapshot
+        self, task: Task, agent: AgentState | None, cause: Cause, snapshot: Snapshot
     ) -> tuple[Decision, ...]:
         """
         The notice that a task has died, where it is news and may be told.
@@ -275,20 +277,20 @@ class Engine:
         open_ones = [
             each
             for each in self._policy.incidents.values()
-            if each.ceiling.kind is not CeilingKind.STALLED
+            if each.resource.kind is not ResourceKind.STALLED
         ]
         incident = next((each for each in open_ones if each.blames(task.key)), None)
-        about = None if incident is None else (incident.id, incident.ceiling, incident.peak)
-        kind = CeilingKind.RAM if incident is None else incident.ceiling.kind
+        about = None if incident is None else (incident.id, incident.resource, incident.peak)
+        kind = ResourceKind.RAM if incident is None else incident.resource.kind
         switches = allowed(
             self.settings.actions, self.settings.rules, task, kind, self._runtime_dir
         )
-        if not switches.notify or not worth_telling(cause, agent):
+        if not switches.notify or not should_notify(cause, agent):
             return ()
         ident = self._new_id(snapshot.unix_s)
-        return (death_notice(ident, task, agent, cause, snapshot=snapshot, incident=about),)
+        return (exit_notification(ident, task, agent, cause, snapshot=snapshot, incident=about),)
 
-    def stands(self, task: Task, picture: Picture) -> None:
+    def stands(self, task: Task, picture: ThreadDump) -> None:
         """
         Learn what the threads of a task do that stands still: one of `TickResult.stalled`.
 
@@ -305,15 +307,15 @@ class Engine:
         )
         self.wants_tick = True  # the notice has waited for it
 
-    def grew(self, task: ProcessKey, growth: Growth) -> None:
+    def grew(self, task: ProcessKey, growth: MemoryGrowth) -> None:
         """Learn what grows in a task: it becomes the advice of its incidents."""
         self._growth[task] = growth
 
-    def remind(self, incidents: Collection[str]) -> None:
+    def report_again(self, incidents: Collection[str]) -> None:
         """Warn of these anew if they are still a danger: whoever was to hear of them did not."""
         for incident in self._policy.incidents.values():
             if incident.id in incidents:
-                self._policy.telling.forget(incident)
+                self._policy.reporting.forget(incident)
 
     def dump(self) -> dict[str, Any]:
         """Plain values from which another daemon goes on: incidents, cool-downs, saves."""
@@ -341,10 +343,10 @@ class Engine:
 
     def _follow_incident(
         self,
-        incident: IncidentState,
-        reading: CeilingReading,
+        incident: OpenIncident,
+        reading: Reading,
         assessment: Assessment,
-        agents: Mapping[ProcessKey, list[AgentView]],
+        agents: Mapping[ProcessKey, list[AgentState]],
         surely: bool,
     ) -> Assessment:
         """Bring an incident up to date; the assessment with the stage that follows from both."""
@@ -353,21 +355,21 @@ class Engine:
             recent = self._series.rate(reading.key, lifecycle.PACE_WINDOW_S)
         held = any(agent.saving for each in agents.values() for agent in each)
         incident.pace(assessment.slope_per_s, recent, self._passed_s, held)
-        if surely or not reading.lethal:
+        if surely or not reading.fatal:
             hold_s = self.settings.stages.hold_s
             assessment = lifecycle.stage_of(incident, reading, assessment, hold_s)
         lifecycle.observe(incident, assessment, self._now())
         return assessment
 
-    def _scene(
+    def _danger(
         self,
         snapshot: Snapshot,
-        reading: CeilingReading,
+        reading: Reading,
         assessment: Assessment,
-        incident: IncidentState,
-        people: tuple[Mapping[ProcessKey, Task], Mapping[ProcessKey, list[AgentView]]],
-    ) -> Scene:
-        return Scene(
+        incident: OpenIncident,
+        people: tuple[Mapping[ProcessKey, Task], Mapping[ProcessKey, list[AgentState]]],
+    ) -> Danger:
+        return Danger(
             mono_s=snapshot.mono_s,
             unix_s=snapshot.unix_s,
             settings=self.settings if self.protecting else unprotected(self.settings),
@@ -379,12 +381,12 @@ class Engine:
             incident=incident,
             tasks=people[0],
             agents=people[1],
-            ledgers=self._policy.ledgers,
+            schedules=self._policy.schedules,
             new_id=self._ids(snapshot),
             held=self._policy.held,
         )
 
-    def _next_look(self, agents: Mapping[ProcessKey, AgentView]) -> float:
+    def _next_look(self, agents: Mapping[ProcessKey, AgentState]) -> float:
         fast, slow = self.settings.watch.fast_interval_s, self.settings.watch.interval_s
         if any(agent.saving for agent in agents.values()) or self._policy.waiting:
             return fast

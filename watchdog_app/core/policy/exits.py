@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import Decision, DecisionKind, Stage, Topic
 from watchdog_app.core.model.exits import Cause
 from watchdog_app.core.model.machine import Snapshot, Task
-from watchdog_app.core.model.resource import CeilingKey, CeilingKind
+from watchdog_app.core.model.resource import ResourceKey, ResourceKind
 
 
-def death_notice(
+def exit_notification(
     ident: str,
     task: Task,
-    agent: AgentView | None,
+    agent: AgentState | None,
     cause: Cause,
     *,
     snapshot: Snapshot,
-    incident: tuple[str, CeilingKey, Stage] | None,
+    incident: tuple[str, ResourceKey, Stage] | None,
 ) -> Decision:
     """The decision to tell of a death; `incident` is the one that it ended, if any."""
     rescue = None if agent is None else agent.rescue
@@ -24,7 +24,7 @@ def death_notice(
         id=ident,
         kind=DecisionKind.NOTIFY,
         incident="" if incident is None else incident[0],
-        ceiling=CeilingKey(CeilingKind.RAM) if incident is None else incident[1],
+        resource=ResourceKey(ResourceKind.RAM) if incident is None else incident[1],
         stage=Stage.OK if incident is None else incident[2],
         task=task.key,
         at_mono_s=snapshot.mono_s,

@@ -7,11 +7,11 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
-from watchdog_app.core.model.agent import AgentView
-from watchdog_app.core.model.history import Past
+from watchdog_app.core.model.agent import AgentState
+from watchdog_app.core.model.history import PastSample
 from watchdog_app.core.model.machine import CgroupMemory, HostMemory, Snapshot
 from watchdog_app.core.model.readings import group_level, ram_and_swap, watched_groups
-from watchdog_app.core.model.resource import SPECS, CeilingKey, CeilingKind, CeilingReading, Scope
+from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind, Scope
 
 GLANCE_S = 2.0  # between two glances, at most: so soon is a process seen that was moved
 FULL_S = 120.0  # between two full looks, at most
@@ -34,9 +34,9 @@ _WARM = 0.75  # of the limit: heat is looked at as often as it is read
 _KEEP_S = (
     10.0  # between two figures that the forecast is given; it takes a longer gap for a suspend
 )
-_RAM = CeilingKey(CeilingKind.RAM)
-_RAM_SWAP = CeilingKey(CeilingKind.RAM_SWAP)
-_SHM = CeilingKey(CeilingKind.SHM)
+_RAM = ResourceKey(ResourceKind.RAM)
+_RAM_SWAP = ResourceKey(ResourceKind.RAM_SWAP)
+_SHM = ResourceKey(ResourceKind.SHM)
 
 
 class Glance(NamedTuple):
@@ -53,7 +53,7 @@ class Glance(NamedTuple):
 
 
 class _Level(NamedTuple):
-    """A ceiling at the full look."""
+    """A resource at the full look."""
 
     used: float
     limit: float
@@ -74,7 +74,7 @@ class Rest:
     def __init__(
         self,
         snapshot: Snapshot,
-        readings: Collection[CeilingReading],
+        readings: Collection[Reading],
         every_s: float,
         until_mono_s: float,
     ) -> None:
@@ -93,7 +93,7 @@ class Rest:
         # Memory that is shared is memory: as long as it is not the scarcer one it shows there.
         shm = levels.get(_SHM)
         self.asks_shm = shm is not None and self.ram_step > 2 * shm.step
-        self.groups = [each.subject for each in levels if each.kind is CeilingKind.CGROUP]
+        self.groups = [each.subject for each in levels if each.kind is ResourceKind.CGROUP]
         self._leaves = watched_groups(snapshot)
         if self.groups:  # what they can swap out depends on those above them
             self.groups += [
@@ -102,12 +102,12 @@ class Rest:
                 if each.path not in self.groups
                 and (each.swap_limit_bytes is not None or each.swap_high_bytes is not None)
             ]
-        self.spaces = [int(each.subject) for each in levels if each.kind is CeilingKind.RLIMIT_AS]
+        self.spaces = [int(each.subject) for each in levels if each.kind is ResourceKind.RLIMIT_AS]
         wanted = {_RAM, _RAM_SWAP, *((_SHM,) if self.asks_shm else ())}
         self._levels = {
             key: level
             for key, level in levels.items()
-            if key in wanted or key.kind in {CeilingKind.CGROUP, CeilingKind.RLIMIT_AS}
+            if key in wanted or key.kind in {ResourceKind.CGROUP, ResourceKind.RLIMIT_AS}
         }
         self.ram_alone = len(self._levels) == 1
         # Bounds for the shortest looks; None: they would not do.
@@ -129,9 +129,9 @@ class Rest:
         )
         return not (self.moved or glance.newcomers or glance.mono_s >= self.until_mono_s)
 
-    def past(self) -> dict[CeilingKey, list[Past]]:
+    def past(self) -> dict[ResourceKey, list[PastSample]]:
         """What the glances measured, oldest first: what moved, and the last in any case."""
-        found: dict[CeilingKey, list[Past]] = {key: [] for key in self._levels}
+        found: dict[ResourceKey, list[PastSample]] = {key: [] for key in self._levels}
         still = [
             Glance(mono_s, available_bytes, swap_free_bytes, None, False)
             for mono_s, available_bytes, swap_free_bytes in self.still
@@ -159,34 +159,34 @@ class Rest:
             for past, level in ((measured[key], level) for key, level in self._levels.items())
         )
 
-    def _measured(self, glance: Glance) -> dict[CeilingKey, Past]:
+    def _measured(self, glance: Glance) -> dict[ResourceKey, PastSample]:
         host, at = self._host, glance.mono_s
         used = max(0, host.total_bytes - glance.available_bytes)
-        found = {_RAM: Past(at, used, host.total_bytes)}
+        found = {_RAM: PastSample(at, used, host.total_bytes)}
         if _RAM_SWAP in self._levels:
             both = ram_and_swap(host, glance.available_bytes, glance.swap_free_bytes)
-            found[_RAM_SWAP] = Past(at, *both)
+            found[_RAM_SWAP] = PastSample(at, *both)
         if glance.shm_used_bytes is not None and _SHM in self._levels:
-            found[_SHM] = Past(at, glance.shm_used_bytes, self._levels[_SHM].limit)
+            found[_SHM] = PastSample(at, glance.shm_used_bytes, self._levels[_SHM].limit)
         for group in glance.groups:
-            key = CeilingKey(CeilingKind.CGROUP, group.path)
+            key = ResourceKey(ResourceKind.CGROUP, group.path)
             level = group_level(
                 group, glance.groups, self._leaves, host.total_bytes, glance.swap_free_bytes
             )
             if level is not None and key in self._levels:
-                found[key] = Past(at, *level)
+                found[key] = PastSample(at, *level)
         for pid, vsize_bytes in glance.spaces.items():
-            key = CeilingKey(CeilingKind.RLIMIT_AS, str(pid))
-            found[key] = Past(at, vsize_bytes, self._levels[key].limit)
+            key = ResourceKey(ResourceKind.RLIMIT_AS, str(pid))
+            found[key] = PastSample(at, vsize_bytes, self._levels[key].limit)
         return found
 
 
-def _level(reading: CeilingReading) -> _Level:
+def _level(reading: Reading) -> _Level:
     step = max(_LEAST_BYTES, _MOVE * (reading.limit - reading.used))
     return _Level(reading.used, reading.limit, step)
 
 
-def glance_s(host: HostMemory, readings: Collection[CeilingReading], least_s: float) -> float:
+def glance_s(host: HostMemory, readings: Collection[Reading], least_s: float) -> float:
     """
     Seconds to the next glance: by the room that there is and how fast it could fill up.
 
@@ -203,8 +203,8 @@ def glance_s(host: HostMemory, readings: Collection[CeilingReading], least_s: fl
 
 def full_s(
     snapshot: Snapshot,
-    readings: Collection[CeilingReading],
-    agents: Collection[AgentView],
+    readings: Collection[Reading],
+    agents: Collection[AgentState],
     *,
     served: bool,
 ) -> float | None:

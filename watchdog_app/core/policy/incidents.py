@@ -1,5 +1,5 @@
 """
-One ceiling's crossing from its first stage to its end, with all that the policy remembers of it.
+One resource's crossing from its first stage to its end, with all that the policy remembers of it.
 
 The daemon and its clients see the frozen `model.decisions.Incident`; this is what
 stands behind it. `base.codec` writes it down and reads it back, so that neither an
@@ -21,24 +21,24 @@ from watchdog_app.core.model.decisions import (
     Stage,
 )
 from watchdog_app.core.model.machine import ProcessKey, Snapshot
-from watchdog_app.core.model.resource import CeilingKey, CeilingReading
+from watchdog_app.core.model.resource import Reading, ResourceKey
 from watchdog_app.core.policy.attribution import NOBODY, Attribution
 
 
 @dataclass(slots=True)
-class Hold:
+class PausedTask:
     """A task that this incident has paused."""
 
     since_mono_s: float
-    headroom: float  # of the ceiling at that moment
-    pace_per_s: float  # at which the ceiling was filling
+    headroom: float  # of the resource at that moment
+    pace_per_s: float  # at which the resource was filling
     room_since_mono_s: float | None = None  # there has been room again without a break since then
     # The decision to resume that waits for its outcome.
     resuming: str | None = field(default=None, metadata=NOT_KEPT)
 
 
 @dataclass(slots=True)
-class Told:
+class LastReport:
     """What people were last told."""
 
     mono_s: float
@@ -47,11 +47,11 @@ class Told:
 
 
 @dataclass(slots=True)
-class IncidentState:
+class OpenIncident:
     """An open incident. Times are monotonic seconds unless they say otherwise."""
 
     id: str
-    ceiling: CeilingKey
+    resource: ResourceKey
     label: str
     opened_unix_s: float
     opened_mono_s: float
@@ -63,12 +63,12 @@ class IncidentState:
     attribution: Attribution = NOBODY
     pace_per_s: float = 0.0  # fastest recent filling while no save holds the training up
     calm_since_mono_s: float | None = None
-    told: Told | None = None
-    holds: dict[ProcessKey, Hold] = field(default_factory=dict)
+    told: LastReport | None = None
+    holds: dict[ProcessKey, PausedTask] = field(default_factory=dict)
     # Decisions without an outcome.
     pausing: dict[str, ProcessKey] = field(default_factory=dict, metadata=NOT_KEPT)
     paused_mono_s: float | None = None  # when a pause was asked for last
-    paused_used: float = 0.0  # of the ceiling, at that time
+    paused_used: float = 0.0  # of the resource, at that time
     overruled: set[ProcessKey] = field(default_factory=set)  # resumed by a person: left running
     unpausable: set[ProcessKey] = field(default_factory=set)  # a pause of it failed
     trained: set[ProcessKey] = field(default_factory=set)  # blamed while an agent trained in it
@@ -79,7 +79,7 @@ class IncidentState:
     def observe(
         self, stage: Stage, now: float, why: str, rising: bool, regime: Regime = Regime.UNKNOWN
     ) -> None:
-        """Take over where the ceiling stands; in a calm the reason stays that of the danger."""
+        """Take over where the resource stands; in a calm the reason stays that of the danger."""
         self.stage = stage
         self.peak = max(self.peak, stage)
         if rising or not self.why:
@@ -126,7 +126,7 @@ class IncidentState:
         kept = self.pace_per_s if held else self.pace_per_s * 0.5 ** (max(0.0, dt_s) / 10.0)
         self.pace_per_s = max(kept, slope_per_s, recent_per_s or 0.0)
 
-    def left_s(self, reading: CeilingReading) -> float:
+    def left_s(self, reading: Reading) -> float:
         """Time to exhaustion at that pace, infinite when nothing grows."""
         if self.pace_per_s <= 0:
             return float("inf")
@@ -154,7 +154,7 @@ class IncidentState:
             id=ident,
             kind=DecisionKind.NOTIFY,
             incident=self.id,
-            ceiling=self.ceiling,
+            resource=self.resource,
             stage=self.stage,
             task=task,
             at_mono_s=snapshot.mono_s,
@@ -167,7 +167,7 @@ class IncidentState:
         """The incident as the daemon, its journal and its clients see it."""
         return Incident(
             id=self.id,
-            ceiling=self.ceiling,
+            resource=self.resource,
             label=self.label,
             stage=Stage.OK if closed_unix_s is not None else self.shown_stage,
             peak=self.peak,
@@ -187,5 +187,5 @@ class IncidentState:
 
     @property
     def shown_stage(self) -> Stage:
-        """The stage; `hold` while a task is paused, though the ceiling itself is calm then."""
+        """The stage; `hold` while a task is paused, though the resource itself is calm then."""
         return Stage.HOLD if self.holds else self.stage

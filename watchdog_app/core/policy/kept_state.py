@@ -7,10 +7,10 @@ from typing import Any
 
 from watchdog_app.base import codec
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.core.policy.incidents import IncidentState, Told
+from watchdog_app.core.policy.incidents import LastReport, OpenIncident
 from watchdog_app.core.policy.policy import Policy
 from watchdog_app.core.policy.reporting import Cause
-from watchdog_app.core.policy.saving import SaveLedger
+from watchdog_app.core.policy.saving import CheckpointSchedule
 
 _VERSION = 3
 _RETURN_S = 30.0  # agents connect anew within some seconds; till then their saves are remembered
@@ -22,15 +22,15 @@ class _Kept:
     version: int
     mono_s: float
     unix_s: float
-    incidents: tuple[IncidentState, ...]
-    told: dict[Cause, Told]
-    saves: dict[ProcessKey, SaveLedger]
+    incidents: tuple[OpenIncident, ...]
+    told: dict[Cause, LastReport]
+    saves: dict[ProcessKey, CheckpointSchedule]
 
 
 def dump(policy: Policy, mono_s: float, unix_s: float) -> dict[str, Any]:
     """Plain values. A request without an answer is not kept: its connection ends with us."""
     incidents = tuple(policy.incidents.values())
-    kept = _Kept(_VERSION, mono_s, unix_s, incidents, policy.telling.told, policy.ledgers)
+    kept = _Kept(_VERSION, mono_s, unix_s, incidents, policy.reporting.told, policy.schedules)
     return codec.encode(kept)  # type: ignore[no-any-return]
 
 
@@ -49,9 +49,9 @@ def load(value: Any, mono_s: float) -> Policy:
     except ValueError as error:
         raise ValueError(f"the state of an earlier daemon cannot be used: {error}") from error
     policy = Policy()
-    policy.incidents = {each.ceiling: each for each in kept.incidents}
-    policy.telling.told = kept.told
-    policy.ledgers = kept.saves
+    policy.incidents = {each.resource: each for each in kept.incidents}
+    policy.reporting.told = kept.told
+    policy.schedules = kept.saves
     policy.agents_due_mono_s = mono_s + _RETURN_S
     return policy
 

@@ -1,4 +1,4 @@
-"""How the incident of a ceiling is opened, followed and closed."""
+"""How the incident of a resource is opened, followed and closed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from watchdog_app.core.model.decisions import Assessment, Decision, Incident, Stage
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
-from watchdog_app.core.model.resource import SPECS, CeilingKey, CeilingReading, Scope, is_condition
+from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, Scope, is_condition
 from watchdog_app.core.policy import pausing
-from watchdog_app.core.policy.danger import Scene
-from watchdog_app.core.policy.incidents import IncidentState
+from watchdog_app.core.policy.danger import Danger
+from watchdog_app.core.policy.incidents import OpenIncident
 from watchdog_app.core.policy.policy import Policy
 
 PACE_WINDOW_S = 2.0
@@ -20,19 +20,19 @@ _NO_TIME_S = 0.6  # some looks and one step
 
 def opened(
     policy: Policy,
-    reading: CeilingReading,
+    reading: Reading,
     assessment: Assessment,
     snapshot: Snapshot,
     new_id: Callable[[], str],
-) -> IncidentState | None:
-    """The open incident of this ceiling; one is opened when its first stage is crossed."""
+) -> OpenIncident | None:
+    """The open incident of this resource; one is opened when its first stage is crossed."""
     incident = policy.incidents.get(reading.key)
     if incident is None:
         if assessment.stage < Stage.WARN and not assessment.notify:
             return None
-        incident = IncidentState(
+        incident = OpenIncident(
             id=new_id(),
-            ceiling=reading.key,
+            resource=reading.key,
             label=reading.label,
             opened_unix_s=snapshot.unix_s,
             opened_mono_s=snapshot.mono_s,
@@ -42,19 +42,19 @@ def opened(
 
 
 def stage_of(
-    incident: IncidentState, reading: CeilingReading, assessment: Assessment, hold_s: float
+    incident: OpenIncident, reading: Reading, assessment: Assessment, hold_s: float
 ) -> Assessment:
     """
     The assessment with the stage that follows from the pace as well.
 
     Args:
         incident: with its pace brought up to date.
-        reading: the ceiling.
+        reading: the resource.
         assessment: on strict evidence where `notify` is set.
         hold_s: stage hold begins when the end may be nearer than this.
     """
     spec = SPECS[reading.key.kind]
-    if not reading.lethal:
+    if not reading.fatal:
         # A pause is for what kills; here the worst is that the machine gets slow. Heat that slows
         # down loses nothing, so that nothing is saved either.
         most = Stage.WARN if spec.scope is Scope.HEAT else Stage.RESCUE
@@ -64,8 +64,8 @@ def stage_of(
     return assessment
 
 
-def observe(incident: IncidentState, assessment: Assessment, now: float) -> None:
-    """Bring an incident to the stage that its ceiling has reached."""
+def observe(incident: OpenIncident, assessment: Assessment, now: float) -> None:
+    """Bring an incident to the stage that its resource has reached."""
     incident.observe(
         max(assessment.stage, Stage.WARN) if assessment.notify else assessment.stage,
         now,
@@ -77,7 +77,7 @@ def observe(incident: IncidentState, assessment: Assessment, now: float) -> None
 
 def close(
     policy: Policy,
-    scenes: Sequence[Scene],
+    dangers: Sequence[Danger],
     tasks: Mapping[ProcessKey, Task],
     snapshot: Snapshot,
     settle_s: float,
@@ -85,26 +85,26 @@ def close(
     """Incidents that have been calm for long enough, and word of it where it was told before."""
     closed: list[Incident] = []
     decisions: list[Decision] = []
-    by_ceiling: dict[CeilingKey, Scene] = {scene.reading.key: scene for scene in scenes}
+    by_resource: dict[ResourceKey, Danger] = {danger.reading.key: danger for danger in dangers}
     for key, incident in list(policy.incidents.items()):
         if is_condition(key):
             continue  # `device_incidents` and `stall_incidents` close it
-        scene = by_ceiling.get(key)
-        if scene is not None:
+        danger = by_resource.get(key)
+        if danger is not None:
             if not incident.over(snapshot.mono_s, settle_s):
                 continue
-            over = policy.telling.over(scene)
+            over = policy.reporting.over(danger)
             if over is not None:
                 decisions.append(over)
         elif pausing.holds_somebody(incident, tasks, snapshot.mono_s):
             continue  # who is paused on its account must not be forgotten
-        # Without a scene the ceiling itself is gone, its group or its task with it.
+        # Without a scene the resource itself is gone, its group or its task with it.
         closed.append(incident.public(snapshot.unix_s))
         del policy.incidents[key]
     return tuple(closed), decisions
 
 
-def _at_the_end(incident: IncidentState, reading: CeilingReading, hold_s: float) -> bool:
+def _at_the_end(incident: OpenIncident, reading: Reading, hold_s: float) -> bool:
     """
     The very end by the pace of the training, where saves slow down what the trend can see.
 

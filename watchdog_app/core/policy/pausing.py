@@ -2,7 +2,7 @@
 The last resort: when a task is paused, and when it may run again.
 
 A pause loses nothing by itself: the work stays in memory. But it stops the
-user's work, so it needs a lethal ceiling at the very end (stage hold), and a
+user's work, so it needs a fatal resource at the very end (stage hold), and a
 task that makes the growth. A task with an agent is saved first and paused
 right after, so that even a kernel restarted by mistake loses nothing; never
 while a save runs. One task at a time: the next only when the first pause has
@@ -15,14 +15,14 @@ from collections.abc import Mapping
 
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.explain import phrases
-from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import Decision, DecisionKind, Stage
 from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
 from watchdog_app.core.model.resource import Pause, Scope
 from watchdog_app.core.model.tasks import stands
-from watchdog_app.core.policy.danger import TURNS, Scene
-from watchdog_app.core.policy.incidents import Hold, IncidentState
-from watchdog_app.core.policy.saving import SaveLedger, step_s
+from watchdog_app.core.policy.danger import TURNS, Danger
+from watchdog_app.core.policy.incidents import OpenIncident, PausedTask
+from watchdog_app.core.policy.saving import CheckpointSchedule, step_s
 
 _ROOM = 2.0  # a task runs again when the headroom is this many times what it was
 _RESUME_RETRY_S = 60.0
@@ -30,162 +30,160 @@ _UNSEEN_S = 1.0  # a look right after the signal may come too early to see it
 _STILL_GROWS = 0.25  # of the headroom at the last pause
 
 
-def pause_target(scene: Scene, busy: frozenset[ProcessKey]) -> Task | None:
+def pause_target(danger: Danger, busy: frozenset[ProcessKey]) -> Task | None:
     """
     The task to pause next, None when none may or need be.
 
     Args:
-        scene: one ceiling.
+        scene: one resource.
         busy: tasks that any incident is about to pause.
     """
-    incident = scene.incident
-    if scene.assessment.stage < Stage.HOLD or not _helps(scene) or incident.attribution.foreign:
+    incident = danger.incident
+    if danger.assessment.stage < Stage.HOLD or not _helps(danger) or incident.attribution.foreign:
         return None
     if incident.paused_mono_s is not None:
-        settle = min(scene.settings.stages.settle_s, scene.left_s / 2)
-        if scene.mono_s - incident.paused_mono_s < settle:
+        settle = min(danger.settings.stages.settle_s, danger.left_s / 2)
+        if danger.mono_s - incident.paused_mono_s < settle:
             return None
         # The forecast takes seconds to see that the growth has stopped. Another task is paused
         # only when what was left at the first pause is being eaten all the same.
-        grown = scene.reading.used - incident.paused_used
-        if grown < _STILL_GROWS * (scene.reading.limit - incident.paused_used):
+        grown = danger.reading.used - incident.paused_used
+        if grown < _STILL_GROWS * (danger.reading.limit - incident.paused_used):
             return None
     candidates = []
-    for culprit in incident.attribution.guilty:
-        task = scene.tasks.get(culprit.task)
+    for culprit in incident.attribution.actionable:
+        task = danger.tasks.get(culprit.task)
         if task is None:
             continue  # it has ended
         if task.key in busy:
             return None  # it is the one, and on its way to its pause
-        if may_pause(scene, task):
+        if may_pause(danger, task):
             candidates.append(task)
-        elif not scene.stands(task):
+        elif not danger.stands(task):
             break  # it must not be touched: its pause must not fall on those who grow less
     # The guiltiest, unless somebody said that others are to be paused before it.
-    return max(candidates, key=lambda task: TURNS.index(scene.turn(task)), default=None)
+    return max(candidates, key=lambda task: TURNS.index(danger.turn(task)), default=None)
 
 
-def may_pause(scene: Scene, task: Task) -> bool:
-    """Whether a pause of this task is allowed at all under this ceiling."""
+def may_pause(danger: Danger, task: Task) -> bool:
+    """Whether a pause of this task is allowed at all under this resource."""
     return (
-        scene.can_pause
-        and _helps(scene)
-        and scene.permits(task).pause
-        and task.uid == scene.own_uid
+        danger.can_pause
+        and _helps(danger)
+        and danger.permits(task).pause
+        and task.uid == danger.own_uid
         # Its kernels are tasks of their own; stopping the server would only hide them.
         and task.kind is not TaskKind.SERVER
-        and not scene.stands(task)
-        and task.key not in scene.incident.overruled
-        and task.key not in scene.incident.unpausable
+        and not danger.stands(task)
+        and task.key not in danger.incident.overruled
+        and task.key not in danger.incident.unpausable
     )
 
 
-def by_hand(scene: Scene, task: Task) -> bool:
+def by_hand(danger: Danger, task: Task) -> bool:
     """Whether a person could pause it, whatever the settings let watchdog do by itself."""
     return (
-        scene.can_pause
-        and scene.reading.lethal
-        and task.uid == scene.own_uid
+        danger.can_pause
+        and danger.reading.fatal
+        and task.uid == danger.own_uid
         and task.kind is not TaskKind.SERVER
-        and not scene.stands(task)
+        and not danger.stands(task)
     )
 
 
-def _helps(scene: Scene) -> bool:
-    return scene.reading.lethal and scene.spec.pause is not Pause.NEVER
+def _helps(danger: Danger) -> bool:
+    return danger.reading.fatal and danger.spec.pause is not Pause.NEVER
 
 
-def unsaved(scene: Scene, task: Task) -> tuple[AgentView, SaveLedger] | None:
+def unsaved(danger: Danger, task: Task) -> tuple[AgentState, CheckpointSchedule] | None:
     """
     An agent of the task whose save the pause has to wait for; None: pause it now.
 
     A save that could not be had (failed, not permitted, no answer) is no reason to let the task
     die: its state is safe in memory while it is paused.
     """
-    if not scene.permits(task).checkpoint:
+    if not danger.permits(task).checkpoint:
         return next(
             (
-                (agent, scene.ledgers[agent.key])
-                for agent in scene.agents.get(task.key, ())
+                (agent, danger.schedules[agent.key])
+                for agent in danger.agents.get(task.key, ())
                 if agent.saving
             ),
             None,
         )
-    for agent in scene.agents.get(task.key, ()):
-        ledger = scene.ledgers[agent.key]
+    for agent in danger.agents.get(task.key, ()):
+        schedule = danger.schedules[agent.key]
         if agent.saving:
-            return agent, ledger
-        if not agent.training or ledger.failures:
+            return agent, schedule
+        if not agent.training or schedule.failures:
             continue
-        if ledger.pending is not None:
-            too_late = scene.left_s < scene.reach_s
-            if too_late and scene.mono_s - ledger.asked_mono_s > 2 * step_s(agent):
+        if schedule.pending is not None:
+            too_late = danger.left_s < danger.reach_s
+            if too_late and danger.mono_s - schedule.asked_mono_s > 2 * step_s(agent):
                 continue  # the step takes longer than there is time
-            return agent, ledger
-        if not ledger.ready_for_pause(agent, scene.mono_s):
-            return agent, ledger
+            return agent, schedule
+        if not schedule.ready_for_pause(agent, danger.mono_s):
+            return agent, schedule
     return None
 
 
-def pause(scene: Scene, task: Task) -> Decision:
+def pause(danger: Danger, task: Task) -> Decision:
     """The decision to pause it."""
-    incident = scene.incident
-    incident.paused_mono_s = scene.mono_s
-    incident.paused_used = scene.reading.used
-    agents = scene.agents.get(task.key, ())
-    saved = [scene.ledgers[agent.key].saved_mono_s for agent in agents]
+    incident = danger.incident
+    incident.paused_mono_s = danger.mono_s
+    incident.paused_used = danger.reading.used
+    agents = danger.agents.get(task.key, ())
+    saved = [danger.schedules[agent.key].saved_mono_s for agent in agents]
     at = max((each for each in saved if each is not None), default=None)
     if at is not None:
-        work = f"its rescue is {format_duration(max(0.0, scene.mono_s - at))} old"
+        work = f"its rescue is {format_duration(max(0.0, danger.mono_s - at))} old"
     elif agents:
         work = "it could not be saved, and would otherwise die"
     else:
         work = "it holds no agent, and would otherwise die"
-    near = phrases.nearing(scene.reading.key.kind, scene.reading.label)
-    hot = scene.spec.scope is Scope.HEAT
-    decision = scene.decide(
+    near = phrases.nearing(danger.reading.key.kind, danger.reading.label)
+    hot = danger.spec.scope is Scope.HEAT
+    decision = danger.decide(
         DecisionKind.PAUSE,
         task,
         f"{near}, {task.name} makes it {'hot' if hot else 'grow'}, {work}",
-        deadline_s=max(1.0, min(scene.settings.stages.settle_s, 10 * scene.left_s)),
+        deadline_s=max(1.0, min(danger.settings.stages.settle_s, 10 * danger.left_s)),
     )
     incident.pausing[decision.id] = task.key
     return decision
 
 
-def watch_holds(scene: Scene) -> list[Decision]:
+def watch_holds(danger: Danger) -> list[Decision]:
     """
     Forget who runs again by a person's hand or has ended; let run who has room again.
 
     Room means: twice the headroom of the moment of the pause, and time enough, at the pace of
     that moment, that no warning would be due. It must have lasted `settle_s`.
     """
-    incident, decisions = scene.incident, []
+    incident, decisions = danger.incident, []
     for key, hold in list(incident.holds.items()):
-        task = scene.tasks.get(key)
+        task = danger.tasks.get(key)
         if task is None:
             del incident.holds[key]
-        elif not scene.stands(task):
-            if hold.resuming is None and scene.mono_s - hold.since_mono_s > _UNSEEN_S:
+        elif not danger.stands(task):
+            if hold.resuming is None and danger.mono_s - hold.since_mono_s > _UNSEEN_S:
                 del incident.holds[key]
                 incident.overruled.add(key)
                 # What stood still was calm; whether it stays so is seen from now on.
-                incident.calm_since_mono_s = scene.mono_s
-        elif _has_room(scene, hold) and hold.resuming is None:
-            decision = scene.decide(
+                incident.calm_since_mono_s = danger.mono_s
+        elif _has_room(danger, hold) and hold.resuming is None:
+            decision = danger.decide(
                 DecisionKind.RESUME,
                 task,
-                f"{scene.reading.label}: there is room again, {task.name} may run",
-                {"paused_s": scene.mono_s - hold.since_mono_s},
+                f"{danger.reading.label}: there is room again, {task.name} may run",
+                {"paused_s": danger.mono_s - hold.since_mono_s},
             )
             hold.resuming = decision.id
             decisions.append(decision)
     return decisions
 
 
-def holds_somebody(
-    incident: IncidentState, tasks: Mapping[ProcessKey, Task], mono_s: float
-) -> bool:
+def holds_somebody(incident: OpenIncident, tasks: Mapping[ProcessKey, Task], mono_s: float) -> bool:
     """Whether a task that was paused on this account still stands."""
     return any(
         key in tasks and (stands(tasks[key], held=True) or mono_s - hold.since_mono_s <= _UNSEEN_S)
@@ -193,23 +191,23 @@ def holds_somebody(
     )
 
 
-def _has_room(scene: Scene, hold: Hold) -> bool:
-    headroom = scene.reading.limit - scene.reading.used
+def _has_room(danger: Danger, hold: PausedTask) -> bool:
+    headroom = danger.reading.limit - danger.reading.used
     enough = max(
         _ROOM * hold.headroom,
-        hold.pace_per_s * scene.settings.stages.warn_s,
-        scene.spec.resume_headroom,
+        hold.pace_per_s * danger.settings.stages.warn_s,
+        danger.spec.resume_headroom,
     )
     # Also where pauses have been forbidden since: one that was made must end all the same.
     if headroom < enough:
         hold.room_since_mono_s = None
         return False
     if hold.room_since_mono_s is None:
-        hold.room_since_mono_s = scene.mono_s
-    return scene.mono_s - hold.room_since_mono_s >= scene.settings.stages.settle_s
+        hold.room_since_mono_s = danger.mono_s
+    return danger.mono_s - hold.room_since_mono_s >= danger.settings.stages.settle_s
 
 
-def resume_failed(hold: Hold, now: float) -> None:
+def resume_failed(hold: PausedTask, now: float) -> None:
     """Try again later."""
     hold.resuming = None
     hold.room_since_mono_s = now + _RESUME_RETRY_S

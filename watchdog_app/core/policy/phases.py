@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from watchdog_app.base.text.plain import plain
-from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.agent import AgentState
 
 _WORDS = {
     "validate": "validation",
@@ -102,7 +102,7 @@ class Phases:
         self._level = 0.0
         self._training = False
 
-    def observe(self, now: float, level: float, view: AgentView) -> None:
+    def observe(self, now: float, level: float, view: AgentState) -> None:
         """Take one look: the task's memory in bytes, and what its agent last said."""
         # The phase began between two looks: the level before it is that of the last one.
         before = min(level, self._level) if self._level > 0 else level
@@ -192,7 +192,7 @@ class Phases:
             and before.rise - risen <= room - _SAFE_DRIFT * drift
         )
 
-    def _turn(self, now: float, before: float, level: float, view: AgentView) -> None:
+    def _turn(self, now: float, before: float, level: float, view: AgentState) -> None:
         """One phase has ended and another begun."""
         episode = self._episode
         if episode is not None and episode.ended_s is None and self._phase is not None:
@@ -217,7 +217,7 @@ class Phases:
         cycle = last.began_s - runs[-2].began_s
         return min(_SETTLE_S, cycle / 2) <= now - ended <= _MISSED * max(cycle, _SETTLE_S)
 
-    def _take_announcement(self, now: float, before: float, level: float, view: AgentView) -> None:
+    def _take_announcement(self, now: float, before: float, level: float, view: AgentState) -> None:
         # Without a number it says nothing of it: the training may have ended with its buffer full.
         if view.expected_number is not None and view.expected_number != self._number:
             self._number = view.expected_number

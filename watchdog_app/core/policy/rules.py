@@ -10,8 +10,8 @@ from fnmatch import translate
 from functools import lru_cache
 
 from watchdog_app.core.model.machine import Task
-from watchdog_app.core.model.resource import SPECS, CeilingKind, Pause
-from watchdog_app.core.model.settings import ActionSettings, RuleSettings, Settings, Turn
+from watchdog_app.core.model.resource import SPECS, Pause, ResourceKind
+from watchdog_app.core.model.settings import ActionSettings, Priority, RuleSettings, Settings
 
 _NOTHING = ActionSettings(notify=False, checkpoint=False, pause=False)
 
@@ -20,7 +20,7 @@ def allowed(
     actions: ActionSettings,
     rules: Sequence[RuleSettings],
     task: Task | None,
-    kind: CeilingKind,
+    kind: ResourceKind,
     runtime_dir: str | None = None,
 ) -> ActionSettings:
     """
@@ -53,12 +53,12 @@ def allowed(
     return actions
 
 
-def turn(rules: Sequence[RuleSettings], task: Task, kind: CeilingKind) -> Turn:
+def turn(rules: Sequence[RuleSettings], task: Task, kind: ResourceKind) -> Priority:
     """Whether this task goes before or after others under this kind of ceiling, by its rule."""
     for rule in rules:
         if _matches(rule.ceiling, kind.value) and _names(rule.task, task):
-            return rule.protect or Turn.NORMAL
-    return Turn.NORMAL
+            return rule.protect or Priority.NORMAL
+    return Priority.NORMAL
 
 
 @lru_cache(maxsize=4)

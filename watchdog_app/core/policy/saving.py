@@ -1,7 +1,7 @@
 """
-When an agent is asked to save, and when again: one ledger an agent.
+When an agent is asked to save, and when again: one schedule an agent.
 
-The first save of an incident is due as soon as the ceiling asks for one. After
+The first save of an incident is due as soon as the resource asks for one. After
 that the question is what a death would cost: all work since the last save. So
 the next is due as soon as the work at stake is worth more than the time that
 is left: saves come at half of the time left, a quarter, an eighth, and then
@@ -20,9 +20,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from watchdog_app.base.codec import NOT_KEPT
-from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.forecast.stages import UNKNOWN_SAVE_S
+from watchdog_app.core.model.agent import AgentState
 
-UNKNOWN_SAVE_S = 5.0  # as in core.watch: half a gigabyte to a slow disk
 UNKNOWN_STEP_S = 1.0
 _SPACING_S = 1.0  # from the end of a save, and from a request, to the next request
 _SHARE = 0.1  # of the time that saving may cost while the end does not come
@@ -40,23 +40,23 @@ _DEADLINE_S = 10.0  # for an answer, or this many times the expected cost
 _DEADLINE_COSTS = 5.0
 
 
-def save_s(agent: AgentView) -> float:
+def save_s(agent: AgentState) -> float:
     """What the next save will take."""
     return UNKNOWN_SAVE_S if agent.save_s is None else max(0.0, agent.save_s)
 
 
-def step_s(agent: AgentView) -> float:
+def step_s(agent: AgentState) -> float:
     """What a step takes, and so how long until a save can begin."""
     return UNKNOWN_STEP_S if agent.step_s is None else max(0.0, agent.step_s)
 
 
-def deadline_s(agent: AgentView) -> float:
+def deadline_s(agent: AgentState) -> float:
     """How long an answer is waited for."""
     return max(_DEADLINE_S, _DEADLINE_COSTS * (save_s(agent) + step_s(agent)))
 
 
 @dataclass(slots=True)
-class SaveLedger:
+class CheckpointSchedule:
     """What was asked of one agent and what came of it. Times are monotonic seconds."""
 
     # The decision that waits for its outcome.
@@ -73,7 +73,7 @@ class SaveLedger:
     spent_s: float = 0.0  # of the budget; falls with time
     paid_mono_s: float = 0.0  # when `spent_s` was worked out last
 
-    def observe(self, agent: AgentView, now: float) -> None:
+    def observe(self, agent: AgentState, now: float) -> None:
         """Take over what the agent did by itself, and let the budget recover."""
         self.spent_s = max(0.0, self.spent_s - _SHARE * max(0.0, now - self.paid_mono_s))
         self.paid_mono_s = now
@@ -90,7 +90,7 @@ class SaveLedger:
         self.failed(now)
         return decision
 
-    def ask(self, decision: str, now: float, agent: AgentView, final: bool = False) -> None:
+    def ask(self, decision: str, now: float, agent: AgentState, final: bool = False) -> None:
         """A save is requested now; `final`: the task is to be paused right after it."""
         self.pending = decision
         self.final = final
@@ -116,13 +116,13 @@ class SaveLedger:
         self.pending = None
         self.asked_mono_s = float("-inf")
 
-    def fresh(self, agent: AgentView, now: float) -> bool:
+    def fresh(self, agent: AgentState, now: float) -> bool:
         """A rescue exists that is at most a few steps old."""
         if self.saved_mono_s is None:
             return False
         return now - self.saved_mono_s <= _fresh_s(agent)
 
-    def ready_for_pause(self, agent: AgentView, now: float) -> bool:
+    def ready_for_pause(self, agent: AgentState, now: float) -> bool:
         """
         The rescue is a step old at most, or it is the last one before the pause.
 
@@ -136,7 +136,7 @@ class SaveLedger:
 
     def due(
         self,
-        agent: AgentView,
+        agent: AgentState,
         now: float,
         *,
         since_mono_s: float,
@@ -151,7 +151,7 @@ class SaveLedger:
         Args:
             agent: as it stands.
             now: monotonic seconds.
-            since_mono_s: when the ceiling first asked for saves; an older rescue does not count.
+            since_mono_s: when the resource first asked for saves; an older rescue does not count.
             left_s: time to exhaustion while the training runs; infinite when unknown.
             last: the very end, on strong evidence: the larger budget.
             reach_s: until the next chance to ask.
@@ -191,10 +191,10 @@ class SaveLedger:
         return max(_BURST_S, _BURST_SAVES * cost)
 
 
-def _progressed(agent: AgentView) -> bool:
+def _progressed(agent: AgentState) -> bool:
     """Whether a step has ended since its last rescue; where that is not known, it may have."""
     return agent.rescue is None or agent.step is None or agent.step > agent.rescue.step
 
 
-def _fresh_s(agent: AgentView) -> float:
+def _fresh_s(agent: AgentState) -> float:
     return max(_FRESH_S, _FRESH_STEPS * step_s(agent))

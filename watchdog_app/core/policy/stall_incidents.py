@@ -14,23 +14,23 @@ from typing import NamedTuple
 
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.text.quantities import format_duration
-from watchdog_app.core.diagnosis.stalls import Stall, Stalls
+from watchdog_app.core.diagnosis.stalls import Stall, StallDetector
 from watchdog_app.core.explain import phrases
-from watchdog_app.core.model.agent import AgentView, Picture
+from watchdog_app.core.model.agent import AgentState, ThreadDump
 from watchdog_app.core.model.decisions import Culprit, Decision, Evidence, Incident, Stage, Topic
 from watchdog_app.core.model.history import SwapTraffic
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
-from watchdog_app.core.model.resource import CeilingKey, CeilingKind
+from watchdog_app.core.model.resource import ResourceKey, ResourceKind
 from watchdog_app.core.policy.attribution import Attribution
 from watchdog_app.core.policy.device_incidents import Switches
-from watchdog_app.core.policy.incidents import IncidentState, Told
+from watchdog_app.core.policy.incidents import LastReport, OpenIncident
 from watchdog_app.core.policy.policy import Policy
 from watchdog_app.core.policy.rules import allowed, unprotected
 
 # What may hold a training up is thought about when one stands still; imported then, too.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.core.diagnosis.stall_reasons import Suspect
+    from watchdog_app.core.diagnosis.stall_reasons import StallReason
 _PICTURE_S = 6.0  # so long the notice waits for it
 _AGAIN_S = 60.0  # while it lasts: what holds it up may have become something else
 _AWAY_S = 30.0  # an agent whose connection broke comes again within some seconds
@@ -63,22 +63,22 @@ class _Open:
     seen_mono_s: float  # its agent, last
     stall: Stall | None = None  # None: an earlier daemon found it
     asked_mono_s: float | None = None
-    picture: Picture | None = None
-    found: tuple[Suspect, ...] = ()
+    picture: ThreadDump | None = None
+    found: tuple[StallReason, ...] = ()
 
 
 @dataclass(slots=True)
 class StallIncidents:
     """Kept with all others, in the policy, so that they outlive the daemon."""
 
-    _stalls: Stalls = field(default_factory=Stalls)
-    _open: dict[CeilingKey, _Open] = field(default_factory=dict)
+    _stalls: StallDetector = field(default_factory=StallDetector)
+    _open: dict[ResourceKey, _Open] = field(default_factory=dict)
 
     def look(
         self,
         snapshot: Snapshot,
         tasks: Sequence[Task],
-        agents: Mapping[ProcessKey, Sequence[AgentView]],
+        agents: Mapping[ProcessKey, Sequence[AgentState]],
         *,
         policy: Policy,
         switches: Switches,
@@ -102,12 +102,12 @@ class StallIncidents:
         decisions: list[Decision] = []
         closed: list[Incident] = []
         wanted: list[ProcessKey] = []
-        if not any(key.kind is CeilingKind.STALLED for key in policy.incidents):
+        if not any(key.kind is ResourceKind.STALLED for key in policy.incidents):
             return Findings(decisions, closed, ())
         views = {view.key: (key, view) for key, each in agents.items() for view in each}
         everyone = {task.key: task for task in tasks}
         for key, incident in list(policy.incidents.items()):
-            if key.kind is not CeilingKind.STALLED:
+            if key.kind is not ResourceKind.STALLED:
                 continue
             known = self._known(key, incident, views, now)
             moved = self._moved(known, views.get(_agent(key)), everyone, now)
@@ -131,7 +131,7 @@ class StallIncidents:
     def stands(
         self,
         task: Task,
-        picture: Picture,
+        picture: ThreadDump,
         *,
         policy: Policy,
         swap: SwapTraffic,
@@ -155,23 +155,23 @@ class StallIncidents:
             stall = known.stall
             lost = tuple(sorted(self._stalls.members(_agent(key)) - present))
             known.picture = picture
-            from watchdog_app.core.diagnosis.stall_reasons import Circumstances, suspects
+            from watchdog_app.core.diagnosis.stall_reasons import StallContext, stall_reasons
 
-            known.found = suspects(
+            known.found = stall_reasons(
                 picture,
-                Circumstances(0.0 if stall is None else stall.cores, swap, card_fault, lost),
+                StallContext(0.0 if stall is None else stall.cores, swap, card_fault, lost),
             )
             incident.why = _why(incident, known)
-            incident.advice = tuple(each.cure for each in known.found)[:_MOST_ADVICE]
+            incident.advice = tuple(each.remedy for each in known.found)[:_MOST_ADVICE]
 
     def lines(self) -> Mapping[ProcessKey, tuple[str, ...]]:
         """By task: what each of its threads does, in words, as it was last seen."""
         if not any(known.picture is not None for known in self._open.values()):
             return {}
-        from watchdog_app.core.explain import status
+        from watchdog_app.core.explain import threads
 
         return {
-            known.task: (*_because(known), *status.of_picture(known.picture))
+            known.task: (*_because(known), *threads.of_picture(known.picture))
             for known in self._open.values()
             if known.picture is not None
         }
@@ -180,15 +180,15 @@ class StallIncidents:
         self, stall: Stall, snapshot: Snapshot, policy: Policy, new_id: Callable[[], str]
     ) -> None:
         agent = stall.agent
-        key = CeilingKey(CeilingKind.STALLED, f"{agent.key.pid}:{agent.key.start_time}")
+        key = ResourceKey(ResourceKind.STALLED, f"{agent.key.pid}:{agent.key.start_time}")
         self._open[key] = _Open(
             stall.task.key, agent.step, agent.phase, snapshot.mono_s, stall=stall
         )
         if key in policy.incidents:  # an earlier daemon's
             return
-        incident = policy.incidents[key] = IncidentState(
+        incident = policy.incidents[key] = OpenIncident(
             id=new_id(),
-            ceiling=key,
+            resource=key,
             label=f"{stall.task.name} stands still",
             opened_unix_s=snapshot.unix_s,
             opened_mono_s=snapshot.mono_s,
@@ -203,9 +203,9 @@ class StallIncidents:
 
     def _known(
         self,
-        key: CeilingKey,
-        incident: IncidentState,
-        views: Mapping[ProcessKey, tuple[ProcessKey, AgentView]],
+        key: ResourceKey,
+        incident: OpenIncident,
+        views: Mapping[ProcessKey, tuple[ProcessKey, AgentState]],
         now: float,
     ) -> _Open:
         known = self._open.get(key)
@@ -224,7 +224,7 @@ class StallIncidents:
     @staticmethod
     def _moved(
         known: _Open,
-        found: tuple[ProcessKey, AgentView] | None,
+        found: tuple[ProcessKey, AgentState] | None,
         tasks: Mapping[ProcessKey, Task],
         now: float,
     ) -> str | None:
@@ -245,7 +245,7 @@ class StallIncidents:
     @staticmethod
     def _notice(
         known: _Open,
-        incident: IncidentState,
+        incident: OpenIncident,
         task: Task,
         moment: _Moment,
     ) -> Decision | None:
@@ -257,7 +257,7 @@ class StallIncidents:
             return None
         if not _may_tell(task, moment.switches):
             return None
-        incident.told = Told(moment.snapshot.mono_s, Stage.WARN, None)
+        incident.told = LastReport(moment.snapshot.mono_s, Stage.WARN, None)
         first = known.found[0] if known.found else None
         evidence: Evidence = {
             "topic": Topic.STALLED.value,
@@ -270,7 +270,7 @@ class StallIncidents:
             "cause": None if first is None else first.why.value,
             "likely": None if first is None else first.text,
             "reasons": None if first is None else "; ".join(first.reasons),
-            "cure": None if first is None else first.cure,
+            "cure": None if first is None else first.remedy,
             "at": _place(known),
         }
         reason = f"{task.name} has made no step for {stall.silent_s + waited:.0f} s"
@@ -279,7 +279,7 @@ class StallIncidents:
 
     @staticmethod
     def _over(
-        incident: IncidentState,
+        incident: OpenIncident,
         moved: str,
         tasks: Mapping[ProcessKey, Task],
         moment: _Moment,
@@ -300,7 +300,7 @@ class StallIncidents:
 _NOBODY = ProcessKey(0, 0)
 
 
-def _agent(key: CeilingKey) -> ProcessKey:
+def _agent(key: ResourceKey) -> ProcessKey:
     """The process that holds the agent, of the subject that `_begin` gave it."""
     pid, _, start_time = key.subject.partition(":")
     if not (pid.isdigit() and start_time.isdigit()):
@@ -310,11 +310,11 @@ def _agent(key: CeilingKey) -> ProcessKey:
 
 def _may_tell(task: Task, switches: Switches) -> bool:
     settings = switches.settings if switches.protecting else unprotected(switches.settings)
-    kind = CeilingKind.STALLED
+    kind = ResourceKind.STALLED
     return allowed(settings.actions, settings.rules, task, kind, switches.runtime_dir).notify
 
 
-def _why(incident: IncidentState, known: _Open) -> str:
+def _why(incident: OpenIncident, known: _Open) -> str:
     """What is known of it, in a clause or two."""
     begun = incident.why.partition(". ")[0]
     if not known.found:
@@ -333,9 +333,9 @@ def _because(known: _Open) -> Iterator[str]:
 def _place(known: _Open) -> str | None:
     if known.picture is None:
         return None
-    from watchdog_app.core.explain import status
+    from watchdog_app.core.explain import threads
 
-    return status.where(known.picture)
+    return threads.where(known.picture)
 
 
 def _where(known: _Open) -> str:

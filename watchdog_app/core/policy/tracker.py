@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from watchdog_app.core.forecast import Forecaster
-from watchdog_app.core.forecast.stages import CeilingWatch, forecaster_for
+from watchdog_app.core.forecast.stages import ResourceMonitor, forecaster_for
 from watchdog_app.core.model import devices
-from watchdog_app.core.model.agent import AgentView
+from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import Assessment, Stage, TaskOutlook
 from watchdog_app.core.model.hardware import Hardware
-from watchdog_app.core.model.history import Growth, Past, SwapTraffic
+from watchdog_app.core.model.history import History, PastSample, SwapTraffic
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
-from watchdog_app.core.model.resource import SPECS, CeilingKey, CeilingKind, CeilingReading
+from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import Settings, StageSettings
 from watchdog_app.core.policy.attribution import NOBODY, Attribution, attribute
 from watchdog_app.core.policy.danger import costs, while_stalled, with_cheap_save
@@ -22,25 +22,25 @@ from watchdog_app.core.policy.danger import costs, while_stalled, with_cheap_sav
 
 def outlooks(
     tasks: Sequence[Task],
-    usage: Mapping[ProcessKey, Usage],
-    readings: Sequence[CeilingReading],
-    assessments: Mapping[CeilingKey, Assessment],
-    blamed: Mapping[CeilingKey, Attribution],
+    usage: Mapping[ProcessKey, TaskUsage],
+    readings: Sequence[Reading],
+    assessments: Mapping[ResourceKey, Assessment],
+    blamed: Mapping[ResourceKey, Attribution],
 ) -> dict[ProcessKey, TaskOutlook]:
     """
     An outlook for each task.
 
-    A ceiling concerns the tasks that make it fill up. Those that would merely die with it are
+    A resource concerns the tasks that make it fill up. Those that would merely die with it are
     shown its stage from `rescue` on, when that is what matters for them: an idle notebook has
     no time to exhaustion only because something else is growing.
     """
-    nearest: dict[ProcessKey, CeilingReading] = {}
+    nearest: dict[ProcessKey, Reading] = {}
     for reading in sorted(readings, key=lambda each: _urgency(assessments[each.key])):
         assessment = assessments[reading.key]
         if assessment.forecast is None and assessment.stage is Stage.OK:
             continue
         growing = {each.task for each in blamed.get(reading.key, NOBODY).culprits}
-        deadly = reading.lethal and assessment.stage >= Stage.RESCUE and assessment.notify
+        deadly = reading.fatal and assessment.stage >= Stage.RESCUE and assessment.notify
         for key in reading.tasks:
             if deadly or key in growing:
                 nearest.setdefault(key, reading)
@@ -53,7 +53,7 @@ def outlooks(
             key=task.key,
             trend_bytes_per_s=own.trend_bytes_per_s,
             cpu_percent=own.cpu_percent,
-            ceiling=None if at is None else at.key,
+            resource=None if at is None else at.key,
             forecast=None if known is None else known.forecast,
             stage=Stage.OK if known is None else known.stage,
             why=None if known is None else known.why,
@@ -70,13 +70,13 @@ _TREND_WINDOWS_S = (20.0, 5.0)
 _CPU_S = 1.0  # processor time is counted in hundredths: shorter spans are noise
 
 
-class Usage:
+class TaskUsage:
     """One task's."""
 
     __slots__ = ("_cpu_from", "cpu_percent", "memory")
 
     def __init__(self) -> None:
-        self.memory = Growth()
+        self.memory = History()
         self.cpu_percent: float | None = None
         self._cpu_from: tuple[float, float] | None = None
 
@@ -120,13 +120,13 @@ def held_bytes(task: Task) -> int:
 
 
 class _Watched(NamedTuple):
-    watch: CeilingWatch
+    watch: ResourceMonitor
     forecaster: Forecaster  # outlives the watch when the settings change
-    key: CeilingKey
+    key: ResourceKey
     unit: str
 
 
-class Series:
+class Tracker:
     """
     Every series of one machine.
 
@@ -136,15 +136,15 @@ class Series:
 
     def __init__(self, settings: Settings) -> None:
         self.swap = SwapTraffic()
-        self.usage: dict[ProcessKey, Usage] = {}
+        self.usage: dict[ProcessKey, TaskUsage] = {}
         self._settings = settings
-        self._watches: dict[CeilingKey, _Watched] = {}
-        self._growths: dict[CeilingKey, Growth] = {}
-        self._strangers: dict[CeilingKey, Growth] = {}  # under these, who is not watched
+        self._watches: dict[ResourceKey, _Watched] = {}
+        self._growths: dict[ResourceKey, History] = {}
+        self._strangers: dict[ResourceKey, History] = {}  # under these, who is not watched
         # What each task holds on each card, by card and task.
-        self._devices: dict[str, dict[ProcessKey, Growth]] = {}
+        self._devices: dict[str, dict[ProcessKey, History]] = {}
         self._hardware = Hardware()
-        self._measured: dict[CeilingKey, float] = {}  # readings that are older than the tick
+        self._measured: dict[ResourceKey, float] = {}  # readings that are older than the tick
 
     @property
     def settings(self) -> Settings:
@@ -163,8 +163,8 @@ class Series:
         self,
         snapshot: Snapshot,
         tasks: Sequence[Task],
-        readings: Sequence[CeilingReading],
-        agents: Mapping[ProcessKey, Sequence[AgentView]],
+        readings: Sequence[Reading],
+        agents: Mapping[ProcessKey, Sequence[AgentState]],
     ) -> None:
         """Append to every series; forget those that have ended. `agents` are by task."""
         now = snapshot.mono_s
@@ -180,19 +180,19 @@ class Series:
             at = now
             if SPECS[reading.key.kind].by_sensor:
                 at = self._measured[reading.key] = _measured_mono_s(reading, snapshot, agents)
-            self._growths.setdefault(reading.key, Growth()).add(at, reading.used)
+            self._growths.setdefault(reading.key, History()).add(at, reading.used)
             if reading.strangers is not None:
-                self._strangers.setdefault(reading.key, Growth()).add(at, reading.strangers)
+                self._strangers.setdefault(reading.key, History()).add(at, reading.strangers)
             else:
                 self._strangers.pop(reading.key, None)
         alive = {task.key for task in tasks}
         for ended in self.usage.keys() - alive:
             del self.usage[ended]
         for task in tasks:
-            self.usage.setdefault(task.key, Usage()).add(now, task)
+            self.usage.setdefault(task.key, TaskUsage()).add(now, task)
         self._follow_devices(snapshot, tasks)
 
-    def recall(self, past: Mapping[CeilingKey, Sequence[Past]]) -> None:
+    def recall(self, past: Mapping[ResourceKey, Sequence[PastSample]]) -> None:
         """Take in what glances measured since the last look, oldest first."""
         for key, samples in past.items():
             found = self._watches.get(key)
@@ -204,7 +204,7 @@ class Series:
                 for sample in samples:
                     growth.add(sample.mono_s, sample.used)
 
-    def begin_anew(self) -> None:
+    def reset_trends(self) -> None:
         """Forget how everything moved: nobody looked for a while, and a gap is no trend."""
         self.swap = SwapTraffic()
         self.usage.clear()
@@ -213,9 +213,9 @@ class Series:
         self._devices.clear()
 
     def assess(
-        self, reading: CeilingReading, agents: Mapping[ProcessKey, list[AgentView]], now: float
+        self, reading: Reading, agents: Mapping[ProcessKey, list[AgentState]], now: float
     ) -> Assessment:
-        """Where a ceiling stands and where it is going; `agents` are those under it, by task."""
+        """Where a resource stands and where it is going; `agents` are those under it, by task."""
         found = self._watches.get(reading.key)
         if found is None:
             forecaster = forecaster_for(reading)
@@ -228,11 +228,11 @@ class Series:
         return while_stalled(assessment, reading)
 
     def attribute(
-        self, reading: CeilingReading, assessment: Assessment, tasks: Mapping[ProcessKey, Task]
+        self, reading: Reading, assessment: Assessment, tasks: Mapping[ProcessKey, Task]
     ) -> Attribution:
-        """Who makes a ceiling fill up, among the tasks under it."""
-        growths: Mapping[ProcessKey, Growth] = {key: self.usage[key].memory for key in tasks}
-        if reading.key.kind is CeilingKind.GPU_MEMORY:
+        """Who makes a resource fill up, among the tasks under it."""
+        growths: Mapping[ProcessKey, History] = {key: self.usage[key].memory for key in tasks}
+        if reading.key.kind is ResourceKind.GPU_MEMORY:
             growths = self._devices.get(reading.key.subject, {})
         return attribute(
             reading,
@@ -244,13 +244,13 @@ class Series:
             strangers=self._strangers.get(reading.key),
         )
 
-    def rate(self, key: CeilingKey, window_s: float) -> float | None:
-        """How fast a ceiling has been filling lately."""
+    def rate(self, key: ResourceKey, window_s: float) -> float | None:
+        """How fast a resource has been filling lately."""
         return self._growths[key].rate(window_s)
 
     @property
     def next_look_s(self) -> float:
-        """How soon the most pressing ceiling wants to be looked at again."""
+        """How soon the most pressing resource wants to be looked at again."""
         rest = self._settings.watch.interval_s
         return min(
             (each.watch.next_look_s for each in self._watches.values()
@@ -258,9 +258,9 @@ class Series:
             default=rest,
         )  # fmt: skip
 
-    def _watch(self, key: CeilingKey, forecaster: Forecaster, unit: str) -> CeilingWatch:
+    def _watch(self, key: ResourceKey, forecaster: Forecaster, unit: str) -> ResourceMonitor:
         stages = _stages(key.kind, self._settings.stages)
-        return CeilingWatch(self._settings.watch, stages, forecaster, unit)
+        return ResourceMonitor(self._settings.watch, stages, forecaster, unit)
 
     def _follow_devices(self, snapshot: Snapshot, tasks: Sequence[Task]) -> None:
         hardware = snapshot.hardware
@@ -273,7 +273,7 @@ class Series:
             for use in on_cards.uses:
                 held.setdefault(use.uuid, {})[key] = use.memory_bytes
         alive = {task.key for task in tasks}
-        kept: dict[str, dict[ProcessKey, Growth]] = {}
+        kept: dict[str, dict[ProcessKey, History]] = {}
         for gpu in hardware.gpus:
             before = self._devices.get(gpu.uuid, {})
             known = {key: growth for key, growth in before.items() if key in alive}
@@ -284,14 +284,14 @@ class Series:
             for key in known.keys() | here.keys() if here or listed_mono_s is not None else ():
                 size = here.get(key, 0)
                 if size is not None:
-                    known.setdefault(key, Growth()).add(
+                    known.setdefault(key, History()).add(
                         at if listed_mono_s is None else listed_mono_s, size
                     )
             kept[gpu.uuid] = known
         self._devices = kept
 
 
-def _stages(kind: CeilingKind, stages: StageSettings) -> StageSettings:
+def _stages(kind: ResourceKind, stages: StageSettings) -> StageSettings:
     """When each stage begins: what is about to happen to a machine takes people longer to mend."""
     spec = SPECS[kind]
     return replace(
@@ -302,13 +302,13 @@ def _stages(kind: CeilingKind, stages: StageSettings) -> StageSettings:
 
 
 def _measured_mono_s(
-    reading: CeilingReading,
+    reading: Reading,
     snapshot: Snapshot,
-    agents: Mapping[ProcessKey, Sequence[AgentView]],
+    agents: Mapping[ProcessKey, Sequence[AgentState]],
 ) -> float:
     """When a reading was taken: the same figure shown twice is one sample, and no plateau."""
     now, hardware = snapshot.mono_s, snapshot.hardware
-    if reading.key.kind is CeilingKind.GPU_ALLOCATOR:
+    if reading.key.kind is ResourceKind.GPU_ALLOCATOR:
         reported = [
             agent.reported_mono_s
             for key in reading.tasks

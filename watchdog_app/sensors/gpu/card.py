@@ -96,7 +96,7 @@ class Card:
 
     def read(self, now_mono_s: float) -> dict[str, Any]:
         """
-        Every figure, by the names of core.hardware.Gpu; what is not known is left out.
+        Every figure, by the names of core.model.hardware.Gpu; what is not known is left out.
 
         Raises:
             DriverError: the card is lost, needs a reset, or answers nothing at all.

@@ -71,7 +71,7 @@ class Cards:
             skip: indices that are not to be touched: the driver hung or crashed on them.
             awake: index and address of the cards that may be asked, others sleep; None: all.
             begin: called before each card is touched.
-            tell: gets each card's figures, by the names of core.hardware.Gpu.
+            tell: gets each card's figures, by the names of core.model.hardware.Gpu.
 
         Returns:
             How many processes compute.

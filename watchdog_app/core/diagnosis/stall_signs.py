@@ -1,0 +1,215 @@
+"""What shows in a thread or process: signs that suspicions rest on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from watchdog_app.base.text.plain import plain
+from watchdog_app.core.model.agent import Frame, ProcessThreads, ThreadDump, ThreadState
+
+DEEP = 12  # frames from the innermost one: what waits is near the end of a stack
+
+# Fragments of kernel functions, as in wchan and the kernel's stack.
+DRIVER = ("nvidia", "nv_", "_nv0", "uvm_", "os_acquire", "amdgpu", "kfd_", "drm_")
+NETWORK_FILES = ("nfs", "rpc_", "cifs", "smb", "ceph", "fuse", "9p", "lustre", "gpfs", "beegfs")
+SWAP = ("swap_read", "swapin", "swap_cluster", "do_swap_page", "blk_cgroup_swap", "try_to_free")
+DISK = ("io_schedule", "folio_wait", "wait_on_page", "jbd2", "ext4", "xfs_", "btrfs", "submit_bio")
+FUTEX = ("futex",)
+_NAMED_PIPE = ("wait_for_partner", "fifo_open")
+_PIPE = ("pipe_read", "anon_pipe_read", *_NAMED_PIPE)
+_SOCKET = ("sk_wait_data", "unix_stream_read", "inet_csk_accept", "skb_wait", "skb_recv")
+_FULL_PIPE = ("pipe_write",)
+_FULL_SOCKET = ("sock_alloc_send", "sk_stream_wait_memory", "unix_wait_for_peer")
+_STOPPED_TERMINAL = ("n_tty_write", "tty_write")
+_WRITES = frozenset(("write", "writev", "pwrite64", "sendto", "sendmsg", "sendfile", "splice"))
+_READS = frozenset(("read", "readv", "pread64", "recvfrom", "recvmsg"))
+_FUTEX_COMMAND = 0x7F
+_FUTEX_WAITS = frozenset((0, 9))  # FUTEX_WAIT, FUTEX_WAIT_BITSET
+_FUTEX_PRIVATE = 0x80
+
+# Files of Python's library and of the frameworks in which a program waits for its workers.
+_WORKERS = ("multiprocessing/", "concurrent/futures/", "torch/utils/data/", "joblib/", "billiard/")
+_JOINS = (
+    "multiprocessing/process.py", "multiprocessing/popen_fork.py",
+    "multiprocessing/popen_forkserver.py",
+)  # fmt: skip
+_WAITS = frozenset(
+    ("get", "_try_get_data", "_get_data", "_get_batch", "wait", "poll", "_poll", "recv", "_recv",
+     "_recv_bytes", "recv_bytes", "join", "select", "result", "results",
+     "wait_result_broken_or_wakeup", "acquire", "__enter__", "_wait_for_tstate_lock",
+     "_retrieve", "retrieve")
+)  # fmt: skip
+_DATA = frozenset(
+    ("read", "readinto", "readline", "recv", "recv_into", "recv_bytes", "_recv", "_recv_bytes",
+     "accept", "poll", "select", "urlopen", "getresponse", "_safe_read")
+)  # fmt: skip
+
+
+def all_threads(picture: ThreadDump) -> Iterator[tuple[ProcessThreads, ThreadState]]:
+    """Every thread with its process."""
+    for process in picture.processes:
+        for thread in process.threads:
+            yield process, thread
+
+
+def in_kernel(thread: ThreadState, fragments: Sequence[str]) -> str | None:
+    """The function in which it waits, where that is one of those."""
+    for name in (thread.wchan, *thread.kernel):
+        if name is not None and any(part in name for part in fragments):
+            return plain(name, 60)
+    return None
+
+
+def has(thread: ThreadState, fragments: Sequence[str]) -> bool:
+    """Whether it waits in one of those functions of the kernel."""
+    return in_kernel(thread, fragments) is not None
+
+
+def waits_for_workers(thread: ThreadState) -> Frame | None:
+    """The place in the library where it waits for a process."""
+    for frame in thread.frames[:DEEP]:
+        if frame.function in _WAITS and _in_files(frame, _WORKERS):
+            return frame
+    return None
+
+
+def waits_for_end(thread: ThreadState) -> Frame | None:
+    """The place in the library where it waits for the end of a process."""
+    for frame in thread.frames[:DEEP]:
+        if frame.function in ("wait", "poll", "join") and frame.file.endswith(_JOINS):
+            return frame
+    return None
+
+
+def is_queue(frame: Frame) -> bool:
+    """`queue.get` of the library, in one process or of several."""
+    return frame.function == "get" and frame.file.endswith(
+        ("/queue.py", "multiprocessing/queues.py")
+    )
+
+
+def _in_files(frame: Frame, fragments: Sequence[str]) -> bool:
+    return any(part in frame.file for part in fragments)
+
+
+def reads_from(thread: ThreadState) -> str | None:
+    """What it reads from, as the kernel tells."""
+    if has(thread, _PIPE):
+        return None if _opens_to_write(thread) else "a pipe that nobody writes to"
+    if has(thread, _SOCKET):
+        return "a connection that stays silent"
+    if thread.syscall in _READS:
+        return "a file or device that stays silent"
+    frame = thread.frames[0] if thread.frames else None
+    polls = thread.syscall in ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait")
+    if frame is not None and frame.function in _DATA and (polls or has(thread, ("poll",))):
+        return "a connection that stays silent"
+    return None
+
+
+def writes_to(thread: ThreadState) -> str | None:
+    """
+    What it writes to and nobody reads from, as the kernel tells.
+
+    Source: /proc/PID/wchan of Linux 6.18 beside a full pipe (`anon_pipe_write`), socket pair
+    (`sock_alloc_send_pskb`), TCP connection and pseudo-terminal (both `wait_woken`).
+    """
+    if thread.state != "S":
+        return None
+    if has(thread, _FULL_PIPE) or _opens_to_write(thread):
+        return "a pipe that nobody reads from"
+    if has(thread, _STOPPED_TERMINAL):
+        return "a terminal that takes no more output"
+    if has(thread, _FULL_SOCKET):
+        return "a connection whose other end does not read"
+    if thread.syscall in _WRITES and thread.wchan in (None, "wait_woken"):
+        return "a pipe, terminal or connection that nobody reads from"
+    return None
+
+
+def _opens_to_write(thread: ThreadState) -> bool:
+    """Whether it opens a named pipe for writing, which waits for a reader: open(2), O_WRONLY."""
+    flags = {"open": 1, "openat": 2}.get(thread.syscall or "")
+    if flags is None or len(thread.arguments) <= flags or not has(thread, _NAMED_PIPE):
+        return False
+    return thread.arguments[flags] & 3 == 1
+
+
+def runs_program(thread: ThreadState) -> bool:
+    """Whether a line of the program's own is in its stack; others serve a library or the agent."""
+    return any(not _of_library(frame) for frame in thread.frames)
+
+
+def is_worker(process: ProcessThreads, root: ProcessThreads) -> bool:
+    """A child that was forked, as far as that shows: of the same name, and alive."""
+    if process.pid == root.pid or process.state == "Z":
+        return False
+    return process.ppid == root.pid and bool(process.threads)
+
+
+def stuck(process: ProcessThreads) -> bool:
+    """Every thread of it waits for a lock."""
+    return all(has(each, FUTEX) or each.syscall == "futex" for each in process.threads)
+
+
+def idle(process: ProcessThreads) -> bool:
+    """It listens for work."""
+    main = process.threads[0]
+    listens = has(main, (*_PIPE, *_SOCKET, "poll"))
+    return listens or main.syscall in _READS or main.syscall in ("poll", "ppoll", "select")
+
+
+def forever_alone(thread: ThreadState) -> bool:
+    """
+    It waits without end for a lock that no other process can see: exact, where the kernel tells.
+
+    futex(uaddr, op, val, timeout, ...): FUTEX_PRIVATE_FLAG in `op`, no timeout.
+    """
+    if thread.syscall != "futex" or len(thread.arguments) < 4:
+        return False
+    operation, timeout = thread.arguments[1], thread.arguments[3]
+    return (
+        operation & _FUTEX_COMMAND in _FUTEX_WAITS
+        and bool(operation & _FUTEX_PRIVATE)
+        and timeout == 0
+    )
+
+
+def at(frames: Sequence[Frame]) -> str:
+    """The innermost line, and the innermost one that is no library's."""
+    first = frames[0]
+    own = next((each for each in frames if not _of_library(each)), first)
+    if own is first:
+        return place(first)
+    return f"{place(own)}, there in {place(first)}"
+
+
+def _of_library(frame: Frame) -> bool:
+    return (
+        "/lib/python" in frame.file
+        or "-packages/" in frame.file
+        or "/watchdog_app/agent/" in frame.file
+        or frame.file.startswith("<frozen")
+    )
+
+
+def place(frame: Frame) -> str:
+    """`train.py:42 in step`, safe to show."""
+    return plain(frame.place, 120)
+
+
+def named(process: ProcessThreads) -> str:
+    """`4711 (python)`, safe to show."""
+    return f"{process.pid} ({plain(process.name, 30)})"
+
+
+def threads_wait(count: int) -> str:
+    """`3 threads wait`."""
+    return "one thread waits" if count == 1 else f"{count} threads wait"
+
+
+def workers_wait(pids: Sequence[int]) -> str:
+    """`2 workers (11, 12) wait`."""
+    if len(pids) == 1:
+        return f"worker {pids[0]} waits"
+    return f"{len(pids)} workers ({', '.join(map(str, pids[:4]))}) wait"
