@@ -161,7 +161,9 @@ class CardWorld:
                 about = by_key.get(decision.task) if decision.task else None
                 agent = agents.get(decision.task) if decision.task else None
                 self.notices.append(
-                    notifications.notice(decision, about, agent, incidents.get(decision.incident))
+                    notifications.notification(
+                        decision, about, agent, incidents.get(decision.incident)
+                    )
                 )
             elif decision.kind is DecisionKind.CHECKPOINT and decision.task is not None:
                 self.rescued(decision.task.pid)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from simulation import Machine, Program, flat
 
-from watchdog_app.core.explain.notifications import notice
+from watchdog_app.core.explain.notifications import notification
 from watchdog_app.core.model.decisions import Decision, DecisionKind, Stage
 from watchdog_app.core.model.history import History
 from watchdog_app.core.model.machine import ProcessKey, ProcessSample
@@ -136,7 +136,7 @@ def test_a_warning_that_names_no_task_says_what_was_seen_and_no_more(others, una
          "others_share": others, "unaccounted_share": unaccounted},
     )  # fmt: skip
 
-    body = notice(decision).body
+    body = notification(decision).body
 
     assert said in body
     assert 1 == sum(

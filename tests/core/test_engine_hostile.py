@@ -78,7 +78,7 @@ def test_a_wild_machine_never_breaks_the_engine(seed):
             agent = agents.get(decision.task) if decision.task else None
             engine.still_holds(decision, readings)
             if decision.kind is DecisionKind.NOTIFY:
-                assert notifications.notice(decision, task, agent).title
+                assert notifications.notification(decision, task, agent).title
             if decision.kind is DecisionKind.PAUSE:
                 assert task.uid == UID
                 assert task.kind is not TaskKind.SERVER

@@ -75,7 +75,7 @@ def test_a_wall_clock_that_was_set_in_between_changes_nothing(step_s):
         lambda state: {**state, "version": 99},
         lambda state: {**state, "incidents": [{"id": "x"}]},
         lambda state: {**state, "saves": [[1, 2]]},
-        lambda state: {**state, "told": 7},
+        lambda state: {**state, "reports": 7},
         lambda state: {**state, "mono_s": state["mono_s"] - 7200},
         lambda state: {**state, "mono_s": state["mono_s"] + 7200},
     ],

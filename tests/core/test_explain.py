@@ -40,7 +40,7 @@ def story(name="train.ipynb", seconds=60.0, settings=None, **changes):
 def notice_of(machine, program, decision):
     incidents = {each.id: each for each in machine.result.incidents}
     agent = machine._agent(program) if program.save_s is not None else None
-    return notifications.notice(
+    return notifications.notification(
         decision, machine._task(program), agent, incidents.get(decision.incident)
     )
 
@@ -127,7 +127,7 @@ def test_a_death_names_its_cause_and_the_rescue():
     facts = ExitFacts(9, group_limit_bytes=1200 * MB, group_kills_before=0, group_kills_after=1)
 
     (decision,) = machine.engine.death(task, agent, diagnose(facts), machine._snapshot())
-    notice = notifications.notice(decision, task, agent)
+    notice = notifications.notification(decision, task, agent)
 
     assert "Out of memory: train.ipynb" == notice.title
     assert (

@@ -406,7 +406,7 @@ def test_the_notice_of_a_buffer_that_will_not_fit_begins_with_why():
     """The trend until then is no news: neither its time nor its rate is told."""
     machine = Told(training(filling(800.0)), 1000.0, announced(800.0)).run(150)
 
-    told = notifications.notice(machine.warnings[0])
+    told = notifications.notification(machine.warnings[0])
 
     assert "it will not fit" in told.body.splitlines()[0]
     assert told.title.startswith("Memory limit reached soon")

@@ -132,7 +132,7 @@ def test_what_was_told_of_two_cards_outlives_the_daemon():
 
     assert 2 == told
     assert told == len(texts(world, "warning"))
-    for row in state["told"]:
+    for row in state["reports"]:
         del row[5:]
     world.engine.load(state, world.now, WALL_S + world.now)  # as an earlier version wrote it
 
@@ -387,7 +387,7 @@ def test_the_notice_of_a_death_by_a_fault_names_the_fault():
     snapshot = type("S", (), {"mono_s": world.now, "unix_s": 1.7e9})
 
     (decision,) = world.engine.death(about, None, cause, snapshot)
-    notice = notifications.notice(decision, about)
+    notice = notifications.notification(decision, about)
 
     assert "Ended by a GPU fault: a.ipynb" == notice.title
     assert "Xid 79" in notice.body

@@ -91,7 +91,7 @@ def test_an_incident_survives_the_way_to_disk_and_back():
         advice=("one", "two"),
         attribution=Attribution((culprit,), 0.1, 5.0),
         pace_per_s=3.0,
-        told=LastReport(120.0, Stage.RESCUE, 9.0),
+        last_report=LastReport(120.0, Stage.RESCUE, 9.0),
         holds={KEY: PausedTask(130.0, 5.0, 2.0)},
         paused_mono_s=129.0,
         overruled={ProcessKey(11, 7)},

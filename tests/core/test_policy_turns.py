@@ -146,4 +146,4 @@ def test_a_danger_that_was_held_back_is_told_anew():
     again = [each for each in machine.log if each.evidence.get("topic") == "warning"]
     assert 2 == len(again)
     assert again[1].evidence["used"] > warned.evidence["used"] + MB
-    assert "train.ipynb" in notifications.notice(again[1], machine._task(program)).title
+    assert "train.ipynb" in notifications.notification(again[1], machine._task(program)).title

@@ -79,7 +79,9 @@ def test_it_is_opened_looked_into_and_told_once():
 
     (decision,) = training.decisions
     (incident,) = tick.incidents
-    said = notifications.notice(decision, training.machine._task(training.program), training.agent)
+    said = notifications.notification(
+        decision, training.machine._task(training.program), training.agent
+    )
     assert incident.id == said.incident
     assert "Most likely it waits for a queue that nobody fills" in said.body
     assert "queue.py:171 in get" in said.body
@@ -106,7 +108,9 @@ def test_without_anybody_who_looks_it_is_told_all_the_same():
     training.look(7)
 
     (decision,) = training.decisions
-    said = notifications.notice(decision, training.machine._task(training.program), training.agent)
+    said = notifications.notification(
+        decision, training.machine._task(training.program), training.agent
+    )
     assert "why is not known" in said.body
 
 
@@ -139,7 +143,9 @@ def test_it_is_over_with_the_next_step_and_that_is_told():
     assert closed.closed_unix_s is not None
     first, over = training.decisions
     assert first.incident == over.incident
-    said = notifications.notice(over, training.machine._task(training.program), training.agent)
+    said = notifications.notification(
+        over, training.machine._task(training.program), training.agent
+    )
     assert ("Goes on: train.py", "over") == (said.title, said.topic)
     assert "It makes steps again, and is at step 201." == said.body
 

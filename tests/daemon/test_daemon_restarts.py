@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from watchdog_app.core.explain.notifications import notice
+from watchdog_app.core.explain.notifications import notification
 from watchdog_app.core.model.decisions import Decision
 from watchdog_app.core.model.exits import Cause, CauseKind
 from watchdog_app.core.model.kernels import KernelRegistry, ToldNotebooks
@@ -84,7 +84,7 @@ def test_restart_after_a_death_is_told_with_what_is_left(first: Task):
     told.restarts.take([kernel(11)])
 
     (decision, task), *more = told.notices
-    shown = notice(decision, task)
+    shown = notification(decision, task)
     assert [] == more
     assert ("restarted", "normal", 10) == (shown.topic, shown.urgency, shown.task)
     assert shown.title.startswith("Kernel restarted: ")

@@ -193,14 +193,14 @@ def pytest_sessionfinish() -> None:
 
 def _watch_engines(patch: pytest.MonkeyPatch) -> None:
     """Note each decision, and the notice that it makes."""
-    from watchdog_app.core.explain.notifications import notice
+    from watchdog_app.core.explain.notifications import notification
     from watchdog_app.core.model.decisions import DecisionKind
     from watchdog_app.core.policy.engine import Engine
 
     def said(decision: Any, task: Any, agent: Any, incident: Any) -> None:
         line = plain(decision)
         if decision.kind is DecisionKind.NOTIFY:
-            line["notice"] = plain(notice(decision, task, agent, incident))
+            line["notice"] = plain(notification(decision, task, agent, incident))
         elif decision.kind is DecisionKind.CHECKPOINT and len(_lines) >= _IN_FULL:
             del line["evidence"]
         _lines.append(line)

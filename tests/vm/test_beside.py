@@ -146,17 +146,23 @@ def assert_oomd_is_named(me, death, unit: str, record_property) -> None:
     assert "illed by the kernel" not in told + str(death["evidence"])
 
 
-def test_systemd_is_named_where_it_ends_a_service_after_a_kill_in_it(me, record_property):
+@pytest.mark.parametrize("watched", [True, False], ids=["watched", "no_daemon_at_the_kill"])
+def test_systemd_is_named_where_it_ends_a_service_after_a_kill_in_it(me, record_property, watched):
     """OOMPolicy=stop: the kernel kills a worker, and systemd ends the rest of its unit."""
     me.start_daemon()
     training = me.train(
-        "--worker-mb-s", "10", "--seconds", "1200", service=True,
+        "--worker-mb-s", "10" if watched else "2", "--seconds", "1200", service=True,
         properties=["MemoryMax=200M", "MemorySwapMax=0", "OOMPolicy=stop"],
     )  # fmt: skip
     me.until_watched(training)
     pid = training.pid
+    if not watched:
+        until(lambda: str(pid) in alive(me), "it is in the list of who is alive")
+        me.systemctl("stop", "watchdog.service")
 
     assert training.wait(600) != 0
+    if not watched:
+        me.start_daemon()
     death = me.death(pid)
     told = explained(me, pid)
 

@@ -33,7 +33,9 @@ def of(key: ProcessKey, group: str | None) -> GuardEnd | None:
         refused=bag.stage == "refusing" or _was_refused(bag),
         ended=report.cause_of_end(bag),
         held=report.held_at_end(bag),
-        told="" if not bag.events else str(bag.events[-1].get("text", "")).partition("\n")[0],
+        last_message=""
+        if not bag.events
+        else str(bag.events[-1].get("text", "")).partition("\n")[0],
         rescue=_rescue(bag, key.pid),
     )
 

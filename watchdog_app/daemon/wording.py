@@ -26,7 +26,7 @@ def notice(decision: Decision, task: Task | None, look: Look | None) -> Notifica
     about = None
     if look is not None:
         about = next((e for e in look.result.incidents if e.id == decision.incident), None)
-    return notifications.notice(decision, task, agent, about)
+    return notifications.notification(decision, task, agent, about)
 
 
 def explanation(look: Look | None, task: Task | None) -> dict[str, Any]:

@@ -248,9 +248,9 @@ def _excluded(facts: ExitFacts) -> bool:
 def _by_time(facts: ExitFacts, number: int | None) -> Cause | None:
     """Its processor time was used up (ulimit -t)."""
     limit, used = facts.cpu_limit_s, facts.cpu_used_s
-    told = "" if limit is None else f" of {limit:.0f} s"
+    of_limit = "" if limit is None else f" of {limit:.0f} s"
     if number == getattr(signal, "SIGXCPU", None) and number is not None:
-        text = f"ended by the kernel: its limit of processor time (ulimit -t){told} was reached"
+        text = f"ended by the kernel: its limit of processor time (ulimit -t){of_limit} was reached"
         return Cause(CauseKind.CPU_LIMIT, text, Certainty.EXACT, news=True)
     if number != signal.SIGKILL or limit is None or used is None:
         return None
@@ -258,7 +258,7 @@ def _by_time(facts: ExitFacts, number: int | None) -> Cause | None:
         return None
     text = (
         f"most likely killed by the kernel: it had used {used:.0f} s of its limit of processor "
-        f"time (ulimit -t){told} when it was last seen"
+        f"time (ulimit -t){of_limit} when it was last seen"
     )
     return Cause(CauseKind.CPU_LIMIT, text, Certainty.LIKELY, news=True)
 

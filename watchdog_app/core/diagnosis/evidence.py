@@ -156,8 +156,8 @@ def _airbag(facts: ExitFacts) -> Iterator[Evidence]:
     if facts.airbag is None:
         return
     text = f"It ran in an airbag with a limit of {format_bytes(facts.airbag.limit_bytes)}."
-    if facts.airbag.told:
-        text = f"Its airbag says: {plain(facts.airbag.told, _LONGEST)}"
+    if facts.airbag.last_message:
+        text = f"Its airbag says: {plain(facts.airbag.last_message, _LONGEST)}"
     yield Evidence("airbag", Certainty.EXACT, text)
 
 
@@ -170,8 +170,8 @@ def _kernel(facts: ExitFacts) -> Iterator[Evidence]:
             continue
         spoke = True
         # The report of a kill is long and hard to read: what it says is said.
-        told = _group(word) or f"The kernel log says: {plain(word.text, _LONGEST)}"
-        yield Evidence("kernel", Certainty.EXACT, told)
+        text = _group(word) or f"The kernel log says: {plain(word.text, _LONGEST)}"
+        yield Evidence("kernel", Certainty.EXACT, text)
     number = signal_of(facts.wait_status)
     killed = facts.wait_status is None or number in (signal.SIGKILL, signal.SIGTERM)
     others = {
@@ -221,11 +221,11 @@ def _python(words: LastError | None) -> Iterator[Evidence]:
             "python", Certainty.EXACT, f"Python wrote in the end: {plain(words.fatal, 120)}."
         )
     elif words.error is not None:
-        told = f": {plain(words.message, 160)}" if words.message else ""
+        text = f": {plain(words.message, 160)}" if words.message else ""
         yield Evidence(
             "python",
             Certainty.EXACT,
-            f"An exception that nobody caught ended it: {plain(words.error, 60)}{told}",
+            f"An exception that nobody caught ended it: {plain(words.error, 60)}{text}",
         )
     if words.frames:
         shown = list(words.frames[:_MOST_FRAMES])

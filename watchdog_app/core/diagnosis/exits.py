@@ -20,7 +20,7 @@ def should_notify(cause: Cause, agent: AgentState | None) -> bool:
     """
     if cause.kind is CauseKind.AIRBAG:
         return False  # it has told of that itself, as it did it
-    if cause.news or cause.spec.told:
+    if cause.news or cause.spec.notify:
         return True
     return (
         agent is not None

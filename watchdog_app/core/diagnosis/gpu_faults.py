@@ -1,7 +1,7 @@
 """
 The one table of the faults of a card or its driver: how bad each is, its words, and what helps.
 
-Notices, `watchdog explain`, status, doctor, tray and top take their words from here, directly
+Notifications, `watchdog explain`, status, doctor, tray and top take their words from here, directly
 or from `gpus[].verdict` and the incident in the status object.
 
 Source of the Xid codes: NVIDIA, "GPU Debug Guidelines" and the catalogue of Xid errors

@@ -33,7 +33,7 @@ class _Place:
     cpu_s: float
     members: set[int]  # pids of the task, then and since
     longest_s: float = 0.0  # between two steps, of those that ended
-    told: bool = False
+    reported: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class StallDetector:
             )
             return None
         place.members.update(member.key.pid for member in task.members)
-        if place.told or agent.step is None or agent.step_s is None:
+        if place.reported or agent.step is None or agent.step_s is None:
             return None
         if agent.phase not in (None, "train"):
             return None
@@ -120,5 +120,5 @@ class StallDetector:
             least_s, steps = settings.busy_s, _BUSY_STEPS
         if silent_s <= max(least_s, steps * agent.step_s, _LONGEST * place.longest_s):
             return None
-        place.told = True
+        place.reported = True
         return Stall(task, agent, agent.step, agent.step_s, silent_s, cores)

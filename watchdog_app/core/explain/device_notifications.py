@@ -1,4 +1,4 @@
-"""Notices of heat, batteries, and cards that are lost or out of order, in words."""
+"""Notifications of heat, batteries, and cards that are lost or out of order, in words."""
 
 from __future__ import annotations
 

@@ -64,10 +64,10 @@ def grew(entry: Mapping[str, Any]) -> Iterator[str]:
     Args:
         entry: of the journal; nothing is said of one that came to an end of its own will.
     """
-    told = entry.get("grew")
-    if cause_spec(entry.get("cause")).by_itself or not isinstance(told, list):
+    grew = entry.get("grew")
+    if cause_spec(entry.get("cause")).by_itself or not isinstance(grew, list):
         return
-    yield from (line for line in told[:_MOST_GREW] if isinstance(line, str))
+    yield from (line for line in grew[:_MOST_GREW] if isinstance(line, str))
 
 
 def _lost_a_worker(entry: Mapping[str, Any]) -> bool:

@@ -82,7 +82,7 @@ def work(facts: Facts) -> Iterator[str]:
 
 
 def advice(facts: Facts) -> list[str]:
-    """The first sentence: a notice is short, `watchdog explain` has the others."""
+    """The first sentence: a notification is short, `watchdog explain` has the others."""
     return [] if facts.incident is None else list(facts.incident.advice[:1])
 
 

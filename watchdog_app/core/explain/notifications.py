@@ -28,14 +28,14 @@ _NOTEBOOKS = frozenset((TaskKind.NOTEBOOK, TaskKind.KERNEL))
 _AT_HAND_S = 30.0  # the end of a trend, which is told though something else was foretold
 
 
-def notice(
+def notification(
     decision: Decision,
     task: Task | None = None,
     agent: AgentState | None = None,
     incident: Incident | None = None,
 ) -> Notification:
     """
-    The notice that a decision of kind `notify` asks for.
+    The notification that a decision of kind `notify` asks for.
 
     Args:
         decision: `evidence["topic"]` says what it is about.

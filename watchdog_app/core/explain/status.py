@@ -1,4 +1,4 @@
-"""What is seen, foreseen and decided, in plain words: `watchdog explain`, and every notice."""
+"""The state of a task, of the machine and of an incident in words: `watchdog explain`."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _WINDOWS = (12, 24, 48, 96, 192)  # bins
 _SHORTEST = 8  # bins of a rise: of less than 16 s noise makes what it likes
 _ONSET = 0.15  # of the rise: lower than that it had not begun
 _FOR_NOTICES = 12  # shorter rises do for a silent save alone
-_FOR_SLOWING = 24  # ... and where nothing is lost at the limit a notice can wait
+_FOR_SLOWING = 24  # ... and where nothing is lost at the limit a notification can wait
 _GAIN_C = 3.0  # less is the fan, or the next batch
 _CERTAIN = 3.0  # standard errors
 _BENDS_UP = 1.2  # slope of the second half as a share of the first
@@ -139,8 +139,8 @@ class HeatForecaster:
                 shown is None or rise.eta_s < shown.eta_s
             ):
                 shown = rise
-            notice = count >= (_FOR_NOTICES if self._fatal else _FOR_SLOWING)
-            if notice and self._convinces(rise, begin, room, _STRICT_GAIN, _STRICT_SPAN):
+            notify = count >= (_FOR_NOTICES if self._fatal else _FOR_SLOWING)
+            if notify and self._convinces(rise, begin, room, _STRICT_GAIN, _STRICT_SPAN):
                 strict = min(strict, rise.eta_s)
             elif self._convinces(rise, begin, room, _EAGER_GAIN, _EAGER_SPAN):
                 eager = min(eager, rise.eta_s)

@@ -113,7 +113,7 @@ class Decision:
     incident: str
     resource: ResourceKey
     stage: Stage
-    task: ProcessKey | None  # None: the notice concerns the machine
+    task: ProcessKey | None  # None: the notification concerns the machine
     at_mono_s: float
     at_unix_s: float
     reason: str
@@ -127,7 +127,7 @@ class OutcomeStatus(StrEnum):
     DONE = "done"
     FAILED = "failed"
     SKIPPED = "skipped"  # measured again before acting, and no longer true
-    UNDELIVERED = "undelivered"  # a notice that nobody could be shown
+    UNDELIVERED = "undelivered"  # a notification that nobody could be shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class Incident:
 
 
 class Topic(StrEnum):
-    """What a notice is about."""
+    """What a notification is about."""
 
     WARNING = "warning"  # something is about to run out
     SAVING = "saving"  # a rescue is being written, and that takes a while
@@ -183,10 +183,10 @@ class Topic(StrEnum):
 
 def urgency(stage: Stage, topic: Topic) -> str:
     """
-    Urgency of a notice: "low", "normal" or "critical".
+    Urgency of a notification: "low", "normal" or "critical".
 
-    Critical notices stay on the screen and come through quiet hours: a death, a lost card, the very
-    end.
+    Critical notifications stay on the screen and come through quiet hours: a death, a lost card,
+    the very end.
     """
     if topic in (Topic.OVER, Topic.RESUMED, Topic.RESCUED):
         return "low" if topic is Topic.OVER else "normal"
@@ -211,7 +211,7 @@ class Notification:
     """One thing to show to a person. Plain text, several lines in `body`."""
 
     id: str
-    incident: str  # notices of one incident replace each other; "" stands alone
+    incident: str  # notifications of one incident replace each other; "" stands alone
     stage: str
     urgency: str  # "low", "normal" or "critical"
     title: str
@@ -222,7 +222,7 @@ class Notification:
     topic: str = Topic.WARNING.value  # what it is about: a value of `telling.Topic`
 
     def to_json(self) -> dict[str, Any]:
-        """The notice as docs/protocol.md describes it."""
+        """The notification as docs/protocol.md describes it."""
         return {
             "id": self.id,
             "incident": self.incident,

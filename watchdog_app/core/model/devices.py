@@ -137,13 +137,13 @@ def _device_memory(
             continue
         people, whose = _people(gpu, owners, everyone)
         # What a framework says of itself predicts; what the driver sees of it is a high mark.
-        told = {
+        known = {
             task.key
             for agent, task in allocating
             for memory in agent.allocators
             if _device(memory, hardware) == gpu.uuid
         }
-        under = tuple(key for key in people if key not in told)
+        under = tuple(key for key in people if key not in known)
         if under:
             yield Reading(
                 key=ResourceKey(ResourceKind.GPU_MEMORY, gpu.uuid),

@@ -41,30 +41,30 @@ class CauseSpec:
     of_card: bool = False
     of_group: bool = False  # at the limit of its memory group
     own: bool = False  # an error of the program's own
-    told: bool = False  # people hear of it, whatever it held
+    notify: bool = False  # a notification is sent, whatever it held
     noted: bool = False  # it is a death in the journal, however short it ran
     by_itself: bool = False  # it ended by itself, or somebody closed it
 
 
 CAUSES = {
     CauseKind.GROUP_LIMIT: CauseSpec(
-        "Out of memory", out_of_memory=True, by_kernel=True, of_group=True, told=True, noted=True
+        "Out of memory", out_of_memory=True, by_kernel=True, of_group=True, notify=True, noted=True
     ),
     CauseKind.HOST_MEMORY: CauseSpec(
-        "Out of memory", out_of_memory=True, by_kernel=True, told=True, noted=True
+        "Out of memory", out_of_memory=True, by_kernel=True, notify=True, noted=True
     ),
     CauseKind.OOM_DAEMON: CauseSpec("Out of memory", out_of_memory=True),
     CauseKind.GPU_LOST: CauseSpec(
-        "Ended by a GPU fault", of_card=True, own=True, told=True, noted=True
+        "Ended by a GPU fault", of_card=True, own=True, notify=True, noted=True
     ),
     CauseKind.GPU_MEMORY: CauseSpec(
         "Out of GPU memory", out_of_memory=True, by_error=True, of_card=True, own=True
     ),
     CauseKind.ADDRESS_SPACE: CauseSpec(
-        "Out of memory", out_of_memory=True, by_error=True, own=True, told=True, noted=True
+        "Out of memory", out_of_memory=True, by_error=True, own=True, notify=True, noted=True
     ),
     CauseKind.PROGRAM_MEMORY: CauseSpec(
-        "Out of memory", out_of_memory=True, by_error=True, own=True, told=True, noted=True
+        "Out of memory", out_of_memory=True, by_error=True, own=True, notify=True, noted=True
     ),
     CauseKind.AIRBAG: CauseSpec(of_group=True, noted=True),
     CauseKind.CPU_LIMIT: CauseSpec("Out of processor time"),
@@ -153,7 +153,7 @@ class GuardEnd:
     refused: bool = False  # further memory, just before
     ended: str | None = None  # by it: goes after "train.py was ..."
     held: str | None = None  # how it stood there, if it did: goes after "train.py ended ..."
-    told: str = ""  # what it said at last, where anything had happened
+    last_message: str = ""  # what it said at last, where anything had happened
     rescue: RescueRecord | None = None  # that was copied from outside
 
 

@@ -174,25 +174,25 @@ class ToldNotebooks:
         self._heard: dict[ProcessKey, str] = {}  # of a process that no look has shown yet
         self.revision = 0  # another one wherever `dump` is another
 
-    def name(self, tasks: Sequence[Task], told: Mapping[ProcessKey, str]) -> tuple[Task, ...]:
+    def name(self, tasks: Sequence[Task], reported: Mapping[ProcessKey, str]) -> tuple[Task, ...]:
         """
         The tasks, those that only their agent knows under its notebook.
 
         Args:
             tasks: of one look.
-            told: paths by the very process whose agent said so; a worker's says nothing of the
+            reported: paths by the very process whose agent said so; a worker's says nothing of the
                 kernel.
         """
-        if not told and not self._by_key and not self._by_kernel and not self._heard:
+        if not reported and not self._by_key and not self._by_kernel and not self._heard:
             return tuple(tasks)
         running = {task.key for task in tasks}
         if self._heard:
-            told = {**self._heard, **told}
+            reported = {**self._heard, **reported}
             self._heard = {key: path for key, path in self._heard.items() if key not in running}
         if not self._by_key.keys() <= running:
             self._by_key = {key: path for key, path in self._by_key.items() if key in running}
             self.revision += 1
-        return tuple(self._named(task, told.get(task.key)) for task in tasks)
+        return tuple(self._named(task, reported.get(task.key)) for task in tasks)
 
     def hear(self, key: ProcessKey, path: str) -> None:
         """A kernel has said its notebook once, before any training."""
@@ -214,12 +214,12 @@ class ToldNotebooks:
         kept = tuple[dict[ProcessKey, str], dict[tuple[int, str], str]]
         self._by_key, self._by_kernel = codec.decode(kept, value)
 
-    def _named(self, task: Task, told: str | None) -> Task:
+    def _named(self, task: Task, reported: str | None) -> Task:
         if task.kind not in _NAMELESS or task.info.notebook is not None:
             return task
         kernel = None if task.info.kernel_id is None else (task.uid, task.info.kernel_id)
-        if told is not None and os.path.isabs(told):
-            path = os.path.normpath(told)
+        if reported is not None and os.path.isabs(reported):
+            path = os.path.normpath(reported)
             if self._by_key.get(task.key) != path:
                 self._by_key[task.key] = path
                 self.revision += 1

@@ -32,7 +32,7 @@ class StageSettings:
     safety_factor: float = 3.0  # rescue at (save time + one step) x this
     rescue_floor_s: float = 10.0  # and never later than this many seconds before the end
     settle_s: float = 15.0  # an action is given this long to take effect before the next
-    cooldown_s: float = 60.0  # between two notices of one incident unless its stage rises
+    cooldown_s: float = 60.0  # between two notifications of one incident unless its stage rises
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +74,12 @@ class RuleSettings:
 
 @dataclass(frozen=True, slots=True)
 class NotifySettings:
-    """`[notify]`: where notices go."""
+    """`[notify]`: where notifications go."""
 
     desktop: bool = True
-    terminal: bool = False  # also write each notice to the daemon's own standard error
-    command: tuple[str, ...] = ()  # run with the notice as JSON on its standard input
-    quiet_hours: tuple[str, ...] = ()  # "22:00-07:00", local time: only critical notices
+    terminal: bool = False  # also write each notification to the daemon's own standard error
+    command: tuple[str, ...] = ()  # run with the notification as JSON on its standard input
+    quiet_hours: tuple[str, ...] = ()  # "22:00-07:00", local time: only critical notifications
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class _Open:
     """What stands behind an open incident besides its state."""
 
     troubles: frozenset[FaultKind]
-    told: frozenset[FaultKind]
+    reported: frozenset[FaultKind]
     standing: bool = False
 
 
@@ -83,7 +83,7 @@ class DeviceIncidents:
         self._slowdowns = ThrottlingDetector()
         self._open: dict[ResourceKey, _Open] = {}
         # What was told last of each card, and whom it hit: also when that incident is closed.
-        self._told: dict[ResourceKey, tuple[float, _News]] = {}
+        self._reported: dict[ResourceKey, tuple[float, _News]] = {}
         self._faults: dict[ProcessKey, tuple[float, str]] = {}
         # The last word of agents on the cards: of a training that has died with its card, too.
         self._views: dict[ProcessKey, tuple[float, AgentState]] = {}
@@ -133,7 +133,7 @@ class DeviceIncidents:
             incident = self._incident(key, conditions, snapshot, policy, new_id)
             due = self._due(conditions, incident, everyone, switches, now)
             if due is not None:
-                decisions.append(self._notice(due, conditions, incident, snapshot, new_id()))
+                decisions.append(self._notification(due, conditions, incident, snapshot, new_id()))
         for key, incident in list(policy.incidents.items()):
             if key in found or not is_condition(key) or key.kind is ResourceKind.STALLED:
                 continue  # `core.stall_incidents` closes the last
@@ -209,8 +209,8 @@ class DeviceIncidents:
         known = self._open.get(key)
         if known is None:
             # What an earlier daemon has told is not told again.
-            told = troubles if incident.told is not None else frozenset()
-            known = self._open[key] = _Open(troubles, told)
+            reported = troubles if incident.last_report is not None else frozenset()
+            known = self._open[key] = _Open(troubles, reported)
         known.troubles = troubles
         known.standing = known.standing or bool(troubles & _STANDING)
         why = "; ".join(dict.fromkeys(each.text for each in conditions))
@@ -233,13 +233,14 @@ class DeviceIncidents:
         switches: Switches,
         now: float,
     ) -> TaskRef | None:
-        """Whom the notice that is due now is filed under; None: none is due."""
-        key, told = incident.resource, incident.told
+        """Whom the notification that is due now is filed under; None: none is due."""
+        key, last = incident.resource, incident.last_report
         known = self._open[key]
-        if told is None:
-            known.told = frozenset()
-        elif incident.stage <= told.stage and (
-            known.troubles <= known.told or now - told.mono_s < switches.settings.stages.cooldown_s
+        if last is None:
+            known.reported = frozenset()
+        elif incident.stage <= last.stage and (
+            known.troubles <= known.reported
+            or now - last.mono_s < switches.settings.stages.cooldown_s
         ):
             return None
         hit = [TaskRef(each.task, each.name) for each in incident.attribution.culprits]
@@ -247,16 +248,16 @@ class DeviceIncidents:
         lost = conditions[0].trouble in _LOST
         if not (switches.protecting or lost) or not _may_tell(key, tasks.get(first.key), switches):
             return None
-        known.told |= known.troubles
-        incident.told = LastReport(now, incident.stage, None)
+        known.reported |= known.troubles
+        incident.last_report = LastReport(now, incident.stage, None)
         news = (known.troubles, frozenset(holder.key for holder in hit))
-        at, before = self._told.get(key, (float("-inf"), None))
-        if told is None and before == news and now - at < _AGAIN_S[conditions[0].severity]:
+        at, before = self._reported.get(key, (float("-inf"), None))
+        if last is None and before == news and now - at < _AGAIN_S[conditions[0].severity]:
             return None  # what comes and goes is told once
-        self._told[key] = now, news
+        self._reported[key] = now, news
         return first
 
-    def _notice(
+    def _notification(
         self,
         whom: TaskRef,
         conditions: Sequence[Finding],
@@ -289,7 +290,7 @@ class DeviceIncidents:
             else max(0.0, snapshot.unix_s - rescue.saved_unix_s),
         }
         filed = None if whom is _NOBODY else whom.key
-        return incident.notice(ident, filed, snapshot, incident.why, evidence)
+        return incident.notify(ident, filed, snapshot, incident.why, evidence)
 
     def _over(
         self,
@@ -300,7 +301,7 @@ class DeviceIncidents:
     ) -> Decision | None:
         key = incident.resource
         known = self._open.get(key)
-        if incident.told is None or known is None or not known.standing:
+        if incident.last_report is None or known is None or not known.standing:
             return None
         if not switches.protecting or not _may_tell(key, None, switches):
             return None
@@ -308,7 +309,7 @@ class DeviceIncidents:
             return None  # it is gone from the readings: nobody knows whether it is well
         reason = f"{incident.label} answers again"
         evidence: Evidence = {"topic": Topic.OVER.value, "label": incident.label}
-        return incident.notice(new_id(), None, snapshot, reason, evidence)
+        return incident.notify(new_id(), None, snapshot, reason, evidence)
 
 
 def _answers(key: ResourceKey, snapshot: Snapshot) -> bool:

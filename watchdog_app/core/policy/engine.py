@@ -265,7 +265,7 @@ class Engine:
         self, task: Task, agent: AgentState | None, cause: Cause, snapshot: Snapshot
     ) -> tuple[Decision, ...]:
         """
-        The notice that a task has died, where it is news and may be told.
+        The notification that a task has died, where it is news and may be told.
 
         Args:
             task: as it was last seen.
@@ -305,7 +305,7 @@ class Engine:
             swap=self._series.swap,
             card_fault=self._card_faults.get(task.key),
         )
-        self.wants_tick = True  # the notice has waited for it
+        self.wants_tick = True  # the notification has waited for it
 
     def grew(self, task: ProcessKey, growth: MemoryGrowth) -> None:
         """Learn what grows in a task: it becomes the advice of its incidents."""

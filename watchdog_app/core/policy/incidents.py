@@ -63,7 +63,7 @@ class OpenIncident:
     attribution: Attribution = NOBODY
     pace_per_s: float = 0.0  # fastest recent filling while no save holds the training up
     calm_since_mono_s: float | None = None
-    told: LastReport | None = None
+    last_report: LastReport | None = None
     holds: dict[ProcessKey, PausedTask] = field(default_factory=dict)
     # Decisions without an outcome.
     pausing: dict[str, ProcessKey] = field(default_factory=dict, metadata=NOT_KEPT)
@@ -132,7 +132,7 @@ class OpenIncident:
             return float("inf")
         return max(0.0, reading.limit - reading.used) / self.pace_per_s
 
-    def notice(
+    def notify(
         self,
         ident: str,
         task: ProcessKey | None,
@@ -148,7 +148,7 @@ class OpenIncident:
             task: whom it is filed under.
             snapshot: gives the time.
             reason: why it is told, in a clause.
-            evidence: what the words of the notice are made of.
+            evidence: what the words of the notification are made of.
         """
         return Decision(
             id=ident,

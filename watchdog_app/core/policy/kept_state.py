@@ -23,14 +23,14 @@ class _Kept:
     mono_s: float
     unix_s: float
     incidents: tuple[OpenIncident, ...]
-    told: dict[Cause, LastReport]
+    reports: dict[Cause, LastReport]
     saves: dict[ProcessKey, CheckpointSchedule]
 
 
 def dump(policy: Policy, mono_s: float, unix_s: float) -> dict[str, Any]:
     """Plain values. A request without an answer is not kept: its connection ends with us."""
     incidents = tuple(policy.incidents.values())
-    kept = _Kept(_VERSION, mono_s, unix_s, incidents, policy.reporting.told, policy.schedules)
+    kept = _Kept(_VERSION, mono_s, unix_s, incidents, policy.reporting.reports, policy.schedules)
     return codec.encode(kept)  # type: ignore[no-any-return]
 
 
@@ -50,7 +50,7 @@ def load(value: Any, mono_s: float) -> Policy:
         raise ValueError(f"the state of an earlier daemon cannot be used: {error}") from error
     policy = Policy()
     policy.incidents = {each.resource: each for each in kept.incidents}
-    policy.reporting.told = kept.told
+    policy.reporting.reports = kept.reports
     policy.schedules = kept.saves
     policy.agents_due_mono_s = mono_s + _RETURN_S
     return policy

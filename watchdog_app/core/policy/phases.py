@@ -135,10 +135,10 @@ class Phases:
 
     def rest(self) -> Need | None:
         """What is left of an announced growth."""
-        told = self._announced
-        if told is None or told.until_s is not None or told.at_most:
+        announced = self._announced
+        if announced is None or announced.until_s is not None or announced.at_most:
             return None
-        return Need(told.what, max(0.0, told.base + told.bytes - self._level), None)
+        return Need(announced.what, max(0.0, announced.base + announced.bytes - self._level), None)
 
     def filling(self, now: float) -> tuple[str, float, float] | None:
         """
@@ -146,10 +146,18 @@ class Phases:
 
         Also for a while after it is full: what fails then, fails for want of what it has taken.
         """
-        told = self._announced
-        if told is None or told.at_most or (told.until_s is not None and now > told.until_s):
+        announced = self._announced
+        if (
+            announced is None
+            or announced.at_most
+            or (announced.until_s is not None and now > announced.until_s)
+        ):
             return None
-        return told.what, min(told.bytes, max(0.0, self._level - told.base)), told.bytes
+        return (
+            announced.what,
+            min(announced.bytes, max(0.0, self._level - announced.base)),
+            announced.bytes,
+        )
 
     def explains(self, now: float, room: float, *, announced: bool) -> bool:
         """
@@ -163,11 +171,11 @@ class Phases:
         return (announced and self._within_announced(now, room)) or self._within_phase(now, room)
 
     def _within_announced(self, now: float, room: float) -> bool:
-        told = self._announced
-        if told is None or (told.until_s is not None and now > told.until_s):
+        announced = self._announced
+        if announced is None or (announced.until_s is not None and now > announced.until_s):
             return False
-        rest = told.base + told.bytes - self._level
-        if rest >= (_FULL - 1.0) * told.bytes and max(0.0, rest) <= room:
+        rest = announced.base + announced.bytes - self._level
+        if rest >= (_FULL - 1.0) * announced.bytes and max(0.0, rest) <= room:
             return True
         # The first step brings something of its own, which is no news where it fits as well.
         return rest >= -_FIRST_STEP_BYTES and rest + _FIRST_STEP_BYTES <= room
@@ -233,17 +241,17 @@ class Phases:
                     now,
                     view.expected_at_most,
                 )
-        told = self._announced
-        if told is None or told.until_s is not None:
+        announced = self._announced
+        if announced is None or announced.until_s is not None:
             return
-        if level >= told.best + 0.01 * told.bytes:
-            told.best, told.grew_s = level, now
-        begun = told.best - told.base >= 0.05 * told.bytes
-        stalled = now - told.grew_s > (_STALLED_S if begun else _NEVER_BEGAN_S)
-        if level - told.base >= _FULL * told.bytes:
-            told.until_s = now + _FULL_TAIL_S
+        if level >= announced.best + 0.01 * announced.bytes:
+            announced.best, announced.grew_s = level, now
+        begun = announced.best - announced.base >= 0.05 * announced.bytes
+        stalled = now - announced.grew_s > (_STALLED_S if begun else _NEVER_BEGAN_S)
+        if level - announced.base >= _FULL * announced.bytes:
+            announced.until_s = now + _FULL_TAIL_S
         elif stalled:
-            told.until_s = now + _TAIL_S
+            announced.until_s = now + _TAIL_S
 
 
 def _need(runs: deque[_Episode]) -> float:

@@ -57,7 +57,7 @@ class Policy:
 
     @property
     def waiting(self) -> bool:
-        """An outcome is awaited, or a notice waits for the next tick."""
+        """An outcome is awaited, or a notification waits for the next tick."""
         return bool(self._agents or self._busy() or self.reporting.waiting)
 
     @property
@@ -86,7 +86,7 @@ class Policy:
         for waiting in self._waiting():
             home = by_incident.get(waiting.incident)
             if home is not None:
-                decisions += _told(home, waiting)
+                decisions += _outcome_notification(home, waiting)
         for decision in decisions:
             self._open[decision.id] = decision
         while len(self._open) > _MOST_OPEN:
@@ -125,7 +125,7 @@ class Policy:
             elif first[1].pending is None and not first[0].saving:
                 why = "is saved once more before it is paused"
                 saves.append(self._ask(danger, target, first[0], why, final=True))
-        # What becomes of a pause is a notice of its own.
+        # What becomes of a pause is a notification of its own.
         incident = danger.incident
         will_pause = waits or bool(incident.pausing or incident.unpausable)
         warning = self.reporting.warning(danger, will_pause)
@@ -268,7 +268,7 @@ class Policy:
             return
         if outcome.status is OutcomeStatus.DONE and decision.task is not None:
             del incident.holds[decision.task]
-            incident.told = None  # "running again" says that it is over, too
+            incident.last_report = None  # "running again" says that it is over, too
             self._queue(Topic.RESUMED, decision, outcome)
         else:
             pausing.resume_failed(hold, now)
@@ -327,11 +327,11 @@ def _stalled(danger: Danger) -> bool:
     return reading.stalled or (reading.throttles and reading.used >= _AT_THE_LIMIT * reading.limit)
 
 
-def _told(danger: Danger, waiting: PendingNotification) -> Iterator[Decision]:
+def _outcome_notification(danger: Danger, waiting: PendingNotification) -> Iterator[Decision]:
     task = danger.tasks.get(waiting.task) if waiting.task is not None else None
     if not danger.permits(task).notify or (waiting.task is not None and task is None):
         return
-    if waiting.topic is Topic.RESCUED and danger.incident.told is None:
+    if waiting.topic is Topic.RESCUED and danger.incident.last_report is None:
         return  # a silent save, on the eager tier: nobody was worried, nobody needs to know
     if waiting.topic is Topic.RESCUE_FAILED and task is not None and danger.stands(task):
         return  # a paused task cannot answer, and is in no danger

@@ -23,7 +23,7 @@ Cause = tuple[ProcessKey | None, Scope, str | None]  # who, of what, and on whic
 
 @dataclass(frozen=True, slots=True)
 class PendingNotification:
-    """A notice that an outcome has made due; it goes out with the next tick."""
+    """A notification that an outcome has made due; it goes out with the next tick."""
 
     topic: Topic
     incident: str
@@ -38,7 +38,7 @@ class Reporting:
 
     # By task (None: no watched task is to blame) and what is running out: when, and how bad it
     # was. The same leak runs into several resources at once, and people must hear of it once.
-    told: dict[Cause, LastReport] = field(default_factory=dict)
+    reports: dict[Cause, LastReport] = field(default_factory=dict)
     waiting: deque[PendingNotification] = field(default_factory=lambda: deque(maxlen=_MOST_WAITING))
     saving: dict[ProcessKey, str] = field(default_factory=dict)  # the save told of, by agent
 
@@ -63,14 +63,14 @@ class Reporting:
         if not danger.reading.fatal:
             stage = min(stage, Stage.WARN)  # what kills is news, also right after what slows down
         eta = None if danger.assessment.forecast is None else danger.assessment.forecast.eta_s
-        told = incident.told
-        if told is not None and not (stage > told.stage and not pausing):
-            cool = danger.mono_s - told.mono_s >= danger.settings.stages.cooldown_s
-            nearer = eta is not None and told.eta_s is not None and eta < _NEARER * told.eta_s
+        last = incident.last_report
+        if last is not None and not (stage > last.stage and not pausing):
+            cool = danger.mono_s - last.mono_s >= danger.settings.stages.cooldown_s
+            nearer = eta is not None and last.eta_s is not None and eta < _NEARER * last.eta_s
             if not (cool and nearer):
                 return None
-        incident.told = now = LastReport(danger.mono_s, stage, eta)
-        before = self.told.get(key)
+        incident.last_report = now = LastReport(danger.mono_s, stage, eta)
+        before = self.reports.get(key)
         if (
             before is not None
             and before.stage >= stage
@@ -92,7 +92,10 @@ class Reporting:
     def saves(self, danger: Danger) -> Iterator[Decision]:
         """Word that the first rescue of a danger that people know of takes its time."""
         incident = danger.incident
-        if incident.told is None or danger.mono_s - incident.told.mono_s < _LONG_SAVE_S:
+        if (
+            incident.last_report is None
+            or danger.mono_s - incident.last_report.mono_s < _LONG_SAVE_S
+        ):
             return
         for key, agents in danger.agents.items():
             task = danger.tasks.get(key)
@@ -124,18 +127,18 @@ class Reporting:
     def over(self, danger: Danger) -> Decision | None:
         """Word that it did not come to it, where a warning went out before."""
         task = blamed(danger)
-        told = self.told.get(_cause(danger, task))
+        last = self.reports.get(_cause(danger, task))
         if (
-            danger.incident.told is None
-            or told is None
-            or told.mono_s < danger.incident.opened_mono_s
+            danger.incident.last_report is None
+            or last is None
+            or last.mono_s < danger.incident.opened_mono_s
         ):
             return None
         if (task is None and danger.incident.attribution.culprits) or not danger.permits(
             task
         ).notify:
             return None  # who was to blame has ended: that is news of its own, or none
-        del self.told[_cause(danger, task)]
+        del self.reports[_cause(danger, task)]
         return danger.decide(
             DecisionKind.NOTIFY,
             task,
@@ -147,21 +150,21 @@ class Reporting:
 
     def forget(self, incident: OpenIncident) -> None:
         """As if nobody had been warned of this incident and of whom it blames."""
-        incident.told = None
+        incident.last_report = None
         scope = SPECS[incident.resource.kind].scope
         whom = {None, *(culprit.task for culprit in incident.attribution.culprits)}
-        for key in [key for key in self.told if key[0] in whom and key[1] is scope]:
-            del self.told[key]
+        for key in [key for key in self.reports if key[0] in whom and key[1] is scope]:
+            del self.reports[key]
 
     def put(self, waiting: PendingNotification) -> None:
-        """A notice for the next tick."""
+        """A notification for the next tick."""
         self.waiting.append(waiting)
 
-    def _remember(self, key: Cause, told: LastReport) -> None:
-        self.told.pop(key, None)
-        while len(self.told) >= _MOST_REMEMBERED:
-            del self.told[next(iter(self.told))]
-        self.told[key] = told
+    def _remember(self, key: Cause, last: LastReport) -> None:
+        self.reports.pop(key, None)
+        while len(self.reports) >= _MOST_REMEMBERED:
+            del self.reports[next(iter(self.reports))]
+        self.reports[key] = last
 
 
 def _cause(danger: Danger, task: Task | None) -> Cause:
@@ -175,7 +178,7 @@ def _nobodys(danger: Danger) -> bool:
 
 
 def blamed(danger: Danger) -> Task | None:
-    """The task that a notice about this resource is filed under."""
+    """The task that a notification about this resource is filed under."""
     attribution = danger.incident.attribution
     if attribution.foreign or not attribution.culprits:
         # Nobody's processor time explains the heat of a card: who is on it dies with it.

@@ -28,7 +28,7 @@ def allowed(
 
     The first rule that matches both wins; what it leaves open is as in `actions`. A pattern is
     matched with the task's name, and with the whole path of its notebook and of its script.
-    Without a task (a notice that concerns the machine) only rules for every task match.
+    Without a task (a notification that concerns the machine) only rules for every task match.
     A task whose environment names another daemon's runtime folder is that daemon's business:
     two daemons must not pull at one training. Under a full card a task is paused only where a rule
     says so that names the ceiling.

@@ -1,8 +1,8 @@
 """
-The incidents of trainings that stand still: opened, looked into, told, closed.
+The incidents of trainings that stand still: opened, diagnosed, reported, closed.
 
-Whoever drives the engine is asked for a picture of the task's threads (`Findings.wanted`) and
-hands it over with `stands`; what it shows becomes the incident's reason and advice. The notice
+The daemon is asked for a dump of the task's threads (`Findings.wanted`) and hands it over with
+`stands`. The causes found in it become the incident's reason and advice. The notification
 waits some seconds for it.
 """
 
@@ -31,7 +31,7 @@ from watchdog_app.core.policy.rules import allowed, unprotected
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.core.diagnosis.stall_reasons import StallReason
-_PICTURE_S = 6.0  # so long the notice waits for it
+_PICTURE_S = 6.0  # so long the notification waits for it
 _AGAIN_S = 60.0  # while it lasts: what holds it up may have become something else
 _AWAY_S = 30.0  # an agent whose connection broke comes again within some seconds
 _MOST_ADVICE = 2
@@ -46,7 +46,7 @@ class Findings(NamedTuple):
 
 
 class _Moment(NamedTuple):
-    """What notices need of one look."""
+    """What notifications need of one look."""
 
     snapshot: Snapshot
     switches: Switches
@@ -124,8 +124,8 @@ class StallIncidents:
             if known.asked_mono_s is None or now - known.asked_mono_s >= _AGAIN_S:
                 known.asked_mono_s = now
                 wanted.append(task.key)
-            told = self._notice(known, incident, task, moment)
-            decisions += [] if told is None else [told]
+            notify = self._notification(known, incident, task, moment)
+            decisions += [] if notify is None else [notify]
         return Findings(decisions, closed, tuple(wanted))
 
     def stands(
@@ -243,21 +243,21 @@ class StallIncidents:
         return f"it makes steps again, and is at step {view.step}"
 
     @staticmethod
-    def _notice(
+    def _notification(
         known: _Open,
         incident: OpenIncident,
         task: Task,
         moment: _Moment,
     ) -> Decision | None:
         stall = known.stall
-        if stall is None or incident.told is not None:
+        if stall is None or incident.last_report is not None:
             return None
         waited = moment.snapshot.mono_s - incident.opened_mono_s
         if known.picture is None and waited < _PICTURE_S:
             return None
         if not _may_tell(task, moment.switches):
             return None
-        incident.told = LastReport(moment.snapshot.mono_s, Stage.WARN, None)
+        incident.last_report = LastReport(moment.snapshot.mono_s, Stage.WARN, None)
         first = known.found[0] if known.found else None
         evidence: Evidence = {
             "topic": Topic.STALLED.value,
@@ -275,7 +275,7 @@ class StallIncidents:
         }
         reason = f"{task.name} has made no step for {stall.silent_s + waited:.0f} s"
         reason += "" if first is None else f"; most likely {first.text}"
-        return incident.notice(moment.new_id(), task.key, moment.snapshot, reason, evidence)
+        return incident.notify(moment.new_id(), task.key, moment.snapshot, reason, evidence)
 
     @staticmethod
     def _over(
@@ -289,12 +289,12 @@ class StallIncidents:
         if (
             not moved
             or task is None
-            or incident.told is None
+            or incident.last_report is None
             or not _may_tell(task, moment.switches)
         ):
             return None
         evidence: Evidence = {"topic": Topic.OVER.value, "label": task.name, "name": task.name}
-        return incident.notice(moment.new_id(), task.key, moment.snapshot, moved, evidence)
+        return incident.notify(moment.new_id(), task.key, moment.snapshot, moved, evidence)
 
 
 _NOBODY = ProcessKey(0, 0)
