@@ -167,11 +167,11 @@ def test_nobody_is_warned_of_a_limit_that_the_airbag_has_met_and_told_of(
     shown = []
     bags = Bags(lambda: (), shown.append, lambda _: None, Log())
     decision = SimpleNamespace(
-        ceiling=SimpleNamespace(subject=str(group)), evidence={"topic": topic}
+        resource=SimpleNamespace(subject=str(group)), evidence={"topic": topic}
     )
 
     assert too_late is (bags.settled(decision) is not None)
-    decision.ceiling.subject = "/sys/fs/cgroup/another"
+    decision.resource.subject = "/sys/fs/cgroup/another"
     assert bags.settled(decision) is None
 
 
