@@ -175,16 +175,18 @@ def pystrays(folder: Path, seconds: float) -> dict[str, dict[str, float] | str]:
 
 
 def pictures(folder: Path) -> None:
-    """A sheet of the icon's stages and marks on a dark and on a light ground."""
+    """A sheet of the icon's levels and marks on a dark and on a light ground."""
     from PIL import Image
 
+    from watchdog_app.core.model.levels import Level
     from watchdog_app.tray.drawing import draw
     from watchdog_app.tray.state import Mark, Picture
 
     shown = [
-        Picture("ok", 4), Picture("ok", 10), Picture("watch", 9), Picture("warn", 13),
-        Picture("rescue", 14), Picture("hold", 15), Picture("hold", 15, Mark.PAUSED),
-        Picture("warn", 13, Mark.SAVING), Picture("ok", 6, Mark.OFF), Picture(None),
+        Picture(Level.OK, 4), Picture(Level.OK, 10), Picture(Level.WATCH, 9),
+        Picture(Level.WARNING, 13), Picture(Level.CRITICAL, 15),
+        Picture(Level.WARNING, 13, Mark.PAUSED), Picture(Level.WARNING, 13, Mark.SAVING),
+        Picture(Level.OK, 6, Mark.OFF), Picture(Level.UNKNOWN),
     ]  # fmt: skip
     step = 84
     sheet = Image.new("RGB", (step * len(shown), 2 * 124))

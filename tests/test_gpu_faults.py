@@ -113,8 +113,15 @@ def world(tmp_path_factory):
 @pytest.fixture(scope="module")
 def told(world):
     """The status object of all cards."""
-    look = Look(world[0].snapshot, tuple(world[0].tasks()), (), world[0].result)
-    now = WALL_S + world[0].now
+    return status_of(world[0], world[0].snapshot.hardware.gpus, world[0].result.incidents)
+
+
+def status_of(world, gpus, incidents):
+    """The status object, as if there were only these cards and incidents."""
+    snapshot = replace(world.snapshot, hardware=replace(world.snapshot.hardware, gpus=tuple(gpus)))
+    result = replace(world.result, incidents=tuple(incidents))
+    now = WALL_S + world.now
+    look = Look(snapshot, tuple(world.tasks()), (), result)
     return status(look, daemon={}, host_name="host", paused=(), faults=(), now_unix_s=now)
 
 
@@ -126,8 +133,9 @@ def test_all_that_speak_of_a_card_agree(world, told, index, tmp_path, monkeypatc
     severity, stage, urgency, found_as = SHOWN[row.severity]
     card, remedy, now = told["gpus"][index], row.remedy(index), told["time_unix_s"]
     incidents = [one for one in told["incidents"] if one["subject"] == card["uuid"]]
-    alone = {**told, "gpus": [card], "incidents": incidents, "processes": []}
-    alone["host"] = {"memory_total_bytes": GIB, "memory_available_bytes": GIB}
+    gpu = world.snapshot.hardware.gpus[index]
+    open_ones = [one for one in world.result.incidents if one.resource.subject == gpu.uuid]
+    alone = {**status_of(world, [gpu], open_ones), "processes": []}
     notices = [one for one in world.notices if one.title.startswith(f"GPU {index} ")]
     facts = Tree(tmp_path).gpu().library().facts()
     monkeypatch.setattr(facts, "daemon", lambda: alone)
@@ -156,11 +164,11 @@ def test_all_that_speak_of_a_card_agree(world, told, index, tmp_path, monkeypatc
     assert {Severity.INFO: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}[row.severity] == code, line
     text = "\n".join(render(alone, now))
     assert text.startswith(("WARNING", "! WARNING", "CRITICAL", "!! CRITICAL")) is (code > 0)
+    level = {"ok": "ok", "watch": "watch", "warn": "warning", "rescue": "critical"}[stage]
     for incidents_known in (alone, {**alone, "incidents": []}):
         assert stage == card_stage(card, incidents_known)
-        assert outlook(incidents_known, now).picture.stage == stage
-        headline = outlook(incidents_known, now).headline
-        assert (f"GPU {index}" in headline) is (code > 0)
+    found = outlook(alone, now)
+    assert (level, f"GPU {index}" in found.headline) == (found.picture.level.name.lower(), code > 0)
     title = shown["title"].removeprefix("is ")
     for one in (text, "\n".join(map(str, card_rows(alone, 200, True, 4)))):
         assert title.lower() in one.lower()

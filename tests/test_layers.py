@@ -28,11 +28,11 @@ MAY_IMPORT = {
     "actions": {"core", "base"},
     "protocol": {"core.model.machine", "core.model.agent", "base"},
     "daemon": {"core", "config", "sensors", "actions", "airbag", "protocol", "base"},
-    "cli": {"protocol", "config", "base"},
-    "tray": {"protocol", "desktop", "base"},
+    "cli": {"protocol", "config", "core.model.levels", "base"},
+    "tray": {"protocol", "desktop", "core.model.levels", "base"},
     "desktop": {"base"},
     "enable": {"agent.hook", "base"},
-    "top": {"cli", "protocol", "base"},
+    "top": {"cli", "protocol", "core.model.levels", "base"},
     # Of what a training holds, the half that needs no framework.
     "agent": {"protocol", "estimate.parts", "estimate.slots", "airbag", "base"},
     # It writes rescues as the agent would, and looks at the processes in its group.

@@ -242,14 +242,17 @@ def test_a_small_task_on_a_card_is_not_folded_away():
 
 def test_a_fault_names_who_was_hit_and_says_nothing_of_growth():
     """CRITICAL, though nothing can be rescued."""
-    found = "\n".join(lines(gpus=[gpu(0), dark(1, "lost")], incidents=[fault()]))
+    said = "GPU 1 (NVIDIA H100 80GB HBM3): Xid 79"
+    found = "\n".join(
+        lines(level="critical", headline=said, gpus=[gpu(0), dark(1, "lost")], incidents=[fault()])
+    )
 
     assert "!! CRITICAL GPU 1 (NVIDIA H100 80GB HBM3), opened 30 s ago" in found
     assert "hit: c.py (pid 300)" in found
     assert "> Start the machine again." in found
     assert "growth" not in found
     assert "RESCUE" not in found
-    assert found.startswith("!! CRITICAL: GPU 1 (NVIDIA H100 80GB HBM3): Xid 79")
+    assert found.startswith(f"!! CRITICAL: {said}.")
 
 
 def test_a_card_that_has_an_incident_is_not_told_of_twice():
@@ -268,19 +271,19 @@ def test_a_note_is_no_warning():
     """A card at its power limit: good to know, exit code 0."""
     note = fault(ceiling="throttling", stage="watch", peak="watch", culprits=[],
                  why="it has worked at its power limit", advice=["That is normal."])  # fmt: skip
-    found = "\n".join(lines(gpus=[gpu(1)], incidents=[note]))
+    found = "\n".join(lines(level="watch", gpus=[gpu(1)], incidents=[note]))
 
-    assert found.startswith("OK: nothing is about to run out; see the notes.")
+    assert found.startswith("OK: nothing is about to run out.")
     assert "~ NOTE GPU 1" in found
     assert "> That is normal." in found
-    assert 0 == check(status(incidents=[note]), NOW_UNIX_S)[1]
+    assert 0 == check(status(level="watch", incidents=[note]), NOW_UNIX_S)[1]
 
 
-@pytest.mark.parametrize(("stage", "code"), [("watch", 0), ("warn", 1), ("rescue", 2)])
-def test_check_counts_faults_and_tells_the_figures_of_cards(stage, code):
+@pytest.mark.parametrize(("level", "code"), [("watch", 0), ("warning", 1), ("critical", 2)])
+def test_check_counts_faults_and_tells_the_figures_of_cards(level, code):
     """For monitoring: memory and temperature of each card as performance data."""
     line, found = check(
-        status(gpus=[gpu(0), dark(1, "asleep")], incidents=[fault(stage=stage)]), NOW_UNIX_S
+        status(level=level, gpus=[gpu(0), dark(1, "asleep")], incidents=[fault()]), NOW_UNIX_S
     )
 
     assert code == found

@@ -107,6 +107,8 @@ def status(**more: Any) -> dict[str, Any]:
     return {
         "schema_version": 1,
         "time_unix_s": NOW_UNIX_S - 0.4,
+        "level": "ok",
+        "headline": "nothing is about to run out",
         "host": {
             "name": "lab7",
             "memory_total_bytes": 16 * GIB,
@@ -153,6 +155,8 @@ def status(**more: Any) -> dict[str, Any]:
 def leaking() -> dict[str, Any]:
     """A training that leaks towards the limit of its group, a paused one, and idle interpreters."""
     return status(
+        level="critical",
+        headline="memory limit of the group jupyter-ada full in about 45 s",
         ceilings=[
             ceiling("ram", "RAM", 6 * GIB, 16 * GIB, slope_per_s=21.0 * MIB),
             ceiling("ram_swap", "RAM and swap", 6 * GIB, 18 * GIB),

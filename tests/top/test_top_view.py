@@ -355,8 +355,9 @@ def test_the_last_line_does_not_call_growth_nothing():
     grows = {"kind": "cgroup", "label": "group", "stage": "watch", "eta_s": 90.0, "ratio": 0.5}
 
     async def steps(app, pilot, daemon):
-        await show(app, pilot, status(ceilings=[grows]))
-        assert "grows" in text_of(app, "#incidents")
+        said = "growing, no danger yet: train.ipynb"
+        await show(app, pilot, status(level="watch", headline=said, ceilings=[grows]))
+        assert f"OK: {said}." in text_of(app, "#incidents")
 
     drive(steps)
 

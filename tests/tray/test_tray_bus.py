@@ -111,7 +111,9 @@ def test_a_click_asks_the_daemon(tray, labels, method, params):
 def test_a_paused_task_can_be_resumed_and_not_paused_again(tray):
     """What makes no sense is there and grey: lines do not move under the pointer."""
     tray.daemon.status = status(
-        processes=[task(4711, "train.ipynb", state="paused", paused_by_watchdog=True)]
+        level="warning",
+        headline="paused: train.ipynb",
+        processes=[task(4711, "train.ipynb", state="paused", paused_by_watchdog=True)],
     )
     until(lambda: "Paused" in str(tray.panel_.lines()), "the pause is seen")
 

@@ -7,16 +7,16 @@ import itertools
 import pytest
 from PIL import ImageChops
 
+from watchdog_app.core.model.levels import Level
 from watchdog_app.tray.drawing import SIZES, Renditions, argb, draw
-from watchdog_app.tray.state import FILL_STEPS, STAGES, Mark, Picture
+from watchdog_app.tray.state import FILL_STEPS, Mark, Picture
 
-PICTURES = [Picture(stage, 8) for stage in (*STAGES, None)]
+PICTURES = [Picture(level, 8) for level in Level]
 COLORS = {
-    "ok": (0, 158, 115),
-    "watch": (86, 180, 233),
-    "warn": (240, 200, 40),
-    "rescue": (230, 120, 0),
-    "hold": (213, 40, 30),
+    Level.OK: (0, 158, 115),
+    Level.WATCH: (86, 180, 233),
+    Level.WARNING: (240, 200, 40),
+    Level.CRITICAL: (213, 40, 30),
 }
 
 
@@ -50,11 +50,11 @@ def test_the_icon_fills_its_square(size, picture):
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("stage", STAGES)
-def test_the_fill_grows_with_the_use(size, stage):
+@pytest.mark.parametrize("level", COLORS)
+def test_the_fill_grows_with_the_use(size, level):
     """Never less for more; empty shows nothing of it, full clearly more than half."""
     amounts = [
-        colored(draw(Picture(stage, fill), size), COLORS[stage]) for fill in range(FILL_STEPS + 1)
+        colored(draw(Picture(level, fill), size), COLORS[level]) for fill in range(FILL_STEPS + 1)
     ]
 
     assert 0 == amounts[0]
@@ -64,12 +64,12 @@ def test_the_fill_grows_with_the_use(size, stage):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_stages_are_told_apart_without_any_colour(size):
+def test_levels_are_told_apart_without_any_colour(size):
     """By outline alone, at every size: a twentieth of the square differs in each pair."""
-    shapes = [silhouette(draw(Picture(stage, 8), size)) for stage in STAGES]
+    shapes = [silhouette(draw(Picture(level, 8), size)) for level in COLORS]
 
     for (one, first), (other, second) in itertools.combinations(
-        zip(STAGES, shapes, strict=True), 2
+        zip(COLORS, shapes, strict=True), 2
     ):
         changed = sum(value > 0 for value in pixels(ImageChops.difference(first, second)))
         assert changed >= size * size / 20, (one, other)
@@ -80,7 +80,7 @@ def test_stages_are_told_apart_without_any_colour(size):
 @pytest.mark.parametrize("dark_panel", [True, False])
 def test_the_outline_is_readable_on_any_panel(size, ground, dark_panel):
     """Also where the theme was guessed wrong: some of it stands out from the ground."""
-    image = draw(Picture("ok", 0), size, dark_panel)
+    image = draw(Picture(Level.OK, 0), size, dark_panel)
 
     def light(pixel):
         return sum(pixel[:3]) / 3
@@ -95,8 +95,10 @@ def test_the_outline_is_readable_on_any_panel(size, ground, dark_panel):
 @pytest.mark.parametrize("size", SIZES)
 def test_marks_differ_from_each_other_and_from_none(size):
     """In the lower right corner, and nowhere else."""
-    plain = draw(Picture("ok", 8), size)
-    marked = [draw(Picture("ok", 8, mark), size) for mark in (Mark.PAUSED, Mark.SAVING, Mark.OFF)]
+    plain = draw(Picture(Level.OK, 8), size)
+    marked = [
+        draw(Picture(Level.OK, 8, mark), size) for mark in (Mark.PAUSED, Mark.SAVING, Mark.OFF)
+    ]
 
     for one, other in itertools.combinations([plain, *marked], 2):
         box = ImageChops.difference(one, other).getbbox(alpha_only=False)
@@ -108,14 +110,14 @@ def test_marks_differ_from_each_other_and_from_none(size):
 @pytest.mark.parametrize("size", SIZES)
 def test_without_a_daemon_everything_is_grey(size):
     """Whatever was shown before."""
-    for picture in (Picture(None), Picture(None, 9, Mark.NONE)):
+    for picture in (Picture(Level.UNKNOWN), Picture(Level.UNKNOWN, 9, Mark.NONE)):
         for pixel in pixels(draw(picture, size)):
             assert max(pixel[:3]) - min(pixel[:3]) < 16
 
 
 def test_pixels_go_out_as_argb_in_network_byte_order():
     """Alpha first, row by row."""
-    image = draw(Picture("ok", 8), 16)
+    image = draw(Picture(Level.OK, 8), 16)
     red, green, blue, alpha = image.getpixel((8, 12))
 
     data = argb(image)
@@ -127,7 +129,7 @@ def test_pixels_go_out_as_argb_in_network_byte_order():
 
 def test_every_size_is_drawn_for_itself():
     """Not one picture that the panel has to scale."""
-    pixmaps = Renditions(Picture("warn", 9)).pixmaps()
+    pixmaps = Renditions(Picture(Level.WARNING, 9)).pixmaps()
 
     assert list(SIZES) == [width for width, _, _ in pixmaps]
     assert all(

@@ -165,7 +165,7 @@ def test_once_prints_what_would_be_shown(desktop):
 
     lines = done.stdout.splitlines()
     assert (0, "") == (done.returncode, done.stderr)
-    assert ["icon: stage warn, 87 % full"] == lines[:1]
+    assert ["icon: warning, 87 % full"] == lines[:1]
     assert "tooltip: watchdog: RAM full in about 4 min: train.ipynb" == lines[1]
     assert any("Save checkpoint now" in line for line in lines)
 

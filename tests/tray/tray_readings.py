@@ -56,7 +56,10 @@ def leaking(stage: str = "warn", used: float = 14 * GIB) -> dict[str, Any]:
         eta_high_s=420.0,
         agent=agent(),
     )
+    levels = {"watch": "watch", "warn": "warning"}
     return status(
+        level=levels.get(stage, "critical"),
+        headline="RAM full in about 4 min: train.ipynb",
         ceilings=[near],
         processes=[growing, task(4800, "plots.py", 300 * MIB, kind="script")],
         incidents=[

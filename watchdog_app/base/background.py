@@ -1,10 +1,12 @@
 """
-Reads that may have to wait, made beside the loop: who asks waits a moment, and takes it up later.
+Run reads that can block in worker threads; the caller waits briefly and retries at the next sample.
 
-The kernel makes whoever reads a process's command line, environment or map wait for the lock of its
-memory map (mmap_lock), or until an exec is over (exec_update_lock). A process that has no processor
-keeps such a lock for as long as it has none: seconds, on a machine that is busy. Sources: proc(5);
-kernel, fs/proc/base.c (get_mm_cmdline, environ_read), mm/memory.c (access_remote_vm).
+A read of a process's command line, environment or map waits for a lock of that process:
+mmap_lock or exec_update_lock. A process that gets no processor time keeps it, for seconds on a
+busy machine.
+
+Source: proc(5); kernel, fs/proc/base.c (get_mm_cmdline, environ_read), mm/memory.c
+(access_remote_vm).
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _LOOK_S = 0.03
 
 
 class Question(NamedTuple):
-    """What is read of whom: the same question is not read twice at a time."""
+    """Key of a read; one key is read once at a time."""
 
     pid: int
     what: str
@@ -68,7 +70,7 @@ class Background:
 
     @property
     def arrived(self) -> bool:
-        """Whether an answer is there that nobody has taken."""
+        """Whether an answer is ready and was not collected."""
         return any(not answer.ready.locked() for answer in self._answers.values())
 
     @property

@@ -25,7 +25,7 @@ MODULES = (
 
 
 def frozen() -> bool:
-    """Whether this is a program made by PyInstaller, with an interpreter that is nobody else's."""
+    """Whether this program was made by PyInstaller and has an interpreter of its own."""
     return bool(getattr(sys, "frozen", False))
 
 

@@ -1,9 +1,8 @@
 """
-Files that are whole whatever ends us: killed at any call, or without power at any moment.
+Write files that are complete after a kill or a loss of power at any moment.
 
-A file is written under another name, synced, renamed, and its folder synced: what a caller was
-told is then there after a loss of power as well. The other name is the same each time, so that
-what a kill has left is written over the next time, and can be found to be taken away.
+A file is written under another name, synced and renamed; then its folder is synced. The other name
+is always the same. So the next write overwrites what a kill left behind, and it can be found.
 """
 
 from __future__ import annotations
@@ -187,7 +186,7 @@ def _locked(fd: int) -> bool:
 
 
 def _is_at(path: str, found: os.stat_result) -> bool:
-    """Not renamed away by whom we waited for."""
+    """Whether the lock file still has its name after the wait."""
     try:
         there = os.lstat(path)
     except FileNotFoundError:

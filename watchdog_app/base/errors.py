@@ -34,7 +34,7 @@ class UsageError(WatchdogError):
 
 
 class DaemonNotRunning(WatchdogError):
-    """Nobody listens on the socket."""
+    """No process listens on the socket."""
 
     exit_code = EXIT_NO_DAEMON
 

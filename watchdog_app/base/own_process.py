@@ -241,9 +241,8 @@ def allow_many_connections() -> None:
     """
     Raise the soft limit of open files: every agent holds a connection.
 
-    And have room for them: the kernel's table doubles when it is full, and where there are threads
-    whoever needs the descriptor waits until all processors have been elsewhere (expand_files), tens
-    of milliseconds. Call it before threads are started.
+    The kernel's table of descriptors is enlarged, too. It doubles when it is full, and in a process
+    with threads that takes tens of milliseconds (expand_files). Call it before threads are started.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(_MOST_FILES, hard)
@@ -368,7 +367,7 @@ class OwnCost:
         return None
 
     def update(self, now_mono_s: float) -> None:
-        """Work out `cpu_percent` anew, once a minute; call it once a tick."""
+        """Update `cpu_percent` once a minute; call it once a tick."""
         span_s = now_mono_s - self._mono_s
         if span_s < (5 if self.cpu_percent is None else 60):
             return

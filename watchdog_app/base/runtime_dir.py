@@ -1,4 +1,4 @@
-"""Making the runtime folder: by whoever comes first, the daemon or `watchdog exec`."""
+"""Create the runtime folder; the daemon or `watchdog exec` does so, the first that starts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Libraries that lie beside the package, where a distribution has none or too old a one.
+Libraries shipped inside the package, for distributions that lack them or have old versions.
 
 Packagers fill the folder `_vendor` (packaging/linux/build-deb.sh does); an installation by pip has
 none, and then nothing happens here.

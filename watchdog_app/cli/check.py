@@ -3,42 +3,31 @@
 from __future__ import annotations
 
 from watchdog_app.cli import figures
-from watchdog_app.cli.task_table import stage_rank
-from watchdog_app.cli.verdict import is_stale, objects, verdict, worst_stage
+from watchdog_app.cli.text import plain
+from watchdog_app.cli.verdict import objects
+from watchdog_app.core.model.levels import Level, headline
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-OK, WARNING, CRITICAL, UNKNOWN = 0, 1, 2, 3
-
-_WORDS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 
 
 def check(status: dict[str, Any], now_unix_s: float) -> tuple[str, int]:
     """
     One line with performance data after `|`, and the exit code.
 
-    0 while nothing is in a stage above watch, 1 from warn on or where a part of the machine cannot
-    be read, 2 from rescue on, 3 when the reading is too old to say.
+    0 while nothing needs anybody, 1 for a warning or where a part of the machine cannot be read,
+    2 where it is critical, 3 when the reading is too old to say.
     """
-    rank = stage_rank(worst_stage(status))
-    code = OK if rank < 2 else WARNING if rank == 2 else CRITICAL
-    word, _, sentence = verdict(status, now_unix_s).partition(": ")
-    if code == OK and word == "WARNING":
-        code = WARNING  # nothing is about to end, as far as it can be seen
-    if is_stale(status, now_unix_s):
-        code = UNKNOWN
-    if word == "UNKNOWN":
-        code = UNKNOWN
-    sentence = sentence.replace("|", "/")
-    return f"WATCHDOG {_WORDS[code]} - {sentence} | {_performance(status)}", code
+    level, text = headline(status, now_unix_s)
+    text = plain(text).replace("|", "/")
+    return f"WATCHDOG {level.word} - {text} | {_performance(status)}", level.exit_code
 
 
 def unreachable(message: str) -> tuple[str, int]:
     """The line where no daemon can be asked."""
     first = message.split("\n", maxsplit=1)[0].replace("|", "/")
-    return f"WATCHDOG UNKNOWN - {first}", UNKNOWN
+    return f"WATCHDOG {Level.UNKNOWN.word} - {first}", Level.UNKNOWN.exit_code
 
 
 def _performance(status: dict[str, Any]) -> str:

@@ -59,10 +59,13 @@ def timed(status: dict[str, Any], now_unix_s: float) -> dict[str, Any]:
 def without_daemon(message: str, now_unix_s: float) -> dict[str, Any]:
     """The status object when nobody measures: everything unknown, `errors` says why."""
     what, _, remedy = message.partition(". ")
+    what = what.rstrip(".")
     return {
         "schema_version": SCHEMA_VERSION,
         "time": _rfc3339(now_unix_s),
         "time_unix_s": now_unix_s,
+        "level": "unknown",
+        "headline": what,
         "host": {"name": os.uname().nodename if hasattr(os, "uname") else None}
         | dict.fromkeys(_HOST_FIGURES),
         "daemon": None,
@@ -74,7 +77,7 @@ def without_daemon(message: str, now_unix_s: float) -> dict[str, Any]:
         "errors": [
             {
                 "source": "daemon",
-                "message": what if what.endswith(".") else f"{what}.",
+                "message": f"{what}.",
                 "remedy": remedy or None,
             }
         ],

@@ -17,12 +17,9 @@ from watchdog_app.cli.text import counted, plain, width, wrap
 from watchdog_app.cli.verdict import (
     SEVERITIES,
     is_condition,
-    is_stale,
     objects,
-    reading_age_s,
-    verdict,
-    worst_stage,
 )
+from watchdog_app.core.model.levels import Level, headline, reading_age_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +28,20 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 _BY_WORK = ("temperature", "power", "battery")
+_LEVEL_COLORS = {
+    Level.OK: "green",
+    Level.WATCH: "green",
+    Level.WARNING: "yellow",
+    Level.CRITICAL: "alarm",
+    Level.UNKNOWN: "yellow",
+}
+_LEVEL_MARKS = {
+    Level.OK: "",
+    Level.WATCH: "",
+    Level.WARNING: "!",
+    Level.CRITICAL: "!!",
+    Level.UNKNOWN: "?",
+}
 _LONG = 10_000  # columns where nobody said how wide a line may be
 
 
@@ -72,18 +83,10 @@ def render(
 
 
 def _verdict(status: Json, now_unix_s: float, columns: int | None, look: Look) -> list[str]:
-    worst = worst_stage(status)
-    stale = is_stale(status, now_unix_s)
-    said = verdict(status, now_unix_s)
-    if stale or (stage_rank(worst) < stage_rank("warn") and said.startswith("WARNING")):
-        worst = "warn"
-    if not stale and said.startswith("CRITICAL") and stage_rank(worst) < stage_rank("rescue"):
-        worst = "rescue"
-    mark = stage_mark(worst)
-    text = f"{mark} " if stage_rank(worst) > 1 else ""
-    color = "green" if stage_rank(worst) < 2 else ""
-    first = wrap(said, columns or _LONG, first=text)
-    painted = [look.paint(one, color) if color else look.stage(one, worst) for one in first]
+    level, said = headline(status, now_unix_s)
+    mark = f"{_LEVEL_MARKS[level]} " if _LEVEL_MARKS[level] else ""
+    first = wrap(f"{level.word}: {plain(said)}.", columns or _LONG, first=mark)
+    painted = [look.paint(one, _LEVEL_COLORS[level]) for one in first]
     daemon = status.get("daemon") or {}
     processes = objects(status, "processes")
     agents = sum(1 for one in processes if one.get("agent"))
@@ -95,7 +98,7 @@ def _verdict(status: Json, now_unix_s: float, columns: int | None, look: Look) -
     if uptime is not None:
         parts.append(f"up {format_duration(uptime)}")
     seconds = reading_age_s(status, now_unix_s)
-    if seconds is not None and not stale:
+    if seconds is not None and level is not Level.UNKNOWN:
         parts.append(f"read {figures.age(seconds)}")
     parts.append(f"{counted(len(processes), 'task')}, {agents} with an agent")
     line = look.dot.join(parts)

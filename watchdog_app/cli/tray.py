@@ -109,7 +109,7 @@ def _once() -> int:
     seen = outlook(status, now_unix_s)
     picture = seen.picture
     mark = f", mark {picture.mark}" if picture.mark else ""
-    print(f"icon: stage {picture.stage}, {100 * picture.fill // FILL_STEPS} % full{mark}")
+    print(f"icon: {picture.level.name.lower()}, {100 * picture.fill // FILL_STEPS} % full{mark}")
     print(f"tooltip: {plain(seen.title)}")
 
     def show(entry: Entry, depth: int) -> None:

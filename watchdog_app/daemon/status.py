@@ -9,16 +9,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from watchdog_app.core.explain.overview import Card, overview
 from watchdog_app.core.model import devices
 from watchdog_app.core.model.agent import AgentState, MemoryParts
 from watchdog_app.core.model.decisions import Assessment, Forecast, Incident, Stage
 from watchdog_app.core.model.devices import TaskDevices
+from watchdog_app.core.model.hardware import gpu_label
+from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.machine import Fault, ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import Reading, is_condition
 from watchdog_app.core.policy.engine import TickResult
 from watchdog_app.daemon import hardware_status
 
 SCHEMA_VERSION = 1
+_CARD_LEVELS = {
+    "ok": Level.OK,
+    "note": Level.WATCH,
+    "warning": Level.WARNING,
+    "critical": Level.CRITICAL,
+}
 MOST_TASKS = 500  # in one object: it has to fit into a message; the largest are shown
 
 
@@ -48,6 +57,8 @@ def status(
     found: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "time_unix_s": now_unix_s,
+        "level": Level.UNKNOWN.name.lower(),
+        "headline": "the daemon has not measured yet",
         "host": _host(look, host_name),
         "daemon": dict(daemon),
         "ceilings": [],
@@ -84,6 +95,25 @@ def status(
         for task in shown
     ]
     found["incidents"] = [incident(each) for each in look.result.incidents]
+    summary = overview(
+        tasks=look.tasks,
+        readings=look.readings,
+        assessments=assessments,
+        incidents=look.result.incidents,
+        agents=look.agents,
+        cards=[
+            Card(
+                gpu_label(gpu),
+                _CARD_LEVELS[entry["verdict"]["severity"]],
+                entry["verdict"]["title"] or "",
+            )
+            for gpu, entry in zip(look.snapshot.hardware.gpus, found["gpus"], strict=True)
+        ],
+        faults=faults,
+        paused=ours,
+        held={key: bag["pid"] for key, bag in (bags or {}).items() if bag["held"]},
+    )
+    found["level"], found["headline"] = summary.level.name.lower(), summary.headline
     return found
 
 

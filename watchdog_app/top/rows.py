@@ -16,7 +16,8 @@ from watchdog_app.cli.color import Look
 from watchdog_app.cli.gpu_lines import card_stage, grouped_lines
 from watchdog_app.cli.task_table import SORTS, devices, folded, ordered, stage_rank
 from watchdog_app.cli.text import counted, plain, shorten, width
-from watchdog_app.cli.verdict import is_condition, objects, worst_stage
+from watchdog_app.cli.verdict import is_condition, objects
+from watchdog_app.core.model.levels import Level, headline
 from watchdog_app.top import charts
 from watchdog_app.top.past import Key, Past, ceiling_key, task_key
 
@@ -253,9 +254,11 @@ def incident_rows(status: Json, columns: int, most: int) -> list[Text]:
         text = Text(f"not watched: {plain(one.get('message') or '')}", style="dim")
         text.truncate(columns, overflow="ellipsis")
         lines.append(text)
-    if not lines and worst_stage(status) != "ok":
-        lines.append(Text("Something grows and is watched closely; it is no danger yet."))
-    return lines[:most] or [Text("Nothing is about to run out.", style="green")]
+    if not lines:
+        level, said = headline(status, now_unix_s=0.0)  # its age has a line of its own
+        style = "green" if level <= Level.WATCH else "yellow"
+        lines.append(Text(f"{level.word}: {plain(said)}.", style=style))
+    return lines[:most]
 
 
 def _whose(incident: Json) -> str:

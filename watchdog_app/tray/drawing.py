@@ -1,5 +1,5 @@
 """
-The icon, drawn: a vessel whose fill is the use and whose colour and shape is the stage.
+The icon, drawn: a vessel whose fill is the use and whose colour and shape is the level.
 
 Each size is drawn for itself and not scaled from another, with vectors on a
 finer grid that is then averaged: sharp at 16 pixels and at 64. Shapes differ
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from PIL import Image, ImageDraw
 
+from watchdog_app.core.model.levels import Level
 from watchdog_app.tray.state import FILL_STEPS, Mark, Picture
 
 TYPE_CHECKING = False
@@ -27,12 +28,11 @@ if TYPE_CHECKING:
 SIZES = (16, 22, 24, 32, 48, 64)
 
 _COLORS = {
-    "ok": (0, 158, 115, 255),
-    "watch": (86, 180, 233, 255),
-    "warn": (240, 200, 40, 255),
-    "rescue": (230, 120, 0, 255),
-    "hold": (213, 40, 30, 255),
-    None: (128, 128, 128, 255),
+    Level.OK: (0, 158, 115, 255),
+    Level.WATCH: (86, 180, 233, 255),
+    Level.WARNING: (240, 200, 40, 255),
+    Level.CRITICAL: (213, 40, 30, 255),
+    Level.UNKNOWN: (128, 128, 128, 255),
 }
 _LIGHT: Color = (245, 245, 245, 255)
 _DARK: Color = (30, 30, 30, 255)
@@ -84,20 +84,20 @@ def draw(picture: Picture, size: int, dark_panel: bool = True) -> Image.Image:
     fine = 8 if size <= 24 else 4
     image = Image.new("RGBA", (size * fine, size * fine), _CLEAR)
     line, edge = (_LIGHT, _DARK) if dark_panel else (_DARK, _LIGHT)
-    if picture.stage is None:
+    if picture.level is Level.UNKNOWN:
         line = _GREY
     canvas = _Canvas(image, ImageDraw.Draw(image), size, fine, line, edge)
     # A line is a pixel and a half at 16, and whole pixels above: thinner is a blur.
     width = fine * max(1.5, round(size / 11))
-    outline = _outline(picture.stage, canvas)
+    outline = _outline(picture.level, canvas)
     canvas.polygon(_grown(outline, fine * max(0.5, size / 40)), edge)
     canvas.polygon(outline, line)
     inner = _grown(outline, -width)
     canvas.polygon(inner, _ground(dark_panel))
     _fill(image, inner, picture)
-    if picture.stage is None:
+    if picture.level is Level.UNKNOWN:
         _strike(canvas, width)
-    elif picture.stage == "hold" and not picture.mark:
+    elif picture.level is Level.CRITICAL and not picture.mark:
         _exclamation(canvas)
     if picture.mark:
         _badge(canvas, picture.mark)
@@ -115,17 +115,16 @@ def _ground(dark_panel: bool) -> Color:
     return (0, 0, 0, 110) if dark_panel else (255, 255, 255, 150)
 
 
-def _outline(stage: str | None, canvas: _Canvas) -> list[Point]:
-    """The vessel: circle, rounded square, triangle, diamond, square."""
+def _outline(level: Level, canvas: _Canvas) -> list[Point]:
+    """The vessel: circle, rounded square, triangle, square."""
     unit, fine = canvas.unit, canvas.fine
     middle = 0.5 * unit
-    if stage in ("watch", "hold"):
-        margin = max(1, round((0.05 if stage == "hold" else 0.08) * canvas.size)) * fine
-        return _rounded(margin, unit - margin, 0.2 * unit if stage == "watch" else 0.0)
-    if stage == "warn":
+    if level in (Level.WATCH, Level.CRITICAL):
+        critical = level is Level.CRITICAL
+        margin = max(1, round((0.05 if critical else 0.08) * canvas.size)) * fine
+        return _rounded(margin, unit - margin, 0.0 if critical else 0.2 * unit)
+    if level is Level.WARNING:
         return [(middle, 0.04 * unit), (0.98 * unit, 0.93 * unit), (0.02 * unit, 0.93 * unit)]
-    if stage == "rescue":
-        return [(middle, 0.0), (unit, middle), (middle, unit), (0.0, middle)]
     return _arc(middle, middle, 0.45 * unit, 0, 360)
 
 
@@ -179,7 +178,7 @@ def _fill(canvas: Image.Image, inner: Sequence[Point], picture: Picture) -> None
     pen = ImageDraw.Draw(mask)
     pen.polygon([(round(x), round(y)) for x, y in inner], fill=255)
     pen.rectangle((0, 0, canvas.size[0], round(level) - 1), fill=0)
-    canvas.paste(_COLORS[picture.stage], (0, 0), mask)
+    canvas.paste(_COLORS[picture.level], (0, 0), mask)
 
 
 def _strike(canvas: _Canvas, width: float) -> None:

@@ -11,6 +11,7 @@ import enum
 import math
 from dataclasses import dataclass
 
+from watchdog_app.core.model.levels import Level
 from watchdog_app.tray import labels
 from watchdog_app.tray.state import (
     Outlook,
@@ -107,7 +108,7 @@ def menu(
         now_unix_s: what ages are counted to.
     """
     # In danger it is the one line to read: not greyed, and a click on it says why.
-    danger = status is not None and stage_rank(outlook.picture.stage) >= 2
+    danger = status is not None and outlook.picture.level in (Level.WARNING, Level.CRITICAL)
     headline = Wish(Do.EXPLAIN) if danger else None
     entries = [Entry("headline", outlook.headline, headline, enabled=danger)]
     if outlook.detail:

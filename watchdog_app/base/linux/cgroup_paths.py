@@ -1,10 +1,9 @@
 """
 Which memory groups stand above a process: mounts and paths, pure but for one existence check.
 
-Three layouts are in use: cgroup v1 with a memory hierarchy of its own, cgroup
-v2 (one tree), and both mounted at once with the memory controller in one of
-them. In a container the paths of /proc/PID/cgroup can be relative to another
-root than that of the mount.
+Three layouts are in use: cgroup v1 with a memory hierarchy of its own, cgroup v2 (one tree), and
+both at once. Then the memory controller is in one of them. In a container the paths of
+/proc/PID/cgroup can be relative to another root than that of the mount.
 
 Sources: cgroups(7), cgroup_namespaces(7), proc_pid_mountinfo(5).
 """

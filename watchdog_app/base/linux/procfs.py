@@ -104,7 +104,7 @@ def read_stat(pid: int | str, proc: str = "/proc") -> Stat | None:
 
 
 def start_time(pid: int | str, proc: str = "/proc") -> int | None:
-    """When a process began, in ticks since boot; None: it has ended, or nobody has that pid."""
+    """Start time of a process in ticks since boot; None if no process has that pid."""
     stat = read_stat(pid, proc)
     return None if stat is None or stat.has_ended else stat.start_ticks
 

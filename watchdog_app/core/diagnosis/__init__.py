@@ -1,1 +1,1 @@
-"""What is wrong and why: of cards, of trainings that stand still, of programs that ended."""
+"""What is wrong and why: faults of cards, stalled trainings, programs that ended."""

@@ -227,12 +227,12 @@ def _by_itself(facts: ExitFacts) -> bool:
 
 
 def _spoke(facts: ExitFacts) -> bool:
-    """An exception that nobody caught was noted: no kill ended it."""
+    """An uncaught exception was recorded: no signal ended it."""
     return facts.words is not None and facts.words.error is not None
 
 
 def _excluded(facts: ExitFacts) -> bool:
-    """The kernel's counts or its log say that it has killed somebody else or nobody."""
+    """The kernel's counters or its log say that it did not kill this process."""
     others = [word for word in facts.kernel if word.kind is KernelEvent.OOM_KILL]
     if others and facts.pid is not None:
         return True  # the log names whom it has killed, and `_by_kernel_log` did not find this one
@@ -285,7 +285,7 @@ def _by_signal(facts: ExitFacts, number: int | None) -> Cause | None:
 
 
 def _by_status(facts: ExitFacts) -> Cause | None:
-    """An exception that nobody caught, or a status other than 0."""
+    """An uncaught exception, or a status other than 0."""
     words = facts.words
     status = None if facts.wait_status is None else facts.wait_status >> 8
     if words is not None and words.error is not None and status != 0:

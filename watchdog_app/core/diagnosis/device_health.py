@@ -283,7 +283,7 @@ def _of_gone(gone: Sequence[_Card], others_there: bool, fault: Fault | None) -> 
 
 
 def _hit_by(event: XidEvent, card: _Card) -> tuple[TaskRef, ...]:
-    """The program that the driver names; else everyone on the card, as nobody can tell."""
+    """The program that the driver names; otherwise every task on the card."""
     if event.pid is not None and event.pid in card.holders:
         return (card.holders[event.pid][0],)
     return _lately(card)

@@ -121,7 +121,7 @@ def _shares(limit: str | None, group: str | None) -> bool:
 
 def takers(words: tuple[KernelLogLine, ...]) -> tuple[tuple[int, str, int], ...]:
     """
-    Who held most when the kernel chose whom to kill: (pid, name, bytes), the largest first.
+    The largest processes when the kernel chose its victim: (pid, name, bytes), largest first.
 
     Names are untrusted, and those of the kernel: 15 characters at most. Empty without its table.
     """

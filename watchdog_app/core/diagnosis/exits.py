@@ -13,10 +13,10 @@ _NEWS_S = 60.0  # ... and a failure sooner than that is what its user looks at a
 
 def should_notify(cause: Cause, agent: AgentState | None) -> bool:
     """
-    Whether people want to hear of it.
+    Whether a notification of this exit is wanted.
 
-    They end their own programs all day: without a sign of memory only a training that was
-    under way, and neither ended by itself nor by Ctrl-C or a plain kill, is news.
+    People end their own programs all day. Without a sign of memory only the end of a running
+    training is news. It is none after Ctrl-C, a plain kill or an end of its own.
     """
     if cause.kind is CauseKind.AIRBAG:
         return False  # it has told of that itself, as it did it

@@ -41,7 +41,7 @@ class Finding:
 def finding(
     fault: GpuFault, gpu: Gpu | None, hit: tuple[TaskRef, ...], text: str = "", remedy: str = ""
 ) -> Finding:
-    """A fault of one card, or of the driver; `text` and `cure` where more is known than its row."""
+    """A fault of one card or of the driver; `text` and `remedy` replace those of its row."""
     key = ResourceKey(ResourceKind.GPU_HEALTH, "driver" if gpu is None else gpu.uuid)
     return Finding(
         fault.trouble,

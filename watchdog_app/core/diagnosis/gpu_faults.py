@@ -193,7 +193,7 @@ def _xid(text: str, remedy: str, *codes: int) -> GpuFault:
 
 
 def _word(text: str, remedy: str, code: int) -> GpuFault:
-    """Ends nothing: what it is about shows in other figures, or needs nobody."""
+    """Ends nothing: other figures show it, or it needs no action."""
     return GpuFault(FaultKind.XID, text, remedy, _INFO, codes=(code,))
 
 

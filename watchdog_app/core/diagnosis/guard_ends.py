@@ -17,7 +17,7 @@ def ended_by_it(facts: ExitFacts) -> Cause | None:
 
 
 def refused(facts: ExitFacts) -> Cause | None:
-    """An error of its own that nobody has read, just after its airbag refused it more memory."""
+    """An unread error of its own, just after its airbag refused it more memory."""
     if facts.airbag is None or not facts.airbag.refused or facts.said_bye:
         return None
     if facts.words is not None and facts.words.error is not None:

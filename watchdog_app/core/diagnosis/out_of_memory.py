@@ -1,5 +1,5 @@
 """
-Whether an exception that nobody caught says that memory ran out, and whose. Pure.
+Whether an uncaught exception says that memory ran out, and whose. Pure.
 
 An exception is known by its name and the first line of its text: Python's and NumPy's MemoryError,
 torch.OutOfMemoryError, TensorFlow's ResourceExhaustedError, XLA's RESOURCE_EXHAUSTED, and the

@@ -1,5 +1,5 @@
 """
-Why a training stands still, from what its threads do: the usual suspects, with reasons. Pure.
+Why a training is stalled, from what its threads do: possible causes with reasons. Pure.
 
 A suspect is named when there is evidence for it, the strongest first. Where there is none the
 answer is "not known": the stacks say more than a guess would.

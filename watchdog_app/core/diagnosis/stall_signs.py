@@ -109,7 +109,7 @@ def reads_from(thread: ThreadState) -> str | None:
 
 def writes_to(thread: ThreadState) -> str | None:
     """
-    What it writes to and nobody reads from, as the kernel tells.
+    The pipe or socket that it writes to and no process reads, from the kernel's data.
 
     Source: /proc/PID/wchan of Linux 6.18 beside a full pipe (`anon_pipe_write`), socket pair
     (`sock_alloc_send_pskb`), TCP connection and pseudo-terminal (both `wait_woken`).

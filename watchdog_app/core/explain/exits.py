@@ -105,7 +105,7 @@ def about_death(
     successor: Mapping[str, Any] | None = None,
 ) -> str:
     """
-    One end: what happened, how that is known, who took the memory, what is left, how to go on.
+    One exit: what happened, the evidence, who used the memory, what was saved, how to resume.
 
     Args:
         entry: of the journal, of kind "death" or "end".
@@ -283,7 +283,7 @@ def _command(entry: Mapping[str, Any]) -> str | None:
 
 
 def _quoted(word: str) -> str:
-    """A word of a shell's command line."""
+    """One argument on a shell's command line."""
     if _SIMPLE.fullmatch(word):
         return word
     return "'" + word.replace("'", "'\"'\"'") + "'"

@@ -7,7 +7,7 @@ import math
 from watchdog_app.base.text.quantities import format_bytes, format_duration, format_rate
 from watchdog_app.core.model.agent import RescueRecord
 from watchdog_app.core.model.decisions import Forecast
-from watchdog_app.core.model.resource import SPECS, ResourceKind, Scope
+from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind, Scope
 
 _SIGNS = {"celsius": "°C", "watts": "W", "joules": "J"}
 _TOO_FAR_S = 30 * 86400.0
@@ -91,6 +91,14 @@ def nearing(kind: ResourceKind, label: str) -> str:
     return f"{label} is about to run out"
 
 
+def ending(reading: Reading, label: str) -> str:
+    """What a resource comes to, before `when`: `RAM full`, `GPU 0 will slow down from heat`."""
+    scope = SPECS[reading.key.kind].scope
+    if scope is Scope.HEAT:
+        return f"{heated(label)} will {'switch off' if reading.fatal else 'slow down'} from heat"
+    return f"{label} {'empty' if scope is Scope.BATTERY else 'full'}"
+
+
 def heated(label: str) -> str:
     """What gets hot, of a resource's label: `GPU 0` of `heat of GPU 0 (slows down at 83 °C)`."""
     thing = label.partition(" (")[0]
@@ -105,7 +113,7 @@ def ago(seconds: float | None) -> str:
 
 
 def onwards(rescue: RescueRecord | None) -> str:
-    """How a training goes on from its rescue once it is started again, as a sentence's end."""
+    """How a training resumes from its rescue after a restart, as a sentence's end."""
     if rescue is not None and rescue.by_lines:
         return "start it again: it begins anew, and says which lines go on from there."
     return "start it again: it goes on from there."

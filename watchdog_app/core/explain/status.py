@@ -190,7 +190,7 @@ def _usage(task: Task, outlook: TaskOutlook | None) -> Iterator[str]:
 
 
 def _end(reading: Reading | None, outlook: TaskOutlook) -> str:
-    label = "its ceiling" if reading is None else plain(reading.label, 120)
+    label = "its limit" if reading is None else plain(reading.label, 120)
     why = "" if outlook.why is None else f": {plain(outlook.why, 300)}"
     meets = f"It meets {label} {phrases.forecast(outlook.forecast)}"
     if outlook.forecast is None:

@@ -24,7 +24,7 @@ _MOST_WITH_PYTHON = 8
 
 
 def where(picture: ThreadDump) -> str | None:
-    """The innermost line of the thread that trains; None where nobody knows."""
+    """The innermost line of the thread that trains; None if not known."""
     root = picture.root
     main = None if root is None else root.main
     if main is not None and main.frames:

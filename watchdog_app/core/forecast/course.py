@@ -165,7 +165,7 @@ class Wording:
         self._since = 0.0
 
     def word(self, t: float, regime: Regime) -> Regime:
-        """What to call the movement at time `t` that is `regime` by itself."""
+        """The regime to report at time `t` for a movement that was classified as `regime`."""
         if regime in (Regime.UNKNOWN, Regime.FLAT, Regime.FALLING):
             return regime
         if regime is self._growth:

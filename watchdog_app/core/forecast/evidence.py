@@ -65,7 +65,7 @@ class Thresholds:
     rising: float = 0.4  # growth of the last moments that opens a case, as a share of the claimed
 
     def times(self, factor: float) -> Thresholds:
-        """The same with so much more evidence asked for, and told of so much later."""
+        """The same thresholds, scaled to ask for more evidence and a shorter horizon."""
         return replace(
             self,
             span_s=self.span_s * factor,

@@ -184,7 +184,7 @@ class TrendForecaster:
         return weigh(claim, self.view())
 
     def _read(self) -> None:
-        """Read the claims anew, each scale as often as its blocks are long."""
+        """Update the trends, each scale as often as its blocks are long."""
         t, matters, ignore = self._t, _MATTERS * self._top, _IGNORE * self._top
         due, claims, levels, used = self._due, self._claims, self._pyramid.levels, self._used
         for scale in range(_SHORTEST, LEVELS):

@@ -1,12 +1,12 @@
 """
 Time until a temperature is reached.
 
-Heat saturates: under a steady load a temperature nears, ever more slowly, the level at
-which as much heat leaves as is made (Newton's law of cooling; time constants of heat
-sinks are 20 to 120 s, of the silicon on them 1 to 3 s). A straight line through the
-beginning of such a curve cries wolf at every start of a training. So growth counts
-only when its own bend leads beyond the limit, when as much has been seen as is still
-to come, and never further ahead than it has been seen.
+Heat saturates: under a steady load a temperature approaches a level, ever more slowly (Newton's
+law of cooling). Time constants of heat sinks are 20 to 120 s, of the silicon on them 1 to 3 s. A
+straight line through the beginning of such a curve gives a false alarm when a training starts.
+
+So growth counts only when its curve leads beyond the limit. As much of it must have been seen as is
+still to come, and no forecast reaches further ahead than that.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class HeatForecaster:
         return begin, level - values[begin]
 
     def _rise(self, begin: int, gain: float, room: float) -> _Rise | None:
-        """What a rise foretells; None when its bend ends below the limit, or it is unsure."""
+        """The forecast of a rise; None when it levels off below the limit, or is unsure."""
         bins, end = self._bins, len(self._bins.values)
         middle = (begin + end) // 2
         early, early_error = bins.line(begin, middle)

@@ -30,7 +30,7 @@ class Outlook:
     critical: bool = False  # at the limit, in new territory and still rising
 
     def age(self, passed_s: float) -> None:
-        """Nothing new is known after so many seconds: what was foretold is that much nearer."""
+        """The same outlook some seconds later without a new reading."""
         if self.forecast is not None:
             f = self.forecast
             self.forecast = Forecast(

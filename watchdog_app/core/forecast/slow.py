@@ -212,7 +212,7 @@ class DischargeForecaster:
 
     def _between(self, edges: list[int], patient: bool) -> float:
         """
-        Slope of a level that is told in a few large steps, from its first step to its last.
+        Slope of a level that is reported in a few large steps, from the first step to the last.
 
         A line through two or three of them says what the place of the window says. Of a single
         step nothing is known, unless there is no time to wait for another.

@@ -191,7 +191,7 @@ class ResourceMonitor:
         return max(fast, min(slow, fill_s / _LOOKS))
 
     def _why(self, now: float, used: float, limit: float, outlook: Outlook) -> str:
-        """The reason in words, written anew when it reads differently or has grown old."""
+        """The reason in words, updated when it changes or is old."""
         rising = outlook.forecast is not None
         said, ratio = (outlook.regime, rising, limit), used / limit
         stale = now >= self._said_until and (rising or ratio != self._said_ratio)

@@ -190,7 +190,7 @@ class ProcessThreads:
 
     @property
     def main(self) -> ThreadState | None:
-        """The thread that makes the steps; where nobody says which, the first one."""
+        """The thread that makes the steps; the first thread if that is not known."""
         for thread in self.threads:
             if thread.trains:
                 return thread

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any
 
+from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.resource import (
     ResourceKey,
@@ -84,6 +85,12 @@ class Assessment:
     rescue: bool = False
     expected: str | None = None  # what is coming that no trend shows, and is the reason
 
+    @property
+    def level(self) -> Level:
+        """How urgent it is for people."""
+        certain = self.notify or self.stage is not Stage.RESCUE
+        return Level.of_stage(self.stage.name.lower(), certain=certain)
+
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
@@ -159,6 +166,7 @@ class Incident:
     advice: tuple[str, ...] = ()
     device_works: bool = True  # False: the card or its driver is out of order
     work_lost: bool = False  # what was held on the card is gone
+    level: Level = Level.OK  # how urgent it is for people
 
 
 class Topic(StrEnum):

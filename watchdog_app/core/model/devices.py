@@ -317,7 +317,7 @@ def _people(
     everyone: tuple[ProcessKey, ...],
     on_parts: Iterable[GpuProcess] = (),
 ) -> tuple[tuple[ProcessKey, ...], str | None]:
-    """Whom a card can hit, and a word where that is a guess."""
+    """The tasks on a card, and a note if that is a guess."""
     found: dict[ProcessKey, None] = {}
     listed = strangers = False
     for process in (*gpu.processes, *on_parts):

@@ -103,7 +103,7 @@ class Temperature:
 
 @dataclass(frozen=True, slots=True)
 class Fan:
-    """One fan; 0 rpm is a fan that stands still."""
+    """One fan; at 0 rpm it does not turn."""
 
     label: str
     rpm: int

@@ -28,7 +28,7 @@ class SwapTraffic:
         return found
 
     def add(self, mono_s: float, host: HostMemory) -> None:
-        """Take one look at its counters; one that went back began anew."""
+        """Take one sample of its counters; a counter that went back was reset."""
         if host.swap_in_bytes is None or host.swap_out_bytes is None:
             self._from = self.in_per_s = self.out_per_s = None
             return
@@ -43,7 +43,7 @@ class SwapTraffic:
 
 
 class PastSample(NamedTuple):
-    """What a glance measured of one resource."""
+    """What a light sample measured of one resource."""
 
     mono_s: float
     used: float

@@ -123,7 +123,7 @@ class KernelRegistry:
 
     def meant(self, wanted: str | None) -> tuple[str | None, tuple[int, ...]]:
         """
-        How a journal by names and pids knows whom somebody means.
+        How the journal finds a task by name or pid.
 
         Args:
             wanted: pid, kernel id, part of a name or path; None: everybody.

@@ -134,7 +134,7 @@ class CgroupMemory:
 
     @property
     def unreclaimable_bytes(self) -> int:
-        """Usage less all file pages: what the kernel cannot give back by itself."""
+        """Usage less all file pages: what the kernel cannot reclaim."""
         return max(0, self.usage_bytes - self.inactive_file_bytes - self.active_file_bytes)
 
     @property

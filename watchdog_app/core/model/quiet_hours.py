@@ -1,8 +1,7 @@
 """
 Hours of the day in which only critical notifications are shown.
 
-By the clock on the wall: on the day on which clocks are put forward or back
-such a night is an hour shorter or longer, as it is for who sleeps in it.
+Local time: where clocks change for daylight saving, that night is an hour shorter or longer.
 """
 
 from __future__ import annotations

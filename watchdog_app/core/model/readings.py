@@ -55,9 +55,8 @@ def ram_and_swap(host: HostMemory, available_bytes: int, swap_free_bytes: int) -
     """
     Used and limit of RAM together with swap.
 
-    Swap on zram lies in RAM: what it holds counts once, as it was before compression, and what is
-    free of it counts as far as compression has saved room up to now. Data that cannot be
-    compressed gains nothing there.
+    Swap on zram lies in RAM. Its content counts once, at its size before compression. Its free part
+    counts as far as compression has saved memory so far.
 
     Args:
         host: as it was read last.
@@ -110,11 +109,10 @@ def _host(host: HostMemory, everyone: tuple[ProcessKey, ...]) -> Iterator[Readin
 
 def _groups(snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[Reading]:
     """
-    Every limited group above a task, once: what kills, or where there is none what slows down.
+    Every limited group above a task, once: by the limit that kills, else by the one that throttles.
 
-    Not the tightest alone: which one that is changes with what others in the outer group use, and
-    a forecast that begins anew with each change never sees the end coming. The tightest comes
-    last: who keeps one for each task keeps that one.
+    The tightest group changes with what others in the outer group use, and a forecast that is
+    reset by each change never sees the end. So all are read; the tightest comes last.
     """
     host = snapshot.host
     hit: dict[str, list[ProcessKey]] = {}
@@ -165,7 +163,7 @@ class _Bound(NamedTuple):
 
     @property
     def throttles(self) -> bool:
-        """Whether whoever reaches the limit stands still there, short of being killed."""
+        """Whether the limit throttles the programs under it and kills none."""
         return self.limit != self.kills
 
 
@@ -327,7 +325,7 @@ def in_airbag(path: str) -> bool:
 
 
 def _airbag_label(path: str) -> str:
-    """By the program that was started in it: several airbags are told apart."""
+    """Name of the program that was started in it, to tell several airbags apart."""
     pid = os.path.basename(path.rstrip("/")).removeprefix(_AIRBAG).partition("-")[0]
     return f"{AIRBAG_LIMIT} of pid {pid}" if pid.isdigit() else AIRBAG_LIMIT
 

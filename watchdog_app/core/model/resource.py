@@ -65,7 +65,7 @@ UNPLUGGED = ResourceKey(ResourceKind.BATTERY, "unplugged")
 
 
 class Scope(StrEnum):
-    """What it is about; one cause is told of once for each task, scope and device."""
+    """What kind of thing runs out; one cause is reported once for each task, scope and device."""
 
     MEMORY = "memory"
     CARD = "gpu"

@@ -18,7 +18,7 @@ class WatchSettings:
     """`[watch]`: how often and how far ahead the machine is looked at."""
 
     interval_s: float = 1.0  # between looks at rest
-    fast_interval_s: float = 0.1  # shortest time between looks when a ceiling is near
+    fast_interval_s: float = 0.1  # shortest time between looks when a limit is near
     caution: Caution = Caution.NORMAL
     trace: bool = True  # once a warning is due, ask the training's agent what grows in it
 
@@ -45,7 +45,7 @@ class StallSettings:
 
 @dataclass(frozen=True, slots=True)
 class ActionSettings:
-    """`[actions]` and, by task or ceiling, `[[rule]]`: what may be done."""
+    """`[actions]` and, by task or resource, `[[rule]]`: what may be done."""
 
     notify: bool = True
     checkpoint: bool = True
@@ -62,10 +62,10 @@ class Priority(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RuleSettings:
-    """`[[rule]]`: other actions for the tasks and ceilings that match; the first match wins."""
+    """`[[rule]]`: other actions for the tasks and resources that match; the first match wins."""
 
     task: str = "*"  # glob over the task's name or the path of its notebook or script
-    ceiling: str = "*"  # glob over the ceiling's kind, e.g. "gpu_*"
+    ceiling: str = "*"  # glob over the resource's kind, e.g. "gpu_*"
     notify: bool | None = None  # None: as in [actions]
     checkpoint: bool | None = None
     pause: bool | None = None

@@ -42,10 +42,11 @@ def group(
     The tasks that these processes form, ordered by the pid of their root.
 
     A process belongs to its parent, or through shells to `ProcessInfo.ancestor`. A fork always
-    does. Any other is a root of its own when it is a kernel or a console, when it is a program in
-    a session of its own, when its parent is a server (what a Jupyter terminal or a supervisor
-    starts is not a part of it), belongs to another user or is not watched, and when it was
-    orphaned: nobody waits for it any more, so it goes its own way.
+    does. Any other process is a root of its own in these cases:
+
+    - it is a kernel or a console, or a program in a session of its own
+    - its parent is a server, such as that of a Jupyter terminal or a supervisor
+    - its parent belongs to another user, is not watched, or has ended
 
     Args:
         samples: one tick; a sample without an info is left out.
@@ -132,11 +133,10 @@ def resident_bytes(members: Sequence[ProcessSample]) -> int:
 
     Adding up RSS counts a library, a shared-memory batch and whatever a fork took over once for
     every worker: eight DataLoader workers over 4 GiB of data would look like 36 GiB. The exact
-    figure (PSS) needs a walk of every page table, 49 ms for 8 GB. So: what each has for itself,
-    less what a fork still shares with its parent (measured now and then), plus the largest part
-    that is shared otherwise. That is exact when the members share the same pages, which is how
-    workers come about (one interpreter, one set of libraries, one pool of batches), and low by
-    the smaller shared parts when they do not; it never exceeds the sum.
+    figure (PSS) needs a walk of every page table, 49 ms for 8 GB. This one adds the private memory
+    of each, less what a fork still shares with its parent (measured now and then). The largest
+    part that is shared otherwise is added once. The result is exact when the members share the
+    same pages, as workers do. Otherwise it is low by the smaller shared parts.
 
     Args:
         members: root first.

@@ -127,7 +127,7 @@ class Anticipation:
 
     def explains(self, reading: Reading, attribution: Attribution, under: Iterable[Task]) -> bool:
         """
-        Whether the growth towards this resource was foretold, fits, and will come back or end.
+        Whether the growth of this resource was expected, fits, and will end.
 
         Args:
             reading: the resource now.
@@ -158,7 +158,7 @@ class Anticipation:
         return {key: Filling(*each) for key, each in found.items() if each is not None}
 
     def forget(self, keys: set[ResourceKey]) -> None:
-        """Let go of resources that are not among `keys`."""
+        """Forget resources that are not among `keys`."""
         for gone in self._said.keys() - keys:
             del self._said[gone]
         for gone in self._short_since.keys() - keys:
@@ -210,7 +210,7 @@ class Anticipation:
 
 
 def raised(assessment: Assessment, expected: Expected | None) -> Assessment:
-    """The assessment with what is foretold: people are told of it, and work is saved."""
+    """The assessment raised by an expected need: it is reported, and work is saved."""
     if expected is None:
         return assessment
     return replace(
@@ -224,7 +224,7 @@ def raised(assessment: Assessment, expected: Expected | None) -> Assessment:
 
 
 def blamed(attribution: Attribution, expected: Expected | None) -> Attribution:
-    """Who is to be named: whoever makes it grow, else whose phase does not fit."""
+    """The task to name: the one that grows, otherwise the one whose next phase does not fit."""
     if expected is None or expected.culprit is None:
         return attribution
     if attribution.window_s is not None:

@@ -138,7 +138,7 @@ def _come_since(
     begin_mono_s: float,
 ) -> None:
     """
-    Put what nobody explains on those that were first seen since then, up to all that they held.
+    Attribute unexplained growth to tasks first seen since then, up to all that they hold.
 
     No more than that: a program can also be new to us alone, and have held it for long.
     """
@@ -156,7 +156,7 @@ def _come_since(
 
 def _copied(by_task: dict[ProcessKey, float], missing: float, tasks: Sequence[Task]) -> None:
     """
-    Put what nobody explains on forked workers, as far as they can have stopped sharing it.
+    Attribute unexplained growth to forked workers, up to the pages that they could have copied.
 
     An interpreter that walks through its objects copies pages without becoming larger. How many
     are shared still is measured now and then (`cow_bytes`), and this is what came after.

@@ -180,11 +180,11 @@ def with_cheap_save(
     stages: StageSettings,
 ) -> Assessment:
     """
-    The eager tier opened by a training that saves in next to no time.
+    The assessment with the eager tier opened for a training whose save takes next to no time.
 
-    The tiers of the forecast weigh evidence without knowing who grows: what begins with a process
-    has to last before it counts. But a task that already trains has its imports behind it, and
-    against a save of some tenths of a second a doubtful forecast is evidence enough.
+    The forecast does not know which task grows, so growth has to last before it counts. A task that
+    trains has its imports behind it. If its save takes tenths of a second, a doubtful forecast is
+    enough.
     """
     forecast = assessment.forecast
     ends = reading.fatal or reading.throttles
@@ -205,8 +205,8 @@ def with_cheap_save(
 
 def while_stalled(assessment: Assessment, reading: Reading) -> Assessment:
     """
-    The stage of a group whose programs stand still at memory.high or memory.swap.high, and of a
-    machine that has next to nothing left.
+    The stage of a group that is throttled at memory.high or memory.swap.high, and of a machine with
+    almost no memory left.
 
     Nothing grows any more there, so no trend shows it, and whoever kills for pressure comes next.
     RAM alone is told of, not saved for, while there is swap.
@@ -225,7 +225,7 @@ def while_stalled(assessment: Assessment, reading: Reading) -> Assessment:
 
 
 def costs(agents: Mapping[ProcessKey, Sequence[AgentState]]) -> SaveCost:
-    """The dearest save and the longest step under a resource; None where nobody knows."""
+    """The longest save and the longest step under a resource; None if not known."""
     training = [agent for each in agents.values() for agent in each if agent.training]
     saves = [agent.save_s for agent in training if agent.save_s is not None]
     steps = [agent.step_s for agent in training if agent.step_s is not None]

@@ -1,4 +1,4 @@
-"""Incidents of cards, drivers and slowdowns: opened, told of, closed."""
+"""Incidents of cards, drivers and slowdowns: opened, reported, closed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _STANDING = frozenset(
 
 
 class Switches(NamedTuple):
-    """What decides who may be told of what."""
+    """Notification settings."""
 
     settings: Settings
     runtime_dir: str | None  # of this daemon
@@ -233,7 +233,7 @@ class DeviceIncidents:
         switches: Switches,
         now: float,
     ) -> TaskRef | None:
-        """Whom the notification that is due now is filed under; None: none is due."""
+        """The task to name in the notification that is due now; None: none is due."""
         key, last = incident.resource, incident.last_report
         known = self._open[key]
         if last is None:
@@ -326,7 +326,7 @@ _NOBODY = TaskRef(ProcessKey(0, 0), "")
 
 
 def _hit(conditions: Sequence[Finding]) -> list[TaskRef]:
-    """Whom it hits, those by the worst first, each once."""
+    """The tasks that are affected, those by the worst finding first, each once."""
     return list(dict.fromkeys(holder for each in conditions for holder in each.tasks))[:_MOST_HIT]
 
 

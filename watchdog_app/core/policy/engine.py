@@ -292,7 +292,7 @@ class Engine:
 
     def stands(self, task: Task, picture: ThreadDump) -> None:
         """
-        Learn what the threads of a task do that stands still: one of `TickResult.stalled`.
+        Learn what the threads of a stalled task do: one of `TickResult.stalled`.
 
         Args:
             task: as it is now.
@@ -312,20 +312,23 @@ class Engine:
         self._growth[task] = growth
 
     def report_again(self, incidents: Collection[str]) -> None:
-        """Warn of these anew if they are still a danger: whoever was to hear of them did not."""
+        """
+        Report these incidents again if they are still a danger: the notification was not
+        delivered.
+        """
         for incident in self._policy.incidents.values():
             if incident.id in incidents:
                 self._policy.reporting.forget(incident)
 
     def dump(self) -> dict[str, Any]:
-        """Plain values from which another daemon goes on: incidents, cool-downs, saves."""
+        """The state for the next daemon as plain values: incidents, cool-downs, saves."""
         mono_s, unix_s = self._clock or (0.0, 0.0)
         return kept_state.dump(self._policy, mono_s, unix_s)
 
     def load(self, value: Mapping[str, Any], mono_s: float, unix_s: float) -> None:
         """
-        Go on where `dump` left off. Call it before the first tick, with the clocks of now, and
-        only with a state of the same start of the machine.
+        Restore the state that `dump` returned. Call it before the first tick with the current
+        clocks. The state must be of the same boot.
 
         Raises:
             ValueError: the values are damaged, of another version, or older than an hour.
@@ -336,7 +339,7 @@ class Engine:
 
     @property
     def held(self) -> frozenset[ProcessKey]:
-        """Tasks that were paused, and neither let go nor resumed by a person since."""
+        """Tasks that watchdog paused and that were not resumed since."""
         return self._policy.held
 
     # One tick, in parts

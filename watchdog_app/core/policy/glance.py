@@ -120,7 +120,7 @@ class Rest:
             self.both_low, self.both_high = free - both.step, free + both.step
 
     def holds(self, glance: Glance) -> bool:
-        """Take a glance; whether everything is as it was, so that no full look is needed."""
+        """Take a light sample; whether nothing changed, so that no full sample is needed."""
         self._seen.append(glance)
         self.moved = (
             glance.changed
@@ -188,7 +188,7 @@ def _level(reading: Reading) -> _Level:
 
 def glance_s(host: HostMemory, readings: Collection[Reading], least_s: float) -> float:
     """
-    Seconds to the next glance: by the room that there is and how fast it could fill up.
+    Seconds to the next light sample, from the free memory and how fast it could fill.
 
     Args:
         host: of the last full look.

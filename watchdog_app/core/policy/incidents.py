@@ -20,8 +20,9 @@ from watchdog_app.core.model.decisions import (
     Regime,
     Stage,
 )
+from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.machine import ProcessKey, Snapshot
-from watchdog_app.core.model.resource import Reading, ResourceKey
+from watchdog_app.core.model.resource import Reading, ResourceKey, is_condition
 from watchdog_app.core.policy.attribution import NOBODY, Attribution
 
 
@@ -74,6 +75,7 @@ class OpenIncident:
     trained: set[ProcessKey] = field(default_factory=set)  # blamed while an agent trained in it
     device_works: bool = True
     work_lost: bool = False
+    certain: bool = False  # on evidence enough to tell a person, and not only for silent saves
     training_is_over: bool = False  # of the first culprit: what was advised before is what counts
 
     def observe(
@@ -107,7 +109,7 @@ class OpenIncident:
         self.training_is_over = first in self.trained and not trains
 
     def over(self, now: float, settle_s: float) -> bool:
-        """Calm for long enough, and nobody paused on its account any more."""
+        """Calm for long enough, and no task is paused because of it."""
         return (
             not self.holds
             and not self.pausing
@@ -163,6 +165,12 @@ class OpenIncident:
             evidence=evidence,
         )
 
+    @property
+    def level(self) -> Level:
+        """How urgent it is for people."""
+        certain = self.certain or is_condition(self.resource)
+        return Level.of_stage(self.shown_stage.name.lower(), certain=certain)
+
     def public(self, closed_unix_s: float | None = None) -> Incident:
         """The incident as the daemon, its journal and its clients see it."""
         return Incident(
@@ -178,6 +186,7 @@ class OpenIncident:
             advice=self.advice,
             device_works=self.device_works,
             work_lost=self.work_lost,
+            level=Level.OK if closed_unix_s is not None else self.level,
         )
 
     def ended(self, tasks: Container[ProcessKey]) -> bool:

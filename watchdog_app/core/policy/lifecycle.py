@@ -66,6 +66,7 @@ def stage_of(
 
 def observe(incident: OpenIncident, assessment: Assessment, now: float) -> None:
     """Bring an incident to the stage that its resource has reached."""
+    incident.certain |= assessment.notify or assessment.stage >= Stage.HOLD
     incident.observe(
         max(assessment.stage, Stage.WARN) if assessment.notify else assessment.stage,
         now,
@@ -82,7 +83,7 @@ def close(
     snapshot: Snapshot,
     settle_s: float,
 ) -> tuple[tuple[Incident, ...], list[Decision]]:
-    """Incidents that have been calm for long enough, and word of it where it was told before."""
+    """Close incidents that were calm for long enough; report it if the danger was reported."""
     closed: list[Incident] = []
     decisions: list[Decision] = []
     by_resource: dict[ResourceKey, Danger] = {danger.reading.key: danger for danger in dangers}

@@ -81,7 +81,7 @@ def may_pause(danger: Danger, task: Task) -> bool:
 
 
 def by_hand(danger: Danger, task: Task) -> bool:
-    """Whether a person could pause it, whatever the settings let watchdog do by itself."""
+    """Whether the user could pause it; the settings for automatic pauses do not matter."""
     return (
         danger.can_pause
         and danger.reading.fatal

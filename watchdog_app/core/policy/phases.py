@@ -161,7 +161,7 @@ class Phases:
 
     def explains(self, now: float, room: float, *, announced: bool) -> bool:
         """
-        Whether the present growth was foretold and fits.
+        Whether the present growth was expected and fits.
 
         Args:
             now: monotonic seconds.

@@ -62,7 +62,7 @@ class Policy:
 
     @property
     def held(self) -> frozenset[ProcessKey]:
-        """Tasks that were paused and not let go since."""
+        """Tasks that were paused and not resumed since."""
         return frozenset(key for incident in self.incidents.values() for key in incident.holds)
 
     def observe_agents(self, agents: Mapping[ProcessKey, AgentState], now: float) -> None:
@@ -137,7 +137,7 @@ class Policy:
             yield pause
 
     def _give_up_on_pauses(self, danger: Danger) -> None:
-        """A pause takes a fraction of a second; one that nobody has reported on is not coming."""
+        """Drop pauses without an outcome: a pause takes a fraction of a second."""
         incident = danger.incident
         asked = incident.paused_mono_s
         if incident.pausing and (asked is None or danger.mono_s - asked > _PAUSE_ANSWER_S):
@@ -169,7 +169,7 @@ class Policy:
                     yield self._ask(danger, task, agent, why)
 
     def _worth_saving(self, danger: Danger) -> Iterator[tuple[Task, str]]:
-        """The guilty first, then those who could die in their stead."""
+        """The tasks that grow first, then those that the kernel could kill instead."""
         attribution = danger.incident.attribution
         if danger.spec.save is Save.EVERYBODY:
             for key in danger.agents:
@@ -322,7 +322,7 @@ def _left_s(danger: Danger) -> float:
 
 
 def _stalled(danger: Danger) -> bool:
-    """Whether the programs under it stand still at the limit, or are about to."""
+    """Whether the programs under the limit are stalled, or are about to be."""
     reading = danger.reading
     return reading.stalled or (reading.throttles and reading.used >= _AT_THE_LIMIT * reading.limit)
 

@@ -149,7 +149,7 @@ class Reporting:
         )
 
     def forget(self, incident: OpenIncident) -> None:
-        """As if nobody had been warned of this incident and of whom it blames."""
+        """Forget that this incident and its tasks were reported."""
         incident.last_report = None
         scope = SPECS[incident.resource.kind].scope
         whom = {None, *(culprit.task for culprit in incident.attribution.culprits)}

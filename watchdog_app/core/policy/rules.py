@@ -1,4 +1,4 @@
-"""What may be done to a task on account of a ceiling: `[actions]` and the first rule that fits."""
+"""What may be done to a task because of a resource: `[actions]` and the first rule that fits."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def allowed(
     runtime_dir: str | None = None,
 ) -> ActionSettings:
     """
-    The three switches as they stand for this task and this kind of ceiling.
+    The three switches as they stand for this task and this kind of resource.
 
     The first rule that matches both wins; what it leaves open is as in `actions`. A pattern is
     matched with the task's name, and with the whole path of its notebook and of its script.
     Without a task (a notification that concerns the machine) only rules for every task match.
     A task whose environment names another daemon's runtime folder is that daemon's business:
     two daemons must not pull at one training. Under a full card a task is paused only where a rule
-    says so that names the ceiling.
+    says so that names the resource.
     """
     if task is not None and runtime_dir is not None:
         theirs = task.info.runtime_dir
@@ -54,7 +54,7 @@ def allowed(
 
 
 def turn(rules: Sequence[RuleSettings], task: Task, kind: ResourceKind) -> Priority:
-    """Whether this task goes before or after others under this kind of ceiling, by its rule."""
+    """Whether this task goes before or after others under this kind of resource, by its rule."""
     for rule in rules:
         if _matches(rule.ceiling, kind.value) and _names(rule.task, task):
             return rule.protect or Priority.NORMAL

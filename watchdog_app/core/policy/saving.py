@@ -1,18 +1,15 @@
 """
 When an agent is asked to save, and when again: one schedule an agent.
 
-The first save of an incident is due as soon as the resource asks for one. After
-that the question is what a death would cost: all work since the last save. So
-the next is due as soon as the work at stake is worth more than the time that
-is left: saves come at half of the time left, a quarter, an eighth, and then
-once a second. A death loses about a second of work, or one step where steps
-are longer, for a number of saves that grows only with the logarithm of the time.
+The first save of an incident is due as soon as the resource asks for one. A death would cost all
+work since the last save. So the next save is due when the work at stake exceeds the time that is
+left: at half of the time left, a quarter, an eighth, and then once a second. A death loses about a
+second of work, or one long step. The number of saves grows with the logarithm of the time.
 
-Three things keep that from hurting a training that merely hovers near its
-limit: at most one save a second, a budget (a handful of saves at once, then a
-tenth of the time), and a pause after a save that failed. Where the policy may
-pause the task at the end, it does so right after a last save, and then nothing
-is lost at all.
+Three rules limit the cost for a training that hovers near its limit. There is at most one save a
+second. A budget allows a handful of saves at once, then a tenth of the time. After a failed save
+there is a pause. Where the policy may pause the task, it does so right after a last save, and
+nothing is lost.
 """
 
 from __future__ import annotations
@@ -74,7 +71,7 @@ class CheckpointSchedule:
     paid_mono_s: float = 0.0  # when `spent_s` was worked out last
 
     def observe(self, agent: AgentState, now: float) -> None:
-        """Take over what the agent did by itself, and let the budget recover."""
+        """Take over saves that the agent made without a request, and let the budget recover."""
         self.spent_s = max(0.0, self.spent_s - _SHARE * max(0.0, now - self.paid_mono_s))
         self.paid_mono_s = now
         saved = agent.rescue_mono_s

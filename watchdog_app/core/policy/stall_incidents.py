@@ -1,5 +1,5 @@
 """
-The incidents of trainings that stand still: opened, diagnosed, reported, closed.
+Incidents of stalled trainings: opened, diagnosed, reported, closed.
 
 The daemon is asked for a dump of the task's threads (`Findings.wanted`) and hands it over with
 `stands`. The causes found in it become the incident's reason and advice. The notification
@@ -228,7 +228,7 @@ class StallIncidents:
         tasks: Mapping[ProcessKey, Task],
         now: float,
     ) -> str | None:
-        """Why it is over, "" where that is nobody's business; None: it lasts."""
+        """Why the stall ended, "" if that needs no report; None: it lasts."""
         if known.task not in tasks:
             return ""
         if found is None:

@@ -104,7 +104,7 @@ class TaskUsage:
 
 def held_bytes(task: Task) -> int:
     """
-    What a task holds in RAM and swap that the kernel cannot take back by itself.
+    What a task holds in RAM and swap that the kernel cannot reclaim.
 
     Without pages of files: whoever walks through a mapped data set fills no group and no machine
     by it, and must not be blamed for what a neighbour does. With swap: a task that is being
@@ -205,7 +205,7 @@ class Tracker:
                     growth.add(sample.mono_s, sample.used)
 
     def reset_trends(self) -> None:
-        """Forget how everything moved: nobody looked for a while, and a gap is no trend."""
+        """Forget all trends: no sample was taken for a while, and a gap is no trend."""
         self.swap = SwapTraffic()
         self.usage.clear()
         self._watches.clear()

@@ -1,0 +1,229 @@
+"""The level and the headline of the machine: what every screen says first."""
+
+from __future__ import annotations
+
+import pytest
+from card_world import task
+
+from watchdog_app.core.explain.overview import Card, overview
+from watchdog_app.core.model.agent import AgentState
+from watchdog_app.core.model.decisions import (
+    Assessment,
+    Culprit,
+    Forecast,
+    Incident,
+    Regime,
+    Stage,
+)
+from watchdog_app.core.model.levels import Level, headline
+from watchdog_app.core.model.machine import Fault
+from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
+
+GIB = 1 << 30
+TRAIN = task(1, "train.ipynb")
+OTHER = task(2, "plots.py")
+RAM = ResourceKey(ResourceKind.RAM)
+GROUP = ResourceKey(ResourceKind.CGROUP, "/sys/fs/cgroup/bag")
+CARD_MEMORY = ResourceKey(ResourceKind.GPU_MEMORY, "GPU-0")
+HEAT = ResourceKey(ResourceKind.TEMPERATURE, "GPU-0")
+
+
+class World:
+    """What `overview` is given, grown call by call."""
+
+    def __init__(self) -> None:
+        self.given: dict = {
+            "tasks": (TRAIN, OTHER), "readings": [], "assessments": {}, "incidents": [],
+            "agents": {}, "cards": [], "faults": [], "paused": (), "held": {},
+        }  # fmt: skip
+        self.resource(RAM, "RAM", 6 * GIB, 16 * GIB)
+
+    def resource(self, key, label, used, limit, stage=Stage.OK, *, eta_s=None, unit="bytes",
+                 fatal=True, certain=True):  # fmt: skip
+        old = [each for each in self.given["readings"] if each.key != key]
+        reading = Reading(key, label, used, limit, unit, fatal, (TRAIN.key,))
+        self.given["readings"] = [*old, reading]
+        forecast = None if eta_s is None else Forecast(eta_s, eta_s / 2, eta_s * 2)
+        self.given["assessments"][key] = Assessment(
+            stage, Regime.LINEAR, 0.0, used / limit, forecast, "why", notify=certain
+        )
+        return self
+
+    def incident(self, key, label, stage=Stage.RESCUE, *, why="rising", who=(TRAIN,), level=None):
+        culprits = tuple(Culprit(each.key, each.name, 1.0, 1.0) for each in who)
+        level = Level.of_stage(stage.name.lower()) if level is None else level
+        self.given["incidents"].append(
+            Incident("i", key, label, stage, stage, 0.0, None, culprits, why, level=level)
+        )
+        return self
+
+    def having(self, **more):
+        self.given |= more
+        return self
+
+    @property
+    def said(self):
+        found = overview(**self.given)
+        return found.level.name.lower(), found.headline
+
+
+def held_at_its_limit(world: World) -> World:
+    world.resource(GROUP, "airbag limit of pid 7", GIB, GIB, Stage.HOLD)
+    world.incident(GROUP, "airbag limit of pid 7", Stage.HOLD)
+    return world.having(held={TRAIN.key: 7})
+
+
+CASES = {
+    "nothing": (lambda world: world, "ok", "nothing is about to run out"),
+    "soonest end of the worst level": (
+        lambda world: world.resource(RAM, "RAM", 15, 16, Stage.RESCUE, eta_s=240.0)
+        .resource(CARD_MEMORY, "GPU 0 memory", 15, 16, Stage.RESCUE, eta_s=60.0)
+        .resource(
+            HEAT, "heat of GPU 0", 80, 83, Stage.WARN, eta_s=5.0, unit="celsius", fatal=False
+        ),
+        "critical",
+        "GPU 0 memory full in about 1 min",
+    ),
+    "whose it is": (
+        lambda world: world.resource(RAM, "RAM", 15, 16, Stage.RESCUE, eta_s=240.0).incident(
+            RAM, "RAM"
+        ),
+        "critical",
+        "RAM full in about 4 min: train.ipynb",
+    ),
+    "near without a forecast": (
+        lambda world: world.resource(RAM, "RAM", 15, 16, Stage.RESCUE),
+        "critical",
+        "RAM nearly full",
+    ),
+    "heat": (
+        lambda world: world.resource(
+            HEAT, "heat of GPU 0 (slows down at 83 °C)", 80, 83, Stage.WARN, eta_s=20.0,
+            unit="celsius", fatal=False,
+        ),
+        "warning",
+        "GPU 0 will slow down from heat in about 20 s",
+    ),
+    "a silent save worries nobody": (
+        lambda world: world.resource(
+            RAM, "RAM", 15, 16, Stage.RESCUE, eta_s=300.0, certain=False
+        ).incident(RAM, "RAM", level=Level.WATCH),
+        "watch",
+        "growing, no danger yet: train.ipynb",
+    ),
+    "soon, on thin evidence": (
+        lambda world: world.resource(CARD_MEMORY, "GPU 0 memory (RTX)", 20, 24, eta_s=7.0),
+        "watch",
+        "GPU 0 memory (RTX) full in about 7 s if it goes on; that is not certain yet",
+    ),
+    "a disk that fills slowly is no danger": (
+        lambda world: world.resource(
+            ResourceKey(ResourceKind.DISK, "/"), "disk of /", 9, 10, eta_s=60.0, fatal=False
+        ),
+        "ok",
+        "nothing is about to run out",
+    ),
+    "a full card that is steady": (
+        lambda world: world.resource(CARD_MEMORY, "GPU 0 memory (RTX)", 239, 240),
+        "ok",
+        "nothing is about to run out; GPU 0 memory (RTX) is nearly full, and steady",
+    ),
+    "an incident whose resource is calm": (
+        lambda world: world.incident(
+            ResourceKey(ResourceKind.STALLED, "1:1"), "train.ipynb stands still", Stage.WARN,
+            why="no step since step 7",
+        ),
+        "warning",
+        "train.ipynb stands still: no step since step 7",
+    ),
+    "a note": (
+        lambda world: world.incident(
+            ResourceKey(ResourceKind.GPU_HEALTH, "GPU-0"), "GPU 0", Stage.WATCH, why="Xid 63"
+        ).having(cards=[Card("GPU 0 (RTX)", Level.WATCH, "reports a fault")]),
+        "watch",
+        "nothing is about to run out; see the notes",
+    ),
+    "a lost card before its incident": (
+        lambda world: world.having(cards=[Card("GPU 1 (H100)", Level.CRITICAL, "is lost")]),
+        "critical",
+        "GPU 1 (H100) is lost",
+    ),
+    "paused": (
+        lambda world: world.incident(RAM, "RAM", Stage.HOLD).having(paused=(TRAIN.key,)),
+        "warning",
+        "paused: train.ipynb",
+    ),
+    "two paused": (
+        lambda world: world.having(paused=(TRAIN.key, OTHER.key)),
+        "warning",
+        "paused: train.ipynb and 1 more",
+    ),
+    "held by its guard": (
+        held_at_its_limit,
+        "warning",
+        "held at its memory limit: train.ipynb; give it more: watchdog limit 7 SIZE",
+    ),
+    "what kills comes before who is held": (
+        lambda world: held_at_its_limit(world).resource(
+            RAM, "RAM", 15, 16, Stage.RESCUE, eta_s=9.0
+        ),
+        "critical",
+        "RAM full in about 9 s",
+    ),
+    "saving": (
+        lambda world: world.having(
+            agents={TRAIN.key: AgentState(TRAIN.key, "keras", "/r", saving=True)}
+        ),
+        "ok",
+        "saving train.ipynb",
+    ),
+    "cards that cannot be read": (
+        lambda world: world.having(
+            faults=[
+                Fault("shm", "No /dev/shm. Files there are not counted."),
+                Fault("gpu.driver", "The driver was updated under the running system. Restart."),
+            ]
+        ),
+        "warning",
+        "The driver was updated under the running system",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_most_urgent_thing_is_said(case: str):
+    """One level, one sentence."""
+    grown, level, text = CASES[case]
+
+    assert (level, text) == grown(World()).said
+
+
+@pytest.mark.parametrize("name", ["\x1b[2J", "two\nlines", "\u202etxt", "a" * 5000, ""])
+def test_hostile_names_are_shown_and_never_obeyed(name: str):
+    """One line of bounded length."""
+    world = World().resource(RAM, name, 15, 16, Stage.RESCUE, eta_s=9.0)
+    world.incident(RAM, name, who=(task(1, name),))
+
+    assert world.said[1].isprintable()
+    assert len(world.said[1]) < 220
+
+
+def test_an_old_reading_is_unknown_and_a_slow_daemon_is_not_old():
+    """What counts is the daemon's own pace."""
+    status = {"time_unix_s": 100.0, "level": "ok", "headline": "x", "daemon": {"interval_s": 1.0}}
+
+    assert (Level.OK, "x") == headline(status, 109.0)
+    assert (Level.UNKNOWN, True) == (
+        (seen := headline(status, 145.0))[0],
+        seen[1].startswith("this reading is 45 s old"),
+    )
+    slow = {**status, "daemon": {"interval_s": 30.0}}
+    assert Level.OK is headline(slow, 145.0)[0]
+
+
+@pytest.mark.parametrize(
+    "status", [{}, {"headline": 7, "level": []}, {"daemon": "x", "time_unix_s": "never"}]
+)
+def test_a_status_without_a_summary_is_unknown(status):
+    """Of an older daemon, or a broken one."""
+    assert Level.UNKNOWN is headline(status, 0.0)[0]
