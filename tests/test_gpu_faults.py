@@ -11,7 +11,7 @@ from doctor.doctor_tree import Tree
 from gpu_stub.driver_stub import GIB, RESET_REQUIRED, UNKNOWN, DriverStub
 
 from watchdog_app.cli.check import check
-from watchdog_app.cli.gpu_lines import card_stage
+from watchdog_app.cli.gpu_lines import card_level
 from watchdog_app.cli.status_text import render
 from watchdog_app.core.diagnosis.gpu_faults import (
     FAULTS,
@@ -39,8 +39,8 @@ ROWS = {
 }
 SHOWN = {
     Severity.INFO: ("note", "watch", "low", "info"),
-    Severity.WARNING: ("warning", "warn", "normal", "warning"),
-    Severity.CRITICAL: ("critical", "rescue", "critical", "error"),
+    Severity.WARNING: ("warning", "warning", "normal", "warning"),
+    Severity.CRITICAL: ("critical", "critical", "critical", "error"),
 }
 NOW = 1000.0
 SELDOM_S = 400.0  # memory errors and recovery actions are asked for less often
@@ -130,7 +130,7 @@ def test_all_that_speak_of_a_card_agree(world, told, index, tmp_path, monkeypatc
     """Notification, explain, status, its JSON, doctor, tray and top."""
     world, row = world[0], list(ROWS.values())[index]
     quiet = row.trouble is FaultKind.XID and not row.restart and row is not UNKNOWN_XID
-    severity, stage, urgency, found_as = SHOWN[row.severity]
+    severity, level, urgency, found_as = SHOWN[row.severity]
     card, remedy, now = told["gpus"][index], row.remedy(index), told["time_unix_s"]
     incidents = [one for one in told["incidents"] if one["subject"] == card["uuid"]]
     gpu = world.snapshot.hardware.gpus[index]
@@ -164,9 +164,8 @@ def test_all_that_speak_of_a_card_agree(world, told, index, tmp_path, monkeypatc
     assert {Severity.INFO: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}[row.severity] == code, line
     text = "\n".join(render(alone, now))
     assert text.startswith(("WARNING", "! WARNING", "CRITICAL", "!! CRITICAL")) is (code > 0)
-    level = {"ok": "ok", "watch": "watch", "warn": "warning", "rescue": "critical"}[stage]
     for incidents_known in (alone, {**alone, "incidents": []}):
-        assert stage == card_stage(card, incidents_known)
+        assert level == card_level(card, incidents_known).name.lower()
     found = outlook(alone, now)
     assert (level, f"GPU {index}" in found.headline) == (found.picture.level.name.lower(), code > 0)
     title = shown["title"].removeprefix("is ")

@@ -6,7 +6,8 @@ import io
 
 import pytest
 
-from watchdog_app.cli.color import Look, look, stage_color, stage_mark
+from watchdog_app.cli.color import Look, look
+from watchdog_app.core.model.levels import Level
 
 
 class Terminal(io.StringIO):
@@ -46,11 +47,11 @@ def test_who_decides_about_colour(wanted, when, tty, env):
     assert wanted == look(when, Terminal(tty=tty), env).color
 
 
-@pytest.mark.parametrize("stage", ["watch", "warn", "rescue", "hold", "a stage of tomorrow"])
-def test_every_coloured_stage_has_a_symbol(stage):
+@pytest.mark.parametrize("level", list(Level)[1:])
+def test_every_coloured_level_has_a_symbol(level):
     """Who sees no colours sees the mark."""
-    assert stage_color(stage)
-    assert stage_mark(stage)
+    assert Look(color=True).level("x", level) != "x"
+    assert level.mark
 
 
 def test_a_terminal_without_unicode_gets_ascii():

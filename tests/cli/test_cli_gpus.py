@@ -7,7 +7,16 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from support.statuses import GIB, HOSTILE_NAMES, NOW_UNIX_S, agent, ceiling, process, status
+from support.statuses import (
+    GIB,
+    HOSTILE_NAMES,
+    NOW_UNIX_S,
+    agent,
+    ceiling,
+    level_of,
+    process,
+    status,
+)
 
 from watchdog_app.cli import figures
 from watchdog_app.cli.check import check
@@ -53,6 +62,7 @@ def gpu(index: int, **more):
         "ecc_uncorrected": 0,
         "remap_pending": False,
         "verdict": None,
+        "level": "ok",
         "remap_failed": False,
         "recovery_action": None,
         "xids": [],
@@ -77,7 +87,8 @@ def dark(index: int, state: str):
         "device_works": fault.device_works,
         "work_lost": fault.restart,
     }
-    return gpu(index, state=state, verdict=known, **unknown)
+    level = "ok" if fault is None else ("watch", "warning", "critical")[fault.severity]
+    return gpu(index, state=state, verdict=known, level=level, **unknown)
 
 
 def fault(**more):
@@ -94,6 +105,7 @@ def fault(**more):
         "why": "Xid 79, the card has fallen off the bus",
         "advice": ["Start the machine again."],
         "culprits": [{"pid": 300, "name": "c.py", "slope_bytes_per_s": None, "share": None}],
+        "level": level_of({"stage": "rescue", **more}),
         **more,
     }
 

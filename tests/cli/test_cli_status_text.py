@@ -54,7 +54,7 @@ watchdog 0.1.0 · on lab7 · up 2 h 05 min · read now · 5 tasks, 1 with an age
 !! memory limit…er-ada ██████████░░ 6.10 of 7.00 GiB 87 % full in 43 s (31-70 s)
 and 3 limits far away; --all shows them
 
-!! RESCUE memory limit of the group jupyter-ada, opened 1 min 35 s ago
+!! CRITICAL memory limit of the group jupyter-ada, opened 1 min 35 s ago
    rising 21 MiB/s for 40 s, steady; 6.1 of 7.0 GiB
    train_resnet_with_a_very_long_name_v2_final.ipynb (pid 4711) +20.0 MiB/s,
      95 % of the growth
@@ -178,7 +178,7 @@ def test_soonest_first():
         {"ram_bytes": None},
         {"cpu_percent": 3.0},
         {"state": "running"},
-        {"stage": "watch"},
+        {"level": "watch"},
         {"agent": {"framework": "keras"}},
         {"paused_by_watchdog": True},
     ],

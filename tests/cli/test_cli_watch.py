@@ -122,7 +122,7 @@ def test_the_terminal_is_given_back_as_it_was(terminal, how):
     assert ENTER in screen
     assert HIDE_CURSOR in screen
     assert view.text.rfind(SHOW_CURSOR) > view.text.rfind(HIDE_CURSOR)
-    assert "RESCUE" in rest
+    assert "CRITICAL" in rest
     assert "q quit" not in rest
 
 

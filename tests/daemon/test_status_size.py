@@ -108,6 +108,7 @@ def test_long_titles_leave_everybody_an_answer(world):
         lambda: all("\\xff" in (world.task(pid) or {}).get("name", "") for pid in others),
         "the titles are seen",
     )
+    world.until(lambda: world.task(other), "the other one is seen")
 
     names = [world.task(pid)["name"] for pid in others]
     done = subprocess.run(

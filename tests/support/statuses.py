@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from watchdog_app.core.model.levels import Level
+
 GIB = 1024**3
 MIB = 1024**2
 NOW_UNIX_S = 1_795_244_400.0
@@ -19,6 +21,11 @@ HOSTILE_NAMES = (
     "\u2028line separator",
     "",
 )
+
+
+def level_of(item: dict[str, Any]) -> str:
+    """The level that goes with the stage."""
+    return Level.of_stage(item.get("stage")).name.lower()
 
 
 def process(pid: int, name: str, ram_bytes: int | None, **more: Any) -> dict[str, Any]:
@@ -49,6 +56,7 @@ def process(pid: int, name: str, ram_bytes: int | None, **more: Any) -> dict[str
         "stage": "ok",
         "why": None,
         "agent": None,
+        "level": level_of(more),
         **more,
     }
 
@@ -98,6 +106,7 @@ def ceiling(kind: str, label: str, used: float, limit: float, **more: Any) -> di
         "eta_high_s": None,
         "why": "steady",
         "tasks": [],
+        "level": level_of(more),
         **more,
     }
 

@@ -70,7 +70,7 @@ def test_what_is_about_to_end_is_first_on_every_terminal(size):
 
     async def steps(app, pilot, daemon):
         await show(app, pilot, leaking())
-        assert column(app, "TASK")[0].startswith("▲ tr")
+        assert column(app, "TASK")[0].startswith("!! tr")
         assert "43s" in column(app, "ETA")[0].replace(" ", "")
         assert "87 %" in text_of(app, "#ceilings")
         assert "rising 21 MiB/s" in text_of(app, "#incidents") or size[0] < 80
@@ -344,7 +344,7 @@ def test_what_is_in_danger_is_never_what_is_left_out(size):
 
     async def steps(app, pilot, daemon):
         await show(app, pilot, status(ceilings=limits))
-        assert "▲ near" in text_of(app, "#ceilings")
+        assert "!! near" in text_of(app, "#ceilings")
         assert "full in 20 s" in text_of(app, "#ceilings")
 
     drive(steps, size)
@@ -415,12 +415,12 @@ def test_rows_stay_scrolled_when_the_order_changes():
         table = app.query_one("#tasks")
         table.scroll_to(y=60, animate=False)
         await pilot.pause()
-        await show(app, pilot, status(processes=[{**many[50], "stage": "warn"}, *many[1:50]]))
-        await show(app, pilot, status(processes=[{**many[0], "stage": "warn"}, *many[1:]]))
+        await show(app, pilot, status(processes=[{**many[50], "level": "warning"}, *many[1:50]]))
+        await show(app, pilot, status(processes=[{**many[0], "level": "warning"}, *many[1:]]))
         await pilot.pause()
         before = table.scroll_offset.y
         await show(
-            app, pilot, status(processes=[{**many[9], "stage": "warn"}, *many[1:9], *many[10:]])
+            app, pilot, status(processes=[{**many[9], "level": "warning"}, *many[1:9], *many[10:]])
         )
         await pilot.pause()
         assert before == table.scroll_offset.y
@@ -450,9 +450,11 @@ def cards_status(**more):
         "name": "RTX 4090",
         "state": "lost",
         "verdict": {"severity": "critical", "title": "is lost"},
+        "level": "critical",
     }
     well = lost | {
-        "index": 0, "uuid": "GPU-0", "state": "ok", "verdict": None, "temperature_c": 71.0,
+        "index": 0, "uuid": "GPU-0", "state": "ok", "verdict": None, "level": "ok",
+        "temperature_c": 71.0,
         "memory_used_bytes": 20 * GIB, "memory_total_bytes": 24 * GIB,
     }  # fmt: skip
     incident = {

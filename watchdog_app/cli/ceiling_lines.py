@@ -5,11 +5,11 @@ The ceilings of a status object as lines with bars: which are worth one, and wha
 from __future__ import annotations
 
 from watchdog_app.cli import figures
-from watchdog_app.cli.color import Look, stage_mark
+from watchdog_app.cli.color import Look
 from watchdog_app.cli.grid import Grid
-from watchdog_app.cli.task_table import stage_rank
 from watchdog_app.cli.text import counted, plain
 from watchdog_app.cli.verdict import objects
+from watchdog_app.core.model.levels import Level
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def ceiling_lines(status: Json, columns: int | None, look: Look, everything: boo
             row[column or 0] = ""
         grid = Grid(rows, _RIGHT, gives_way=1, gap=1)
     lines = [
-        look.stage(line, one.get("stage"))
+        look.level(line, Level.of(one))
         for line, one in zip(grid.lines(columns, look.ellipsis), shown, strict=True)
     ]
     if left_out:
@@ -66,7 +66,7 @@ def _ceiling_cells(ceiling: Json, look: Look) -> list[str]:
         slope = figures.UNKNOWN  # too few samples: not the same as steady
     eta = figures.eta(ceiling)
     return [
-        stage_mark(ceiling.get("stage")),
+        Level.of(ceiling).mark,
         plain(ceiling.get("label") or ceiling.get("kind") or "?"),
         look.bar(_filled(ceiling), _BAR_COLUMNS),
         figures.of_limit(ceiling.get("used"), ceiling.get("limit"), unit),
@@ -95,13 +95,13 @@ def chosen(status: Json, everything: bool) -> tuple[list[Json], int]:
     if swap["limit"]:
         first.append(swap)
     rest = [one for one in ceilings if one.get("kind") not in _ALWAYS]
-    rest.sort(key=lambda one: (-stage_rank(one.get("stage")), -(_ratio(one) or 0)))
+    rest.sort(key=lambda one: (-Level.of(one), -(_ratio(one) or 0)))
     if everything:
         return first + rest, 0
     chosen: list[Json] = []
     far = 0
     for one in rest:
-        near = stage_rank(one.get("stage")) > 0
+        near = Level.of(one) > Level.OK
         if one.get("kind") == "gpu_memory" and status.get("gpus"):
             continue  # on the line of its card
         if one.get("kind") in _QUIET and not near:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import sys
 
+from watchdog_app.core.model.levels import Level
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,13 +29,12 @@ _CODES = {
     "alarm": "1;31",
 }
 
-# Stages from calm to last resort: colour, mark with Unicode or without.
-_STAGES = {
-    "ok": ("", ""),
-    "watch": ("cyan", "~"),
-    "warn": ("yellow", "!"),
-    "rescue": ("alarm", "!!"),
-    "hold": ("alarm", "!!!"),
+_LEVELS = {
+    Level.OK: "",
+    Level.WATCH: "cyan",
+    Level.WARNING: "yellow",
+    Level.CRITICAL: "alarm",
+    Level.UNKNOWN: "yellow",
 }
 
 
@@ -52,9 +53,9 @@ class Look:
             return text
         return f"\x1b[{_CODES[name]}m{text}\x1b[0m"
 
-    def stage(self, text: str, stage: str | None) -> str:
-        """The text in the colour of a stage."""
-        return self.paint(text, stage_color(stage))
+    def level(self, text: str, level: Level) -> str:
+        """The text in the colour of a level."""
+        return self.paint(text, _LEVELS[level])
 
     @property
     def ellipsis(self) -> str:
@@ -74,16 +75,6 @@ class Look:
         # Rounded down, so that only what is full looks full; never empty when there is something.
         filled = min(columns, max(int(ratio * columns), 1 if ratio > 0 else 0))
         return full * filled + empty * (columns - filled)
-
-
-def stage_color(stage: str | None) -> str:
-    """The colour of a stage; none for one that is not known here."""
-    return _STAGES.get(stage or "ok", ("yellow", "?"))[0]
-
-
-def stage_mark(stage: str | None) -> str:
-    """The symbol of a stage: nothing while all is well."""
-    return _STAGES.get(stage or "ok", ("yellow", "?"))[1]
 
 
 def look(

@@ -5,11 +5,11 @@ The graphics cards of a status object as lines: memory, load, heat, power, what 
 from __future__ import annotations
 
 from watchdog_app.cli import figures, verdict
-from watchdog_app.cli.color import Look, stage_mark
+from watchdog_app.cli.color import Look
 from watchdog_app.cli.grid import Grid
-from watchdog_app.cli.task_table import stage_rank
 from watchdog_app.cli.text import counted, plain, wrap
 from watchdog_app.cli.verdict import objects
+from watchdog_app.core.model.levels import Level
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,10 +48,10 @@ def grouped_lines(
     gpus = objects(status, "gpus")
     if not gpus:
         return []
-    stages = [card_stage(gpu, status) for gpu in gpus]
+    levels = [card_level(gpu, status) for gpu in gpus]
     news = [_news(gpu, status) for gpu in gpus]
     labels = _labels(gpus)
-    rows = [_cells(*each, look) for each in zip(gpus, stages, labels, strict=True)]
+    rows = [_cells(*each, look) for each in zip(gpus, levels, labels, strict=True)]
     wide = [[*row, "; ".join(words)] for row, words in zip(rows, news, strict=True)]
     grid = Grid(wide, _RIGHT, gives_way=_NAME, gap=2)
     inline = columns is None or grid.room(columns) >= min(grid.wanted(), 16)
@@ -59,12 +59,12 @@ def grouped_lines(
         grid = _narrowed(rows, columns or 0)
     groups = []
     for index, line in enumerate(grid.lines(columns, look.ellipsis)):
-        found = [look.stage(line, stages[index])]
+        found = [look.level(line, levels[index])]
         groups.append(found)
         remarks = _remarks(gpus[index], everything)
         if not inline and news[index]:
             found += [
-                look.stage(one, stages[index])
+                look.level(one, levels[index])
                 for one in wrap("; ".join(news[index]), columns or _LONG, first="      ")
             ]
         for remark in remarks:
@@ -101,7 +101,7 @@ def _narrowed(rows: list[list[str]], columns: int) -> Grid:
     return grid
 
 
-def _cells(gpu: Json, stage: str, label: str, look: Look) -> list[str]:
+def _cells(gpu: Json, level: Level, label: str, look: Look) -> list[str]:
     used, total = figures.number(gpu.get("memory_used_bytes")), _total(gpu)
     known = used is not None and bool(total)
     ratio = used / total if used is not None and total else None
@@ -120,7 +120,7 @@ def _cells(gpu: Json, stage: str, label: str, look: Look) -> list[str]:
         f"{watts:.0f}/{limit:.0f} W"
     )  # fmt: skip
     return [
-        stage_mark(stage),
+        level.mark,
         label,
         plain(gpu.get("name") or "?"),
         look.bar(ratio, _BAR_COLUMNS) if known else "",
@@ -152,16 +152,12 @@ def _news(gpu: Json, status: Json) -> list[str]:
     return found
 
 
-def card_stage(gpu: Json, status: Json) -> str:
-    """The worst of the card's ceilings, its incidents and the daemon's verdict."""
-    stages = [str(one.get("stage") or "ok") for one in _ceilings(gpu, status)]
-    stages += [
-        str(one.get("stage") or "ok")
-        for one in objects(status, "incidents")
-        if one.get("subject") == gpu.get("uuid")
+def card_level(gpu: Json, status: Json) -> Level:
+    """The worst level of the card, its resources and its incidents."""
+    incidents = [
+        one for one in objects(status, "incidents") if one.get("subject") == gpu.get("uuid")
     ]
-    stages.append(verdict.card_stage(gpu))
-    return max(stages, key=stage_rank)
+    return max(Level.of(one) for one in (gpu, *_ceilings(gpu, status), *incidents))
 
 
 def _ceilings(gpu: Json, status: Json) -> list[Json]:

@@ -7,7 +7,8 @@ import time
 from watchdog_app.cli import figures
 from watchdog_app.cli.color import Look
 from watchdog_app.cli.text import pad, plain, shorten, wrap
-from watchdog_app.cli.verdict import SEVERITIES, is_condition
+from watchdog_app.cli.verdict import CONDITION_WORDS, is_condition
+from watchdog_app.core.model.levels import Level
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def sentence(entry: Json) -> str:
 def _incident(entry: Json) -> str:
     label = plain(entry.get("label") or entry.get("ceiling") or "a limit")
     if is_condition(entry):
-        peak = SEVERITIES.get(str(entry.get("peak")), "?").lower()
+        peak = CONDITION_WORDS[Level.of_stage(entry.get("peak"))].lower()
         over = entry.get("closed_unix_s") is not None
         return f"{label} is over, was {peak}" if over else f"{label}, {peak}"
     if entry.get("closed_unix_s") is not None:

@@ -20,7 +20,7 @@ DESCRIPTION = """\
 Show every Python task of this machine, what is near its limit, and how long that lasts.
 A task is a notebook or script with all its child processes. ETA is the time to exhaustion
 with the range that holds 8 times in 10; - means that none is foreseen, N/A that a figure
-is not known. Marks: ~ watched closely, ! warned, !! rescue due, !!! at the very end."""
+is not known. Marks: ~ growing, ! warning, !! critical, ? unknown."""
 EPILOG = """\
 examples:
   watchdog status                      once

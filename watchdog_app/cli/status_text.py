@@ -10,12 +10,12 @@ from __future__ import annotations
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.cli import figures
 from watchdog_app.cli.ceiling_lines import ceiling_lines
-from watchdog_app.cli.color import Look, stage_mark
+from watchdog_app.cli.color import Look
 from watchdog_app.cli.gpu_lines import gpu_lines
-from watchdog_app.cli.task_table import folded, ordered, stage_rank, task_lines
+from watchdog_app.cli.task_table import folded, ordered, task_lines
 from watchdog_app.cli.text import counted, plain, width, wrap
 from watchdog_app.cli.verdict import (
-    SEVERITIES,
+    CONDITION_WORDS,
     is_condition,
     objects,
 )
@@ -28,20 +28,6 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 _BY_WORK = ("temperature", "power", "battery")
-_LEVEL_COLORS = {
-    Level.OK: "green",
-    Level.WATCH: "green",
-    Level.WARNING: "yellow",
-    Level.CRITICAL: "alarm",
-    Level.UNKNOWN: "yellow",
-}
-_LEVEL_MARKS = {
-    Level.OK: "",
-    Level.WATCH: "",
-    Level.WARNING: "!",
-    Level.CRITICAL: "!!",
-    Level.UNKNOWN: "?",
-}
 _LONG = 10_000  # columns where nobody said how wide a line may be
 
 
@@ -84,9 +70,10 @@ def render(
 
 def _verdict(status: Json, now_unix_s: float, columns: int | None, look: Look) -> list[str]:
     level, said = headline(status, now_unix_s)
-    mark = f"{_LEVEL_MARKS[level]} " if _LEVEL_MARKS[level] else ""
+    calm = level <= Level.WATCH
+    mark = "" if calm else f"{level.mark} "
     first = wrap(f"{level.word}: {plain(said)}.", columns or _LONG, first=mark)
-    painted = [look.paint(one, _LEVEL_COLORS[level]) for one in first]
+    painted = [look.paint(one, "green") if calm else look.level(one, level) for one in first]
     daemon = status.get("daemon") or {}
     processes = objects(status, "processes")
     agents = sum(1 for one in processes if one.get("agent"))
@@ -110,19 +97,20 @@ def _verdict(status: Json, now_unix_s: float, columns: int | None, look: Look) -
 def incident_lines(incident: Json, now_unix_s: float, columns: int | None, look: Look) -> list[str]:
     """An open incident: stage, why, who grows, what to do."""
     limit = columns or _LONG
-    stage = incident.get("stage")
+    level = Level.of(incident)
+    stage = Level.of_stage(incident.get("stage"))
     since = figures.number(incident.get("opened_unix_s"))
-    calm = stage_rank(stage) < stage_rank("warn")  # open until it has been calm for a while
-    head = "~ CALMER" if calm else f"{stage_mark(stage)} {plain(stage).upper()}"
+    calm = stage < Level.WARNING  # open until it has been calm for a while
+    head = "~ CALMER" if calm else f"{level.mark} {level.name}"
     condition = is_condition(incident)
     if condition:
-        head = f"{stage_mark(stage) or '~'} {SEVERITIES.get(str(stage), plain(stage).upper())}"
+        head = f"{level.mark or '~'} {CONDITION_WORDS[level]}"
     head += f" {plain(incident.get('label') or incident.get('ceiling') or '?')}"
     if since is not None:
         head += f", opened {figures.age(now_unix_s - since)}"
     if calm and incident.get("peak") and not condition:
         head += f", reached {plain(incident['peak'])}"
-    lines = [look.stage(one, stage) for one in wrap(head, limit, rest="   ")]
+    lines = [look.level(one, level) for one in wrap(head, limit, rest="   ")]
     if incident.get("why"):
         lines += wrap(plain(incident["why"]), limit, first="   ")
     for culprit in objects(incident, "culprits")[:3]:
@@ -218,7 +206,7 @@ def _told_of(status: Json) -> set[str]:
     subjects = {
         one.get("subject")
         for one in objects(status, "incidents")
-        if one.get("ceiling") == "gpu_health" and stage_rank(one.get("stage")) > 1
+        if one.get("ceiling") == "gpu_health" and Level.of(one) >= Level.WARNING
     }
     driver = {"gpu.driver", "gpu.driver.updated"} if "driver" in subjects else set()
     return driver | {

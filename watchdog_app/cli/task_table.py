@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from watchdog_app.base.text.quantities import MIB, size_above
 from watchdog_app.cli import figures
-from watchdog_app.cli.color import Look, stage_mark
+from watchdog_app.cli.color import Look
 from watchdog_app.cli.grid import Grid
 from watchdog_app.cli.text import plain, wrap
+from watchdog_app.core.model.levels import Level
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ HEADS = (
 )
 SORTS = ("urgency", "ram", "swap", "gpu", "cpu", "trend", "eta", "name", "pid")
 
-_STAGES = ("ok", "watch", "warn", "rescue", "hold")
 _NAME = HEADS.index("NOTEBOOK/SCRIPT") + 1  # the mark comes first
 _RIGHT = {HEADS.index(head) + 1 for head in HEADS} - {
     HEADS.index(head) + 1 for head in ("NOTEBOOK/SCRIPT", "STATE", "DEV", "ETA")
@@ -46,13 +46,6 @@ _FORMS: tuple[tuple[bool, bool, tuple[str, ...], int], ...] = (
     (True, True, tuple(head for head in HEADS if head not in ("DEV", "GPU-MEM")), 15),
     (True, True, ("PID", "NOTEBOOK/SCRIPT", "STATE", "RAM", "ETA"), 8),
 )
-
-
-def stage_rank(stage: object) -> int:
-    """0 for ok up to 4 for hold; one that this version does not know counts as warn."""
-    if stage is None:
-        return 0
-    return _STAGES.index(stage) if stage in _STAGES else 2
 
 
 def ordered(processes: list[Json], sort: str = "urgency") -> list[Json]:
@@ -92,7 +85,7 @@ def task_lines(
     head, *rows = grid.lines(columns, look.ellipsis)
     lines = [look.paint(head, "bold")]
     for process, row in zip(processes, rows, strict=True):
-        lines.append(look.stage(row, process.get("stage")))
+        lines.append(look.level(row, Level.of(process)))
         for remark in _remarks(process, now_unix_s):
             limit = columns if columns is not None else 10_000
             lines += [look.paint(line, "dim") for line in wrap(remark, limit, first="      ")]
@@ -140,7 +133,7 @@ def _grid(
     rows = [["", *heads]]
     for process in processes:
         cells = _cells(process, compact=compact, short=short, cards=cards)
-        rows.append([stage_mark(process.get("stage")), *(cells[head] for head in heads)])
+        rows.append([Level.of(process).mark, *(cells[head] for head in heads)])
     right = {index for index, head in enumerate(rows[0]) if head and _aligned_right(head)}
     return Grid(rows, right, gives_way=_NAME, gap=1 if compact else 2)
 
@@ -193,7 +186,7 @@ def _state(process: Json, *, compact: bool) -> str:
 
 def _remarks(process: Json, now_unix_s: float) -> list[str]:
     remarks = []
-    urgent = stage_rank(process.get("stage")) >= stage_rank("warn")
+    urgent = Level.of(process) >= Level.WARNING
     if process.get("paused_by_watchdog"):
         pid = figures.whole(process.get("pid"))
         remarks.append(f"paused by watchdog; let it go on with: watchdog resume {pid}")
@@ -244,7 +237,7 @@ def _idle(process: Json) -> bool:
         and not process.get("paused_by_watchdog")
         and process.get("gpu_memory_bytes") is None
         and not process.get("gpus")
-        and stage_rank(process.get("stage")) == 0
+        and Level.of(process) is Level.OK
     )
 
 
@@ -263,7 +256,7 @@ def _soonest(process: Json) -> tuple[bool, float, float]:
 
 def _urgency(process: Json) -> tuple[float, ...]:
     none, ram, pid = _most_first("ram_bytes")(process)
-    return -stage_rank(process.get("stage")), none, ram, pid
+    return -Level.of(process), none, ram, pid
 
 
 def _pid(process: Json) -> float:

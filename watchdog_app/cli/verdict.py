@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from watchdog_app.cli.text import plain
+from watchdog_app.core.model.levels import Level
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -10,15 +11,14 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-_CARD_STAGES = {"note": "watch", "warning": "warn", "critical": "rescue"}
-SEVERITIES = {"ok": "OVER", "watch": "NOTE", "warn": "WARNING", "rescue": "CRITICAL"}
-
-
-def card_stage(gpu: Json) -> str:
-    """What the daemon says of a card, as a stage; it may be lost before its incident is open."""
-    found = gpu.get("verdict")
-    severity = found.get("severity") if isinstance(found, dict) else None
-    return _CARD_STAGES.get(str(severity), "ok")
+# Of something that is broken or brakes.
+CONDITION_WORDS = {
+    Level.OK: "OVER",
+    Level.WATCH: "NOTE",
+    Level.WARNING: "WARNING",
+    Level.CRITICAL: "CRITICAL",
+    Level.UNKNOWN: "UNKNOWN",
+}
 
 
 def card_title(gpu: Json) -> str:

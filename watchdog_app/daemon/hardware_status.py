@@ -12,10 +12,12 @@ from watchdog_app.core.model.agent import AllocatorMemory
 from watchdog_app.core.model.decisions import Incident, Stage
 from watchdog_app.core.model.devices import TaskDevices, holders, listed
 from watchdog_app.core.model.hardware import Gpu, Hardware
+from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.machine import Snapshot, Task
 from watchdog_app.core.model.resource import ResourceKind
 
 _SEVERITIES = ("ok", "note", "warning", "critical")
+_LEVELS = dict(zip(_SEVERITIES, Level, strict=False))
 MOST_PROCESSES = 128  # a card; the object has to fit into a message
 
 
@@ -25,9 +27,12 @@ def gpus(
     """`gpus[]`: one entry a card, and one a part of a card (MIG)."""
     hardware = snapshot.hardware
     owners = holders(tasks) if hardware.gpus else {}
-    return [
-        _gpu(gpu, hardware, owners) | {"verdict": verdict(gpu, incidents)} for gpu in hardware.gpus
-    ]
+    found = []
+    for gpu in hardware.gpus:
+        seen = verdict(gpu, incidents)
+        level = _LEVELS[seen["severity"]].name.lower()
+        found.append(_gpu(gpu, hardware, owners) | {"verdict": seen, "level": level})
+    return found
 
 
 def verdict(gpu: Gpu, incidents: Sequence[Incident]) -> dict[str, Any]:

@@ -22,12 +22,6 @@ from watchdog_app.core.policy.engine import TickResult
 from watchdog_app.daemon import hardware_status
 
 SCHEMA_VERSION = 1
-_CARD_LEVELS = {
-    "ok": Level.OK,
-    "note": Level.WATCH,
-    "warning": Level.WARNING,
-    "critical": Level.CRITICAL,
-}
 MOST_TASKS = 500  # in one object: it has to fit into a message; the largest are shown
 
 
@@ -104,7 +98,7 @@ def status(
         cards=[
             Card(
                 gpu_label(gpu),
-                _CARD_LEVELS[entry["verdict"]["severity"]],
+                Level.of(entry),
                 entry["verdict"]["title"] or "",
             )
             for gpu, entry in zip(look.snapshot.hardware.gpus, found["gpus"], strict=True)
@@ -126,6 +120,7 @@ def incident(each: Incident) -> dict[str, Any]:
         "subject": each.resource.subject,
         "label": each.label,
         "stage": _stage(each.stage),
+        "level": each.level.name.lower(),
         "peak": _stage(each.peak),
         "opened_unix_s": each.opened_unix_s,
         "closed_unix_s": each.closed_unix_s,
@@ -176,6 +171,7 @@ def _resource(reading: Reading, assessment: Assessment | None) -> dict[str, Any]
         "lethal": reading.fatal,
         "note": reading.note,
         "stage": "ok",
+        "level": "ok",
         "regime": "unknown",
         "slope_per_s": None,
         **_eta(None),
@@ -185,6 +181,7 @@ def _resource(reading: Reading, assessment: Assessment | None) -> dict[str, Any]
     if assessment is not None:
         found |= {
             "stage": _stage(assessment.stage),
+            "level": assessment.level.name.lower(),
             "regime": assessment.regime.value,
             "slope_per_s": _finite(assessment.slope_per_s),
             **_eta(assessment.forecast),
@@ -224,6 +221,7 @@ def _task(
         **_eta(outlook.forecast if outlook else None),
         "ceiling": outlook.resource.kind.value if outlook and outlook.resource else None,
         "stage": _stage(outlook.stage) if outlook else "ok",
+        "level": outlook.level.name.lower() if outlook else "ok",
         "why": outlook.why if outlook else None,
         "agent": _agent(look.agents.get(task.key)),
         "airbag": bag,

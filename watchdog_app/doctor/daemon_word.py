@@ -11,15 +11,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from watchdog_app.core.diagnosis.gpu_faults import STATES
+from watchdog_app.core.model.levels import Level
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity
 from watchdog_app.doctor.gpu_fault import of_fault
 
-_SEVERITIES = {
-    "hold": Severity.ERROR,
-    "rescue": Severity.ERROR,
-    "warn": Severity.WARNING,
-}
+_SEVERITIES = {Level.CRITICAL: Severity.ERROR, Level.WARNING: Severity.WARNING}
 
 _STATES = {str(state): row for state, row in STATES.items()}
 
@@ -39,7 +36,7 @@ def cards(facts: Facts) -> Iterator[tuple[str, Finding]]:
             subject,
             Finding(
                 "driver.incident",
-                _SEVERITIES.get(str(incident.get("stage")), Severity.INFO),
+                _SEVERITIES.get(Level.of(incident), Severity.INFO),
                 f"The daemon has an open incident on {incident.get('label')}: "
                 f"{incident.get('why')}.",
                 "A training there has failed by it, or may fail.",

@@ -16,33 +16,24 @@ from rich.text import Text
 
 from watchdog_app.base.text.quantities import format_bytes, format_duration
 from watchdog_app.cli import figures
+from watchdog_app.core.model.levels import Level
 from watchdog_app.top.canvas import Canvas
 from watchdog_app.top.past import SPAN_S, Point
 
-STAGE_STYLES = {
-    "ok": "green",
-    "watch": "cyan",
-    "warn": "yellow",
-    "rescue": "magenta",
-    "hold": "red",
+LEVEL_STYLES = {
+    Level.OK: "green",
+    Level.WATCH: "cyan",
+    Level.WARNING: "yellow",
+    Level.CRITICAL: "red",
+    Level.UNKNOWN: "yellow",
 }
 _SPARKS = "▁▂▃▄▅▆▇█"
 _AHEAD_S = 60.0  # how far the bar draws the forecast
 _PAST, _CONE, _MEDIAN, _LIMIT = 4, 1, 2, 3
 # Yellow is not read on white: it fills bars and is no colour of letters or thin lines.
-TEXT_STYLES = {**STAGE_STYLES, "ok": "", "warn": "bold"}
+TEXT_STYLES = {**LEVEL_STYLES, Level.OK: "", Level.WARNING: "bold", Level.UNKNOWN: "bold"}
 _PLOT_STYLES = {0: "", _PAST: "green", _CONE: "magenta", _MEDIAN: "bold magenta", _LIMIT: "red"}
 _MOST_AHEAD_S = 3600.0
-
-
-def style_of(stage: object) -> str:
-    """Colour of a stage; an unknown one looks like a warning."""
-    return STAGE_STYLES.get(str(stage or "ok"), "yellow")
-
-
-def text_style_of(stage: object) -> str:
-    """The same for letters."""
-    return TEXT_STYLES.get(str(stage or "ok"), "bold")
 
 
 def sparkline(points: Sequence[Point], columns: int) -> str:
@@ -87,7 +78,7 @@ def bar(ceiling: Mapping[str, Any], columns: int) -> Text:
         reach = ratio + (1.0 - ratio) * min(1.0, _AHEAD_S / max(eta, 1e-9))
         ahead = max(1, _cells(reach, columns) - used) if used < columns else 0
     text = Text()
-    text.append("█" * used, style=style_of(ceiling.get("stage")))
+    text.append("█" * used, style=LEVEL_STYLES[Level.of(ceiling)])
     text.append("▒" * ahead, style="yellow")
     text.append("░" * (columns - used - ahead), style="dim")
     return text

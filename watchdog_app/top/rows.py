@@ -13,8 +13,8 @@ from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.cli import figures
 from watchdog_app.cli.ceiling_lines import chosen
 from watchdog_app.cli.color import Look
-from watchdog_app.cli.gpu_lines import card_stage, grouped_lines
-from watchdog_app.cli.task_table import SORTS, devices, folded, ordered, stage_rank
+from watchdog_app.cli.gpu_lines import card_level, grouped_lines
+from watchdog_app.cli.task_table import SORTS, devices, folded, ordered
 from watchdog_app.cli.text import counted, plain, shorten, width
 from watchdog_app.cli.verdict import is_condition, objects
 from watchdog_app.core.model.levels import Level, headline
@@ -35,7 +35,6 @@ _SPARK_COLUMNS = {True: 16, False: 11}
 _FIGURES, _FIGURES_WIDE = 48, 64  # columns for use, limit and time to exhaustion
 _TINY, _FIGURES_TINY = 60, 24  # below so many columns there is room for ratio and time alone
 _NO_INTERVAL = {"eta_low_s": None, "eta_high_s": None}
-_MARKS = {"ok": " ", "watch": "·", "warn": "!", "rescue": "▲", "hold": "■"}
 
 
 def heads(columns: int, has_gpu: bool) -> tuple[str, ...]:
@@ -96,7 +95,7 @@ def cells(
         key: of the series to draw, where that is not the task's RAM.
     """
     wide = columns >= _WIDE
-    style = charts.text_style_of(task.get("stage"))
+    style = charts.TEXT_STYLES[Level.of(task)]
     points = past.of(key or task_key(task)) if past is not None else ()
     made = {
         "PID": Text(figures.whole(task.get("pid")), justify="right"),
@@ -127,9 +126,9 @@ def _room(titles: Sequence[str], columns: int) -> int:
 
 
 def _name(task: Json, room: int, style: str) -> Text:
-    mark = _MARKS.get(str(task.get("stage") or "ok"), "!")
+    mark = Level.of(task).mark
     name = shorten(plain(task.get("name") or "?"), room - 2)
-    text = Text(f"{mark} {name}", style=style)
+    text = Text(f"{mark:2} {name}", style=style)
     text.append(" " * max(0, room - 2 - width(name)))
     return text
 
@@ -188,9 +187,9 @@ def ceiling_rows(status: Json, columns: int, everything: bool, most: int) -> lis
     bar_columns = max(4 if tiny else 8, min(48, left - room))
     lines = []
     for one, label in zip(shown, labels, strict=True):
-        style = charts.text_style_of(one.get("stage"))
+        style = charts.TEXT_STYLES[Level.of(one)]
         name = shorten(label, room)
-        line = Text(f"{_MARKS.get(str(one.get('stage') or 'ok'), '!')} ", style=style)
+        line = Text(f"{Level.of(one).mark:2} ", style=style)
         line.append(name + " " * (room - width(name)) + " ", style=style)
         line.append_text(charts.bar(one, bar_columns))
         unit = str(one.get("unit") or "bytes")
@@ -214,13 +213,13 @@ def card_rows(status: Json, columns: int, everything: bool, most: int) -> list[T
     gpus = objects(status, "gpus")
     if not gpus or most < 1:
         return []
-    kept = sorted(range(len(gpus)), key=lambda at: (-stage_rank(card_stage(gpus[at], status)), at))
+    kept = sorted(range(len(gpus)), key=lambda at: (-card_level(gpus[at], status), at))
     shown = [gpus[at] for at in sorted(kept[:most])]
     lines: list[Text] = []
     for gpu, group in zip(
         shown, grouped_lines({**status, "gpus": shown}, columns, Look(), everything), strict=True
     ):
-        style = charts.text_style_of(card_stage(gpu, status))
+        style = charts.TEXT_STYLES[card_level(gpu, status)]
         for number, line in enumerate(group if everything else group[:2]):
             text = Text(line, style=style if not number or not everything else "dim")
             text.truncate(columns, overflow="ellipsis")
@@ -235,8 +234,8 @@ def incident_rows(status: Json, columns: int, most: int) -> list[Text]:
     lines: list[Text] = []
     incidents = sorted(objects(status, "incidents"), key=_gravity)
     for one in incidents:
-        style = charts.text_style_of(one.get("stage"))
-        mark = _MARKS.get(str(one.get("stage") or "ok"), "!")
+        style = charts.TEXT_STYLES[Level.of(one)]
+        mark = Level.of(one).mark
         who = ", ".join(plain(each.get("name") or "?") for each in (one.get("culprits") or [])[:2])
         text = Text(f"{mark} {plain(one.get('label') or '?')}: {plain(one.get('why') or '')}")
         text.stylize(style)
@@ -352,7 +351,7 @@ def drawn(status: Json, tasks: Sequence[Json]) -> dict[Key, Key]:
 
 def _nearness(ceiling: Json) -> tuple[int, float]:
     eta_s = figures.number(ceiling.get("eta_s"))
-    return -stage_rank(str(ceiling.get("stage") or "ok")), math.inf if eta_s is None else eta_s
+    return -Level.of(ceiling), math.inf if eta_s is None else eta_s
 
 
 def _duration(seconds: Any) -> str:
@@ -361,7 +360,5 @@ def _duration(seconds: Any) -> str:
 
 
 def _gravity(incident: Json) -> tuple[int, float]:
-    order = ("hold", "rescue", "warn", "watch", "ok")
-    stage = str(incident.get("stage") or "ok")
     opened = figures.number(incident.get("opened_unix_s")) or 0.0
-    return (order.index(stage) if stage in order else 2), -opened
+    return -Level.of(incident), -opened

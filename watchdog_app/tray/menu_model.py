@@ -17,7 +17,6 @@ from watchdog_app.tray.state import (
     Outlook,
     objects,
     protection,
-    stage_rank,
 )
 
 TYPE_CHECKING = False
@@ -151,7 +150,7 @@ def chosen_tasks(status: Json, shown: Sequence[int] = ()) -> list[Json]:
 
     def weight(task: Json) -> tuple[int, float]:
         ram = labels.number(task.get("ram_bytes")) or 0.0
-        urgent = stage_rank(task.get("stage")) >= 2 or task.get("paused_by_watchdog") is True
+        urgent = Level.of(task) >= Level.WARNING or task.get("paused_by_watchdog") is True
         return (2 * urgent + bool(task.get("agent")), ram * (1.3 if task["pid"] in before else 1))
 
     kept = sorted(every, key=weight, reverse=True)[:MOST_TASKS]
@@ -163,7 +162,7 @@ def _urgency(task: Json) -> tuple[bool, float, int, float, int]:
     return (
         task.get("state") != "paused",
         math.inf if eta_s is None else eta_s,
-        -stage_rank(task.get("stage")),
+        -Level.of(task),
         labels.number(task.get("started_unix_s")) or 0,  # else as they began: it is seldom changed
         task["pid"],
     )
@@ -176,7 +175,7 @@ def _worth_a_line(task: Json) -> bool:
     return bool(
         task.get("kind") in _KERNELS
         or task.get("agent")
-        or stage_rank(task.get("stage")) > 0
+        or Level.of(task) > Level.OK
         or task.get("state") == "paused"
         or (labels.number(task.get("ram_bytes")) or 0) >= _SMALL_BYTES
     )
@@ -202,9 +201,9 @@ def _glance(task: Json, agent: Json | None) -> str:
         parts.append(str(task["state"]))
     elif agent is not None and agent.get("saving") is True:
         parts.append("saving")
-    elif stage_rank(task.get("stage")) >= 1:
+    elif Level.of(task) >= Level.WATCH:
         eta_s = labels.number(task.get("eta_s"))
-        near = "near its limit" if stage_rank(task.get("stage")) >= 2 else "growing"
+        near = "near its limit" if Level.of(task) >= Level.WARNING else "growing"
         parts.append(f"full in {labels.span(eta_s)}" if eta_s is not None else near)
     return ", ".join(parts)
 

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from watchdog_app.tray import labels
-from watchdog_app.tray.state import objects, stage_rank
+from watchdog_app.tray.state import objects
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ _OVERTAKES = frozenset(("died", "paused", "held", "resumed", "over"))
 _OF_INCIDENT = frozenset(("warning", "saving"))  # true while their incident is open
 # True while their task lives; the rest stays to be read.
 _PASSING = _OF_INCIDENT | {"paused", "held", "pause_failed", "stalled", "rescue_failed"}
+_STAGES = ("ok", "watch", "warn", "rescue", "hold")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class NoticeGate:
         if incident is None or not notice.get("incident"):
             return Verdict(replaces=replaces)
         quiet_s = QUIET_S - (now_mono_s - incident.at_mono_s)
-        if quiet_s <= 0 or stage_rank(notice.get("stage")) > incident.stage:
+        if quiet_s <= 0 or _stage_rank(notice.get("stage")) > incident.stage:
             return Verdict(replaces=replaces)
         if before is not None and before.on_screen:
             return Verdict(replaces=replaces)  # its text changes: nothing new pops up
@@ -88,7 +89,7 @@ class NoticeGate:
             self._shown.popitem(last=False)
         key = str(notice.get("incident") or "")
         if key:
-            self._incidents[key] = _Incident(now_mono_s, stage_rank(notice.get("stage")))
+            self._incidents[key] = _Incident(now_mono_s, _stage_rank(notice.get("stage")))
             self._incidents.move_to_end(key)
             while len(self._incidents) > _MOST_REMEMBERED:
                 self._incidents.popitem(last=False)
@@ -158,3 +159,10 @@ def _place(notice: Json) -> Place:
     if not incident:
         return f"\0{notice.get('id')}", None
     return incident, labels.whole(notice.get("task"))
+
+
+def _stage_rank(stage: object) -> int:
+    """0 for ok up to 4 for hold; one that this version does not know counts as warn."""
+    if stage is None:
+        return 0
+    return _STAGES.index(str(stage)) if stage in _STAGES else 2

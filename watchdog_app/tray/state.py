@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 FILL_STEPS = 16  # the fill moves in steps that can be seen: the icon is seldom drawn
-STAGES = ("ok", "watch", "warn", "rescue", "hold")  # of the policy, for tasks and notifications
 
 # What the gauge shows while nothing is in danger. Disks stand at 90 % for years, and frameworks
 # take a whole card for themselves: a gauge that is always full says nothing.
@@ -81,21 +80,14 @@ def outlook(status: Json, now_unix_s: float) -> Outlook:
     return Outlook(picture, capital(labels.plain(text)), _detail(status, near), hot)
 
 
-def stage_rank(stage: object) -> int:
-    """0 for ok up to 4 for hold; one that this version does not know counts as warn."""
-    if stage is None:
-        return 0
-    return STAGES.index(str(stage)) if stage in STAGES else 2
-
-
 def nearest(status: Json) -> Json | None:
     """The ceiling to name: in the worst stage, then the soonest end, then the fullest."""
     ceilings = objects(status, "ceilings")
-    worst = max((stage_rank(one.get("stage")) for one in ceilings), default=0)
-    if worst == 0:
+    worst = max(map(Level.of, ceilings), default=Level.OK)
+    if worst is Level.OK:
         calm = [one for one in ceilings if one.get("kind") in _AT_REST]
         return max(calm, key=lambda one: labels.number(one.get("ratio")) or 0.0, default=None)
-    near = [one for one in ceilings if stage_rank(one.get("stage")) == worst]
+    near = [one for one in ceilings if Level.of(one) is worst]
     return min(near, key=lambda one: (_eta_s(one), -(labels.number(one.get("ratio")) or 0.0)))
 
 

@@ -259,3 +259,4 @@ class TaskOutlook:
     forecast: Forecast | None = None
     stage: Stage = Stage.OK
     why: str | None = None
+    level: Level = Level.OK

@@ -30,6 +30,11 @@ class Level(IntEnum):
         return ("OK", "OK", "WARNING", "CRITICAL", "UNKNOWN")[self]
 
     @property
+    def mark(self) -> str:
+        """The sign in front of a line; empty while all is well."""
+        return ("", "~", "!", "!!", "?")[self]
+
+    @property
     def exit_code(self) -> int:
         """Of `watchdog status --check`, as monitoring plugins use them."""
         return (0, 0, 1, 2, 3)[self]
@@ -50,6 +55,15 @@ class Level(IntEnum):
     def of_name(cls, name: object) -> Level:
         """The level by its name in JSON; UNKNOWN for anything else."""
         return next((level for level in cls if level.name.lower() == name), cls.UNKNOWN)
+
+    @classmethod
+    def of(cls, item: Mapping[str, Any]) -> Level:
+        """
+        The level of a resource, task, card or incident in JSON.
+
+        Entries of older journals have a stage only.
+        """
+        return cls.of_name(item["level"]) if "level" in item else cls.of_stage(item.get("stage"))
 
 
 def headline(status: Mapping[str, Any], now_unix_s: float) -> tuple[Level, str]:

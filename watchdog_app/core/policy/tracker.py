@@ -13,6 +13,7 @@ from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import Assessment, Stage, TaskOutlook
 from watchdog_app.core.model.hardware import Hardware
 from watchdog_app.core.model.history import History, PastSample, SwapTraffic
+from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import Settings, StageSettings
@@ -57,6 +58,7 @@ def outlooks(
             forecast=None if known is None else known.forecast,
             stage=Stage.OK if known is None else known.stage,
             why=None if known is None else known.why,
+            level=Level.OK if known is None else known.level,
         )
     return found
 
