@@ -68,3 +68,24 @@ def test_the_first_paragraph_has_no_banned_words():
 def test_the_list_finds_what_it_names(text: str, fits: bool):
     """And nothing else."""
     assert fits is (BANNED.search(text) is None)
+
+
+def test_documented_arguments_exist():
+    """In every package: a renamed argument is renamed in its docstring."""
+    wrong = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            section = re.search(
+                r"Args:\n((?:    .*\n?|\n)+)", ast.get_docstring(node) or "", re.MULTILINE
+            )
+            if section is None:
+                continue
+            documented = set(re.findall(r"^    (\w+):", section[1], re.MULTILINE))
+            every = ast.walk(node.args)
+            existing = {each.arg for each in every if isinstance(each, ast.arg)}
+            if not documented <= existing:
+                wrong.append(f"{path.name}:{node.lineno} {documented - existing}")
+
+    assert [] == wrong

@@ -27,7 +27,13 @@ class Worker:
         self._closing = False
 
     def submit(self, job: Callable[[], Any], done: Done) -> None:
-        """Run `job` soon; then `done(value, None)` or `done(None, error)`."""
+        """
+        Run `job` soon; then `done(value, None)` or `done(None, error)`.
+
+        Args:
+            job: called in the worker's thread.
+            done: called by `collect` in the caller's thread.
+        """
         with self._ready:
             self._jobs.append((job, done))
             if self._thread is None:

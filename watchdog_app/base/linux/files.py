@@ -37,6 +37,10 @@ def read_bytes(path: str, limit: int = 1 << 16) -> bytes:
     """
     Content of a small file, at most `limit` bytes of it.
 
+    Args:
+        path: of a small file.
+        limit: most bytes that are read.
+
     Raises:
         Gone, Denied, Unsupported: as `translate` tells them apart.
     """
@@ -66,6 +70,10 @@ def read_record(path: str, limit: int = 4096) -> bytes:
     Such are the single records of /proc/PID (status, limits, cgroup): nobody needs to ask whether
     there is more, which costs as much as the reading.
 
+    Args:
+        path: of a file in /proc or /sys.
+        limit: most bytes that are read.
+
     Raises:
         Gone, Denied, Unsupported: as `translate` tells them apart.
     """
@@ -84,6 +92,10 @@ def read_regular(path: str, limit: int = 1 << 16) -> bytes:
     Content of a file whose path another process named: never a device, never a pipe.
 
     Opening those can do things, or wait for ever.
+
+    Args:
+        path: given by another process, so not trusted.
+        limit: most bytes that are read.
 
     Raises:
         Gone, Denied, Unsupported: as `translate` tells them apart.

@@ -92,7 +92,13 @@ class Stat:
 
 
 def read_stat(pid: int | str, proc: str = "/proc") -> Stat | None:
-    """A process as it is now; None: there is none, or it may not be read."""
+    """
+    A process as it is now; None: there is none, or it may not be read.
+
+    Args:
+        pid: of the process.
+        proc: where the proc file system is mounted.
+    """
     try:
         file = os.open(f"{proc}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -104,7 +110,13 @@ def read_stat(pid: int | str, proc: str = "/proc") -> Stat | None:
 
 
 def start_time(pid: int | str, proc: str = "/proc") -> int | None:
-    """Start time of a process in ticks since boot; None if no process has that pid."""
+    """
+    Start time of a process in ticks since boot; None if no process has that pid.
+
+    Args:
+        pid: of the process.
+        proc: where the proc file system is mounted.
+    """
     stat = read_stat(pid, proc)
     return None if stat is None or stat.has_ended else stat.start_ticks
 
@@ -178,7 +190,13 @@ def parse_cmdline(data: bytes) -> tuple[str, ...]:
 
 
 def parse_environ(data: bytes, wanted: Container[str]) -> dict[str, str]:
-    """The wanted variables of /proc/PID/environ; the rest holds secrets and is dropped."""
+    """
+    The wanted variables of /proc/PID/environ; the rest holds secrets and is dropped.
+
+    Args:
+        data: content of the file, entries separated by NUL.
+        wanted: names of the variables to keep.
+    """
     found = {}
     for entry in data.split(b"\0"):
         name, equals, value = entry.partition(b"=")

@@ -16,6 +16,10 @@ def plain(text: str, limit: int = 60) -> str:
 
     What cannot be shown, or would change how the rest is shown, becomes a `?`; every run of
     blanks becomes one; a name that is too long loses its middle, as both ends tell it apart.
+
+    Args:
+        text: untrusted.
+        limit: most characters of the result.
     """
     # Blanks first: a tab or a line end is one, and no harm.
     line = " ".join(text[: 20 * limit].split())
@@ -36,5 +40,11 @@ def shortened(text: str, limit: int = LONGEST_NAME) -> str:
 
 
 def argument(name: str, pid: int) -> str:
-    """A task on the command line: its name where that is safe to paste, else its pid."""
+    """
+    A task on the command line: its name where that is safe to paste, else its pid.
+
+    Args:
+        name: of the task.
+        pid: of its root process.
+    """
     return name if _SIMPLE.fullmatch(name) and len(name) <= 60 else str(pid)

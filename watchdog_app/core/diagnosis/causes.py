@@ -72,7 +72,13 @@ def diagnose(facts: ExitFacts) -> Cause:
 
 
 def explained_late(cause: Cause, card_fault: str) -> Cause:
-    """The cause of an end in the light of a card's fault that was read only after it."""
+    """
+    The cause of an end in the light of a card's fault that was read only after it.
+
+    Args:
+        cause: found before.
+        card_fault: in words; None if there was none.
+    """
     return Cause(
         CauseKind.GPU_LOST,
         f"{cause.text}; as it shows now, ended by a fault of its card: {card_fault}",
@@ -81,7 +87,13 @@ def explained_late(cause: Cause, card_fault: str) -> Cause:
 
 
 def device_full(task: Task, readings: Iterable[Reading]) -> str | None:
-    """What a full card or allocator of this task looked like; None: none was full."""
+    """
+    What a full card or allocator of this task looked like; None: none was full.
+
+    Args:
+        task: that has ended.
+        readings: of its last sample.
+    """
     for reading in readings:
         if (
             SPECS[reading.key.kind].scope is Scope.CARD

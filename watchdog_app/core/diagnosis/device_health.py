@@ -65,7 +65,13 @@ class DeviceHealth:
         self._read_mono_s: float | None = None
 
     def observe(self, snapshot: Snapshot, tasks: Sequence[Task]) -> tuple[Finding, ...]:
-        """What is wrong now, in the order of the cards."""
+        """
+        What is wrong now, in the order of the cards.
+
+        Args:
+            snapshot: one sample with its hardware.
+            tasks: of the same sample.
+        """
         hardware, now = snapshot.hardware, snapshot.mono_s
         updated = next((each for each in snapshot.faults if each.source == _UPDATED), None)
         if not hardware.gpus and not self._cards and updated is None:

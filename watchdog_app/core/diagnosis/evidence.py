@@ -94,7 +94,14 @@ def concerning(
 
 
 def kills_elsewhere(words: tuple[KernelLogLine, ...], pid: int, since_mono_s: float) -> int:
-    """Other processes that the kernel log says were killed for memory since then."""
+    """
+    Other processes that the kernel log says were killed for memory since then.
+
+    Args:
+        words: lines of the kernel log.
+        pid: of the process that ended.
+        since_mono_s: when it was last seen alive.
+    """
     return sum(
         word.kind is KernelEvent.OOM_KILL and word.pid != pid and word.mono_s >= since_mono_s
         for word in words

@@ -17,6 +17,10 @@ def should_notify(cause: Cause, agent: AgentState | None) -> bool:
 
     People end their own programs all day. Without a sign of memory only the end of a running
     training is news. It is none after Ctrl-C, a plain kill or an end of its own.
+
+    Args:
+        cause: of the exit.
+        agent: the last state of its agent; None without one.
     """
     if cause.kind is CauseKind.AIRBAG:
         return False  # it has told of that itself, as it did it

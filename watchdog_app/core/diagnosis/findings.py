@@ -41,7 +41,16 @@ class Finding:
 def finding(
     fault: GpuFault, gpu: Gpu | None, hit: tuple[TaskRef, ...], text: str = "", remedy: str = ""
 ) -> Finding:
-    """A fault of one card or of the driver; `text` and `remedy` replace those of its row."""
+    """
+    A fault of one card or of the driver; `text` and `remedy` replace those of its row.
+
+    Args:
+        fault: the row of the fault table.
+        gpu: the card; None for the driver.
+        hit: tasks that it affects.
+        text: replaces the text of the row.
+        remedy: replaces the remedy of the row.
+    """
     key = ResourceKey(ResourceKind.GPU_HEALTH, "driver" if gpu is None else gpu.uuid)
     return Finding(
         fault.trouble,

@@ -66,7 +66,13 @@ class StallContext:
 def stall_reasons(
     picture: ThreadDump, around: StallContext | None = None
 ) -> tuple[StallReason, ...]:
-    """The explanations that there is evidence for, the strongest first; empty: not known."""
+    """
+    The explanations that there is evidence for, the strongest first; empty: not known.
+
+    Args:
+        picture: what the threads do.
+        around: what else is known of the task and the machine.
+    """
     around = around or StallContext()
     root = picture.root
     if root is None:

@@ -17,7 +17,14 @@ _USUAL = clock_events.IDLE | clock_events.APPLICATION_CLOCKS | clock_events.SOFT
 
 
 def of_task(task: Task, agent: AgentState | None, hardware: Hardware) -> Iterator[str]:
-    """What a task holds on the cards, and what its framework has given out of that."""
+    """
+    What a task holds on the cards, and what its framework has given out of that.
+
+    Args:
+        task: to describe.
+        agent: its agent; None without one.
+        hardware: of the latest sample.
+    """
     found = devices.by_task(hardware, (task,)).get(task.key)
     for use in found.uses if found is not None else ():
         amount = "an unknown amount" if use.memory_bytes is None else format_bytes(use.memory_bytes)
@@ -33,7 +40,13 @@ def of_task(task: Task, agent: AgentState | None, hardware: Hardware) -> Iterato
 
 
 def of_machine(hardware: Hardware, tasks: Sequence[Task]) -> Iterator[str]:
-    """A sentence a card, and one on the battery where it is in use."""
+    """
+    A sentence a card, and one on the battery where it is in use.
+
+    Args:
+        hardware: of the latest sample.
+        tasks: to name who is on a card.
+    """
     for gpu in hardware.gpus:
         yield _card(gpu, tasks)
     for battery in hardware.batteries:

@@ -47,7 +47,13 @@ def about(seconds: float) -> str:
 
 
 def interval(low_s: float | None, high_s: float | None) -> str:
-    """`30 s to 2 min`, `30 s or more`, or nothing where neither end is known."""
+    """
+    `30 s to 2 min`, `30 s or more`, or nothing where neither end is known.
+
+    Args:
+        low_s: lower end in seconds.
+        high_s: upper end; None or infinity for an open one.
+    """
     if low_s is None:
         return ""
     if high_s is None or not math.isfinite(high_s) or high_s > _TOO_FAR_S:
@@ -64,7 +70,14 @@ def forecast(value: Forecast | None) -> str:
 
 
 def level(used: float, limit: float, unit: str) -> str:
-    """`6.00 GiB of 7.00 GiB`, `78 of 83 °C`; of a battery `41 % left` (its use is what is gone)."""
+    """
+    `6.00 GiB of 7.00 GiB`, `78 of 83 °C`; of a battery `41 % left` (its use is what is gone).
+
+    Args:
+        used: in `unit`.
+        limit: in `unit`.
+        unit: "bytes", "celsius", "watts" or "ratio".
+    """
     if unit == "bytes":
         return f"{format_bytes(used)} of {format_bytes(limit)}"
     if unit == "ratio":
@@ -73,7 +86,13 @@ def level(used: float, limit: float, unit: str) -> str:
 
 
 def movement(slope_per_s: float | None, unit: str) -> str:
-    """How fast it moves, as people count: `+21.0 MiB/s`, `+2.1 °C/min`; nothing where level."""
+    """
+    How fast it moves, as people count: `+21.0 MiB/s`, `+2.1 °C/min`; nothing where level.
+
+    Args:
+        slope_per_s: units a second.
+        unit: "bytes", "celsius", "watts" or "ratio".
+    """
     if slope_per_s is None or not math.isfinite(slope_per_s) or slope_per_s == 0.0:
         return ""
     if unit == "bytes":
@@ -92,7 +111,13 @@ def nearing(kind: ResourceKind, label: str) -> str:
 
 
 def ending(reading: Reading, label: str) -> str:
-    """What a resource comes to, before `when`: `RAM full`, `GPU 0 will slow down from heat`."""
+    """
+    What a resource comes to, before `when`: `RAM full`, `GPU 0 will slow down from heat`.
+
+    Args:
+        reading: of the resource.
+        label: its label, safe to show.
+    """
     scope = SPECS[reading.key.kind].scope
     if scope is Scope.HEAT:
         return f"{heated(label)} will {'switch off' if reading.fatal else 'slow down'} from heat"

@@ -143,7 +143,13 @@ def about_machine(
 
 
 def about_incident(incident: Incident, now_unix_s: float) -> str:
-    """One incident: since when, how bad, why, who, what to do."""
+    """
+    One incident: since when, how bad, why, who, what to do.
+
+    Args:
+        incident: open or closed.
+        now_unix_s: what its age is counted to.
+    """
     since = format_duration(max(0.0, now_unix_s - incident.opened_unix_s))
     if is_condition(incident.resource):
         return "\n".join(_condition(incident, since))

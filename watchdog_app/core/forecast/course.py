@@ -48,7 +48,13 @@ class Course:
         self._count = 0
 
     def add(self, t: float, value: float) -> None:
-        """Take a sample; times increase."""
+        """
+        Take a sample; times increase.
+
+        Args:
+            t: time in seconds.
+            value: in the resource's unit.
+        """
         if self._end is None:
             self._end = t + self._width
         if t >= self._end:

@@ -119,7 +119,14 @@ class TrendForecaster:
         self._pauses: deque[tuple[float, float]] = deque(maxlen=_PAUSES)
 
     def update(self, mono_s: float, used: float, limit: float) -> None:
-        """Take a sample; times increase."""
+        """
+        Take a sample; times increase.
+
+        Args:
+            mono_s: when it was measured.
+            used: in the resource's unit.
+            limit: in the same unit.
+        """
         if self._start is None:
             self._start = mono_s
         elif mono_s - self._t > _GAP_S:

@@ -100,7 +100,14 @@ class HeatForecaster:
         self._used = self._limit = 0.0
 
     def update(self, mono_s: float, used: float, limit: float) -> None:
-        """Take a sample in degrees Celsius; times increase."""
+        """
+        Take a sample in degrees Celsius; times increase.
+
+        Args:
+            mono_s: when it was measured.
+            used: the temperature.
+            limit: the threshold.
+        """
         passed = 0.0 if self._t is None else mono_s - self._t
         self._t, self._used, self._limit = mono_s, used, limit
         if self._bins.add(mono_s, used):

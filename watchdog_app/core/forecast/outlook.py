@@ -48,7 +48,14 @@ class Forecaster(Protocol):
     """Reads one series and says where it leads. Time is an argument; memory is bounded."""
 
     def update(self, mono_s: float, used: float, limit: float) -> None:
-        """Take a sample; times increase."""
+        """
+        Take a sample; times increase.
+
+        Args:
+            mono_s: when it was measured.
+            used: in the resource's unit.
+            limit: in the same unit.
+        """
 
     def set_caution(self, caution: Caution) -> None:
         """From now on ask for more or less evidence before growth counts as convincing."""

@@ -39,7 +39,13 @@ class Pyramid:
         self._acc_end = 0.0
 
     def add(self, t: float, value: float) -> bool:
-        """Take a sample; True when it completed a block of the shortest scale."""
+        """
+        Take a sample; True when it completed a block of the shortest scale.
+
+        Args:
+            t: time in seconds.
+            value: in the resource's unit.
+        """
         base = self._base
         if base is None:
             self._base = (t, value, t, value)

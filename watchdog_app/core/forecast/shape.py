@@ -231,7 +231,17 @@ def regime_of(  # noqa: PLR0917 - one moment of a series, in its parts
     limit: float,
     grows: bool,
 ) -> Regime:
-    """The kind of movement, as of time `t`; `grows`: there is a forecast."""
+    """
+    The kind of movement, as of time `t`; `grows`: there is a forecast.
+
+    Args:
+        t: time in seconds.
+        pyramid: the series on all scales.
+        swings: its turning points.
+        course: its course.
+        limit: in the resource's unit.
+        grows: whether there is a forecast.
+    """
     if len(pyramid.levels[0]) < _FIRST_BLOCKS:
         return Regime.UNKNOWN
     cycle = swings.cycle(t)

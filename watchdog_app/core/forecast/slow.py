@@ -36,7 +36,13 @@ class Bins:
         self._sum, self._count = 0.0, 0
 
     def add(self, mono_s: float, value: float) -> bool:
-        """Take a sample; True when a bin was finished by it. Times increase."""
+        """
+        Take a sample; True when a bin was finished by it. Times increase.
+
+        Args:
+            mono_s: when it was measured.
+            value: in the resource's unit.
+        """
         if self._begun is None or mono_s - self._begun > _GAPS * self.width_s:
             self.clear()
             self._begun = mono_s

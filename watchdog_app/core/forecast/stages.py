@@ -114,7 +114,15 @@ class ResourceMonitor:
     def step(
         self, now_mono_s: float, used: float, limit: float, costs: SaveCost = _NO_COSTS
     ) -> Assessment:
-        """Take a reading and say how far this resource has come."""
+        """
+        Take a reading and say how far this resource has come.
+
+        Args:
+            now_mono_s: when it was measured.
+            used: in the resource's unit.
+            limit: in the same unit.
+            costs: of the trainings under it.
+        """
         if not (math.isfinite(now_mono_s) and math.isfinite(used) and math.isfinite(limit)):
             return self._assessment
         if self._t is not None and now_mono_s <= self._t:

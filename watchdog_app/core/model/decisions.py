@@ -195,6 +195,10 @@ def urgency(stage: Stage, topic: Topic) -> str:
 
     Critical notifications stay on the screen and come through quiet hours: a death, a lost card,
     the very end.
+
+    Args:
+        stage: of the incident.
+        topic: of the notification.
     """
     if topic in (Topic.OVER, Topic.RESUMED, Topic.RESCUED):
         return "low" if topic is Topic.OVER else "normal"

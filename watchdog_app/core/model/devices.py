@@ -44,6 +44,10 @@ def by_task(hardware: Hardware, tasks: Sequence[Task]) -> dict[ProcessKey, TaskD
 
     A process that is listed on a part of a card (MIG) and on the card itself is counted once, on
     the part. One pid on one card is one process, however often the driver lists it.
+
+    Args:
+        hardware: of one sample.
+        tasks: of the same sample.
     """
     if not any(gpu.processes for gpu in hardware.gpus):
         return {}
@@ -63,7 +67,13 @@ def by_task(hardware: Hardware, tasks: Sequence[Task]) -> dict[ProcessKey, TaskD
 
 
 def on_card(gpu: Gpu, tasks: Sequence[Task] | Mapping[int, Task]) -> tuple[Task, ...]:
-    """The tasks with a process on this card, in the driver's order, each once."""
+    """
+    The tasks with a process on this card, in the driver's order, each once.
+
+    Args:
+        gpu: the card.
+        tasks: of the same sample.
+    """
     owners = tasks if isinstance(tasks, Mapping) else holders(tasks)
     found: dict[ProcessKey, Task] = {}
     for process in gpu.processes:
@@ -74,7 +84,13 @@ def on_card(gpu: Gpu, tasks: Sequence[Task] | Mapping[int, Task]) -> tuple[Task,
 
 
 def listed(gpu: Gpu, hardware: Hardware) -> Iterator[GpuProcess]:
-    """The processes of a card, each pid once, without those that are on a part of it."""
+    """
+    The processes of a card, each pid once, without those that are on a part of it.
+
+    Args:
+        gpu: the card.
+        hardware: that the card is part of.
+    """
     inside = {
         process.pid
         for part in hardware.gpus

@@ -28,7 +28,13 @@ class SwapTraffic:
         return found
 
     def add(self, mono_s: float, host: HostMemory) -> None:
-        """Take one sample of its counters; a counter that went back was reset."""
+        """
+        Take one sample of its counters; a counter that went back was reset.
+
+        Args:
+            mono_s: when it was measured.
+            host: counters of the machine.
+        """
         if host.swap_in_bytes is None or host.swap_out_bytes is None:
             self._from = self.in_per_s = self.out_per_s = None
             return

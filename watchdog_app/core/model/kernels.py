@@ -195,7 +195,13 @@ class ToldNotebooks:
         return tuple(self._named(task, reported.get(task.key)) for task in tasks)
 
     def hear(self, key: ProcessKey, path: str) -> None:
-        """A kernel has said its notebook once, before any training."""
+        """
+        A kernel has said its notebook once, before any training.
+
+        Args:
+            key: process of the kernel.
+            path: of its notebook.
+        """
         while len(self._heard) >= _MOST:
             del self._heard[next(iter(self._heard))]
         self._heard[key] = path

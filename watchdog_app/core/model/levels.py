@@ -88,7 +88,13 @@ def headline(status: Mapping[str, Any], now_unix_s: float) -> tuple[Level, str]:
 
 
 def reading_age_s(status: Mapping[str, Any], now_unix_s: float) -> float | None:
-    """Seconds since the daemon measured; None where it does not say."""
+    """
+    Seconds since the daemon measured; None where it does not say.
+
+    Args:
+        status: the status object.
+        now_unix_s: the time now.
+    """
     at = status.get("time_unix_s")
     if isinstance(at, bool) or not isinstance(at, int | float):
         return None

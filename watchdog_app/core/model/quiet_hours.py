@@ -34,6 +34,11 @@ def covering(spans: Sequence[str], hour: int, minute: int) -> str | None:
     The first of these hours that this time of day falls into; None: it is not quiet.
 
     A span includes its begin and not its end.
+
+    Args:
+        spans: such as "22:00-07:00".
+        hour: local, 0 to 23.
+        minute: 0 to 59.
     """
     now = hour * 60 + minute
     for text in spans:

@@ -18,6 +18,10 @@ def stands(task: Task, held: bool) -> bool:
 
     Memory that is read back from swap, or a group beyond its `memory.high`, makes it wait for
     seconds, a network disk for hours; a signal that stops takes effect when that ends.
+
+    Args:
+        task: of one sample.
+        held: whether watchdog has paused it.
     """
     return stopped(task) or (held and task.members[0].state == "D")
 

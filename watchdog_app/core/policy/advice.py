@@ -36,7 +36,7 @@ def for_danger(
     At most four sentences, the most useful first.
 
     Args:
-        scene: the resource.
+        danger: the resource.
         swap: of the machine.
         power_limit_w: in force for the device that gets hot; None: not known.
         known: what agents tell of their trainings.

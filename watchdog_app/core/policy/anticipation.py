@@ -210,7 +210,13 @@ class Anticipation:
 
 
 def raised(assessment: Assessment, expected: Expected | None) -> Assessment:
-    """The assessment raised by an expected need: it is reported, and work is saved."""
+    """
+    The assessment raised by an expected need: it is reported, and work is saved.
+
+    Args:
+        assessment: by the trend alone.
+        expected: the need; None leaves it as it is.
+    """
     if expected is None:
         return assessment
     return replace(

@@ -96,7 +96,16 @@ class Danger:
         more: Evidence | None = None,
         deadline_s: float | None = None,
     ) -> Decision:
-        """A decision about this resource, with the figures that it rests on."""
+        """
+        A decision about this resource, with the figures that it rests on.
+
+        Args:
+            kind: what to do.
+            task: whom it is about; None for the machine.
+            reason: in a clause.
+            more: further figures.
+            deadline_s: for the answer.
+        """
         return Decision(
             id=self.new_id(),
             kind=kind,
@@ -163,7 +172,13 @@ _CHEAP = 0.1  # of `rescue_floor_s`
 def agents_by_task(
     tasks: Sequence[Task], agents: Mapping[ProcessKey, AgentState]
 ) -> dict[ProcessKey, list[AgentState]]:
-    """Agents by the task that has their process as a member."""
+    """
+    Agents by the task that has their process as a member.
+
+    Args:
+        tasks: of one sample.
+        agents: by process.
+    """
     found: dict[ProcessKey, list[AgentState]] = {}
     if agents:
         for task in tasks:
@@ -185,6 +200,12 @@ def with_cheap_save(
     The forecast does not know which task grows, so growth has to last before it counts. A task that
     trains has its imports behind it. If its save takes tenths of a second, a doubtful forecast is
     enough.
+
+    Args:
+        assessment: by the forecast alone.
+        reading: of the resource.
+        agents: under the resource, by task.
+        stages: settings.
     """
     forecast = assessment.forecast
     ends = reading.fatal or reading.throttles
@@ -244,6 +265,10 @@ def still_holds(decision: Decision, readings: Sequence[Reading]) -> bool:
 
     A save, a pause or a warning is off when its resource is gone or has clearly more headroom than
     it had; a resume when it has less. Word of what has already happened is always true.
+
+    Args:
+        decision: made some milliseconds ago.
+        readings: measured since.
     """
     topic = decision.evidence.get("topic")
     if decision.kind is DecisionKind.NOTIFY and topic != Topic.WARNING.value:

@@ -308,7 +308,13 @@ class Engine:
         self.wants_tick = True  # the notification has waited for it
 
     def grew(self, task: ProcessKey, growth: MemoryGrowth) -> None:
-        """Learn what grows in a task: it becomes the advice of its incidents."""
+        """
+        Learn what grows in a task: it becomes the advice of its incidents.
+
+        Args:
+            task: by its key.
+            growth: as its agent reported it.
+        """
         self._growth[task] = growth
 
     def report_again(self, incidents: Collection[str]) -> None:

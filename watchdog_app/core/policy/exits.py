@@ -18,7 +18,17 @@ def exit_notification(
     snapshot: Snapshot,
     incident: tuple[str, ResourceKey, Stage] | None,
 ) -> Decision:
-    """The decision to tell of a death; `incident` is the one that it ended, if any."""
+    """
+    The decision to tell of a death; `incident` is the one that it ended, if any.
+
+    Args:
+        ident: of the decision.
+        task: as it was last seen.
+        agent: its last state.
+        cause: of the exit.
+        snapshot: gives the time.
+        incident: id, resource and peak of the one that it ended, if any.
+    """
     rescue = None if agent is None else agent.rescue
     return Decision(
         id=ident,

@@ -81,7 +81,16 @@ class OpenIncident:
     def observe(
         self, stage: Stage, now: float, why: str, rising: bool, regime: Regime = Regime.UNKNOWN
     ) -> None:
-        """Take over where the resource stands; in a calm the reason stays that of the danger."""
+        """
+        Take over where the resource stands; in a calm the reason stays that of the danger.
+
+        Args:
+            stage: that the resource has reached.
+            now: monotonic seconds.
+            why: in words.
+            rising: whether it still grows.
+            regime: of the growth.
+        """
         self.stage = stage
         self.peak = max(self.peak, stage)
         if rising or not self.why:
@@ -109,7 +118,13 @@ class OpenIncident:
         self.training_is_over = first in self.trained and not trains
 
     def over(self, now: float, settle_s: float) -> bool:
-        """Calm for long enough, and no task is paused because of it."""
+        """
+        Calm for long enough, and no task is paused because of it.
+
+        Args:
+            now: monotonic seconds.
+            settle_s: least time of calm.
+        """
         return (
             not self.holds
             and not self.pausing
@@ -124,6 +139,12 @@ class OpenIncident:
         A save holds the training up, and with it usually the growth: what is measured during one
         would make the end look farther away than it is. So the pace rises at once and falls
         with a half-life of 10 s, and not at all during a save.
+
+        Args:
+            slope_per_s: by the trend.
+            recent_per_s: over the last seconds; None if not known.
+            dt_s: since the call before.
+            held: whether a save holds the training up.
         """
         kept = self.pace_per_s if held else self.pace_per_s * 0.5 ** (max(0.0, dt_s) / 10.0)
         self.pace_per_s = max(kept, slope_per_s, recent_per_s or 0.0)

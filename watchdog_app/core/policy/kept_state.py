@@ -28,7 +28,14 @@ class _Kept:
 
 
 def dump(policy: Policy, mono_s: float, unix_s: float) -> dict[str, Any]:
-    """Plain values. A request without an answer is not kept: its connection ends with us."""
+    """
+    Plain values. A request without an answer is not kept: its connection ends with us.
+
+    Args:
+        policy: to write down.
+        mono_s: of the last tick.
+        unix_s: of the last tick.
+    """
     incidents = tuple(policy.incidents.values())
     kept = _Kept(_VERSION, mono_s, unix_s, incidents, policy.reporting.reports, policy.schedules)
     return codec.encode(kept)  # type: ignore[no-any-return]

@@ -25,7 +25,16 @@ def opened(
     snapshot: Snapshot,
     new_id: Callable[[], str],
 ) -> OpenIncident | None:
-    """The open incident of this resource; one is opened when its first stage is crossed."""
+    """
+    The open incident of this resource; one is opened when its first stage is crossed.
+
+    Args:
+        policy: holds the incidents.
+        reading: of the resource.
+        assessment: of the reading.
+        snapshot: gives the time.
+        new_id: makes the incident's id.
+    """
     incident = policy.incidents.get(reading.key)
     if incident is None:
         if assessment.stage < Stage.WARN and not assessment.notify:
@@ -65,7 +74,14 @@ def stage_of(
 
 
 def observe(incident: OpenIncident, assessment: Assessment, now: float) -> None:
-    """Bring an incident to the stage that its resource has reached."""
+    """
+    Bring an incident to the stage that its resource has reached.
+
+    Args:
+        incident: open.
+        assessment: of its resource.
+        now: monotonic seconds.
+    """
     incident.certain |= assessment.notify or assessment.stage >= Stage.HOLD
     incident.observe(
         max(assessment.stage, Stage.WARN) if assessment.notify else assessment.stage,
@@ -83,7 +99,16 @@ def close(
     snapshot: Snapshot,
     settle_s: float,
 ) -> tuple[tuple[Incident, ...], list[Decision]]:
-    """Close incidents that were calm for long enough; report it if the danger was reported."""
+    """
+    Close incidents that were calm for long enough; report it if the danger was reported.
+
+    Args:
+        policy: holds the incidents.
+        dangers: of this tick.
+        tasks: of this tick.
+        snapshot: gives the time.
+        settle_s: least time of calm.
+    """
     closed: list[Incident] = []
     decisions: list[Decision] = []
     by_resource: dict[ResourceKey, Danger] = {danger.reading.key: danger for danger in dangers}

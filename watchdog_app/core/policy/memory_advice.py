@@ -35,7 +35,13 @@ class Known(NamedTuple):
 
 
 def lines(danger: Danger, known: Known) -> Iterator[str]:
-    """Sentences about the first of the culprits that an agent tells of, the most useful first."""
+    """
+    Sentences about the first of the culprits that an agent tells of, the most useful first.
+
+    Args:
+        danger: the resource.
+        known: what agents reported.
+    """
     room = max(0.0, USABLE * danger.reading.limit - danger.reading.used)
     for culprit in danger.incident.attribution.culprits:
         filling = known.filling.get(culprit.task)

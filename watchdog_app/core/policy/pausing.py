@@ -35,7 +35,7 @@ def pause_target(danger: Danger, busy: frozenset[ProcessKey]) -> Task | None:
     The task to pause next, None when none may or need be.
 
     Args:
-        scene: one resource.
+        danger: one resource.
         busy: tasks that any incident is about to pause.
     """
     incident = danger.incident
@@ -66,7 +66,13 @@ def pause_target(danger: Danger, busy: frozenset[ProcessKey]) -> Task | None:
 
 
 def may_pause(danger: Danger, task: Task) -> bool:
-    """Whether a pause of this task is allowed at all under this resource."""
+    """
+    Whether a pause of this task is allowed at all under this resource.
+
+    Args:
+        danger: the resource.
+        task: under it.
+    """
     return (
         danger.can_pause
         and _helps(danger)
@@ -101,6 +107,10 @@ def unsaved(danger: Danger, task: Task) -> tuple[AgentState, CheckpointSchedule]
 
     A save that could not be had (failed, not permitted, no answer) is no reason to let the task
     die: its state is safe in memory while it is paused.
+
+    Args:
+        danger: the resource.
+        task: to be paused.
     """
     if not danger.permits(task).checkpoint:
         return next(

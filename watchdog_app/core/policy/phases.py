@@ -103,7 +103,14 @@ class Phases:
         self._training = False
 
     def observe(self, now: float, level: float, view: AgentState) -> None:
-        """Take one look: the task's memory in bytes, and what its agent last said."""
+        """
+        Take one look: the task's memory in bytes, and what its agent last said.
+
+        Args:
+            now: monotonic seconds.
+            level: memory of the task in bytes.
+            view: the last report of its agent.
+        """
         # The phase began between two looks: the level before it is that of the last one.
         before = min(level, self._level) if self._level > 0 else level
         self._training = view.training

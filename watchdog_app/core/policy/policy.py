@@ -66,7 +66,13 @@ class Policy:
         return frozenset(key for incident in self.incidents.values() for key in incident.holds)
 
     def observe_agents(self, agents: Mapping[ProcessKey, AgentState], now: float) -> None:
-        """Take over what agents did by themselves; forget those that are gone."""
+        """
+        Take over what agents did by themselves; forget those that are gone.
+
+        Args:
+            agents: by process.
+            now: monotonic seconds.
+        """
         if self.agents_due_mono_s is None or now >= self.agents_due_mono_s:
             for key in [key for key in self.schedules if key not in agents]:
                 self._forget(self.schedules.pop(key).pending)
@@ -94,7 +100,13 @@ class Policy:
         return decisions
 
     def record(self, outcome: Outcome, now: float) -> DecisionKind | None:
-        """Learn what became of a decision: its kind; None when it is not known any more."""
+        """
+        Learn what became of a decision: its kind; None when it is not known any more.
+
+        Args:
+            outcome: of the decision.
+            now: monotonic seconds.
+        """
         decision = self._open.pop(outcome.decision, None)
         agent = self._agents.pop(outcome.decision, None)
         if decision is None:

@@ -47,7 +47,7 @@ class Reporting:
         The warning that is due for this resource now, if any.
 
         Args:
-            scene: one resource.
+            danger: one resource.
             pausing: a pause is asked for or awaited, and will be told of by itself.
         """
         incident = danger.incident

@@ -88,7 +88,15 @@ class CheckpointSchedule:
         return decision
 
     def ask(self, decision: str, now: float, agent: AgentState, final: bool = False) -> None:
-        """A save is requested now; `final`: the task is to be paused right after it."""
+        """
+        A save is requested now; `final`: the task is to be paused right after it.
+
+        Args:
+            decision: its id.
+            now: monotonic seconds.
+            agent: that is asked.
+            final: whether the task is paused right after it.
+        """
         self.pending = decision
         self.final = final
         self.asked_mono_s = now
@@ -114,7 +122,13 @@ class CheckpointSchedule:
         self.asked_mono_s = float("-inf")
 
     def fresh(self, agent: AgentState, now: float) -> bool:
-        """A rescue exists that is at most a few steps old."""
+        """
+        A rescue exists that is at most a few steps old.
+
+        Args:
+            agent: of the training.
+            now: monotonic seconds.
+        """
         if self.saved_mono_s is None:
             return False
         return now - self.saved_mono_s <= _fresh_s(agent)

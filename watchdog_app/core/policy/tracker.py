@@ -168,7 +168,15 @@ class Tracker:
         readings: Sequence[Reading],
         agents: Mapping[ProcessKey, Sequence[AgentState]],
     ) -> None:
-        """Append to every series; forget those that have ended. `agents` are by task."""
+        """
+        Append to every series; forget those that have ended. `agents` are by task.
+
+        Args:
+            snapshot: one sample.
+            tasks: of the sample.
+            readings: of the sample.
+            agents: by task.
+        """
         now = snapshot.mono_s
         self._hardware = snapshot.hardware
         self.swap.add(now, snapshot.host)
@@ -217,7 +225,14 @@ class Tracker:
     def assess(
         self, reading: Reading, agents: Mapping[ProcessKey, list[AgentState]], now: float
     ) -> Assessment:
-        """Where a resource stands and where it is going; `agents` are those under it, by task."""
+        """
+        Where a resource stands and where it is going; `agents` are those under it, by task.
+
+        Args:
+            reading: of the resource.
+            agents: under it, by task.
+            now: monotonic seconds.
+        """
         found = self._watches.get(reading.key)
         if found is None:
             forecaster = forecaster_for(reading)
@@ -232,7 +247,14 @@ class Tracker:
     def attribute(
         self, reading: Reading, assessment: Assessment, tasks: Mapping[ProcessKey, Task]
     ) -> Attribution:
-        """Who makes a resource fill up, among the tasks under it."""
+        """
+        Who makes a resource fill up, among the tasks under it.
+
+        Args:
+            reading: of the resource.
+            assessment: of the reading.
+            tasks: under it.
+        """
         growths: Mapping[ProcessKey, History] = {key: self.usage[key].memory for key in tasks}
         if reading.key.kind is ResourceKind.GPU_MEMORY:
             growths = self._devices.get(reading.key.subject, {})
@@ -247,7 +269,13 @@ class Tracker:
         )
 
     def rate(self, key: ResourceKey, window_s: float) -> float | None:
-        """How fast a resource has been filling lately."""
+        """
+        How fast a resource has been filling lately.
+
+        Args:
+            key: of the resource.
+            window_s: over the last so many seconds.
+        """
         return self._growths[key].rate(window_s)
 
     @property
