@@ -4,11 +4,11 @@ The ceilings of a status object as lines with bars: which are worth one, and wha
 
 from __future__ import annotations
 
+from watchdog_app.base.json_values import number_or_none, objects
 from watchdog_app.cli import figures
 from watchdog_app.cli.color import Look
 from watchdog_app.cli.grid import Grid
 from watchdog_app.cli.text import counted, plain
-from watchdog_app.cli.verdict import objects
 from watchdog_app.core.model.levels import Level
 
 TYPE_CHECKING = False
@@ -78,10 +78,10 @@ def _ceiling_cells(ceiling: Json, look: Look) -> list[str]:
 
 def _filled(ceiling: Json) -> float | None:
     """What the bar shows: of a battery what is left, of all others what is used."""
-    used = figures.number(ceiling.get("used"))
+    used = number_or_none(ceiling.get("used"))
     if ceiling.get("kind") == "battery" and used is not None:
         return max(0.0, 1.0 - used)
-    return figures.number(ceiling.get("ratio"))
+    return number_or_none(ceiling.get("ratio"))
 
 
 def chosen(status: Json, everything: bool) -> tuple[list[Json], int]:
@@ -89,7 +89,7 @@ def chosen(status: Json, everything: bool) -> tuple[list[Json], int]:
     host = status.get("host") or {}
     ceilings = objects(status, "ceilings")
     first = [one for one in ceilings if one.get("kind") == "ram"]
-    if not first and figures.number(host.get("memory_total_bytes")) is not None:
+    if not first and number_or_none(host.get("memory_total_bytes")) is not None:
         first = [_host_ceiling("ram", "RAM", host, "memory_total_bytes", "memory_available_bytes")]
     swap = _host_ceiling("swap", "swap", host, "swap_total_bytes", "swap_free_bytes")
     if swap["limit"]:
@@ -115,7 +115,7 @@ def chosen(status: Json, everything: bool) -> tuple[list[Json], int]:
 
 
 def _host_ceiling(kind: str, label: str, host: Json, total: str, free: str) -> Json:
-    limit, left = figures.number(host.get(total)), figures.number(host.get(free))
+    limit, left = number_or_none(host.get(total)), number_or_none(host.get(free))
     used = None if limit is None or left is None else limit - left
     known = used is not None and limit
     return {
@@ -130,10 +130,10 @@ def _host_ceiling(kind: str, label: str, host: Json, total: str, free: str) -> J
 
 
 def _swap_slope(host: Json) -> float | None:
-    into = figures.number(host.get("swap_out_bytes_per_s"))
-    back = figures.number(host.get("swap_in_bytes_per_s"))
+    into = number_or_none(host.get("swap_out_bytes_per_s"))
+    back = number_or_none(host.get("swap_in_bytes_per_s"))
     return None if into is None or back is None else into - back
 
 
 def _ratio(ceiling: Json) -> float | None:
-    return figures.number(ceiling.get("ratio"))
+    return number_or_none(ceiling.get("ratio"))

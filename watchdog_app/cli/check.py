@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from watchdog_app.base.json_values import number_or_none, objects
 from watchdog_app.cli import figures
 from watchdog_app.cli.text import plain
-from watchdog_app.cli.verdict import objects
 from watchdog_app.core.model.levels import Level, headline
 
 TYPE_CHECKING = False
@@ -38,22 +38,22 @@ def _performance(status: dict[str, Any]) -> str:
         ("ram", "memory_total_bytes", "memory_available_bytes"),
         ("swap", "swap_total_bytes", "swap_free_bytes"),
     ):
-        limit, left = figures.number(host.get(total)), figures.number(host.get(free))
+        limit, left = number_or_none(host.get(total)), number_or_none(host.get(free))
         if limit is not None and left is not None:
             found.append(f"{label}={limit - left:.0f}B;;;0;{limit:.0f}")
     for gpu in objects(status, "gpus"):
         name = f"gpu{figures.whole(gpu.get('index'))}"
         used, limit = (
-            figures.number(gpu.get(f"memory_{word}_bytes")) for word in ("used", "total")
+            number_or_none(gpu.get(f"memory_{word}_bytes")) for word in ("used", "total")
         )
         if limit is not None:  # what the driver keeps for itself is nobody's
-            limit -= figures.number(gpu.get("memory_reserved_bytes")) or 0
+            limit -= number_or_none(gpu.get("memory_reserved_bytes")) or 0
         if gpu.get("parent_uuid") is None and used is not None and limit is not None:
             found.append(f"{name}={used:.0f}B;;;0;{limit:.0f}")
-        celsius = figures.number(gpu.get("temperature_c"))
+        celsius = number_or_none(gpu.get("temperature_c"))
         if celsius is not None and gpu.get("parent_uuid") is None:
             found.append(f"{name}_temperature={celsius:.0f}")
-    etas = [figures.number(one.get("eta_s")) for one in status.get("ceilings") or []]
+    etas = [number_or_none(one.get("eta_s")) for one in status.get("ceilings") or []]
     known = [one for one in etas if one is not None]
     if known:
         found.append(f"eta={min(known):.0f}s")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError
+from watchdog_app.base.json_values import number_or_none
 from watchdog_app.cli import figures
 from watchdog_app.cli.text import plain
 
@@ -89,7 +90,7 @@ def describe(request: dict[str, Any]) -> str:
     status = request.get("status")
     detail = plain(request.get("detail") or "")
     if status == "done":
-        seconds = figures.number(request.get("seconds"))
+        seconds = number_or_none(request.get("seconds"))
         took = "" if seconds is None else f" in {seconds:.2f} s"
         step = request.get("step")
         at = "" if step is None else f" at step {figures.whole(step)}"

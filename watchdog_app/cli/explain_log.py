@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from watchdog_app.cli import figures
+from watchdog_app.base.json_values import number_or_none
 from watchdog_app.cli.text import plain
 
 TYPE_CHECKING = False
@@ -30,7 +30,7 @@ _GUARDED = re.compile(r"(?:process|pid:?|PID:?) (\d+)\b")
 def log_lines(death: dict[str, Any]) -> list[str]:
     """Further lines for "How we know"; none where the daemon had read the log, or nobody may."""
     pid = death.get("worker") or death.get("pid")
-    at = figures.number(death.get("unix_s"))
+    at = number_or_none(death.get("unix_s"))
     evidence = death.get("evidence")
     missing = any(
         isinstance(each, dict) and each.get("source") == "kernel" and each["certainty"] == "unknown"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from watchdog_app.base.json_values import number_or_none
 from watchdog_app.base.text.quantities import format_bytes, format_duration, format_rate
 
 TYPE_CHECKING = False
@@ -22,22 +23,15 @@ NONE = "-"
 _UNITS = {"celsius": "°C", "watts": "W"}
 
 
-def number(value: Any) -> float | None:
-    """A finite number, or None for whatever else a message may hold."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return value if math.isfinite(value) else None
-
-
 def size(value: Any, *, compact: bool = False) -> str:
     """`11.2 GiB`, compact `11.2G`; `0 B`, compact `0`."""
-    text = format_bytes(number(value))
+    text = format_bytes(number_or_none(value))
     return _compact(text) if compact else text
 
 
 def rate(value: Any, *, compact: bool = False) -> str:
     """`+21.0 MiB/s`, compact `+21M/s`; `0` below a KiB a second, which is no trend."""
-    known = number(value)
+    known = number_or_none(value)
     if known is not None and abs(known) < 1024:
         return "0"
     text = format_rate(known)
@@ -46,20 +40,20 @@ def rate(value: Any, *, compact: bool = False) -> str:
 
 def whole(value: Any) -> str:
     """A count, a pid or a percentage as a whole number."""
-    known = number(value)
+    known = number_or_none(value)
     return UNKNOWN if known is None else f"{known:.0f}"
 
 
 def ratio(value: Any) -> str:
     """`72 %` of a ratio of 0.72."""
-    known = number(value)
+    known = number_or_none(value)
     # Rounded down: 100 % is said when nothing is left, not a moment before.
     return UNKNOWN if known is None else f"{math.floor(known * 100 + 1e-9)} %"
 
 
 def moment(value: Any) -> str:
     """`14:05`, with the day where that is not today's; empty when there is none."""
-    known = number(value)
+    known = number_or_none(value)
     if known is None:
         return ""
     import time
@@ -77,7 +71,7 @@ def of_limit(used: Any, limit: Any, unit: str) -> str:
             first = first[:-4]
         return f"{first} of {second}"
     if unit == "ratio":  # a battery: what is used is gone
-        known = number(used)
+        known = number_or_none(used)
         return UNKNOWN if known is None else f"{max(0.0, 1 - known) * 100:.0f} % left"
     sign = _UNITS.get(unit, unit)
     return f"{whole(used)} of {whole(limit)} {sign}"
@@ -91,8 +85,8 @@ def eta(process: dict[str, Any], *, compact: bool = False) -> str:
         process: whatever holds eta_s, eta_low_s and eta_high_s; a high end of None is open.
         compact: `4m (3-7m)`.
     """
-    median = number(process.get("eta_s"))
-    low, high = number(process.get("eta_low_s")), number(process.get("eta_high_s"))
+    median = number_or_none(process.get("eta_s"))
+    low, high = number_or_none(process.get("eta_low_s")), number_or_none(process.get("eta_high_s"))
     if median is None:
         return NONE if low is None else f">{_joined(_time(low), compact)}"
     middle = _joined(_time(median), compact)
@@ -114,7 +108,7 @@ def movement(slope_per_s: Any, unit: str) -> str:
     """
     if unit == "bytes":
         return rate(slope_per_s)
-    known = number(slope_per_s)
+    known = number_or_none(slope_per_s)
     if known is None:
         return UNKNOWN
     a_minute = 60 * known * (-100 if unit == "ratio" else 1)

@@ -4,11 +4,11 @@ The graphics cards of a status object as lines: memory, load, heat, power, what 
 
 from __future__ import annotations
 
+from watchdog_app.base.json_values import number_or_none, objects
 from watchdog_app.cli import figures, verdict
 from watchdog_app.cli.color import Look
 from watchdog_app.cli.grid import Grid
 from watchdog_app.cli.text import counted, plain, wrap
-from watchdog_app.cli.verdict import objects
 from watchdog_app.core.model.levels import Level
 
 TYPE_CHECKING = False
@@ -102,7 +102,7 @@ def _narrowed(rows: list[list[str]], columns: int) -> Grid:
 
 
 def _cells(gpu: Json, level: Level, label: str, look: Look) -> list[str]:
-    used, total = figures.number(gpu.get("memory_used_bytes")), _total(gpu)
+    used, total = number_or_none(gpu.get("memory_used_bytes")), _total(gpu)
     known = used is not None and bool(total)
     ratio = used / total if used is not None and total else None
     memory = figures.of_limit(used, total, "bytes") if known else "memory N/A"
@@ -112,10 +112,10 @@ def _cells(gpu: Json, level: Level, label: str, look: Look) -> list[str]:
         memory, known = "asleep", False
     elif gpu.get("state") != "ok" and (title := verdict.card_title(gpu)):
         memory, known = title.removeprefix("is ").upper(), False
-    busy = figures.number(gpu.get("utilization_percent"))
-    celsius = figures.number(gpu.get("temperature_c"))
-    watts = figures.number(gpu.get("power_w"))
-    limit = figures.number(gpu.get("power_limit_w"))
+    busy = number_or_none(gpu.get("utilization_percent"))
+    celsius = number_or_none(gpu.get("temperature_c"))
+    watts = number_or_none(gpu.get("power_w"))
+    limit = number_or_none(gpu.get("power_limit_w"))
     power = "" if watts is None else f"{watts:.0f} W" if limit is None else (
         f"{watts:.0f}/{limit:.0f} W"
     )  # fmt: skip
@@ -140,7 +140,7 @@ def _news(gpu: Json, status: Json) -> list[str]:
     found = [
         figures.end(ceiling)
         for ceiling in _ceilings(gpu, status)
-        if figures.number(ceiling.get("eta_s")) is not None
+        if number_or_none(ceiling.get("eta_s")) is not None
     ]
     reasons = gpu.get("throttle_reasons")
     for reason in reasons if isinstance(reasons, list) else []:
@@ -175,8 +175,8 @@ def _ceilings(gpu: Json, status: Json) -> list[Json]:
 def _remarks(gpu: Json, everything: bool) -> list[str]:
     remarks = []
     others = [one for one in objects(gpu, "processes") if one.get("task") is None]
-    held = sum(figures.number(one.get("memory_bytes")) or 0 for one in others)
-    total = figures.number(gpu.get("memory_total_bytes"))
+    held = sum(number_or_none(one.get("memory_bytes")) or 0 for one in others)
+    total = number_or_none(gpu.get("memory_total_bytes"))
     if others and (everything or (total and held >= _OTHERS_SHARE * total)):
         amount = f", {figures.size(held)}" if held else ""
         pids = ", ".join(figures.whole(one.get("pid")) for one in others[:_MOST_PIDS])
@@ -195,6 +195,6 @@ def _remarks(gpu: Json, everything: bool) -> list[str]:
 
 def _total(gpu: Json) -> float | None:
     """What programs can have: without what the driver keeps for itself."""
-    total = figures.number(gpu.get("memory_total_bytes"))
-    kept = figures.number(gpu.get("memory_reserved_bytes")) or 0
+    total = number_or_none(gpu.get("memory_total_bytes"))
+    kept = number_or_none(gpu.get("memory_reserved_bytes")) or 0
     return None if total is None else total - kept

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from watchdog_app.cli import figures
+from watchdog_app.base.json_values import number_or_none
 from watchdog_app.cli.color import Look
 from watchdog_app.cli.text import pad, plain, shorten, wrap
 from watchdog_app.cli.verdict import CONDITION_WORDS, is_condition
@@ -53,7 +53,7 @@ def render(entries: list[Json], columns: int | None = None, look: Look | None = 
 
 def when(unix_s: object) -> str:
     """Local date and time, to the second."""
-    known = figures.number(unix_s)
+    known = number_or_none(unix_s)
     if known is None:
         return "unknown time       "
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(known))
@@ -85,14 +85,14 @@ def _decision(entry: Json) -> str:
 def _outcome(entry: Json) -> str:
     what = plain(entry.get("decision_kind") or "")
     status = plain(entry.get("status") or "")
-    seconds = figures.number(entry.get("seconds"))
+    seconds = number_or_none(entry.get("seconds"))
     took = "" if seconds is None else f" in {seconds:.2f} s"
     return f"{what} {status}{_times(entry)}{took}".strip()
 
 
 def _times(entry: Json) -> str:
     """How often and when, of a series of saves."""
-    count = figures.number(entry.get("count"))
+    count = number_or_none(entry.get("count"))
     if count is None or count < 2:
         return ""
     first, last = entry.get("first_unix_s"), entry.get("last_unix_s")
@@ -105,7 +105,7 @@ def _times(entry: Json) -> str:
 
 
 def _at_step(step: object) -> str:
-    known = figures.number(step)
+    known = number_or_none(step)
     return "" if known is None else f" (step {known:.0f})"
 
 

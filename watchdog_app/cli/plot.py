@@ -8,6 +8,7 @@ the task is a broad line, the ceiling a broken one, the limit is dotted, and eac
 
 from __future__ import annotations
 
+from watchdog_app.base.json_values import number_or_none
 from watchdog_app.base.text.quantities import format_bytes, format_duration
 from watchdog_app.cli import figures
 from watchdog_app.cli.color import Look
@@ -47,11 +48,11 @@ def plot(past: Json, columns: int | None, look: Look) -> list[str]:
         look: colours and symbols.
     """
     own = _points(past.get("points"))
-    begin, end = figures.number(past.get("begin_unix_s")), figures.number(past.get("end_unix_s"))
+    begin, end = number_or_none(past.get("begin_unix_s")), number_or_none(past.get("end_unix_s"))
     wide = min(columns or 80, _MOST_COLUMNS)
     ceiling = past.get("ceiling")
     ceiling = ceiling if isinstance(ceiling, dict) else {}
-    above, limit = _points(ceiling.get("points")), figures.number(ceiling.get("limit"))
+    above, limit = _points(ceiling.get("points")), number_or_none(ceiling.get("limit"))
     # What dies fast has few points of its own; its ceiling was looked at more often then.
     if len(own) < 2 or max(len(own), len(above)) < LEAST_POINTS:
         return []
@@ -134,7 +135,7 @@ def _axis(
     cells = [" "] * columns
     for kind in _ORDER:
         for mark in _marks(past):
-            at = figures.number(mark.get("unix_s"))
+            at = number_or_none(mark.get("unix_s"))
             if mark.get("kind") == kind and at is not None and begin <= at <= end + 1:
                 place = round((min(at, end) - begin) / (end - begin) * (columns - 1))
                 cells[place] = _LETTERS[kind]
@@ -151,7 +152,7 @@ def _legend(past: Json, ceiling: Json, drawn: bool, columns: int, look: Look) ->
     own, above, dotted = ("⣤⣤⣤", "⠒ ⠒", "⠁⠈ ⠁") if look.unicode else ("*", ".", "-")
     name = shorten(plain(past.get("name") or "the task"), 30, look.ellipsis)
     words = [f"{own} {name}"]
-    limit = figures.number(ceiling.get("limit"))
+    limit = number_or_none(ceiling.get("limit"))
     if ceiling.get("label"):
         label = shorten(plain(ceiling["label"]), columns - 8, look.ellipsis)
         words.append(f"{above} {label}")
@@ -180,7 +181,7 @@ def _points(value: Any) -> list[Point]:
     found: list[Point] = []
     for point in value if isinstance(value, list) else []:
         if isinstance(point, list) and len(point) >= 2:
-            at, used = figures.number(point[0]), figures.number(point[1])
+            at, used = number_or_none(point[0]), number_or_none(point[1])
             if at is not None and used is not None and (not found or at >= found[-1][0]):
                 found.append((at, used))
     return found

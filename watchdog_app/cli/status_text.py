@@ -7,6 +7,7 @@ any version sent: what is missing or null is shown as unknown or left out.
 
 from __future__ import annotations
 
+from watchdog_app.base.json_values import number_or_none, objects
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.cli import figures
 from watchdog_app.cli.ceiling_lines import ceiling_lines
@@ -17,7 +18,6 @@ from watchdog_app.cli.text import counted, plain, width, wrap
 from watchdog_app.cli.verdict import (
     CONDITION_WORDS,
     is_condition,
-    objects,
 )
 from watchdog_app.core.model.levels import Level, headline, reading_age_s
 
@@ -81,7 +81,7 @@ def _verdict(status: Json, now_unix_s: float, columns: int | None, look: Look) -
     name = (status.get("host") or {}).get("name")
     if name:
         parts.append(f"on {plain(name)}")
-    uptime = figures.number(daemon.get("uptime_s"))
+    uptime = number_or_none(daemon.get("uptime_s"))
     if uptime is not None:
         parts.append(f"up {format_duration(uptime)}")
     seconds = reading_age_s(status, now_unix_s)
@@ -99,7 +99,7 @@ def incident_lines(incident: Json, now_unix_s: float, columns: int | None, look:
     limit = columns or _LONG
     level = Level.of(incident)
     stage = Level.of_stage(incident.get("stage"))
-    since = figures.number(incident.get("opened_unix_s"))
+    since = number_or_none(incident.get("opened_unix_s"))
     calm = stage < Level.WARNING  # open until it has been calm for a while
     head = "~ CALMER" if calm else f"{level.mark} {level.name}"
     condition = is_condition(incident)
@@ -153,7 +153,7 @@ def _tasks(
     elif not hidden:
         lines.append("No Python process is running here that you may see.")
     if hidden:
-        known = [figures.number(one.get("ram_bytes")) or 0 for one in hidden]
+        known = [number_or_none(one.get("ram_bytes")) or 0 for one in hidden]
         text = f"and {len(hidden)} small idle Python process{'es' if len(hidden) > 1 else ''}, "
         text += f"{figures.size(sum(known))} together; --all shows them"
         lines += [look.paint(one, "dim") for one in wrap(text, columns or _LONG)]
@@ -219,7 +219,7 @@ def _told_of(status: Json) -> set[str]:
 def _unshown(daemon: object) -> str:
     """That notices reach nobody: who relies on them has to know."""
     notices = daemon.get("notices") if isinstance(daemon, dict) else None
-    number = figures.number(notices.get("undelivered")) if isinstance(notices, dict) else None
+    number = number_or_none(notices.get("undelivered")) if isinstance(notices, dict) else None
     if not number or not isinstance(notices, dict):
         return ""
     why = f": {plain(notices['last_failure'])}" if notices.get("last_failure") else "."

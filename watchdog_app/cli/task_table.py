@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from watchdog_app.base.json_values import number_or_none
 from watchdog_app.base.text.quantities import MIB, size_above
 from watchdog_app.cli import figures
 from watchdog_app.cli.color import Look
@@ -99,7 +100,7 @@ def agent_text(agent: Json | None, now_unix_s: float) -> str:
     parts = [plain(agent.get("framework") or "agent")]
     if agent.get("step") is not None:
         parts.append(f"step {figures.whole(agent['step'])}")
-    loss = figures.number(agent.get("loss"))
+    loss = number_or_none(agent.get("loss"))
     if loss is not None:
         parts.append(f"loss {loss:.4g}")
     if agent.get("saving"):
@@ -109,7 +110,7 @@ def agent_text(agent: Json | None, now_unix_s: float) -> str:
     rescue = agent.get("rescue")
     if not rescue:
         return ", ".join(parts) + "; no rescue yet"
-    saved = figures.number(rescue.get("saved_unix_s"))
+    saved = number_or_none(rescue.get("saved_unix_s"))
     when = "" if saved is None else f", {figures.age(now_unix_s - saved)}"
     return f"{', '.join(parts)}; rescue at step {figures.whole(rescue.get('step'))}{when}"
 
@@ -165,7 +166,7 @@ def devices(process: Json) -> str:
     """The cards that a task is on: `0`, `0,2`, and `0-7` of eight in a row; empty: on none."""
     gpus = process.get("gpus")
     held = [one for one in gpus if isinstance(one, dict)] if isinstance(gpus, list) else []
-    known = [figures.number(one.get("index")) for one in held]
+    known = [number_or_none(one.get("index")) for one in held]
     runs: list[list[int]] = []
     for index in sorted({int(each) for each in known if each is not None}):
         if runs and index == runs[-1][-1] + 1:
@@ -205,7 +206,7 @@ def bag_remarks(bag: Json) -> list[str]:
     """`airbag 3.1 GiB of 12.0 GiB, reserve 512 MiB`, and what to do where it is held."""
     pid = figures.whole(bag.get("pid"))
     used, limit = figures.size(bag.get("used_bytes")), figures.size(bag.get("limit_bytes"))
-    known = [figures.number(bag.get(key)) or 0 for key in ("used_bytes", "limit_bytes")]
+    known = [number_or_none(bag.get(key)) or 0 for key in ("used_bytes", "limit_bytes")]
     more = size_above(max(known)) if max(known) > 0 else "SIZE"
     stage = bag.get("stage")
     text = f"airbag {used} of {limit}, reserve {figures.size(bag.get('reserve_bytes'))}"
@@ -224,13 +225,13 @@ def bag_remarks(bag: Json) -> list[str]:
 
 def _idle(process: Json) -> bool:
     """Small, quiet and nobody's notebook: the interpreters that a desktop keeps around."""
-    ram = figures.number(process.get("ram_bytes"))
-    cpu = figures.number(process.get("cpu_percent"))
+    ram = number_or_none(process.get("ram_bytes"))
+    cpu = number_or_none(process.get("cpu_percent"))
     return (
         process.get("kind") not in _KERNELS
         and process.get("state") == "sleeping"
         and ram is not None
-        and ram + (figures.number(process.get("swap_bytes")) or 0) < _SMALL_BYTES
+        and ram + (number_or_none(process.get("swap_bytes")) or 0) < _SMALL_BYTES
         and (cpu is None or cpu < 1)
         and not process.get("agent")
         and not process.get("airbag")
@@ -243,14 +244,14 @@ def _idle(process: Json) -> bool:
 
 def _most_first(key: str) -> Callable[[Json], tuple[bool, float, float]]:
     def order(process: Json) -> tuple[bool, float, float]:
-        value = figures.number(process.get(key))
+        value = number_or_none(process.get(key))
         return value is None, -(value or 0), _pid(process)
 
     return order
 
 
 def _soonest(process: Json) -> tuple[bool, float, float]:
-    value = figures.number(process.get("eta_s"))
+    value = number_or_none(process.get("eta_s"))
     return value is None, value or 0, _pid(process)
 
 
@@ -260,7 +261,7 @@ def _urgency(process: Json) -> tuple[float, ...]:
 
 
 def _pid(process: Json) -> float:
-    return figures.number(process.get("pid")) or 0
+    return number_or_none(process.get("pid")) or 0
 
 
 _SORT_KEYS: dict[str, Callable[[Json], Any]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from watchdog_app.base.errors import EXIT_OK
+from watchdog_app.base.json_values import number_or_none
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.cli import figures
 from watchdog_app.cli.text import plain, wrap
@@ -82,7 +83,7 @@ def render(found: Json) -> list[str]:
     Args:
         found: the answer to `task.trace`.
     """
-    seconds, steps = figures.number(found.get("seconds")), found.get("steps")
+    seconds, steps = number_or_none(found.get("seconds")), found.get("steps")
     over = "" if seconds is None else f" in {format_duration(seconds)}"
     over += f" and {steps} steps" if isinstance(steps, int) else ""
     name = plain(found.get("name") or "?")
@@ -93,7 +94,7 @@ def render(found: Json) -> list[str]:
     if grown:
         lines.append(f"{name}: Python objects that became more{over}:")
     for one in grown:
-        size = figures.number(one.get("bytes_per_step"))
+        size = number_or_none(one.get("bytes_per_step"))
         each = "" if size is None else f", {figures.size(size)} a step"
         place = f"{plain(one.get('file') or '?')}:{one.get('line')}"
         lines.append(f"  {figures.size(one.get('bytes'))}{each}: {place}")

@@ -33,9 +33,3 @@ def is_condition(incident: Json) -> bool:
     return kind in ("gpu_health", "throttling", "stalled") or (
         kind == "battery" and incident.get("subject") == "unplugged"
     )
-
-
-def objects(holder: Json, key: str) -> list[Json]:
-    """The objects in a list of a message; whatever else it holds is left out."""
-    found = holder.get(key)
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []

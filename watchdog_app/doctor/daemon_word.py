@@ -8,8 +8,8 @@ reported a fault a minute ago.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+from watchdog_app.base.json_values import objects
 from watchdog_app.core.diagnosis.gpu_faults import STATES
 from watchdog_app.core.model.levels import Level
 from watchdog_app.doctor.facts import Facts
@@ -25,13 +25,13 @@ def cards(facts: Facts) -> Iterator[tuple[str, Finding]]:
     """Each card of which the daemon knows something bad: its UUID, and the finding."""
     status = facts.daemon()
     told = set()
-    for incident in _objects(status, "incidents"):
+    for incident in objects(status, "incidents"):
         if incident.get("ceiling") != "gpu_health":
             continue
         subject = str(incident.get("subject"))
         told.add(subject)
         advice = incident.get("advice")
-        names = [str(one.get("name")) for one in _objects(incident, "culprits")]
+        names = [str(one.get("name")) for one in objects(incident, "culprits")]
         yield (
             subject,
             Finding(
@@ -45,7 +45,7 @@ def cards(facts: Facts) -> Iterator[tuple[str, Finding]]:
                 (f"hit: {', '.join(names)}",) if names else (),
             ),
         )
-    for card in _objects(status, "gpus"):
+    for card in objects(status, "gpus"):
         uuid, row = str(card.get("uuid")), _STATES.get(str(card.get("state")))
         if row is None or uuid in told or card.get("parent_uuid") in told:
             continue
@@ -53,9 +53,3 @@ def cards(facts: Facts) -> Iterator[tuple[str, Finding]]:
         name = f"GPU {index} ({card.get('name')})"
         commands = ("watchdog status", "sudo dmesg | grep -iE 'nvrm|xid' | tail")
         yield uuid, of_fault("driver.incident", row, name, index, commands)
-
-
-def _objects(of: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    """The objects of a list that a daemon of any version has sent."""
-    found = of.get(key)
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []

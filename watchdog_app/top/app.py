@@ -18,8 +18,8 @@ from textual.events import Resize
 from textual.widgets import DataTable, Footer, Input, Static
 
 from watchdog_app.base.errors import WatchdogError
+from watchdog_app.base.json_values import number_or_none
 from watchdog_app.base.text.quantities import format_duration
-from watchdog_app.cli import figures
 from watchdog_app.cli.text import plain, plain_block
 from watchdog_app.top import charts, rows
 from watchdog_app.top.link import Answer, Link
@@ -125,7 +125,7 @@ class TopApp(App[None]):
         lost = self.query_one("#lost", Static)
         if self._status is None or (lost.display and not self._silent):
             return
-        pace_s = figures.number((self._status.get("daemon") or {}).get("interval_s")) or 1.0
+        pace_s = number_or_none((self._status.get("daemon") or {}).get("interval_s")) or 1.0
         seconds = time.monotonic() - self._came_mono_s
         self._silent = seconds > max(_SILENT_S, 5 * pace_s)
         if self._silent:
@@ -183,12 +183,12 @@ class TopApp(App[None]):
             return
         height = max(6, min(18, self.size.height - (14 if room else 8)))
         ceiling = rows.tightest(status, task)
-        now = figures.number(status.get("time_unix_s")) or time.time()
-        if ceiling is not None and figures.number(ceiling.get("eta_s")) is not None:
+        now = number_or_none(status.get("time_unix_s")) or time.time()
+        if ceiling is not None and number_or_none(ceiling.get("eta_s")) is not None:
             # What is about to end is drawn: the ceiling with its forecast.
             title = rows.detail_title(task, plain(ceiling.get("label") or ""))
             points = self._past.of(ceiling_key(ceiling))
-            limit = figures.number(ceiling.get("limit"))
+            limit = number_or_none(ceiling.get("limit"))
             picture = charts.plot(points, limit, ceiling, (columns, height - 2))
         else:
             title = rows.detail_title(task, "RAM")
@@ -205,7 +205,7 @@ class TopApp(App[None]):
         if self._past.filled(key):
             return
         self._past.fill(key, ())
-        since = (figures.number((self._status or {}).get("time_unix_s")) or time.time()) - SPAN_S
+        since = (number_or_none((self._status or {}).get("time_unix_s")) or time.time()) - SPAN_S
 
         def show(result: Any, error: WatchdogError | None) -> None:
             if error is not None:

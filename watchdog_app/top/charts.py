@@ -14,8 +14,8 @@ from typing import Any
 
 from rich.text import Text
 
+from watchdog_app.base.json_values import number_or_none
 from watchdog_app.base.text.quantities import format_bytes, format_duration
-from watchdog_app.cli import figures
 from watchdog_app.core.model.levels import Level
 from watchdog_app.top.canvas import Canvas
 from watchdog_app.top.past import SPAN_S, Point
@@ -68,11 +68,11 @@ def bar(ceiling: Mapping[str, Any], columns: int) -> Text:
 
     Solid is used now, shaded is what the next minute adds, light is free.
     """
-    ratio = figures.number(ceiling.get("ratio"))
+    ratio = number_or_none(ceiling.get("ratio"))
     if ratio is None or columns < 1:
         return Text(" " * max(0, columns))
     used = _cells(ratio, columns)
-    eta = figures.number(ceiling.get("eta_s"))
+    eta = number_or_none(ceiling.get("eta_s"))
     ahead = 0
     if eta is not None:
         reach = ratio + (1.0 - ratio) * min(1.0, _AHEAD_S / max(eta, 1e-9))
@@ -100,7 +100,7 @@ def plot(
         return [Text("Not enough has been seen yet." if columns >= 29 else "")]
     now, used, _ = points[-1]
     eta, low, high = (
-        figures.number(forecast.get(f"eta{part}_s")) for part in ("", "_low", "_high")
+        number_or_none(forecast.get(f"eta{part}_s")) for part in ("", "_low", "_high")
     )
     begin = points[0][0]
     past_s = max(now - begin, 30.0)

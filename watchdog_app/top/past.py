@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from watchdog_app.base.json_values import number_or_none, objects
+
 SPAN_S = 900.0
 _MOST_POINTS = 1200
 
@@ -27,13 +29,13 @@ class Past:
 
     def add(self, status: Mapping[str, Any]) -> None:
         """Take over one status object; series that are not in it any more are dropped."""
-        now = _number(status.get("time_unix_s"))
+        now = number_or_none(status.get("time_unix_s"))
         if now is None:
             return
         seen: set[Key] = set()
-        for task in _objects(status, "processes"):
+        for task in objects(status, "processes"):
             seen.add(self._append(task_key(task), now, task.get("ram_bytes"), None))
-        for ceiling in _objects(status, "ceilings"):
+        for ceiling in objects(status, "ceilings"):
             key = ceiling_key(ceiling)
             seen.add(self._append(key, now, ceiling.get("used"), ceiling.get("limit")))
         for gone in self._series.keys() - seen:
@@ -55,9 +57,9 @@ class Past:
         before: list[Point] = []
         for point in points:
             values = list(point)
-            at, used = (_number(each) for each in (*values[:2], None, None)[:2])
+            at, used = (number_or_none(each) for each in (*values[:2], None, None)[:2])
             if at is not None and used is not None and at < begin:
-                limit = _number(values[2]) if len(values) > 2 else None
+                limit = number_or_none(values[2]) if len(values) > 2 else None
                 before.append((at, used, limit))
         series.extendleft(reversed(before[-_MOST_POINTS:]))
         self._trim(series)
@@ -72,9 +74,9 @@ class Past:
 
     def _append(self, key: Key, now: float, used: Any, limit: Any) -> Key:
         series = self._series.setdefault(key, deque())
-        value = _number(used)
+        value = number_or_none(used)
         if value is not None and (not series or now > series[-1][0]):
-            series.append((now, value, _number(limit)))
+            series.append((now, value, number_or_none(limit)))
             self._trim(series)
         return key
 
@@ -91,14 +93,3 @@ def task_key(task: Mapping[str, Any]) -> Key:
 def ceiling_key(ceiling: Mapping[str, Any]) -> Key:
     """Identity of a ceiling."""
     return str(ceiling.get("kind")), str(ceiling.get("subject") or "")
-
-
-def _objects(status: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    found = status.get(key)
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if math.isfinite(value) else None

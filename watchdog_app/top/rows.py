@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
+from watchdog_app.base.json_values import number_or_none, objects
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.cli import figures
 from watchdog_app.cli.ceiling_lines import chosen
@@ -16,7 +17,7 @@ from watchdog_app.cli.color import Look
 from watchdog_app.cli.gpu_lines import card_level, grouped_lines
 from watchdog_app.cli.task_table import SORTS, devices, folded, ordered
 from watchdog_app.cli.text import counted, plain, shorten, width
-from watchdog_app.cli.verdict import is_condition, objects
+from watchdog_app.cli.verdict import is_condition
 from watchdog_app.core.model.levels import Level, headline
 from watchdog_app.top import charts
 from watchdog_app.top.past import Key, Past, ceiling_key, task_key
@@ -152,7 +153,7 @@ def title_line(status: Json, columns: int) -> Text:
     """Host, time, daemon."""
     host = status.get("host") or {}
     daemon = status.get("daemon") or {}
-    at = figures.number(status.get("time_unix_s"))
+    at = number_or_none(status.get("time_unix_s"))
     clock = "" if at is None else time.strftime("%H:%M:%S", time.localtime(at))
     left = Text("watchdog", style="bold")
     left.append(f"  {plain(host.get('name') or '')}  {clock}", style="")
@@ -160,7 +161,7 @@ def title_line(status: Json, columns: int) -> Text:
     if protection.get("on") is False:
         left.append("  protection is OFF", style="bold red")
     rest = f"up {_duration(daemon.get('uptime_s'))}" if daemon else ""
-    pressure = figures.number(host.get("pressure_some_avg10_percent"))
+    pressure = number_or_none(host.get("pressure_some_avg10_percent"))
     if pressure is not None and pressure >= 1:
         rest = f"memory pressure {pressure:.0f} %  {rest}"
     gap = columns - left.cell_len - len(rest)
@@ -287,12 +288,12 @@ def agent_line(task: Json, now_unix_s: float) -> Text:
     for key in ("epoch", "step"):
         if agent.get(key) is not None:
             parts.append(f"{key} {figures.whole(agent.get(key))}")
-    loss = figures.number(agent.get("loss"))
+    loss = number_or_none(agent.get("loss"))
     if loss is not None:
         parts.append(f"loss {loss:.4g}")
     rescue = agent.get("rescue")
     if rescue:
-        saved = figures.number(rescue.get("saved_unix_s"))
+        saved = number_or_none(rescue.get("saved_unix_s"))
         ago = "" if saved is None else f" {figures.age(now_unix_s - saved)}"
         parts.append(f"rescue of step {figures.whole(rescue.get('step'))}{ago}")
     else:
@@ -326,11 +327,11 @@ def tightest(status: Mapping[str, Any], task: Json) -> Json | None:
     """The ceiling that this task is forecast to meet, else the fullest that can hit it."""
     pid = task.get("pid")
     above = [one for one in objects(dict(status), "ceilings") if pid in (one.get("tasks") or [])]
-    foreseen = [one for one in above if figures.number(one.get("eta_s")) is not None]
+    foreseen = [one for one in above if number_or_none(one.get("eta_s")) is not None]
     if foreseen:
-        return min(foreseen, key=lambda one: figures.number(one.get("eta_s")) or 0.0)
+        return min(foreseen, key=lambda one: number_or_none(one.get("eta_s")) or 0.0)
     in_bytes = [one for one in above if one.get("unit") == "bytes"]
-    return max(in_bytes, key=lambda one: figures.number(one.get("ratio")) or 0.0, default=None)
+    return max(in_bytes, key=lambda one: number_or_none(one.get("ratio")) or 0.0, default=None)
 
 
 def drawn(status: Json, tasks: Sequence[Json]) -> dict[Key, Key]:
@@ -341,7 +342,7 @@ def drawn(status: Json, tasks: Sequence[Json]) -> dict[Key, Key]:
     """
     found = {}
     for task in tasks:
-        if figures.number(task.get("eta_s")) is None:
+        if number_or_none(task.get("eta_s")) is None:
             continue
         ceiling = tightest(status, task)
         if ceiling is not None and str(ceiling.get("kind")).startswith("gpu_"):
@@ -350,15 +351,15 @@ def drawn(status: Json, tasks: Sequence[Json]) -> dict[Key, Key]:
 
 
 def _nearness(ceiling: Json) -> tuple[int, float]:
-    eta_s = figures.number(ceiling.get("eta_s"))
+    eta_s = number_or_none(ceiling.get("eta_s"))
     return -Level.of(ceiling), math.inf if eta_s is None else eta_s
 
 
 def _duration(seconds: Any) -> str:
-    known = figures.number(seconds)
+    known = number_or_none(seconds)
     return figures.UNKNOWN if known is None else format_duration(known)
 
 
 def _gravity(incident: Json) -> tuple[int, float]:
-    opened = figures.number(incident.get("opened_unix_s")) or 0.0
+    opened = number_or_none(incident.get("opened_unix_s")) or 0.0
     return -Level.of(incident), -opened

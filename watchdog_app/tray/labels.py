@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import unicodedata
 
+from watchdog_app.base.json_values import number_or_none
 from watchdog_app.base.text.quantities import format_bytes, format_rate
 
 TYPE_CHECKING = False
@@ -45,13 +46,6 @@ def name(value: object, limit: int = _NAME_MOST) -> str:
     return text[: limit - 1 - tail] + "\u2026" + text[len(text) - tail :]
 
 
-def number(value: Any) -> float | None:
-    """A finite number, or None for whatever else a message may hold."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if math.isfinite(value) else None
-
-
 def whole(value: Any) -> int | None:
     """A whole number, or None."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
@@ -59,12 +53,12 @@ def whole(value: Any) -> int | None:
 
 def size(value: Any) -> str:
     """`5.3 GiB` in two or three figures, `N/A` where it is not known."""
-    return format_bytes(number(value))
+    return format_bytes(number_or_none(value))
 
 
 def rate(value: Any) -> str:
     """`+21 MiB/s`; `steady` below a KiB a second, which is no trend."""
-    known = number(value)
+    known = number_or_none(value)
     if known is None:
         return "N/A"
     if abs(known) < 1024:
@@ -75,7 +69,7 @@ def rate(value: Any) -> str:
 
 def of_limit(used: Any, limit: Any, unit: object) -> str:
     """`6.10 of 7.00 GiB`, `71 of 90 °C`, `64 of 100 %`."""
-    first, second = number(used), number(limit)
+    first, second = number_or_none(used), number_or_none(limit)
     if first is None or second is None:
         return "N/A"
     if unit == "bytes":
@@ -91,7 +85,7 @@ def of_limit(used: Any, limit: Any, unit: object) -> str:
 
 def percent(ratio: Any) -> str:
     """`72 %` of 0.72, rounded down: 100 % is said when nothing is left."""
-    known = number(ratio)
+    known = number_or_none(ratio)
     return "N/A" if known is None else f"{math.floor(known * 100 + 1e-9)} %"
 
 
@@ -117,10 +111,10 @@ def until_full(thing: dict[str, Any]) -> str | None:
 
     None where no end is foreseen; no more than is known where the range is open.
     """
-    median = number(thing.get("eta_s"))
+    median = number_or_none(thing.get("eta_s"))
     if median is None:
         return None
-    low, high = number(thing.get("eta_low_s")), number(thing.get("eta_high_s"))
+    low, high = number_or_none(thing.get("eta_low_s")), number_or_none(thing.get("eta_high_s"))
     text = f"in about {span(median)}"
     if low is None:
         return text

@@ -11,11 +11,11 @@ import enum
 import math
 from dataclasses import dataclass
 
+from watchdog_app.base.json_values import number_or_none, objects
 from watchdog_app.core.model.levels import Level
 from watchdog_app.tray import labels
 from watchdog_app.tray.state import (
     Outlook,
-    objects,
     protection,
 )
 
@@ -149,7 +149,7 @@ def chosen_tasks(status: Json, shown: Sequence[int] = ()) -> list[Json]:
     every = [one for one in objects(status, "processes") if _worth_a_line(one)]
 
     def weight(task: Json) -> tuple[int, float]:
-        ram = labels.number(task.get("ram_bytes")) or 0.0
+        ram = number_or_none(task.get("ram_bytes")) or 0.0
         urgent = Level.of(task) >= Level.WARNING or task.get("paused_by_watchdog") is True
         return (2 * urgent + bool(task.get("agent")), ram * (1.3 if task["pid"] in before else 1))
 
@@ -158,12 +158,12 @@ def chosen_tasks(status: Json, shown: Sequence[int] = ()) -> list[Json]:
 
 
 def _urgency(task: Json) -> tuple[bool, float, int, float, int]:
-    eta_s = labels.number(task.get("eta_s"))
+    eta_s = number_or_none(task.get("eta_s"))
     return (
         task.get("state") != "paused",
         math.inf if eta_s is None else eta_s,
         -Level.of(task),
-        labels.number(task.get("started_unix_s")) or 0,  # else as they began: it is seldom changed
+        number_or_none(task.get("started_unix_s")) or 0,  # else as they began: it is seldom changed
         task["pid"],
     )
 
@@ -177,7 +177,7 @@ def _worth_a_line(task: Json) -> bool:
         or task.get("agent")
         or Level.of(task) > Level.OK
         or task.get("state") == "paused"
-        or (labels.number(task.get("ram_bytes")) or 0) >= _SMALL_BYTES
+        or (number_or_none(task.get("ram_bytes")) or 0) >= _SMALL_BYTES
     )
 
 
@@ -202,7 +202,7 @@ def _glance(task: Json, agent: Json | None) -> str:
     elif agent is not None and agent.get("saving") is True:
         parts.append("saving")
     elif Level.of(task) >= Level.WATCH:
-        eta_s = labels.number(task.get("eta_s"))
+        eta_s = number_or_none(task.get("eta_s"))
         near = "near its limit" if Level.of(task) >= Level.WARNING else "growing"
         parts.append(f"full in {labels.span(eta_s)}" if eta_s is not None else near)
     return ", ".join(parts)
@@ -210,10 +210,10 @@ def _glance(task: Json, agent: Json | None) -> str:
 
 def _figures(task: Json, agent: Json | None, now_unix_s: float) -> list[Entry]:
     ram = f"RAM: {labels.size(task.get('ram_bytes'))}"
-    if (labels.number(task.get("swap_bytes")) or 0) >= 1024**2:
+    if (number_or_none(task.get("swap_bytes")) or 0) >= 1024**2:
         ram += f", swap {labels.size(task.get('swap_bytes'))}"
     lines = {"ram": ram}
-    if labels.number(task.get("gpu_memory_bytes")) is not None:
+    if number_or_none(task.get("gpu_memory_bytes")) is not None:
         lines["gpu"] = f"GPU memory: {labels.size(task.get('gpu_memory_bytes'))}"
     bag = task.get("airbag")
     if isinstance(bag, dict):
@@ -235,7 +235,7 @@ def _rescue(agent: Json | None, now_unix_s: float) -> str:
     if not isinstance(rescue, dict):
         return "Not saved yet"
     step = labels.whole(rescue.get("step"))
-    at = labels.number(rescue.get("saved_unix_s"))
+    at = number_or_none(rescue.get("saved_unix_s"))
     text = "Saved" if step is None else f"Saved at step {step}"
     return text if at is None else f"{text}, {labels.ago(now_unix_s - at)}"
 

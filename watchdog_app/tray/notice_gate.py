@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from watchdog_app.base.json_values import objects
 from watchdog_app.tray import labels
-from watchdog_app.tray.state import objects
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import threading
 import time
 
+from watchdog_app.base.json_values import objects
 from watchdog_app.tray.menu_model import Entry, menu
-from watchdog_app.tray.state import NO_DAEMON, Outlook, objects, outlook
+from watchdog_app.tray.state import NO_DAEMON, Outlook, outlook
 from watchdog_app.tray.still_menu import held
 
 TYPE_CHECKING = False

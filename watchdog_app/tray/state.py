@@ -11,6 +11,7 @@ import enum
 import math
 from dataclasses import dataclass
 
+from watchdog_app.base.json_values import number_or_none, objects
 from watchdog_app.core.model.levels import Level, headline
 from watchdog_app.tray import labels
 
@@ -86,24 +87,18 @@ def nearest(status: Json) -> Json | None:
     worst = max(map(Level.of, ceilings), default=Level.OK)
     if worst is Level.OK:
         calm = [one for one in ceilings if one.get("kind") in _AT_REST]
-        return max(calm, key=lambda one: labels.number(one.get("ratio")) or 0.0, default=None)
+        return max(calm, key=lambda one: number_or_none(one.get("ratio")) or 0.0, default=None)
     near = [one for one in ceilings if Level.of(one) is worst]
-    return min(near, key=lambda one: (_eta_s(one), -(labels.number(one.get("ratio")) or 0.0)))
+    return min(near, key=lambda one: (_eta_s(one), -(number_or_none(one.get("ratio")) or 0.0)))
 
 
 def fill_step(ratio: Any) -> int:
     """A ratio of 0 to 1 in steps of the gauge; the last one is kept for a ceiling that is hit."""
-    known = labels.number(ratio)
+    known = number_or_none(ratio)
     if known is None or known <= 0:
         return 0
     # Something that is used at all shows, and full is not said before it is.
     return min(FILL_STEPS, max(1, math.floor(known * FILL_STEPS + 1e-9)))
-
-
-def objects(holder: Any, key: str) -> list[Json]:
-    """The objects in a list of a message; whatever else it holds is left out."""
-    found = holder.get(key) if isinstance(holder, dict) else None
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
 def protection(status: Json | None) -> tuple[bool, float | None] | None:
@@ -112,7 +107,7 @@ def protection(status: Json | None) -> tuple[bool, float | None] | None:
     found = daemon.get("protection") if isinstance(daemon, dict) else None
     if not isinstance(found, dict) or not isinstance(found.get("on"), bool):
         return None
-    return found["on"], labels.number(found.get("until_unix_s"))
+    return found["on"], number_or_none(found.get("until_unix_s"))
 
 
 def capital(text: str) -> str:
@@ -139,10 +134,10 @@ def _detail(status: Json, near: Json | None) -> str:
         use = labels.of_limit(near.get("used"), near.get("limit"), near.get("unit"))
         parts.append(f"{label} {use}")
     for index, gpu in enumerate(objects(status, "gpus")[:4]):
-        used, total = gpu.get("memory_used_bytes"), labels.number(gpu.get("memory_total_bytes"))
+        used, total = gpu.get("memory_used_bytes"), number_or_none(gpu.get("memory_total_bytes"))
         if total is not None:  # what the driver keeps for itself is nobody's
-            total -= labels.number(gpu.get("memory_reserved_bytes")) or 0
-        if labels.number(used) is not None:
+            total -= number_or_none(gpu.get("memory_reserved_bytes")) or 0
+        if number_or_none(used) is not None:
             shown = labels.whole(gpu.get("index"))
             card = index if shown is None else shown
             parts.append(f"GPU {card} {labels.of_limit(used, total, 'bytes')}")
@@ -150,5 +145,5 @@ def _detail(status: Json, near: Json | None) -> str:
 
 
 def _eta_s(ceiling: Json) -> float:
-    eta_s = labels.number(ceiling.get("eta_s"))
+    eta_s = number_or_none(ceiling.get("eta_s"))
     return math.inf if eta_s is None else eta_s

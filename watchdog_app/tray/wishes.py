@@ -10,10 +10,10 @@ import time
 
 from watchdog_app.base import paths
 from watchdog_app.base.errors import ProtocolError, WatchdogError
+from watchdog_app.base.json_values import number_or_none, objects
 from watchdog_app.tray import labels, launching
 from watchdog_app.tray.link import ask
 from watchdog_app.tray.menu_model import Do, Target, Wish
-from watchdog_app.tray.state import objects
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -188,9 +188,9 @@ class Wishes:
         detail = labels.plain(result.get("detail"), 300)
         if result.get("status") not in ("done", "requested"):
             raise WatchdogError(detail or "The daemon did not say why.")
-        step, seconds = labels.whole(result.get("step")), labels.number(result.get("seconds"))
+        step, seconds = labels.whole(result.get("step")), number_or_none(result.get("seconds"))
         parts = [] if step is None else [f"step {step}"]
-        if labels.number(result.get("bytes")) is not None:
+        if number_or_none(result.get("bytes")) is not None:
             parts.append(labels.size(result["bytes"]))
         if seconds is not None:
             parts.append(f"in {seconds:.1f} s")
