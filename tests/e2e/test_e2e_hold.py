@@ -41,6 +41,8 @@ def test_only_the_guilty_of_two_tasks_is_acted_on(world):
     world.start_daemon(PAUSE)
     group = world.group(2 * BASE_MB + 350)
     healthy = world.train("fit.py", "--step-s", "0.1", name="healthy", group=group)
+    # Its imports and first steps are growth, too: they are over before the other one begins.
+    world.until(lambda: step_of(world, healthy.pid) > 20, "the healthy one trains")
     guilty = world.train("fit.py", "--leak-mb-s", "25", "--step-s", "0.05", group=group)
 
     world.until(
@@ -94,6 +96,12 @@ def test_a_process_gone_between_decision_and_action_is_a_clean_outcome(world):
 
     world.until(lambda: world.task(pid) is None, "it is gone", 20)
     assert world.client.call("status")["daemon"]["pid"] == world.daemon.pid
+
+
+def step_of(world, pid) -> int:
+    """The step that a task's agent reported last; 0 where none has."""
+    agent = (world.task(pid) or {}).get("agent") or {}
+    return agent.get("step") or 0
 
 
 def give_room(group, limit_mb: float) -> None:

@@ -10,13 +10,12 @@ begins. Without agents and swap nothing changes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from watchdog_app.base.text.quantities import format_bytes, format_rate
 from watchdog_app.core.explain.memory import Filling
 from watchdog_app.core.model.agent import AgentState
-from watchdog_app.core.model.decisions import Assessment, Culprit, Stage
+from watchdog_app.core.model.decisions import Culprit, Stage
 from watchdog_app.core.model.history import SwapTraffic, thrashing
 from watchdog_app.core.model.machine import HostMemory, ProcessKey, Task, TaskKind
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind
@@ -207,26 +206,6 @@ class Anticipation:
             f"{format_rate(swap.in_per_s)} come back, and for {full:.0f} % of the time "
             "nothing can run"
         )
-
-
-def raised(assessment: Assessment, expected: Expected | None) -> Assessment:
-    """
-    The assessment raised by an expected need: it is reported, and work is saved.
-
-    Args:
-        assessment: by the trend alone.
-        expected: the need; None leaves it as it is.
-    """
-    if expected is None:
-        return assessment
-    return replace(
-        assessment,
-        stage=max(assessment.stage, expected.stage),
-        why=f"{expected.why}; {assessment.why}",
-        notify=True,
-        rescue=assessment.rescue or expected.stage >= Stage.RESCUE,
-        expected=expected.why,
-    )
 
 
 def blamed(attribution: Attribution, expected: Expected | None) -> Attribution:

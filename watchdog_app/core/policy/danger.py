@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import (
@@ -17,7 +17,7 @@ from watchdog_app.core.model.decisions import (
 )
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceSpec
-from watchdog_app.core.model.settings import ActionSettings, Priority, Settings, StageSettings
+from watchdog_app.core.model.settings import ActionSettings, Priority, Settings
 from watchdog_app.core.model.tasks import stands
 from watchdog_app.core.policy.incidents import OpenIncident
 from watchdog_app.core.policy.rules import allowed, turn
@@ -164,11 +164,6 @@ def _finite(seconds: float) -> float | None:
     return None if seconds == float("inf") else seconds
 
 
-_NEAR = 0.8  # of the limit: below it even fast growth leaves time for better evidence
-_TRAINS_STEPS = 20  # from here on it trains: tracing, slots and caches of the first steps are made
-_CHEAP = 0.1  # of `rescue_floor_s`
-
-
 def agents_by_task(
     tasks: Sequence[Task], agents: Mapping[ProcessKey, AgentState]
 ) -> dict[ProcessKey, list[AgentState]]:
@@ -186,63 +181,6 @@ def agents_by_task(
             if inside:
                 found[task.key] = inside
     return found
-
-
-def with_cheap_save(
-    assessment: Assessment,
-    reading: Reading,
-    agents: Mapping[ProcessKey, Sequence[AgentState]],
-    stages: StageSettings,
-) -> Assessment:
-    """
-    The assessment with the eager tier opened for a training whose save takes next to no time.
-
-    The forecast does not know which task grows, so growth has to last before it counts. A task that
-    trains has its imports behind it. If its save takes tenths of a second, a doubtful forecast is
-    enough.
-
-    Args:
-        assessment: by the forecast alone.
-        reading: of the resource.
-        agents: under the resource, by task.
-        stages: settings.
-    """
-    forecast = assessment.forecast
-    ends = reading.fatal or reading.throttles
-    if assessment.rescue or forecast is None or not ends or assessment.ratio < _NEAR:
-        return assessment
-    for agent in (agent for each in agents.values() for agent in each):
-        save_s, step_s = agent.save_s, agent.step_s
-        if save_s is None or step_s is None or not agent.training:
-            continue
-        if (agent.step or 0) < _TRAINS_STEPS or save_s > _CHEAP * stages.rescue_floor_s:
-            continue
-        due_s = max(stages.rescue_floor_s, (save_s + step_s) * stages.safety_factor)
-        if forecast.eta_s < due_s:
-            stage = max(assessment.stage, Stage.RESCUE)
-            return replace(assessment, rescue=True, stage=stage)
-    return assessment
-
-
-def while_stalled(assessment: Assessment, reading: Reading) -> Assessment:
-    """
-    The stage of a group that is throttled at memory.high or memory.swap.high, and of a machine with
-    almost no memory left.
-
-    Nothing grows any more there, so no trend shows it, and whoever kills for pressure comes next.
-    RAM alone is told of, not saved for, while there is swap.
-    """
-    if not reading.stalled:
-        return assessment
-    ends = reading.fatal or reading.throttles
-    words = "its programs stand still" if reading.throttles else "next to nothing is left"
-    return replace(
-        assessment,
-        stage=max(assessment.stage, Stage.RESCUE if ends else Stage.WARN),
-        notify=assessment.notify or assessment.ratio >= _NEAR,
-        rescue=assessment.rescue or ends,
-        why=f"{assessment.why}; {words}",
-    )
 
 
 def costs(agents: Mapping[ProcessKey, Sequence[AgentState]]) -> SaveCost:

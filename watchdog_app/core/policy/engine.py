@@ -27,7 +27,7 @@ from watchdog_app.core.model.history import PastSample
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import Settings
-from watchdog_app.core.policy import advice, anticipation, kept_state, lifecycle
+from watchdog_app.core.policy import advice, anticipation, kept_state, lifecycle, stage
 from watchdog_app.core.policy.attribution import Attribution
 from watchdog_app.core.policy.danger import Danger, agents_by_task, still_holds
 from watchdog_app.core.policy.device_incidents import DeviceIncidents, Switches
@@ -144,10 +144,12 @@ class Engine:
         for reading in readings:
             under = {key: everyone[key] for key in reading.tasks if key in everyone}
             at_risk = {key: with_agent[key] for key in under if key in with_agent}
-            assessment = series.assess(reading, at_risk, now)
+            assessment = stage.by_evidence(
+                series.assess(reading, at_risk, now), reading, at_risk, self.settings.stages
+            )
             expected = self._anticipation.expect(reading)
             surely = assessment.notify
-            assessment = anticipation.raised(assessment, expected)
+            assessment = stage.by_expectation(assessment, expected)
             incident = lifecycle.opened(
                 self._policy, reading, assessment, snapshot, self._ids(snapshot)
             )
@@ -361,12 +363,12 @@ class Engine:
         """Bring an incident up to date; the assessment with the stage that follows from both."""
         recent = None
         if not SPECS[reading.key.kind].in_steps:
-            recent = self._series.rate(reading.key, lifecycle.PACE_WINDOW_S)
+            recent = self._series.rate(reading.key, stage.PACE_WINDOW_S)
         held = any(agent.saving for each in agents.values() for agent in each)
         incident.pace(assessment.slope_per_s, recent, self._passed_s, held)
         if surely or not reading.fatal:
             hold_s = self.settings.stages.hold_s
-            assessment = lifecycle.stage_of(incident, reading, assessment, hold_s)
+            assessment = stage.by_pace(assessment, reading, incident, hold_s)
         lifecycle.observe(incident, assessment, self._now())
         return assessment
 

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from watchdog_app.core.model.decisions import Assessment, Decision, Incident, Stage
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
-from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, Scope, is_condition
+from watchdog_app.core.model.resource import Reading, ResourceKey, is_condition
 from watchdog_app.core.policy import pausing
 from watchdog_app.core.policy.danger import Danger
 from watchdog_app.core.policy.incidents import OpenIncident
 from watchdog_app.core.policy.policy import Policy
-
-PACE_WINDOW_S = 2.0
-_AT_THE_LIMIT = 0.97
-_NO_TIME_S = 0.6  # some looks and one step
 
 
 def opened(
@@ -48,29 +43,6 @@ def opened(
         )
         policy.incidents[reading.key] = incident
     return incident
-
-
-def stage_of(
-    incident: OpenIncident, reading: Reading, assessment: Assessment, hold_s: float
-) -> Assessment:
-    """
-    The assessment with the stage that follows from the pace as well.
-
-    Args:
-        incident: with its pace brought up to date.
-        reading: the resource.
-        assessment: on strict evidence where `notify` is set.
-        hold_s: stage hold begins when the end may be nearer than this.
-    """
-    spec = SPECS[reading.key.kind]
-    if not reading.fatal:
-        # A pause is for what kills; here the worst is that the machine gets slow. Heat that slows
-        # down loses nothing, so that nothing is saved either.
-        most = Stage.WARN if spec.scope is Scope.HEAT else Stage.RESCUE
-        return replace(assessment, stage=min(assessment.stage, most))
-    if _at_the_end(incident, reading, max(hold_s, spec.pause_s)):
-        return replace(assessment, stage=Stage.HOLD)
-    return assessment
 
 
 def observe(incident: OpenIncident, assessment: Assessment, now: float) -> None:
@@ -128,15 +100,3 @@ def close(
         closed.append(incident.public(snapshot.unix_s))
         del policy.incidents[key]
     return tuple(closed), decisions
-
-
-def _at_the_end(incident: OpenIncident, reading: Reading, hold_s: float) -> bool:
-    """
-    The very end by the pace of the training, where saves slow down what the trend can see.
-
-    A training that is saved after every step grows a tenth as fast as it would: the trend says
-    ten seconds, and the next three steps kill it.
-    """
-    left_s = incident.left_s(reading)
-    near = reading.limit > 0 and reading.used >= _AT_THE_LIMIT * reading.limit
-    return left_s <= (hold_s if near else min(hold_s, _NO_TIME_S))

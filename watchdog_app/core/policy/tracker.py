@@ -18,7 +18,7 @@ from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import Settings, StageSettings
 from watchdog_app.core.policy.attribution import NOBODY, Attribution, attribute
-from watchdog_app.core.policy.danger import costs, while_stalled, with_cheap_save
+from watchdog_app.core.policy.danger import costs
 
 
 def outlooks(
@@ -240,9 +240,7 @@ class Tracker:
             found = _Watched(watch, forecaster, reading.key, reading.unit)
             self._watches[reading.key] = found
         at = self._measured.get(reading.key, now)
-        assessment = found.watch.step(at, reading.used, reading.limit, costs(agents))
-        assessment = with_cheap_save(assessment, reading, agents, self._settings.stages)
-        return while_stalled(assessment, reading)
+        return found.watch.step(at, reading.used, reading.limit, costs(agents))
 
     def attribute(
         self, reading: Reading, assessment: Assessment, tasks: Mapping[ProcessKey, Task]
