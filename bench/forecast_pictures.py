@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 
 from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.settings import Settings
-from watchdog_app.traces.figure import draw_level
-from watchdog_app.traces.play import Played, play
-from watchdog_app.traces.trace import Trace
+from watchdog_app.core.replay.figure import draw_level
+from watchdog_app.core.replay.play import Played, play
+from watchdog_app.core.replay.trace import Trace
 
 MIB = 1024.0**2
 LIMIT = 1000 * MIB

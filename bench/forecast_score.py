@@ -29,7 +29,7 @@ from watchdog_app.core.model.machine import HostMemory, Snapshot
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import StageSettings, WatchSettings
 from watchdog_app.core.policy.glance import FULL_S, Rest, glance_s
-from watchdog_app.traces import trace
+from watchdog_app.core.replay import trace
 
 GAP_S, NEAR_S = 5.0, 60.0
 

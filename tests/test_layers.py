@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "core.explain": {"core.model", "core.diagnosis", "base"},
     "core.forecast": {"core.model", "core.explain.phrases", "base"},
     "core.policy": {"core.model", "core.forecast", "core.diagnosis", "core.explain", "base"},
+    "core.replay": {"core.model", "core.forecast", "core.policy", "base"},
     "config": {"core", "base"},
     "sensors": {"core", "base"},
     "actions": {"core", "base"},
@@ -40,7 +41,6 @@ MAY_IMPORT = {
         *("agent.saving", "agent.reporting.identity", "core", "actions", "protocol"),
         *("sensors.cgroups", "base"),
     },
-    "traces": {"core", "base"},
     "demo": {"protocol", "actions.memory_group", "base"},
     "estimate": {"sensors", "core", "agent.reporting.buffers", "base"},
     "doctor": {"core", "sensors", "config", "protocol", "base"},
@@ -85,11 +85,13 @@ EXCEPTIONS = {
     "watchdog_app.cli.install_desktop": {"desktop", "enable.trust"},
     "watchdog_app.cli.uninstall_desktop": {"desktop"},
     "watchdog_app.cli.tray": {"tray", "desktop"},
-    "watchdog_app.cli.replay": {"traces", "core.model.settings", "core.model.decisions"},
-    "watchdog_app.cli.record": {"traces", "sensors.machine"},
-    "watchdog_app.traces.past": {"protocol", "daemon.offline"},  # one's own past
-    "watchdog_app.traces.recorder": {"sensors"},  # it looks at the machine
-    "watchdog_app.traces.kills": {"sensors.process_end"},
+    "watchdog_app.cli.replay": {
+        "core.replay",
+        "core.model.settings",
+        "core.model.decisions",
+        "daemon.offline",  # the journal that a daemon left
+    },
+    "watchdog_app.cli.record": {"core.replay", "sensors.machine", "sensors.process_end"},
     "watchdog_app.demo.train": {"agent.keras"},  # the training that is shown
     "watchdog_app.__main__": {"cli"},
 }

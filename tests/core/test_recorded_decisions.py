@@ -15,8 +15,8 @@ import pytest
 from support import decisions
 
 from watchdog_app.core.model.settings import Settings
-from watchdog_app.traces.play import Moment, play
-from watchdog_app.traces.trace import read
+from watchdog_app.core.replay.play import Moment, play
+from watchdog_app.core.replay.trace import read
 
 _HERE = Path(__file__).parent
 _TRACES = sorted((_HERE / "recorded_traces").glob("*.csv.gz"))

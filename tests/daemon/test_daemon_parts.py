@@ -14,6 +14,7 @@ from watchdog_app.airbag import groups, record
 from watchdog_app.airbag.record import BagRecord
 from watchdog_app.base.errors import TaskNotFound
 from watchdog_app.base.worker import Worker
+from watchdog_app.core.model.find import find
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, ProcessSample, Task, TaskKind
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.daemon.agents import Agents
@@ -21,7 +22,6 @@ from watchdog_app.daemon.bags import Bags
 from watchdog_app.daemon.faults import Faults
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.methods import Methods
-from watchdog_app.daemon.naming import find
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.poller import READ, WRITE, Poller, Waker
 from watchdog_app.protocol.messages import Params

@@ -33,6 +33,8 @@ from watchdog_app.base.errors import (
 from watchdog_app.base.linux import cgroup_paths, procfs
 from watchdog_app.base.text.plain import argument, plain
 from watchdog_app.base.text.quantities import pid_in
+from watchdog_app.core.replay import lines as trace_lines
+from watchdog_app.core.replay import trace
 from watchdog_app.daemon import left_words
 from watchdog_app.daemon.journal import Entry, Journal
 from watchdog_app.daemon.pauses import remembered
@@ -48,8 +50,6 @@ from watchdog_app.sensors import (
     notebooks,
     threads,
 )
-from watchdog_app.traces import lines as trace_lines
-from watchdog_app.traces import trace
 
 Target = Callable[[bytes], None]
 TARGETS: dict[str, Target] = {}

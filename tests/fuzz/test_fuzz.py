@@ -86,7 +86,7 @@ def test_a_packed_trace_of_one_endless_line_takes_no_memory(tmp_path):
     import tracemalloc
 
     from watchdog_app.base.errors import UsageError
-    from watchdog_app.traces import trace
+    from watchdog_app.core.replay import trace
 
     path = tmp_path / "x.csv.gz"
     with gzip.open(path, "wb") as file:

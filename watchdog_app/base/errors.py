@@ -59,11 +59,14 @@ class RequestError(WatchdogError):
         self.code = code
 
 
+NOT_FOUND, SEVERAL_FIT = -32002, -32003  # codes of the protocol
+
+
 class TaskNotFound(RequestError):
     """No watched task, or more than one, answers to the pid, notebook or script that was named."""
 
     def __init__(
-        self, message: str, code: int = -32002, candidates: tuple[dict[str, object], ...] = ()
+        self, message: str, code: int = NOT_FOUND, candidates: tuple[dict[str, object], ...] = ()
     ) -> None:
         super().__init__(message, code)
         self.candidates = candidates  # {"pid", "name"} of each task that could have been meant

@@ -43,7 +43,7 @@ def plot(past: Json, columns: int | None, look: Look) -> list[str]:
     The lines of the picture; none where there are too few points to draw.
 
     Args:
-        past: `plot` of the protocol's `explain`.
+        past: `plot` of the protocol's `explain`; `unit` may name another one than bytes.
         columns: of the terminal; None: it is not known.
         look: colours and symbols.
     """
@@ -66,7 +66,8 @@ def plot(past: Json, columns: int | None, look: Look) -> list[str]:
     most = max(value for _, value in (*own, *above))
     drawn = limit is not None and limit <= 3 * most
     top = max(most, limit or 0.0) if drawn else most
-    labels = [_short(top), _short(top / 2), "0"]
+    unit = past.get("unit") or "bytes"
+    labels = [_short(top, unit), _short(top / 2, unit), "0"]
     margin = max(map(len, labels)) + 1
     canvas = Canvas(wide - margin, _ROWS)
     if drawn and limit is not None:
@@ -156,9 +157,12 @@ def _legend(past: Json, ceiling: Json, drawn: bool, columns: int, look: Look) ->
     if ceiling.get("label"):
         label = shorten(plain(ceiling["label"]), columns - 8, look.ellipsis)
         words.append(f"{above} {label}")
-        if limit is not None:
-            words.append(f"{dotted} its limit, {format_bytes(limit)}" if drawn
-                         else f"its limit of {format_bytes(limit)} is far above")  # fmt: skip
+    if limit is not None:
+        unit = past.get("unit") or "bytes"
+        amount = format_bytes(limit) if unit == "bytes" else f"{limit:.4g} {unit}"
+        words.append(
+            f"{dotted} its limit, {amount}" if drawn else f"its limit of {amount} is far above"
+        )
     used = {str(mark.get("kind")) for mark in _marks(past)}
     words += [f"{_LETTERS[kind]} {_MEANINGS[kind]}" for kind in reversed(_ORDER) if kind in used]
     lines, line = [], ""
@@ -187,5 +191,5 @@ def _points(value: Any) -> list[Point]:
     return found
 
 
-def _short(value: float) -> str:
-    return figures.size(value, compact=True)
+def _short(value: float, unit: str) -> str:
+    return figures.size(value, compact=True) if unit == "bytes" else f"{value:.4g}"

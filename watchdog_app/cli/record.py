@@ -29,7 +29,7 @@ exit codes: 0 recorded, 1 failure or no such task, 2 usage"""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.traces.recorder import Found
+    from watchdog_app.core.replay.recorder import Found
 
 _MOST_HZ = 50.0
 _HOW = {
@@ -38,7 +38,7 @@ _HOW = {
     "The kernel has killed nothing.",
     "ok": "It ended; the kernel has killed nothing.",
     "running": "It still runs.",
-    "unknown": "It ended. Whether the kernel killed it is not known.",
+    "unknown": "It ended. Why is not known.",
 }
 
 
@@ -59,9 +59,9 @@ def run(args: argparse.Namespace) -> int:
     """Record until the end."""
     from watchdog_app.base.text.quantities import format_bytes, format_duration
     from watchdog_app.cli.text import plain
+    from watchdog_app.core.replay import recorder, trace
+    from watchdog_app.sensors import process_end
     from watchdog_app.sensors.machine import open_machine
-    from watchdog_app.traces import recorder, trace
-    from watchdog_app.traces.kills import KillCount
 
     machine = open_machine()
     try:
@@ -75,12 +75,13 @@ def run(args: argparse.Namespace) -> int:
             f"{plain(resource.label)}, {format_bytes(resource.limit)}. Ctrl-C ends it.",
             flush=True,
         )
-        kills = KillCount(found.groups)
+        kills = recorder.KillCount(
+            found.groups, process_end.group_oom_kills, process_end.host_oom_kills
+        )
+        recording = recorder.Recorder(machine, found, kills)
         began = time.monotonic()
         with _asked_to_end() as end:
-            looks = recorder.rows(
-                machine, found, args.hz, args.for_s, kills, ends=end.is_set, sleep=end.wait
-            )
+            looks = recording.rows(args.hz, args.for_s, ends=end.is_set, sleep=end.wait)
             try:
                 counted = trace.write(path, looks, found.columns)
             except OSError as error:
@@ -90,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
                     f"{kept}--output names another file."
                 ) from error
         lasted = time.monotonic() - began
-        outcome = recorder.ending(machine, found, kills, lasted)
+        outcome = recording.outcome()
         failed_s = lasted if outcome == "memory_error" else kills.first_s
         recorder.write_side(path, outcome, lasted, found, failed_s)
     finally:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from watchdog_app.core.model.settings import Settings
-    from watchdog_app.traces.play import Agent, Played
-    from watchdog_app.traces.trace import Trace
+    from watchdog_app.core.replay.play import Agent, Played
+    from watchdog_app.core.replay.trace import Trace
 
 NAME = "replay"
 HELP = "play a trace through the forecast and the policy"
@@ -41,6 +41,7 @@ exit codes: 0 played, 1 failure (with --jsonl: some lines were no samples), 2 us
 _STAGES = ("warn", "rescue")
 _CAUTIONS = ("low", "normal", "high")
 _MOST_POINTS = 10_000
+_MOST_ENTRIES = 1000
 _WORDS = 25  # columns that the time and the stage take in front of what is told
 _TIMES = 11  # blanks of a line without a time
 
@@ -99,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     settings = _settings(args)
     if args.jsonl is not None:
         return _answer(args, settings)
-    from watchdog_app.traces.play import play
+    from watchdog_app.core.replay.play import play
 
     traces = [_read(args)] if args.task is None else _past(args)
     agent = _agent(args)
@@ -116,12 +117,12 @@ def run(args: argparse.Namespace) -> int:
             _show(played)
     if args.json:
         from watchdog_app.cli.json_output import dumps
-        from watchdog_app.traces.report import as_dict
+        from watchdog_app.core.replay.report import as_dict
 
         print(dumps({"schema_version": 1, "traces": [as_dict(each) for each in every]}))
     if args.plot is not None:
-        from watchdog_app.traces.figure import save
-        from watchdog_app.traces.report import urgency
+        from watchdog_app.core.replay.figure import save
+        from watchdog_app.core.replay.report import urgency
 
         drawn = max(every, key=urgency)
         save(drawn, args.plot)
@@ -137,7 +138,7 @@ def _plot_can_be_drawn(args: argparse.Namespace) -> None:
         return
     if args.jsonl is not None:
         raise UsageError("--jsonl answers line by line and draws nothing: leave --plot out.")
-    from watchdog_app.traces.figure import SUFFIXES
+    from watchdog_app.core.replay.figure import SUFFIXES
 
     if not args.plot.lower().endswith(SUFFIXES):
         raise UsageError(f"A plot is written as .png or .svg; {args.plot} is neither.")
@@ -177,7 +178,7 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 def _answer(args: argparse.Namespace, settings: Settings) -> int:
     from watchdog_app.core.model.decisions import SaveCost, Stage
-    from watchdog_app.traces.lines import answer_lines
+    from watchdog_app.core.replay.lines import answer_lines
 
     stage = Stage[args.alarm_stage.upper()]
     costs = SaveCost(args.save_time, args.step_time)
@@ -201,21 +202,27 @@ def _answer(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _read(args: argparse.Namespace) -> Trace:
-    from watchdog_app.traces.trace import read
+    from watchdog_app.core.replay.trace import read
 
     return read(args.trace, args.signal, args.limit)
 
 
 def _past(args: argparse.Namespace) -> list[Trace]:
-    from watchdog_app.traces.past import traces_of
+    from watchdog_app.core.replay.trace import from_series
 
-    wanted: dict[str, Any] = {
-        "task": args.task,
-        "since_unix_s": args.since,
-        "until_unix_s": args.until,
-        "limit": _MOST_POINTS,
-    }
-    found = traces_of(wanted, args.limit)
+    series = _ask(
+        "series",
+        "series",
+        task=args.task,
+        since_unix_s=args.since,
+        until_unix_s=args.until,
+        limit=_MOST_POINTS,
+    )
+    own = next((one for one in series if one["kind"] == "task"), {})
+    # The limits of the resources are recorded; --limit is one for the task's own memory.
+    played = [one for one in series if (one["kind"] == "task") == (args.limit is not None)]
+    traces = [from_series(one, args.limit, own) for one in played]
+    found = [trace for trace in traces if trace is not None]
     if not found:
         what = "series" if args.limit is None else "memory of its own"
         raise UsageError(
@@ -226,16 +233,42 @@ def _past(args: argparse.Namespace) -> list[Trace]:
     return found
 
 
+def _had_agent(task: str) -> bool:
+    """Whether an agent of the task was ever asked for a checkpoint, or saved one."""
+    entries = _ask(
+        "history", "entries", task=task, limit=_MOST_ENTRIES, kinds=["decision", "outcome", "death"]
+    )
+    return any(
+        entry.get("decision_kind") == "checkpoint" or entry.get("rescue") is not None
+        for entry in entries
+    )
+
+
+def _ask(method: str, key: str, **wanted: Any) -> list[dict[str, Any]]:
+    """Ask the daemon; without one, the journal that it left."""
+    from watchdog_app.base.errors import DaemonNotRunning
+    from watchdog_app.protocol.client import Client
+
+    try:
+        with Client.connect() as daemon:
+            return daemon.call(method, **wanted).get(key) or []
+    except DaemonNotRunning:
+        from watchdog_app.daemon import offline
+
+        left = (offline.series if method == "series" else offline.history)(**wanted)
+        if left is None:
+            raise
+        return left
+
+
 def _agent(args: argparse.Namespace) -> Agent | None:
-    from watchdog_app.traces.play import Agent
+    from watchdog_app.core.replay.play import Agent
 
     if args.no_agent:
         return None
-    if args.task is not None and args.save_time is None and args.step_time is None:
-        from watchdog_app.traces.past import had_agent
-
-        if not had_agent(args.task):
-            return None
+    assumed = args.save_time is not None or args.step_time is not None
+    if args.task is not None and not assumed and not _had_agent(args.task):
+        return None
     usual = Agent()
     return Agent(
         usual.save_s if args.save_time is None else args.save_time,
@@ -244,15 +277,15 @@ def _agent(args: argparse.Namespace) -> Agent | None:
 
 
 def _show(played: Played) -> None:
+    from watchdog_app.cli.color import look
+    from watchdog_app.cli.plot import plot
     from watchdog_app.cli.text import plain
-    from watchdog_app.traces.report import as_lines
-    from watchdog_app.traces.sketch import sketch
+    from watchdog_app.core.replay.report import as_lines, as_plot
 
     columns = columns_of() or 80
-    blocks = (getattr(sys.stdout, "encoding", "") or "").lower().startswith("utf")
     head, *rest = as_lines(played)
     _say(head)
-    print("\n".join(sketch(played, columns, blocks)))
+    print("\n".join(plot(as_plot(played), columns, look())))
     for line in rest:
         # In a pipe a line stays whole, for grep.
         whole = columns_of() is None

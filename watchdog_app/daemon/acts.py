@@ -21,12 +21,12 @@ from watchdog_app.core.model.decisions import (
     Outcome,
     OutcomeStatus,
 )
+from watchdog_app.core.model.find import named
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.books import decision_entry, outcome_entry, wish_entry
 from watchdog_app.daemon.checkpoints import MOST_FOLLOWING, Checkpoints, Rescue
 from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log
-from watchdog_app.daemon.naming import named
 from watchdog_app.daemon.notices import Notices
 from watchdog_app.daemon.pauses import Pause, Pauses, StateOf
 from watchdog_app.daemon.quiet import Quiet

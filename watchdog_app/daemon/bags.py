@@ -21,11 +21,11 @@ from watchdog_app.base.errors import RequestError
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.worker import Worker
 from watchdog_app.core.model.decisions import Decision, Notification, NotificationAction, Topic
+from watchdog_app.core.model.find import find, named
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.readings import in_airbag
 from watchdog_app.daemon.journal import Entry
 from watchdog_app.daemon.log import Log
-from watchdog_app.daemon.naming import find, named
 from watchdog_app.protocol.messages import BAD_PARAMS, REFUSED, Params
 
 _TOLD = {"held": "critical", "refusing": "critical", "opened": "normal", "ending": "critical"}

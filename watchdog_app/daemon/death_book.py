@@ -12,9 +12,9 @@ from watchdog_app.base.text.secrets import shown_words
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.exits import Cause, CauseKind, Evidence
+from watchdog_app.core.model.find import named
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, Task
 from watchdog_app.daemon.journal import Entry
-from watchdog_app.daemon.naming import named
 
 
 def death_entry(

@@ -16,12 +16,12 @@ from watchdog_app.base.text.plain import plain
 from watchdog_app.base.worker import Worker
 from watchdog_app.core.explain.memory import about_growth
 from watchdog_app.core.model.agent import MemoryGrowth, ProcessThreads, ThreadDump
+from watchdog_app.core.model.find import find
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import stacks, traces
 from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.connection import Connection
 from watchdog_app.daemon.log import Log
-from watchdog_app.daemon.naming import find
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pauses import Pauses
 from watchdog_app.daemon.reply import Reply

@@ -7,7 +7,7 @@ what a stranger sent and name what is wrong with it.
 
 from __future__ import annotations
 
-from watchdog_app.base.errors import RequestError
+from watchdog_app.base.errors import NOT_FOUND, SEVERAL_FIT, RequestError
 from watchdog_app.protocol.framing import INVALID_REQUEST, PARSE_ERROR, BadLine
 
 TYPE_CHECKING = False
@@ -41,8 +41,6 @@ NO_SUCH_METHOD: Final = -32601
 BAD_PARAMS: Final = -32602
 REFUSED: Final = -32000
 VERSIONS_DIFFER: Final = -32001
-NOT_FOUND: Final = -32002
-SEVERAL_FIT: Final = -32003
 
 _ID_CHARS = 200
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from watchdog_app.base.errors import TaskNotFound
+from watchdog_app.base.errors import NOT_FOUND, SEVERAL_FIT, TaskNotFound
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.core.model.machine import Task
-from watchdog_app.protocol.messages import NOT_FOUND, SEVERAL_FIT
 
 _MOST_CANDIDATES = 50
 

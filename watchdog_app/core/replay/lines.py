@@ -15,12 +15,9 @@ from typing import Any, TextIO
 from watchdog_app.core.forecast.stages import ResourceMonitor
 from watchdog_app.core.model.decisions import Assessment, Regime, SaveCost, Stage
 from watchdog_app.core.model.settings import Settings
-from watchdog_app.traces.play import reached
+from watchdog_app.core.replay.play import reached
 
 _NO_COSTS = SaveCost()
-_JUMP_S = 86_400.0  # a sample this far ahead is believed when the next one is there as well
-_BACK_S = 60.0  # a clock this far behind, and going on there, was set back
-_BACK_SAMPLES = 3
 NOTHING_SEEN = Assessment(Stage.OK, Regime.UNKNOWN, 0.0, 0.0, None, "no readings yet")
 
 
@@ -39,65 +36,21 @@ def answer_lines(
     or 0 is none.
     """
     watch = ResourceMonitor(settings.watch, settings.stages)
-    order = _Order()
-    bad, said = 0, answer(NOTHING_SEEN, alarm_stage)
+    bad, said, last_s = 0, answer(NOTHING_SEEN, alarm_stage), -math.inf
     for line in lines:
         if not line.strip():
             continue
         try:
-            t, used, limit = _sample(line)
-            if order.begins_anew(t):
-                watch = ResourceMonitor(settings.watch, settings.stages)
+            t, used, limit = _sample(line, last_s)
         except ValueError as error:
             bad += 1
             out.write(f'{said[:-2]}, "error": {json.dumps(str(error))}}}\n')
         else:
+            last_s = t
             said = answer(watch.step(t, used, limit, costs), alarm_stage)
             out.write(said)
         out.flush()
     return bad
-
-
-class _Order:
-    """Whether times go on: one that is wrong must not stop all that follow."""
-
-    def __init__(self) -> None:
-        self._last: float | None = None
-        self._ahead: float | None = None  # a jump that nothing has borne out yet
-        self._behind: list[float] = []  # times of a clock that may have been set back
-
-    def begins_anew(self, t: float) -> bool:
-        """
-        Take the time of a sample; whether it is the first of another clock.
-
-        Raises:
-            ValueError: the sample is not to be used.
-        """
-        last, ahead = self._last, self._ahead
-        if last is None or last < t <= last + _JUMP_S:
-            return self._take(t, anew=False)
-        if t > last:
-            if ahead is not None and ahead < t <= ahead + _JUMP_S:
-                return self._take(t, anew=True)
-            self._ahead = t
-            raise ValueError(
-                f"t jumps from {last:g} to {t:g}, more than a day; used only if the next one "
-                "follows it"
-            )
-        if t == last:
-            raise ValueError(f"t is {t:g} again; a time is answered once")
-        if t < last - _BACK_S:
-            if self._behind and t <= self._behind[-1]:
-                self._behind.clear()
-            self._behind.append(t)
-            if len(self._behind) >= _BACK_SAMPLES:
-                return self._take(t, anew=True)
-        raise ValueError(f"t goes back from {last:g} to {t:g}")
-
-    def _take(self, t: float, *, anew: bool) -> bool:
-        self._last, self._ahead = t, None
-        self._behind.clear()
-        return anew
 
 
 def answer(assessment: Assessment, alarm_stage: Stage) -> str:
@@ -114,7 +67,7 @@ def answer(assessment: Assessment, alarm_stage: Stage) -> str:
     )
 
 
-def _sample(line: str) -> tuple[float, float, float]:
+def _sample(line: str, last_s: float) -> tuple[float, float, float]:
     try:
         found: Any = json.loads(line)
     except RecursionError:
@@ -141,6 +94,8 @@ def _sample(line: str) -> tuple[float, float, float]:
         if number < 0 and name != "t":
             raise ValueError(f"{name} is less than nothing")
         values.append(number)
+    if values[0] <= last_s:
+        raise ValueError(f"t is {values[0]:g}, not after {last_s:g}")
     return values[0], values[1], values[2]
 
 

@@ -27,7 +27,7 @@ from watchdog_app.core.model.machine import (
 from watchdog_app.core.model.resource import Reading, ResourceKey
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.policy.engine import Engine
-from watchdog_app.traces.trace import Trace
+from watchdog_app.core.replay.trace import Trace
 
 _TASK = ProcessKey(1, 1)
 _UID = 1000

@@ -6,7 +6,7 @@ from typing import Any
 
 from watchdog_app.base.errors import UsageError, WatchdogError
 from watchdog_app.core.model.decisions import Stage
-from watchdog_app.traces.play import Played, reached
+from watchdog_app.core.replay.play import Played, reached
 
 SUFFIXES = (".png", ".svg")
 _COLOURS = {Stage.WARN: "#d1495b", Stage.RESCUE: "#edae49", Stage.HOLD: "#542344"}
@@ -16,7 +16,7 @@ _FANS = 6  # forecasts drawn into the upper picture
 
 def save(played: Played, path: str) -> None:
     """
-    Draw into a PNG or SVG file: the level with forecasts drawn in, and the foretold time.
+    Draw into a PNG or SVG file: the level with forecasts drawn in, and the predicted time.
 
     Raises:
         UsageError: another kind of file.
@@ -99,7 +99,7 @@ def draw_level(axes: Any, played: Played, fans: int = _FANS) -> None:
 
 
 def draw_ahead(axes: Any, played: Played) -> None:
-    """Foretold seconds to exhaustion with their interval, and the true ones."""
+    """Predicted seconds to exhaustion with their interval, and the true ones."""
     nan = float("nan")
     times = [m.t for m in played.moments]
     found = [m.assessment.forecast for m in played.moments]

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from watchdog_app.base.errors import UsageError
-from watchdog_app.traces.trace import read, write
+from watchdog_app.core.replay.trace import read, write
 
 ROWS = "t,rss,usage,ws,unrecl,swap,limit\n0,1,90,80,50,5,100\n0.1,1,91,81,51,5,100\n"
 

@@ -9,13 +9,20 @@ from typing import Any
 
 from watchdog_app.base.text.quantities import format_bytes, format_duration
 from watchdog_app.core.model.decisions import Assessment, DecisionKind, Stage
-from watchdog_app.traces.play import Act, Played, stages
+from watchdog_app.core.replay.play import Act, Played, stages
 
 _DONE = {
     DecisionKind.NOTIFY: "notice",
     DecisionKind.CHECKPOINT: "checkpoint",
     DecisionKind.PAUSE: "pause",
     DecisionKind.RESUME: "resume",
+}
+
+_MARKS = {
+    DecisionKind.NOTIFY: "warned",
+    DecisionKind.CHECKPOINT: "saved",
+    DecisionKind.PAUSE: "paused",
+    DecisionKind.RESUME: "resumed",
 }
 
 
@@ -46,6 +53,23 @@ def as_lines(played: Played) -> list[str]:
         lines.append(f"{act.t:9.1f} s  {_DONE[act.kind]:<11} {act.reason}{more}")
     lines += _ending(played)
     return lines
+
+
+def as_plot(played: Played) -> dict[str, Any]:
+    """The level, the limit and what would have been done, in the form of `explain`'s `plot`."""
+    trace, moments = played.trace, played.moments
+    marks = [{"unix_s": act.t, "kind": _MARKS[act.kind]} for act in played.acts]
+    if trace.ended_s is not None:
+        marks.append({"unix_s": trace.ended_s, "kind": "death"})
+    return {
+        "begin_unix_s": moments[0].t,
+        "end_unix_s": moments[-1].t,
+        "name": trace.name,
+        "unit": trace.unit,
+        "points": [[m.t, m.used] for m in moments],
+        "ceiling": {"limit": moments[-1].limit or None},
+        "marks": marks,
+    }
 
 
 def urgency(played: Played) -> tuple[float, ...]:

@@ -18,11 +18,11 @@ import os
 import sys
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader, TextIOWrapper
-from typing import BinaryIO, TextIO, cast
+from typing import Any, BinaryIO, TextIO, cast
 
 from watchdog_app.base.errors import UsageError
 from watchdog_app.core.model.resource import ResourceKind
@@ -98,6 +98,40 @@ def read(path: str, signal: str | None = None, limit: float | None = None) -> Tr
         ended_s=ended,
         killed=side.get("outcome") != "memory_error",
         task=task if isinstance(task, str) else None,
+    )
+
+
+def from_series(
+    series: Mapping[str, Any], limit: float | None, task: Mapping[str, Any]
+) -> Trace | None:
+    """
+    A series of the journal as a trace; None if it holds no usable point.
+
+    Args:
+        series: one of the protocol's `series`.
+        limit: instead of the recorded one.
+        task: the series of the task's own memory, for its name and path; may be empty.
+    """
+    samples: list[Sample] = []
+    begin: float | None = None
+    for unix_s, used, top, _swap in series["points"]:
+        bound = top if limit is None else limit
+        if used is None or bound is None:
+            continue
+        begin = unix_s if begin is None else begin
+        if not samples or unix_s - begin > samples[-1][0]:
+            samples.append((unix_s - begin, used, bound))
+    if not samples:
+        return None
+    kind = series["kind"]
+    return Trace(
+        series["name"] or kind,
+        samples,
+        unit=series["unit"] or "bytes",
+        kind=ResourceKind(kind) if kind in list(ResourceKind) else ResourceKind.CGROUP,
+        start_unix_s=begin,
+        task=task.get("name"),
+        task_path=task.get("path"),
     )
 
 

@@ -1,0 +1,299 @@
+"""A running task's memory, written down as a trace while it runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from watchdog_app.base.errors import Gone, UsageError
+from watchdog_app.base.text.quantities import pid_in
+from watchdog_app.core.model.find import find as find_task
+from watchdog_app.core.model.machine import CgroupMemory, ProcessKey, ProcessSample, Snapshot, Task
+from watchdog_app.core.model.readings import readings
+from watchdog_app.core.model.resource import Reading, ResourceKind
+from watchdog_app.core.model.tasks import group
+
+_HOST_COLUMNS = ("t", "used", "limit", "rss", "vmswap", "memavail", "nproc")
+_GROUP_COLUMNS = (*_HOST_COLUMNS, "usage", "ws", "unrecl", "swap")
+
+_DEAD = frozenset("ZX")  # states of a process that has ended
+
+_KINDS = frozenset(
+    {ResourceKind.RAM, ResourceKind.RAM_SWAP, ResourceKind.CGROUP, ResourceKind.RLIMIT_AS}
+)
+_FULL, _NEARLY = 0.97, 0.90  # shares of an address space from which a MemoryError is assumed
+_LAST_S = 2.0  # a program that ran into its limit gives back memory before it has ended
+
+Row = tuple[float | int | None, ...]
+
+
+class Machine(Protocol):
+    """The reader of the machine."""
+
+    def sample(self, now_mono_s: float, now_unix_s: float) -> Snapshot:
+        """Read everything once."""
+
+    def read_process(self, key: ProcessKey) -> ProcessSample:
+        """Read one process."""
+
+
+class KillCount:
+    """
+    The kernel's counts of memory kills since this object was made.
+
+    A kill is counted in the victim's own group. If that group is gone or has no count, the
+    machine's count decides.
+
+    Args:
+        folders: memory groups whose kills count.
+        of_group: reads the count of a group; None if there is none.
+        of_host: reads the count of the machine; None if there is none.
+
+    Source: kernel, mm/oom_kill.c (__oom_kill_process).
+    """
+
+    def __init__(
+        self,
+        folders: Iterable[str],
+        of_group: Callable[[str], int | None],
+        of_host: Callable[[], int | None],
+    ) -> None:
+        self._of_group, self._of_host = of_group, of_host
+        self._groups = {path: of_group(path) for path in set(folders)}
+        self._host = of_host()
+        self.first_s: float | None = None  # of the recording, when a kill was first seen
+        self.known = True  # False: no count can be read, so a kill may have been missed
+
+    def look(self, now_s: float) -> bool:
+        """Read the counts; whether the kernel has killed by now."""
+        if self.first_s is None and self._risen():
+            self.first_s = now_s
+        return self.first_s is not None
+
+    def _risen(self) -> bool:
+        risen = [_risen(self._groups[path], self._of_group(path)) for path in self._groups]
+        if True in risen:
+            return True
+        if not risen or None in risen:
+            risen = [_risen(self._host, self._of_host())]
+        self.known = None not in risen
+        return True in risen
+
+
+def _risen(before: int | None, now: int | None) -> bool | None:
+    return None if before is None or now is None else now > before
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The task that is recorded and the resource that it would meet first."""
+
+    task: Task
+    resource: Reading
+    process: ProcessKey  # the recording ends with it: the root, or the member whose pid was named
+    groups: tuple[str, ...] = ()  # folders of the memory groups in which a kill would be counted
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of the rows."""
+        return _GROUP_COLUMNS if self.resource.key.kind == "cgroup" else _HOST_COLUMNS
+
+
+def find(machine: Machine, wanted: str, now_mono_s: float, now_unix_s: float) -> Found:
+    """
+    The task that is meant.
+
+    Args:
+        machine: what is looked at.
+        wanted: a pid, a name, or part of a name or path that fits one task alone.
+        now_mono_s: monotonic time.
+        now_unix_s: wall time.
+
+    Raises:
+        TaskNotFound: none, or more than one, answers to that name.
+    """
+    snapshot = machine.sample(now_mono_s, now_unix_s)
+    tasks = group(snapshot.processes, snapshot.infos)
+    task = find_task(wanted, tasks)
+    named = next((m.key for m in task.members if m.key.pid == pid_in(wanted)), task.key)
+    info = snapshot.infos.get(named, task.info)
+    resource = _tightest(snapshot, tasks, task, info.cgroup, named)
+    every = [snapshot.infos.get(member.key) for member in task.members]
+    if named != task.key:
+        every = [info]
+    folders = {one.cgroup for one in every if one is not None and one.cgroup}
+    return Found(task, resource, named, tuple(sorted(folders)))
+
+
+class Recorder:
+    """
+    Reads a task many times a second until it ends.
+
+    Args:
+        machine: what is looked at.
+        found: from `find`.
+        kills: counted since the beginning; it is asked at every look.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        found: Found,
+        kills: KillCount,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._machine, self._found, self._kills, self._clock = machine, found, kills, clock
+        self._began = clock()
+        self._shares: deque[float] = deque()  # of the limit that was in use in the last looks
+
+    def rows(
+        self,
+        hz: float,
+        for_s: float | None,
+        ends: Callable[[], bool] = bool,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> Iterator[Row]:
+        """
+        One row a look, until the task ends, its limit is gone, or `for_s` is over.
+
+        Args:
+            hz: looks a second.
+            for_s: None: as long as the task runs.
+            ends: whether someone has asked for the end; there is one look before it is heeded.
+            sleep: waits that many seconds, or less when the end was asked for.
+        """
+        began, looks = self._clock(), 0
+        self._began = began
+        self._shares = deque(maxlen=max(1, int(_LAST_S * hz)))
+        while not looks or not ends():
+            now = self._clock()
+            if for_s is not None and now - began > for_s:
+                return
+            snapshot = self._machine.sample(now, time.time())
+            self._kills.look(now - began)
+            row = _row(snapshot, self._found, now - began)
+            if row is None:
+                return
+            self._shares.append((row[1] or 0) / row[2] if row[2] else 0.0)
+            yield row
+            # A look that came late is not made up for: the next one is due in its own time.
+            looks = max(looks + 1, int((self._clock() - began) * hz))
+            sleep(max(0.0, began + looks / hz - self._clock()))
+
+    def outcome(self) -> str:
+        """
+        How it ended: "oom", "memory_error", "ok", "running" or "unknown".
+
+        "memory_error" is the most likely cause: it cannot be seen from outside the task. Near
+        the limit, where it may have been one, the outcome is "unknown".
+        """
+        try:
+            ended = self._machine.read_process(self._found.process).state in _DEAD
+        except Gone:
+            ended = True
+        if self._kills.look(self._clock() - self._began):
+            return "oom"
+        if not ended:
+            return "running"
+        # Only in an address space an allocation fails; elsewhere the kernel kills.
+        if self._found.resource.key.kind is ResourceKind.RLIMIT_AS:
+            highest = max(self._shares, default=0.0)
+            if highest >= _NEARLY:
+                return "memory_error" if highest >= _FULL else "unknown"
+        return "ok" if self._kills.known else "unknown"
+
+
+def write_side(
+    path: str, outcome: str, end_s: float, found: Found, killed_s: float | None = None
+) -> str:
+    """Write how and when the task ended into NAME.json, next to the trace; its path."""
+    side = path.removesuffix(".gz").removesuffix(".csv") + ".json"
+    with open(side, "w", encoding="utf-8") as file:
+        json.dump(
+            {
+                "id": os.path.basename(path).removesuffix(".gz").removesuffix(".csv"),
+                "task": found.task.name,
+                "ceiling": found.resource.label,
+                "outcome": outcome,
+                "end_time_s": round(end_s, 3),
+                "oom_time_s": None if killed_s is None else round(killed_s, 3),  # of the failure
+            },
+            file,
+            indent=1,
+        )
+        file.write("\n")
+    return side
+
+
+def _tightest(
+    snapshot: Snapshot,
+    tasks: tuple[Task, ...],
+    task: Task,
+    folder: str | None,
+    named: ProcessKey,
+) -> Reading:
+    """Of the resources that can hit the process in this folder, the one with least room."""
+    hitting = [
+        one
+        for one in readings(snapshot, tasks)
+        if one.fatal
+        and task.key in one.tasks
+        and one.key.kind in _KINDS
+        # The address space of another member ends that one.
+        and (one.key.kind is not ResourceKind.RLIMIT_AS or one.key.subject == str(named.pid))
+    ]
+    # Another member may be in a group of its own, whose limit is nothing to this one.
+    own = [one for one in hitting if one.key.kind != "cgroup" or _is_in(folder, one.key.subject)]
+    hitting = own or hitting
+    if not hitting:
+        raise UsageError("This machine shows no limit that the task could meet.")
+    return min(hitting, key=lambda one: one.limit - one.used)
+
+
+def _is_in(folder: str | None, group: str) -> bool:
+    return folder is not None and f"{folder}/".startswith(f"{group.rstrip('/')}/")
+
+
+def _group(snapshot: Snapshot, path: str) -> CgroupMemory | None:
+    return next((one for one in snapshot.cgroups if one.path == path), None)
+
+
+def _row(snapshot: Snapshot, found: Found, t: float) -> Row | None:
+    tasks = group(snapshot.processes, snapshot.infos)
+    task = next((one for one in tasks if one.key == found.task.key), None)
+    if task is None or not any(
+        member.key == found.process and member.state not in _DEAD for member in task.members
+    ):
+        return None
+    resource = next(
+        (one for one in readings(snapshot, tasks) if one.key == found.resource.key), None
+    )
+    if resource is None:
+        return None
+    row: Row = (
+        round(t, 3),
+        int(resource.used),
+        int(resource.limit),
+        task.rss_bytes,
+        task.swap_bytes,
+        snapshot.host.available_bytes,
+        len(task.members),
+    )
+    one = _group(snapshot, found.resource.key.subject)
+    if found.columns is _HOST_COLUMNS:
+        return row
+    if one is None:
+        return (*row, None, None, None, None)
+    return (
+        *row,
+        one.usage_bytes,
+        one.working_set_bytes,
+        one.unreclaimable_bytes,
+        one.swap_usage_bytes or 0,
+    )
