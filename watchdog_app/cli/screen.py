@@ -33,7 +33,7 @@ class Screen:
         self._keys: int | None = None  # standard input, when keys can be read from it
         self._saved_mode: list[Any] | None = None
         self._handlers: dict[int, Any] = {}
-        self._wake_read, self._wake_write = -1, -1
+        self._wake_read, self._wake_write, self._wake_before = -1, -1, -1
         self._quit = False
         self._resized = False
         self._stopped = False
@@ -42,6 +42,9 @@ class Screen:
         """Take the terminal over."""
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
+        # Python runs no handler for a signal that comes just before `select` waits. The wakeup
+        # descriptor is written by the signal itself.
+        self._wake_before = signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         for name, handler in (
             ("SIGINT", self._on_quit),
             ("SIGTERM", self._on_quit),
@@ -60,6 +63,7 @@ class Screen:
         self._give_back()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wake_before)
         os.close(self._wake_read)
         os.close(self._wake_write)
 
@@ -127,15 +131,12 @@ class Screen:
 
     def _on_quit(self, _number: int, _frame: FrameType | None) -> None:
         self._quit = True
-        self._wake()
 
     def _on_resize(self, _number: int, _frame: FrameType | None) -> None:
         self._resized = True
-        self._wake()
 
     def _on_stop(self, _number: int, _frame: FrameType | None) -> None:
         self._stopped = True
-        self._wake()
 
     def _stop(self) -> None:
         """Ctrl-Z: give the terminal to the shell, and take it again after `fg`."""
@@ -145,9 +146,3 @@ class Screen:
         os.kill(os.getpid(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, self._on_stop)  # from here on after SIGCONT
         self._take()
-
-    def _wake(self) -> None:
-        try:
-            os.write(self._wake_write, b"\0")
-        except BlockingIOError:
-            pass  # it is awake
