@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -81,6 +82,16 @@ def look_at(machine: MachineFace, pid: int):
     return snapshot
 
 
+def tasks_of(snapshot, leader: int):
+    """The tasks in the session of a started process: the tests' own Pythons are above it."""
+    found = []
+    for sample in snapshot.processes:
+        with contextlib.suppress(ProcessLookupError):
+            if os.getsid(sample.key.pid) == leader:
+                found.append(sample)
+    return group(tuple(found), snapshot.infos)
+
+
 def key_of(snapshot, pid: int) -> ProcessKey | None:
     """The key of a watched pid."""
     return next((key for key in snapshot.infos if key.pid == pid), None)
@@ -150,7 +161,7 @@ def test_stopped_process_shows_it(machine, start):
     os.waitid(os.P_PID, process.pid, os.WSTOPPED)
 
     snapshot = look(machine)
-    tasks = group(snapshot.processes, snapshot.infos)
+    tasks = tasks_of(snapshot, process.pid)
 
     assert next(task for task in tasks if task.key.pid == process.pid).paused
 
@@ -162,7 +173,7 @@ def test_child_below_a_shell_belongs_to_its_task(machine, start):
     task = None
     while time.monotonic() < end and (task is None or len(task.members) < 2):
         snapshot = look(machine)
-        tasks = group(snapshot.processes, snapshot.infos)
+        tasks = tasks_of(snapshot, process.pid)
         task = next((task for task in tasks if task.key.pid == process.pid), None)
         time.sleep(0.05)
 
