@@ -192,7 +192,6 @@ CIRCLES = [
     {"agent.found.automatic", "agent.found.automatic_rescue"},
     {"agent.found.automatic_tensorflow", "agent.found.automatic_tensorflow_loop"},
     {"airbag.groups", "airbag.groups_scope", "airbag.groups_v1", "airbag.groups_v2", "airbag.past", "airbag.record", "airbag.second", "airbag.starting"},
-    {"daemon.connection", "daemon.door", "daemon.reply", "daemon.server"},
     {"estimate.estimating", "estimate.keras_subject", "estimate.torch_subject"},
 ]  # fmt: skip
 # The same of whole folders.

@@ -12,10 +12,9 @@ import time
 import pytest
 
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.daemon.connection import _BURST, _RATE_PER_S, Connection
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.poller import Poller
-from watchdog_app.daemon.server import Server
+from watchdog_app.daemon.rpc import BURST, MAX_UNANSWERED, RATE_PER_S, Connection, RpcServer
 from watchdog_app.protocol import messages, transport
 from watchdog_app.protocol.framing import encode
 
@@ -160,7 +159,7 @@ def test_who_asks_without_end_is_slowed_and_nobody_else(world, raw):
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
-    world.until(lambda: answered[0] >= _BURST, "the burst is answered", 60)
+    world.until(lambda: answered[0] >= BURST, "the burst is answered", 60)
     time.sleep(0.5)
     before, began = answered[0], time.monotonic()
     slowest = 0.0
@@ -175,33 +174,33 @@ def test_who_asks_without_end_is_slowed_and_nobody_else(world, raw):
     stop.set()
     greedy.close()
     thread.join(10)
-    assert 0 < rate < 2.0 * _RATE_PER_S
+    assert 0 < rate < 2.0 * RATE_PER_S
     assert slowest < _LATE_S
 
 
 def test_an_allowance_is_used_up_and_comes_back(pair):
     """So many at once, then as many as the seconds that pass bring."""
     connection, _ = pair
-    connection.take_in([b"{}"] * int(_BURST + 1))
+    connection.add_lines([b"{}"] * int(BURST + 1))
 
-    for _ in range(int(_BURST)):
-        assert 0.0 == connection.rest_s(100.0)
+    for _ in range(int(BURST)):
+        assert 0.0 == connection.pause_s(100.0)
         connection.next_line()
-    assert pytest.approx(1 / _RATE_PER_S) == connection.rest_s(100.0)
+    assert pytest.approx(1 / RATE_PER_S) == connection.pause_s(100.0)
 
-    assert 0.0 == connection.rest_s(100.0 + 1.1 / _RATE_PER_S)
+    assert 0.0 == connection.pause_s(100.0 + 1.1 / RATE_PER_S)
     connection.next_line()
-    assert 0.0 < connection.rest_s(100.0 + 1.1 / _RATE_PER_S)
+    assert 0.0 < connection.pause_s(100.0 + 1.1 / RATE_PER_S)
 
 
 def test_blank_lines_are_used_up_like_requests(pair):
     """Who sends a flood of them is not heard for seconds, but is heard again."""
     connection, _ = pair
 
-    connection.take_in([], 65536)
+    connection.add_lines([], 65536)
 
-    assert 1.0 < connection.rest_s(100.0) < 20.0
-    assert 0.0 == connection.rest_s(120.0)
+    assert 1.0 < connection.pause_s(100.0) < 20.0
+    assert 0.0 == connection.pause_s(120.0)
 
 
 def test_what_waits_for_its_turn_counts_as_held(pair):
@@ -209,7 +208,7 @@ def test_what_waits_for_its_turn_counts_as_held(pair):
     connection, _ = pair
     assert 0 == connection.held_bytes
 
-    connection.take_in([b"{}"] * 1000)
+    connection.add_lines([b"{}"] * 1000)
     assert 1000 * 50 < connection.held_bytes
 
     for _ in range(1000):
@@ -228,9 +227,9 @@ class Desk:
         self.came: list = []
         self.replies: list = []
         self.pause_s = 0.0
-        self.server = Server(self.poller, path, self._handle, lambda _: None, Log(False),
+        self.server = RpcServer(self.poller, path, self._handle, lambda _: None, Log(False),
                              ready=lambda _: True)  # fmt: skip
-        self.server.door.open()
+        self.server.open()
         self._path = path
         self._opened: list[socket.socket] = []
 
@@ -241,7 +240,7 @@ class Desk:
 
     def turn(self) -> None:
         self.poller.wait(0)
-        self.server.work()
+        self.server.serve()
 
     def held(self) -> list[int]:
         """Bytes held of each client, in the order in which they came."""
@@ -296,22 +295,22 @@ def test_reading_waits_for_its_turn_as_requests_do(desk):
     assert 6 == len(set(desk.came))
 
 
-def test_a_client_waits_for_as_many_answers_as_it_may_and_no_more(desk):
-    """The next request has its turn when one was answered, or can be answered no more."""
-    desk.connect().sendall(encode(messages.request(1, "x")) * 30)
+def test_a_client_waits_for_a_bounded_number_of_answers(desk):
+    """Further requests are refused until one was answered, or can be answered no more."""
+    client = desk.connect()
 
-    def turns() -> int:
+    def asked(count: int) -> int:
+        client.sendall(encode(messages.request(1, "x")) * count)
         for _ in range(40):
             desk.turn()
-        assert not desk.server.busy  # it is not asked again and again meanwhile
         return len(desk.came)
 
-    assert 8 == turns()
+    assert MAX_UNANSWERED == asked(10)
+    assert 2 == client.recv(4096).count(b"wait for their answers")
     desk.replies.pop().result({})
-    assert 9 == turns()
+    assert MAX_UNANSWERED + 1 == asked(5)
     desk.replies.clear()  # forgotten by whoever should have answered
-    desk.server.sweep(time.monotonic())
-    assert 17 == turns()
+    assert 2 * MAX_UNANSWERED + 1 == asked(20)
 
 
 def test_notifications_wait_for_no_answer(desk):

@@ -11,9 +11,8 @@ from typing import Any
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.agents import Agents
 from watchdog_app.daemon.checkpoints import Checkpoints
-from watchdog_app.daemon.connection import Connection
 from watchdog_app.daemon.log import Log
-from watchdog_app.daemon.reply import Reply
+from watchdog_app.daemon.rpc import Connection, Reply
 from watchdog_app.protocol.messages import Params
 
 

@@ -18,9 +18,9 @@ from watchdog_app.base.errors import RequestError
 from watchdog_app.core.model.agent import AgentState, AllocatorMemory, RescueRecord
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import agent_words
-from watchdog_app.daemon.connection import Connection
 from watchdog_app.daemon.outside import Outside
 from watchdog_app.daemon.poller import READ, Poller
+from watchdog_app.daemon.rpc import Connection
 from watchdog_app.protocol.messages import REFUSED, Params
 from watchdog_app.sensors.process_end import open_handle, own_pid_of
 

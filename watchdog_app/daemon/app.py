@@ -120,7 +120,7 @@ class App:
         for fd, _ in parts.observer.wakeups.fds():
             parts.poller.add(fd, READ, partial(self._woken, fd))
         self._tick()
-        parts.server.door.open()
+        parts.server.open()
         parts.faults.guard(
             "pauses",
             lambda: adopted.tell(
@@ -154,7 +154,7 @@ class App:
         parts = self._parts
         while not parts.front.stopping:
             self._sleep()
-            parts.faults.guard("requests", parts.server.work)
+            parts.faults.guard("requests", parts.server.serve)
             now = time.monotonic()
             parts.faults.guard("chores", partial(self._collect, now))
             if parts.observer.wants_tick:
@@ -250,8 +250,7 @@ class App:
             parts.front.stopping = True
             return
         parts.front.look_quiet()
-        parts.server.sweep(now_mono_s)
-        parts.server.door.keep()
+        parts.server.restore_socket()
         parts.book.keep()
         if now_mono_s >= self._next_state_mono_s:
             self._next_state_mono_s = now_mono_s + _STATE_S

@@ -25,7 +25,7 @@ from watchdog_app.daemon.notices import Notices
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pauses import Pauses
 from watchdog_app.daemon.quiet import Quiet
-from watchdog_app.daemon.server import Server
+from watchdog_app.daemon.rpc import RpcServer
 from watchdog_app.daemon.status import status
 from watchdog_app.daemon.status_size import fitting
 from watchdog_app.daemon.watching import Watching
@@ -56,7 +56,7 @@ class Front:
         kernels: KernelRegistry,
         boot: str,
         journal: JournalWriter,
-        server: Server,
+        server: RpcServer,
         faults: Faults,
         log: Log,
     ) -> None:

@@ -20,11 +20,10 @@ from watchdog_app.core.model.find import find
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import stacks, traces
 from watchdog_app.daemon.agents import Agent, Agents
-from watchdog_app.daemon.connection import Connection
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pauses import Pauses
-from watchdog_app.daemon.reply import Reply
+from watchdog_app.daemon.rpc import Connection, Reply
 from watchdog_app.daemon.watching import Watching
 from watchdog_app.daemon.wording import suspected
 from watchdog_app.protocol.messages import REFUSED, Params

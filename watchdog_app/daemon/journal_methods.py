@@ -14,11 +14,10 @@ from watchdog_app.base.errors import TaskNotFound
 from watchdog_app.core.model.find import find
 from watchdog_app.core.model.kernels import KernelRegistry
 from watchdog_app.core.model.machine import Task
-from watchdog_app.daemon.connection import Connection
 from watchdog_app.daemon.journal import KINDS
 from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log
-from watchdog_app.daemon.reply import Reply
+from watchdog_app.daemon.rpc import Connection, Reply
 from watchdog_app.protocol import messages
 from watchdog_app.protocol.messages import Params
 

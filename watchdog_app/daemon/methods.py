@@ -22,14 +22,13 @@ from watchdog_app.daemon.agent_methods import AgentMethods
 from watchdog_app.daemon.agents import Agents
 from watchdog_app.daemon.bags import Bags
 from watchdog_app.daemon.checkpoints import MOST_DEADLINE_S, Checkpoints, Rescue, no_agent
-from watchdog_app.daemon.connection import Connection
 from watchdog_app.daemon.insight import Insight
 from watchdog_app.daemon.journal_methods import LATER, JournalMethods, Later, Method
 from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.notices import Notices
 from watchdog_app.daemon.pauses import Pause, Pauses
-from watchdog_app.daemon.reply import Reply
+from watchdog_app.daemon.rpc import Connection, Reply
 from watchdog_app.daemon.status_size import fitting
 from watchdog_app.protocol import messages
 from watchdog_app.protocol.messages import Params

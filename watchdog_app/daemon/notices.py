@@ -20,7 +20,7 @@ from watchdog_app.core.model.decisions import Notification
 from watchdog_app.core.model.machine import Fault
 from watchdog_app.core.model.settings import NotifySettings
 from watchdog_app.daemon.log import Log
-from watchdog_app.daemon.server import Server
+from watchdog_app.daemon.rpc import RpcServer
 
 COMPANION_S = 2.0  # a companion is given this long to acknowledge
 
@@ -47,7 +47,7 @@ class Notices:
     """
 
     def __init__(
-        self, server: Server, settings: NotifySettings, wake: Callable[[], None], log: Log
+        self, server: RpcServer, settings: NotifySettings, wake: Callable[[], None], log: Log
     ) -> None:
         self.shown = 0
         self.undelivered = 0

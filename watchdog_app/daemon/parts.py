@@ -18,7 +18,6 @@ from watchdog_app.core.model.settings import Settings
 from watchdog_app.daemon.acts import Acts
 from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.checkpoints import Checkpoints
-from watchdog_app.daemon.connection import Connection
 from watchdog_app.daemon.ends import Ends
 from watchdog_app.daemon.faults import Faults
 from watchdog_app.daemon.front import Front
@@ -36,7 +35,7 @@ from watchdog_app.daemon.pauses import Pauses
 from watchdog_app.daemon.poller import Poller, Waker
 from watchdog_app.daemon.quiet import Quiet
 from watchdog_app.daemon.restarts import Restarts
-from watchdog_app.daemon.server import Server
+from watchdog_app.daemon.rpc import Connection, RpcServer
 from watchdog_app.daemon.stops import Stops
 from watchdog_app.daemon.unit_ends import UnitEnds
 from watchdog_app.daemon.unwatched import Unwatched
@@ -106,7 +105,7 @@ class Parts:
             followed=lambda: self.server.has_subscribers("status"),
             overslept_s=lambda: self.poller.overslept_s,
         )
-        self.server = Server(
+        self.server = RpcServer(
             self.poller,
             socket_path,
             self._handle,

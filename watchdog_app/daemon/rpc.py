@@ -1,0 +1,545 @@
+"""
+The socket of the daemon: admission, turns, replies and subscriptions. Nothing here blocks.
+
+A client that sends nonsense is answered with an error. One that sends without end, does not
+read, or never greets is dropped. `methods` knows what a request means.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from watchdog_app.base.errors import ProtocolError
+from watchdog_app.daemon.instance import private_folder
+from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.poller import READ, WRITE, Poller
+from watchdog_app.protocol import messages, transport
+from watchdog_app.protocol.framing import (
+    BadLine,
+    LineDecoder,
+    LineTooLong,
+    TooLongToSend,
+    decode,
+    encode,
+)
+from watchdog_app.sensors import descriptors
+
+MAX_CONNECTIONS = 500
+MAX_UNANSWERED = 8  # requests of one client that wait for their answers
+BURST = 2000.0  # requests that a client may send at once
+RATE_PER_S = 200.0  # requests a second that a client may send for ever; an agent sends four at most
+GREETING_S = 10.0  # a connection without a hello by then is closed
+
+_ACCEPT_AT_ONCE = 32
+_ACCEPT_AGAIN_S = 1.0  # after the descriptors ran out
+_CHUNK_BYTES = 16384  # lines of two bytes in it take a fraction of a turn
+_TURN_S = 0.005  # for requests, before the loop does everything else
+_SERVE_AT_ONCE = 4
+_MIN_PAUSE_S = 0.05  # of a client that asks faster than it may
+_LINE_OVERHEAD_BYTES = 64  # of a line that waits: the object and its place
+_MAX_UNREAD_BYTES = 4 * 1024 * 1024  # waiting for one client before it is dropped
+_MAX_HELD_BYTES = 32 * 1024 * 1024  # unread answers and unserved lines of all clients together
+_CHECK_HELD_BYTES = 64 * 1024  # of one client, from which on the sum is checked
+_SKIP_UNREAD_BYTES = 64 * 1024  # no status is added on top of this much
+
+Fit = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class Connection:
+    """
+    One client, agent or tray: lines that came and wait, bytes that go and were not read.
+
+    `queued`: nothing is read from it until its next turn.
+    """
+
+    __slots__ = (
+        "_out",
+        "_tokens",
+        "_tokens_mono_s",
+        "_waiting_bytes",
+        "closed",
+        "decoder",
+        "fd",
+        "greeted",
+        "opened_mono_s",
+        "paused_until_mono_s",
+        "peer",
+        "queued",
+        "role",
+        "socket",
+        "topics",
+        "unanswered",
+        "waiting",
+    )
+
+    def __init__(self, connection: socket.socket, peer: transport.Peer, now_mono_s: float) -> None:
+        self.socket = connection
+        self.fd = connection.fileno()
+        self.peer = peer
+        self.decoder = LineDecoder()
+        self.opened_mono_s = now_mono_s
+        self.greeted = False
+        self.closed = False
+        self.queued = False
+        self.paused_until_mono_s = 0.0
+        self.role = ""
+        self.topics: frozenset[str] = frozenset()
+        self.waiting: deque[bytes] = deque()
+        self.unanswered: weakref.WeakSet[Reply] = weakref.WeakSet()
+        self._waiting_bytes = 0
+        self._tokens = BURST
+        self._tokens_mono_s = now_mono_s
+        self._out = bytearray()
+
+    def add_lines(self, lines: list[bytes], blank: int = 0) -> None:
+        """Queue lines that came. Each of the `blank` lines among them counts as a request."""
+        self.waiting.extend(lines)
+        if blank:  # at most some seconds of pause
+            self._tokens = max(self._tokens - blank, min(self._tokens, -BURST))
+        self._waiting_bytes += sum(map(len, lines)) + _LINE_OVERHEAD_BYTES * len(lines)
+
+    def next_line(self) -> bytes:
+        """Take the oldest waiting line; there must be one."""
+        line = self.waiting.popleft()
+        self._waiting_bytes -= len(line) + _LINE_OVERHEAD_BYTES
+        self._tokens -= 1.0
+        return line
+
+    def pause_s(self, now_mono_s: float) -> float:
+        """Return the seconds until it may send its next request; 0 means now."""
+        gained = (now_mono_s - self._tokens_mono_s) * RATE_PER_S
+        self._tokens = min(BURST, self._tokens + gained)
+        self._tokens_mono_s = now_mono_s
+        return 0.0 if self._tokens >= 1.0 else (1.0 - self._tokens) / RATE_PER_S
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that this client takes of the daemon."""
+        return len(self._out) + self._waiting_bytes + self.decoder.pending_bytes
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes for the client that it has not read yet."""
+        return len(self._out)
+
+    def write(self, line: bytes) -> bool:
+        """Send a line; False means that the client must be dropped."""
+        self._out += line
+        return self.flush()
+
+    def flush(self) -> bool:
+        """Send as much as the socket takes; False means that the client must be dropped."""
+        while self._out:
+            try:
+                sent = self.socket.send(self._out)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError:
+                return False
+            del self._out[:sent]
+        return len(self._out) <= _MAX_UNREAD_BYTES
+
+
+class Reply:
+    """The answer to one request, given now or later. The first answer counts."""
+
+    __slots__ = ("__weakref__", "_connection", "_id", "_server")
+
+    def __init__(self, server: RpcServer, connection: Connection, id_: int | str | None) -> None:
+        self._server = server
+        self._connection = connection
+        self._id = id_
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the client still waits for it."""
+        return self._id is not None and not self._connection.closed
+
+    def result(self, value: Any, fit: Fit | None = None) -> None:
+        """Answer with a result. `fit` shortens it if it does not fit into a message."""
+        if self._id is not None:
+            self._send(messages.result(self._id, value), fit)
+
+    def error(self, code: int, message: str, data: dict[str, Any] | None = None) -> None:
+        """Answer with an error."""
+        if self._id is not None:
+            self._send(messages.error(self._id, code, message, data))
+
+    def _send(self, message: dict[str, Any], fit: Fit | None = None) -> None:
+        self._id = None
+        self._connection.unanswered.discard(self)
+        self._server.send(self._connection, message, fit)
+
+
+Handler = Callable[[Connection, str, dict[str, Any], Reply], None]
+
+
+class RpcServer:
+    """
+    Listens at a path and serves clients in turn.
+
+    Args:
+        path: of the socket.
+        handler: called with each request and notification.
+        on_close: called once for each connection that ended, however it ended.
+        ready: whether the next request of a client can be answered now. If not, it is asked
+            again at one of the next turns.
+    """
+
+    def __init__(
+        self,
+        poller: Poller,
+        path: str,
+        handler: Handler,
+        on_close: Callable[[Connection], None],
+        log: Log,
+        *,
+        ready: Callable[[Connection], bool],
+    ) -> None:
+        self._poller = poller
+        self._path = path
+        self._handler = handler
+        self._on_close = on_close
+        self._ready = ready
+        self._log = log
+        self._listener: socket.socket | None = None
+        self._inode: tuple[int, int] | None = None
+        self._accept_again_mono_s: float | None = None
+        self._max_connections = MAX_CONNECTIONS
+        self._connections: dict[int, Connection] = {}
+        self._queue: deque[Connection] = deque()  # served in turn
+        self._paused: list[Connection] = []  # asked more than they may
+        self._spent_s = 0.0  # on requests, since the last turn
+
+    # Listening and admission
+
+    def open(self) -> None:
+        """
+        Begin to listen.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        self._max_connections = descriptors.connections(MAX_CONNECTIONS)
+        self._listener = transport.listen(self._path)
+        self._inode = _inode(self._path)
+        self._accept_again_mono_s = None
+        self._poller.add(self._listener.fileno(), READ, self._accept)
+
+    def restore_socket(self) -> None:
+        """Listen again if the file of the socket was removed or replaced."""
+        if self._listener is None or _inode(self._path) == self._inode:
+            return
+        private_folder(os.path.dirname(self._path))  # it may be another one by now
+        self._log.warning("the socket was removed; it is made again", path=self._path)
+        self._stop_listening(self._listener)
+        self.open()
+
+    def close(self) -> None:
+        """Send what can be sent now, then end everything."""
+        if self._listener is not None:
+            self._stop_listening(self._listener)
+            self._listener = None
+            if _inode(self._path) == self._inode:  # not one that the next daemon made
+                with suppress(OSError):
+                    os.unlink(self._path)
+        for connection in list(self._connections.values()):
+            connection.flush()
+            self.drop(connection)
+
+    def _stop_listening(self, listener: socket.socket) -> None:
+        if self._accept_again_mono_s is None:
+            self._poller.remove(listener.fileno())
+        listener.close()
+
+    def _accept(self, _: int) -> None:
+        for _ in range(_ACCEPT_AT_ONCE):
+            if self._listener is None:
+                return
+            try:
+                connection, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    # A client that nobody accepts would wake the loop again and again.
+                    self._poller.remove(self._listener.fileno())
+                    self._accept_again_mono_s = time.monotonic() + _ACCEPT_AGAIN_S
+                else:
+                    self._log.error("accepting a connection failed", error=error)
+                return
+            self._admit(connection)
+
+    def _admit(self, connection: socket.socket) -> None:
+        """Take a client of this user, unless its process would leave no room for others."""
+        try:
+            peer = transport.peer(connection)
+        except OSError:
+            connection.close()
+            return
+        if not peer.trusted:
+            connection.close()
+            return
+        connection.setblocking(False)
+        refusal = self._refusal(peer)
+        if refusal is not None:
+            with suppress(OSError):
+                connection.send(encode(messages.error(None, messages.REFUSED, refusal)))
+            connection.close()
+            return
+        client = Connection(connection, peer, time.monotonic())
+        self._connections[client.fd] = client
+        self._poller.add(client.fd, READ, lambda events: self._on_events(client, events))
+
+    def _refusal(self, peer: transport.Peer) -> str | None:
+        """
+        Return why this process gets no further connection; None means that it gets one.
+
+        A process may hold as many connections as it leaves free, so there is always room for
+        another process.
+        """
+        free = self._max_connections - len(self._connections)
+        if free <= 0:
+            return (
+                f"The daemon serves {self._max_connections} connections already. "
+                "Close some, then try again."
+            )
+        if peer.pid is None:  # in another container: its processes cannot be distinguished
+            return None
+        held = sum(each.peer.pid == peer.pid for each in self._connections.values())
+        if held < free:
+            return None
+        return (
+            f"Process {peer.pid} holds {held} connections already; the {free} that are left are "
+            "for others. Close some, then try again."
+        )
+
+    # Sending
+
+    def send(self, connection: Connection, message: dict[str, Any], fit: Fit | None = None) -> None:
+        """Send a message to one client; one that does not read is dropped."""
+        if connection.closed:
+            return
+        try:
+            line = _line(message, "result", fit)
+        except (ProtocolError, TypeError, ValueError, RecursionError) as error:
+            self._log.error("an answer could not be written", error=error)
+            if "id" not in message:
+                return
+            line = encode(messages.error(message["id"], messages.REFUSED, str(error)))
+        self._write(connection, line)
+
+    def publish(
+        self, topic: str, method: str, params: dict[str, Any], fit: Fit | None = None
+    ) -> int:
+        """Send a notification to the subscribers of a topic; return how many got it."""
+        subscribers = [c for c in self._connections.values() if topic in c.topics]
+        if not subscribers:
+            return 0
+        try:
+            line = _line(messages.notification(method, params), "params", fit)
+        except (ProtocolError, TypeError, ValueError, RecursionError) as error:
+            self._log.error("a notification could not be written", error=error)
+            return 0
+        count = 0
+        for connection in subscribers:
+            # A slow reader misses some statuses. It gets all notices, or is dropped.
+            if topic == "notices" or connection.unread_bytes < _SKIP_UNREAD_BYTES:
+                self._write(connection, line)
+                count += not connection.closed
+        return count
+
+    def has_subscribers(self, topic: str, role: str | None = None) -> bool:
+        """Whether a client, or one of this role, has subscribed to the topic."""
+        return any(topic in c.topics and role in (None, c.role) for c in self._connections.values())
+
+    def drop(self, connection: Connection) -> None:
+        """End a connection."""
+        if connection.closed:
+            return
+        connection.closed = True
+        self._connections.pop(connection.fd, None)
+        self._poller.remove(connection.fd)
+        connection.socket.close()
+        self._on_close(connection)
+
+    def _write(self, connection: Connection, line: bytes) -> None:
+        before = connection.unread_bytes
+        if not connection.write(line):
+            self._log.debug("a client that does not read was dropped", pid=connection.peer.pid)
+            self.drop(connection)
+        elif connection.unread_bytes > _CHECK_HELD_BYTES and not self._affordable():
+            self.drop(connection)
+        elif connection.unread_bytes and not before:
+            self._listen_to(connection)
+
+    # Turns
+
+    @property
+    def busy(self) -> bool:
+        """Whether clients wait for their turn: `serve` has something to do."""
+        return bool(self._queue)
+
+    def next_deadline_mono_s(self) -> float | None:
+        """When a paused client is served again, a silent one is dropped, or clients accepted."""
+        due = [each.paused_until_mono_s for each in self._paused if not each.closed]
+        due += [c.opened_mono_s + GREETING_S for c in self._connections.values() if not c.greeted]
+        if self._accept_again_mono_s is not None:
+            due.append(self._accept_again_mono_s)
+        return min(due, default=None)
+
+    def serve(self) -> None:
+        """Serve clients that sent much at once, each in turn, for a short while."""
+        now = time.monotonic()
+        self._spent_s = 0.0
+        end = now + _TURN_S
+        self._keep_deadlines(now)
+        while self._queue and time.monotonic() < end:
+            connection = self._queue.popleft()
+            if connection.closed:
+                continue
+            if connection.waiting:
+                self._serve(connection, 1)
+            else:
+                self._read(connection, 1)
+
+    def _keep_deadlines(self, now: float) -> None:
+        for connection in list(self._connections.values()):
+            if not connection.greeted and now >= connection.opened_mono_s + GREETING_S:
+                self.drop(connection)
+        if self._paused:
+            self._queue.extend(c for c in self._paused if c.paused_until_mono_s <= now)
+            self._paused = [c for c in self._paused if c.paused_until_mono_s > now and not c.closed]
+        if self._accept_again_mono_s is not None and now >= self._accept_again_mono_s:
+            self._accept_again_mono_s = None
+            if self._listener is not None:
+                self._poller.add(self._listener.fileno(), READ, self._accept)
+
+    def _on_events(self, connection: Connection, events: int) -> None:
+        if events & WRITE:
+            if not connection.flush():
+                self.drop(connection)
+                return
+            if not connection.unread_bytes:
+                self._listen_to(connection)
+        if not events & ~WRITE:
+            return
+        if connection.queued:
+            if connection in self._paused:  # it is not listened to, so it has hung up
+                self.drop(connection)
+        elif self._spent_s >= _TURN_S:
+            # Many that come at once are one turn, too. Later ones are read in the next, before
+            # those who come then: the poller names them in the same order each time.
+            self._enqueue(connection)
+        else:  # also after an error or a hang-up: reading shows which
+            began = time.monotonic()
+            self._read(connection, _SERVE_AT_ONCE)
+            self._spent_s += time.monotonic() - began
+
+    def _read(self, connection: Connection, most: int) -> None:
+        """Read what a client sent, and serve at most `most` of its requests."""
+        try:
+            data = connection.socket.recv(_CHUNK_BYTES)
+        except (BlockingIOError, InterruptedError):
+            self._serve(connection, 0)
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.drop(connection)
+            return
+        try:
+            lines = connection.decoder.lines(data)
+        except LineTooLong as error:
+            self.send(connection, messages.error(None, messages.INVALID_REQUEST, str(error)))
+            self.drop(connection)
+            return
+        connection.add_lines(lines, data.count(b"\n") - len(lines))
+        if connection.held_bytes > _CHECK_HELD_BYTES and not self._affordable():
+            self.drop(connection)
+            return
+        self._serve(connection, most)
+
+    def _serve(self, connection: Connection, most: int) -> None:
+        """Serve at most `most` requests; nothing more is read while some are left."""
+        now = time.monotonic()
+        pause_s = connection.pause_s(now)
+        if pause_s:
+            connection.paused_until_mono_s = now + max(pause_s, _MIN_PAUSE_S)
+            self._enqueue(connection, self._paused)
+            return
+        for _ in range(most):
+            if connection.closed or not connection.waiting or not self._ready(connection):
+                break
+            self._receive(connection, connection.next_line())
+        if connection.closed:
+            return
+        if connection.waiting:
+            self._enqueue(connection)
+        elif connection.queued:
+            connection.queued = False
+            self._listen_to(connection)
+
+    def _receive(self, connection: Connection, line: bytes) -> None:
+        try:
+            message = decode(line)
+            kind = messages.kind(message)
+        except BadLine as error:
+            self.send(connection, messages.error(None, error.code, str(error)))
+            return
+        if kind == messages.RESPONSE:
+            return  # the daemon sends no requests
+        reply = Reply(self, connection, message.get("id"))
+        if reply.wanted and len(connection.unanswered) >= MAX_UNANSWERED:
+            reply.error(
+                messages.REFUSED,
+                f"{MAX_UNANSWERED} of your requests wait for their answers. "
+                "Read one, then ask again.",
+            )
+            return
+        self._handler(connection, message["method"], message.get("params") or {}, reply)
+        if reply.wanted:
+            connection.unanswered.add(reply)
+
+    def _enqueue(
+        self, connection: Connection, where: deque[Connection] | list[Connection] | None = None
+    ) -> None:
+        """Read nothing from a client until its turn, or until its pause is over."""
+        (self._queue if where is None else where).append(connection)
+        if not connection.queued:
+            connection.queued = True
+            self._listen_to(connection)
+
+    def _listen_to(self, connection: Connection) -> None:
+        """Wait for the events that concern a client now."""
+        events = 0 if connection.queued else READ
+        self._poller.change(connection.fd, events | (WRITE if connection.unread_bytes else 0))
+
+    def _affordable(self) -> bool:
+        """Whether all clients together take an acceptable amount of memory."""
+        return sum(c.held_bytes for c in self._connections.values()) <= _MAX_HELD_BYTES
+
+
+def _line(message: dict[str, Any], part: str, fit: Fit | None) -> bytes:
+    """Encode the message; if it is too long, shorten this part of it with `fit`."""
+    try:
+        return encode(message)
+    except TooLongToSend:
+        if fit is None:
+            raise
+        return encode({**message, part: fit(message[part])})
+
+
+def _inode(path: str) -> tuple[int, int] | None:
+    with suppress(OSError):
+        found = os.lstat(path)
+        return found.st_dev, found.st_ino
+    return None
