@@ -132,9 +132,9 @@ def test_all_that_speak_of_a_card_agree(world, told, index, tmp_path, monkeypatc
     quiet = row.trouble is FaultKind.XID and not row.restart and row is not UNKNOWN_XID
     severity, level, urgency, found_as = SHOWN[row.severity]
     card, remedy, now = told["gpus"][index], row.remedy(index), told["time_unix_s"]
-    incidents = [one for one in told["incidents"] if one["subject"] == card["uuid"]]
+    incidents = [one for one in told["incidents"] if one["subject"] == card["id"]]
     gpu = world.snapshot.hardware.gpus[index]
-    open_ones = [one for one in world.result.incidents if one.resource.subject == gpu.uuid]
+    open_ones = [one for one in world.result.incidents if one.resource.subject == gpu.id]
     alone = {**status_of(world, [gpu], open_ones), "processes": []}
     notices = [one for one in world.notices if one.title.startswith(f"GPU {index} ")]
     facts = Tree(tmp_path).gpu().library().facts()

@@ -42,6 +42,7 @@ def gpu(index: int, **more):
     """A card at work."""
     return {
         "index": index,
+        "id": f"GPU-{index}",
         "uuid": f"GPU-{index}",
         "name": "NVIDIA H100 80GB HBM3",
         "bus_id": f"00000000:{index:02X}:00.0",

@@ -59,6 +59,7 @@ def task(pid: int, name: str, cpu_s: float = 0.0, state: str = "R", workers: int
 def card(index: int, **more: object) -> Gpu:
     """A card of 24 GiB at work."""
     known = Gpu(
+        id=f"GPU-{index}",
         uuid=f"GPU-{index}",
         index=index,
         name="NVIDIA RTX 4090",

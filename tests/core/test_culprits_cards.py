@@ -96,11 +96,11 @@ def test_a_part_of_a_card_is_blamed_on_who_is_on_it():
     """The list of a MIG instance has a time of its own."""
     world = Listing(50)
     whole = replace(world.gpus[0], processes=(), memory_used_bytes=None, memory_total_bytes=None)
-    world.gpus.append(replace(whole, uuid="GPU-whole", index=0))
+    world.gpus.append(replace(whole, id="GPU-whole", index=0))
 
     def look(second):
         world.look(second)
-        world.set(0, parent_uuid="GPU-whole")
+        world.set(0, parent_id="GPU-whole")
 
     world.run(60, look)
 

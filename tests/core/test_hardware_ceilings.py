@@ -36,8 +36,10 @@ def gpu(index=0, *, used=10.0, total=24.0, reserved=0.0, pids=(), **more):
         pid, size = each if isinstance(each, tuple) else (each, None)
         processes.append(GpuProcess(pid, None if size is None else int(size * GIB)))
     more.setdefault("processes", tuple(processes))
+    uuid = more.pop("uuid", f"GPU-{index}")
     return Gpu(
-        uuid=more.pop("uuid", f"GPU-{index}"),
+        id=uuid,
+        uuid=uuid,
         index=index,
         name=NAME,
         memory_used_bytes=None if used is None else int(used * GIB),
@@ -147,8 +149,8 @@ def test_parts_of_a_card_are_ceilings_instead_of_the_card():
     """MIG: each part has memory of its own; the heat is the card's."""
     card = gpu(0, used=30.0, total=80.0, temperature_c=60.0, slowdown_c=90.0)
     parts = (
-        gpu(0, uuid="MIG-a", parent_uuid="GPU-0", used=9.0, total=10.0, pids=[1]),
-        gpu(0, uuid="MIG-b", parent_uuid="GPU-0", used=20.0, total=40.0, pids=[2]),
+        gpu(0, uuid="MIG-a", parent_id="GPU-0", used=9.0, total=10.0, pids=[1]),
+        gpu(0, uuid="MIG-b", parent_id="GPU-0", used=20.0, total=40.0, pids=[2]),
     )
 
     found = look(Hardware(gpus=(card, *parts)))

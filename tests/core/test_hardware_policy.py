@@ -316,14 +316,14 @@ def test_memory_of_a_card_belongs_to_the_task_that_has_the_process():
     world = CardWorld(cards=2)
     trainer = task(100, "a.py", workers=2)
     part = replace(
-        world.gpus[0], uuid="MIG-1", parent_uuid="GPU-0", processes=(GpuProcess(101, 2 * GIB),)
+        world.gpus[0], id="MIG-1", parent_id="GPU-0", processes=(GpuProcess(101, 2 * GIB),)
     )
     world.on(0, 100, 101, 101, memory=2 * GIB)
     world.set(1, processes=(GpuProcess(102, None), GpuProcess(999, GIB, foreign=True)))
 
     found = by_task(Hardware(gpus=(*world.gpus, part)), (trainer, task(999, "b.py")))
 
-    uses = {use.uuid: use.memory_bytes for use in found[trainer.key].uses}
+    uses = {use.id: use.memory_bytes for use in found[trainer.key].uses}
     assert {"GPU-0": 2 * GIB, "MIG-1": 2 * GIB, "GPU-1": None} == uses
     assert found[trainer.key].memory_bytes is None  # one part of it is not known
     assert {trainer.key} == set(found)

@@ -12,7 +12,6 @@ from watchdog_app.core.explain import status
 from watchdog_app.core.model.agent import AgentState, AllocatorMemory
 from watchdog_app.core.model.decisions import Stage
 from watchdog_app.core.model.hardware import (
-    UNKNOWN_CARD,
     Battery,
     GpuState,
     Hardware,
@@ -528,7 +527,7 @@ def test_a_lost_card_that_cannot_say_who_it_is_is_the_one_that_was_lost_before()
     world.run(5)
     after = CardWorld(cards=2)
     after.gpus, after.now = list(world.gpus), world.now + 2
-    after.set(1, uuid=f"{UNKNOWN_CARD}1", name="NVIDIA GPU")
+    after.set(1, uuid=None, name="NVIDIA GPU")
 
     after.engine.load(world.engine.dump(), after.now, WALL_S + after.now)
     after.run(120)
@@ -741,7 +740,7 @@ def test_cards_that_are_silent_together_are_one_notice():
     world = CardWorld(cards=4)
     for index in range(4):
         world.on(index, world.program(100 + index, f"job{index}.py"))
-    part = replace(card(0), uuid="MIG-0", parent_uuid=world.gpus[0].uuid, part=0)
+    part = replace(card(0), id="MIG-0", parent_id=world.gpus[0].id, part=0)
     world.gpus.append(part)
     world.run(5)
 
@@ -810,9 +809,7 @@ def test_a_reset_is_advised_in_a_sentence_that_can_be_copied_and_lets_our_reader
 def test_a_part_of_a_card_is_told_apart_from_the_others():
     """Three instances have one name: a fault of one says which."""
     world = CardWorld()
-    parts = [
-        replace(card(0), uuid=f"MIG-{n}", parent_uuid=world.gpus[0].uuid, part=n) for n in range(3)
-    ]
+    parts = [replace(card(0), id=f"MIG-{n}", parent_id=world.gpus[0].id, part=n) for n in range(3)]
     world.gpus += parts
     world.run(5)
 

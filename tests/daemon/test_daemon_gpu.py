@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -29,6 +30,21 @@ def client(world, stub):
     world.config.write_text(world.config.read_text().replace("notify = false", "notify = true", 1))
     world.env |= stub.env(world.env)
     return world.start()
+
+
+def shows_on_bus(world, addresses: tuple[str, ...]) -> None:
+    """Processes that start from now on find these NVIDIA cards on the PCI bus."""
+    for address in addresses:
+        folder = world.folder / "bus" / address
+        folder.mkdir(parents=True)
+        (folder / "vendor").write_text("0x10de\n")
+        (folder / "class").write_text("0x030000\n")
+    (world.folder / "sitecustomize.py").write_text(
+        f"from watchdog_app.sensors.gpu import pci\npci.DEVICES = {str(world.folder / 'bus')!r}\n"
+    )
+    world.env["PYTHONPATH"] = os.pathsep.join(
+        path for path in (str(world.folder), world.env.get("PYTHONPATH")) if path
+    )
 
 
 def incident(client, kind: str) -> dict | None:
@@ -178,6 +194,7 @@ def test_a_daemon_after_one_that_was_killed_tells_of_a_lost_card_no_second_time(
     world, stub, client
 ):
     """The card cannot say any more who it is; its incident goes on as it was."""
+    shows_on_bus(world, ("0000:05:00.0", "0000:06:00.0"))
     pid = world.script(IDLE, "right.py")
     stub.processes(1, [(pid, GIB)])
     world.until(lambda: (world.task(pid) or {}).get("gpus"), "right.py is on its card", WAIT_S)

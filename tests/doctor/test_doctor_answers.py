@@ -14,6 +14,7 @@ from gpu_stub.driver_stub import DriverStub
 from support.fake_daemon import FakeDaemon
 
 from watchdog_app.doctor import cards, driver, driver_answer, gpu, power
+from watchdog_app.sensors.gpu.pci import short_address
 
 
 @pytest.fixture
@@ -122,12 +123,12 @@ def test_a_memory_call_that_hangs_the_daemon_hangs_the_doctor_as_well(tree, stub
 
 def test_what_the_daemon_knows_of_a_card_is_not_called_healthy(tree, stub, tmp_path):
     """An open incident is a finding with its cure, and so is a card that the daemon cannot read."""
-    uuids = [one["uuid"] for one in asked(tree, stub).usable]
+    ids = [short_address(one["bus_id"]) for one in asked(tree, stub).usable]
     status = {
         "incidents": [
             {
                 "ceiling": "gpu_health",
-                "subject": uuids[1],
+                "subject": ids[1],
                 "label": "GPU 1 (RTX)",
                 "stage": "rescue",
                 "why": "Xid 79, the card has fallen off the bus",
@@ -135,7 +136,7 @@ def test_what_the_daemon_knows_of_a_card_is_not_called_healthy(tree, stub, tmp_p
                 "culprits": [{"name": "train.py", "pid": 7}],
             }
         ],
-        "gpus": [{"uuid": uuids[0], "index": 0, "name": "RTX", "state": "silent"}],
+        "gpus": [{"id": ids[0], "index": 0, "name": "RTX", "state": "silent"}],
     }
     daemon = FakeDaemon(tmp_path / "run" / "daemon.sock", status)
     daemon.start()

@@ -446,6 +446,7 @@ def cards_status(**more):
     """Two cards, one lost with a task's work, and a job on both."""
     lost = {
         "index": 1,
+        "id": "GPU-1",
         "uuid": "GPU-1",
         "name": "RTX 4090",
         "state": "lost",
@@ -453,7 +454,7 @@ def cards_status(**more):
         "level": "critical",
     }
     well = lost | {
-        "index": 0, "uuid": "GPU-0", "state": "ok", "verdict": None, "level": "ok",
+        "index": 0, "id": "GPU-0", "uuid": "GPU-0", "state": "ok", "verdict": None, "level": "ok",
         "temperature_c": 71.0,
         "memory_used_bytes": 20 * GIB, "memory_total_bytes": 24 * GIB,
     }  # fmt: skip

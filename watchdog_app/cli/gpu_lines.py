@@ -154,21 +154,19 @@ def _news(gpu: Json, status: Json) -> list[str]:
 
 def card_level(gpu: Json, status: Json) -> Level:
     """The worst level of the card, its resources and its incidents."""
-    incidents = [
-        one for one in objects(status, "incidents") if one.get("subject") == gpu.get("uuid")
-    ]
+    incidents = [one for one in objects(status, "incidents") if one.get("subject") == gpu.get("id")]
     return max(Level.of(one) for one in (gpu, *_ceilings(gpu, status), *incidents))
 
 
 def _ceilings(gpu: Json, status: Json) -> list[Json]:
-    uuid = gpu.get("uuid")
-    if not isinstance(uuid, str) or not uuid:
+    gpu_id = gpu.get("id")
+    if not isinstance(gpu_id, str) or not gpu_id:
         return []
     return [
         one
         for one in objects(status, "ceilings")
         if one.get("kind") in ("gpu_memory", "temperature")
-        and str(one.get("subject")).partition("/")[0] == uuid
+        and str(one.get("subject")) in (gpu_id, f"{gpu_id}/slowdown", f"{gpu_id}/shutdown")
     ]
 
 

@@ -212,7 +212,7 @@ def _told_of(status: Json) -> set[str]:
     return driver | {
         f"gpu.{figures.whole(gpu.get('index'))}"
         for gpu in objects(status, "gpus")
-        if gpu.get("uuid") in subjects and gpu.get("parent_uuid") is None
+        if gpu.get("id") in subjects and gpu.get("parent_uuid") is None
     }
 
 

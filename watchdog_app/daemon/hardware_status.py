@@ -49,8 +49,8 @@ def verdict(gpu: Gpu, incidents: Sequence[Incident]) -> dict[str, Any]:
     }
     for each in incidents:
         if each.resource.kind is not ResourceKind.GPU_HEALTH or each.resource.subject not in (
-            gpu.uuid,
-            gpu.parent_uuid,
+            gpu.id,
+            gpu.parent_id,
             None if each.device_works else "driver",  # with an updated driver its cards go on
         ):
             continue
@@ -110,7 +110,12 @@ def of_task(devices: TaskDevices | None) -> dict[str, Any]:
     return {
         "gpu_memory_bytes": devices.memory_bytes,
         "gpus": [
-            {"uuid": use.uuid, "index": use.index, "memory_bytes": use.memory_bytes}
+            {
+                "id": use.id,
+                "uuid": use.uuid,
+                "index": use.index,
+                "memory_bytes": use.memory_bytes,
+            }
             for use in devices.uses
         ],
     }
@@ -136,10 +141,14 @@ def _gpu(gpu: Gpu, hardware: Hardware, owners: Mapping[int, Task]) -> dict[str, 
         notes.append(f"{len(processes) - MOST_PROCESSES} more processes are on it")
     return {
         "index": gpu.index,
+        "id": gpu.id,
         "uuid": gpu.uuid,
         "name": gpu.name,
         "bus_id": gpu.bus_id,
-        "parent_uuid": gpu.parent_uuid,
+        "parent_uuid": next(
+            (each.uuid or each.id for each in hardware.gpus if each.id == gpu.parent_id),
+            gpu.parent_id,
+        ),
         "state": gpu.state.value,
         "memory_used_bytes": gpu.memory_used_bytes,
         "memory_reserved_bytes": gpu.memory_reserved_bytes,

@@ -18,6 +18,7 @@ from watchdog_app.doctor import daemon_word, driver_files, gpu
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine
 from watchdog_app.doctor.gpu_fault import of_fault
+from watchdog_app.sensors.gpu import pci
 
 _EXCLUSIVE_PROCESS, _PROHIBITED = 3, 2  # nvmlComputeMode_t; 1 is an old form of 3
 _LITTLE_LEFT = 0.15
@@ -30,11 +31,11 @@ def check(facts: Facts) -> Iterator[Finding]:
         return
     known = list(daemon_word.cards(facts))
     yield from (finding for _, finding in known)
-    told = {uuid for uuid, _ in known}
+    told = {gpu_id.partition("/")[0] for gpu_id, _ in known}
     for card in facts.driver().usable:
         found = [*_health(card), *_sharing(card, facts)]
         yield from found
-        if not found and not told & {card.get("uuid"), *(card.get("mig_uuids") or ())}:
+        if not found and pci.short_address(card.get("bus_id")) not in told:
             yield fine("driver.card", f"{gpu.label(card)} is healthy and may be used.")
 
 

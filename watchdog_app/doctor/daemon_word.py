@@ -22,7 +22,7 @@ _STATES = {str(state): row for state, row in STATES.items()}
 
 
 def cards(facts: Facts) -> Iterator[tuple[str, Finding]]:
-    """Each card of which the daemon knows something bad: its UUID, and the finding."""
+    """Each card of which the daemon knows something bad: its id, and the finding."""
     status = facts.daemon()
     told = set()
     for incident in objects(status, "incidents"):
@@ -46,10 +46,10 @@ def cards(facts: Facts) -> Iterator[tuple[str, Finding]]:
             ),
         )
     for card in objects(status, "gpus"):
-        uuid, row = str(card.get("uuid")), _STATES.get(str(card.get("state")))
-        if row is None or uuid in told or card.get("parent_uuid") in told:
+        gpu_id, row = str(card.get("id")), _STATES.get(str(card.get("state")))
+        if row is None or gpu_id in told or gpu_id.partition("/")[0] in told:
             continue
         index = card.get("index")
         name = f"GPU {index} ({card.get('name')})"
         commands = ("watchdog status", "sudo dmesg | grep -iE 'nvrm|xid' | tail")
-        yield uuid, of_fault("driver.incident", row, name, index, commands)
+        yield gpu_id, of_fault("driver.incident", row, name, index, commands)

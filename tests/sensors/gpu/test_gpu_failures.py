@@ -220,7 +220,7 @@ def test_a_card_that_answers_with_errors_hides_no_other(stub, ticker, code, stat
 
     assert [state, GpuState.OK] == states(look)
     assert 0 == look.gpus[0].index
-    assert look.gpus[0].uuid
+    assert look.gpus[0].id
     assert look.gpus[0].notes
     assert ["gpu.0"] == sources(look)
     assert look.faults[0].remedy

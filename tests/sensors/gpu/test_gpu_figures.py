@@ -190,7 +190,7 @@ def test_two_cards_of_one_name_are_two(tmp_path, ticker):
     gpus = ticker(stub).reading().gpus
 
     assert [(0, GIB), (1, 2 * GIB)] == [(gpu.index, gpu.memory_used_bytes) for gpu in gpus]
-    assert 2 == len({gpu.uuid for gpu in gpus})
+    assert 2 == len({gpu.id for gpu in gpus})
 
 
 def test_what_the_driver_says_of_itself_steers_no_terminal(stub, ticker):
@@ -356,7 +356,7 @@ def test_mig_instances_are_devices_of_their_own(stub, ticker):
     assert [0, 1, 1, 1] == [gpu.index for gpu in look.gpus]
     assert (None, None, ()) == (card.memory_used_bytes, card.memory_total_bytes, card.processes)
     assert 40 == card.temperature_c
-    assert (card.uuid, card.uuid) == (one.parent_uuid, two.parent_uuid)
+    assert (card.id, card.id) == (one.parent_id, two.parent_id)
     assert (None, 0, 1) == (card.part, one.part, two.part)
     assert (3 * GIB, 5 * GIB) == (one.memory_used_bytes, one.memory_total_bytes)
     assert (GpuProcess(os.getpid(), 2 * GIB),) == two.processes
@@ -478,4 +478,4 @@ def test_a_partitioned_card_without_instances_costs_no_search_each_second(stub, 
     assert [None, 24 * GIB] == [gpu.memory_total_bytes for gpu in look.gpus]
     stub.partition(0, 1)
     look = watch.until(lambda look: len(look.gpus) == 3, step_s=0.3)
-    assert look.gpus[0].uuid == look.gpus[1].parent_uuid
+    assert look.gpus[0].id == look.gpus[1].parent_id

@@ -92,8 +92,8 @@ class DeviceHealth:
         for card in self._cards.values():
             if cause is not None and (card.missing or card.gpu.state in _UNANSWERED):
                 continue  # it follows from that
-            if card.gpu.parent_uuid is not None and not card.missing:
-                whole = self._cards.get(card.gpu.parent_uuid)
+            if card.gpu.parent_id is not None and not card.missing:
+                whole = self._cards.get(card.gpu.parent_id)
                 if whole is not None and whole.gpu.state not in _WORKING:
                     continue  # a part is as its card is
             if card.missing:
@@ -110,14 +110,14 @@ class DeviceHealth:
     def _take(self, snapshot: Snapshot, tasks: Sequence[Task]) -> None:
         now, hardware = snapshot.mono_s, snapshot.hardware
         owners = {member.key.pid: task for task in tasks for member in task.members}
-        seen = {gpu.uuid for gpu in hardware.gpus}
-        for uuid, card in list(self._cards.items()):
-            if uuid not in seen:
-                self._missing(uuid, card, now)
+        seen = {gpu.id for gpu in hardware.gpus}
+        for gpu_id, card in list(self._cards.items()):
+            if gpu_id not in seen:
+                self._missing(gpu_id, card, now)
         for gpu in hardware.gpus:
-            known = self._cards.get(gpu.uuid)
+            known = self._cards.get(gpu.id)
             card = known or _Card(gpu, now, now)
-            self._cards[gpu.uuid] = card
+            self._cards[gpu.id] = card
             if card.gpu.state is not gpu.state or card.missing:
                 card.state_since_mono_s = now
             card.missing = 0
@@ -126,22 +126,22 @@ class DeviceHealth:
             # A card without figures (its reader begins anew) says nothing of who is on it.
             if gpu.state is GpuState.OK and hardware.gpus_mono_s is not None:
                 card.well_mono_s = now
-            listed = (gpu, *(part for part in hardware.gpus if part.parent_uuid == gpu.uuid))
+            listed = (gpu, *(part for part in hardware.gpus if part.parent_id == gpu.id))
             self._remember(card, listed, owners, now)
             self._count_errors(card, gpu, now)
             self._note_xids(card, gpu, now, snapshot.unix_s)
             card.hit = (card.hit or _lately(card)) if gpu.state in _BROKEN else ()
             card.gpu = gpu
 
-    def _missing(self, uuid: str, card: _Card, now: float) -> None:
+    def _missing(self, gpu_id: str, card: _Card, now: float) -> None:
         if card.missing == 0:
             card.state_since_mono_s = now
             card.hit = card.hit or _lately(card)
         card.missing += 1
         # Parts of a card come and go as it is divided anew; a card on which nobody was may have
         # been unplugged or handed to a virtual machine.
-        if card.gpu.parent_uuid is not None or now - card.state_since_mono_s > _GONE_S:
-            del self._cards[uuid]
+        if card.gpu.parent_id is not None or now - card.state_since_mono_s > _GONE_S:
+            del self._cards[gpu_id]
 
     def _remember(
         self, card: _Card, listed: Sequence[Gpu], owners: Mapping[int, Task], now: float
@@ -256,7 +256,7 @@ def _of_driver(
     here = [
         card
         for card in cards
-        if not card.missing and card.gpu.parent_uuid is None
+        if not card.missing and card.gpu.parent_id is None
         and card.gpu.state is not GpuState.ASLEEP
     ]  # fmt: skip
     silent = [card for card in here if card.gpu.state is GpuState.SILENT]

@@ -51,7 +51,7 @@ def finding(
         text: replaces the text of the row.
         remedy: replaces the remedy of the row.
     """
-    key = ResourceKey(ResourceKind.GPU_HEALTH, "driver" if gpu is None else gpu.uuid)
+    key = ResourceKey(ResourceKind.GPU_HEALTH, "driver" if gpu is None else gpu.id)
     return Finding(
         fault.trouble,
         key,

@@ -148,13 +148,13 @@ class ThrottlingDetector:
         read = hardware.gpus_mono_s
         if read is None or read != self._read_mono_s:
             self._read_mono_s = read
-            for gone in self._cards.keys() - {gpu.uuid for gpu in hardware.gpus}:
+            for gone in self._cards.keys() - {gpu.id for gpu in hardware.gpus}:
                 del self._cards[gone]
             for gpu in hardware.gpus:
-                if gpu.parent_uuid is None:  # the parts of a card share its clocks
-                    self._cards.setdefault(gpu.uuid, _Card()).take(now, gpu)
+                if gpu.parent_id is None:  # the parts of a card share its clocks
+                    self._cards.setdefault(gpu.id, _Card()).take(now, gpu)
         for gpu in hardware.gpus:
-            card = self._cards.get(gpu.uuid)
+            card = self._cards.get(gpu.id)
             if card is not None and card.found:
                 on_it = [TaskRef(task.key, task.name) for task in devices.on_card(gpu, tasks)]
                 for trouble in FaultKind:
@@ -208,7 +208,7 @@ def _of_card(trouble: FaultKind, gpu: Gpu, rate: float, on_it: tuple[TaskRef, ..
     }
     return Finding(
         trouble,
-        ResourceKey(ResourceKind.THROTTLING, gpu.uuid),
+        ResourceKey(ResourceKind.THROTTLING, gpu.id),
         gpu_label(gpu),
         Severity.WARNING,
         text.format(**figures),

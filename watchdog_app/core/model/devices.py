@@ -15,9 +15,10 @@ from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 class DeviceUse:
     """What a task holds on one card."""
 
-    uuid: str
+    id: str
     index: int
     memory_bytes: int | None  # over its processes; None: the driver does not say of one of them
+    uuid: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def by_task(hardware: Hardware, tasks: Sequence[Task]) -> dict[ProcessKey, TaskD
         return {}
     owners = holders(tasks)
     found: dict[ProcessKey, list[DeviceUse]] = {}
-    for gpu in sorted(hardware.gpus, key=lambda each: (each.index, each.parent_uuid or "")):
+    for gpu in sorted(hardware.gpus, key=lambda each: (each.index, each.parent_id or "")):
         amounts: dict[ProcessKey, int | None] = {}
         for process in listed(gpu, hardware):
             task = owners.get(process.pid)
@@ -62,7 +63,7 @@ def by_task(hardware: Hardware, tasks: Sequence[Task]) -> dict[ProcessKey, TaskD
             known, more = amounts.get(task.key, 0), process.memory_bytes
             amounts[task.key] = None if known is None or more is None else known + more
         for key, amount in amounts.items():
-            found.setdefault(key, []).append(DeviceUse(gpu.uuid, gpu.index, amount))
+            found.setdefault(key, []).append(DeviceUse(gpu.id, gpu.index, amount, gpu.uuid))
     return {key: TaskDevices(tuple(uses)) for key, uses in found.items()}
 
 
@@ -94,7 +95,7 @@ def listed(gpu: Gpu, hardware: Hardware) -> Iterator[GpuProcess]:
     inside = {
         process.pid
         for part in hardware.gpus
-        if part.parent_uuid == gpu.uuid
+        if part.parent_id == gpu.id
         for process in part.processes
     }
     for process in gpu.processes:
@@ -142,12 +143,12 @@ def _device_memory(
     everyone: tuple[ProcessKey, ...],
     allocating: Sequence[tuple[AgentState, Task]],
 ) -> Iterator[Reading]:
-    divided = {gpu.parent_uuid for gpu in hardware.gpus}
+    divided = {gpu.parent_id for gpu in hardware.gpus}
     for gpu in hardware.gpus:
         used = gpu.memory_used_bytes
         # A card that is divided has no memory of its own to run out of; one that shares the
         # host's RAM ends with it, and that resource is there already.
-        if gpu.unified_memory or gpu.uuid in divided or used is None or not gpu.memory_total_bytes:
+        if gpu.unified_memory or gpu.id in divided or used is None or not gpu.memory_total_bytes:
             continue
         if not _in_use(gpu):
             continue
@@ -157,12 +158,12 @@ def _device_memory(
             task.key
             for agent, task in allocating
             for memory in agent.allocators
-            if _device(memory, hardware) == gpu.uuid
+            if _device(memory, hardware) == gpu.id
         }
         under = tuple(key for key in people if key not in known)
         if under:
             yield Reading(
-                key=ResourceKey(ResourceKind.GPU_MEMORY, gpu.uuid),
+                key=ResourceKey(ResourceKind.GPU_MEMORY, gpu.id),
                 label=f"{_name(gpu)} memory ({gpu.name})",
                 used=used,
                 limit=gpu.memory_total_bytes - (gpu.memory_reserved_bytes or 0),
@@ -175,14 +176,14 @@ def _device_memory(
                     "shared by all who are on the card" if len(under) > 1 and not whose else None,
                 ),
                 held_mono_s=gpu.processes_mono_s,
-                device=gpu.uuid,
+                device=gpu.id,
             )
 
 
 def _allocators(
     hardware: Hardware, allocating: Sequence[tuple[AgentState, Task]]
 ) -> Iterator[Reading]:
-    cards = {gpu.uuid: gpu for gpu in hardware.gpus}
+    cards = {gpu.id: gpu for gpu in hardware.gpus}
     for agent, task in allocating:
         seen: set[str] = set()
         for memory in agent.allocators:
@@ -233,16 +234,16 @@ def _heat_of_cards(
 ) -> Iterator[Reading]:
     for gpu in hardware.gpus:
         # The parts of a card have its temperature.
-        if gpu.temperature_c is None or gpu.parent_uuid is not None:
+        if gpu.temperature_c is None or gpu.parent_id is not None:
             continue
         people, _ = _people(gpu, owners, everyone, _on_parts(gpu, hardware))
         yield from _thresholds(
-            gpu.uuid,
+            gpu.id,
             f"heat of {_name(gpu)}",
             (gpu.temperature_c, gpu.slowdown_c, gpu.shutdown_c),
             people,
             "the card switches itself off; whatever runs on it dies",
-            device=gpu.uuid,
+            device=gpu.id,
         )
 
 
@@ -323,7 +324,7 @@ def _battery(hardware: Hardware, everyone: tuple[ProcessKey, ...]) -> Iterator[R
 
 def _on_parts(gpu: Gpu, hardware: Hardware) -> Iterator[GpuProcess]:
     for part in hardware.gpus:
-        if part.parent_uuid == gpu.uuid:
+        if part.parent_id == gpu.id:
             yield from part.processes
 
 
@@ -353,8 +354,9 @@ def _people(
 def _device(memory: AllocatorMemory, hardware: Hardware) -> str | None:
     """The card that an allocator's device is on; None where that cannot be told."""
     if memory.gpu_uuid is not None:
-        return memory.gpu_uuid
-    return hardware.gpus[0].uuid if len(hardware.gpus) == 1 else None
+        ids = (gpu.id for gpu in hardware.gpus if gpu.uuid == memory.gpu_uuid)
+        return next(ids, memory.gpu_uuid)
+    return hardware.gpus[0].id if len(hardware.gpus) == 1 else None
 
 
 def _used(gpu: Gpu) -> int | None:

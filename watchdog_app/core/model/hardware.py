@@ -10,20 +10,16 @@ from watchdog_app.base.text.plain import plain
 
 def gpu_label(gpu: Gpu) -> str:
     """`GPU 0 (NVIDIA H100)`: as a person tells the cards apart."""
-    if gpu.parent_uuid is None:
+    if gpu.parent_id is None:
         return f"GPU {gpu.index} ({plain(gpu.name, 40)})"
     return f"{gpu_place(gpu)} ({plain(gpu.name, 40)}, MIG)"
 
 
 def gpu_place(gpu: Gpu) -> str:
     """`GPU 0`; of a MIG instance `GPU 0 part 2`."""
-    if gpu.parent_uuid is None:
+    if gpu.parent_id is None:
         return f"GPU {gpu.index}"
     return f"GPU {gpu.index} part" + ("" if gpu.part is None else f" {gpu.part}")
-
-
-# What stands for the UUID of a card that could not say who it is: this and its index.
-UNKNOWN_CARD = "GPU-unknown-"
 
 
 class GpuState(StrEnum):
@@ -60,11 +56,14 @@ class XidEvent:
 class Gpu:
     """One card, or one MIG instance of a card."""
 
-    uuid: str
+    # PCI address as in sysfs, "0000:65:00.0"; a MIG instance adds "/gi3.ci0". It is known without
+    # the driver: a GPU that is lost, or asleep, has it too.
+    id: str
     index: int  # as nvidia-smi counts
     name: str
+    uuid: str | None = None  # as frameworks name it; None: the driver has not told it
     bus_id: str | None = None  # PCI address, "00000000:65:00.0"
-    parent_uuid: str | None = None  # of a MIG instance: its card
+    parent_id: str | None = None  # of a MIG instance: its card
     part: int | None = None  # of a MIG instance: which of its card's, from 0
     state: GpuState = GpuState.OK
     memory_used_bytes: int | None = None  # without what the driver reserves, where it can tell

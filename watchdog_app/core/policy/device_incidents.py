@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from watchdog_app.core.diagnosis.device_health import DeviceHealth
@@ -12,7 +12,7 @@ from watchdog_app.core.diagnosis.gpu_faults import FaultKind, Severity
 from watchdog_app.core.diagnosis.throttling import ThrottlingDetector
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import Culprit, Decision, Evidence, Incident, Stage, Topic
-from watchdog_app.core.model.hardware import UNKNOWN_CARD, GpuState
+from watchdog_app.core.model.hardware import GpuState
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import ResourceKey, ResourceKind, is_condition
 from watchdog_app.core.model.settings import Settings
@@ -121,8 +121,7 @@ class DeviceIncidents:
             *self._cards.observe(snapshot, tasks),
             *self._slowdowns.observe(snapshot, tasks, cpu, training),
         ):
-            known = self._known_as(condition, snapshot, policy)
-            found.setdefault(known.key, []).append(known)
+            found.setdefault(condition.key, []).append(condition)
         if found or self._faults or self._views or snapshot.hardware.gpus:
             self._remember(snapshot, agents, found)
         decisions: list[Decision] = []
@@ -147,28 +146,6 @@ class DeviceIncidents:
                 del policy.incidents[key]
                 self._open.pop(key, None)
         return Findings(decisions, closed, {key: text for key, (_, text) in self._faults.items()})
-
-    @staticmethod
-    def _known_as(condition: Finding, snapshot: Snapshot, policy: Policy) -> Finding:
-        """
-        The same, of the card as an earlier daemon knew it.
-
-        A card that was lost before this daemon began cannot say who it is: by its place
-        alone it is the one whose incident is open, and neither a second one nor well again.
-        """
-        if not condition.key.subject.startswith(UNKNOWN_CARD):
-            return condition
-        place = condition.label.partition(" (")[0]
-        here = {gpu.uuid for gpu in snapshot.hardware.gpus}
-        for key, incident in policy.incidents.items():
-            if (
-                key.kind is condition.key.kind
-                and key.subject not in here
-                and not key.subject.startswith(UNKNOWN_CARD)
-                and incident.label.partition(" (")[0] == place
-            ):
-                return replace(condition, key=key, label=incident.label)
-        return condition
 
     def _remember(
         self,
@@ -317,7 +294,7 @@ def _answers(key: ResourceKey, snapshot: Snapshot) -> bool:
     if key.kind is not ResourceKind.GPU_HEALTH:
         return True
     return any(
-        gpu.state in (GpuState.OK, GpuState.ASLEEP) and key.subject in (gpu.uuid, "driver")
+        gpu.state in (GpuState.OK, GpuState.ASLEEP) and key.subject in (gpu.id, "driver")
         for gpu in snapshot.hardware.gpus
     )
 

@@ -169,7 +169,7 @@ class Engine:
                 )
             assessments[reading.key] = assessment
         self._growth = {key: each for key, each in self._growth.items() if key in everyone}
-        watts_of = {gpu.uuid: gpu.power_limit_w for gpu in snapshot.hardware.gpus}
+        watts_of = {gpu.id: gpu.power_limit_w for gpu in snapshot.hardware.gpus}
         known = Known(self._anticipation.filling() if dangers else {}, self._growth)
         for danger in dangers:
             danger.incident.know_trainings(danger.agents)

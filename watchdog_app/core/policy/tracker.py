@@ -299,13 +299,13 @@ class Tracker:
         held: dict[str, dict[ProcessKey, int | None]] = {}
         for key, on_cards in devices.by_task(hardware, tasks).items():
             for use in on_cards.uses:
-                held.setdefault(use.uuid, {})[key] = use.memory_bytes
+                held.setdefault(use.id, {})[key] = use.memory_bytes
         alive = {task.key for task in tasks}
         kept: dict[str, dict[ProcessKey, History]] = {}
         for gpu in hardware.gpus:
-            before = self._devices.get(gpu.uuid, {})
+            before = self._devices.get(gpu.id, {})
             known = {key: growth for key, growth in before.items() if key in alive}
-            here = held.get(gpu.uuid, {})
+            here = held.get(gpu.id, {})
             listed_mono_s = gpu.processes_mono_s
             # Who is on no list that could be made holds nothing there; a list that could not be
             # made says nothing of anybody.
@@ -315,7 +315,7 @@ class Tracker:
                     known.setdefault(key, History()).add(
                         at if listed_mono_s is None else listed_mono_s, size
                     )
-            kept[gpu.uuid] = known
+            kept[gpu.id] = known
         self._devices = kept
 
 
@@ -345,7 +345,7 @@ def _measured_mono_s(
         ]
         return min(now, max(reported, default=now))
     if hardware.gpus_mono_s is not None and any(
-        reading.key.subject.startswith(gpu.uuid) for gpu in hardware.gpus
+        reading.key.subject.startswith(gpu.id) for gpu in hardware.gpus
     ):
         return min(now, hardware.gpus_mono_s)
     return now

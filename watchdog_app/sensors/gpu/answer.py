@@ -24,7 +24,7 @@ _FIGURES = (
     "processes_mono_s",
 )
 _FLAGS = ("remap_pending", "remap_failed")
-_TEXTS = ("bus_id", "parent_uuid", "recovery_action")
+_TEXTS = ("bus_id", "parent_id", "recovery_action")
 _MOST_TEXT = 200
 _MOST_CARDS = 1024
 _MOST_NOTES = 20
@@ -68,7 +68,8 @@ def card(row: Mapping[str, Any], running: tuple[GpuProcess, ...]) -> Gpu:
     fields |= {name: bool(row[name]) for name in _FLAGS if name in row}
     fields |= {name: text(row[name]) for name in _TEXTS if name in row}
     return Gpu(
-        uuid=text(row.get("uuid", "")),
+        id=text(row.get("uuid", "")),
+        uuid=text(row["uuid"]) if "uuid" in row else None,
         index=index,
         name=text(row.get("name", "NVIDIA GPU")),
         state=GpuState(row.get("state", GpuState.OK)),

@@ -110,7 +110,7 @@ class Card:
         if self.bus_id is not None:
             found["bus_id"] = self.bus_id
         if self.parent_uuid is not None:
-            found["parent_uuid"] = self.parent_uuid
+            found["parent_id"] = self.parent_uuid
         else:
             self._read_moving(found, now_mono_s)
         if self._partitioned:

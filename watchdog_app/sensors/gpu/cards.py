@@ -158,7 +158,7 @@ class Cards:
                         "uuid": instance.uuid,
                         "index": instance.index,
                         "name": instance.name,
-                        "parent_uuid": card.uuid,
+                        "parent_id": card.uuid,
                         "state": str(_STATES.get(error.code, GpuState.UNREADABLE)),
                         "notes": [f"The driver answers with an error ({error.said})."],
                     }

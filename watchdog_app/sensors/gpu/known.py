@@ -8,12 +8,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from watchdog_app.core.model.hardware import UNKNOWN_CARD, Gpu, GpuProcess, GpuState
+from watchdog_app.core.model.hardware import Gpu, GpuProcess, GpuState
 from watchdog_app.sensors.gpu import answer
 from watchdog_app.sensors.gpu.pci import PciCard, short_address
 
 # A card that the driver no longer lists is shown as lost for so long.
 _MISSED_S = 3600.0
+UNKNOWN_CARD = "GPU-unknown-"
 _LOOK_UP_S = 5.0  # whether the pids of a list are still processes of ours
 _MOVED_BYTES = 32 * 1024**2  # a desktop's windows move less
 _MOVED_S = 60.0
@@ -96,20 +97,20 @@ class KnownCards:
             ValueError, TypeError, KeyError: that is no card.
         """
         gpu = answer.card(row, self._running(row, now_mono_s))
-        last = self._gpus.get(gpu.uuid)
+        last = self._gpus.get(gpu.id)
         if last is not None and _moved(last, gpu):
             self._moved_mono_s = now_mono_s
-        if not gpu.uuid:
+        if not gpu.id:
             gpu = self._identified(gpu)
-        before = self._coming.get(gpu.uuid)
+        before = self._coming.get(gpu.id)
         if before is not None and before.index != gpu.index:
             # Two cards with one name, from a driver that is out of order: none hides the other.
-            gpu = replace(gpu, uuid=f"{gpu.uuid}#{gpu.index}")
-        self._coming[gpu.uuid] = gpu
+            gpu = replace(gpu, id=f"{gpu.id}#{gpu.index}")
+        self._coming[gpu.id] = gpu
         # Shown at once: the cards behind it may take the driver down.
-        self._gpus[gpu.uuid] = gpu
-        self._missing_since.pop(gpu.uuid, None)
-        self._left_out.pop(gpu.uuid, None)
+        self._gpus[gpu.id] = gpu
+        self._missing_since.pop(gpu.id, None)
+        self._left_out.pop(gpu.id, None)
 
     def end(
         self,
@@ -160,7 +161,7 @@ class KnownCards:
         mine = [card.address for card in on_bus if card.driver in (None, "nvidia")]
         for uuid, known in list(self._gpus.items()):
             gpu = known
-            if gpu.bus_id is None and gpu.parent_uuid is None and gpu.index < len(mine):
+            if gpu.bus_id is None and gpu.parent_id is None and gpu.index < len(mine):
                 # Lost before it could say where it is; the driver counts by address.
                 gpu = replace(gpu, bus_id=f"0000{mine[gpu.index]}")
             place = places.get(short_address(gpu.bus_id) or "")
@@ -191,7 +192,7 @@ class KnownCards:
             if card.asleep and card.address not in seen:
                 shown.append(
                     Gpu(
-                        uuid=f"PCI-{card.address}",
+                        id=f"PCI-{card.address}",
                         index=index,
                         name="NVIDIA GPU",
                         bus_id=f"0000{card.address}",
@@ -199,8 +200,8 @@ class KnownCards:
                         notes=(_ASLEEP,),
                     )
                 )
-        shown.sort(key=lambda gpu: (gpu.index, gpu.parent_uuid is not None))
-        return _numbered(shown)
+        shown.sort(key=lambda gpu: (gpu.index, gpu.parent_id is not None))
+        return _numbered(_by_address(shown))
 
     def _running(self, row: Mapping[str, Any], now_mono_s: float) -> tuple[GpuProcess, ...]:
         """Its processes; the reader repeats a list until it has a new one."""
@@ -213,9 +214,9 @@ class KnownCards:
 
     def _gone(self, gpu: Gpu, place: PciCard | None, missing_s: float) -> bool:
         """Whether a card that is not listed any more is simply not there: no fault."""
-        if gpu.parent_uuid is not None:
+        if gpu.parent_id is not None:
             return True  # a MIG instance was taken down
-        if gpu.uuid.startswith(UNKNOWN_CARD):
+        if gpu.id.startswith(UNKNOWN_CARD):
             return True  # it has said who it is since
         if place is not None and place.driver not in (None, "nvidia"):
             return True  # given to another driver, a virtual machine's say
@@ -224,11 +225,26 @@ class KnownCards:
     def _identified(self, gpu: Gpu) -> Gpu:
         """A card that cannot say who it is: the one that was last in its place."""
         for known in self._gpus.values():
-            if known.index == gpu.index and known.parent_uuid is None:
+            if known.index == gpu.index and known.parent_id is None:
                 return replace(
-                    gpu, uuid=known.uuid, name=known.name, bus_id=gpu.bus_id or known.bus_id
+                    gpu,
+                    id=known.id,
+                    uuid=known.uuid,
+                    name=known.name,
+                    bus_id=gpu.bus_id or known.bus_id,
                 )
-        return replace(gpu, uuid=f"{UNKNOWN_CARD}{gpu.index}")
+        return replace(gpu, id=f"{UNKNOWN_CARD}{gpu.index}")
+
+
+def _by_address(gpus: Sequence[Gpu]) -> list[Gpu]:
+    """The same, by their PCI addresses in place of what the driver calls them."""
+    ids = {gpu.id: short_address(gpu.bus_id) or gpu.id for gpu in gpus if gpu.parent_id is None}
+    found = []
+    for gpu in gpus:
+        parent = None if gpu.parent_id is None else ids.get(gpu.parent_id, gpu.parent_id)
+        where = ids[gpu.id] if parent is None else f"{parent}/{gpu.id}"
+        found.append(replace(gpu, id=where, parent_id=parent))
+    return found
 
 
 def _numbered(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
@@ -236,11 +252,11 @@ def _numbered(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
     seen: dict[str, int] = {}
     found = []
     for gpu in gpus:
-        if gpu.parent_uuid is None:
+        if gpu.parent_id is None:
             found.append(gpu)
             continue
-        number = seen.get(gpu.parent_uuid, 0)
-        seen[gpu.parent_uuid] = number + 1
+        number = seen.get(gpu.parent_id, 0)
+        seen[gpu.parent_id] = number + 1
         found.append(replace(gpu, part=number))
     return tuple(found)
 
@@ -253,11 +269,12 @@ def _moved(before: Gpu, now: Gpu) -> bool:
 def _without_figures(gpu: Gpu, state: GpuState, note: str) -> Gpu:
     """Who it is, and why nothing else is known."""
     return Gpu(
+        id=gpu.id,
         uuid=gpu.uuid,
         index=gpu.index,
         name=gpu.name,
         bus_id=gpu.bus_id,
-        parent_uuid=gpu.parent_uuid,
+        parent_id=gpu.parent_id,
         state=state,
         unified_memory=gpu.unified_memory,
         notes=(note,),

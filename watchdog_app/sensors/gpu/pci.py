@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from watchdog_app.base.errors import SensorError
 from watchdog_app.base.linux.files import read_bytes
 
+DEVICES = "/sys/bus/pci/devices"
 _VENDOR = b"0x10de"
 _DISPLAY = b"0x03"  # VGA, 3D and other display controllers
 
@@ -32,7 +33,7 @@ class PciCards:
     """The cards on the bus, listed now and then and looked at each time."""
 
     def __init__(self, root: str = "") -> None:
-        self._folder = f"{root}/sys/bus/pci/devices"
+        self._folder = root + DEVICES
         self._addresses: tuple[str, ...] = ()
 
     def scan(self) -> None:

@@ -225,7 +225,7 @@ class GpuWatch:
         now_unix_s = self._wall_clock()
         gpus = tuple(
             gpu
-            if gpu.parent_uuid
+            if gpu.parent_id
             else replace(gpu, xids=self._xids.of((short_address(gpu.bus_id), gpu.uuid), now_unix_s))
             for gpu in gpus
         )
