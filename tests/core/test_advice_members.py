@@ -6,12 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from watchdog_app.core.explain import advice
 from watchdog_app.core.explain.memory import Filling
 from watchdog_app.core.model.decisions import Regime
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.resource import SPECS, ResourceKind
-from watchdog_app.core.policy import advice
-from watchdog_app.core.policy.memory_advice import Known
 
 GIB = 1 << 30
 KEY = "task"
@@ -25,7 +24,7 @@ def member(gib, shared_gib=0.0, cow_gib=0.0):
     )
 
 
-def danger(*members, kind=ResourceKind.CGROUP, swapped=0.0, agent=True):
+def shortage(*members, kind=ResourceKind.CGROUP, swapped=0.0, agent=True):
     """A task of these processes that grows steadily."""
     task = SimpleNamespace(
         members=members, rss_bytes=sum(each.rss_bytes for each in members), kind="script"
@@ -33,24 +32,32 @@ def danger(*members, kind=ResourceKind.CGROUP, swapped=0.0, agent=True):
     culprits = (SimpleNamespace(task=KEY),)
     return SimpleNamespace(
         reading=SimpleNamespace(
-            key=SimpleNamespace(kind=kind, subject=""), swapped=swapped, label="x", limit=4.0 * GIB
+            key=SimpleNamespace(kind=kind, subject=""),
+            swapped=swapped,
+            label="x",
+            used=3.0 * GIB,
+            limit=4.0 * GIB,
+            unit="bytes",
         ),
-        assessment=SimpleNamespace(slope_per_s=0.0, regime=Regime.LINEAR),
-        incident=SimpleNamespace(attribution=SimpleNamespace(culprits=culprits, foreign=False)),
+        slope_per_s=0.0,
+        regime=Regime.LINEAR,
+        attribution=SimpleNamespace(culprits=culprits, foreign=False),
         tasks={KEY: task},
         agents={KEY: ()} if agent else {},
         spec=SPECS[kind],
+        filling={},
+        growth={},
     )
 
 
-def told(scene_, per_s=0.0):
-    swap = SimpleNamespace(in_per_s=per_s, out_per_s=per_s)
-    return " ".join(advice.for_danger(scene_, swap))
+def told(given, per_s=0.0):
+    given.swap = SimpleNamespace(in_per_s=per_s, out_per_s=per_s)
+    return " ".join(advice.sentences(given))
 
 
 def test_a_task_whose_workers_hold_its_memory_is_told_so():
     """Its own loop is not to blame: no word of tensors in lists."""
-    said = told(danger(member(0.5), *[member(0.75)] * 4))
+    said = told(shortage(member(0.5), *[member(0.75)] * 4))
 
     assert "3.00 GiB of 3.50 GiB are in its 4 workers" in said
     assert "fewer workers" in said
@@ -68,7 +75,7 @@ def test_a_task_whose_workers_hold_its_memory_is_told_so():
 )
 def test_workers_that_hold_little_of_their_own_are_not_blamed(members):
     """What they share with the task is no copy."""
-    said = told(danger(*members))
+    said = told(shortage(*members))
 
     assert "worker" not in said
     assert "keep float(loss)" in said
@@ -76,12 +83,14 @@ def test_workers_that_hold_little_of_their_own_are_not_blamed(members):
 
 def test_one_worker_is_one():
     """The sentence is of one."""
-    assert "in its worker, which holds a copy of its own" in told(danger(member(0.5), member(2.0)))
+    assert "in its worker, which holds a copy of its own" in told(
+        shortage(member(0.5), member(2.0))
+    )
 
 
 def test_a_group_that_swaps_is_told_of_the_group_and_not_of_the_machine():
     """Nobody is to close other programs where the machine has room."""
-    said = told(danger(member(3.0), swapped=1.0 * GIB), 40e6)
+    said = told(shortage(member(3.0), swapped=1.0 * GIB), 40e6)
 
     assert said.startswith("The group swaps (38.1 MiB/s read back)")
     assert "The machine is thrashing" not in said
@@ -90,24 +99,24 @@ def test_a_group_that_swaps_is_told_of_the_group_and_not_of_the_machine():
 
 def test_a_machine_that_thrashes_is_told_of_as_such():
     """By its own resource, and in a group that has nothing in swap."""
-    assert told(danger(member(3.0), kind=ResourceKind.RAM), 40e6).startswith(
+    assert told(shortage(member(3.0), kind=ResourceKind.RAM), 40e6).startswith(
         "The machine is thrash"
     )
-    assert told(danger(member(3.0)), 40e6).startswith("The machine is thrashing")
+    assert told(shortage(member(3.0)), 40e6).startswith("The machine is thrashing")
 
 
 def test_a_task_without_an_agent_is_told_how_to_get_one():
     """In one line, for any framework."""
-    assert "watchdog exec -- python" in told(danger(member(3.0), agent=False))
-    assert "no agent" not in told(danger(member(3.0)))
+    assert "watchdog exec -- python" in told(shortage(member(3.0), agent=False))
+    assert "no agent" not in told(shortage(member(3.0)))
 
 
 @pytest.mark.parametrize("regime", [Regime.UNKNOWN, Regime.FLAT, Regime.FALLING])
 def test_a_group_that_is_full_and_that_nobody_is_known_to_have_filled_is_not_said_to_grow(regime):
     """It was full when it was first seen: no loop is blamed for it, and no training missed."""
-    given = danger(member(3.0), agent=False)
-    given.assessment.regime = regime
-    given.incident.attribution.culprits = ()
+    given = shortage(member(3.0), agent=False)
+    given.regime = regime
+    given.attribution.culprits = ()
 
     said = told(given)
 
@@ -118,12 +127,10 @@ def test_a_group_that_is_full_and_that_nobody_is_known_to_have_filled_is_not_sai
 
 def test_a_buffer_that_fills_is_the_growth():
     """No tensors in lists are looked for beside it."""
-    known = Known({KEY: Filling("the shuffle buffer of 100 examples", GIB, 9.0 * GIB)}, {})
-    given = danger(member(3.0))
-    given.reading.used, given.reading.unit = 3.0 * GIB, "bytes"
-    swap = SimpleNamespace(in_per_s=0.0, out_per_s=0.0)
+    given = shortage(member(3.0))
+    given.filling = {KEY: Filling("the shuffle buffer of 100 examples", GIB, 9.0 * GIB)}
 
-    said = " ".join(advice.for_danger(given, swap, known=known))
+    said = told(given)
 
     assert "Shuffle buffer still filling" in said
     assert "keep float(loss)" not in said
@@ -132,12 +139,12 @@ def test_a_buffer_that_fills_is_the_growth():
 @pytest.mark.parametrize("agent", [True, False])
 def test_at_the_limit_of_an_airbag_the_words_to_type_come_first(agent):
     """It was started with watchdog exec, and its limit was set nowhere else."""
-    given = danger(member(3.0), agent=agent)
+    given = shortage(member(3.0), agent=agent)
     given.reading.key.subject = "/sys/fs/cgroup/memory/watchdog-bag-4711-99"
     given.reading.used = 3.9 * GIB
     key = ProcessKey(4711, 1)
     given.tasks, given.agents = {key: given.tasks[KEY]}, {key: ()} if agent else {}
-    given.incident.attribution.culprits[0].task = key
+    given.attribution.culprits[0].task = key
 
     said = told(given)
 
@@ -155,7 +162,7 @@ def test_growth_that_slows_down_is_no_buffer_where_the_agent_knows_of_none(
     agent: bool, expected: str
 ):
     """A loop that leaks slows down with its steps, on a busy machine for instance."""
-    growing = danger(member(3.0), agent=agent)
-    growing.assessment.regime = Regime.SATURATING
+    growing = shortage(member(3.0), agent=agent)
+    growing.regime = Regime.SATURATING
 
     assert expected in told(growing)

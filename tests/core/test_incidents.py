@@ -7,10 +7,9 @@ import json
 import pytest
 
 from watchdog_app.base import codec
-from watchdog_app.core.model.decisions import Culprit, Stage
+from watchdog_app.core.model.decisions import Attribution, Culprit, Stage
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
-from watchdog_app.core.policy.attribution import Attribution
 from watchdog_app.core.policy.incidents import LastReport, OpenIncident, PausedTask
 
 KEY = ProcessKey(10, 7)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from simulation import Machine, Program, flat
 
-from watchdog_app.core.explain import memory
+from watchdog_app.core.explain import advice, memory
 from watchdog_app.core.explain.memory import Filling
 from watchdog_app.core.model.agent import (
     AgentState,
@@ -20,7 +20,6 @@ from watchdog_app.core.model.agent import (
     MoreTensors,
 )
 from watchdog_app.core.model.resource import SPECS
-from watchdog_app.core.policy import memory_advice
 
 GIB = 1024**3
 
@@ -163,8 +162,8 @@ def test_the_parts_are_told_largest_first_and_what_is_unknown_is_left_out():
     assert [] == list(memory.about_parts(MemoryParts()))
 
 
-def danger(parts: MemoryParts, used_gib: float, limit_gib: float):
-    """A stand-in with the parts of a scene that are looked at."""
+def shortage(parts: MemoryParts, used_gib: float, limit_gib: float):
+    """A stand-in with the parts of a shortage that are looked at."""
     machine = Machine(Program(10, "train.py", flat(100), save_s=1.0))
     reading = next(each for each in machine.readings() if each.key.kind.value == "ram")
     reading = replace(reading, used=used_gib * GIB, limit=limit_gib * GIB)
@@ -196,6 +195,6 @@ def test_a_batch_that_is_too_large_is_told_with_one_that_fits(
         activations_bytes=int(activations_gib * GIB), resident_bytes=13 * GIB,
         base_bytes=int(2.2 * GIB),  # weights, and what Python and its libraries hold
     )  # fmt: skip
-    about, agent = danger(parts, 13 + others_gib, limit_gib)
+    about, agent = shortage(parts, 13 + others_gib, limit_gib)
 
-    assert expected == list(memory_advice._about_batch(about, agent.key, agent, parts))
+    assert expected == list(advice._about_batch(about, agent.key, agent, parts))

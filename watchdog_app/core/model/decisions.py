@@ -14,6 +14,8 @@ from watchdog_app.core.model.resource import (
 )
 
 Evidence = Mapping[str, float | int | str | None]
+_ACTED_ON_OF_TOP = 0.5  # a task is acted on when it grows at least half as fast as the fastest,
+_ACTED_ON_OF_ALL = 0.2  # and makes a fifth of all growth
 
 
 class Regime(StrEnum):
@@ -100,6 +102,38 @@ class Culprit:
     name: str
     slope_bytes_per_s: float
     share: float  # of all growth seen, 0 to 1
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """Who makes a resource fill up."""
+
+    culprits: tuple[Culprit, ...] = ()  # largest share first
+    others: float = 0.0  # share of the growth that no watched task explains, 0 to 1
+    window_s: float | None = None  # over which it was read; None: nothing grew
+    # Share that is in no process at all: files in RAM, shared memory, the kernel's own.
+    unaccounted: float = 0.0
+
+    @property
+    def actionable(self) -> tuple[Culprit, ...]:
+        """Those that may be acted on: who grew little recently is none of them."""
+        if not self.culprits:
+            return ()
+        least = max(_ACTED_ON_OF_ALL, _ACTED_ON_OF_TOP * self.culprits[0].share)
+        return tuple(each for each in self.culprits if each.share >= least)
+
+    @property
+    def foreign(self) -> bool:
+        """Most of the growth comes from elsewhere than the tasks, whose pause would not help."""
+        return self.others + self.unaccounted > 0.5
+
+    @property
+    def mostly_unaccounted(self) -> bool:
+        """Of that, most is in no process; else it is of programs that are not watched."""
+        return self.unaccounted > self.others
+
+
+NOBODY = Attribution()
 
 
 class DecisionKind(StrEnum):

@@ -15,11 +15,10 @@ from typing import NamedTuple
 from watchdog_app.base.text.quantities import format_bytes, format_rate
 from watchdog_app.core.explain.memory import Filling
 from watchdog_app.core.model.agent import AgentState
-from watchdog_app.core.model.decisions import Culprit, Stage
+from watchdog_app.core.model.decisions import Attribution, Culprit, Stage
 from watchdog_app.core.model.history import SwapTraffic, thrashing
 from watchdog_app.core.model.machine import HostMemory, ProcessKey, Task, TaskKind
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind
-from watchdog_app.core.policy.attribution import Attribution
 from watchdog_app.core.policy.phases import Phases
 from watchdog_app.core.policy.tracker import TaskUsage
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from watchdog_app.core.model.decisions import Culprit
+from watchdog_app.core.model.decisions import NOBODY, Attribution, Culprit
 from watchdog_app.core.model.history import History
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import SPECS, Blame, Reading, ResourceKind
@@ -18,41 +17,7 @@ _NOISE_BYTES = 4 * 1024**2  # an idle interpreter moves by less
 _NOISE_RATIO = 0.002  # of the limit
 _STRANGERS_LATE_S = 5.0  # a look at them can be that old
 _LISTED = 0.05  # smaller shares are not worth a line
-_GUILTY_OF_TOP = 0.5  # a task is acted on when it grows at least half as fast as the fastest,
-_GUILTY_OF_ALL = 0.2  # and makes a fifth of all growth
 _WORKS_PERCENT = 5.0  # of a core: below it a task that is on a card only waits there
-
-
-@dataclass(frozen=True, slots=True)
-class Attribution:
-    """Who makes a resource fill up."""
-
-    culprits: tuple[Culprit, ...] = ()  # largest share first
-    others: float = 0.0  # share of the growth that no watched task explains, 0 to 1
-    window_s: float | None = None  # over which it was read; None: nothing grew
-    # Share that is in no process at all: files in RAM, shared memory, the kernel's own.
-    unaccounted: float = 0.0
-
-    @property
-    def actionable(self) -> tuple[Culprit, ...]:
-        """Those that may be acted on: who grew little recently is none of them."""
-        if not self.culprits:
-            return ()
-        least = max(_GUILTY_OF_ALL, _GUILTY_OF_TOP * self.culprits[0].share)
-        return tuple(each for each in self.culprits if each.share >= least)
-
-    @property
-    def foreign(self) -> bool:
-        """Most of the growth comes from elsewhere than the tasks, whose pause would not help."""
-        return self.others + self.unaccounted > 0.5
-
-    @property
-    def mostly_unaccounted(self) -> bool:
-        """Of that, most is in no process; else it is of programs that are not watched."""
-        return self.unaccounted > self.others
-
-
-NOBODY = Attribution()
 
 
 def attribute(

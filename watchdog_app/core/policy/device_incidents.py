@@ -11,12 +11,19 @@ from watchdog_app.core.diagnosis.findings import Finding, TaskRef
 from watchdog_app.core.diagnosis.gpu_faults import FaultKind, Severity
 from watchdog_app.core.diagnosis.throttling import ThrottlingDetector
 from watchdog_app.core.model.agent import AgentState
-from watchdog_app.core.model.decisions import Culprit, Decision, Evidence, Incident, Stage, Topic
+from watchdog_app.core.model.decisions import (
+    Attribution,
+    Culprit,
+    Decision,
+    Evidence,
+    Incident,
+    Stage,
+    Topic,
+)
 from watchdog_app.core.model.hardware import GpuState
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import ResourceKey, ResourceKind, is_condition
 from watchdog_app.core.model.settings import Settings
-from watchdog_app.core.policy.attribution import Attribution
 from watchdog_app.core.policy.incidents import LastReport, OpenIncident
 from watchdog_app.core.policy.policy import Policy
 from watchdog_app.core.policy.rules import allowed

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from watchdog_app.core.diagnosis.exits import should_notify
+from watchdog_app.core.explain import advice
 from watchdog_app.core.model.agent import AgentState, MemoryGrowth, ThreadDump
 from watchdog_app.core.model.decisions import (
     Assessment,
+    Attribution,
     Decision,
     DecisionKind,
     Incident,
@@ -27,13 +29,11 @@ from watchdog_app.core.model.history import PastSample
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import Settings
-from watchdog_app.core.policy import advice, anticipation, kept_state, lifecycle, stage
-from watchdog_app.core.policy.attribution import Attribution
+from watchdog_app.core.policy import anticipation, kept_state, lifecycle, stage
 from watchdog_app.core.policy.danger import Danger, agents_by_task, still_holds
 from watchdog_app.core.policy.device_incidents import DeviceIncidents, Switches
 from watchdog_app.core.policy.exits import exit_notification
 from watchdog_app.core.policy.incidents import OpenIncident
-from watchdog_app.core.policy.memory_advice import Known
 from watchdog_app.core.policy.policy import Policy
 from watchdog_app.core.policy.rules import allowed, unprotected
 from watchdog_app.core.policy.stall_incidents import StallIncidents
@@ -169,21 +169,7 @@ class Engine:
                 )
             assessments[reading.key] = assessment
         self._growth = {key: each for key, each in self._growth.items() if key in everyone}
-        watts_of = {gpu.id: gpu.power_limit_w for gpu in snapshot.hardware.gpus}
-        known = Known(self._anticipation.filling() if dangers else {}, self._growth)
-        for danger in dangers:
-            danger.incident.know_trainings(danger.agents)
-            if not danger.incident.advice or (
-                danger.assessment.stage >= Stage.WARN
-                and not danger.incident.training_is_over
-                and not danger.incident.ended(danger.tasks)
-            ):
-                watts = watts_of.get(danger.reading.device or "")
-                # Where it rests now, what counts is how it grew.
-                rests = danger.assessment.forecast is None
-                regime = danger.incident.regime if rests else danger.assessment.regime
-                grew = replace(danger, assessment=replace(danger.assessment, regime=regime))
-                danger.incident.advice = advice.for_danger(grew, series.swap, watts, known)
+        self._advise(snapshot, dangers)
         decisions = self._policy.decide(dangers)
         switches = Switches(self.settings, self._runtime_dir, self.protecting)
         stalls = self._stalls.look(
@@ -396,6 +382,36 @@ class Engine:
             new_id=self._ids(snapshot),
             held=self._policy.held,
         )
+
+    def _advise(self, snapshot: Snapshot, dangers: Sequence[Danger]) -> None:
+        """What people can do about each danger."""
+        watts_of = {gpu.id: gpu.power_limit_w for gpu in snapshot.hardware.gpus}
+        filling = self._anticipation.filling() if dangers else {}
+        for danger in dangers:
+            incident, assessment = danger.incident, danger.assessment
+            incident.know_trainings(danger.agents)
+            if incident.advice and (
+                assessment.stage < Stage.WARN
+                or incident.training_is_over
+                or incident.ended(danger.tasks)
+            ):
+                continue
+            # Where it rests now, what counts is how it grew.
+            rests = assessment.forecast is None
+            incident.advice = advice.sentences(
+                advice.Shortage(
+                    danger.reading,
+                    incident.attribution,
+                    incident.regime if rests else assessment.regime,
+                    assessment.slope_per_s,
+                    danger.tasks,
+                    danger.agents,
+                    self._series.swap,
+                    watts_of.get(danger.reading.device or ""),
+                    filling,
+                    self._growth,
+                )
+            )
 
     def _next_look(self, agents: Mapping[ProcessKey, AgentState]) -> float:
         fast, slow = self.settings.watch.fast_interval_s, self.settings.watch.interval_s

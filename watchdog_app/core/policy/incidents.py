@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 from watchdog_app.base.codec import NOT_KEPT
 from watchdog_app.core.model.decisions import (
+    NOBODY,
+    Attribution,
     Decision,
     DecisionKind,
     Evidence,
@@ -23,7 +25,6 @@ from watchdog_app.core.model.decisions import (
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.machine import ProcessKey, Snapshot
 from watchdog_app.core.model.resource import Reading, ResourceKey, is_condition
-from watchdog_app.core.policy.attribution import NOBODY, Attribution
 
 
 @dataclass(slots=True)

@@ -17,11 +17,18 @@ from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.diagnosis.stalls import Stall, StallDetector
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.model.agent import AgentState, ThreadDump
-from watchdog_app.core.model.decisions import Culprit, Decision, Evidence, Incident, Stage, Topic
+from watchdog_app.core.model.decisions import (
+    Attribution,
+    Culprit,
+    Decision,
+    Evidence,
+    Incident,
+    Stage,
+    Topic,
+)
 from watchdog_app.core.model.history import SwapTraffic
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import ResourceKey, ResourceKind
-from watchdog_app.core.policy.attribution import Attribution
 from watchdog_app.core.policy.device_incidents import Switches
 from watchdog_app.core.policy.incidents import LastReport, OpenIncident
 from watchdog_app.core.policy.policy import Policy

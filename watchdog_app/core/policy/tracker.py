@@ -10,14 +10,14 @@ from watchdog_app.core.forecast import Forecaster
 from watchdog_app.core.forecast.stages import ResourceMonitor, forecaster_for
 from watchdog_app.core.model import devices
 from watchdog_app.core.model.agent import AgentState
-from watchdog_app.core.model.decisions import Assessment, Stage, TaskOutlook
+from watchdog_app.core.model.decisions import NOBODY, Assessment, Attribution, Stage, TaskOutlook
 from watchdog_app.core.model.hardware import Hardware
 from watchdog_app.core.model.history import History, PastSample, SwapTraffic
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import Settings, StageSettings
-from watchdog_app.core.policy.attribution import NOBODY, Attribution, attribute
+from watchdog_app.core.policy.attribution import attribute
 from watchdog_app.core.policy.danger import costs
 
 

@@ -2,60 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 
 from watchdog_app.base.text.quantities import format_bytes, size_above
 from watchdog_app.core.explain import phrases
-from watchdog_app.core.model.decisions import Regime
+from watchdog_app.core.explain.memory import (
+    OVERHEAD,
+    USABLE,
+    Filling,
+    about_filling,
+    about_growth,
+    rounded,
+)
+from watchdog_app.core.model.agent import AgentState, MemoryGrowth, MemoryParts
+from watchdog_app.core.model.decisions import Attribution, Regime
 from watchdog_app.core.model.history import SwapTraffic, thrashing
-from watchdog_app.core.model.machine import TaskKind
+from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
 from watchdog_app.core.model.readings import in_airbag
-from watchdog_app.core.model.resource import ResourceKind, Scope
-from watchdog_app.core.policy import memory_advice
-from watchdog_app.core.policy.danger import Danger
-from watchdog_app.core.policy.memory_advice import Known
+from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind, ResourceSpec, Scope
 
 _MOST = 4
 _WORKER = 0.05  # of a task's memory: smaller ones are not what fills it
 _MOSTLY = 0.5  # ... in its workers
 _GENTLER = 0.8  # of a card's power limit: most of the heat, little of the speed
+# What of the activations does not depend on the batch: measured 40 to 120 MB on a CPU.
+_KERNELS_BYTES = 128 * 1024**2
+_PART = 0.15  # of the limit: smaller activations are not what makes it run out
+_SOON_S = 300.0  # growth that fills less than that part of the limit in this time is slow
+_GROWING = frozenset((Regime.LINEAR, Regime.ACCELERATING, Regime.STAIRCASE))
 
 
 # Full, and nobody is known to have filled it: it may have been so before it was looked at.
 _STILL = frozenset((Regime.UNKNOWN, Regime.FLAT, Regime.FALLING))
 
 
-def for_danger(
-    danger: Danger,
-    swap: SwapTraffic,
-    power_limit_w: float | None = None,
-    known: Known | None = None,
-) -> tuple[str, ...]:
-    """
-    At most four sentences, the most useful first.
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """A resource that runs out, with all that advice is made of."""
 
-    Args:
-        danger: the resource.
-        swap: of the machine.
-        power_limit_w: in force for the device that gets hot; None: not known.
-        known: what agents tell of their trainings.
-    """
-    # A buffer that fills is the growth: no other is to be looked for.
-    blamed = danger.incident.attribution.culprits[:1]
-    filling = known is not None and any(each.task in known.filling for each in blamed)
-    lines = _lines(danger, swap, power_limit_w, filling)
-    if known is not None and (danger.spec.of_ram or danger.spec.scope is Scope.CARD):
-        lines = chain(memory_advice.lines(danger, known), lines)
+    reading: Reading
+    attribution: Attribution
+    regime: Regime  # of the growth
+    slope_per_s: float
+    tasks: Mapping[ProcessKey, Task]  # under the resource
+    agents: Mapping[ProcessKey, Sequence[AgentState]]  # by task
+    swap: SwapTraffic  # of the machine
+    power_limit_w: float | None = None  # in force for the device that gets hot
+    filling: Mapping[ProcessKey, Filling] = field(default_factory=dict)  # announced, by task
+    growth: Mapping[ProcessKey, MemoryGrowth] = field(default_factory=dict)  # seen, by task
+
+    @property
+    def spec(self) -> ResourceSpec:
+        """What is particular to this kind of resource."""
+        return SPECS[self.reading.key.kind]
+
+
+def sentences(shortage: Shortage) -> tuple[str, ...]:
+    """At most four, the most useful first."""
+    lines = _lines(shortage)
+    if shortage.spec.of_ram or shortage.spec.scope is Scope.CARD:
+        lines = chain(_told_by_agents(shortage), lines)
     return tuple(line for line, _ in zip(lines, range(_MOST), strict=False))
 
 
-def _lines(
-    danger: Danger, swap: SwapTraffic, power_limit_w: float | None, filling: bool
-) -> Iterator[str]:
-    kind, scope = danger.reading.key.kind, danger.spec.scope
-    if danger.spec.of_ram:
-        yield from _memory(danger, swap, filling)
+def _lines(shortage: Shortage) -> Iterator[str]:
+    kind, scope = shortage.reading.key.kind, shortage.spec.scope
+    if shortage.spec.of_ram:
+        yield from _memory(shortage)
     elif kind is ResourceKind.SHM:
         yield (
             "Shared memory is filled by DataLoader or multiprocessing workers: use fewer workers "
@@ -67,9 +82,9 @@ def _lines(
     elif scope is Scope.DISK:
         yield "Free space on that disk, or let rescues go to another folder: no more can be saved."
     elif scope is Scope.CARD:
-        yield from _device_memory(danger)
+        yield from _device_memory(shortage)
     elif scope is Scope.HEAT:
-        yield from _heat(danger, power_limit_w)
+        yield from _heat(shortage)
     elif scope is Scope.BATTERY:
         yield (
             "Plug the machine in. What holds an agent is saved before the battery is empty, and "
@@ -77,12 +92,12 @@ def _lines(
         )
 
 
-def _device_memory(danger: Danger) -> Iterator[str]:
-    blamed = [each.task for each in danger.incident.attribution.culprits]
+def _device_memory(shortage: Shortage) -> Iterator[str]:
+    blamed = [each.task for each in shortage.attribution.culprits]
     allocators = [
         (agent.framework, memory)
         for key in blamed
-        for agent in danger.agents.get(key, ())
+        for agent in shortage.agents.get(key, ())
         for memory in agent.allocators
     ]
     if any(memory.retries for _, memory in allocators):
@@ -90,13 +105,13 @@ def _device_memory(danger: Danger) -> Iterator[str]:
             "Allocations fail and are tried again already: its memory is in pieces, or all but "
             "used up."
         )
-    if danger.assessment.regime in (Regime.LINEAR, Regime.STAIRCASE, Regime.ACCELERATING):
+    if shortage.regime in (Regime.LINEAR, Regime.STAIRCASE, Regime.ACCELERATING):
         yield (
             "It grows from step to step: look for losses or outputs that are kept with their graph "
             "(in PyTorch use loss.item() or detach(), in TensorFlow float(loss))."
         )
     yield "Halve the batch, or train in mixed precision: activations take most of it."
-    if danger.reading.key.kind is ResourceKind.GPU_MEMORY and len(danger.tasks) > 1:
+    if shortage.reading.key.kind is ResourceKind.GPU_MEMORY and len(shortage.tasks) > 1:
         yield (
             "Others are on this card, too: close notebooks that you do not need, and switch memory "
             "growth on in TensorFlow (TF_FORCE_GPU_ALLOW_GROWTH=true): else it takes all it finds."
@@ -108,25 +123,30 @@ def _device_memory(danger: Danger) -> Iterator[str]:
         )
 
 
-def _heat(danger: Danger, power_limit_w: float | None) -> Iterator[str]:
-    label = danger.reading.label
+def _heat(shortage: Shortage) -> Iterator[str]:
+    label = shortage.reading.label
     if "GPU" in label:
         index = phrases.heated(label).removeprefix("GPU ").partition(" ")[0]
         which = f" -i {index}" if index.isdigit() else ""
-        watts = "WATTS" if not power_limit_w else f"{_GENTLER * power_limit_w:.0f}"
+        watts = (
+            "WATTS" if not shortage.power_limit_w else f"{_GENTLER * shortage.power_limit_w:.0f}"
+        )
         yield (
             "Look at the card's fans and the air in front of them; a lower power limit cools it "
             f"at once, for a few percent of speed: sudo nvidia-smi{which} -pl {watts}"
         )
-    elif danger.reading.key.subject.startswith("nvme") or "disk" in label.lower():
+    elif shortage.reading.key.subject.startswith("nvme") or "disk" in label.lower():
         yield "Give the disk air or a heat sink, and write less to it for a while."
     else:
         yield "Clear the air ways and the fans, or use fewer worker processes."
 
 
-def _memory(danger: Danger, swap: SwapTraffic, filling: bool) -> Iterator[str]:
-    kind = danger.reading.key.kind
-    if thrashing(swap) and kind is ResourceKind.CGROUP and danger.reading.swapped > 0:
+def _memory(shortage: Shortage) -> Iterator[str]:
+    kind, swap = shortage.reading.key.kind, shortage.swap
+    # A buffer that fills is the growth: no other is to be looked for.
+    blamed = shortage.attribution.culprits[:1]
+    filling = any(each.task in shortage.filling for each in blamed)
+    if thrashing(swap) and kind is ResourceKind.CGROUP and shortage.reading.swapped > 0:
         yield (
             f"The group swaps ({format_bytes(swap.in_per_s)}/s read back): what it works with is "
             "larger than the RAM that its limit allows, and all in it is slow. Make that smaller "
@@ -137,26 +157,26 @@ def _memory(danger: Danger, swap: SwapTraffic, filling: bool) -> Iterator[str]:
             f"The machine is thrashing ({format_bytes(swap.in_per_s)}/s read back from swap): "
             "everything is slow until a program ends. Close what you can spare."
         )
-    if danger.incident.attribution.foreign and danger.incident.attribution.mostly_unaccounted:
+    if shortage.attribution.foreign and shortage.attribution.mostly_unaccounted:
         yield (
             "What grows belongs to no process, so ps and top do not show it. See what it is: "
-            f"{danger.reading.key.subject}/memory.stat counts files in RAM as shmem, and "
+            f"{shortage.reading.key.subject}/memory.stat counts files in RAM as shmem, and "
             "`df -h -t tmpfs` shows which. Ending what wrote them does not free them: delete them."
         )
         return
-    if danger.incident.attribution.foreign:
+    if shortage.attribution.foreign:
         yield (
             "Most of the growth comes from programs that are not Python: see them with "
             "`ps aux --sort=-rss | head`. Pausing a training would not help."
         )
         return
-    workers = list(_workers(danger))
-    if kind is ResourceKind.CGROUP and in_airbag(danger.reading.key.subject):
-        yield from _airbag(danger)
-        yield from workers or (() if filling else _by_regime(danger))
+    workers = list(_workers(shortage))
+    if kind is ResourceKind.CGROUP and in_airbag(shortage.reading.key.subject):
+        yield from _airbag(shortage)
+        yield from workers or (() if filling else _by_regime(shortage))
         return
-    yield from workers or (() if filling else _by_regime(danger))
-    yield from _agent(danger)
+    yield from workers or (() if filling else _by_regime(shortage))
+    yield from _agent(shortage)
     if kind is ResourceKind.CGROUP:
         yield (
             "The limit belongs to a group (a container, a service, a session), not to the "
@@ -164,30 +184,30 @@ def _memory(danger: Danger, swap: SwapTraffic, filling: bool) -> Iterator[str]:
         )
     elif any(
         task.kind in (TaskKind.NOTEBOOK, TaskKind.KERNEL)
-        for key, task in danger.tasks.items()
-        if not any(each.task == key for each in danger.incident.attribution.culprits)
+        for key, task in shortage.tasks.items()
+        if not any(each.task == key for each in shortage.attribution.culprits)
     ):
         yield "Shut down notebooks that you do not need: an idle kernel keeps its memory."
 
 
-def _airbag(danger: Danger) -> Iterator[str]:
+def _airbag(shortage: Shortage) -> Iterator[str]:
     """Its limit can be raised while it runs, and nothing is lost at it until somebody decides."""
-    limit = size_above(max(danger.reading.limit, danger.reading.used))
-    blamed = danger.incident.attribution.culprits
-    known = next(iter(danger.tasks), None)
+    limit = size_above(max(shortage.reading.limit, shortage.reading.used))
+    blamed = shortage.attribution.culprits
+    known = next(iter(shortage.tasks), None)
     pid = blamed[0].task.pid if blamed else "TASK" if known is None else known.pid
     yield f"Give it more, also while it runs or is held: watchdog limit {pid} {limit}"
-    if not danger.agents:
+    if not shortage.agents:
         yield (
             "No training is seen in it by an agent, so nothing of it can be saved: at its limit it "
             "stands still until you decide."
         )
 
 
-def _workers(danger: Danger) -> Iterator[str]:
+def _workers(shortage: Shortage) -> Iterator[str]:
     """Where a task's memory lies in its worker processes: its own lines are not to blame."""
-    for culprit in danger.incident.attribution.culprits[:1]:
-        task = danger.tasks.get(culprit.task)
+    for culprit in shortage.attribution.culprits[:1]:
+        task = shortage.tasks.get(culprit.task)
         if task is None:
             return
         own = [
@@ -205,9 +225,9 @@ def _workers(danger: Danger) -> Iterator[str]:
         )
 
 
-def _agent(danger: Danger) -> Iterator[str]:
-    blamed = danger.incident.attribution.culprits
-    if blamed and not any(culprit.task in danger.agents for culprit in blamed):
+def _agent(shortage: Shortage) -> Iterator[str]:
+    blamed = shortage.attribution.culprits
+    if blamed and not any(culprit.task in shortage.agents for culprit in blamed):
         yield (
             "No training is seen in it by an agent, so nothing of it can be saved. If it trains: "
             "start it with `watchdog exec -- python ...`; in a notebook %load_ext "
@@ -215,15 +235,15 @@ def _agent(danger: Danger) -> Iterator[str]:
         )
 
 
-def _by_regime(danger: Danger) -> Iterator[str]:
-    regime = danger.assessment.regime
+def _by_regime(shortage: Shortage) -> Iterator[str]:
+    regime = shortage.regime
     if regime is Regime.STAIRCASE:
         yield (
             "It grows in steps, often once an epoch: look for what is kept at the end of one "
             "(histories, predictions, a dataset that is cached again)."
         )
     elif regime is Regime.SATURATING and any(
-        culprit.task in danger.agents for culprit in danger.incident.attribution.culprits
+        culprit.task in shortage.agents for culprit in shortage.attribution.culprits
     ):
         # An agent tells of the buffers that it knows, and slower steps leak more slowly.
         yield (
@@ -245,3 +265,51 @@ def _by_regime(danger: Danger) -> Iterator[str]:
             "It grows steadily: in a loop, look for tensors, losses or frames that are appended "
             "to a list; keep float(loss) instead of the tensor."
         )
+
+
+def _told_by_agents(shortage: Shortage) -> Iterator[str]:
+    """Which batch, buffer or line to change, where an agent tells of it."""
+    room = max(0.0, USABLE * shortage.reading.limit - shortage.reading.used)
+    for culprit in shortage.attribution.culprits:
+        filling = shortage.filling.get(culprit.task)
+        if filling is not None and shortage.spec.scope is not Scope.CARD:
+            yield about_filling(filling, room)
+        growth = shortage.growth.get(culprit.task)
+        if growth is not None:
+            yield from about_growth(growth, culprit.slope_bytes_per_s)
+        # What grows from step to step is no matter of the batch; noise beside its activations is.
+        fast = _SOON_S * shortage.slope_per_s >= _PART * shortage.reading.limit
+        grows = shortage.regime in _GROWING and fast and filling is None
+        for agent in shortage.agents.get(culprit.task, ()):
+            if agent.memory is not None and not grows:
+                yield from _about_batch(shortage, culprit.task, agent, agent.memory)
+
+
+def _about_batch(
+    shortage: Shortage, task: ProcessKey, agent: AgentState, parts: MemoryParts
+) -> Iterator[str]:
+    batch, activations = parts.batch_size, parts.activations_bytes
+    limit = shortage.reading.limit
+    if not batch or not activations or activations < _PART * limit:
+        return
+    if shortage.reading.unit != "bytes":
+        return
+    need = f"Batch {batch} needs {format_bytes(activations)} of activations"
+    if shortage.spec.scope is Scope.CARD:
+        # What a card holds at the end of a step is without them.
+        allocated = [each.used_bytes for each in agent.allocators]
+        if len(allocated) != 1:
+            return
+        budget = USABLE * limit - allocated[0]
+    else:
+        # Of what is used now, all but the activations stays, whoever holds it.
+        own = shortage.tasks[task].rss_bytes if task in shortage.tasks else 0
+        rest = (parts.gradients_bytes or 0) + (parts.optimizer_bytes or 0)
+        rest += sum(each.bytes for each in parts.buffers)
+        held = 0 if parts.base_bytes is None else max(0, own - parts.base_bytes - rest)
+        budget = USABLE * limit - (shortage.reading.used - min(held, activations)) - _KERNELS_BYTES
+    fits = rounded(batch * budget / (OVERHEAD * activations))
+    if fits < 1:
+        yield f"{need}, and even batch 1 may not fit: the model may be too large for what is left."
+    elif fits < batch:
+        yield f"{need}; {fits} fits."
