@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from card_world import GIB, WALL_S, CardWorld, card
 
-from watchdog_app.core.diagnosis import clock_events
+from watchdog_app.core.diagnosis.throttling import ClockEvent
 from watchdog_app.core.explain import status
 from watchdog_app.core.model.agent import AgentState, AllocatorMemory
 from watchdog_app.core.model.decisions import Stage
@@ -359,9 +359,9 @@ def brake(world: CardWorld, mask: int, seconds: int, share: float = 1.0) -> Card
 @pytest.mark.parametrize(
     ("mask", "seconds", "trouble", "words"),
     [
-        (clock_events.HARDWARE_THERMAL, 140, "heat", "fans"),
-        (clock_events.SOFTWARE_THERMAL, 140, "heat", "fans"),
-        (clock_events.POWER_BRAKE, 10, "power_brake", "power supply"),
+        (ClockEvent.HARDWARE_THERMAL, 140, "heat", "fans"),
+        (ClockEvent.SOFTWARE_THERMAL, 140, "heat", "fans"),
+        (ClockEvent.POWER_BRAKE, 10, "power_brake", "power supply"),
     ],
 )
 def test_a_brake_that_lasts_is_told_with_its_own_advice(mask, seconds, trouble, words):
@@ -379,7 +379,7 @@ def test_a_brake_that_comes_and_goes_is_told_once_an_hour():
     """Each time is an incident of its own; who was told need not be told again."""
     world = two_trainings()
     for _ in range(4):
-        brake(world, clock_events.HARDWARE_THERMAL, 200)
+        brake(world, ClockEvent.HARDWARE_THERMAL, 200)
         brake(world, 0, 300)
 
     assert 1 == len(world.notices)
@@ -402,11 +402,11 @@ def test_a_fault_of_a_program_that_turns_into_one_of_the_card_is_told_again():
 @pytest.mark.parametrize(
     ("mask", "seconds", "share"),
     [
-        (clock_events.HARDWARE_THERMAL, 100, 1.0),  # a hot minute
-        (clock_events.SOFTWARE_THERMAL, 600, 0.1),
-        (clock_events.SOFTWARE_POWER_CAP, 1500, 1.0),
-        (clock_events.IDLE | clock_events.APPLICATION_CLOCKS, 1000, 1.0),
-        (clock_events.HARDWARE_SLOWDOWN, 1000, 1.0),  # one slowdown, however long
+        (ClockEvent.HARDWARE_THERMAL, 100, 1.0),  # a hot minute
+        (ClockEvent.SOFTWARE_THERMAL, 600, 0.1),
+        (ClockEvent.SOFTWARE_POWER_CAP, 1500, 1.0),
+        (ClockEvent.IDLE | ClockEvent.APPLICATION_CLOCKS, 1000, 1.0),
+        (ClockEvent.HARDWARE_SLOWDOWN, 1000, 1.0),  # one slowdown, however long
     ],
 )
 def test_brakes_that_flash_or_are_normal_are_no_news(mask, seconds, share):
@@ -419,7 +419,7 @@ def test_brakes_that_flash_or_are_normal_are_no_news(mask, seconds, share):
 def test_hardware_slowdowns_are_told_by_their_rate():
     """0.6 a minute over ten minutes is the field's rule."""
     world = two_trainings()
-    flash = clock_events.HARDWARE_SLOWDOWN
+    flash = ClockEvent.HARDWARE_SLOWDOWN
 
     world.run(400, lambda second: world.set(0, throttle_reasons=flash if second % 120 == 0 else 0))
     assert [] == world.notices
@@ -600,7 +600,7 @@ def test_a_fault_is_explained_without_a_word_of_growth():
 def test_a_machine_is_explained_with_its_cards_and_without_heat_that_goes_nowhere():
     """A sentence a card: memory, load, heat, who is on it, what brakes it, what was reported."""
     world = two_trainings()
-    world.set(0, slowdown_c=83.0, shutdown_c=95.0, throttle_reasons=clock_events.POWER_BRAKE)
+    world.set(0, slowdown_c=83.0, shutdown_c=95.0, throttle_reasons=ClockEvent.POWER_BRAKE)
     world.set(1, state=GpuState.LOST, xids=(XidEvent(79, WALL_S + world.now),))
     result = world.run(3).result
     hardware = Hardware(gpus=tuple(world.gpus), batteries=(Battery("BAT0", 40.0, True),))

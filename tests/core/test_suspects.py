@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from watchdog_app.core.diagnosis.stall_reasons import ReasonKind, StallContext, stall_reasons
-from watchdog_app.core.explain.threads import of_picture, where
+from watchdog_app.core.explain.status import thread_lines, training_line
 from watchdog_app.core.model.agent import Frame, ProcessThreads, ThreadDump, ThreadState
 from watchdog_app.core.model.history import SwapTraffic
 
@@ -233,7 +233,7 @@ def test_names_of_users_cannot_break_a_line():
     )
     seen = picture(program(hostile))
 
-    told = [*of_picture(seen), where(seen) or ""]
+    told = [*thread_lines(seen), training_line(seen) or ""]
     for each in stall_reasons(seen):
         told += [each.text, *each.reasons, each.remedy]
 
@@ -244,7 +244,7 @@ def test_names_of_users_cannot_break_a_line():
 def test_the_lines_of_a_picture_show_python_first_and_count_the_rest():
     """A framework has dozens of threads that do nothing of interest."""
     pool = [ThreadState(110 + n, "python", "S", "futex_do_wait") for n in range(40)]
-    lines = list(of_picture(picture(program(main(GET, STEP), *pool))))
+    lines = list(thread_lines(picture(program(main(GET, STEP), *pool))))
 
     assert "  MainThread (100, it trains): sleeps in futex_do_wait" == lines[1]
     assert ["    queue.py:171 in get", "    train.py:42 in step"] == lines[2:4]

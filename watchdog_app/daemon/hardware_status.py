@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from watchdog_app.core.diagnosis import clock_events, gpu_faults
+from watchdog_app.core.diagnosis import gpu_faults, throttling
 from watchdog_app.core.model.agent import AllocatorMemory
 from watchdog_app.core.model.decisions import Incident, Stage
 from watchdog_app.core.model.devices import TaskDevices, holders, listed
@@ -161,7 +161,7 @@ def _gpu(gpu: Gpu, hardware: Hardware, owners: Mapping[int, Task]) -> dict[str, 
         "fan_percent": gpu.fan_percent,
         "power_w": gpu.power_w,
         "power_limit_w": gpu.power_limit_w,
-        "throttle_reasons": clock_events.words(gpu.throttle_reasons),
+        "throttle_reasons": throttling.clock_events(gpu.throttle_reasons),
         "ecc_uncorrected": gpu.ecc_uncorrected,
         "remap_pending": gpu.remap_pending,
         "remap_failed": gpu.remap_failed,

@@ -12,8 +12,16 @@ from dataclasses import dataclass, field
 
 from watchdog_app.base.text.plain import plain
 from watchdog_app.core.diagnosis import gpu_faults
-from watchdog_app.core.diagnosis.findings import Finding, TaskRef, finding
-from watchdog_app.core.diagnosis.gpu_faults import FAULTS, STATES, UNKNOWN_XID, FaultKind
+from watchdog_app.core.diagnosis.gpu_faults import (
+    DRIVER,
+    FAULTS,
+    STATES,
+    UNKNOWN_XID,
+    FaultKind,
+    Finding,
+    TaskRef,
+    finding,
+)
 from watchdog_app.core.model.hardware import Gpu, GpuState, XidEvent
 from watchdog_app.core.model.machine import Fault, Snapshot, Task
 
@@ -252,7 +260,7 @@ def _of_driver(
     if updated is not None:
         # The jobs that run go on: it hits nobody yet.
         text, remedy = plain(updated.message, 300).rstrip("."), plain(updated.remedy or "", 300)
-        return finding(FAULTS[FaultKind.UPDATED], None, (), text, remedy)
+        return finding(FAULTS[FaultKind.UPDATED], DRIVER, (), text, remedy)
     here = [
         card
         for card in cards
@@ -274,7 +282,7 @@ def _driver(fault: Fault | None, hit: tuple[TaskRef, ...], text: str = "") -> Fi
     """The driver has failed, in the words of the reader where it has any."""
     remedy = "" if fault is None else plain(fault.remedy or "", 300)
     text = text if fault is None else plain(fault.message, 200).rstrip(".")
-    return finding(FAULTS[FaultKind.DRIVER], None, hit, text, remedy)
+    return finding(FAULTS[FaultKind.DRIVER], DRIVER, hit, text, remedy)
 
 
 def _of_gone(gone: Sequence[_Card], others_there: bool, fault: Fault | None) -> Iterator[Finding]:

@@ -14,8 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from typing import NamedTuple
 
-from watchdog_app.core.model.hardware import GpuState
+from watchdog_app.core.model.hardware import Gpu, GpuState, gpu_label
+from watchdog_app.core.model.machine import ProcessKey
+from watchdog_app.core.model.resource import UNPLUGGED, ResourceKey, ResourceKind
 
 
 class Severity(IntEnum):
@@ -48,25 +51,6 @@ class FaultKind(StrEnum):
     UNPLUGGED = "unplugged"
 
 
-TITLES: dict[str, str] = {  # after "GPU 0"
-    FaultKind.LOST: "is lost",
-    FaultKind.NEEDS_RESET: "needs a reset",
-    FaultKind.XID: "reports a fault",
-    FaultKind.RECOVERY: "asks for a recovery",
-    FaultKind.ECC: "has memory errors",
-    FaultKind.REMAP_FAILED: "has faulty memory",
-    FaultKind.REMAP_PENDING: "wants a reset some time",
-    FaultKind.SILENT: "does not answer",
-    FaultKind.UNREADABLE: "cannot be read",
-    FaultKind.DRIVER: "has failed",
-    FaultKind.UPDATED: "was updated under the running system",
-    FaultKind.HEAT: "is clocked down for heat",
-    FaultKind.POWER_BRAKE: "is held back by the power supply",
-    FaultKind.HARDWARE_SLOWDOWN: "is slowed down by its power supply",
-    FaultKind.CPU_HEAT: "is clocked down for heat",
-}
-
-
 # Remedies, gentlest first; of several faults the strongest remedy is named.
 _NOTHING = "Nothing has to be done."
 _LOOK_UP = "Look it up in NVIDIA's catalogue of Xid errors; `sudo dmesg` has the whole line."
@@ -94,17 +78,14 @@ class GpuFault:
     """One row: what a fault means."""
 
     trouble: FaultKind
+    title: str  # "is lost": after the name of the card
     text: str  # what is the case: a clause without a point
     help: str  # what to do: a sentence; {reset} stands for the command that resets the card
     severity: Severity = Severity.WARNING
     device_works: bool = True  # False: the card or the driver is out of order
     restart: bool = False  # programs that it hit have to be started again
     codes: tuple[int, ...] = ()  # Xid
-
-    @property
-    def title(self) -> str:
-        """`is lost`: after the name of the card."""
-        return TITLES[self.trouble]
+    kind: ResourceKind = ResourceKind.GPU_HEALTH  # of its incident
 
     @property
     def consequence(self) -> str:
@@ -119,7 +100,7 @@ class GpuFault:
 
     def remedy(self, index: object) -> str:
         """What to do; `index` is that of the card."""
-        return self.help.replace("{reset}", reset(index))
+        return self.help.replace("{reset}", reset(index)).replace("{index}", str(index))
 
 
 def reset(index: object) -> str:
@@ -128,42 +109,66 @@ def reset(index: object) -> str:
     return f"watchdog stop; sudo nvidia-smi --gpu-reset -i {index}; watchdog start"
 
 
-def _row(  # noqa: PLR0917 - the columns of the table
-    trouble: FaultKind, severity: Severity, works: bool, restart: bool, text: str, remedy: str
-) -> GpuFault:
-    return GpuFault(trouble, text, remedy, severity, works, restart)
-
-
 _INFO, _WARNING, _CRITICAL = Severity
 _WORKS, _STOPPED, _ENDS, _GOES_ON = True, False, True, False
-FAULTS = {
-    row.trouble: row
-    for row in (
-        _row(FaultKind.LOST, _CRITICAL, _STOPPED, _ENDS,
-             "it has fallen off the bus: the driver cannot reach it any more", _MACHINE),
-        _row(FaultKind.NEEDS_RESET, _CRITICAL, _STOPPED, _ENDS,
-             "it does not work until it is reset", _RESET),
-        _row(FaultKind.SILENT, _WARNING, _STOPPED, _GOES_ON,
-             "its driver does not answer; what is on it may stand still", _HANGS),
-        _row(FaultKind.UNREADABLE, _INFO, _WORKS, _GOES_ON, "its driver answers with errors",
-             "See whether nvidia-smi can read it; else start the machine again."),
-        _row(FaultKind.DRIVER, _WARNING, _STOPPED, _GOES_ON,
-             "it answers about none of the cards; what is on them may stand still",
-             _HANGS.replace("trainings on it", "trainings")),
-        _row(FaultKind.UPDATED, _WARNING, _WORKS, _GOES_ON,
-             "it was updated under the running system", "Restart the machine."),
-        _row(FaultKind.ECC, _WARNING, _WORKS, _GOES_ON,
-             "memory errors that could not be corrected",
-             f"Values on the card may be damaged: go back to a rescue from before. {_RESET}"),
-        _row(FaultKind.REMAP_FAILED, _WARNING, _WORKS, _GOES_ON,
-             "a faulty row of its memory could not be replaced",
-             "Its memory wears out: have the card tested and replaced. "
-             "Until then check results that come from it."),
-        _row(FaultKind.REMAP_PENDING, _INFO, _WORKS, _GOES_ON,
-             "a faulty row of its memory is replaced at the next reset",
-             "When its trainings have ended: `{reset}`."),
-    )
-}  # fmt: skip
+
+
+def _row(  # noqa: PLR0917 - the columns of the table
+    trouble: FaultKind, severity: Severity, works: bool, restart: bool,
+    title: str, text: str, remedy: str,
+) -> GpuFault:  # fmt: skip
+    return GpuFault(trouble, title, text, remedy, severity, works, restart)
+
+
+def _brake(trouble: FaultKind, severity: Severity, title: str, text: str, remedy: str) -> GpuFault:
+    return GpuFault(trouble, title, text, remedy, severity, kind=ResourceKind.THROTTLING)
+
+
+_LOWER = "sudo nvidia-smi -i {index} -pl WATTS"
+_ROWS = (
+    _row(FaultKind.LOST, _CRITICAL, _STOPPED, _ENDS, "is lost",
+         "it has fallen off the bus: the driver cannot reach it any more", _MACHINE),
+    _row(FaultKind.NEEDS_RESET, _CRITICAL, _STOPPED, _ENDS, "needs a reset",
+         "it does not work until it is reset", _RESET),
+    _row(FaultKind.SILENT, _WARNING, _STOPPED, _GOES_ON, "does not answer",
+         "its driver does not answer; what is on it may stand still", _HANGS),
+    _row(FaultKind.UNREADABLE, _INFO, _WORKS, _GOES_ON, "cannot be read",
+         "its driver answers with errors",
+         "See whether nvidia-smi can read it; else start the machine again."),
+    _row(FaultKind.DRIVER, _WARNING, _STOPPED, _GOES_ON, "has failed",
+         "it answers about none of the cards; what is on them may stand still",
+         _HANGS.replace("trainings on it", "trainings")),
+    _row(FaultKind.UPDATED, _WARNING, _WORKS, _GOES_ON, "was updated under the running system",
+         "it was updated under the running system", "Restart the machine."),
+    _row(FaultKind.ECC, _WARNING, _WORKS, _GOES_ON, "has memory errors",
+         "memory errors that could not be corrected",
+         f"Values on the card may be damaged: go back to a rescue from before. {_RESET}"),
+    _row(FaultKind.REMAP_FAILED, _WARNING, _WORKS, _GOES_ON, "has faulty memory",
+         "a faulty row of its memory could not be replaced",
+         "Its memory wears out: have the card tested and replaced. "
+         "Until then check results that come from it."),
+    _row(FaultKind.REMAP_PENDING, _INFO, _WORKS, _GOES_ON, "wants a reset some time",
+         "a faulty row of its memory is replaced at the next reset",
+         "When its trainings have ended: `{reset}`."),
+    _brake(FaultKind.HEAT, _WARNING, "is clocked down for heat",
+           "it has been clocked down for heat most of the last 2 min",
+           f"Look at its fans and the air in front of them, or lower its power limit ({_LOWER}). "
+           "The training on it is slower than it could be."),
+    _brake(FaultKind.POWER_BRAKE, _WARNING, "is held back by the power supply",
+           "an external power brake holds it back: the power supply asks for it",
+           "Check the power supply and the card's power cables: a supply at its limit is what "
+           "switches a machine off in the middle of a training."),
+    _brake(FaultKind.HARDWARE_SLOWDOWN, _WARNING, "is slowed down by its power supply",
+           "its hardware slows it down often: its supply of power breaks down",
+           "Check its power cables and the power supply; a lower power limit helps "
+           f"({_LOWER})."),
+    _brake(FaultKind.CPU_HEAT, _INFO, "is clocked down for heat",
+           "it has been clocked down for heat most of the last 5 min",
+           "Clear the air ways and the fans. What runs on it takes longer than it could."),
+    _brake(FaultKind.UNPLUGGED, _WARNING, "Training on battery",
+           "a training runs on the battery", "Plug the machine in."),
+)  # fmt: skip
+FAULTS = {row.trouble: row for row in _ROWS}
 STATES = {
     GpuState.LOST: FAULTS[FaultKind.LOST],
     GpuState.NEEDS_RESET: FAULTS[FaultKind.NEEDS_RESET],
@@ -174,7 +179,7 @@ STATES = {
 
 # What the driver asks for, in the order of NVML's field 230, from 1.
 RECOVERIES = {
-    name: _row(FaultKind.RECOVERY, _WARNING, _WORKS, _GOES_ON,
+    name: _row(FaultKind.RECOVERY, _WARNING, _WORKS, _GOES_ON, "asks for a recovery",
                f"the driver asks for a recovery: {name.replace('_', ' ')}", remedy)
     for name, remedy in (
         ("reset", _RESET),
@@ -185,16 +190,19 @@ RECOVERIES = {
 }  # fmt: skip
 
 
+_REPORTS = "reports a fault"
+
+
 def _xid(text: str, remedy: str, *codes: int) -> GpuFault:
     """A fault that ends programs: those that only a reset mends stop the card as well."""
     works = remedy == _PROGRAM
     severity = _WARNING if works else _CRITICAL
-    return GpuFault(FaultKind.XID, text, remedy, severity, works, True, codes)
+    return GpuFault(FaultKind.XID, _REPORTS, text, remedy, severity, works, True, codes)
 
 
-def _word(text: str, remedy: str, code: int) -> GpuFault:
+def _word(text: str, remedy: str, *codes: int) -> GpuFault:
     """Ends nothing: other figures show it, or it needs no action."""
-    return GpuFault(FaultKind.XID, text, remedy, _INFO, codes=(code,))
+    return GpuFault(FaultKind.XID, _REPORTS, text, remedy, _INFO, codes=codes)
 
 
 XIDS = (
@@ -221,7 +229,10 @@ XIDS = (
     _xid("memory error that was not corrected", _RESET, 140),
     _word("the driver asks for a recovery action", _NOTHING, 154),
 )
-UNKNOWN_XID = GpuFault(FaultKind.XID, "not in our table", _LOOK_UP, _INFO)
+UNKNOWN_XID = _word("not in our table", _LOOK_UP)
+TITLES: dict[str, str] = {
+    row.trouble: row.title for row in (*_ROWS, *RECOVERIES.values(), UNKNOWN_XID)
+}
 _BY_CODE = {code: row for row in XIDS for code in row.codes}
 
 
@@ -248,4 +259,71 @@ def describe(code: int) -> str:
 
 def incident_title(device_works: bool) -> str:
     """What an incident says of its card."""
-    return "reports a fault" if device_works else "is out of order"
+    return _REPORTS if device_works else "is out of order"
+
+
+class TaskRef(NamedTuple):
+    """A task that was on a card."""
+
+    key: ProcessKey
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong now with a card, its driver, or what feeds and cools it."""
+
+    trouble: FaultKind
+    key: ResourceKey  # findings with one key are one incident
+    label: str  # "GPU 0 (NVIDIA H100)"
+    severity: Severity
+    text: str  # what is the case: a clause without a point
+    remedy: str  # what to do: a sentence
+    tasks: tuple[TaskRef, ...] = ()  # whom it hits
+    restart: bool = False  # these have to be started again
+    device_works: bool = True
+
+    @property
+    def work_lost(self) -> bool:
+        """Whether what was held on the card is gone."""
+        return self.restart and not self.device_works
+
+
+DRIVER = ResourceKey(ResourceKind.GPU_HEALTH, "driver")
+CPU = ResourceKey(ResourceKind.THROTTLING, "cpu")
+_LABELS = {DRIVER: "the graphics driver", CPU: "the processor", UNPLUGGED: "battery"}
+
+
+def finding(
+    fault: GpuFault,
+    where: Gpu | ResourceKey,
+    hit: Iterable[TaskRef],
+    text: str = "",
+    remedy: str = "",
+) -> Finding:
+    """
+    A row of the table that applies now.
+
+    Args:
+        fault: the row.
+        where: the card; `DRIVER`, `CPU` or `UNPLUGGED` for the others.
+        hit: tasks that it affects.
+        text: replaces the text of the row.
+        remedy: replaces the remedy of the row.
+    """
+    if isinstance(where, Gpu):
+        index: object = where.index
+        key, label = ResourceKey(fault.kind, where.id), gpu_label(where)
+    else:
+        key, label, index = where, _LABELS[where], "INDEX"
+    return Finding(
+        fault.trouble,
+        key,
+        label,
+        fault.severity,
+        text or fault.text,
+        remedy or fault.remedy(index),
+        tuple(hit),
+        fault.restart,
+        fault.device_works,
+    )

@@ -2,20 +2,48 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from enum import IntEnum
 
 from watchdog_app.base.text.quantities import format_duration
-from watchdog_app.core.diagnosis import clock_events
-from watchdog_app.core.diagnosis.findings import Finding, TaskRef
-from watchdog_app.core.diagnosis.gpu_faults import FaultKind, Severity
+from watchdog_app.core.diagnosis.gpu_faults import (
+    CPU,
+    FAULTS,
+    FaultKind,
+    Finding,
+    TaskRef,
+    finding,
+)
 from watchdog_app.core.model import devices
-from watchdog_app.core.model.hardware import Battery, Gpu, gpu_label
+from watchdog_app.core.model.hardware import Battery, Gpu
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
-from watchdog_app.core.model.resource import UNPLUGGED, ResourceKey, ResourceKind
+from watchdog_app.core.model.resource import UNPLUGGED
 
-CPU = ResourceKey(ResourceKind.THROTTLING, "cpu")
+
+class ClockEvent(IntEnum):
+    """
+    Why a card runs slower than it could: bits of NVML's mask.
+
+    Source: NVIDIA, NVML API reference, nvmlClocksEventReasons ("clock event reasons").
+    """
+
+    IDLE = 0x1
+    APPLICATION_CLOCKS = 0x2
+    SOFTWARE_POWER_CAP = 0x4  # normal at full load
+    HARDWARE_SLOWDOWN = 0x8  # heat, power brake, too fast a draw; flashes at a P-state change
+    SYNC_BOOST = 0x10
+    SOFTWARE_THERMAL = 0x20
+    HARDWARE_THERMAL = 0x40
+    POWER_BRAKE = 0x80  # asserted from outside: the power supply
+    DISPLAY_CLOCKS = 0x100
+
+
+USUAL = ClockEvent.IDLE | ClockEvent.APPLICATION_CLOCKS | ClockEvent.SOFTWARE_POWER_CAP
+_THERMAL = ClockEvent.SOFTWARE_THERMAL | ClockEvent.HARDWARE_THERMAL
+_NAMES = {int(event): event.name.lower() for event in ClockEvent}
+_BITS = 64
+
 _BIN_S = 15.0
 _BINS = 60
 _HEAT_S = 120.0
@@ -26,76 +54,68 @@ _CPU_S, _CPU_SHARE, _CPU_CLEAR = 300.0, 0.5, 0.2
 _WORKS_PERCENT = 50.0  # of a core
 _UNPLUGGED_S = 20.0  # a plug that is moved
 _REST_S = 60.0  # between two trainings, or their validations
-_THERMAL = clock_events.SOFTWARE_THERMAL | clock_events.HARDWARE_THERMAL
-_OTHER_CAUSES = _THERMAL | clock_events.POWER_BRAKE
-Workers = Sequence[TaskRef]
+_READINGS = "readings"
 
 
-@dataclass(slots=True)
-class _Bin:
-    """Some seconds of readings, counted."""
+def clock_events(mask: int | None) -> list[str] | None:
+    """
+    The reasons in a mask, lowest bit first; one that is not known yet as `0x200`.
 
-    until_mono_s: float
-    readings: int = 0
-    hot: int = 0
-    braked: int = 0
-    slowdowns: int = 0  # beginnings of a slowdown without a cause of its own
+    None stands for None: a card that does not say is not one that runs at full speed.
+    """
+    if mask is None:
+        return None
+    bits = (1 << position for position in range(_BITS))
+    return [_NAMES.get(bit, hex(bit)) for bit in bits if mask & bit]
 
 
 class _Card:
     """The last quarter of an hour of one card's clock event reasons."""
 
-    __slots__ = ("_bins", "_last", "found")
-
     def __init__(self) -> None:
-        self._bins: deque[_Bin] = deque(maxlen=_BINS)
-        self._last = 0
+        # The end of each bin, and how many of its readings were braked by what.
+        self._bins: deque[tuple[float, Counter[str]]] = deque(maxlen=_BINS)
+        self._slow = False
         self.found: frozenset[FaultKind] = frozenset()
 
-    def take(self, now: float, gpu: Gpu) -> None:
+    def take(self, now: float, mask: int) -> None:
         """Count one reading."""
-        mask = gpu.throttle_reasons
-        if mask is None:
-            return
-        if not self._bins or now >= self._bins[-1].until_mono_s:
-            self._bins.append(_Bin(now + _BIN_S))
-        current = self._bins[-1]
-        current.readings += 1
-        current.hot += bool(mask & _THERMAL)
-        current.braked += bool(mask & clock_events.POWER_BRAKE)
-        slow = bool(mask & clock_events.HARDWARE_SLOWDOWN) and not mask & _OTHER_CAUSES
-        current.slowdowns += slow and not self._last & clock_events.HARDWARE_SLOWDOWN
-        self._last = mask
+        if not self._bins or now >= self._bins[-1][0]:
+            self._bins.append((now + _BIN_S, Counter()))
+        counts = self._bins[-1][1]
+        # Only beginnings of a slowdown count, and only of one without a cause of its own.
+        slow = bool(mask & ClockEvent.HARDWARE_SLOWDOWN)
+        explained = mask & (_THERMAL | ClockEvent.POWER_BRAKE)
+        counts[_READINGS] += 1
+        counts[FaultKind.HEAT] += bool(mask & _THERMAL)
+        counts[FaultKind.POWER_BRAKE] += bool(mask & ClockEvent.POWER_BRAKE)
+        counts[FaultKind.HARDWARE_SLOWDOWN] += slow and not (explained or self._slow)
+        self._slow = slow
         self.found = frozenset(self._judge(now))
 
-    def rate_a_minute(self, now: float) -> float:
-        """Slowdowns a minute over the ten minutes that are judged."""
-        return 60.0 / _SLOWDOWN_S * self._sum("slowdowns", now, _SLOWDOWN_S)
+    def slowdowns(self, now: float) -> int:
+        """Over the ten minutes that are judged."""
+        return self._count(FaultKind.HARDWARE_SLOWDOWN, now, _SLOWDOWN_S)
 
     def _judge(self, now: float) -> Iterator[FaultKind]:
-        hot = self._share("hot", now, _HEAT_S)
-        if hot >= (_HEAT_CLEAR if FaultKind.HEAT in self.found else _HEAT_SHARE):
+        readings = self._count(_READINGS, now, _HEAT_S)
+        share = self._count(FaultKind.HEAT, now, _HEAT_S) / max(1, readings)
+        seen_in_full = len(self._within(now, _HEAT_S)) >= _HEAT_S / _BIN_S
+        least = _HEAT_CLEAR if FaultKind.HEAT in self.found else _HEAT_SHARE
+        if seen_in_full and share >= least:
             yield FaultKind.HEAT
-        window = _SLOWDOWN_S if FaultKind.POWER_BRAKE in self.found else _BRAKE_S
-        least = 1 if FaultKind.POWER_BRAKE in self.found else _BRAKES
-        if self._sum("braked", now, window) >= least:
+        known = FaultKind.POWER_BRAKE in self.found
+        window_s, brakes = (_SLOWDOWN_S, 1) if known else (_BRAKE_S, _BRAKES)
+        if self._count(FaultKind.POWER_BRAKE, now, window_s) >= brakes:
             yield FaultKind.POWER_BRAKE
-        if self._sum("slowdowns", now, _SLOWDOWN_S) >= _SLOWDOWNS:
+        if self.slowdowns(now) >= _SLOWDOWNS:
             yield FaultKind.HARDWARE_SLOWDOWN
 
-    def _sum(self, what: str, now: float, window_s: float) -> int:
-        return sum(getattr(each, what) for each in self._within(now, window_s))
+    def _count(self, what: str, now: float, window_s: float) -> int:
+        return sum(counts[what] for counts in self._within(now, window_s))
 
-    def _share(self, what: str, now: float, window_s: float) -> float:
-        """Of the readings of a window that was seen in full; else 0."""
-        within = self._within(now, window_s)
-        if len(within) < window_s / _BIN_S:
-            return 0.0
-        readings = sum(each.readings for each in within)
-        return sum(getattr(each, what) for each in within) / readings if readings else 0.0
-
-    def _within(self, now: float, window_s: float) -> list[_Bin]:
-        return [each for each in self._bins if each.until_mono_s > now - window_s]
+    def _within(self, now: float, window_s: float) -> list[Counter[str]]:
+        return [counts for end, counts in self._bins if end > now - window_s]
 
 
 class ThrottlingDetector:
@@ -152,16 +172,19 @@ class ThrottlingDetector:
                 del self._cards[gone]
             for gpu in hardware.gpus:
                 if gpu.parent_id is None:  # the parts of a card share its clocks
-                    self._cards.setdefault(gpu.id, _Card()).take(now, gpu)
+                    card = self._cards.setdefault(gpu.id, _Card())
+                    if gpu.throttle_reasons is not None:
+                        card.take(now, gpu.throttle_reasons)
         for gpu in hardware.gpus:
-            card = self._cards.get(gpu.id)
-            if card is not None and card.found:
-                on_it = [TaskRef(task.key, task.name) for task in devices.on_card(gpu, tasks)]
-                for trouble in FaultKind:
-                    if trouble in card.found:
-                        yield _of_card(trouble, gpu, card.rate_a_minute(now), tuple(on_it))
+            known = self._cards.get(gpu.id)
+            if known is None or not known.found:
+                continue
+            on_it = [TaskRef(task.key, task.name) for task in devices.on_card(gpu, tasks)]
+            for trouble in FaultKind:
+                if trouble in known.found:
+                    yield finding(FAULTS[trouble], gpu, on_it, _text(trouble, gpu, known, now))
 
-    def _of_cpu(self, snapshot: Snapshot, at_work: Workers) -> Iterator[Finding]:
+    def _of_cpu(self, snapshot: Snapshot, at_work: Sequence[TaskRef]) -> Iterator[Finding]:
         now, throttling = snapshot.mono_s, snapshot.hardware.cpu_throttling
         if throttling is None:
             return
@@ -174,14 +197,9 @@ class ThrottlingDetector:
         share = sum(within) / len(within) if len(within) >= 0.8 * _CPU_S / _BIN_S else 0.0
         self._cpu_found = share >= (_CPU_CLEAR if self._cpu_found else _CPU_SHARE)
         if self._cpu_found and at_work:
-            yield Finding(
-                FaultKind.CPU_HEAT, CPU, "the processor", Severity.INFO,
-                "it has been clocked down for heat most of the last 5 min",
-                "Clear the air ways and the fans. What runs on it takes longer than it could.",
-                tuple(at_work[:3]),
-            )  # fmt: skip
+            yield finding(FAULTS[FaultKind.CPU_HEAT], CPU, at_work[:3])
 
-    def _of_batteries(self, snapshot: Snapshot, trainings: Workers) -> Iterator[Finding]:
+    def _of_batteries(self, snapshot: Snapshot, trainings: Sequence[TaskRef]) -> Iterator[Finding]:
         hardware, now = snapshot.hardware, snapshot.mono_s
         draining = [each for each in hardware.batteries if each.discharging]
         if trainings:
@@ -192,52 +210,18 @@ class ThrottlingDetector:
         if self._unplugged_mono_s is None:
             self._unplugged_mono_s = now
         if now - self._unplugged_mono_s >= _UNPLUGGED_S:
-            yield Finding(
-                FaultKind.UNPLUGGED, UNPLUGGED, "battery", Severity.WARNING,
-                f"a training runs on the battery: {_charge(draining)}",
-                "Plug the machine in.", self._trained[1],
-            )  # fmt: skip
+            row = FAULTS[FaultKind.UNPLUGGED]
+            yield finding(row, UNPLUGGED, self._trained[1], f"{row.text}: {_charge(draining)}")
 
 
-def _of_card(trouble: FaultKind, gpu: Gpu, rate: float, on_it: tuple[TaskRef, ...]) -> Finding:
-    text, remedy = _OF_CARDS[trouble]
-    figures = {
-        "heat": "" if gpu.temperature_c is None else f" at {gpu.temperature_c:.0f} °C",
-        "rate": f"{rate:.1f}",
-        "index": str(gpu.index),
-    }
-    return Finding(
-        trouble,
-        ResourceKey(ResourceKind.THROTTLING, gpu.id),
-        gpu_label(gpu),
-        Severity.WARNING,
-        text.format(**figures),
-        remedy.format(**figures),
-        on_it,
-    )
-
-
-_LOWER = "sudo nvidia-smi -i {index} -pl WATTS"
-_OF_CARDS = {  # what is the case, and what to do
-    FaultKind.HEAT: (
-        "it has been clocked down for heat most of the last 2 min{heat}",
-        (
-            f"Look at its fans and the air in front of them, or lower its power limit ({_LOWER}). "
-            "The training on it is slower than it could be."
-        ),
-    ),
-    FaultKind.POWER_BRAKE: (
-        "an external power brake holds it back: the power supply asks for it",
-        (
-            "Check the power supply and the card's power cables: a supply at its limit is what "
-            "switches a machine off in the middle of a training."
-        ),
-    ),
-    FaultKind.HARDWARE_SLOWDOWN: (
-        "its hardware slows it down {rate} times a minute: its supply of power breaks down",
-        f"Check its power cables and the power supply; a lower power limit helps ({_LOWER}).",
-    ),
-}
+def _text(trouble: FaultKind, gpu: Gpu, card: _Card, now: float) -> str:
+    """What the row says, with the figures of this card; empty where it has none."""
+    if trouble is FaultKind.HEAT and gpu.temperature_c is not None:
+        return f"{FAULTS[trouble].text} at {gpu.temperature_c:.0f} °C"
+    if trouble is FaultKind.HARDWARE_SLOWDOWN:
+        a_minute = 60.0 / _SLOWDOWN_S * card.slowdowns(now)
+        return FAULTS[trouble].text.replace("often", f"{a_minute:.1f} times a minute")
+    return ""
 
 
 def _charge(batteries: Sequence[Battery]) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.plain import argument, plain
 from watchdog_app.base.text.quantities import format_bytes, format_duration
+from watchdog_app.core.diagnosis.gpu_faults import TITLES
 from watchdog_app.core.explain import phrases
-from watchdog_app.core.explain.device_notifications import ends_all, fault
-from watchdog_app.core.explain.facts import Facts, advice, capital, span, work
 from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.decisions import (
     Decision,
@@ -26,6 +27,97 @@ from watchdog_app.core.model.resource import SPECS, ResourceKind, Save, Scope
 _BRIMFUL = 0.97
 _NOTEBOOKS = frozenset((TaskKind.NOTEBOOK, TaskKind.KERNEL))
 _AT_HAND_S = 30.0  # the end of a trend, which is told though something else was foretold
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the sentences are made of."""
+
+    decision: Decision
+    task: Task | None
+    agent: AgentState | None
+    incident: Incident | None
+    name: str
+
+    def number(self, key: str) -> float | None:
+        """A figure of the decision's evidence; None where there is none."""
+        value = self.decision.evidence.get(key)
+        return value if isinstance(value, int | float) else None
+
+    def text(self, key: str, limit: int = 200) -> str | None:
+        """A text of the evidence, safe to show."""
+        value = self.decision.evidence.get(key)
+        return plain(value, limit) if isinstance(value, str) and value else None
+
+    @property
+    def level(self) -> str:
+        """Use and limit of the resource."""
+        used, limit = self.number("used"), self.number("limit")
+        if used is None or limit is None:
+            return "an unknown amount"
+        return phrases.level(used, limit, self.text("unit") or "bytes")
+
+    @property
+    def saved(self) -> RescueRecord | None:
+        """The newest rescue of the agent."""
+        return None if self.agent is None else self.agent.rescue
+
+    @property
+    def reason(self) -> str:
+        """The reason of the decision as a sentence."""
+        return f"{_capital(plain(self.decision.reason, 300)).rstrip('.')}."
+
+    @property
+    def scope(self) -> Scope:
+        """What the resource of the decision belongs to."""
+        return SPECS[self.decision.resource.kind].scope
+
+    @property
+    def rescue(self) -> str | None:
+        """The newest rescue in words."""
+        path, step = self.text("path"), self.number("rescue_step") or self.number("step")
+        if path is None and self.saved is not None:
+            path, step = plain(self.saved.path, 200), self.saved.step
+        if path is None:
+            return None
+        at = "" if step is None else f" of step {step:.0f}"
+        return f"a rescue{at} is in {path}"
+
+    @property
+    def command(self) -> str:
+        """The task as an argument."""
+        return "--all" if self.task is None else argument(self.task.name, self.task.key.pid)
+
+
+def _span(facts: Facts) -> str:
+    """`, 30 s to 2 min from now`; nothing where no end is foreseen."""
+    between = phrases.interval(facts.number("low_s"), facts.number("high_s"))
+    return f", {between} from now" if between else ""
+
+
+def _work(facts: Facts) -> Iterator[str]:
+    """What is and will be saved."""
+    if facts.task is None:
+        return
+    if facts.agent is None:
+        yield "It holds no watchdog agent, so its state cannot be saved."
+    elif not facts.number("may_save"):
+        yield "Saving is switched off for it."
+    elif facts.saved is None:
+        yield "It is asked to save its state now."
+    else:
+        age = facts.number("rescue_age_s")
+        yield f"It was saved {phrases.ago(age)}, and will be saved again."
+
+
+def _advice(facts: Facts) -> list[str]:
+    """The first sentence: a notification is short, `watchdog explain` has the others."""
+    return [] if facts.incident is None else list(facts.incident.advice[:1])
+
+
+def _capital(text: str) -> str:
+    """With a capital at its beginning, the rest as it is."""
+    return text[:1].upper() + text[1:]
 
 
 def notification(
@@ -47,7 +139,8 @@ def notification(
     known = task.name if task is not None else decision.evidence.get("name")
     name = plain(known) if isinstance(known, str) else "this machine"
     facts = Facts(decision, task, agent, incident, name)
-    title, lines = _TEXTS[topic](facts)
+    spec = _TOPICS[topic]
+    title, lines = spec.text(facts)
     return Notification(
         id=decision.id,
         incident=decision.incident,
@@ -57,7 +150,7 @@ def notification(
         body="\n".join(lines),
         task=None if decision.task is None else decision.task.pid,
         unix_s=decision.at_unix_s,
-        actions=tuple(_buttons(topic, facts)),
+        actions=tuple(_buttons(spec.buttons, facts)),
         topic=topic.value,
     )
 
@@ -66,21 +159,21 @@ def _warning(facts: Facts) -> tuple[str, list[str]]:
     kind = facts.decision.resource.kind
     spec = SPECS[kind]
     if spec.save is Save.EVERYBODY:
-        return ends_all(facts)
+        return _ends_all(facts)
     eta, expected = facts.number("eta_s"), facts.text("foretold", 300)
     # What is foretold is no matter of the trend until now, unless that is about to end as well.
     trend = expected is None or (eta is not None and eta < _AT_HAND_S)
     title = f"{spec.title} {phrases.when(eta if trend else None)}: {facts.name}"
     label = facts.text("label") or spec.title
-    lines = [] if expected is None else [f"{capital(expected)}."]
-    lines.append(f"{capital(label)}: {facts.level}{span(facts) if trend else ''}.")
+    lines = [] if expected is None else [f"{_capital(expected)}."]
+    lines.append(f"{_capital(label)}: {facts.level}{_span(facts) if trend else ''}.")
     growth = facts.number("task_slope_bytes_per_s") if trend else None
     if facts.task is None and trend:
         lines.append(_whose(facts))
     elif growth is not None:
         share = facts.number("share") or 0.0
         lines.append(f"{facts.name} grows by {format_bytes(growth)}/s, {share:.0%} of the growth.")
-    lines += work(facts)
+    lines += _work(facts)
     if label.startswith(AIRBAG_LIMIT):
         lines.append("There it is held, and not killed.")
     elif facts.number("throttles") and not facts.number("may_pause"):
@@ -96,7 +189,7 @@ def _warning(facts: Facts) -> tuple[str, list[str]]:
         lines.append("Beyond it the training ends with an error: out of GPU memory.")
     elif facts.task is not None:
         lines.append("If it goes on, it dies.")
-    return title, lines + advice(facts)
+    return title, lines + _advice(facts)
 
 
 def _whose(facts: Facts) -> str:
@@ -114,7 +207,7 @@ def _whose(facts: Facts) -> str:
 
 
 def _saving(facts: Facts) -> tuple[str, list[str]]:
-    label = capital(facts.text("label") or "memory")
+    label = _capital(facts.text("label") or "memory")
     size, seconds = facts.number("state_bytes"), facts.number("expected_s")
     what = "Its state" if size is None else f"Its state of {format_bytes(size)}"
     cost = "" if seconds is None else f"; the last time that took {format_duration(seconds)}"
@@ -149,28 +242,18 @@ def _stalled(facts: Facts) -> tuple[str, list[str]]:
 
 def _rescued(facts: Facts) -> tuple[str, list[str]]:
     size, seconds = facts.number("bytes"), facts.number("seconds")
-    cost = (
-        ""
-        if size is None or seconds is None
-        else (f" ({format_bytes(size)} in {format_duration(seconds)})")
-    )
-    where = capital(facts.rescue or "a rescue is on the disk")
+    known = size is not None and seconds is not None
+    cost = f" ({format_bytes(size)} in {format_duration(seconds)})" if known else ""
+    where = _capital(facts.rescue or "a rescue is on the disk")
     return f"Saved: {facts.name}", [
         f"{where}{cost}.",
-        f"The training goes on. If it dies, {phrases.onwards(_rescue_of(facts))}",
+        f"The training goes on. If it dies, {phrases.onwards(facts.saved)}",
     ]
 
 
-def _rescue_of(facts: Facts) -> RescueRecord | None:
-    return None if facts.agent is None else facts.agent.rescue
-
-
 def _rescue_failed(facts: Facts) -> tuple[str, list[str]]:
-    lines = [f"{capital(plain(facts.decision.reason, 300)).rstrip('.')}."]
-    remedy = facts.text("remedy", 300)
-    if remedy is not None:
-        lines.append(remedy)
-    before = facts.agent.rescue if facts.agent is not None else None
+    remedy, before = facts.text("remedy", 300), facts.saved
+    lines = [facts.reason, *([] if remedy is None else [remedy])]
     lines.append(
         "There is no rescue of this run: if it dies, its work is lost."
         if before is None
@@ -181,9 +264,9 @@ def _rescue_failed(facts: Facts) -> tuple[str, list[str]]:
 
 def _paused(facts: Facts) -> tuple[str, list[str]]:
     label = facts.text("label") or "memory"
-    hot = SPECS[facts.decision.resource.kind].scope is Scope.HEAT
+    hot = facts.scope is Scope.HEAT
     lines = [
-        f"{capital(phrases.heated(label))} was about to switch off from heat ({facts.level}). "
+        f"{_capital(phrases.heated(label))} was about to switch off from heat ({facts.level}). "
         "The task's state stays in memory."
         if hot
         else f"It was about to fill up {label} ({facts.level}). Its state stays in memory."
@@ -193,7 +276,7 @@ def _paused(facts: Facts) -> tuple[str, list[str]]:
     first = "Let it cool down" if hot else "Make room"
     lines.append(f"{first}, then resume it with: watchdog resume {facts.command}")
     lines += _beware(facts)
-    return f"Paused: {facts.name}", lines + advice(facts)
+    return f"Paused: {facts.name}", lines + _advice(facts)
 
 
 def _beware(facts: Facts) -> Iterator[str]:
@@ -218,8 +301,8 @@ def _pause_failed(facts: Facts) -> tuple[str, list[str]]:
 def _resumed(facts: Facts) -> tuple[str, list[str]]:
     label = facts.text("label") or "memory"
     lines = [f"There is room again: {label}, {facts.level}."]
-    if SPECS[facts.decision.resource.kind].scope is Scope.HEAT:
-        lines = [f"{capital(phrases.heated(label))} has cooled down: {facts.level}."]
+    if facts.scope is Scope.HEAT:
+        lines = [f"{_capital(phrases.heated(label))} has cooled down: {facts.level}."]
     if facts.task is not None and facts.task.kind not in _NOTEBOOKS:
         lines.append("If it ran in a terminal, it is in the background now: type fg there.")
     return f"Running again: {facts.name}", lines
@@ -228,12 +311,12 @@ def _resumed(facts: Facts) -> tuple[str, list[str]]:
 def _over(facts: Facts) -> tuple[str, list[str]]:
     label, kind = facts.text("label") or "memory", facts.decision.resource.kind
     if kind is ResourceKind.STALLED:
-        return f"Goes on: {facts.name}", [f"{capital(plain(facts.decision.reason))}."]
+        return f"Goes on: {facts.name}", [f"{_capital(plain(facts.decision.reason))}."]
     if facts.number("used") is None:
-        return f"{capital(label)} is well again", [f"{capital(plain(facts.decision.reason))}."]
-    text = f"{capital(label)} has stopped filling up: {facts.level}."
+        return f"{_capital(label)} is well again", [f"{_capital(plain(facts.decision.reason))}."]
+    text = f"{_capital(label)} has stopped filling up: {facts.level}."
     if SPECS[kind].scope is Scope.HEAT:
-        text = f"{capital(phrases.heated(label))} gets no hotter: {facts.level}."
+        text = f"{_capital(phrases.heated(label))} gets no hotter: {facts.level}."
     elif SPECS[kind].scope is Scope.BATTERY:
         text = f"The {label} will last: {facts.level}."
     used, limit = facts.number("used") or 0.0, facts.number("limit") or 0.0
@@ -248,28 +331,24 @@ def _over(facts: Facts) -> tuple[str, list[str]]:
 
 def _died(facts: Facts) -> tuple[str, list[str]]:
     spec = cause_spec(facts.decision.evidence.get("cause"))
-    title = f"{spec.title}: {facts.name}"
-    lines = [f"{capital(plain(facts.decision.reason, 300)).rstrip('.')}."]
+    title, age = f"{spec.title}: {facts.name}", facts.number("rescue_age_s")
+    lines = [facts.reason]
     if facts.number("worker") is not None:
         title = f"{spec.title}: a worker of {facts.name}"
         if facts.text("path") is not None:
-            lines.append(f"{capital(facts.rescue or '')}, saved {_age(facts)}.")
+            lines.append(f"{_capital(facts.rescue or '')}, saved {phrases.ago(age)}.")
         return title, lines
-    step, age = facts.number("step"), facts.number("rescue_age_s")
+    step = facts.number("step")
     if facts.rescue is not None:
-        saved = _rescue_of(facts)
+        saved = facts.saved
         # Agents report once a second: the rescue may be of a later step than the last report.
         further = step is not None and (saved is None or step > saved.step)
         at = f" It was at step {step:.0f}." if further else ""
-        lines.append(f"{capital(facts.rescue)}, saved {phrases.ago(age)}.{at}")
-        lines.append(capital(phrases.onwards(saved)))
+        lines.append(f"{_capital(facts.rescue)}, saved {phrases.ago(age)}.{at}")
+        lines.append(_capital(phrases.onwards(saved)))
     elif facts.agent is not None or step is not None:
         lines.append("It left no rescue: its work is lost.")
-    return title, lines + (advice(facts) if spec.out_of_memory else [])
-
-
-def _age(facts: Facts) -> str:
-    return phrases.ago(facts.number("rescue_age_s"))
+    return title, lines + (_advice(facts) if spec.out_of_memory else [])
 
 
 def _restarted(facts: Facts) -> tuple[str, list[str]]:
@@ -281,41 +360,130 @@ def _restarted(facts: Facts) -> tuple[str, list[str]]:
         "It is empty: what was in its variables is gone.",
     ]
     if facts.rescue is not None:
-        lines.append(f"{capital(facts.rescue)}. Run the cells again: it goes on from there.")
+        lines.append(f"{_capital(facts.rescue)}. Run the cells again: it goes on from there.")
     return f"Kernel restarted: {facts.name}", lines
 
 
-_TEXTS: dict[Topic, Callable[[Facts], tuple[str, list[str]]]] = {
-    Topic.WARNING: _warning,
-    Topic.SAVING: _saving,
-    Topic.RESCUED: _rescued,
-    Topic.RESCUE_FAILED: _rescue_failed,
-    Topic.PAUSED: _paused,
-    Topic.PAUSE_FAILED: _pause_failed,
-    Topic.RESUMED: _resumed,
-    Topic.OVER: _over,
-    Topic.STALLED: _stalled,
-    Topic.DIED: _died,
-    Topic.RESTARTED: _restarted,
-    Topic.GPU_LOST: fault,
-    Topic.FAULT: fault,
-    Topic.SLOWED: fault,
+def _ends_all(facts: Facts) -> tuple[str, list[str]]:
+    """Heat that slows down or switches off, and a battery that runs empty."""
+    when = phrases.when(facts.number("eta_s"))
+    moving = phrases.movement(facts.number("slope_per_s"), facts.text("unit") or "")
+    label = facts.text("label") or "it"
+    fatal = bool(facts.number("lethal"))
+    thing = ""
+    if facts.scope is Scope.BATTERY:
+        if when == "now":
+            title = f"{_capital(label)} at its end: {facts.name}"
+            lines = [f"{_capital(label)}: {facts.level}. The machine may switch off any moment."]
+        else:
+            title = f"{_capital(label)} empty {when}: {facts.name}"
+            lines = [f"{_capital(label)}: {facts.level}{_span(facts)}."]
+    else:
+        thing = _capital(phrases.heated(label))
+        does = "will switch off" if fatal else "will slow down"
+        whose = "" if facts.task is None else f": {facts.name}"
+        title = f"{thing} {does} from heat {when}{whose}"
+        used, limit = facts.number("used") or 0.0, facts.number("limit") or 0.0
+        rising = f", {moving}" if moving else ""
+        lines = [f"{used:.0f} °C{rising}, limit {limit:.0f} °C{_span(facts)}."]
+    if not fatal:
+        lines.append("Beyond it everything gets slower; nothing is lost.")
+    else:
+        if thing.startswith("GPU "):
+            with_it = _names(facts)
+            lines.append("Then what is held on the card is lost, and what runs on it dies.")
+            if facts.task is not None:
+                lines.append(f"On it: {facts.name}{', ' if with_it else ''}{with_it}.")
+        lines += _work(facts)
+        if facts.number("may_pause"):
+            lines.append("At the very end it is paused, so that it cools down.")
+    return title, lines + _advice(facts)
+
+
+def _fault(facts: Facts) -> tuple[str, list[str]]:
+    """A card or its driver that is out of order, or something that brakes."""
+    label, trouble = facts.text("label") or "a graphics card", facts.text("trouble") or ""
+    known = facts.text("name") is not None
+    thing = label.partition(" (")[0]
+    title = f"{_capital(thing)} {TITLES.get(trouble, 'has a fault')}"
+    if trouble == "unplugged":
+        title = "Training on battery"
+    lines = [f"{_capital(label)}: {plain(facts.decision.reason, 300)}."]
+    if known:
+        title += f": {facts.name}"
+        lines += _struck(facts)
+    return title, lines + _advice(facts)
+
+
+def _names(facts: Facts) -> str:
+    """Who else is hit."""
+    others, more = facts.text("others") or "", facts.number("more") or 0.0
+    return others + (f" and {more:.0f} more" if others and more else "")
+
+
+def _struck(facts: Facts) -> Iterator[str]:
+    """Who was on it, and what is left of their work."""
+    others = _names(facts)
+    if others:
+        yield f"With it: {others}."
+    if not facts.number("fatal"):
+        return
+    if facts.number("card_works"):
+        # The card goes on; of the program nobody has said more than that it was hit.
+        yield (
+            f"{facts.name} was on it, and may end with an error of CUDA's at its next step; the "
+            "card itself goes on."
+        )
+    else:
+        yield f"{facts.name} was on it: what it held there is lost, and cannot be saved any more."
+    age = facts.number("rescue_age_s")
+    if facts.rescue is not None:
+        when = "" if age is None else f", saved {phrases.ago(age)}"
+        yield f"{_capital(facts.rescue)}{when}. Start it again elsewhere: it goes on from there."
+    elif facts.number("had_agent"):
+        yield "It has left no rescue."
+    else:
+        yield "It holds no watchdog agent: only checkpoints of its own are left."
+
+
+class _TopicSpec(NamedTuple):
+    """One row: what a notification of a topic says and which buttons it may have."""
+
+    text: Callable[[Facts], tuple[str, list[str]]]
+    buttons: tuple[str, ...]  # the most useful first; desktops show three or four
+
+
+_TOPICS = {
+    Topic.WARNING: _TopicSpec(_warning, ("checkpoint", "pause", "snooze", "show")),
+    Topic.SAVING: _TopicSpec(_saving, ("pause", "show")),
+    Topic.RESCUED: _TopicSpec(_rescued, ("show",)),
+    Topic.RESCUE_FAILED: _TopicSpec(_rescue_failed, ("checkpoint", "snooze", "show")),
+    Topic.PAUSED: _TopicSpec(_paused, ("resume", "show")),
+    Topic.PAUSE_FAILED: _TopicSpec(_pause_failed, ("checkpoint", "show")),
+    Topic.RESUMED: _TopicSpec(_resumed, ("show",)),
+    Topic.OVER: _TopicSpec(_over, ()),
+    Topic.STALLED: _TopicSpec(_stalled, ("snooze", "show")),
+    Topic.DIED: _TopicSpec(_died, ("show",)),
+    Topic.RESTARTED: _TopicSpec(_restarted, ("show",)),
+    Topic.GPU_LOST: _TopicSpec(_fault, ("show",)),
+    Topic.FAULT: _TopicSpec(_fault, ("snooze", "show")),
+    Topic.SLOWED: _TopicSpec(_fault, ("snooze", "show")),
 }
 
 
-def _buttons(topic: Topic, facts: Facts) -> Iterator[NotificationAction]:
-    """What makes sense now, the most useful first; desktops show three or four."""
-    about = facts.command
-    worrying = topic in (Topic.WARNING, Topic.RESCUE_FAILED, Topic.PAUSE_FAILED)
-    if facts.task is not None:
-        if worrying and facts.agent is not None and facts.number("may_save") != 0:
-            yield NotificationAction("checkpoint", "Save now", f"watchdog checkpoint {about}")
-        if topic in (Topic.WARNING, Topic.SAVING) and facts.number("by_hand"):
-            yield NotificationAction("pause", "Pause", f"watchdog pause {about}")
-        if topic is Topic.PAUSED:
-            yield NotificationAction("resume", "Resume", f"watchdog resume {about}")
-    if topic in (Topic.WARNING, Topic.RESCUE_FAILED, Topic.STALLED, Topic.FAULT, Topic.SLOWED):
-        whom = "" if facts.task is None else f" {about}"
-        yield NotificationAction("snooze", "Snooze 15 min", f"watchdog snooze{whom} --for 15m")
-    if topic is not Topic.OVER:
-        yield NotificationAction("show", "Show", "watchdog top")
+def _buttons(keys: Sequence[str], facts: Facts) -> Iterator[NotificationAction]:
+    """Those that make sense for this task now."""
+    about, has_task = facts.command, facts.task is not None
+    whom = f" {about}" if has_task else ""
+    may_save = facts.agent is not None and facts.number("may_save") != 0
+    buttons = {
+        "checkpoint": ("Save now", f"watchdog checkpoint {about}", has_task and may_save),
+        "pause": ("Pause", f"watchdog pause {about}", has_task and facts.number("by_hand")),
+        "resume": ("Resume", f"watchdog resume {about}", has_task),
+        "snooze": ("Snooze 15 min", f"watchdog snooze{whom} --for 15m", True),
+        "show": ("Show", "watchdog top", True),
+    }
+    for key in keys:
+        label, command, fits = buttons[key]
+        if fits:
+            yield NotificationAction(key, label, command)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.text.quantities import format_bytes, format_duration, format_rate
-from watchdog_app.core.diagnosis import gpu_faults
-from watchdog_app.core.explain import cards, memory, phrases
-from watchdog_app.core.model.agent import AgentState
+from watchdog_app.core.diagnosis import gpu_faults, throttling
+from watchdog_app.core.diagnosis.stall_signs import place
+from watchdog_app.core.explain import memory, phrases
+from watchdog_app.core.model import devices
+from watchdog_app.core.model.agent import AgentState, ProcessThreads, ThreadDump, ThreadState
 from watchdog_app.core.model.decisions import (
     Assessment,
     Incident,
     Stage,
     TaskOutlook,
 )
-from watchdog_app.core.model.hardware import Hardware
+from watchdog_app.core.model.hardware import Gpu, GpuState, Hardware, gpu_label
 from watchdog_app.core.model.machine import HostMemory, Task, TaskKind
 from watchdog_app.core.model.resource import (
     SPECS,
@@ -77,7 +80,7 @@ def about_task(
     incidents = tuple(incidents)
     lines = list(_usage(task, outlook))
     if hardware is not None:
-        lines += cards.of_task(task, agent, hardware)
+        lines += _cards_of_task(task, agent, hardware)
     hit = [reading for reading in readings if task.key in reading.tasks]
     if outlook is not None and outlook.resource is not None:
         first = next((reading for reading in hit if reading.key == outlook.resource), None)
@@ -129,7 +132,7 @@ def about_machine(
             else ", there is no swap"
         )
         + f". {watched} watched.",
-        *(cards.of_machine(hardware, tasks) if hardware is not None else ()),
+        *(_cards_of_machine(hardware, tasks) if hardware is not None else ()),
         "",
         "Ceilings:",
         *_resources(readings, assessments),
@@ -249,3 +252,163 @@ def _agent(agent: AgentState | None, now_unix_s: float) -> Iterator[str]:
             f"Its newest rescue is of step {agent.rescue.step}, {age}, in "
             f"{plain(agent.rescue.path, 200)}."
         )
+
+
+def _cards_of_task(task: Task, agent: AgentState | None, hardware: Hardware) -> Iterator[str]:
+    """
+    What a task holds on the cards, and what its framework has given out of that.
+
+    Args:
+        task: to describe.
+        agent: its agent; None without one.
+        hardware: of the latest sample.
+    """
+    found = devices.by_task(hardware, (task,)).get(task.key)
+    for use in found.uses if found is not None else ():
+        amount = "an unknown amount" if use.memory_bytes is None else format_bytes(use.memory_bytes)
+        yield f"It holds {amount} of memory on GPU {use.index}."
+    for held in agent.allocators if agent is not None else ():
+        yield (
+            f"Its framework has given out {format_bytes(held.used_bytes)} of "
+            f"{format_bytes(held.limit_bytes)} on {plain(held.device)}"
+            + ("" if held.peak_bytes is None else f", {format_bytes(held.peak_bytes)} at most")
+            + ("" if not held.retries else f"; {held.retries} allocations had to be retried")
+            + "."
+        )
+
+
+def _cards_of_machine(hardware: Hardware, tasks: Sequence[Task]) -> Iterator[str]:
+    """
+    A sentence a card, and one on the battery where it is in use.
+
+    Args:
+        hardware: of the latest sample.
+        tasks: to name who is on a card.
+    """
+    for gpu in hardware.gpus:
+        yield _card(gpu, tasks)
+    for battery in hardware.batteries:
+        if battery.discharging:
+            yield f"It runs on its battery ({plain(battery.name)}): {battery.percent:.0f} % left."
+
+
+def _card(gpu: Gpu, tasks: Sequence[Task]) -> str:
+    fault = gpu_faults.STATES.get(gpu.state)
+    if gpu.state is GpuState.ASLEEP:
+        parts = ["asleep, and left alone"]
+    elif fault is not None:
+        parts = [f"{fault.title.removeprefix('is ')}: {fault.text}"]
+    else:
+        total = gpu.memory_total_bytes
+        if total is not None:
+            total -= gpu.memory_reserved_bytes or 0
+        parts = [
+            f"{format_bytes(gpu.memory_used_bytes)} of {format_bytes(total)}"
+            + (" (it shares the machine's RAM)" if gpu.unified_memory else "")
+        ]
+        if gpu.utilization_percent is not None:
+            parts.append(f"{gpu.utilization_percent:.0f} % busy")
+        if gpu.temperature_c is not None:
+            parts.append(f"{gpu.temperature_c:.0f} °C")
+        if gpu.power_w is not None:
+            parts.append(f"{gpu.power_w:.0f} W")
+        braked = throttling.clock_events((gpu.throttle_reasons or 0) & ~throttling.USUAL)
+        if braked:
+            parts.append("held back by " + ", ".join(braked).replace("_", " "))
+    names = [plain(task.name) for task in devices.on_card(gpu, tasks)]
+    strangers = sum(1 for process in gpu.processes if process.foreign)
+    if strangers:
+        names.append(f"{strangers} process{'es' if strangers > 1 else ''} of others")
+    if names:
+        parts.append("on it: " + ", ".join(names))
+    codes = list(dict.fromkeys(event.code for event in gpu.xids))
+    if codes:
+        parts.append(
+            "in the last hour " + "; ".join(gpu_faults.describe(code) for code in codes[:3])
+        )
+    return f"{gpu_label(gpu)}: {'; '.join(parts)}."
+
+
+_THREAD_STATES = {
+    "R": "runs",
+    "S": "sleeps",
+    "D": "cannot be interrupted",
+    "T": "is stopped",
+    "t": "is held by a debugger",
+    "Z": "has ended, and its parent has not noticed",
+    "I": "sleeps",
+}
+_TOPS = 6  # frames of a thread that are shown
+_MOST_PROCESSES = 12
+_MOST_WITH_PYTHON = 8
+
+
+def training_line(picture: ThreadDump) -> str | None:
+    """The innermost line of the thread that trains; None if not known."""
+    root = picture.root
+    main = None if root is None else root.main
+    if main is not None and main.frames:
+        return place(main.frames[0])
+    if picture.last_seen is not None:
+        return f"{place(picture.last_seen)} ({picture.last_seen_s or 0.0:.0f} s before)"
+    return None
+
+
+def thread_lines(picture: ThreadDump, tops: int = _TOPS) -> Iterator[str]:
+    """
+    Lines for a person, without an end of line.
+
+    Args:
+        picture: of a task.
+        tops: frames of each thread that are shown.
+    """
+    if picture.answered is False:
+        seen = picture.last_seen
+        yield "Python's stacks: the agent got no turn to tell them (the GIL is held)." + (
+            ""
+            if seen is None
+            else f" {picture.last_seen_s or 0.0:.0f} s before it was at {place(seen)}."
+        )
+    for process in picture.processes[:_MOST_PROCESSES]:
+        yield from _process(process, tops)
+    left = len(picture.processes) - _MOST_PROCESSES
+    if left > 0:
+        yield f"... and {left} more processes"
+
+
+def _process(process: ProcessThreads, tops: int) -> Iterator[str]:
+    state = _THREAD_STATES.get(process.state, f"state {plain(process.state, 4)}")
+    name = plain(process.name, 30)
+    if not process.threads:
+        yield f"Process {process.pid} ({name}): {state}."
+        return
+    count = max(process.thread_count, len(process.threads))
+    yield f"Process {process.pid} ({name}): {count} thread{'s' if count > 1 else ''}."
+    python = [each for each in process.threads if each.frames or each.trains]
+    shown = python[:_MOST_WITH_PYTHON] or list(process.threads[:1])
+    if process.threads[0] not in shown:
+        shown.insert(0, process.threads[0])
+    for thread in shown:
+        yield f"  {plain(thread.name, 40)}{_ident(thread)}: {_does(thread)}"
+        for frame in thread.frames[:tops]:
+            yield f"    {place(frame)}"
+        if len(thread.frames) > tops:
+            yield f"    ... and {len(thread.frames) - tops} more"
+    rest = Counter(_does(each) for each in process.threads if each not in shown)
+    for does, number in rest.most_common(4):
+        yield f"  {number} more: {does}"
+
+
+def _ident(thread: ThreadState) -> str:
+    said = [] if thread.tid is None else [str(thread.tid)]
+    if thread.trains:
+        said.append("it trains")
+    return f" ({', '.join(said)})" if said else ""
+
+
+def _does(thread: ThreadState) -> str:
+    if thread.state is None:
+        return "what the kernel says of it is not known"
+    state = _THREAD_STATES.get(thread.state, f"state {plain(thread.state, 4)}")
+    waits = thread.waits
+    return state if waits is None or thread.state == "R" else f"{state} in {plain(waits, 60)}"

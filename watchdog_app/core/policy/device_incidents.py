@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from watchdog_app.core.diagnosis.device_health import DeviceHealth
-from watchdog_app.core.diagnosis.findings import Finding, TaskRef
-from watchdog_app.core.diagnosis.gpu_faults import FaultKind, Severity
+from watchdog_app.core.diagnosis.gpu_faults import FaultKind, Finding, Severity, TaskRef
 from watchdog_app.core.diagnosis.throttling import ThrottlingDetector
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import (

@@ -175,10 +175,10 @@ class StallIncidents:
         """By task: what each of its threads does, in words, as it was last seen."""
         if not any(known.picture is not None for known in self._open.values()):
             return {}
-        from watchdog_app.core.explain import threads
+        from watchdog_app.core.explain import status
 
         return {
-            known.task: (*_because(known), *threads.of_picture(known.picture))
+            known.task: (*_because(known), *status.thread_lines(known.picture))
             for known in self._open.values()
             if known.picture is not None
         }
@@ -340,9 +340,9 @@ def _because(known: _Open) -> Iterator[str]:
 def _place(known: _Open) -> str | None:
     if known.picture is None:
         return None
-    from watchdog_app.core.explain import threads
+    from watchdog_app.core.explain import status
 
-    return threads.where(known.picture)
+    return status.training_line(known.picture)
 
 
 def _where(known: _Open) -> str:
