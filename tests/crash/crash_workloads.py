@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from watchdog_app.agent.saving.names import RescueName, complete_ones
 from watchdog_app.agent.saving.store import RescueStore
 from watchdog_app.base.errors import RescueDamaged, RescueError, WatchdogError
 from watchdog_app.config import editing
-from watchdog_app.daemon import pause_ledger
+from watchdog_app.daemon import pause_store
 from watchdog_app.daemon.journal import Entry, Journal
 from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.desktop.install import Ledger
@@ -165,7 +167,7 @@ class FirstRescue(Rescues):
 
 
 class History(Workload):
-    """A daemon's journal: decisions before their actions, pauses, batches, the end."""
+    """A daemon's journal: decisions before their actions, batches, the end."""
 
     name = "journal"
 
@@ -177,15 +179,10 @@ class History(Workload):
         for number in (1, 2, 3):
             if writer.durable([decision(number)], 10):
                 mark(f"decided {number}")
-            if writer.settle(lambda j, n=number: j.put_pause(f"p{n}", {"n": n}), 10):
-                mark(f"stopped {number}")
-            if writer.settle(lambda j: j.put_state("engine", {"x": "y" * 5000}), 10):
+            if settled(writer, lambda j: j.put_state("engine", {"x": "y" * 5000})):
                 mark(f"kept {number}")
             if number == 2:
-                mark("resuming 2")
-                if writer.settle(lambda j: j.drop_pause("p2"), 10):
-                    mark("resumed 2")
-                writer.settle(lambda j: j.trim(time.time()), 10)
+                settled(writer, lambda j: j.trim(time.time()))
         writer.close(10)
         mark("closed 0")
 
@@ -200,8 +197,6 @@ class History(Workload):
         missing = {f"d{number}" for number in range(1, decided + 1)} - known
         if missing:
             problems.append(f"acted on and not in the journal: {sorted(missing)}")
-        if how in ("killed", "kill"):  # the power takes the paused with it
-            problems += self._pauses(journal, marks)
         journal.add([decision(77)], sync=True)
         journal.close()
         journal = Journal(f"{root}/state", DAY_S, 64 * MIB)
@@ -213,17 +208,21 @@ class History(Workload):
             problems.append(f"left over: {left}")
         return problems
 
-    @staticmethod
-    def _pauses(journal: Journal, marks: tuple[str, ...]) -> list[str]:
-        there = journal.pauses()
-        problems = []
-        for number in range(1, (last(marks, "stopped") or 0) + 1):
-            if number == 2 and "resuming 2" in marks:
-                if "resumed 2" in marks and "p2" in there:
-                    problems.append("what runs again is still known as paused")
-            elif f"p{number}" not in there:
-                problems.append(f"task {number} was stopped and nobody knows")
-        return problems
+
+def settled(writer: JournalWriter, job: Callable[[Journal], object]) -> bool:
+    """Whether a job worked within 10 s."""
+    ended = threading.Event()
+    worked = []
+
+    def run(journal: Journal) -> None:
+        try:
+            job(journal)
+            worked.append(True)
+        finally:
+            ended.set()
+
+    writer.submit(run)
+    return ended.wait(10) and bool(worked)
 
 
 def decision(number: int) -> Entry:
@@ -232,9 +231,9 @@ def decision(number: int) -> Entry:
 
 
 class PausesKept(Workload):
-    """The ledger beside the socket: before a task is stopped, and when it runs again."""
+    """The file of pauses: before a task is stopped, and when it runs again."""
 
-    name = "ledger"
+    name = "pauses"
     BOOT = "b"
 
     def run(self, root: str) -> None:
@@ -243,20 +242,19 @@ class PausesKept(Workload):
         for number in (1, 2, 3):
             held[f"p{number}"] = {"n": number}
             with suppress(OSError):
-                pause_ledger.write(root, self.BOOT, held)
+                pause_store.write(root, pause_store.encoded(self.BOOT, held))
                 mark(f"stopped {number}")
         mark("resuming 2")
         del held["p2"]
         with suppress(OSError):
-            pause_ledger.write(root, self.BOOT, held)
+            pause_store.write(root, pause_store.encoded(self.BOOT, held))
             mark("resumed 2")
 
     def check(self, root: str, marks: tuple[str, ...], how: str) -> list[str]:
         """Whoever is stopped is in it; of a machine that was started anew nothing is asked."""
         if how not in ("killed", "kill", "fail"):
             return []
-        ledger = pause_ledger.read(root, self.BOOT)
-        there = set(ledger.pauses) if ledger is not None else set()
+        there = set(pause_store.read((root, root), self.BOOT) or ())
         wanted = {f"p{number}" for number in range(1, (last(marks, "stopped") or 0) + 1)}
         free = {"p2"} if "resuming 2" in marks else set()
         problems = []
@@ -264,8 +262,8 @@ class PausesKept(Workload):
             problems.append(f"stopped and not known: {sorted(wanted - free - there)}")
         if "resumed 2" in marks and "p2" in there:
             problems.append("what runs again is still known as paused")
-        pause_ledger.write(root, self.BOOT, {})
-        if os.listdir(root) != [pause_ledger.FILE]:
+        pause_store.write(root, pause_store.encoded(self.BOOT, {}))
+        if os.listdir(root) != [pause_store.FILE]:
             problems.append(f"left over: {os.listdir(root)}")
         return problems
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
@@ -11,11 +10,9 @@ import re
 import shutil
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from crash.crash_disk import compiled
@@ -24,7 +21,7 @@ from watchdog_app.actions.paused import Paused
 from watchdog_app.agent.reporting.identity import start_time
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.daemon import offline, pause_ledger
+from watchdog_app.daemon import offline, pause_store
 from watchdog_app.daemon.instance import boot_id
 from watchdog_app.daemon.journal import Journal
 from watchdog_app.daemon.pauses import Pause, outcome
@@ -56,35 +53,31 @@ def stopped(world, name: str) -> int:
 
 
 class Standing:
-    """A paused task, and both books as a daemon that was killed has left them."""
+    """A paused task, and both copies as a daemon that was killed has left them."""
 
     def __init__(self, world) -> None:
         self.pid = stopped(world, "held.py")
         self.run, self.state = world.folder / "run", world.folder / "state"
         self.run.mkdir(0o700)
+        Journal(str(self.state), 86400.0, 1 << 24).close()
+        self.copies = (self.run / "paused.json", self.state / "paused.json")
         self.key = ProcessKey(self.pid, start_time(self.pid))
         self.write(self.key)
 
     def write(self, key: ProcessKey, *, cut_short: bool = False) -> None:
-        """Both books say that this process was paused, or was about to be."""
+        """Both copies say that this process was paused, or was about to be."""
         boot = boot_id()
         pause = Pause(key, "held.py", Paused((key,), "sigstop", 5.0), "memory is nearly used up")
         data = outcome(pause, boot)
         if cut_short:
             del data["paused"]
             data["intended"] = [[key.pid, key.start_time]]
-        pause_ledger.write(str(self.run), boot, {pause.ident(boot): data})
-        journal = Journal(str(self.state), 86400.0, 1 << 24)
-        journal.set_pauses({pause.ident(boot): data})
-        journal.close()
+        for folder in (self.state, self.run):
+            pause_store.write(str(folder), pause_store.encoded(boot, {pause.ident(boot): data}))
 
     def spoil_journal(self) -> None:
-        """Random bytes, and nothing beside it that could mend it."""
+        """Random bytes."""
         (self.state / "journal.db").write_bytes(random.Random(1).randbytes(20_000))
-
-    @property
-    def ledger(self) -> Path:
-        return self.run / "paused.json"
 
 
 @pytest.fixture
@@ -101,7 +94,7 @@ def here(world, monkeypatch):
 
 
 def test_a_damaged_journal_loses_no_pause(world, here, standing):
-    """The next daemon knows it from the ledger, tells of it, and writes both books anew."""
+    """The next daemon knows it, reports it, and writes a copy again that somebody removed."""
     standing.write(standing.key, cut_short=True)
     standing.spoil_journal()
 
@@ -113,13 +106,11 @@ def test_a_damaged_journal_loses_no_pause(world, here, standing):
     assert any("the journal was damaged and is kept as" in what for what in said)
     # No person asked for it, and the engine does not know of it.
     assert "Still paused: held.py" in world.log()
-    with contextlib.closing(sqlite3.connect(standing.state / "journal.db")) as journal:
-        world.until(
-            lambda: journal.execute("SELECT count(*) FROM pauses").fetchone()[0], "it is written"
-        )
-    standing.ledger.unlink()
-    world.until(standing.ledger.exists, "the ledger is written again where somebody cleaned")
-    assert str(standing.pid) in standing.ledger.read_text()
+    for copy in standing.copies:
+        copy.unlink()
+    for copy in standing.copies:
+        world.until(copy.exists, "it is written again where somebody cleaned")
+        assert str(standing.pid) in copy.read_text()
     client.close()
     ended = run(world, "stop").stdout
     assert f"Still paused by watchdog: held.py (pid {standing.pid})" in ended
@@ -167,13 +158,14 @@ def test_without_a_daemon_status_tells_and_resume_lets_go(world, standing):
         assert more in json.dumps(entry)
 
 
-@pytest.mark.parametrize("lost", ["journal", "ledger", "folder of the socket"])
-def test_one_of_both_books_is_enough(world, here, standing, lost):
-    """Random bytes, a ledger cut off, /tmp cleaned."""
-    if lost == "journal":
-        standing.spoil_journal()
-    elif lost == "ledger":
-        standing.ledger.write_text(standing.ledger.read_text()[:50])
+@pytest.mark.parametrize("lost", ["state", "runtime", "folder of the socket"])
+def test_one_of_both_copies_is_enough(world, here, standing, lost):
+    """Random bytes, a file cut off, /tmp cleaned."""
+    runtime, state = standing.copies
+    if lost == "state":
+        state.write_bytes(random.Random(1).randbytes(20_000))
+    elif lost == "runtime":
+        runtime.write_text(runtime.read_text()[:50])
     else:
         shutil.rmtree(standing.run)
 
@@ -185,15 +177,10 @@ def test_one_of_both_books_is_enough(world, here, standing, lost):
 
 
 def test_what_runs_again_is_not_paused_by_watchdog_when_a_person_stops_it(world, here, standing):
-    """Resumed while the disk of the journal took nothing: the ledger is believed."""
-    kept = (standing.state / "journal.db").read_bytes()
+    """Resumed while the disk of the state folder took nothing: the newer copy is believed."""
+    old = standing.copies[1].read_bytes()
     offline.resume(None)
-    (standing.state / "journal.db").write_bytes(kept)
-    with contextlib.closing(sqlite3.connect(standing.state / "journal.db")) as journal, journal:
-        (text,) = journal.execute("SELECT data FROM pauses").fetchone()
-        journal.execute(
-            "UPDATE pauses SET data = ?", (json.dumps({**json.loads(text), "mono_ns": 1}),)
-        )
+    standing.copies[1].write_bytes(old)
     os.kill(standing.pid, signal.SIGSTOP)
     world.until(lambda: world.state_letter(standing.pid) == "T", "it is stopped")
 
@@ -202,15 +189,14 @@ def test_what_runs_again_is_not_paused_by_watchdog_when_a_person_stops_it(world,
     assert "T" == world.state_letter(standing.pid)
 
 
-def test_without_both_books_it_is_said_who_stands_still(world, here, standing):
-    """Nobody knows who stopped them: they are named, with what lets them go on, and left alone."""
-    standing.spoil_journal()
-    standing.ledger.unlink()
+def test_without_both_copies_it_is_said_who_stands_still(world, here, standing):
+    """Nobody knows who stopped them: they are named, with what resumes them, and left alone."""
+    standing.copies[0].unlink()
+    standing.copies[1].write_text("{bad")
 
     with pytest.raises(WatchdogError, match=rf"held\.py \(pid {standing.pid}\).*kill -CONT"):
         offline.resume(None)
-    for path in standing.state.glob("journal.db*"):
-        path.unlink()
+    standing.copies[1].unlink()
     gone = run(world, "resume", "--all")
 
     assert 3 == gone.returncode
@@ -219,14 +205,14 @@ def test_without_both_books_it_is_said_who_stands_still(world, here, standing):
     assert "T" == world.state_letter(standing.pid)
 
 
-@pytest.mark.parametrize("place", ["before the ledger is written", "after the signals"])
+@pytest.mark.parametrize("place", ["before it is written", "after the signals"])
 def test_a_daemon_killed_in_a_pause_leaves_nobody_unknown(world, here, place):
     """SIGKILL in the place of a write: who is stopped is known, and can be let go."""
     disk = Disk(world, "run")
     client = world.start(**disk.env)
     pid = world.script(SLEEPER, "held.py")
     world.seen(pid)
-    # The ledger: opened, cut, written, renamed; once before the signals, once after them.
+    # The copy: opened, cut, written, renamed; once before the signals, once after them.
     disk.kill(3 if place.startswith("before") else 5)
 
     with pytest.raises(WatchdogError):
@@ -241,7 +227,7 @@ def test_a_daemon_killed_in_a_pause_leaves_nobody_unknown(world, here, place):
 
 
 def test_with_full_disks_it_goes_on_watching_and_acting(world):
-    """Neither book can be written: that is said, and made good when there is room."""
+    """Neither copy can be written: that is said, and made good when there is room."""
     disk = Disk(world, "")
     client = world.start(**disk.env)
     pid = world.script(SLEEPER, "held.py")
@@ -264,10 +250,7 @@ def test_with_full_disks_it_goes_on_watching_and_acting(world):
         40,
     )
     assert str(pid) in (world.folder / "run" / "paused.json").read_text()
-    with contextlib.closing(sqlite3.connect(world.folder / "state" / "journal.db")) as journal:
-        world.until(
-            lambda: journal.execute("SELECT count(*) FROM pauses").fetchone()[0], "it is written"
-        )
+    assert str(pid) in (world.folder / "state" / "paused.json").read_text()
     # A daemon that stands still itself keeps nobody from resuming.
     os.kill(world.process.pid, signal.SIGSTOP)
     try:

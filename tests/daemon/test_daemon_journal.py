@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import sqlite3
@@ -238,7 +239,7 @@ def test_a_damaged_journal_is_set_aside_and_a_new_one_begun(tmp_path, damage):
 
 
 @pytest.mark.parametrize(
-    "harm", ["DROP TABLE pauses", "ALTER TABLE entries RENAME data TO datum", "DROP TABLE points"]
+    "harm", ["DROP TABLE state", "ALTER TABLE entries RENAME data TO datum", "DROP TABLE points"]
 )
 def test_a_journal_that_lacks_what_is_written_is_set_aside(tmp_path, harm):
     """It is of our version and whole, and nothing could ever be written into it."""
@@ -259,33 +260,39 @@ def test_a_damaged_row_hides_no_other(tmp_path, monkeypatch):
     with contextlib.closing(Journal(str(tmp_path), 1e9, 1 << 20)) as journal:
         journal.add([entry(1.0), entry(2.0), entry(3.0)])
         for key in ("a", "b"):
-            journal.put_pause(key, {"of": key})
             journal.put_state(key, {"of": key})
     for what in ("[1]", "{bad", '"' + "[" * 100_000, "7"):
         with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as db, db:
             db.execute("UPDATE entries SET data = ? WHERE unix_ms = 2000", (what,))
-            db.execute("UPDATE pauses SET data = ? WHERE ident = 'a'", (what,))
             db.execute("UPDATE state SET data = ? WHERE key = 'a'", (what,))
 
         with reading(str(tmp_path)) as journal:
             assert [3.0, 1.0] == [each["unix_s"] for each in journal.history()]
-            assert {"b": {"of": "b"}} == journal.pauses()
             assert (None, {"of": "b"}) == (journal.state("a"), journal.state("b"))
 
 
 def test_where_no_pause_can_be_read_it_is_not_said_that_there_is_none(tmp_path, monkeypatch):
-    """Without a daemon and a ledger: who stands still is looked for, as with a lost journal."""
+    """Without a daemon: stopped tasks are searched for if both copies are damaged."""
     monkeypatch.setenv("WATCHDOG_STATE_DIR", str(tmp_path))
     monkeypatch.setenv("WATCHDOG_RUNTIME_DIR", str(tmp_path / "run"))
-    with contextlib.closing(Journal(str(tmp_path), 1e9, 1 << 20)) as journal:
-        journal.put_pause("a", {"of": "a"})
-    with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as db, db:
-        db.execute("UPDATE pauses SET data = '{bad'")
+    (tmp_path / "paused.json").write_text("{bad")
 
-    with pytest.raises(WatchdogError, match="damaged"):
+    with pytest.raises(WatchdogError, match="cannot be read"):
         offline.resume(None)
     assert [] == offline.paused()
-    assert [] == offline.history()
+
+
+def test_a_journal_of_the_version_before_is_read(tmp_path):
+    """Its table of pauses goes; the history stays."""
+    with contextlib.closing(Journal(str(tmp_path), 1e9, 1 << 20)) as journal:
+        journal.add([entry(1.0)])
+    with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as db, db:
+        db.execute("CREATE TABLE pauses (ident TEXT PRIMARY KEY, data TEXT NOT NULL) WITHOUT ROWID")
+        db.execute("PRAGMA user_version=1")
+
+    with contextlib.closing(Journal(str(tmp_path), 1e9, 1 << 20)) as journal:
+        assert journal.set_aside is None
+        assert [1.0] == [each["unix_s"] for each in journal.history()]
 
 
 def test_only_a_few_damaged_journals_are_kept(tmp_path):
@@ -299,15 +306,11 @@ def test_only_a_few_damaged_journals_are_kept(tmp_path):
     assert 3 == len([name for name in os.listdir(tmp_path) if "damaged" in name])
 
 
-def test_pauses_and_state_are_kept(journal):
-    """Until dropped; a second write replaces the first."""
-    journal.put_pause("a", {"n": 1})
-    journal.put_pause("b", {"n": 2})
-    journal.put_pause("b", {"n": 3})
-    journal.drop_pause("a")
+def test_state_is_kept(journal):
+    """A second write replaces the first."""
+    journal.put_state("engine", {"x": 0})
     journal.put_state("engine", {"x": 1})
 
-    assert {"b": {"n": 3}} == journal.pauses()
     assert {"x": 1} == journal.state("engine")
     assert journal.state("other") is None
 
@@ -381,14 +384,8 @@ def test_what_has_to_be_kept_waits_for_one_question_and_not_for_a_crowd(writer):
     assert began.wait(20)
     for _ in range(3):
         writer.ask(lambda _: order.append("read"), done, lambda: True)
-    kept = threading.Thread(
-        target=lambda: writer.settle(lambda _: order.append("kept"), 60), daemon=True
-    )
-    kept.start()
-    while not writer._jobs:
-        time.sleep(0.001)
+    writer.submit(lambda _: order.append("kept"))
     go_on.set()
-    kept.join(60)
 
     assert 1 == ask(writer, lambda _: 1)
     end = time.monotonic() + 60
@@ -689,35 +686,34 @@ def test_a_pause_is_written_again_when_the_disk_has_room(world):
     assert world.start().call("task.resume", task=None)["resumed"]
 
 
-def test_a_removed_journal_is_begun_anew_with_what_is_paused(world):
-    """rm under a running daemon: the pause is in the new file, and the log says it."""
+def test_a_removed_journal_is_begun_anew(world):
+    """rm under a running daemon: the log says it, and a pause is known all the same."""
     client = world.start()
     pid = world.script("import time\nwhile True: time.sleep(0.1)\n", "held.py")
     world.seen(pid)
     client.call("task.pause", task=str(pid))
 
-    for path in (world.folder / "state").glob("journal.db*"):
+    for path in (world.folder / "state").iterdir():
         path.unlink()
-    world.until(lambda: stored_pauses(world), "it is written down", 40)
+    world.until(lambda: "its file was removed" in world.log(), "it is noticed", 40)
+    world.until((world.folder / "state" / "journal.db").exists, "a new one is begun", 40)
 
-    assert "its file was removed" in world.log()
-    client.call("task.resume", task=None)
+    assert client.call("task.resume", task=None)["resumed"]
 
 
-def stored_pauses(world) -> list:
-    path = world.folder / "state" / "journal.db"
+def stored_pauses(world) -> dict:
+    """What the copy of the state folder says."""
     try:
-        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
-            return db.execute("SELECT * FROM pauses").fetchall()
-    except sqlite3.Error:
-        return []
+        return json.loads((world.folder / "state" / "paused.json").read_text())["pauses"]
+    except OSError:
+        return {}
 
 
 @pytest.mark.parametrize("how", ["as it is", "no index can be made"])
 def test_a_journal_that_was_not_closed_is_read_where_nothing_can_be_written(tmp_path, how):
     """Killed, and the disk is full: what stands in the log beside the file is read too."""
     journal = Journal(str(tmp_path / "live"), DAY_S, MIB)
-    journal.put_pause("x", {"n": 1})
+    journal.put_state("x", {"n": 1})
     folder = tmp_path / "left"
     shutil.copytree(tmp_path / "live", folder)
     journal.close()
@@ -726,7 +722,7 @@ def test_a_journal_that_was_not_closed_is_read_where_nothing_can_be_written(tmp_
         (folder / "journal.db-shm").mkdir()
 
     with reading(str(folder)) as found:
-        assert {"x": {"n": 1}} == found.pauses()
+        assert {"n": 1} == found.state("x")
 
 
 def test_a_number_that_is_no_pid_finds_nothing(journal):

@@ -10,9 +10,10 @@ from watchdog_app.cli.text import plain
 
 def left_paused() -> list[str]:
     """What is still paused, and what lets it go on, a sentence each; nothing where nothing is."""
-    ledger = os.path.join(paths.runtime_dir(), "paused.json")
-    journal = os.path.join(paths.state_dir(), "journal.db")
-    if not any(map(os.path.exists, (ledger, journal))):
+    copies = (
+        os.path.join(where, "paused.json") for where in (paths.runtime_dir(), paths.state_dir())
+    )
+    if not any(map(os.path.exists, copies)):
         return []
     from watchdog_app.daemon import offline
 

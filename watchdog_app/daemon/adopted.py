@@ -11,21 +11,21 @@ from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.notices import Notices
 from watchdog_app.daemon.observer import Observer
-from watchdog_app.daemon.pause_book import PauseBook
+from watchdog_app.daemon.pause_store import PauseStore
 from watchdog_app.daemon.pauses import Pause
 from watchdog_app.daemon.quiet import Quiet
 
 _BY_A_PERSON = "asked for by "
 
 
-def tell(book: PauseBook, observer: Observer, notices: Notices, quiet: Quiet, log: Log) -> None:
+def tell(store: PauseStore, observer: Observer, notices: Notices, quiet: Quiet, log: Log) -> None:
     """Tell of those that were taken over, as far as that is news."""
-    for pause in untold(book.adopted, observer.ask(lambda engine: engine.held) or ()):
+    for pause in untold(store.recovered, observer.ask(lambda engine: engine.held) or ()):
         told = notice(pause, time.time())
         log.warning(told.title, pid=pause.task.pid, reason=pause.reason)
         if quiet.reason(told) is None:
             notices.show(told, lambda _, __: None)
-    book.adopted.clear()
+    store.recovered.clear()
 
 
 def untold(adopted: Iterable[Pause], held: Container[ProcessKey]) -> Iterator[Pause]:

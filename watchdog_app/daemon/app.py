@@ -124,7 +124,7 @@ class App:
         parts.faults.guard(
             "pauses",
             lambda: adopted.tell(
-                parts.book,
+                parts.pause_store,
                 parts.observer,
                 parts.notices,
                 parts.quiet,
@@ -183,6 +183,7 @@ class App:
         for step in (
             parts.unit_ends.close,
             lambda: parts.worker.close(_END_S),
+            lambda: parts.pause_store.close(_END_S),
             parts.keepers.collect,  # what is not done by now is not waited for
             parts.server.close,
             lambda: parts.notices.close(_END_S),
@@ -231,8 +232,9 @@ class App:
         parts = self._parts
         if parts.journal.reopened:
             parts.journal.reopened = False
-            parts.watching.journal_reopened()
+            parts.watching.keep_state()
         parts.journal.collect()
+        parts.pause_store.collect()
         parts.worker.collect()
         parts.keepers.collect()
         parts.checkpoints.expire(now_mono_s)
@@ -251,7 +253,7 @@ class App:
             return
         parts.front.look_quiet()
         parts.server.restore_socket()
-        parts.book.keep()
+        parts.pause_store.keep()
         if now_mono_s >= self._next_state_mono_s:
             self._next_state_mono_s = now_mono_s + _STATE_S
             parts.watching.keep_state(if_new=True)

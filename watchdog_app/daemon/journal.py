@@ -1,5 +1,5 @@
 """
-What happened, on disk: series, incidents, decisions, outcomes, deaths, pauses.
+What happened, on disk: series, incidents, decisions, outcomes, deaths.
 
 SQLite in WAL mode (`journal_file`), one thread at a time. Bounded by age and size.
 Texts are JSON in ASCII: names of files need not be UTF-8, SQLite's texts must.
@@ -52,8 +52,6 @@ class Journal:
     Raises:
         sqlite3.Error, OSError: it cannot be opened; nothing that was there is lost.
     """
-
-    damaged_pauses = 0
 
     def __init__(self, folder: str, max_age_s: float, max_bytes: int) -> None:
         self.max_age_s = max_age_s
@@ -188,32 +186,6 @@ class Journal:
         """See `journal_series.read`."""
         return journal_series.read(self._db, task, since_unix_s, until_unix_s, limit, pids=pids)
 
-    def put_pause(self, ident: str, data: Mapping[str, Any]) -> None:
-        """Remember, on the disk, that a task is being paused."""
-        self._put("pauses", "ident", ident, data)
-
-    def drop_pause(self, ident: str) -> None:
-        """It runs again, or is gone."""
-        with self._db:
-            self._db.execute("DELETE FROM pauses WHERE ident = ?", (ident,))
-
-    def set_pauses(self, pauses: Mapping[str, Mapping[str, Any]]) -> None:
-        """Remember these and no others."""
-        with self._db:
-            self._db.execute("BEGIN IMMEDIATE")
-            self._db.execute("DELETE FROM pauses")
-            self._db.executemany(
-                "INSERT INTO pauses (ident, data) VALUES (?, ?)",
-                [(ident, _dump(data)) for ident, data in pauses.items()],
-            )
-
-    def pauses(self) -> dict[str, dict[str, Any]]:
-        """Every pause that was remembered and not dropped; `damaged_pauses` cannot be read."""
-        rows = self._db.execute("SELECT ident, data FROM pauses")
-        loaded = {ident: _load(data) for ident, data in rows}
-        self.damaged_pauses = sum(found is None for found in loaded.values())
-        return {ident: found for ident, found in loaded.items() if found is not None}
-
     def put_state(self, key: str, data: Mapping[str, Any]) -> None:
         """Something that the daemon wants to find again after a restart."""
         with self._db:
@@ -281,17 +253,6 @@ class Journal:
         )
         written = [ms / 1000 for (ms,) in row if ms is not None]
         return min(time.time(), max(written, default=float("inf")))
-
-    def _put(self, table: str, column: str, ident: str, data: Mapping[str, Any]) -> None:
-        self._db.execute("PRAGMA synchronous=FULL")
-        try:
-            with self._db:
-                self._db.execute(
-                    f"INSERT OR REPLACE INTO {table} ({column}, data) VALUES (?, ?)",  # noqa: S608
-                    (ident, _dump(data)),
-                )
-        finally:
-            self._db.execute("PRAGMA synchronous=NORMAL")
 
     def _delete_before(self, unix_ms: int) -> None:
         for table, key in (("points", "series, unix_ms"), ("entries", "id")):

@@ -18,7 +18,7 @@ from typing import NamedTuple, NoReturn
 from watchdog_app.base import paths
 from watchdog_app.base.durable import make_folders, sync_folder
 
-_SCHEMA_VERSION = 1
+_SCHEMA_VERSION = 2
 _SCHEMA = """
 CREATE TABLE entries (
   id INTEGER PRIMARY KEY, unix_ms INTEGER NOT NULL, kind TEXT NOT NULL,
@@ -32,9 +32,9 @@ CREATE TABLE points (
   PRIMARY KEY (series, unix_ms)) WITHOUT ROWID;
 CREATE TABLE hits (task INTEGER NOT NULL, ceiling INTEGER NOT NULL,
   PRIMARY KEY (task, ceiling)) WITHOUT ROWID;
-CREATE TABLE pauses (ident TEXT PRIMARY KEY, data TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE state (key TEXT PRIMARY KEY, data TEXT NOT NULL) WITHOUT ROWID;
 """
+_FROM_1 = "DROP TABLE IF EXISTS pauses;"
 _COLUMNS = frozenset(
     (table, column)
     for table, columns in {
@@ -42,7 +42,6 @@ _COLUMNS = frozenset(
         "series": "id ident kind pid name path unit last_unix_ms",
         "points": "series unix_ms used limit_ swap",
         "hits": "task ceiling",
-        "pauses": "ident data",
         "state": "key data",
     }.items()
     for column in columns.split()
@@ -152,6 +151,8 @@ def _connect(path: str) -> sqlite3.Connection:
             db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={_SCHEMA_VERSION}; COMMIT;")
             with suppress(OSError):
                 sync_folder(os.path.dirname(path))  # SQLite does not, for this file
+        elif version == 1:  # its pauses lie in a file beside the socket as well
+            db.executescript(f"BEGIN; {_FROM_1} PRAGMA user_version={_SCHEMA_VERSION}; COMMIT;")
         elif version != _SCHEMA_VERSION:
             _refuse(version)
         if _columns(db) != _COLUMNS:

@@ -64,7 +64,7 @@ def _opened(path: str, how: str) -> sqlite3.Connection:
     name = f"file:{quote(os.path.abspath(path))}?{how}"
     db = sqlite3.connect(name, uri=True, timeout=2.0, isolation_level=None)
     try:
-        db.execute("SELECT count(*) FROM pauses").fetchone()
+        db.execute("SELECT count(*) FROM state").fetchone()
     except BaseException:
         db.close()
         raise

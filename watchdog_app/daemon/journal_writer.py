@@ -1,8 +1,8 @@
 """
 The journal behind a thread: a disk that is slow, full or gone never stalls the loop.
 
-The loop hands over and goes on. Two things wait, for a bounded time: a
-decision that must be on the disk before its action, and the end.
+The loop hands over and continues. Two things wait, for a bounded time: a decision that must be on
+the disk before its action, and the end.
 What could not be written is kept in memory as far as it fits, and said.
 """
 
@@ -57,7 +57,7 @@ class JournalWriter:
         self._lock = threading.Condition()
         self._entries: deque[Entry] = deque(maxlen=_MOST_ENTRIES)
         self._series: deque[SeriesPoints] = deque(maxlen=_MOST_SERIES)
-        self._jobs: deque[tuple[Job, Done | None, threading.Event | None]] = deque()
+        self._jobs: deque[tuple[Job, Done | None]] = deque()
         self._questions: deque[tuple[Job, Done, Callable[[], bool]]] = deque()
         self._finished: deque[tuple[Done, Any, Exception | None]] = deque()
         self._sync: list[threading.Event] = []
@@ -138,22 +138,8 @@ class JournalWriter:
     def submit(self, job: Job, done: Done | None = None) -> None:
         """Run `job` in the thread after what was handed over before."""
         with self._lock:
-            self._jobs.append((job, done, None))
+            self._jobs.append((job, done))
             self._lock.notify()
-
-    def settle(self, job: Job, timeout_s: float) -> bool:
-        """Run `job` and wait for it; False: it failed or takes longer."""
-        ended = threading.Event()
-        worked: list[bool] = []
-
-        def run(journal: Journal) -> None:
-            job(journal)
-            worked.append(True)
-
-        with self._lock:
-            self._jobs.append((run, None, ended))
-            self._lock.notify()
-        return ended.wait(timeout_s) and bool(worked)
 
     def ask(self, job: Job, done: Done, wanted: Callable[[], bool]) -> None:
         """
@@ -228,10 +214,8 @@ class JournalWriter:
             self._flush(entries, series, bool(sync))
             for event in sync:
                 event.set()
-            for job, done, ended in jobs:
+            for job, done in jobs:
                 self._carry_out(job, done)
-                if ended is not None:
-                    ended.set()  # whatever became of it: somebody waits
             if question is not None:
                 self._answer(*question)
             if self._journal is None:  # it is tried again, whatever there is to write

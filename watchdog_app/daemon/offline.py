@@ -1,9 +1,8 @@
 """
 What can be done while no daemon runs, from what the last one left behind.
 
-The history is read from the journal; what was paused is known from the ledger
-beside the socket and from the journal, and one of both is enough: a pause can
-always be undone.
+The journal has the history. `pause_store` has what was paused, in two copies of which one is
+enough: a pause can always be undone.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 from watchdog_app.base import paths
 from watchdog_app.base.errors import SensorError, TargetDenied, TaskNotFound, WatchdogError
 from watchdog_app.base.text.quantities import pid_in
-from watchdog_app.daemon import pause_ledger
+from watchdog_app.daemon import pause_store
 from watchdog_app.daemon.journal import Entry, Journal
 from watchdog_app.daemon.journal_reader import reading
 
@@ -158,40 +157,27 @@ def _standing(*, thaw: bool) -> tuple[dict[str, Pause], list[str]] | None:
         thaw: undo a freeze that was cut short, which is to be done before anybody is resumed.
 
     Raises:
-        WatchdogError: the journal cannot be read, and there is no ledger.
+        WatchdogError: what is written down cannot be read.
     """
     from watchdog_app.daemon.instance import boot_id
     from watchdog_app.daemon.pauses import remembered, thaw_unfinished
 
     boot = boot_id()
-    ledger = pause_ledger.read(paths.runtime_dir(), boot)
-    stored: Mapping[str, Mapping[str, Any]] = {}
-    damaged = False
     try:
-        with _journal() as journal:
-            if journal is not None:
-                stored = journal.pauses()
-                damaged = journal.damaged_pauses > 0
-            elif ledger is None:
-                return None
+        stored = pause_store.read(pause_store.folders(), boot)
     except WatchdogError as error:
-        if ledger is None:
-            raise WatchdogError(f"{error}.{stopped()}") from error
-    if damaged and not stored and ledger is None:
-        raise WatchdogError(
-            "What the journal knows of a pause is damaged, so that it cannot be undone from "
-            f"here.{stopped()}"
-        )
+        raise WatchdogError(f"{error}{stopped()}") from error
+    if stored is None:
+        return None
     standing: dict[str, Pause] = {}
-    merged = pause_ledger.merged(ledger, stored)
     with _States() as states:
-        for ident, data in merged.items():
+        for ident, data in stored.items():
             if thaw:
                 thaw_unfinished(data, boot)
             pause = remembered(data, boot, states.of)
             if pause is not None:
                 standing[ident] = pause
-    return standing, sorted((merged.keys() | stored.keys()) - standing.keys())
+    return standing, sorted(stored.keys() - standing.keys())
 
 
 class _States:
@@ -238,12 +224,14 @@ def _forget(idents: Iterable[str], entries: Iterable[Entry]) -> None:
     """As far as the disk allows: what runs again is known as such also by its state."""
     from watchdog_app.daemon.instance import boot_id
 
-    boot, folder = boot_id(), paths.runtime_dir()
-    ledger = pause_ledger.read(folder, boot)
-    if ledger is not None:
-        left = {ident: data for ident, data in ledger.pauses.items() if ident not in set(idents)}
+    boot, folders = boot_id(), pause_store.folders()
+    left = dict(pause_store.read(folders, boot) or {})
+    for ident in idents:
+        left.pop(ident, None)
+    content = pause_store.encoded(boot, left)
+    for folder in folders:
         with suppress(OSError):
-            pause_ledger.write(folder, boot, left)
+            pause_store.write(folder, content)
     state = paths.state_dir()
     if not os.path.exists(os.path.join(state, "journal.db")):
         return
@@ -254,8 +242,6 @@ def _forget(idents: Iterable[str], entries: Iterable[Entry]) -> None:
         journal = Journal(state, max_age_s=float("inf"), max_bytes=1 << 62)
         with closing(journal):
             journal.add(entries)
-            for ident in idents:
-                journal.drop_pause(ident)
 
 
 def _chosen(standing: Mapping[str, Any], task: str | None) -> Mapping[str, Any]:

@@ -30,7 +30,7 @@ from watchdog_app.daemon.methods import Methods
 from watchdog_app.daemon.notices import Notices
 from watchdog_app.daemon.obituaries import Obituaries
 from watchdog_app.daemon.observer import Observer
-from watchdog_app.daemon.pause_book import PauseBook
+from watchdog_app.daemon.pause_store import PauseStore
 from watchdog_app.daemon.pauses import Pauses
 from watchdog_app.daemon.poller import Poller, Waker
 from watchdog_app.daemon.quiet import Quiet
@@ -82,13 +82,13 @@ class Parts:
         )
         self.observer = Observer(settings, machine, self.agents, self.faults, folder)
         boot = boot_id()
-        self.book = PauseBook(
-            folder,
+        self.pause_store = PauseStore(
+            (folder, os.path.abspath(paths.state_dir())),
             boot,
-            journal=self.journal,
             pauses=self.pauses,
             faults=self.faults,
             state_of=self.observer.state_of,
+            wake=self.waker.wake,
             log=log,
         )
         self.unit_ends = UnitEnds(self.waker.wake)
@@ -99,7 +99,7 @@ class Parts:
             observer=self.observer,
             journal=self.journal,
             pauses=self.pauses,
-            book=self.book,
+            pause_store=self.pause_store,
             faults=self.faults,
             log=log,
             followed=lambda: self.server.has_subscribers("status"),
@@ -130,7 +130,7 @@ class Parts:
             worker=self.worker,
             checkpoints=self.checkpoints,
             pauses=self.pauses,
-            book=self.book,
+            pause_store=self.pause_store,
             tasks=lambda: self.watching.tasks,
             kept=self.watching.keep_state,
             log=log,

@@ -17,10 +17,10 @@ from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon import pauses as pausing
 from watchdog_app.daemon.checkpoints import Checkpoints
 from watchdog_app.daemon.log import Log
-from watchdog_app.daemon.pause_book import PauseBook
+from watchdog_app.daemon.pause_store import PauseStore
 from watchdog_app.daemon.pauses import Pause, Pauses
 
-_LEDGER_S = 1.0  # for a pause to be written down before its first signal
+_RECORD_S = 1.0  # for a pause to be written down before its first signal
 
 Ended = Callable[[OutcomeStatus, str, Mapping[str, Any]], None]
 
@@ -41,7 +41,7 @@ class Stops:
         worker: Worker,
         checkpoints: Checkpoints,
         pauses: Pauses,
-        book: PauseBook,
+        pause_store: PauseStore,
         tasks: Callable[[], Sequence[Task]],
         kept: Callable[[], None],
         log: Log,
@@ -50,7 +50,7 @@ class Stops:
         self._worker = worker
         self._checkpoints = checkpoints
         self._pauses = pauses
-        self._book = book
+        self._pause_store = pause_store
         self._tasks = tasks
         self._kept = kept
         self._log = log
@@ -77,7 +77,7 @@ class Stops:
         before = self._pauses.get(task.key)
         stored = pausing.intent(task, family, self._boot, reason, before)
         self._moving.add(task.key)
-        if not self._book.intend(ident, stored, _LEDGER_S):
+        if not self._pause_store.record_intent(ident, stored, _RECORD_S):
             self._log.warning(
                 f"{plain(task.name)} is about to be paused, and that can be written down nowhere. "
                 f"Should the daemon end, let it go on with: kill -CONT {task.key.pid}"
@@ -89,9 +89,9 @@ class Stops:
             if paused is None or not paused.keys:
                 held = self._pauses.get(task.key)
                 if held is None:
-                    self._book.forget(ident)
+                    self._pause_store.forget(ident)
                 else:
-                    self._book.note(held)
+                    self._pause_store.record(held)
                 if paused is None:
                     ended(OutcomeStatus.FAILED, str(error), {})
                 elif held is not None:
@@ -111,7 +111,7 @@ class Stops:
             self._pauses.add(Pause(task.key, task.name, paused, reason))
             held = self._pauses.get(task.key)
             if held is not None:
-                self._book.note(held)
+                self._pause_store.record(held)
             count = len(paused.keys)
             ended(
                 OutcomeStatus.DONE,
@@ -136,7 +136,7 @@ class Stops:
                 ended(OutcomeStatus.FAILED, str(error), {})
             else:
                 self._pauses.remove(pause.task)
-                self._book.forget(pausing.ident(pause.task, self._boot))
+                self._pause_store.forget(pausing.ident(pause.task, self._boot))
                 count = len(value.keys)
                 ended(OutcomeStatus.DONE, f"{count} of its processes run again.", {})
                 self._kept()

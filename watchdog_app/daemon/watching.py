@@ -23,7 +23,7 @@ from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.obituaries import Death, Obituaries
 from watchdog_app.daemon.observer import Observer
-from watchdog_app.daemon.pause_book import PauseBook
+from watchdog_app.daemon.pause_store import PauseStore
 from watchdog_app.daemon.pauses import Pauses
 from watchdog_app.daemon.punctuality import LATE_S, Punctuality
 from watchdog_app.daemon.punctuality import SOURCE as LATE
@@ -46,7 +46,7 @@ class Watching:
         observer: Observer,
         journal: JournalWriter,
         pauses: Pauses,
-        book: PauseBook,
+        pause_store: PauseStore,
         faults: Faults,
         log: Log,
         followed: Callable[[], bool],
@@ -68,7 +68,7 @@ class Watching:
         self._observer = observer
         self._journal = journal
         self._pauses = pauses
-        self._book = book
+        self._pause_store = pause_store
         self._faults = faults
         self._log = log
         self._recorder = Recorder(boot)
@@ -105,7 +105,7 @@ class Watching:
             self._faults.guard("decisions", partial(self._decide, look, acts))
             self._faults.guard("announcements", acts.considered)
             self._faults.guard("journal", partial(self._record, look))
-            self._faults.guard("pauses", self._book.review)
+            self._faults.guard("pauses", self._pause_store.review)
             self._faults.guard("status", partial(publish, began))
         slow_s, fast_s = self.settings.interval_s, self.settings.fast_interval_s
         wanted_s = look.result.next_look_s if look is not None else slow_s
@@ -220,7 +220,7 @@ class Watching:
 
     def recover(self, journal: Journal | None) -> None:
         """Take over what an earlier daemon left: pauses that stand, and what the engine knew."""
-        self._book.recover(journal)
+        self._pause_store.recover()
         if journal is None:
             return
         try:
@@ -230,11 +230,6 @@ class Watching:
             return
         if state is not None and state.get("boot") == self._boot:
             self._observer.load(state.get("dump"), self._log)
-
-    def journal_reopened(self) -> None:
-        """What is paused must be in the journal that can be written now, and what it says here."""
-        self._book.journal_reopened()
-        self.keep_state()
 
     def keep_state(self, *, if_new: bool = False) -> None:
         """
