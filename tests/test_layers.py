@@ -91,7 +91,7 @@ EXCEPTIONS = {
         "core.model.decisions",
         "daemon.offline",  # the journal that a daemon left
     },
-    "watchdog_app.cli.record": {"core.replay", "sensors.machine", "sensors.process_end"},
+    "watchdog_app.cli.record": {"core.replay", "sensors.machine"},
     "watchdog_app.demo.train": {"agent.keras"},  # the training that is shown
     "watchdog_app.__main__": {"cli"},
 }

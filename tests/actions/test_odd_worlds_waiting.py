@@ -14,7 +14,7 @@ import pytest
 from support.waiting import until
 
 from watchdog_app.actions import processes
-from watchdog_app.actions.process_tree import identify
+from watchdog_app.base.linux.process import read_stat
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.pauses import Pause, Pauses
 
@@ -34,7 +34,7 @@ void wait_in_kernel(void)
 
 
 def state(pid: int) -> str:
-    now = identify(pid)
+    now = read_stat(pid)
     return "" if now is None else now.state
 
 
@@ -56,9 +56,9 @@ def waiting(tmp_path):
     code = f"import ctypes, time; ctypes.CDLL({str(library)!r}).wait_in_kernel(); time.sleep(600)"
     process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     until(lambda: child_of(process.pid) and state(process.pid) == "D", "it waits in the kernel")
-    now = identify(process.pid)
+    now = read_stat(process.pid)
     assert now is not None
-    yield now.key
+    yield ProcessKey(*now.key)
     for pid in (process.pid, *_session(process.pid)):
         try:
             os.kill(pid, signal.SIGKILL)

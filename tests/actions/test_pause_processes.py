@@ -16,15 +16,9 @@ from support.waiting import until
 
 from watchdog_app.actions import processes, stop_psutil
 from watchdog_app.actions.paused import Paused
-from watchdog_app.actions.process_tree import (
-    ancestors,
-    everyone,
-    identify,
-    known_descendants,
-    with_descendants,
-)
 from watchdog_app.airbag import groups
 from watchdog_app.base.errors import ActionError, TargetDenied, TargetGone
+from watchdog_app.base.linux.process import ancestors, descendants, pids, read_stat
 from watchdog_app.core.model.machine import ProcessKey
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals and /proc of Linux")
@@ -93,10 +87,6 @@ def launch():
         process.stdout.close()
 
 
-def pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
 def environment(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace")
@@ -105,17 +95,21 @@ def environment(pid: int) -> str:
 
 
 def key_of(pid: int) -> ProcessKey:
-    identity = identify(pid)
-    assert identity is not None
-    return identity.key
+    stat = read_stat(pid)
+    assert stat is not None
+    return ProcessKey(*stat.key)
 
 
 def states(keys) -> set[str]:
-    return {found.state for key in keys if (found := identify(key.pid))}
+    return {found.state for key in keys if (found := read_stat(key.pid))}
+
+
+def below(root: ProcessKey, *, quick: bool = False):
+    return descendants([(root.pid, root.start_time)], quick=quick)
 
 
 def tree_of(key: ProcessKey) -> list[ProcessKey]:
-    return [each.key for each in with_descendants([key])]
+    return [ProcessKey(*each.key) for each in below(key)]
 
 
 def test_pause_stops_the_whole_tree_and_resume_lets_it_run(launch):
@@ -142,7 +136,7 @@ def test_no_child_escapes_from_a_task_that_forks_without_end(launch):
     paused = processes.pause([root])
 
     assert {"T"} == states([root])
-    left = {each.state for each in with_descendants([root])}
+    left = {each.state for each in below(root)}
     assert left <= {"T", "Z"}
     processes.resume(paused)
     until(lambda: "T" not in states([root]))
@@ -203,7 +197,7 @@ def test_a_process_that_has_ended_is_gone():
 def test_a_zombie_is_gone(launch):
     """A process that waits for its parent to read its end cannot be paused."""
     process = subprocess.Popen(["true"])
-    until(lambda: identify(process.pid).state == "Z")
+    until(lambda: read_stat(process.pid).state == "Z")
 
     with pytest.raises(TargetGone):
         processes.pause([key_of(process.pid)])
@@ -262,12 +256,12 @@ def test_another_users_process_below_the_task_is_left_running(launch):
 @pytest.mark.skipif(os.getuid() != 0, reason="a user's namespace may hide the kernel's threads")
 def test_a_thread_of_the_kernel_is_refused():
     """kthreadd is pid 2 of every Linux outside of containers."""
-    two = identify(2)
-    if two is None or not two.kernel_thread:
+    two = read_stat(2)
+    if two is None or not two.is_kernel_thread:
         pytest.skip("this container hides the kernel's threads")
 
     with pytest.raises(TargetDenied, match="kernel"):
-        processes.pause([two.key])
+        processes.pause([ProcessKey(*two.key)])
 
 
 def test_nothing_to_pause_is_an_error():
@@ -392,7 +386,11 @@ def tree_below(key: ProcessKey) -> list[ProcessKey]:
     """All that descend from it, shells included."""
     found = [key]
     for parent in found:
-        found += [e.key for e in everyone() if e.ppid == parent.pid]
+        found += [
+            ProcessKey(*stat.key)
+            for stat in map(read_stat, pids())
+            if stat is not None and stat.ppid == parent.pid
+        ]
     return found
 
 
@@ -410,11 +408,11 @@ time.sleep(600)
 def test_the_kernels_list_of_children_and_all_of_proc_say_the_same(launch, program, count):
     """Children of children, of sessions of their own, and of threads are in both."""
     root = launch(program)
-    until(lambda: len(with_descendants([root])) == count)
+    until(lambda: len(below(root)) == count)
 
-    found = {each.key for each in known_descendants([root])}
+    found = {each.key for each in below(root, quick=True)}
 
-    assert {each.key for each in with_descendants([root])} == found
+    assert {each.key for each in below(root)} == found
 
 
 def test_where_the_kernel_lists_no_children_all_of_proc_is_read(tmp_path):
@@ -424,9 +422,9 @@ def test_where_the_kernel_lists_no_children_all_of_proc_is_read(tmp_path):
         fields = [str(pid), "(python)", "S", str(ppid), *["0"] * 17, "500", *["0"] * 30]
         (tmp_path / str(pid) / "stat").write_text(" ".join(fields))
 
-    found = known_descendants([ProcessKey(71, 500)], str(tmp_path))
+    found = descendants([(71, 500)], str(tmp_path), quick=True)
 
-    assert [71, 72] == [each.key.pid for each in found]
+    assert [71, 72] == [each.pid for each in found]
 
 
 def test_the_family_is_known_with_who_is_stopped_already(launch):
@@ -466,7 +464,7 @@ def test_a_task_alone_in_its_group_is_stopped_at_one_instant(launch, top):
         paused = processes.pause([root])
 
         assert "freezer" == paused.method
-        assert {each.state for each in with_descendants([root])} <= {"T", "Z"}
+        assert {each.state for each in below(root)} <= {"T", "Z"}
         control, thawed = (
             ("cgroup.freeze", "0") if top == "unified" else ("freezer.state", "THAWED")
         )

@@ -12,7 +12,8 @@ import pytest
 from bag_desk import MIB, STORM, bag_folder, pids_in, state
 
 from watchdog_app.actions import processes
-from watchdog_app.actions.process_tree import identify
+from watchdog_app.base.linux.process import read_stat
+from watchdog_app.core.model.machine import ProcessKey
 
 JUMP = """
 import sys, time
@@ -115,11 +116,12 @@ def test_a_pause_of_the_daemons_and_its_end_leave_held_what_is_held(desk):
     """The machine's memory nears its end as well: no freeze is lifted, and it runs no further."""
     hog = desk.hog(300, 0, options=("--no-refuse",))
     desk.stage(hog, "held")
-    found = identify(hog.pid)
+    found = read_stat(hog.pid)
 
-    paused = processes.pause([found.key])
+    key = ProcessKey(*found.key)
+    paused = processes.pause([key])
     assert "sigstop" == paused.method
-    desk.until(lambda: not processes.stopping(found.key), "it never stopped")
+    desk.until(lambda: not processes.stopping(key), "it never stopped")
     desk.stage(hog, "held")
     processes.resume(paused)
 

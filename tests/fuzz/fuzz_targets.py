@@ -30,7 +30,7 @@ from watchdog_app.base.errors import (
     UsageError,
     WatchdogError,
 )
-from watchdog_app.base.linux import cgroup_paths, procfs
+from watchdog_app.base.linux import cgroup_paths, process
 from watchdog_app.base.text.plain import argument, plain
 from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.core.replay import lines as trace_lines
@@ -105,29 +105,29 @@ def configuration(data: bytes) -> None:
 def proc_stat(data: bytes) -> None:
     """A line of /proc/PID/stat, and of a thread's."""
     with suppress(ValueError):
-        stat = procfs.Stat(data)
+        stat = process.Stat(data)
         assert stat.wait_status is None or stat.wait_status >= 0
 
 
 @target
 def proc_files(data: bytes) -> None:
     """The other files below /proc/PID."""
-    for parse in (procfs.parse_statm, threads.parse_syscall):
+    for parse in (process.Statm, threads.parse_syscall):
         with suppress(ValueError):
             parse(data)
     for parse in (
-        procfs.parse_swap, procfs.parse_shmem, procfs.parse_private, procfs.parse_cmdline,
-        procfs.parse_rlimit_as, threads.parse_wchan, threads.parse_stack,
+        lambda data: process.status_bytes(data, b"VmSwap"), process.parse_cmdline,
+        process.parse_rlimit_as, threads.parse_wchan, threads.parse_stack,
     ):  # fmt: skip
         parse(data)
-    procfs.parse_environ(data, ("HOME", "CUDA_VISIBLE_DEVICES"))
+    process.parse_environ(data, ("HOME", "CUDA_VISIBLE_DEVICES"))
 
 
 @target
 def proc_host(data: bytes) -> None:
     """Files of /proc that are of the machine."""
     for parse in (
-        procfs.parse_uptime, procfs.parse_last_pid, host.parse_meminfo, host.parse_swap_traffic,
+        process.parse_uptime, process.parse_last_pid, host.parse_meminfo, host.parse_swap_traffic,
         host.parse_pressure, host.parse_arc,
     ):  # fmt: skip
         parse(data)
@@ -136,7 +136,7 @@ def proc_host(data: bytes) -> None:
 @target
 def command_lines(data: bytes) -> None:
     """Arguments of a process, and the name that is made of them."""
-    argv = procfs.parse_cmdline(data)
+    argv = process.parse_cmdline(data)
     program = command_line.identify(argv, argv[0] if argv else None)
     for name in map(str, (program.script, program.connection_file, *argv)):
         shown = plain(name)

@@ -16,6 +16,7 @@ from itertools import pairwise
 import pytest
 
 from watchdog_app.base.errors import Gone, TaskNotFound
+from watchdog_app.base.linux import cgroups
 from watchdog_app.cli import main
 from watchdog_app.cli.color import Look
 from watchdog_app.cli.plot import plot
@@ -35,7 +36,6 @@ from watchdog_app.core.replay.lines import answer_lines
 from watchdog_app.core.replay.play import play
 from watchdog_app.core.replay.recorder import KillCount, Recorder
 from watchdog_app.core.replay.report import as_lines, as_plot
-from watchdog_app.sensors import process_end
 from watchdog_app.sensors.machine import open_machine
 
 MIB = 1024.0**2
@@ -526,8 +526,8 @@ def test_a_kill_is_told_from_an_end(tmp_path, before, after, killed, known):
     """The victim's group decides; without it the machine; without both nothing is claimed."""
     kills = KillCount(
         [counted(tmp_path, *before)],
-        process_end.group_oom_kills,
-        lambda: process_end.host_oom_kills(str(tmp_path)),
+        cgroups.group_oom_kills,
+        lambda: cgroups.host_oom_kills(str(tmp_path)),
     )
     assert not kills.look(1.0)
     counted(tmp_path, *after)

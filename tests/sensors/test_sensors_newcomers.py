@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from sensor_trees import Tree
 
-from watchdog_app.base.linux.procfs import Stat, parse_tgid
+from watchdog_app.base.linux.process import Stat, status_words
 from watchdog_app.core.policy.glance import GLANCE_S
 from watchdog_app.sensors.bystanders import Bystanders
 from watchdog_app.sensors.machine import Machine
@@ -273,8 +273,8 @@ def test_half_a_line_is_refused():
     """So that nothing is concluded from it."""
     with pytest.raises(ValueError, match="no line"):
         Stat(b"2 (kthreadd) S")
-    assert parse_tgid(b"Name:\tx\n") is None
-    assert 12 == parse_tgid(b"Name:\tx\nTgid:\t12\nNgid:\t0\n")
+    assert [] == status_words(b"Name:\tx\n", b"Tgid")
+    assert [b"12"] == status_words(b"Name:\tx\nTgid:\t12\nNgid:\t0\n", b"Tgid")
 
 
 def test_a_glance_at_the_real_machine_reads_what_a_full_look_reads():

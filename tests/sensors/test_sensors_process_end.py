@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from watchdog_app.sensors import process_end
+from watchdog_app.base.linux import process
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pidfds are Linux's")
 # Linux keeps the status behind a pidfd since 6.15; before, nobody knows it after the reaping.
@@ -26,7 +26,7 @@ def _start_time(pid: int) -> int:
 def test_status_is_known_when_the_parent_collects_it_in_between(tmp_path: Path) -> None:
     """Between the question to the descriptor and the one to /proc, its parent may reap it."""
     child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"])
-    handle = process_end.open_handle(child.pid)
+    handle = process.open_pidfd(child.pid)
     assert handle is not None
     start_time = _start_time(child.pid)
     child.kill()
@@ -42,7 +42,7 @@ def test_status_is_known_when_the_parent_collects_it_in_between(tmp_path: Path) 
     parent = threading.Thread(target=reap)
     parent.start()
 
-    status = process_end.wait_status(child.pid, start_time, handle, str(tmp_path))
+    status = process.exit_status(child.pid, start_time, handle, str(tmp_path))
 
     parent.join()
     os.close(handle)
@@ -67,5 +67,5 @@ def test_a_process_on_its_way_out_is_known(
     stat = f"7 (a) Z (b) {letter} 1 7 7 0 -1 {flags} 0 0 0 0 1 1 0 0 20 0 1 0 42" + " 0" * 7
     (tmp_path / "7" / "stat").write_text(stat)
 
-    assert ending == process_end.is_ending(7, ticks, str(tmp_path))
-    assert not process_end.is_ending(8, ticks, str(tmp_path))
+    assert ending == process.is_ending(7, ticks, str(tmp_path))
+    assert not process.is_ending(8, ticks, str(tmp_path))

@@ -8,7 +8,7 @@ import pytest
 from sensor_trees import FIXTURES
 
 from watchdog_app.base.errors import Denied, Gone, Unsupported
-from watchdog_app.base.linux import procfs
+from watchdog_app.base.linux import process
 from watchdog_app.base.linux.files import KeptFile, read_bytes, read_regular, translate
 
 REST = (
@@ -23,7 +23,7 @@ REST = (
 )
 def test_stat_is_read_whatever_the_process_is_called(name: bytes):
     """The command's name may hold parentheses, blanks and anything else."""
-    stat = procfs.Stat(b"450 (" + name + b") " + REST)
+    stat = process.Stat(b"450 (" + name + b") " + REST)
 
     assert (name, "S", 1, 450, 7, 2, 5500, 15298560, 140736845958224) == (
         stat.comm,
@@ -55,19 +55,22 @@ def test_stat_is_read_whatever_the_process_is_called(name: bytes):
 def test_half_a_stat_is_an_error_and_no_figure(data: bytes):
     """A truncated or foreign line raises; it never yields zeros."""
     with pytest.raises(ValueError, match=r"stat|invalid literal"):
-        procfs.Stat(data)
+        process.Stat(data)
 
 
-@pytest.mark.parametrize("data", [b"", b"12", b"12 13", b"12 x 3 4"])
+@pytest.mark.parametrize("data", [b"", b"12", b"12 13", b"12 x 3 4 0 5 0"])
 def test_half_a_statm_is_an_error(data: bytes):
     """A truncated line raises."""
     with pytest.raises(ValueError, match=r"statm|invalid literal"):
-        procfs.parse_statm(data)
+        process.Statm(data)
 
 
-def test_statm_gives_resident_and_shared_pages():
-    """The second and the third field."""
-    assert (3032, 1701) == procfs.parse_statm(b"3735 3032 1701 1 0 1434 0\n")
+def test_statm_gives_sizes_in_bytes():
+    """All of it, resident, shared, and the sixth field: what is private and writable."""
+    statm = process.Statm(b"3735 3032 1701 1 0 1434 0\n")
+
+    sizes = (statm.size_bytes, statm.resident_bytes, statm.shared_bytes, statm.data_bytes)
+    assert tuple(os.sysconf("SC_PAGE_SIZE") * n for n in (3735, 3032, 1701, 1434)) == sizes
 
 
 @pytest.mark.parametrize(
@@ -83,15 +86,16 @@ def test_statm_gives_resident_and_shared_pages():
 )
 def test_swap_is_none_where_the_kernel_names_none(status: bytes, expected: int | None):
     """A kernel thread has no swap line: unknown, not zero."""
-    assert expected == procfs.parse_swap(status)
+    assert expected == process.status_bytes(status, b"VmSwap")
 
 
 def test_own_pages_are_the_clean_and_the_dirty_ones():
     """Private_Clean and Private_Dirty of smaps_rollup."""
     data = b"00-ff ---p [rollup]\nRss: 900 kB\nPrivate_Clean:   4 kB\nPrivate_Dirty:  60 kB\n"
 
-    assert 64 * 1024 == procfs.parse_private(data)
-    assert procfs.parse_private(b"Rss: 900 kB\n") is None
+    clean, dirty = (process.status_bytes(data, b"Private_" + n) for n in (b"Clean", b"Dirty"))
+    assert (4 * 1024, 60 * 1024) == (clean, dirty)
+    assert process.status_bytes(b"Rss: 900 kB\n", b"Private_Clean") is None
 
 
 @pytest.mark.parametrize(
@@ -110,14 +114,14 @@ def test_own_pages_are_the_clean_and_the_dirty_ones():
 )
 def test_arguments_are_printable_text(data: bytes, expected: tuple[str, ...]):
     """Padding is dropped, broken UTF-8 is shown as escapes."""
-    assert expected == procfs.parse_cmdline(data)
+    assert expected == process.parse_cmdline(data)
 
 
 def test_only_the_wanted_variables_leave_the_environment():
     """The rest of an environment holds secrets."""
     data = b"AWS_SECRET=1\0JPY_SESSION_NAME=/a=b.ipynb\0broken\0=x\0JPY_PARENT_PID=7\0"
 
-    found = procfs.parse_environ(data, ("JPY_SESSION_NAME", "JPY_PARENT_PID"))
+    found = process.parse_environ(data, ("JPY_SESSION_NAME", "JPY_PARENT_PID"))
 
     assert {"JPY_SESSION_NAME": "/a=b.ipynb", "JPY_PARENT_PID": "7"} == found
 
@@ -133,15 +137,15 @@ def test_only_the_wanted_variables_leave_the_environment():
 )
 def test_limit_of_the_address_space(line: bytes, expected: int | None):
     """The soft limit counts; unlimited is None."""
-    assert expected == procfs.parse_rlimit_as(b"Limit  Soft  Hard  Units\n" + line + b"\n")
+    assert expected == process.parse_rlimit_as(b"Limit  Soft  Hard  Units\n" + line + b"\n")
 
 
 def test_a_real_process_is_read_as_captured():
     """The captured files of a process give its figures."""
-    stat = procfs.Stat((FIXTURES / "proc/431/stat").read_bytes())
+    stat = process.Stat((FIXTURES / "proc/431/stat").read_bytes())
 
     assert ("S", 430, 5310) == (stat.state, stat.ppid, stat.start_ticks)
-    assert 34359738368 == procfs.parse_rlimit_as((FIXTURES / "proc/431/limits").read_bytes())
+    assert 34359738368 == process.parse_rlimit_as((FIXTURES / "proc/431/limits").read_bytes())
 
 
 @pytest.mark.parametrize(
@@ -155,7 +159,7 @@ def test_a_real_process_is_read_as_captured():
 )
 def test_last_pid(data: bytes, expected: int | None):
     """The fifth word of /proc/loadavg."""
-    assert expected == procfs.parse_last_pid(data)
+    assert expected == process.parse_last_pid(data)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +167,7 @@ def test_last_pid(data: bytes, expected: int | None):
 )
 def test_uptime(data: bytes, expected: float | None):
     """The first word of /proc/uptime."""
-    assert expected == procfs.parse_uptime(data)
+    assert expected == process.parse_uptime(data)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +244,7 @@ def test_the_rest_of_stat_is_read_of_a_real_process():
     if child == 0:
         os._exit(7)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    ended, own = procfs.read_stat(child), procfs.read_stat("self")
+    ended, own = process.read_stat(child), process.read_stat("self")
     os.waitpid(child, 0)
 
     assert ended is not None
@@ -250,5 +254,5 @@ def test_the_rest_of_stat_is_read_of_a_real_process():
     )
     assert (os.getppid(), os.getpgrp(), os.getsid(0)) == (own.ppid, own.pgrp, own.session)
     assert not own.is_kernel_thread
-    assert procfs.start_time(os.getpid()) == own.start_ticks
-    assert procfs.read_stat(child) is None
+    assert process.start_time(os.getpid()) == own.start_ticks
+    assert process.read_stat(child) is None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from watchdog_app.base.linux.procfs import Stat
+from watchdog_app.base.linux.process import Stat
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.sensors import threads
 

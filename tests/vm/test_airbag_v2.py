@@ -13,7 +13,6 @@ import pytest
 from guest import HOME, PATIENCE_S, PYTHON, USER, until
 from guest_bags import HOG, MIB, WATCHDOG, kills
 from guest_shell import CTRL_Z
-
 from watchdog_app.airbag.stillness import in_foreground, is_stopped
 
 

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from watchdog_app.actions.process_tree import ancestors, identify
+from watchdog_app.base.linux.process import ancestors, read_stat
 from watchdog_app.core.model.readings import in_airbag
 
 # A group that memory.high throttles took 0.8 s to freeze on a 6.18 kernel. Longer is not worth
@@ -123,8 +123,8 @@ def _stranger(pid: int, tree: Collection[int], proc: str) -> bool:
     """Whether it is none of the task; who was forked since `tree` was read, or is gone, is not."""
     if pid in tree:
         return False
-    identity = identify(pid, proc)
-    return identity is not None and identity.state != "Z" and ancestors(pid, proc).isdisjoint(tree)
+    stat = read_stat(pid, proc)
+    return stat is not None and stat.state != "Z" and ancestors(pid, proc).isdisjoint(tree)
 
 
 def _hierarchies(mountinfo: list[str]) -> list[tuple[int, str, str]]:

@@ -23,7 +23,8 @@ __all__ = ["Paused", "Resumed", "family", "pause", "resume", "stopping"]
 
 _LINUX: bool = sys.platform.startswith("linux")
 if _LINUX:  # here, not at the first pause: memory is short by then, and the disk busy
-    from watchdog_app.actions import process_tree, stop_linux
+    from watchdog_app.actions import stop_linux
+    from watchdog_app.base.linux.process import stop_pending
 
 
 def pause(
@@ -83,7 +84,7 @@ def stopping(key: ProcessKey, *, proc: str = "/proc") -> bool:
 
     It waits in the kernel, or its group is frozen: in cgroup v2 that looks like sleep.
     """
-    return _LINUX and process_tree.stop_pending(key.pid, proc)
+    return _LINUX and stop_pending(key.pid, proc)
 
 
 def resume(paused: Paused, *, proc: str = "/proc") -> Resumed:

@@ -10,17 +10,16 @@ from enum import Enum
 
 from watchdog_app.actions.freezer import freezer_of
 from watchdog_app.actions.paused import Paused, Resumed
-from watchdog_app.actions.process_tree import (
-    Identity,
+from watchdog_app.base.errors import ActionError, TargetDenied, TargetGone
+from watchdog_app.base.linux.process import (
+    Stat,
     ancestors,
     below_shell,
-    identify,
-    known_descendants,
+    descendants,
     owners,
+    read_stat,
     stop_pending,
-    with_descendants,
 )
-from watchdog_app.base.errors import ActionError, TargetDenied, TargetGone
 from watchdog_app.core.model.machine import ProcessKey
 
 # A parent stops before its children are looked up, so each round can only find what was forked
@@ -56,7 +55,7 @@ def pause(
     freezer, frozen = None, False
     try:
         stop.named()
-        freezer = freezer_of(members[0].pid, {each.key.pid for each in stop.tree()}, proc)
+        freezer = freezer_of(members[0].pid, {each.pid for each in stop.tree()}, proc)
         frozen = freezer is not None and freezer.freeze()
         stop.all()
     except BaseException:
@@ -82,8 +81,8 @@ def family(
     members: Sequence[ProcessKey], others: Collection[ProcessKey] = (), proc: str = "/proc"
 ) -> list[tuple[ProcessKey, bool]]:
     """See `processes.family`; it is read before the first signal, so nothing else is read."""
-    found = known_descendants(_own(members, others, proc), proc, others)
-    return [(each.key, each.state in "Tt") for each in found if each.state not in "ZX"]
+    found = descendants(_pairs(_own(members, others, proc)), proc, _pairs(others), quick=True)
+    return [(ProcessKey(*each.key), each.state in "Tt") for each in found if not each.has_ended]
 
 
 def resume(paused: Paused, proc: str = "/proc") -> Resumed:
@@ -133,15 +132,15 @@ class _Stop:
     def check_root(self) -> None:
         """Raises TargetGone or TargetDenied where the task as a whole is not to be stopped."""
         key = self._members[0]
-        root = identify(key.pid, self._proc)
-        if root is None or root.key != key or root.state in "ZX":
+        root = _alive(key, self._proc)
+        if root is None:
             raise _gone(key)
         if key.pid in self._untouchable:
             raise TargetDenied(
                 f"Process {key.pid} was not paused: watchdog runs in it or under it, and would "
                 "stop itself. Start watchdog outside of it, for example in a terminal of its own."
             )
-        if root.kernel_thread:
+        if root.is_kernel_thread:
             raise TargetDenied(f"Process {key.pid} was not paused: it is a thread of the kernel.")
         if owners(key.pid, self._proc) != {self._own_uid}:
             raise TargetDenied(
@@ -149,12 +148,13 @@ class _Stop:
                 "Ask that user, or the administrator."
             )
 
-    def tree(self) -> list[Identity]:
+    def tree(self) -> list[Stat]:
         """Everyone alive who is named, descends from the named, or from who was stopped so far."""
         # A stopped worker counts as a root: it stays in the tree when its parent ends and the
         # kernel gives it another one.
-        found = with_descendants((*self._members, *self.stopped), self._proc, self._others)
-        return [each for each in found if each.state not in "ZX"]
+        roots = _pairs((*self._members, *self.stopped))
+        found = descendants(roots, self._proc, _pairs(self._others))
+        return [each for each in found if not each.has_ended]
 
     def named(self) -> None:
         """
@@ -163,40 +163,51 @@ class _Stop:
         Reading all of /proc takes some milliseconds, in which a fast leak takes megabytes.
         """
         for key in self._members:
-            now = identify(key.pid, self._proc)
-            if now is not None and now.key == key and now.state not in "ZX":
+            now = _alive(key, self._proc)
+            if now is not None:
                 self._stop(now)
 
     def all(self) -> None:
         """Stop parents before children, and look again until nobody new has appeared."""
         for _ in range(_ROUNDS):
-            fresh = [each for each in self.tree() if each.key not in self._seen]
+            fresh = [each for each in self.tree() if ProcessKey(*each.key) not in self._seen]
             if not fresh:
                 return
             for each in fresh:
                 self._stop(each)
 
-    def _stop(self, each: Identity) -> None:
-        self._seen.add(each.key)
+    def _stop(self, each: Stat) -> None:
+        key = ProcessKey(*each.key)
+        self._seen.add(key)
         if (
-            each.key.pid in self._untouchable
-            or each.kernel_thread
-            or owners(each.key.pid, self._proc) != {self._own_uid}
+            key.pid in self._untouchable
+            or each.is_kernel_thread
+            or owners(key.pid, self._proc) != {self._own_uid}
         ):
-            self.skipped.append(each.key)
+            self.skipped.append(key)
             return
-        sent = _send(each.key, signal.SIGSTOP, self._proc)
+        sent = _send(key, signal.SIGSTOP, self._proc)
         if sent is _Sent.DONE:
-            self.stopped.append(each.key)
+            self.stopped.append(key)
         elif sent is _Sent.NOT_NEEDED:
-            self.already.append(each.key)
+            self.already.append(key)
         elif sent is _Sent.DENIED:
-            if each.key == self._members[0]:
+            if key == self._members[0]:
                 raise TargetDenied(
-                    f"The system refused to pause process {each.key.pid}. "
+                    f"The system refused to pause process {key.pid}. "
                     "A security module or a container keeps watchdog from signalling it."
                 )
-            self.skipped.append(each.key)
+            self.skipped.append(key)
+
+
+def _pairs(keys: Collection[ProcessKey]) -> list[tuple[int, int]]:
+    return [(key.pid, key.start_time) for key in keys]
+
+
+def _alive(key: ProcessKey, proc: str) -> Stat | None:
+    """That very process as it is now; None: it has ended."""
+    stat = read_stat(key.pid, proc)
+    return None if stat is None or stat.start_ticks != key.start_time or stat.has_ended else stat
 
 
 def _own(
@@ -206,7 +217,11 @@ def _own(
     root = members[0]
     return [
         root,
-        *(key for key in members[1:] if key not in others and not below_shell(key, root, proc)),
+        *(
+            key
+            for key in members[1:]
+            if key not in others and not below_shell(key.pid, root.pid, proc)
+        ),
     ]
 
 
@@ -219,8 +234,8 @@ def _send(key: ProcessKey, number: signal.Signals, proc: str) -> _Sent:
         return _Sent.DENIED
     try:
         # Only now: the descriptor holds this very process, whatever its pid becomes later.
-        now = identify(key.pid, proc)
-        if now is None or now.key != key or now.state in "ZX":
+        now = _alive(key, proc)
+        if now is None:
             return _Sent.GONE
         # A debugger may hold it (t): the signal counts when it lets go.
         stopping = number == signal.SIGSTOP
@@ -246,8 +261,8 @@ def _settle(keys: Sequence[ProcessKey], proc: str) -> None:
     """Wait until all are seen to be stopped; one that sleeps in the disk stops when it wakes."""
     deadline = time.monotonic() + _SETTLE_S
     for key in keys:
-        while (now := identify(key.pid, proc)) is not None and now.key == key:
-            if now.state in "TtZX" or time.monotonic() > deadline:
+        while (now := _alive(key, proc)) is not None and now.state not in "Tt":
+            if time.monotonic() > deadline:
                 break
             time.sleep(_POLL_S)
 

@@ -25,6 +25,7 @@ from watchdog_app.airbag.page import Page, PageDamaged
 from watchdog_app.airbag.page_contents import Published
 from watchdog_app.airbag.table import Table, TableDamaged
 from watchdog_app.base.errors import WatchdogError
+from watchdog_app.base.linux.process import read_statm
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -172,7 +173,8 @@ def _read(
     Raises:
         OSError, TableDamaged, PageDamaged: what is published is wrong, or may not be read.
     """
-    table = tables.read(published.body, most_bytes=_size_bytes(pid))
+    statm = read_statm(pid)  # no state can be larger than the address space
+    table = tables.read(published.body, most_bytes=0 if statm is None else statm.size_bytes)
     added = page.increment(published)
     if added is None or published.sequence == page.sequence:
         return table, partial(_moved, table, memory)
@@ -221,12 +223,6 @@ def _check_still(
     why = moved()
     if why is not None or identity.start_time(pid) != start_time:
         raise CopyError(f"process {pid} went on while it was copied: {why or 'it has ended'}")
-
-
-def _size_bytes(pid: int) -> int:
-    """Of the address space of a process: no state can be larger."""
-    with open(f"/proc/{pid}/statm", "rb") as file:
-        return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _check_directory(pid: int, told: str, registered: str | None) -> None:

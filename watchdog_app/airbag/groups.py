@@ -20,7 +20,7 @@ import time
 from contextlib import suppress
 
 from watchdog_app.base.errors import ActionError
-from watchdog_app.base.linux.procfs import start_time
+from watchdog_app.base.linux.process import start_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

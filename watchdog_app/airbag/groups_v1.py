@@ -15,8 +15,8 @@ import time
 from contextlib import suppress
 
 from watchdog_app.actions.memory_group import GroupV1
-from watchdog_app.airbag import stillness
 from watchdog_app.airbag.groups import Usage, enclosing, pids_below
+from watchdog_app.base.linux.process import all_halted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class BagV1(GroupV1):
                 self._signal(signal.SIGSTOP)
             elif self._freezer_state() == "FROZEN":
                 return True
-            if stillness.all_still(self.pids()):
+            if all_halted(self.pids()):
                 return True
             if time.monotonic() > end:
                 return False

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import signal
 
-from watchdog_app.airbag import report, stillness
+from watchdog_app.airbag import report
 from watchdog_app.airbag.policy import Stage
+from watchdog_app.base.linux.process import read_stat, signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,14 +38,14 @@ class JobControl:
         """What is to be done while it is held, or is on its way to stop or to end."""
         policy, pid = self._policy, self._record.pid
         if policy.stage is Stage.LEAVING:
-            return policy.stays(now) if stillness.is_stopped(pid) else []
-        if self._stopped and stillness.in_foreground(pid):
+            return policy.stays(now) if _is_stopped(pid) else []
+        if self._stopped and _in_foreground(pid):
             self._stopped = False  # by fg: nobody else tells why nothing happens
             report.write(pid, report.still_held(self._record))
         stops = False
         # A signal for the program, or for a kernel below a server, lets everybody out.
         for each in pids if len(pids) <= _MOST else [pid]:
-            waiting, taken = stillness.signals(each)
+            waiting, taken = signals(each)
             if waiting & _ENDS_MASK:
                 return policy.interrupted(now)
             stops = stops or bool(taken & _STOPS_MASK)
@@ -52,10 +53,22 @@ class JobControl:
             return policy.stopped(now) if stops else []
         if stops:
             return []
-        self._stopped = stillness.is_stopped(pid)
+        self._stopped = _is_stopped(pid)
         return policy.stands_aside()
 
     def goes_on(self) -> str:
         """What is to be said besides when it is let go on; empty where there is nothing."""
         stopped, self._stopped = self._stopped, False
         return " It was stopped, as with Ctrl-Z: fg lets it run." if stopped else ""
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether somebody has stopped it, as Ctrl-Z does."""
+    stat = read_stat(pid)
+    return stat is not None and stat.state == "T"
+
+
+def _in_foreground(pid: int) -> bool:
+    """Whether its terminal listens to it: not after Ctrl-Z, and again after fg."""
+    stat = read_stat(pid)
+    return stat is not None and stat.pgrp == stat.tty_pgrp

@@ -200,10 +200,9 @@ def _page_variable() -> str:
 
 
 def _start_time(pid: int) -> int | None:
-    from watchdog_app.actions.process_tree import identify
+    from watchdog_app.base.linux.process import start_time
 
-    found = identify(pid) if sys.platform == "linux" else None
-    return None if found is None else found.key.start_time
+    return start_time(pid) if sys.platform == "linux" else None
 
 
 def is_notebook(words: Sequence[str]) -> bool:

@@ -17,6 +17,7 @@ import sys
 from contextlib import suppress
 
 from watchdog_app.base import paths
+from watchdog_app.base.linux.process import read_stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -223,10 +224,9 @@ def _is_kept(record: BagRecord) -> bool:
     """Whether a keeper or its second lives."""
     # Not of a zombie: where nobody collects those, they would keep a bag for ever.
     for pid in (record.keeper_pid, record.second_pid):
-        with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
-            name, _, rest = file.read(512).partition(b") ")
-            if b"(watchdog-" in name and rest[:1] not in (b"Z", b"X"):
-                return True
+        stat = read_stat(pid or 0)
+        if stat is not None and stat.comm.startswith(b"watchdog-") and not stat.has_ended:
+            return True
     return False
 
 

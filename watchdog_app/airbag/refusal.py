@@ -16,7 +16,7 @@ import os
 import sys
 
 from watchdog_app.airbag.policy import MOST_OF_RESERVE
-from watchdog_app.base.linux.procfs import start_time
+from watchdog_app.base.linux.process import read_statm, start_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ _PROCESSOR_BYTES = 48 << 20
 _MOST_OF_LIMIT = 2  # three times the limit is refused on any machine
 _CLAMP_SLACK_BYTES = 4 << 20  # when everything further is refused: small objects still fit
 _EVERYTHING_BYTES = 1 << 46
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 class Refusal:
@@ -111,15 +110,6 @@ def begin(limit_bytes: int, reserve_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
 
 
-def reserved_bytes(pid: int) -> int | None:
-    """Private writable memory that a process has reserved, its stack included; None: it is gone."""
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            return int(file.read(128).split()[5]) * _PAGE_BYTES
-    except (OSError, ValueError, IndexError):
-        return None
-
-
 def _limit(
     pid: int, more_bytes: int, known: tuple[int, int, int] | None
 ) -> tuple[int, int, int] | None:
@@ -128,8 +118,8 @@ def _limit(
     import resource
 
     began = start_time(pid)
-    reserved = reserved_bytes(pid)
-    if began is None or reserved is None:
+    statm = read_statm(pid)
+    if began is None or statm is None:
         return None
     try:
         soft, hard = resource.prlimit(pid, resource.RLIMIT_DATA)
@@ -139,7 +129,7 @@ def _limit(
             return known  # the program has set one of its own since: that one stands
         else:
             before = _before_fork(soft)
-        wanted = reserved + more_bytes
+        wanted = statm.data_bytes + more_bytes
         for most in (before, hard):
             if most != resource.RLIM_INFINITY:
                 wanted = min(wanted, most)

@@ -13,6 +13,7 @@ from watchdog_app.airbag import jobs, page_folder
 from watchdog_app.airbag.jobs import Job
 from watchdog_app.airbag.page import Page, PageDamaged
 from watchdog_app.airbag.policy import Copies
+from watchdog_app.base.linux.process import comm
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -262,8 +263,4 @@ def _reader() -> int:
     still can permit nobody else.
     """
     parent = os.getppid()
-    try:
-        with open(f"/proc/{parent}/comm") as file:
-            return parent if file.read().startswith("watchdog-") else os.getpid()
-    except OSError:
-        return os.getpid()
+    return parent if (comm(parent) or "").startswith("watchdog-") else os.getpid()

@@ -57,10 +57,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Record until the end."""
+    from watchdog_app.base.linux import cgroups
     from watchdog_app.base.text.quantities import format_bytes, format_duration
     from watchdog_app.cli.text import plain
     from watchdog_app.core.replay import recorder, trace
-    from watchdog_app.sensors import process_end
     from watchdog_app.sensors.machine import open_machine
 
     machine = open_machine()
@@ -75,9 +75,7 @@ def run(args: argparse.Namespace) -> int:
             f"{plain(resource.label)}, {format_bytes(resource.limit)}. Ctrl-C ends it.",
             flush=True,
         )
-        kills = recorder.KillCount(
-            found.groups, process_end.group_oom_kills, process_end.host_oom_kills
-        )
+        kills = recorder.KillCount(found.groups, cgroups.group_oom_kills, cgroups.host_oom_kills)
         recording = recorder.Recorder(machine, found, kills)
         began = time.monotonic()
         with _asked_to_end() as end:

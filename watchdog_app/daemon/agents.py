@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from watchdog_app.base.errors import RequestError
+from watchdog_app.base.linux.process import innermost_pid, open_pidfd
 from watchdog_app.core.model.agent import AgentState, AllocatorMemory, RescueRecord
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import agent_words
@@ -22,7 +23,6 @@ from watchdog_app.daemon.outside import Outside
 from watchdog_app.daemon.poller import READ, Poller
 from watchdog_app.daemon.rpc import Connection
 from watchdog_app.protocol.messages import REFUSED, Params
-from watchdog_app.sensors.process_end import open_handle, own_pid_of
 
 _FAR = 2**53  # a whole number that JSON readers keep exact
 _DEVICES = 64  # that one process computes on
@@ -78,7 +78,7 @@ class Agents:
         """
         pid = params.whole("pid", 1, 2**31 - 1)
         peer = connection.peer.pid
-        if peer is not None and pid not in (peer, own_pid_of(peer)):
+        if peer is not None and pid not in (peer, innermost_pid(peer)):
             raise RequestError(
                 f"An agent speaks for its own process alone: you are {peer}, "
                 f"not {pid}. After a fork, connect anew.",
@@ -96,7 +96,7 @@ class Agents:
         framework = params.text("framework", 100)
         directory = agent_words.path(params, "directory")
         notebook = params.text_or_none("notebook")
-        handle = open_handle(pid)
+        handle = open_pidfd(pid)
         if not self._alive(key):  # looked at after the handle was opened: the handle is of it
             if handle is not None:
                 os.close(handle)

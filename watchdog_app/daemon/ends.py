@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 
+from watchdog_app.base.linux.process import open_pidfd
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.poller import READ, Poller
 from watchdog_app.sensors import descriptors
-from watchdog_app.sensors.process_end import open_handle
 
 _MOST = 500
 
@@ -37,7 +37,7 @@ class Ends:
         for key in self._handles.keys() - now:
             self._release(key)
         for key in now - self._handles.keys():
-            handle = open_handle(key.pid) if len(self._handles) < most else None
+            handle = open_pidfd(key.pid) if len(self._handles) < most else None
             self._handles[key] = handle
             if handle is not None:
                 self._poller.add(handle, READ, lambda _, key=key: self._end(key))  # type: ignore[misc]

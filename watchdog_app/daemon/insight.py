@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from watchdog_app.base.errors import RequestError
+from watchdog_app.base.linux.process import innermost_pid
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.worker import Worker
 from watchdog_app.core.explain.memory import about_growth
@@ -27,7 +28,6 @@ from watchdog_app.daemon.rpc import Connection, Reply
 from watchdog_app.daemon.watching import Watching
 from watchdog_app.daemon.wording import suspected
 from watchdog_app.protocol.messages import REFUSED, Params
-from watchdog_app.sensors.process_end import own_pid_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Insight:
         # On Linux the kernel names everybody who is in our /proc.
         peer = connection.peer.pid
         unknown = peer is None and sys.platform != "linux"
-        if not unknown and (peer is None or pid not in (peer, own_pid_of(peer))):
+        if not unknown and (peer is None or pid not in (peer, innermost_pid(peer))):
             raise RequestError(f"You are process {peer}, not {pid}.", REFUSED)
         key = ProcessKey(peer or pid, params.whole("start_time", 0, 2**63 - 1))
         self._observer.told_notebooks.hear(key, params.text("notebook"))

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from watchdog_app.sensors import process_end
+from watchdog_app.base.linux import cgroups
 
 _KEEP_S = 120.0  # tearing down a large process takes the kernel up to a minute under pressure
 _MOST = 1000
@@ -85,15 +85,15 @@ class KillCounts:
         self._proc = proc
         self._groups: dict[str, Counter] = {}
         self._read_mono_s: deque[float] = deque(maxlen=_MOST)  # when they were read
-        self.host = Counter(process_end.host_oom_kills(proc))
+        self.host = Counter(cgroups.host_oom_kills(proc))
         self._read_mono_s.append(time.monotonic())
 
     def count(self) -> None:
         """Read them: the machine's, and those of groups when it rose."""
-        rose = self.host.update(process_end.host_oom_kills(self._proc))
+        rose = self.host.update(cgroups.host_oom_kills(self._proc))
         for group, counter in self._groups.items():
             if rose or self.host.value is None:
-                counter.update(process_end.group_oom_kills(group))
+                counter.update(cgroups.group_oom_kills(group))
         self._read_mono_s.append(time.monotonic())
 
     def follow(self, groups: Collection[str], needed: Collection[str | None]) -> None:
@@ -108,7 +108,7 @@ class KillCounts:
             if not self._groups[gone].recent():
                 del self._groups[gone]
         for new in set(groups) - self._groups.keys():
-            self._groups[new] = Counter(process_end.group_oom_kills(new))
+            self._groups[new] = Counter(cgroups.group_oom_kills(new))
 
     def of(self, group: str | None, alive_mono_s: float) -> Span:
         """What the count of a group did since then; None: that of the machine."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from watchdog_app.base.linux import process
 from watchdog_app.core.diagnosis.causes import CARD_MAY_EXPLAIN, diagnose, explained_late
 from watchdog_app.core.diagnosis.evidence import evidence_of
 from watchdog_app.core.diagnosis.exits import crashed, journal_level, signal_of
@@ -34,7 +35,7 @@ from watchdog_app.daemon.poller import READ, Poller
 from watchdog_app.daemon.status import Look
 from watchdog_app.daemon.unit_ends import UnitEnds
 from watchdog_app.daemon.witnesses import KERNELS, Witnesses, surroundings
-from watchdog_app.sensors import descriptors, process_end
+from watchdog_app.sensors import descriptors
 
 _MOST_HANDLES = 500
 # How it ended shows when its memory is gone; one that a driver holds in its end is not waited for.
@@ -187,11 +188,11 @@ class Obituaries:
     def _follow(self, task: Task, alive_mono_s: float) -> _Watched:
         handle = None
         if len(self._watched) < descriptors.handles(_MOST_HANDLES):
-            handle = process_end.open_handle(task.key.pid)
+            handle = process.open_pidfd(task.key.pid)
         if handle is not None:
             # Opened by pid alone: if that is another process by now, its end finds no task.
             self._poller.add(handle, READ, lambda _: self._ended(task.key))
-        limit_s = process_end.cpu_limit_s(task.key.pid)
+        limit_s = process.cpu_limit_s(task.key.pid)
         return _Watched(task, handle, limit_s, alive_mono_s)
 
     def _is_ending(self, watched: _Watched, now_mono_s: float) -> bool:
@@ -199,7 +200,7 @@ class Obituaries:
         key = watched.task.key
         if watched.ending_mono_s is None:
             watched.ending_mono_s = now_mono_s
-        return now_mono_s - watched.ending_mono_s < _ENDING_S and process_end.is_ending(
+        return now_mono_s - watched.ending_mono_s < _ENDING_S and process.is_ending(
             key.pid, key.start_time, self._proc
         )
 

@@ -276,10 +276,10 @@ def _refuse_strangers(wanted: str) -> None:
     Raises:
         TaskNotFound: it is one.
     """
-    from watchdog_app.actions.process_tree import identify
+    from watchdog_app.base.linux.process import read_stat
 
     pid = pid_in(wanted)
-    found = None if pid is None else identify(pid)
+    found = None if pid is None else read_stat(pid)
     if found is not None and found.state == "T":
         raise TaskNotFound(
             f"Process {wanted} was not paused by watchdog, as far as is known, but by somebody "

@@ -16,9 +16,9 @@ from contextlib import suppress
 from typing import Any
 
 from watchdog_app.base import children
+from watchdog_app.base.linux.process import open_pidfd
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.poller import READ, Poller
-from watchdog_app.sensors.process_end import open_handle
 
 REASON = "copied from outside after it was stopped"
 _DEADLINE_S = 600.0
@@ -143,7 +143,7 @@ class Outside:
         """Take note of its end when it comes: it has said all, but may still give memory back."""
         if child.stdout is not None:
             child.stdout.close()
-        handle = open_handle(child.pid)
+        handle = open_pidfd(child.pid)
         if handle is None:
             _put_away(child)
             return

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from watchdog_app.base import paths
+from watchdog_app.base.linux import cgroups
 from watchdog_app.core.diagnosis.causes import diagnose
 from watchdog_app.core.diagnosis.evidence import evidence_of
 from watchdog_app.core.model.agent import AgentState, RescueRecord
@@ -38,7 +39,6 @@ from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.status import Look
 from watchdog_app.daemon.unit_ends import UnitEnds
 from watchdog_app.daemon.witnesses import KERNELS
-from watchdog_app.sensors import process_end
 
 STATE = "alive"
 _KEEP_S = 15.0  # between two lists: as often as the engine's state is kept
@@ -133,7 +133,7 @@ def alive(
                 "about": about_task(task.info, task.rss_bytes, view),
             }
         )
-    host_kills = process_end.host_oom_kills()
+    host_kills = cgroups.host_oom_kills()
     return {
         "boot": boot,
         "unix_s": unix_s,
@@ -143,7 +143,7 @@ def alive(
 
 
 def _kills(group: str | None) -> int | None:
-    return None if group is None else process_end.group_oom_kills(group)
+    return None if group is None else cgroups.group_oom_kills(group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ def ended(
     down = state.get("boot") != boot
     seen = _last_seen(journal, state)
     machine = _machine_down(journal, seen) if down else None
-    host_kills = process_end.host_oom_kills()
+    host_kills = cgroups.host_oom_kills()
     missed = []
     for one in state.get("tasks") or []:
         key = ProcessKey(int(one["pid"]), int(one["start_time"]))

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from watchdog_app.base.linux import cgroups, process
 from watchdog_app.core.diagnosis.evidence import concerning, kills_elsewhere, takers
 from watchdog_app.core.diagnosis.exits import signal_of
 from watchdog_app.core.model.exits import Cause, CauseKind, ExitFacts
@@ -16,10 +17,10 @@ from watchdog_app.core.model.machine import HostMemory, ProcessKey, Task, TaskKi
 from watchdog_app.core.model.resource import Reading
 from watchdog_app.daemon import bag_ends, left_words
 from watchdog_app.daemon.kill_counts import KillCounts, Span
-from watchdog_app.sensors import process_end
 from watchdog_app.sensors.kernel_deaths import KernelDeaths
 
 KERNELS = (TaskKind.NOTEBOOK, TaskKind.KERNEL)
+_OOM_DAEMONS = ("bustd", "earlyoom", "nohang", "oomd", "systemd-oomd")
 _MOST_TASKS = 5
 _DRIFT_S = 2.0  # the kernel log has a clock of its own
 _DAEMONS_S = 10.0  # finding those that kill for memory asks every process on the machine
@@ -71,7 +72,7 @@ class Witnesses:
             root: it was the task itself, and not a worker.
             more: of `ExitFacts`, what is known anyway.
         """
-        status = process_end.wait_status(key.pid, key.start_time, handle, self._proc)
+        status = process.exit_status(key.pid, key.start_time, handle, self._proc)
         own = counts.of(group, alive_mono_s) if group is not None else Span(None, None)
         host = counts.of(None, alive_mono_s)
         counted = own if own.begin_mono_s is not None else host
@@ -106,7 +107,7 @@ class Witnesses:
             notebook=notebook,
             parent=self._parent(task) if notebook and task is not None else None,
             oom_daemons=self._killers() if guarded else (),
-            oomd_kills=process_end.oomd_kills(group) if guarded and group else None,
+            oomd_kills=cgroups.oomd_kills(group) if guarded and group else None,
             cpu_limit_s=cpu_limit_s,
             cpu_used_s=sample.cpu_s if sample is not None and cpu_limit_s is not None else None,
             stalled_percent=memory.pressure.some_avg10 if memory and memory.pressure else None,
@@ -128,14 +129,15 @@ class Witnesses:
         now_mono_s = time.monotonic()
         if now_mono_s - self._asked_mono_s >= _DAEMONS_S:  # five hundred can end in one moment
             self._asked_mono_s = now_mono_s
-            self._oom_daemons = process_end.oom_daemons(self._proc)
+            names = {process.comm(pid, self._proc) for pid in process.pids(self._proc)}
+            self._oom_daemons = tuple(name for name in _OOM_DAEMONS if name in names)
         return self._oom_daemons
 
     def _parent(self, task: Task) -> str | None:
         """What started a kernel, if it lives on; its own end hands a process to pid 1."""
         if task.info.ppid <= 1:
             return None
-        return process_end.name_of(task.info.ppid, self._proc)
+        return process.comm(task.info.ppid, self._proc)
 
 
 def _between(begin_mono_s: float | None) -> str | None:

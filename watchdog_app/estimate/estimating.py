@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -266,8 +265,7 @@ def _limit(given: int | None, gpu: bool, own_bytes: int | None) -> limits.Limit 
 
 def resident_bytes() -> int:
     """What this process holds now; 0 where nothing tells."""
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
-    except (OSError, ValueError, IndexError):
-        return 0
+    from watchdog_app.base.linux.process import read_statm
+
+    statm = read_statm()
+    return 0 if statm is None else statm.resident_bytes

@@ -8,7 +8,7 @@ what it knows, energy (uWh) or charge (uAh).
 
 from __future__ import annotations
 
-from watchdog_app.base.linux.sysfs import folders, number, words
+from watchdog_app.base.linux.files import sysfs_int, sysfs_names, sysfs_text
 from watchdog_app.base.text.plain import plain
 from watchdog_app.core.model.hardware import Battery
 
@@ -37,16 +37,16 @@ class BatteryReader:
     def _look(self) -> tuple[tuple[Battery, ...], bool | None]:
         online: list[bool] = []
         stores = []
-        for name in folders(self._base):
+        for name in sysfs_names(self._base):
             path = f"{self._base}/{name}"
-            kind = words(f"{path}/type")
-            if words(f"{path}/scope") == "Device":
+            kind = sysfs_text(f"{path}/type")
+            if sysfs_text(f"{path}/scope") == "Device":
                 continue  # of a mouse, a headset or a pen
             if kind in _PLUGS or (kind or "").startswith("USB"):
-                state = number(f"{path}/online")
+                state = sysfs_int(f"{path}/online")
                 if state is not None:
                     online.append(state > 0)  # 2: plugged in, and its power can be set
-            elif kind in ("Battery", "UPS") and number(f"{path}/present") != 0:
+            elif kind in ("Battery", "UPS") and sysfs_int(f"{path}/present") != 0:
                 stores.append((name, path))
         plugged = any(online) if online else None
         found = [_battery(name, path, plugged) for name, path in stores]
@@ -59,13 +59,13 @@ class BatteryReader:
 def _battery(name: str, path: str, plugged: bool | None) -> Battery | None:
     """One battery; None where not even its level is known."""
     left_j, full_j = _energies(path)
-    percent: float | None = number(f"{path}/capacity")
+    percent: float | None = sysfs_int(f"{path}/capacity")
     if left_j is not None and full_j is not None:
         # Firmware rounds the percent, and knows a new battery's by its design.
         percent = 100.0 * left_j / full_j
     if percent is None or not 0.0 <= percent <= 120.0:
         return None
-    status = words(f"{path}/status")
+    status = sysfs_text(f"{path}/status")
     discharging = status == "Discharging" or (status in (None, "Unknown") and plugged is False)
     if plugged and _rests(path):
         discharging = False  # held at a charge threshold, or dead: either can say otherwise
@@ -81,12 +81,12 @@ def _battery(name: str, path: str, plugged: bool | None) -> Battery | None:
 
 def _energies(path: str) -> tuple[float | None, float | None]:
     """Joules left and when full; both or neither, so that their ratio means something."""
-    left, full = number(f"{path}/energy_now"), number(f"{path}/energy_full")
+    left, full = sysfs_int(f"{path}/energy_now"), sysfs_int(f"{path}/energy_full")
     factor = _JOULES_IN_UWH
     if left is None or not full:
-        left, full = number(f"{path}/charge_now"), number(f"{path}/charge_full")
+        left, full = sysfs_int(f"{path}/charge_now"), sysfs_int(f"{path}/charge_full")
         # The design voltage does not sag under load, which would make the level jump.
-        volts = number(f"{path}/voltage_min_design") or number(f"{path}/voltage_now")
+        volts = sysfs_int(f"{path}/voltage_min_design") or sysfs_int(f"{path}/voltage_now")
         if not volts or volts < 0:
             return None, None
         factor = volts / 1e6 * _JOULES_IN_UWH
@@ -97,15 +97,15 @@ def _energies(path: str) -> tuple[float | None, float | None]:
 
 def _rests(path: str) -> bool:
     """Whether a battery tells that nothing flows."""
-    flows = (number(f"{path}/power_now"), number(f"{path}/current_now"))
+    flows = (sysfs_int(f"{path}/power_now"), sysfs_int(f"{path}/current_now"))
     return 0 in flows
 
 
 def _watts(path: str) -> float | None:
     """What is drawn; None for 0, which a driver shows that does not know."""
-    power = number(f"{path}/power_now")
+    power = sysfs_int(f"{path}/power_now")
     if power is None:
-        current, volts = number(f"{path}/current_now"), number(f"{path}/voltage_now")
+        current, volts = sysfs_int(f"{path}/current_now"), sysfs_int(f"{path}/voltage_now")
         if current is None or volts is None:
             return None
         power = current * volts // 1_000_000

@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from watchdog_app.base.background import Background, Question
 from watchdog_app.base.errors import Denied, SensorError
-from watchdog_app.base.linux import procfs
+from watchdog_app.base.linux import process
 from watchdog_app.base.linux.files import read_bytes, read_link
 from watchdog_app.sensors.command_line import is_interpreter
 from watchdog_app.sensors.pid_times import PidTimes
@@ -168,7 +168,7 @@ class Bystanders:
     def _grow_up(self, pid: int, since_mono_s: float, asked_mono_s: float) -> None:
         """No longer young: since when it has run is learnt, and whether it is a program at all."""
         with suppress(SensorError, ValueError):
-            stat = procfs.Stat(read_bytes(f"{self._proc}/{pid}/stat", 2048))
+            stat = process.Stat(read_bytes(f"{self._proc}/{pid}/stat", 2048))
             if stat.is_kernel_thread:
                 self._known.put(pid, _NEVER_S)
                 return

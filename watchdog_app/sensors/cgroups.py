@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from watchdog_app.base.errors import Gone, SensorError
 from watchdog_app.base.linux.cgroup_paths import GroupLocator
 from watchdog_app.base.linux.files import KeptFile, read_bytes
-from watchdog_app.base.linux.procfs import whole
+from watchdog_app.base.linux.process import whole
 from watchdog_app.core.model.machine import CgroupMemory
 from watchdog_app.sensors.host import parse_pressure
 from watchdog_app.sensors.limit_changes import LimitChanges

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from watchdog_app.base.background import Background, Question
 from watchdog_app.base.errors import SensorError
-from watchdog_app.base.linux import procfs
+from watchdog_app.base.linux import process
 from watchdog_app.base.linux.files import read_bytes
 from watchdog_app.core.model.machine import ProcessKey, ProcessSample
 
@@ -143,10 +143,12 @@ class Forks:
         if measured is None:
             return 0.0  # asked again at the next tick
         private_bytes, data, cost_s = measured
-        own, part = procfs.parse_private(data), procfs.parse_pss_anon(data)
-        if own is not None:
+        clean = process.status_bytes(data, b"Private_Clean")
+        dirty = process.status_bytes(data, b"Private_Dirty")
+        part = process.status_bytes(data, b"Pss_Anon")  # not before Linux 5.3
+        if clean is not None and dirty is not None:
             # What is neither its own nor of a file is shared with whom it was forked from.
-            walk.shared_bytes = max(0, private_bytes - own)
+            walk.shared_bytes = max(0, private_bytes - clean - dirty)
             walk.surplus_bytes = None if part is None else max(0, private_bytes - part)
         walk.due_mono_s = now_mono_s + max(_EVERY_S, _COST_FACTOR * cost_s)
         near_s = max(_EVERY_NEAR_S, _COST_FACTOR_NEAR * cost_s * relatives)

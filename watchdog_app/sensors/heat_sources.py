@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from watchdog_app.base.linux.sysfs import folders, number, words
+from watchdog_app.base.linux.files import sysfs_int, sysfs_names, sysfs_text
 from watchdog_app.core.model.hardware import Temperature
 
 _MOST_SENSORS = 32
@@ -81,18 +81,18 @@ def find(root: str) -> tuple[dict[str, Temperature], list[tuple[str, str]]]:
     base = f"{root}/class/hwmon"
     zones = {_zone_name(kind) for _, kind in _zones(root)}
     seen: dict[str, int] = {}
-    for folder in folders(base):
+    for folder in sysfs_names(base):
         path = f"{base}/{folder}"
         # Until Linux 3.x a driver's attributes lay in its device.
         if not os.path.exists(f"{path}/name") and os.path.exists(f"{path}/device/name"):
             path = f"{path}/device"
-        name = words(f"{path}/name")
+        name = sysfs_text(f"{path}/name")
         if name is None:
             continue
-        inputs = [match for entry in folders(path) if (match := _INPUT.fullmatch(entry))]
+        inputs = [match for entry in sysfs_names(path) if (match := _INPUT.fullmatch(entry))]
         for match in inputs:
             if match[1] == "fan":
-                label = words(f"{path}/fan{match[2]}_label") or f"{name} fan {match[2]}"
+                label = sysfs_text(f"{path}/fan{match[2]}_label") or f"{name} fan {match[2]}"
                 fans.append((f"{path}/{match[0]}", label))
         if _zone_name(name) in zones or "/thermal_zone" in os.path.realpath(path):
             continue  # the same sensor as a zone, which says more of what happens at its limits
@@ -113,7 +113,7 @@ def find(root: str) -> tuple[dict[str, Temperature], list[tuple[str, str]]]:
 
 def _of_chip(path: str, key: str, chip: _Chip, channels: list[str]) -> dict[str, Temperature]:
     """The channels that stand for the whole chip; all where none does."""
-    labels = {channel: words(f"{path}/temp{channel}_label") for channel in channels}
+    labels = {channel: sysfs_text(f"{path}/temp{channel}_label") for channel in channels}
     chosen: list[str] = []
     for prefix in chip.main:
         chosen = [c for c in channels if (labels[c] or "").startswith(prefix)]
@@ -139,7 +139,7 @@ def _of_chip(path: str, key: str, chip: _Chip, channels: list[str]) -> dict[str,
 def _of_unknown(path: str, name: str, channels: list[str]) -> dict[str, Temperature]:
     """What a mainboard calls the CPU, for machines whose CPU has no driver: without limits."""
     for channel in channels:
-        label = words(f"{path}/temp{channel}_label")
+        label = sysfs_text(f"{path}/temp{channel}_label")
         if label is not None and _CPU_LABEL.match(label):
             key = f"{name}/{label}"
             return {f"{path}/temp{channel}_input": Temperature(key, "CPU", 0.0, is_cpu=True)}
@@ -148,9 +148,9 @@ def _of_unknown(path: str, name: str, channels: list[str]) -> dict[str, Temperat
 
 def _zones(root: str) -> Iterator[tuple[str, str]]:
     base = f"{root}/class/thermal"
-    for folder in folders(base):
+    for folder in sysfs_names(base):
         if folder.startswith("thermal_zone"):
-            kind = words(f"{base}/{folder}/type")
+            kind = sysfs_text(f"{base}/{folder}/type")
             if kind is not None:
                 yield folder, kind
 
@@ -184,20 +184,20 @@ def _of_zones(root: str, cpu_known: bool) -> dict[str, Temperature]:
 
 def _trips(path: str) -> tuple[float | None, float | None]:
     """Where the kernel slows down and where it powers off; None each where it does not."""
-    if words(f"{path}/mode") == "disabled":
+    if sysfs_text(f"{path}/mode") == "disabled":
         return None, None
     passive: list[float] = []
     hot: list[float] = []
     critical: list[float] = []
-    for entry in folders(path):
+    for entry in sysfs_names(path):
         match = _TRIP.fullmatch(entry)
         if match is None:
             continue
         degrees = _celsius(
-            number(f"{path}/trip_point_{match[1]}_temp"), _LOWEST_LIMIT_C, _HIGHEST_LIMIT_C
+            sysfs_int(f"{path}/trip_point_{match[1]}_temp"), _LOWEST_LIMIT_C, _HIGHEST_LIMIT_C
         )
         by_type = {"passive": passive, "hot": hot, "critical": critical}
-        found = by_type.get(words(f"{path}/{entry}") or "")
+        found = by_type.get(sysfs_text(f"{path}/{entry}") or "")
         if found is not None and degrees is not None:
             found.append(degrees)
     shutdown = min(critical, default=None)
@@ -232,14 +232,14 @@ def counters(root: str) -> list[str]:
     """Files that count, each package and each core once, however many threads show them."""
     base = f"{root}/devices/system/cpu"
     found: dict[tuple[str, int | None, int | None], str] = {}
-    for folder in folders(base):
+    for folder in sysfs_names(base):
         if not (folder.startswith("cpu") and folder[3:].isdigit()):
             continue
         path = f"{base}/{folder}"
         if not os.path.isdir(f"{path}/thermal_throttle"):
             continue
-        package = number(f"{path}/topology/physical_package_id")
-        core = number(f"{path}/topology/core_id")
+        package = sysfs_int(f"{path}/topology/physical_package_id")
+        core = sysfs_int(f"{path}/topology/core_id")
         core = int(folder[3:]) if core is None else core
         for which, identity in (("package", None), ("core", core)):
             file = f"{path}/thermal_throttle/{which}_throttle_count"
@@ -252,7 +252,9 @@ def counters(root: str) -> list[str]:
 def _limit(path: str, channel: str, attribute: str | None) -> float | None:
     if attribute is None:
         return None
-    return _celsius(number(f"{path}/temp{channel}_{attribute}"), _LOWEST_LIMIT_C, _HIGHEST_LIMIT_C)
+    return _celsius(
+        sysfs_int(f"{path}/temp{channel}_{attribute}"), _LOWEST_LIMIT_C, _HIGHEST_LIMIT_C
+    )
 
 
 def shown(milli: int | None) -> float | None:

@@ -11,7 +11,7 @@ import os
 
 from watchdog_app.base.errors import Denied, SensorError, Unsupported
 from watchdog_app.base.linux.files import KeptFile, read_bytes
-from watchdog_app.base.linux.procfs import whole
+from watchdog_app.base.linux.process import whole
 from watchdog_app.core.model.machine import Fault, HostMemory, Pressure
 
 _PRESSURE = "host.pressure"

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from watchdog_app.base.errors import SensorError
-from watchdog_app.base.linux import procfs
+from watchdog_app.base.linux import process
 from watchdog_app.base.linux.files import KeptFile, read_record
 from watchdog_app.sensors.command_line import is_interpreter
 
@@ -83,7 +83,7 @@ class Newcomers:
                 pass
         if not self._fresh and not self.found and words.endswith(self._last_words):
             return False  # mostly nobody has begun
-        last, before = procfs.parse_last_pid(words), self._last_pid
+        last, before = process.parse_last_pid(words), self._last_pid
         self._last_pid = last
         self._last_words = b" %d\n" % last if last is not None else b"\0"
         if last is None or last != before:
@@ -107,7 +107,7 @@ class Newcomers:
     def _read(self) -> int | None:
         if self._loadavg is not None:
             with suppress(SensorError):
-                return procfs.parse_last_pid(self._loadavg.read(128))
+                return process.parse_last_pid(self._loadavg.read(128))
         return None
 
     def _ask(self, now_mono_s: float) -> None:
@@ -132,10 +132,10 @@ class Newcomers:
             self._fresh[pid] = (since_mono_s, now_mono_s)
             if is_interpreter(exe.removesuffix(" (deleted)")):
                 del self._fresh[pid]
-                process = self.counts(pid)
-                if process is not None:
+                grown = self.counts(pid)
+                if grown is not None:
                     self.found = True
-                    self.became.add(process)
+                    self.became.add(grown)
 
     def _is_of_family(self, pid: int) -> bool:
         """
@@ -160,11 +160,13 @@ class Newcomers:
         with suppress(SensorError, OSError):
             if self._own_uid and os.stat(f"{self._proc}/{pid}").st_uid != self._own_uid:
                 return None
-            process = procfs.parse_tgid(read_record(f"{self._proc}/{pid}/status", 1024))
-            if process is not None and process != self._own_pid:
-                if not self._watched(process):
-                    return process
-                self._family = process
+            status = read_record(f"{self._proc}/{pid}/status", 1024)
+            words = process.status_words(status, b"Tgid")
+            leader = process.whole(words[0]) if words else None
+            if leader is not None and leader != self._own_pid:
+                if not self._watched(leader):
+                    return leader
+                self._family = leader
         return None
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from watchdog_app.base.linux.sysfs import folders, number, words
+from watchdog_app.base.linux.files import sysfs_int, sysfs_names, sysfs_text
 from watchdog_app.core.model.hardware import CpuPower
 
 _EVERY_S = 5.0
@@ -29,14 +29,14 @@ class _Package:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.range_uj = number(f"{path}/max_energy_range_uj")
+        self.range_uj = sysfs_int(f"{path}/max_energy_range_uj")
         self.energy_uj: int | None = None
         self.read_mono_s = 0.0
 
     def watts(self, now_mono_s: float) -> float | None:
         """Average since the last call; None at the first, and when the counter makes no sense."""
         before, then = self.energy_uj, self.read_mono_s
-        self.energy_uj = energy = number(f"{self.path}/energy_uj")
+        self.energy_uj = energy = sysfs_int(f"{self.path}/energy_uj")
         self.read_mono_s = now_mono_s
         passed = now_mono_s - then
         if energy is None or before is None or min(energy, before) < 0:
@@ -84,9 +84,9 @@ class PowerReader:
 
     def _discover(self) -> None:
         paths = {}
-        for folder in folders(self._base):
+        for folder in sysfs_names(self._base):
             path = f"{self._base}/{folder}"
-            if _ZONE.fullmatch(folder) and (words(f"{path}/name") or "").startswith("package"):
+            if _ZONE.fullmatch(folder) and (sysfs_text(f"{path}/name") or "").startswith("package"):
                 paths[path] = self._packages.get(path) or _Package(path)
         self._packages = paths
         limits = [_sustained_limit(path) for path in paths]
@@ -96,9 +96,9 @@ class PowerReader:
 def _sustained_limit(path: str) -> float | None:
     """The long-term limit of a package; None where there is none, or one beyond all sense."""
     for index in range(4):
-        name = words(f"{path}/constraint_{index}_name")
+        name = sysfs_text(f"{path}/constraint_{index}_name")
         if name == "long_term":
-            limit = number(f"{path}/constraint_{index}_power_limit_uw")
+            limit = sysfs_int(f"{path}/constraint_{index}_power_limit_uw")
             # Firmware without a limit sets the largest that fits the register.
             return limit / 1e6 if limit is not None and 0 < limit <= _MOST_W * 1e6 else None
     return None

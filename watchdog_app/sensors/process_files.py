@@ -11,12 +11,11 @@ import os
 from contextlib import suppress
 
 from watchdog_app.base.errors import Gone, SensorError, Unsupported
-from watchdog_app.base.linux import procfs
+from watchdog_app.base.linux import process
 from watchdog_app.base.linux.files import KeptFile, read_bytes, read_link, read_record
 from watchdog_app.core.model.machine import ProcessKey, ProcessSample
 from watchdog_app.sensors.command_line import is_interpreter, kept
 
-_PAGE = os.sysconf("SC_PAGESIZE") if hasattr(os, "sysconf") else 4096
 TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 # Programs of the distribution that merely embed Python (gdb, file managers, office suites) are
 # nobody's training; what a user froze or built stands elsewhere.
@@ -24,17 +23,17 @@ _SYSTEM_FOLDERS = ("/usr/bin/", "/usr/sbin/", "/usr/lib", "/bin/", "/sbin/", "/l
 _MAPS_LIMIT = 1 << 20
 # How far shared pages may move before it is asked again what they are: the file that says so
 # costs 10 us, ten times as much as the one with their number.
-_SHARED_STEP_PAGES = (4 << 20) // _PAGE
+_SHARED_STEP_BYTES = 4 << 20
 
 
-def _stat_of(data: bytes, path: str) -> procfs.Stat:
+def _stat_of(data: bytes, path: str) -> process.Stat:
     try:
-        return procfs.Stat(data)
+        return process.Stat(data)
     except ValueError as error:
         raise Unsupported(f"{path} cannot be understood: {error}") from error
 
 
-def read_stat(proc: str, pid: int) -> procfs.Stat:
+def read_stat(proc: str, pid: int) -> process.Stat:
     """
     /proc/PID/stat of any process.
 
@@ -47,9 +46,7 @@ def read_stat(proc: str, pid: int) -> procfs.Stat:
 
 def read_argv(proc: str, pid: int) -> tuple[str, ...]:
     """Arguments of any process, as `kept`; empty when it has none or they cannot be read."""
-    with suppress(SensorError):
-        return kept(procfs.parse_cmdline(read_bytes(f"{proc}/{pid}/cmdline")))
-    return ()
+    return kept(process.read_argv(pid, proc))
 
 
 def read_owner(proc: str, pid: int) -> int:
@@ -72,7 +69,7 @@ def read_exe(proc: str, pid: int) -> str | None:
     return None
 
 
-def is_dead(stat: procfs.Stat) -> bool:
+def is_dead(stat: process.Stat) -> bool:
     """
     Whether nothing runs any more and only the parent has not taken note (a zombie).
 
@@ -120,7 +117,7 @@ class ProcessFiles:
         "stat",
     )
 
-    def __init__(self, proc: str, key: ProcessKey, stat: procfs.Stat) -> None:
+    def __init__(self, proc: str, key: ProcessKey, stat: process.Stat) -> None:
         self.key = key
         self.stat = stat  # as last read
         self._proc = proc
@@ -129,7 +126,7 @@ class ProcessFiles:
         self._last: ProcessSample | None = None
         self._data = (b"", False)  # what it was made of
         self._shmem: int | None = None
-        self._shared = 0  # pages, when that was read
+        self._shared = 0  # bytes, when that was read
 
     def sample(self, *, swap_in_use: bool) -> ProcessSample:
         """
@@ -172,23 +169,21 @@ class ProcessFiles:
         stat = _stat_of(data, self._stat.path)
         if stat.start_ticks != self.key.start_time or is_dead(stat):
             raise Gone(f"process {self.key.pid} has ended")
-        try:
-            resident, shared = procfs.parse_statm(self._statm.read(256))
-        except ValueError as error:
-            raise Unsupported(f"{self._statm.path} cannot be understood: {error}") from error
+        statm = self._sizes()
         self.stat = stat
         status = b""
-        if swap_in_use or abs(shared - self._shared) >= _SHARED_STEP_PAGES:
+        if swap_in_use or abs(statm.shared_bytes - self._shared) >= _SHARED_STEP_BYTES:
             status = self._status()
         if status:
-            self._shmem, self._shared = procfs.parse_shmem(status), shared
+            self._shmem = process.status_bytes(status, b"RssShmem")
+            self._shared = statm.shared_bytes
         return ProcessSample(
             self.key,
             stat.ppid,
             stat.state,
-            resident * _PAGE,
-            shared * _PAGE,
-            procfs.parse_swap(status) if swap_in_use else 0,
+            statm.resident_bytes,
+            statm.shared_bytes,
+            process.status_bytes(status, b"VmSwap") if swap_in_use else 0,
             stat.vsize_bytes,
             stat.cpu_ticks / TICKS_PER_S,
             shmem_bytes=self._shmem,
@@ -213,10 +208,13 @@ class ProcessFiles:
         Raises:
             Gone, Denied, Unsupported: it has ended, or cannot be read.
         """
-        words = self._statm.read(256).split(b" ", 1)
-        if not words[0].isdigit():
-            raise Unsupported(f"{self._statm.path} cannot be understood")
-        return int(words[0]) * _PAGE
+        return self._sizes().size_bytes
+
+    def _sizes(self) -> process.Statm:
+        try:
+            return process.Statm(self._statm.read(256))
+        except ValueError as error:
+            raise Unsupported(f"{self._statm.path} cannot be understood: {error}") from error
 
     def _status(self) -> bytes:
         with suppress(SensorError):

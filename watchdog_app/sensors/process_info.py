@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from watchdog_app.base.errors import SensorError
-from watchdog_app.base.linux import procfs
+from watchdog_app.base.linux import process
 from watchdog_app.base.linux.cgroup_paths import GroupLocator
 from watchdog_app.base.linux.files import read_bytes, read_link, read_record
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey
@@ -49,7 +49,7 @@ class Describer:
         self._sessions = sessions
         self._users: dict[int, str | None] = {}
 
-    def describe(self, pid: int, stat: procfs.Stat, uid: int) -> Description:
+    def describe(self, pid: int, stat: process.Stat, uid: int) -> Description:
         """
         All about one process. What may not be read is None.
 
@@ -64,17 +64,19 @@ class Describer:
         said = _Said(argv, self._environ(pid), self._argv_of)
         return self._describe(pid, stat, uid, said)
 
-    def outside(self, pid: int, stat: procfs.Stat, uid: int) -> Description:
+    def outside(self, pid: int, stat: process.Stat, uid: int) -> Description:
         """The same as far as it never has to wait: without command line and environment."""
         return self._describe(pid, stat, uid, _Said((), {}, lambda _: ()))
 
-    def placed(self, description: Description, stat: procfs.Stat, now_unix_s: float) -> Description:
+    def placed(
+        self, description: Description, stat: process.Stat, now_unix_s: float
+    ) -> Description:
         """The same with its start by the clock as it is now, and a kernel with its name."""
         info = replace(description.info, started_unix_s=self.started(stat, now_unix_s))
         placed = replace(description, info=info)
         return replace(placed, info=self.renamed(placed))
 
-    def _describe(self, pid: int, stat: procfs.Stat, uid: int, said: _Said) -> Description:
+    def _describe(self, pid: int, stat: process.Stat, uid: int, said: _Said) -> Description:
         argv, variables, argv_of = said
         exe = read_exe(self._proc, pid)
         program = forked(identify(argv, exe), argv, stat.ppid, argv_of)
@@ -125,7 +127,7 @@ class Describer:
     def rlimit_as(self, pid: int) -> int | None:
         """Soft limit of its address space; None: unlimited or not for us to see."""
         with suppress(SensorError):
-            return procfs.parse_rlimit_as(read_record(f"{self._proc}/{pid}/limits"))
+            return process.parse_rlimit_as(read_record(f"{self._proc}/{pid}/limits"))
         return None
 
     def _argv_of(self, pid: int) -> tuple[str, ...]:
@@ -139,11 +141,11 @@ class Describer:
     def _environ(self, pid: int) -> dict[str, str]:
         with suppress(SensorError):
             data = read_bytes(f"{self._proc}/{pid}/environ", _ENVIRON_LIMIT)
-            return procfs.parse_environ(data, ENVIRON)
+            return process.parse_environ(data, ENVIRON)
         return {}
 
     def started(
-        self, stat: procfs.Stat, now_unix_s: float, before: float | None = None
+        self, stat: process.Stat, now_unix_s: float, before: float | None = None
     ) -> float | None:
         """
         When a process began, by the clock as it is set now; None: unknown.
@@ -158,9 +160,9 @@ class Describer:
             return found
         return before
 
-    def _started(self, stat: procfs.Stat, now_unix_s: float) -> float | None:
+    def _started(self, stat: process.Stat, now_unix_s: float) -> float | None:
         with suppress(SensorError):
-            uptime_s = procfs.parse_uptime(read_record(f"{self._proc}/uptime", 64))
+            uptime_s = process.parse_uptime(read_record(f"{self._proc}/uptime", 64))
             if uptime_s is not None:
                 return now_unix_s - uptime_s + stat.start_ticks / TICKS_PER_S
         return None

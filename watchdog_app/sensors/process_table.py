@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from watchdog_app.base.background import Background, Question
 from watchdog_app.base.errors import Gone, SensorError
-from watchdog_app.base.linux import procfs
+from watchdog_app.base.linux import process
 from watchdog_app.base.linux.files import descriptor_limit
 from watchdog_app.core.model.machine import Fault, ProcessInfo, ProcessKey, ProcessSample, TaskKind
 from watchdog_app.sensors import ancestry, shown_kernels
@@ -298,14 +298,14 @@ class ProcessTable:
         self._others.note(pid, now_mono_s)
         return False
 
-    def _described(self, pid: int, stat: procfs.Stat, uid: int) -> Description | None:
+    def _described(self, pid: int, stat: process.Stat, uid: int) -> Description | None:
         """What a process is; None: that has to wait for it."""
         # Of this program in this process: what is said of the one before an exec is not its own.
         question = Question(pid, "all", (stat.start_ticks, stat.start_stack))
         return self._background.ask(question, lambda: self._describer.describe(pid, stat, uid))
 
     def _watch(
-        self, pid: int, stat: procfs.Stat, description: Description, now_mono_s: float
+        self, pid: int, stat: process.Stat, description: Description, now_mono_s: float
     ) -> None:
         self._others.forget(pid)
         self._changed = True

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from watchdog_app.base.errors import Gone, SensorError, Unsupported
-from watchdog_app.base.linux import procfs
+from watchdog_app.base.linux import process
 from watchdog_app.base.linux.files import read_bytes
 from watchdog_app.core.model.machine import CgroupMemory
 
@@ -24,7 +24,6 @@ _EVERY_S = 2.0
 _COST_FACTOR = 1000.0  # a look of 10 ms is repeated after 10 s: a thousandth of a core
 _MOST_FOLDERS = 64
 _MOST_PROCESSES = 1000
-_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 class Strangers:
@@ -81,10 +80,9 @@ class Strangers:
 
     def _resident(self, pid: int) -> int:
         try:
-            pages, _ = procfs.parse_statm(read_bytes(f"{self._proc}/{pid}/statm", 256))
+            return process.Statm(read_bytes(f"{self._proc}/{pid}/statm", 256)).resident_bytes
         except (Gone, ValueError):
             return 0  # it has ended
-        return pages * _PAGE
 
 
 def _fills(group: CgroupMemory) -> bool:
@@ -110,5 +108,5 @@ def _members(path: str) -> Iterator[int]:
         except OSError:
             continue
         for word in listed.split():
-            if (pid := procfs.whole(word)) is not None:
+            if (pid := process.whole(word)) is not None:
                 yield pid

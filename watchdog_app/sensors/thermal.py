@@ -10,8 +10,7 @@ import os
 from collections.abc import Iterator
 
 from watchdog_app.base.errors import SensorError
-from watchdog_app.base.linux.files import KeptFile
-from watchdog_app.base.linux.sysfs import parse_number, words
+from watchdog_app.base.linux.files import KeptFile, parse_int, sysfs_text
 from watchdog_app.core.model.hardware import Fan, Temperature, Throttling
 from watchdog_app.sensors.heat_sources import counters, every_s, find, shown
 
@@ -30,7 +29,7 @@ class _Sensor:
         self.record = record
         # Reading a card that the system has put to sleep wakes it, on kernels before 6.13.
         status = f"{os.path.dirname(path)}/device/power/runtime_status"
-        asleep_at_times = words(status) in ("active", "suspended", "suspending", "resuming")
+        asleep_at_times = sysfs_text(status) in ("active", "suspended", "suspending", "resuming")
         self._status = status if asleep_at_times else None
         self._every_s = every_s
         self._due_mono_s = float("-inf")
@@ -48,13 +47,13 @@ class _Sensor:
         if now_mono_s < self._due_mono_s:
             return self._last
         self._last = None
-        if self._status is None or words(self._status) == "active":
+        if self._status is None or sysfs_text(self._status) == "active":
             self._last = self._ask()
             self._due_mono_s = now_mono_s + self._every_s
         return self._last
 
     def _ask(self) -> Temperature | None:
-        degrees = shown(parse_number(self.file.read(64)))
+        degrees = shown(parse_int(self.file.read(64)))
         if degrees is None:
             return None
         known = self.record
@@ -140,7 +139,7 @@ class HeatReader:
     def _read_fans(self) -> Iterator[Fan]:
         for label, file in self._fan_files:
             try:
-                rpm = parse_number(file.read(64))
+                rpm = parse_int(file.read(64))
             except SensorError:
                 continue
             if rpm is not None and 0 <= rpm <= _FASTEST_RPM:
@@ -150,7 +149,7 @@ class HeatReader:
         total, known = 0, False
         for file in self._counters:
             try:
-                count = parse_number(file.read(64))
+                count = parse_int(file.read(64))
             except SensorError:
                 continue  # a CPU that was taken offline
             if count is not None and count >= 0:

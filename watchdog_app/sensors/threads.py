@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from watchdog_app.base.errors import SensorError
 from watchdog_app.base.linux.files import read_bytes
-from watchdog_app.base.linux.procfs import Stat
+from watchdog_app.base.linux.process import Stat
 from watchdog_app.core.model.agent import ProcessThreads, ThreadState
 from watchdog_app.core.model.machine import ProcessKey
 

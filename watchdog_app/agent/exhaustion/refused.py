@@ -13,6 +13,8 @@ from __future__ import annotations
 import os
 import sys
 
+from watchdog_app.base.linux.process import read_statm
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType, TracebackType
@@ -206,27 +208,21 @@ def _room_bytes() -> int | None:
     """What this process may still reserve under the airbag's limit; None: another one is nearer."""
     import resource
 
-    from watchdog_app.airbag.refusal import reserved_bytes
-
     soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
-    reserved = reserved_bytes(os.getpid())
-    if soft == resource.RLIM_INFINITY or reserved is None:
+    statm = read_statm()
+    if soft == resource.RLIM_INFINITY or statm is None:
         return None
-    room = max(0, soft - reserved)
+    room = max(0, soft - statm.data_bytes)
     space, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if space != resource.RLIM_INFINITY:
-        with open("/proc/self/statm", "rb") as file:
-            left = space - int(file.read(128).split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        if left < room:
-            return None
+    if space != resource.RLIM_INFINITY and space - statm.size_bytes < room:
+        return None
     return room
 
 
 def held_bytes() -> int:
     """By this process, without the pages of files and libraries, which no limit counts."""
-    with open("/proc/self/statm", "rb") as file:
-        resident, shared = file.read(128).split()[1:3]
-    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+    statm = read_statm()
+    return 0 if statm is None else statm.resident_bytes - statm.shared_bytes
 
 
 def _bag() -> BagRecord | None:

@@ -13,6 +13,8 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from watchdog_app.base.linux.files import read_or_empty
+from watchdog_app.base.linux.process import status_bytes
 from watchdog_app.estimate.parts import Parts, parts_of_keras, parts_of_torch
 
 Figures = dict[str, Any]
@@ -34,17 +36,9 @@ Memory = Callable[[], tuple[int, int] | None]
 
 def resident() -> tuple[int, int] | None:
     """Resident bytes of this process, and the most they have been; None: not told here."""
-    try:
-        with open("/proc/self/status", "rb") as file:
-            data = file.read(8192)
-        return _kib(data, b"\nVmRSS:"), _kib(data, b"\nVmHWM:")
-    except (OSError, ValueError):
-        return None
-
-
-def _kib(data: bytes, label: bytes) -> int:
-    at = data.index(label) + len(label)
-    return int(data[at : at + 40].split(maxsplit=1)[0]) * 1024
+    status = read_or_empty("/proc/self/status")
+    now, most = status_bytes(status, b"VmRSS"), status_bytes(status, b"VmHWM")
+    return None if now is None or most is None else (now, most)
 
 
 class Breakdown:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
-from watchdog_app.base.linux import procfs
+from watchdog_app.base.linux import process
 
 _LINUX: bool = sys.platform == "linux"  # annotated: the type checker reads both branches
 _TEXT = re.compile(r"(\d+)\.(\d+)\.([0-9a-f]{8})")
@@ -56,7 +56,7 @@ def start_time(pid: int) -> int | None:
     Source: proc(5), field 22 of /proc/PID/stat.
     """
     if _LINUX:
-        return procfs.start_time(pid)
+        return process.start_time(pid)
     import psutil
 
     try:

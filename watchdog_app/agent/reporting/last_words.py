@@ -16,7 +16,7 @@ import os
 import sys
 
 from watchdog_app.base import paths
-from watchdog_app.base.linux import procfs
+from watchdog_app.base.linux import process
 
 # This runs at the start of every kernel and script: nothing is imported that starts slowly.
 TYPE_CHECKING = False
@@ -49,7 +49,7 @@ def listen() -> bool:
     global _file, _path, _ours, _before, _ready
     if _file is not None:
         return True
-    start = procfs.start_time("self")  # not Linux: nobody reads it there either
+    start = process.start_time("self")  # not Linux: nobody reads it there either
     if start is None:
         return False
     folder = os.path.join(paths.state_dir(), FOLDER)

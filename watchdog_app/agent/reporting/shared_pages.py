@@ -8,7 +8,8 @@ them, tens of MiB within the second, and never gives them back.
 
 from __future__ import annotations
 
-import os
+from watchdog_app.base.linux.files import read_or_empty
+from watchdog_app.base.linux.process import status_bytes
 
 _OWN = "/proc/self/smaps_rollup"
 
@@ -23,22 +24,11 @@ def shared_bytes(path: str = _OWN) -> int | None:
     Returns:
         Bytes; None where the system does not say (not Linux, before 4.14).
     """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            data = os.read(fd, 4096)
-        finally:
-            os.close(fd)
-    except OSError:
-        return None
-    sizes = {}
-    for line in data.splitlines():
-        name, _, rest = line.partition(b":")
-        words = rest.split()
-        if words and words[0].isdigit():
-            sizes[name] = int(words[0]) * 1024
-    if b"Anonymous" not in sizes or b"Shared_Dirty" not in sizes:
+    data = read_or_empty(path)
+    anonymous = status_bytes(data, b"Anonymous")
+    dirty = status_bytes(data, b"Shared_Dirty")
+    if anonymous is None or dirty is None:
         return None
     # What was written since the fork is this process's own; the rest of its anonymous pages were
     # written before. Pages of shared memory can be dirty as well: they make this an upper bound.
-    return min(sizes[b"Anonymous"], sizes[b"Shared_Dirty"])
+    return min(anonymous, dirty)

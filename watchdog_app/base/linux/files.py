@@ -1,5 +1,8 @@
 """
-Small kernel files read again and again, and their errors in our own words.
+Small kernel files read again and again, attributes of /sys, and their errors in our own words.
+
+An attribute of /sys asks the device itself: a laptop's embedded controller takes milliseconds, a
+disk that hangs takes for ever. Never ask in a thread that others wait for.
 
 A kept descriptor of a file below /proc/PID or of a memory group belongs to
 that very process or group: once it is gone the read fails, even when its pid
@@ -19,6 +22,7 @@ from watchdog_app.base.errors import Denied, Gone, SensorError, Unsupported
 # ENODEV: a file of a memory group that was removed while we held it open.
 _GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.ENOTDIR})
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
+_MOST_DIGITS = 19  # of a number in /sys
 # Windows has neither flag; not to wait for a pipe's other end is worth it everywhere else.
 _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 
@@ -87,6 +91,20 @@ def read_record(path: str, limit: int = 4096) -> bytes:
         raise translate(error, path) from error
 
 
+def read_or_empty(path: str, limit: int = 1 << 16) -> bytes:
+    """
+    Content of a small file; nothing where it is gone or may not be read.
+
+    Args:
+        path: of a small file.
+        limit: most bytes that are read.
+    """
+    try:
+        return read_bytes(path, limit)
+    except SensorError:
+        return b""
+
+
 def read_regular(path: str, limit: int = 1 << 16) -> bytes:
     """
     Content of a file whose path another process named: never a device, never a pipe.
@@ -152,6 +170,40 @@ class KeptFile:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def sysfs_names(path: str) -> list[str]:
+    """Names in a folder of devices, in the order of their numbers; none where it is missing."""
+    try:
+        return sorted(os.listdir(path), key=_by_number)
+    except OSError:
+        return []
+
+
+def _by_number(name: str) -> tuple[str, int]:
+    head = name.rstrip("0123456789")
+    tail = name[len(head) :]
+    return head, int(tail) if tail else -1
+
+
+def parse_int(data: bytes) -> int | None:
+    """The whole number that an attribute holds; None for `N/A`, nothing at all, or garbage."""
+    word = data.strip()
+    digits = word.removeprefix(b"-")
+    return int(word) if digits.isdigit() and len(digits) <= _MOST_DIGITS else None
+
+
+def sysfs_int(path: str) -> int | None:
+    """The same of a file; None as well where it is missing or cannot be read (EIO, ENODATA)."""
+    return parse_int(read_or_empty(path, 64))
+
+
+def sysfs_text(path: str) -> str | None:
+    """The text of an attribute, safe to show; None where there is none."""
+    from watchdog_app.base.text.plain import plain
+
+    text = read_or_empty(path, 256).decode("utf-8", "replace").strip("\0\n\r\t ")
+    return plain(text) if text else None
 
 
 def descriptor_limit() -> int:
