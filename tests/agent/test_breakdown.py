@@ -334,3 +334,29 @@ def test_a_look_at_the_live_objects_ends_when_its_time_is_over():
 
     assert not whole, len(kept)
     assert all_seen
+
+
+def test_what_grows_is_told_before_the_time_is_over():
+    """A process that runs out of memory may be killed before that: tensors and lines are known."""
+    import threading
+
+    kept, going, told = [], threading.Event(), []
+
+    def train() -> None:
+        while not going.wait(0.002):
+            kept.append((bytearray(20_000), Tensor(3, 7)))
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    try:
+        found = python_growth.trace(2.0, lambda: None, told.append)
+    finally:
+        going.set()
+        thread.join()
+
+    (first,) = told
+    assert first["seconds"] < 0.5 * found["seconds"]
+    assert [(3, 7)] == [tuple(each["shape"]) for each in first["tensors"]]
+    assert first["tensors"][0]["more"] < found["tensors"][0]["more"]
+    line = train.__code__.co_firstlineno + 2
+    assert (__file__, line) == (first["lines"][0]["file"], first["lines"][0]["line"])

@@ -19,6 +19,7 @@ from watchdog_app.core.model.agent import (
     MemoryParts,
     MoreTensors,
 )
+from watchdog_app.core.model.decisions import Regime
 from watchdog_app.core.model.resource import SPECS
 
 GIB = 1024**3
@@ -198,3 +199,15 @@ def test_a_batch_that_is_too_large_is_told_with_one_that_fits(
     about, agent = shortage(parts, 13 + others_gib, limit_gib)
 
     assert expected == list(advice._about_batch(about, agent.key, agent, parts))
+
+
+@pytest.mark.parametrize(("slope_per_s", "told"), [(50e6, True), (0.0, False)])
+def test_who_was_seen_growing_too_shortly_to_say_how_is_told_of_a_loop(slope_per_s, told):
+    """A fast leak ends in some readings; without anybody who grew nothing is claimed."""
+    culprit = SimpleNamespace(slope_bytes_per_s=slope_per_s)
+    about = SimpleNamespace(
+        regime=Regime.UNKNOWN,
+        attribution=SimpleNamespace(culprits=(culprit,)),
+    )
+
+    assert told == any("keep float(loss)" in each for each in advice._by_regime(about))

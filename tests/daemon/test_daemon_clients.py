@@ -265,7 +265,9 @@ def test_every_method_of_the_documentation_exists_and_no_other():
     documented = set(re.findall(r"^\| `([a-z.]+)` \|", clients, re.MULTILINE))
     documented |= set(re.findall(r"^\| to the daemon \| `([a-z.]+)`", agents, re.MULTILINE))
 
-    insight = Insight(None, None, watching=None, observer=None, pauses=None, wake=None, log=None)
+    insight = Insight(
+        None, None, watching=None, observer=None, pauses=None, wake=None, grew=None, log=None
+    )
     table = set(Methods(None, acts=None, agents=None, checkpoints=None, pauses=None,
                         notices=None, insight=insight, kernels=None, journal=None,
                         keepers=None, log=None).table)  # fmt: skip

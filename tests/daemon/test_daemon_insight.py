@@ -15,10 +15,11 @@ from watchdog_app.core.model.agent import (
     ProcessThreads,
     ThreadState,
 )
+from watchdog_app.core.model.decisions import Forecast
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import agent_words
 from watchdog_app.daemon.stacks import Stacks, to_json
-from watchdog_app.daemon.traces import Traces
+from watchdog_app.daemon.traces import Traces, warned_s
 from watchdog_app.protocol.framing import encode
 from watchdog_app.protocol.messages import Params
 
@@ -227,7 +228,7 @@ def test_threads_are_read_beside_the_loop(monkeypatch):
     world = World(with_agent=False)
     insight = Insight(
         world.agents, None, watching=SimpleNamespace(tasks=[world.task], look=None),
-        observer=None, pauses=SimpleNamespace(all=list), wake=woken.set, log=None,
+        observer=None, pauses=SimpleNamespace(all=list), wake=woken.set, grew=None, log=None,
     )  # fmt: skip
     reply = SimpleNamespace(result=answers.append)
 
@@ -246,7 +247,7 @@ def test_no_more_traces_are_asked_for_than_are_kept():
     """Whoever connects anew for each of them included; those that end make room."""
     agent = SimpleNamespace(key=KEY, view=SimpleNamespace(training=True))
     agents = SimpleNamespace(within=lambda members: [agent], get=lambda key: agent)
-    traces = Traces(agents, lambda *_: None)
+    traces = Traces(agents, lambda *_: None, lambda *_: None)
     task = SimpleNamespace(key=KEY, name="train.py", members=[SimpleNamespace(key=KEY)])
     ended = []
     for _ in range(64):
@@ -379,3 +380,31 @@ def test_growth_in_another_form_is_refused(change):
     """By the name of the figure."""
     with pytest.raises(RequestError):
         agent_words.growth(Params({**GROWTH, **change}))
+
+
+def test_what_grows_is_known_from_the_first_answer_on():
+    """Who is asked may be killed before the last one; that one alone ends the request."""
+    agent = SimpleNamespace(key=KEY, view=SimpleNamespace(training=True))
+    agents = SimpleNamespace(within=lambda members: [agent], get=lambda key: agent)
+    sent, found, ended = [], [], []
+    traces = Traces(agents, lambda *each: sent.append(each), lambda *each: found.append(each))
+    task = SimpleNamespace(key=KEY, name="train.py", members=[SimpleNamespace(key=KEY)])
+    traces.ask(task, 5.0, 100.0, ended.append)
+    said = {"request": sent[0][2]["request"], "lines": []}
+    more = {"tensors": [{"type": "Tensor", "shape": [3], "more": 40}]}
+
+    traces.traced(agent, Params({**said, **more, "seconds": 1.0, "interim": True}))
+
+    assert [(KEY, 1.0)] == [(key, growth.seconds) for key, growth in found]
+    assert [] == ended
+    traces.traced(agent, Params({**said, "tensors": [], "seconds": 4.0}))
+    assert [4.0] == [growth.seconds for growth in ended]
+    assert 1 == len(found)
+
+
+@pytest.mark.parametrize(("eta_s", "expected"), [(None, 5.0), (60, 5.0), (4, 2.0), (0.5, 1.0)])
+def test_what_grows_is_looked_for_in_the_time_that_is_left(eta_s, expected):
+    """The answer is to come before the end."""
+    forecast = None if eta_s is None else Forecast(eta_s, eta_s, eta_s)
+
+    assert expected == warned_s(SimpleNamespace(forecast=forecast))

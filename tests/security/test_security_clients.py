@@ -413,7 +413,9 @@ def test_a_kernel_that_cannot_be_told_from_others_names_no_notebook():
     from watchdog_app.daemon.insight import Insight
     from watchdog_app.protocol.messages import Params
 
-    insight = Insight(None, None, watching=None, observer=None, pauses=None, wake=None, log=None)
+    insight = Insight(
+        None, None, watching=None, observer=None, pauses=None, wake=None, grew=None, log=None
+    )
     said = Params({"pid": 7, "start_time": 1, "notebook": "/a.ipynb"})
     for peer in (None, 8):
         with pytest.raises(RequestError, match="not 7"):

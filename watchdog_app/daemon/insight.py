@@ -38,7 +38,8 @@ class Insight:
     """
     Questions to agents and their answers.
 
-    `requests` are methods whose answer comes later, `told` what agents say.
+    `requests` are methods whose answer comes later, `told` what agents say. `grew` takes what
+    grows in a task.
     """
 
     def __init__(
@@ -50,16 +51,18 @@ class Insight:
         observer: Observer,
         pauses: Pauses,
         wake: Callable[[], None],
+        grew: Callable[[ProcessKey, MemoryGrowth], None],
         log: Log,
     ) -> None:
         self._agents = agents
+        self._kept = grew
         self._watching = watching
         self._observer = observer
         self._pauses = pauses
         self._log = log
         self._looks = Worker(wake, "threads")
         self._stacks = stacks.Stacks(agents, send, self._look_at)
-        self._traces = traces.Traces(agents, send)
+        self._traces = traces.Traces(agents, send, self._grew)
         self.requests: Mapping[str, Callable[[Params, Reply], None]] = {
             "task.stacks": self._task_stacks,
             "task.trace": self._task_trace,
@@ -92,9 +95,9 @@ class Insight:
         if not (self._watching.settings.trace and look.result.incidents):
             return
         for task, incident in self._traces.worth_a_look(look.result.incidents, look.tasks):
-            self._log.info("what grows is looked for", task=task.name, incident=incident)
-            done = partial(self._grew, task.key)
-            self._traces.ask(task, traces.WARNED_S, time.monotonic(), done)
+            self._log.info("what grows is looked for", task=task.name, incident=incident.id)
+            assessment = look.result.assessments.get(incident.resource)
+            self._traces.ask(task, traces.warned_s(assessment), time.monotonic())
 
     def expire(self, now_mono_s: float) -> None:
         """Take in what was seen of threads; end what was not answered in time."""
@@ -126,9 +129,9 @@ class Insight:
         task = next(each for each in self._watching.tasks if each.key == key)
         self._stacks.ask(task, time.monotonic(), seen, with_faults=True)
 
-    def _grew(self, key: ProcessKey, growth: MemoryGrowth | None) -> None:
-        if growth is not None:
-            self._observer.ask(lambda engine: engine.grew(key, growth))
+    def _grew(self, key: ProcessKey, growth: MemoryGrowth) -> None:
+        self._observer.ask(lambda engine: engine.grew(key, growth))
+        self._kept(key, growth)  # it is asked for when the task has ended, too
 
     def _suspects(self, key: ProcessKey, picture: ThreadDump) -> tuple[StallReason, ...]:
         held = [each.pid for pause in self._pauses.all() for each in pause.paused.keys]
@@ -160,8 +163,6 @@ class Insight:
                     f"turn. See: watchdog stacks {task.key.pid}",
                 )
                 return
-            if growth.lines or growth.tensors:
-                self._grew(task.key, growth)  # it is asked for when the task has ended, too
             about = {"task": task.key.pid, "name": task.name}
             advice = list(about_growth(growth))
             reply.result({**about, **traces.to_json(growth), "advice": advice})

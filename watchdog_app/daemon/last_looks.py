@@ -53,7 +53,8 @@ class LastLooks:
         self.devices = {key: at for key, at in self.devices.items() if key in missing}
         self.spaces = {key: at for key, at in self.spaces.items() if key in missing}
         self.tasks = look.tasks
-        kept = {key: each for key, each in self.grew.items() if key in missing}
+        there = {task.key for task in look.tasks} | missing
+        kept = {key: each for key, each in self.grew.items() if key in there}
         self.grew = {**kept, **look.result.growth}
         self.growth = {key: outlook.trend_bytes_per_s for key, outlook in look.result.tasks.items()}
         slowed = {

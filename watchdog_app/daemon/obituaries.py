@@ -22,7 +22,7 @@ from watchdog_app.core.diagnosis.causes import CARD_MAY_EXPLAIN, diagnose, expla
 from watchdog_app.core.diagnosis.evidence import evidence_of
 from watchdog_app.core.diagnosis.exits import crashed, journal_level, signal_of
 from watchdog_app.core.explain.memory import about_growth
-from watchdog_app.core.model.agent import AgentState
+from watchdog_app.core.model.agent import AgentState, MemoryGrowth
 from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, ExitFacts, UnitEnd
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon import bag_ends
@@ -168,6 +168,11 @@ class Obituaries:
                 self._ended(key)
         self._seen.infos = look.snapshot.infos
         self._looked_mono_s = look.snapshot.mono_s
+
+    def grew(self, task: ProcessKey, growth: MemoryGrowth) -> None:
+        """An agent has told what grows in its task, which may die before the next look."""
+        if task in self._watched:
+            self._seen.grew[task] = growth
 
     def agent_ended(self, agent: Agent) -> None:
         """The process of an agent has ended without a good-bye."""

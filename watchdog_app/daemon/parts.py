@@ -123,6 +123,7 @@ class Parts:
             observer=self.observer,
             pauses=self.pauses,
             wake=self.waker.wake,
+            grew=lambda key, growth: self.obituaries.grew(key, growth),  # noqa: PLW0108 - made below
             log=log,
         )
         self.stops = Stops(

@@ -10,7 +10,7 @@ from typing import Any
 
 from watchdog_app.base.errors import RequestError
 from watchdog_app.core.model.agent import MemoryGrowth
-from watchdog_app.core.model.decisions import Incident, Stage
+from watchdog_app.core.model.decisions import Assessment, Incident, Stage
 from watchdog_app.core.model.find import named
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import SPECS
@@ -19,7 +19,8 @@ from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.protocol.messages import REFUSED, Params
 
 DEFAULT_S = 10.0
-WARNED_S = 5.0  # by ourselves: the warning waits for the advice
+_WARNED_S = 5.0  # by ourselves, where there is so much time
+_WARNED_SHARE = 0.5  # of the time that is left, else
 LEAST_S, MOST_S = 1.0, 120.0
 _GRACE_S = 15.0  # beyond the time that was asked for: a machine short of memory is slow
 _MOST_OPEN = 64
@@ -30,6 +31,7 @@ Done = Callable[[MemoryGrowth | None], None]  # None: no answer came
 
 @dataclass(slots=True)
 class _Request:
+    task: ProcessKey
     agent: ProcessKey
     until_mono_s: float
     done: Done
@@ -42,18 +44,25 @@ class Traces:
     Args:
         agents: those there are.
         send: a notification to one of them.
+        found: is told what grows in a task, also before the answer is complete.
     """
 
     def __init__(
-        self, agents: Agents, send: Callable[[Agent, str, Mapping[str, Any]], None]
+        self,
+        agents: Agents,
+        send: Callable[[Agent, str, Mapping[str, Any]], None],
+        found: Callable[[ProcessKey, MemoryGrowth], None],
     ) -> None:
         self._agents = agents
         self._send = send
+        self._found = found
         self._open: dict[str, _Request] = {}
         self._issued = 0
         self._looked: dict[tuple[str, ProcessKey], None] = {}  # incident, task; oldest first
 
-    def ask(self, task: Task, seconds: float, now_mono_s: float, done: Done) -> None:
+    def ask(
+        self, task: Task, seconds: float, now_mono_s: float, done: Done = lambda _: None
+    ) -> None:
         """
         Look for what grows in a task for so many seconds.
 
@@ -70,7 +79,7 @@ class Traces:
             )
         self._issued += 1
         ident = f"trace-{self._issued}"
-        self._open[ident] = _Request(agent.key, now_mono_s + seconds + _GRACE_S, done)
+        self._open[ident] = _Request(task.key, agent.key, now_mono_s + seconds + _GRACE_S, done)
         self._send(agent, "agent.trace", {"request": ident, "seconds": seconds})
 
     @property
@@ -80,7 +89,7 @@ class Traces:
 
     def worth_a_look(
         self, incidents: Iterable[Incident], tasks: Iterable[Task]
-    ) -> list[tuple[Task, str]]:
+    ) -> list[tuple[Task, Incident]]:
         """
         Tasks that make memory run out and were not looked into on that account, each with the
         incident. From the stage `warn` on; those are looked into once an incident.
@@ -99,7 +108,7 @@ class Traces:
                     self._looked[about] = None
                     while len(self._looked) > _MOST_REMEMBERED:
                         del self._looked[next(iter(self._looked))]
-                    found.append((task, incident.id))
+                    found.append((task, incident))
         return found
 
     def traced(self, agent: Agent, params: Params) -> None:
@@ -112,7 +121,11 @@ class Traces:
         ident = params.text("request", 200)
         found = agent_words.growth(params)
         request = self._open.get(ident)
-        if request is not None and request.agent == agent.key:
+        if request is None or request.agent != agent.key:
+            return
+        if found.lines or found.tensors:
+            self._found(request.task, found)
+        if not params.truth("interim"):
             del self._open[ident]
             request.done(found)
 
@@ -126,6 +139,13 @@ class Traces:
     def next_deadline_mono_s(self) -> float | None:
         """When `expire` has something to do."""
         return min((request.until_mono_s for request in self._open.values()), default=None)
+
+
+def warned_s(assessment: Assessment | None) -> float:
+    """For how long to look where a resource runs out: the answer is to come before its end."""
+    if assessment is None or assessment.forecast is None:
+        return _WARNED_S
+    return min(_WARNED_S, max(LEAST_S, _WARNED_SHARE * assessment.forecast.eta_s))
 
 
 def to_json(growth: MemoryGrowth) -> dict[str, Any]:

@@ -52,6 +52,10 @@ def _trace(request: str, seconds: float, post: Post, step: Callable[[], int | No
         with _guard:
             from watchdog_app.agent.reporting import python_growth
 
-            post("agent.traced", {"request": request, **python_growth.trace(seconds, step)})
+            def first(found: Mapping[str, Any]) -> None:
+                post("agent.traced", {"request": request, "interim": True, **found})
+
+            found = python_growth.trace(seconds, step, first)
+            post("agent.traced", {"request": request, **found})
     finally:
         _tracing.release()

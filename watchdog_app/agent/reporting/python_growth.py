@@ -21,6 +21,7 @@ from watchdog_app.agent.reporting.traceable import crash_risk
 
 LEAST_S, MOST_S = 1.0, 120.0
 _SETTLE_SHARE = 0.2  # of the time, before what grows is told from what is made anew each step
+_FIRST_SHARE = 0.4  # of the time, when a first answer is told: who grows may not live for longer
 _LOOK_EVERY_S = 0.2
 # A trace takes 60 bytes, and one in a snapshot twice as much again: of two snapshots 50 MB in all.
 _MOST_TRACES_BYTES = 8 * 2**20
@@ -47,13 +48,19 @@ Json = dict[str, Any]
 Kind = tuple[str, tuple[int, ...]]
 
 
-def trace(seconds: float, step: Callable[[], int | None]) -> Json:
+def trace(
+    seconds: float,
+    step: Callable[[], int | None],
+    first: Callable[[Json], None] = lambda _: None,
+) -> Json:
     """
     Look for what grows, which takes `seconds`; as in `agent.traced`.
 
     Args:
         seconds: 1 to 120; what grows only now and then needs longer.
         step: the step that the training is at; None: not known.
+        first: is told what was found after a part of the time, as a process that runs out of
+            memory may be killed before all of it has passed.
 
     Returns:
         `seconds`, `steps` (null: not known), `refused` (null, or why lines are not known),
@@ -74,30 +81,51 @@ def trace(seconds: float, step: Callable[[], int | None]) -> Json:
         tracemalloc.start(_FRAMES)
     try:
         early = _wait(_SETTLE_SHARE * seconds)
-        before = None if refused else tracemalloc.take_snapshot()
-        copied = shared_pages.shared_bytes()
-        unlooked = copied is not None and copied > _MOST_COPIED_BYTES
-        live, whole = (Counter(), False) if unlooked else tensors()
-        first, began = step(), time.monotonic()
-        early = _wait((1 - _SETTLE_SHARE) * seconds) or early
-        later, still = (Counter(), False) if unlooked else tensors()
-        last, took = step(), time.monotonic() - began
-        after = None if refused or not tracemalloc.is_tracing() else tracemalloc.take_snapshot()
+        before = _Look(refused, step)
+        early = _wait((_FIRST_SHARE - _SETTLE_SHARE) * seconds) or early
+        if not early:
+            first(before.compared(_Look(refused, step)))
+            early = _wait((1 - _FIRST_SHARE) * seconds)
+        after = _Look(refused, step)
     finally:
         if refused is None:
             tracemalloc.stop()
             _on[0] = False
-    steps = None if first is None or last is None or last <= first else last - first
-    return {
-        "seconds": took,
-        "steps": steps,
-        "refused": refused,
-        "lines": [] if before is None or after is None else _lines(before, after, steps),
-        "tensors": _more(live, later),
-        "complete": whole and still,
-        "unlooked": unlooked,
-        "early": early,
-    }
+    return {**before.compared(after), "early": early}
+
+
+class _Look:
+    """What lives at one moment."""
+
+    def __init__(self, refused: str | None, step: Callable[[], int | None]) -> None:
+        import tracemalloc
+
+        self.refused = refused
+        traced = refused is None and tracemalloc.is_tracing()
+        self.traces = tracemalloc.take_snapshot() if traced else None
+        copied = shared_pages.shared_bytes()
+        self.unlooked = copied is not None and copied > _MOST_COPIED_BYTES
+        self.tensors, self.whole = (Counter(), False) if self.unlooked else tensors()
+        self.step, self.mono_s = step(), time.monotonic()
+
+    def compared(self, later: _Look) -> Json:
+        """What has grown up to a later look."""
+        first, last = self.step, later.step
+        steps = None if first is None or last is None or last <= first else last - first
+        unlooked = self.unlooked or later.unlooked
+        lines = []
+        if self.traces is not None and later.traces is not None:
+            lines = _lines(self.traces, later.traces, steps)
+        return {
+            "seconds": later.mono_s - self.mono_s,
+            "steps": steps,
+            "refused": self.refused,
+            "lines": lines,
+            "tensors": [] if unlooked else _more(self.tensors, later.tensors),
+            "complete": self.whole and later.whole,
+            "unlooked": unlooked,
+            "early": False,
+        }
 
 
 def _wait(seconds: float) -> bool:

@@ -225,6 +225,11 @@ def _workers(shortage: Shortage) -> Iterator[str]:
         )
 
 
+def _grew(shortage: Shortage) -> bool:
+    """A program was seen growing, be it for too short a time to say how."""
+    return any(each.slope_bytes_per_s > 0 for each in shortage.attribution.culprits)
+
+
 def _agent(shortage: Shortage) -> Iterator[str]:
     blamed = shortage.attribution.culprits
     if blamed and not any(culprit.task in shortage.agents for culprit in blamed):
@@ -260,7 +265,7 @@ def _by_regime(shortage: Shortage) -> Iterator[str]:
         yield "Single peaks are too large: use smaller batches or chunks, or fewer workers."
     elif regime is Regime.ACCELERATING:
         yield "The growth gets faster: something doubles, such as a list or frame that is copied."
-    elif regime not in _STILL:
+    elif regime not in _STILL or (regime is Regime.UNKNOWN and _grew(shortage)):
         yield (
             "It grows steadily: in a loop, look for tensors, losses or frames that are appended "
             "to a list; keep float(loss) instead of the tensor."
