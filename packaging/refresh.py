@@ -1,10 +1,10 @@
 """
-Write again what is made from the commands' own parsers: run after changing a command.
+Write again what is made from the commands' parsers and the settings: run after changing one.
 
     .venv/bin/python packaging/refresh.py
 
-The help texts in docs/cli.md, the completion scripts, and the man page. The
-tests fail while any of them is behind.
+The help texts in docs/cli.md, the tables of docs/configuration.md, the completion scripts, and the
+man page. The tests fail while any of them is behind.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from watchdog_app.base.errors import WatchdogError
+from watchdog_app.base.text.quantities import exact_duration, format_bytes
 from watchdog_app.cli.completion_scripts import script, words_of
 from watchdog_app.cli.dispatch import COMMANDS, GROUPS, main, parser_of
+from watchdog_app.core.model.settings import RULE_SETTINGS, SETTINGS, Setting
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SHARE = "packaging/linux/share"
 COLUMNS = "80"
+
+_TABLE_ROW = re.compile(r"^\| `(\w+)` \|.*\| ([^|]+) \|$")
 
 _BLOCK = re.compile(r"^    \$ (watchdog[^\n]*)\n\n(?:(?:    [^\n]*)?\n)*?(?=\S|\Z)", re.MULTILINE)
 
@@ -121,12 +125,48 @@ def _roff(text: str) -> str:
     return "\n".join(f"\\&{line}" if line[:1] in ".'" else line for line in escaped.split("\n"))
 
 
+def _row(name: str, spec: Setting, why: str) -> str:
+    """One row: key, default, accepted, what it does, why that is the default."""
+    accepted = re.sub(r'(?<!`)("[^"]*")(?!`)', r"`\1`", spec.values.brief)
+    return f"| `{name}` | {_default(name, spec)} | {accepted} | {spec.help} | {why} |"
+
+
+def _default(name: str, spec: Setting) -> str:
+    value = spec.default
+    if value is None:
+        return "as in `[actions]`" if name != "priority" else '`"normal"`'
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return "`[]`"
+    if isinstance(value, str):
+        return f'`"{value}"`'
+    if name.endswith("_bytes"):
+        return format_bytes(value).replace(".0 ", " ")
+    return exact_duration(value) if name.endswith("_s") else f"{value:g}"
+
+
+def settings_page(text: str) -> str:
+    """docs/configuration.md with its rows as the settings are now; the reasons stay."""
+    lines, section = [], ""
+    for line in text.splitlines():
+        section = line[3:].strip("[]") if line.startswith("## ") else section
+        found = _TABLE_ROW.match(line)
+        key = f"{section}.{found[1]}" if found else ""
+        spec = RULE_SETTINGS.get(found[1]) if found and section == "rule" else SETTINGS.get(key)
+        lines.append(line if found is None or spec is None else _row(found[1], spec, found[2]))
+    return "\n".join([*lines, ""])
+
+
 def everything() -> dict[str, str]:
     """Path below the repository: what belongs there."""
     with open(os.path.join(ROOT, "docs/cli.md"), encoding="utf-8") as file:
-        page = file.read()
+        commands = file.read()
+    with open(os.path.join(ROOT, "docs/configuration.md"), encoding="utf-8") as file:
+        settings = file.read()
     return {
-        "docs/cli.md": cli_page(page),
+        "docs/cli.md": cli_page(commands),
+        "docs/configuration.md": settings_page(settings),
         f"{SHARE}/bash-completion/completions/watchdog": script("bash"),
         f"{SHARE}/zsh/site-functions/_watchdog": script("zsh"),
         f"{SHARE}/fish/vendor_completions.d/watchdog.fish": script("fish"),

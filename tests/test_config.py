@@ -9,9 +9,16 @@ from pathlib import Path
 import pytest
 
 from watchdog_app.base.errors import ConfigError
-from watchdog_app.config import KEYS, RULE_KEYS, describe, load
+from watchdog_app.config import describe, load
 from watchdog_app.core.model.decisions import Caution
-from watchdog_app.core.model.settings import RuleSettings, Settings
+from watchdog_app.core.model.settings import (
+    RENAMED,
+    RULE_SETTINGS,
+    SETTINGS,
+    Priority,
+    RuleSettings,
+    Settings,
+)
 
 DOCS = Path(__file__).parents[1] / "docs" / "configuration.md"
 
@@ -51,14 +58,15 @@ def test_every_field_of_the_settings_can_be_set():
         if section.name != "rules"
         for field in fields(getattr(Settings(), section.name))
     }
-    assert set(KEYS) == found
-    assert {field.name for field in fields(RuleSettings)} == set(RULE_KEYS)
+    assert set(SETTINGS) == found
+    assert {field.name for field in fields(RuleSettings)} == set(RULE_SETTINGS)
+    assert set(RENAMED.values()) <= {*SETTINGS, *(f"rule.{name}" for name in RULE_SETTINGS)}
 
 
 def test_every_default_is_accepted_by_its_own_key():
     """A default outside its own range could not be written down."""
     for entry in describe(Settings(), {}):
-        assert KEYS[entry["key"]].read(entry["value"]) is not None
+        assert SETTINGS[entry["key"]].values.read(entry["value"]) is not None
 
 
 def test_every_setting_is_documented_with_its_default():
@@ -70,24 +78,20 @@ def test_every_setting_is_documented_with_its_default():
         part = part[: part.find("\n## ", 5)]
         assert re.search(rf"^\| `{name}` \|", part, re.MULTILINE), entry["key"]
         assert entry["help"] in part, entry["help"]
-    for name, key in RULE_KEYS.items():
+    for name, setting in RULE_SETTINGS.items():
         assert re.search(rf"^\| `{name}` \|", text[text.index("## [[rule]]") :], re.MULTILINE)
-        assert key.help in text
+        assert setting.help in text
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_the_documentation_has_the_default_the_range_and_a_reason(key):
-    """Each row's default is the default, its range the accepted one, and it says why."""
+@pytest.mark.parametrize("key", SETTINGS)
+def test_the_documentation_says_why_and_a_default_that_can_be_read(key):
+    """Each row's default is one that its key accepts, and is the default."""
     section, _, name = key.partition(".")
     part = DOCS.read_text().partition(f"## [{section}]")[2].partition("\n## ")[0]
     (row,) = [line for line in part.splitlines() if line.startswith(f"| `{name}` |")]
-    _, _, default, accepted, _, why, _ = (cell.strip() for cell in row.split("|"))
-    value = KEYS[key].read(default.strip("`").strip('"'))
+    _, _, default, _, _, why, _ = (cell.strip() for cell in row.split("|"))
 
-    assert getattr(getattr(Settings(), section), name) == value
-    bounds = re.search(r"from (\S+(?: [a-zA-Z]+)?) to (\S+(?: [a-zA-Z]+)?)", KEYS[key].accepted)
-    if bounds is not None:
-        assert f"{bounds[1]} to {bounds[2]}".rstrip(":") == accepted
+    assert SETTINGS[key].default == SETTINGS[key].values.read(default.strip("`").strip('"'))
     assert 30 < len(why)
 
 
@@ -112,7 +116,7 @@ def test_the_example_of_the_documentation_is_accepted(read):
         ("[journal]\nmax_bytes = '1.5g'", "journal.max_bytes", 1610612736),
         ("[journal]\nmax_bytes = 2000000", "journal.max_bytes", 2000000),
         ("[watch]\ncaution = 'high'", "watch.caution", Caution.HIGH),
-        ("[stages]\nsafety_factor = 2", "stages.safety_factor", 2.0),
+        ("[stages]\nsave_safety_factor = 2", "stages.save_safety_factor", 2.0),
         ("[actions]\npause = false", "actions.pause", False),
         ("[notify]\ncommand = ['a', '-b']", "notify.command", ("a", "-b")),
         ("[notify]\ncommand = []", "notify.command", ()),
@@ -154,11 +158,11 @@ def test_values_are_read_as_people_write_them(read, text, key, value):
         ("[notify]\ncommand = ['']", ["notify.command"]),
         ("[notify]\ncommand = ['a', 5]", ["notify.command"]),
         ("[journal]\nmax_bytes = 5", ["journal.max_bytes = 5", "from 1 MiB"]),
-        ("[stages]\nhold_s = 130", ["stages.hold_s = 130", "must not be above stages.warn_s"]),
+        ("[stages]\npause_s = 130", ["stages.pause_s = 130", "must not be above stages.warn_s"]),
         ("[watch]\nfast_interval_s = 2", ["watch.fast_interval_s", "watch.interval_s = 1"]),
         ("[[rule]]\npausing = false", ["'pausing'", "number 1", "Did you mean pause?"]),
         ("[[rule]]\ntask = 'x'", ["changes nothing"]),
-        ("[[rule]]\nceiling = 'gpu'\npause = false", ["ceiling = 'gpu'", "gpu_memory"]),
+        ("[[rule]]\nresource = 'gpu'\npause = false", ["resource = 'gpu'", "gpu_memory"]),
         ("[[rule]]\ntask = ''\npause = false", ["task = ''"]),
         ("[watch\ninterval_s = 1", ["not valid TOML", "line 1"]),
         ("a" * 2_000_000, ["larger than 1.00 MiB"]),
@@ -203,15 +207,15 @@ def test_the_environment_goes_before_the_file(read):
 def test_rules_keep_their_order_and_leave_open_what_they_do_not_say(read):
     """The first match wins, so the order counts."""
     settings, sources = read(
-        "[[rule]]\ntask = 'a*'\npause = false\n[[rule]]\nceiling = 'gpu_*'\nnotify = false\n"
+        "[[rule]]\ntask = 'a*'\npause = false\n[[rule]]\nresource = 'gpu_*'\nnotify = false\n"
     )
 
     assert (
         RuleSettings(task="a*", pause=False),
-        RuleSettings(ceiling="gpu_*", notify=False),
+        RuleSettings(resource="gpu_*", notify=False),
     ) == settings.rules
     last = describe(settings, sources)[-1]
-    assert ("rule 2", {"task": "*", "ceiling": "gpu_*", "notify": False}, read.path) == (
+    assert ("rule 2", {"task": "*", "resource": "gpu_*", "notify": False}, read.path) == (
         last["key"],
         last["value"],
         last["source"],
@@ -227,3 +231,64 @@ def test_a_slip_in_an_environment_variable_is_told(read):
 def test_other_variables_of_ours_are_no_settings(read):
     """Folders are named by the environment too."""
     assert read("", WATCHDOG_RUNTIME_DIR="/x", WATCHDOG_AGENT_STRICT="1")
+
+
+OLD = """\
+[stages]
+hold_s = 5
+rescue_floor_s = "20s"
+
+[[rule]]
+ceiling = "gpu_*"
+protect = "first"
+"""
+
+
+def test_a_key_of_an_earlier_version_is_mapped_and_reported(read):
+    """The daemon starts with it, and says what it is called now, and on which line it is."""
+    warned = []
+    Path(read.path).write_text(OLD)
+    env = {"WATCHDOG_STAGES_SAFETY_FACTOR": "4"}
+
+    settings, sources = load(read.path, env, warn=warned.append)
+
+    stages = settings.stages
+    assert (5.0, 20.0, 4.0) == (stages.pause_s, stages.save_floor_s, stages.save_safety_factor)
+    assert read.path == sources["stages.pause_s"]
+    assert (RuleSettings(resource="gpu_*", priority=Priority.HIGH),) == settings.rules
+    assert [
+        f"[stages] hold_s = 5 is now pause_s = 5 ({read.path}:2)",
+        f"[stages] rescue_floor_s = '20s' is now save_floor_s = '20s' ({read.path}:3)",
+        f"[[rule]] number 1: ceiling = 'gpu_*' is now resource = 'gpu_*' ({read.path}:6)",
+        f"[[rule]] number 1: protect = 'first' is now priority = 'high' ({read.path}:7)",
+    ] == warned[:-1]
+    assert warned[-1].endswith("SAFETY_FACTOR is now WATCHDOG_STAGES_SAVE_SAFETY_FACTOR")
+
+
+def test_a_key_of_an_earlier_version_is_a_mistake_where_a_file_is_checked(read):
+    """`config check` and `config set` name the new key of each."""
+    with pytest.raises(ConfigError) as caught:
+        read(OLD)
+    for number, name in ((2, "pause_s"), (3, "save_floor_s"), (6, "resource"), (7, "priority")):
+        assert f"{read.path}:{number}: " in str(caught.value)
+        assert f"is now {name} = " in str(caught.value)
+    with pytest.raises(ConfigError, match="is now WATCHDOG_STAGES_PAUSE_S"):
+        read("", WATCHDOG_STAGES_HOLD_S="2")
+
+
+def test_where_old_and_new_key_stand_together_the_new_one_counts(read):
+    """In the file as in the environment."""
+    Path(read.path).write_text("[stages]\nhold_s = 5\npause_s = 6\n")
+
+    assert 6.0 == load(read.path, {}, warn=print)[0].stages.pause_s
+    env = {"WATCHDOG_STAGES_HOLD_S": "7", "WATCHDOG_STAGES_PAUSE_S": "8"}
+    assert 8.0 == load(read.path, env, warn=print)[0].stages.pause_s
+    assert 7.0 == load(read.path, {"WATCHDOG_STAGES_HOLD_S": "7"}, warn=print)[0].stages.pause_s
+
+
+@pytest.mark.parametrize("text", ["[stages]\nhold_s = []", "rule = 5", "[[rule]]\nprotect = {}"])
+def test_an_old_key_with_a_wrong_value_is_a_mistake(read, text):
+    """It names the new key."""
+    Path(read.path).write_text(text)
+    with pytest.raises(ConfigError):
+        load(read.path, {}, warn=print)

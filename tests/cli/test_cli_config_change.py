@@ -12,7 +12,7 @@ import tomllib
 import pytest
 
 from watchdog_app.base.errors import ConfigError
-from watchdog_app.config import editing, load
+from watchdog_app.config import editing, load, read_file
 
 MINE = """\
 # mine
@@ -33,7 +33,7 @@ pause = false
 
 [[rule]] # two
 task = "thesis.ipynb"
-protect = "first"
+priority = "high"
 """
 
 
@@ -50,7 +50,7 @@ def file(own_folders):
     ("key", "value", "gone", "come"),
     [
         ("stages.warn_s", 90, 'warn_s = "5m"   # earlier', "warn_s = 90   # earlier"),
-        ("stages.hold_s", "1s", "[stages]   # times", '[stages]   # times\nhold_s = "1s"'),
+        ("stages.pause_s", "1s", "[stages]   # times", '[stages]   # times\npause_s = "1s"'),
         ("notify.desktop", False, "[notify]", "[notify]\ndesktop = false"),
     ],
 )
@@ -73,7 +73,7 @@ def test_a_table_that_is_not_there_is_added_at_the_end():
         "[stages]\r\nwarn_s = 50\r\n",
         "['stages']\nwarn_s = 50\n",
         '[stages]\n"warn_s" = 50',
-        "[stages] # x\n# hold_s = 2.0\nwarn_s = 50\n",
+        "[stages] # x\n# pause_s = 2.0\nwarn_s = 50\n",
         "[notify]\n[stages]\nwarn_s = 50\n[journal]\n",
     ],
 )
@@ -81,25 +81,33 @@ def test_every_way_to_write_a_table_is_understood(text):
     """Whatever the form, both settings are there afterwards and nothing else is."""
     before = tomllib.loads(text)
 
-    after = tomllib.loads(editing.with_value(text, "stages.hold_s", 1.5))
+    after = tomllib.loads(editing.with_value(text, "stages.pause_s", 1.5))
 
-    before["stages"]["hold_s"] = 1.5
+    before["stages"]["pause_s"] = 1.5
     assert before == after
 
 
-def test_what_the_template_has_commented_out_is_set_in_its_place(watchdog):
+def test_a_file_of_the_template_can_be_set(watchdog):
     """`config --default > config.toml`, then `config set`."""
     text = watchdog("config", "--default").stdout
 
-    after = editing.with_value(text, "stages.hold_s", "1s")
+    after = editing.with_value(text, "stages.pause_s", "1s")
 
-    assert text.replace("# hold_s = 2.0", 'hold_s = "1s"') == after
+    assert text.replace("[stages]\n", '[stages]\npause_s = "1s"\n') == after
+
+
+def test_a_setting_takes_the_place_of_its_old_name():
+    """`config set` mends a file of an earlier version; `config unset` takes both names out."""
+    old = "[stages]\nhold_s = 5\nwarn_s = 60\n"
+
+    assert "[stages]\npause_s = 3\nwarn_s = 60\n" == editing.with_value(old, "stages.pause_s", 3)
+    assert "[stages]\nwarn_s = 60\n" == editing.without(old, "stages.pause_s")
 
 
 def test_unset_takes_the_line_out_and_nothing_else():
     """Where it is not set, nothing happens."""
     assert MINE.replace('warn_s = "5m"   # earlier\n', "") == editing.without(MINE, "stages.warn_s")
-    assert MINE == editing.without(MINE, "stages.hold_s")
+    assert MINE == editing.without(MINE, "stages.pause_s")
     assert MINE == editing.without(MINE, "journal.max_bytes")
 
 
@@ -145,7 +153,7 @@ def test_a_rule_that_is_not_there_cannot_be_removed(number):
     [
         ("stages.warn_s", ["5m"], "5m"),
         ("stages.warn_s", ["90"], 90),
-        ("stages.safety_factor", ["2.5"], 2.5),
+        ("stages.save_safety_factor", ["2.5"], 2.5),
         ("actions.pause", ["false"], False),
         ("actions.pause", ["FALSE"], False),
         ("notify.command", ["page", "--me"], ["page", "--me"]),
@@ -234,13 +242,14 @@ def test_set_get_unset(file, watchdog):
     ("words", "named"),
     [
         (["set", "stages.warn_s", "soon"], "from 1 s to 1 d"),
-        (["set", "stages.warn_s", "1"], "stages.hold_s"),  # accepted, but not beside the other
+        (["set", "stages.warn_s", "1"], "stages.pause_s"),  # accepted, but not beside the other
         (["set", "warn_s", "5"], "Did you mean stages.warn_s?"),
+        (["set", "stages.hold_s", "5"], "is now called stages.pause_s"),
         (["set", "notify.quiet_hours", "night"], "22:00-07:00"),
         (["get", "nothing"], "no setting"),
         (["unset", "nothing"], "no setting"),
         (["rule", "add", "--task", "x"], "what the rule changes"),
-        (["rule", "add", "--no-pause", "--ceiling", "rma"], "ram_swap"),
+        (["rule", "add", "--no-pause", "--resource", "rma"], "ram_swap"),
         (["rule", "remove", "3"], "There is no rule 3"),
         (["set", "stages.warn_s"], "VALUE"),
         (["frobnicate"], "invalid choice"),
@@ -262,7 +271,7 @@ def test_what_would_be_a_mistake_is_not_written(file, watchdog, words, named):
 def test_a_setting_can_mend_a_file_that_holds_a_mistake(file, watchdog):
     """The text that comes out is what has to be good."""
     file.write_text("[stages]\nwarn_s = 'soon'\n")
-    assert 2 == watchdog("config", "set", "stages.hold_s", "1").returncode
+    assert 2 == watchdog("config", "set", "stages.pause_s", "1").returncode
 
     assert 0 == watchdog("config", "set", "stages.warn_s", "5m").returncode
 
@@ -331,14 +340,14 @@ def test_rules_are_added_listed_and_removed(file, watchdog):
     never = ("config", "rule", "add", "--task", "interactive-*.ipynb", "--no-pause")
     assert "no rules" in watchdog("config", "rule", "list").stdout
     assert 0 == watchdog(*never).returncode
-    first = watchdog("config", "rule", "add", "--task", "thesis.ipynb", "--protect", "first")
+    first = watchdog("config", "rule", "add", "--task", "thesis.ipynb", "--priority", "high")
     assert 0 == first.returncode
 
     listed = watchdog("config", "rule", "list").stdout.splitlines()
 
     assert listed[0].startswith("1  ")
     assert 'task = "thesis.ipynb"' in listed[0]
-    assert 'protect = "first"' in listed[0]
+    assert 'priority = "high"' in listed[0]
     assert "pause = false" in listed[1]
     assert 0 == watchdog("config", "rule", "remove", "1").returncode
     (rule,) = load(str(file))[0].rules
@@ -436,7 +445,7 @@ def test_a_running_daemon_takes_it_over_unless_told_not_to(daemon, file, watchdo
     assert [] == daemon.called("reload")
     assert "watchdog reload" in quiet.stdout
 
-    done = watchdog("config", "set", "stages.hold_s", "1")
+    done = watchdog("config", "set", "stages.pause_s", "1")
     assert 1 == len(daemon.called("reload"))
     assert "The running daemon uses it." in done.stdout
 
@@ -485,7 +494,7 @@ def test_a_file_that_others_may_have_written_is_neither_read_nor_kept(file, stra
         file.chmod(0o666)
 
     with pytest.raises(ConfigError, match=r"notify\.command"):
-        editing.current(str(file))
+        read_file(str(file))
     with pytest.raises(ConfigError, match=r"notify\.command"):
         editing.write(str(file), "", MINE)
 
@@ -512,4 +521,4 @@ def test_a_file_too_large_to_be_read_is_not_made_larger(file):
     file.write_text("#\n" * 600_000)
 
     with pytest.raises(ConfigError, match=r"larger than 1\.00 MiB"):
-        editing.current(str(file))
+        read_file(str(file))

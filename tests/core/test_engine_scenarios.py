@@ -300,7 +300,7 @@ def test_a_pause_that_fails_is_told_and_saving_goes_on():
         {"can_pause": False},
         {"settings": NO_PAUSE},
         {"settings": Settings(rules=(RuleSettings(task="train*", pause=False),))},
-        {"settings": Settings(rules=(RuleSettings(ceiling="cgroup", pause=False),))},
+        {"settings": Settings(rules=(RuleSettings(resource="cgroup", pause=False),))},
     ],
     ids=["another user's", "a server", "no way", "switched off", "rule of task", "rule of ceiling"],
 )
@@ -532,7 +532,7 @@ def test_the_settings_can_be_replaced_in_the_middle():
     machine = leaking().run(20)
 
     machine.engine.settings = Settings(
-        actions=ActionSettings(pause=False), stages=StageSettings(hold_s=1.0)
+        actions=ActionSettings(pause=False), stages=StageSettings(pause_s=1.0)
     )
     machine.run(40)
 

@@ -141,18 +141,18 @@ def test_nobody_is_paused_for_a_full_card_unless_a_rule_names_it():
     """Its end is an error and no kill: a pause would only keep the card's memory taken."""
     assert [] == of(filling(), PAUSE)
 
-    wanted = Settings(rules=(RuleSettings(ceiling="gpu_*", pause=True),))
+    wanted = Settings(rules=(RuleSettings(resource="gpu_*", pause=True),))
     assert {"grow.ipynb"} == set(of(filling(wanted), PAUSE))
 
 
 @pytest.mark.parametrize(
     ("rule", "paused"),
     [
-        (RuleSettings(ceiling="gpu_memory", pause=True), True),
-        (RuleSettings(ceiling="gpu_*", task="*.ipynb", pause=True), True),
-        (RuleSettings(ceiling="*", pause=True), False),  # says nothing about cards
-        (RuleSettings(ceiling="ram", pause=True), False),
-        (RuleSettings(ceiling="gpu_memory"), False),
+        (RuleSettings(resource="gpu_memory", pause=True), True),
+        (RuleSettings(resource="gpu_*", task="*.ipynb", pause=True), True),
+        (RuleSettings(resource="*", pause=True), False),  # says nothing about cards
+        (RuleSettings(resource="ram", pause=True), False),
+        (RuleSettings(resource="gpu_memory"), False),
     ],
 )
 def test_a_rule_that_names_the_ceiling_allows_the_pause(rule, paused):

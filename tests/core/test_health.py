@@ -480,7 +480,7 @@ def test_an_idle_laptop_on_battery_is_left_alone():
 
 def test_rules_and_switches_hold_for_faults_as_well():
     """Who wants no notices gets none; the incident is there all the same."""
-    quiet = Settings(rules=(RuleSettings(ceiling="gpu_health", notify=False),))
+    quiet = Settings(rules=(RuleSettings(resource="gpu_health", notify=False),))
     for settings, expected in ((quiet, 0), (Settings(actions=ActionSettings(pause=False)), 1)):
         world = CardWorld(settings=settings)
         world.on(0, world.program(100, "left.ipynb"))

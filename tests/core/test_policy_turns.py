@@ -21,8 +21,8 @@ def two(*rules: RuleSettings, slower: float = 20.0, seconds: float = 120) -> Mac
     return Machine(first, second, groups={"g": 1200}, settings=Settings(rules=rules)).run(seconds)
 
 
-FIRST = RuleSettings(task="fast.py", protect=Priority.FIRST)
-LAST = RuleSettings(task="slow.py", protect=Priority.LAST)
+FIRST = RuleSettings(task="fast.py", priority=Priority.HIGH)
+LAST = RuleSettings(task="slow.py", priority=Priority.LOW)
 
 
 def test_without_a_rule_the_guiltiest_goes_first():
@@ -44,7 +44,7 @@ def test_what_is_protected_is_paused_after_others_and_when_need_be(rule):
 
 def test_what_is_to_be_saved_last_is_saved_after_the_others():
     """In one look, in this order."""
-    machine = two(RuleSettings(task="fast.py", protect=Priority.LAST))
+    machine = two(RuleSettings(task="fast.py", priority=Priority.LOW))
     first = next(each for each in machine.log if each.kind is CHECKPOINT)
     together = [
         each.evidence["name"]
@@ -67,7 +67,7 @@ def test_nobody_who_grows_little_is_paused_in_its_stead():
 
 def test_where_the_guiltiest_may_not_be_paused_its_turn_changes_nothing():
     """`pause = false` and `protect` do not add up to somebody else's pause."""
-    never = RuleSettings(task="fast.py", pause=False, protect=Priority.FIRST)
+    never = RuleSettings(task="fast.py", pause=False, priority=Priority.HIGH)
 
     machine = two(never, slower=10.0, seconds=20)
     while not machine.programs[0].dead:
@@ -79,15 +79,15 @@ def test_the_first_rule_that_matches_says_the_turn():
     """As with the switches; what it leaves open is normal."""
     task = Machine()._task(Program(10, "a.py", flat(1)))
     rules = [
-        RuleSettings(task="b*", protect=Priority.LAST),
-        RuleSettings(ceiling="disk", protect=Priority.LAST),
+        RuleSettings(task="b*", priority=Priority.LOW),
+        RuleSettings(resource="disk", priority=Priority.LOW),
         RuleSettings(task="a*", pause=False),
-        RuleSettings(protect=Priority.FIRST),
+        RuleSettings(priority=Priority.HIGH),
     ]
 
     assert Priority.NORMAL is turn(rules, task, ResourceKind.RAM)
-    assert Priority.LAST is turn(rules, task, ResourceKind.DISK)
-    assert Priority.FIRST is turn(rules[3:], task, ResourceKind.RAM)
+    assert Priority.LOW is turn(rules, task, ResourceKind.DISK)
+    assert Priority.HIGH is turn(rules[3:], task, ResourceKind.RAM)
     assert Priority.NORMAL is turn([], task, ResourceKind.RAM)
 
 

@@ -208,7 +208,7 @@ def test_another_daemon_goes_on_with_it_and_does_not_tell_it_twice():
 
 def test_a_rule_can_silence_stalls_and_the_incident_is_there_all_the_same():
     """`resource = "stalled"`, as for every other kind."""
-    training = Stalled(replace(SETTINGS, rules=(RuleSettings(ceiling="stalled", notify=False),)))
+    training = Stalled(replace(SETTINGS, rules=(RuleSettings(resource="stalled", notify=False),)))
 
     tick = training.look(30)
 

@@ -22,7 +22,7 @@ from watchdog_app.agent.saving.loaded import LoadedRescue
 from watchdog_app.agent.saving.names import RescueName, complete_ones
 from watchdog_app.agent.saving.store import RescueStore
 from watchdog_app.base.errors import RescueDamaged, RescueError, WatchdogError
-from watchdog_app.config import editing
+from watchdog_app.config import editing, read_file
 from watchdog_app.daemon import pause_store
 from watchdog_app.daemon.journal import Entry, Journal
 from watchdog_app.daemon.journal_writer import JournalWriter
@@ -318,7 +318,7 @@ class Configuration(Workload):
         """Two edits."""
         path = f"{root}/config/config.toml"
         for number in (1, 2):
-            before = editing.current(path)
+            before = read_file(path)
             assert before is not None
             with suppress(WatchdogError):
                 editing.write(
@@ -329,7 +329,7 @@ class Configuration(Workload):
     def check(self, root: str, marks: tuple[str, ...], how: str) -> list[str]:
         """One text or the next, whole."""
         problems = []
-        found = editing.current(f"{root}/config/config.toml")
+        found = read_file(f"{root}/config/config.toml")
         promised = last(marks, "set") or 0
         if found not in self.TEXTS[promised : promised + 2]:
             problems.append(f"{found!r} where {promised} was promised")

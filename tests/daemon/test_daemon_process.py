@@ -198,6 +198,20 @@ def test_a_reload_takes_over_the_new_settings(world):
     world.until(lambda: value("stages.warn_s")[0] == 77.0, "the signal is heeded")
 
 
+def test_a_daemon_starts_with_keys_of_an_earlier_version_and_shows_their_new_names(world):
+    """A configuration that was good before an upgrade keeps no training unwatched."""
+    world.config.write_text("[stages]\nhold_s = 1\n")
+    client = world.start()
+
+    settings = {s["key"]: s["value"] for s in client.call("config")["settings"]}
+    assert 1.0 == settings["stages.pause_s"]
+    (found,) = [e for e in client.call("status")["errors"] if e["source"] == "config.old_keys"]
+    assert f"hold_s = 1 is now pause_s = 1 ({world.config}:2)" in found["message"]
+    world.config.write_text("[stages]\npause_s = 1\n")
+    client.call("reload")
+    assert "config.old_keys" not in [e["source"] for e in client.call("status")["errors"]]
+
+
 def test_a_bad_reload_keeps_what_was(world):
     """The error is answered, shown in the status until mended, and nothing else changes."""
     world.config.write_text("[stages]\nwarn_s = 50\n")

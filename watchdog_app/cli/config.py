@@ -7,7 +7,14 @@ import os
 from watchdog_app.base import paths
 from watchdog_app.base.errors import EXIT_OK, UsageError
 from watchdog_app.cli.color import look
-from watchdog_app.cli.config_text import differences, literal, of_the_daemon, spoken, template
+from watchdog_app.cli.config_text import (
+    differences,
+    literal,
+    mapped,
+    of_the_daemon,
+    spoken,
+    template,
+)
 from watchdog_app.cli.grid import Grid
 from watchdog_app.cli.terminal import columns_of
 from watchdog_app.cli.text import plain
@@ -101,7 +108,7 @@ def _check(file: str, where: str) -> int:
 def _show(args: argparse.Namespace, where: str) -> int:
     from watchdog_app.config import describe, load
 
-    settings = describe(*load())
+    settings = describe(*load(warn=mapped))
     running = of_the_daemon()
     if args.json:
         from watchdog_app.cli.json_output import dumps

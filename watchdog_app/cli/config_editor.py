@@ -27,10 +27,10 @@ def edit(where: str) -> bool:
         ConfigError: what was written holds mistakes; it is kept beside the file.
     """
     from watchdog_app.cli.config_text import template
-    from watchdog_app.config import editing, loads
+    from watchdog_app.config import editing, loads, read_file
 
     command = editor()
-    before = editing.current(where)
+    before = read_file(where)
     text = "\n".join([*template(), ""]) if before is None else before
     begun = text
     while True:
@@ -45,7 +45,7 @@ def edit(where: str) -> bool:
             if _again():
                 continue
             kept = f"{where}{_REJECTED}"
-            editing.write(kept, text, editing.current(kept))
+            editing.write(kept, text, read_file(kept))
             raise ConfigError(
                 f"The settings of before stay in force. What you wrote is in {kept}"
             ) from None
@@ -79,7 +79,7 @@ def editor() -> list[str]:
 
 def _edited(command: list[str], text: str) -> str:
     """What the editor leaves of a text."""
-    from watchdog_app.config import editing
+    from watchdog_app.config import read_file
 
     with tempfile.TemporaryDirectory(prefix="watchdog-") as folder:
         path = os.path.join(folder, "config.toml")  # the name tells the editor what it is
@@ -94,7 +94,7 @@ def _edited(command: list[str], text: str) -> str:
             ) from error
         if status != 0:
             raise WatchdogError(f"{command[0]} ended with status {status}; nothing was changed.")
-        found = editing.current(path)
+        found = read_file(path)
     if found is None:
         raise WatchdogError("The editor removed the file; nothing was changed.")
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.cli.text import plain, wrap
@@ -40,12 +41,17 @@ def as_toml(settings: list[Json]) -> list[str]:
     return [
         *lines,
         "",
-        "# Other actions for some tasks or ceilings; the first rule that matches wins.",
+        "# Other actions for some tasks or resources; the first rule that matches wins.",
         "# [[rule]]",
         '# task = "*.ipynb"',
-        '# ceiling = "*"',
+        '# resource = "*"',
         "# pause = false",
     ]
+
+
+def mapped(message: str) -> None:
+    """Say on standard error that the file has a key of an earlier version."""
+    print(f"watchdog: {plain(message)}. Rename it: watchdog config edit", file=sys.stderr)
 
 
 def literal(value: Any) -> str:
@@ -65,11 +71,9 @@ def spoken(key: str, value: Any) -> str:
 
         return f"{text} ({format_bytes(value)})"
     if key.endswith("_s"):
-        # In the largest unit that needs no fraction, as the documentation has them.
-        for unit, unit_s in (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0)):
-            if value >= unit_s and value % unit_s == 0:
-                return f"{text} ({value / unit_s:g} {unit})"
-        return f"{text} ({value:g} s)"
+        from watchdog_app.base.text.quantities import exact_duration
+
+        return f"{text} ({exact_duration(value)})"
     return text
 
 

@@ -43,7 +43,7 @@ def add_verbs(parser: argparse.ArgumentParser) -> None:
     check = verb("check", "only say whether a file is good")
     check.add_argument("file", nargs="?", metavar="FILE", help="absent: the one in use")
     verb("path", "print where the file is, or would be")
-    rule = verb("rule", "other actions for some tasks or ceilings")
+    rule = verb("rule", "other actions for some tasks or resources")
     changing = [set_, unset, edit, *_add_rule_verbs(rule)]
     for each in changing:
         each.add_argument(
@@ -61,7 +61,7 @@ def _add_rule_verbs(parser: argparse.ArgumentParser) -> list[argparse.ArgumentPa
         "--task", metavar="PATTERN", help="name or path of notebook or script; default: every one"
     )
     add.add_argument(
-        "--ceiling", metavar="PATTERN", help="such as ram or gpu_*; default: every one"
+        "--resource", metavar="PATTERN", help="such as ram or gpu_*; default: every one"
     )
     for name, help_ in (
         ("notify", "show notices of it, or not"),
@@ -72,10 +72,10 @@ def _add_rule_verbs(parser: argparse.ArgumentParser) -> list[argparse.ArgumentPa
             f"--{name}", action=argparse.BooleanOptionalAction, default=None, help=help_
         )
     add.add_argument(
-        "--protect",
-        choices=("first", "normal", "last"),
-        metavar="TURN",
-        help="first: saved before others, paused after them; last: the other way round",
+        "--priority",
+        choices=("high", "normal", "low"),
+        metavar="PRIORITY",
+        help="high: saved before others, paused after them; low: the other way round",
     )
     remove = _child(verbs, "remove", "remove a rule")
     remove.add_argument("number", type=int, metavar="N", help="its number in the list")
@@ -108,15 +108,17 @@ def carry_out(args: argparse.Namespace, where: str) -> int:
         return EXIT_OK
     if args.verb == "rule" and args.rule_verb == "list":
         return _list_rules()
-    from watchdog_app.config import editing, loads
+    from watchdog_app.config import editing, loads, read_file
 
-    before = editing.current(where)
+    before = read_file(where)
     text = before or ""
     if args.verb == "set":
-        after = editing.with_value(text, args.key, editing.value_of(_known(args.key), args.value))
+        after = editing.with_value(
+            text, args.key, editing.value_of(editing.known(args.key), args.value)
+        )
         done = f"{args.key} is {_shown(after, where, args.key)} now"
     elif args.verb == "unset":
-        after = editing.without(text, _known(args.key))
+        after = editing.without(text, editing.known(args.key))
         done = f"{args.key} is {_shown(after, where, args.key)} again, by default"
     elif args.rule_verb == "add":
         after = editing.with_rule(text, _rule(args))
@@ -134,15 +136,6 @@ def carry_out(args: argparse.Namespace, where: str) -> int:
         _warn_of_missing_program(after, where)
     _tell(where, args)
     return EXIT_OK
-
-
-def _known(key: str) -> str:
-    from watchdog_app.config import editing
-    from watchdog_app.config.keys import KEYS
-
-    if key not in KEYS:
-        raise UsageError(editing.unknown(key))
-    return key
 
 
 def _shown(text: str, where: str, key: str) -> str:
@@ -172,11 +165,11 @@ def _warn_of_missing_program(text: str, where: str) -> None:
 
 
 def _get(args: argparse.Namespace) -> int:
-    from watchdog_app.cli.config_text import literal, spoken
-    from watchdog_app.config import describe, load
+    from watchdog_app.cli.config_text import literal, mapped, spoken
+    from watchdog_app.config import describe, editing, load
 
-    key = _known(args.key)
-    found = next(one for one in describe(*load()) if one["key"] == key)
+    key = editing.known(args.key)
+    found = next(one for one in describe(*load(warn=mapped)) if one["key"] == key)
     if args.json:
         from watchdog_app.cli.json_output import dumps
 
@@ -193,25 +186,25 @@ def _rule(args: argparse.Namespace) -> dict[str, Any]:
     from watchdog_app.config import editing
 
     rule: dict[str, Any] = {}
-    for name in ("task", "ceiling", "protect"):
+    for name in ("task", "resource", "priority"):
         given = getattr(args, name)
         if given is not None:
             rule[name] = editing.value_of(name, [given])
     for name in _SWITCHES:
         if getattr(args, name) is not None:
             rule[name] = getattr(args, name)
-    if not rule.keys() & {*_SWITCHES, "protect"}:
+    if not rule.keys() & {*_SWITCHES, "priority"}:
         raise UsageError(
-            "Say what the rule changes: --no-pause, --no-checkpoint, --no-notify or --protect."
+            "Say what the rule changes: --no-pause, --no-checkpoint, --no-notify or --priority."
         )
     return rule
 
 
 def _list_rules() -> int:
-    from watchdog_app.cli.config_text import literal
+    from watchdog_app.cli.config_text import literal, mapped
     from watchdog_app.config import describe, load
 
-    rules = [one for one in describe(*load()) if str(one["key"]).startswith("rule ")]
+    rules = [one for one in describe(*load(warn=mapped)) if str(one["key"]).startswith("rule ")]
     for number, one in enumerate(rules, 1):
         parts = [f"{name} = {literal(value)}" for name, value in one["value"].items()]
         print(f"{number}  {plain(', '.join(parts))}")

@@ -148,8 +148,9 @@ def _settings(args: argparse.Namespace) -> Settings:
     import os
 
     from watchdog_app import config
+    from watchdog_app.cli.config_text import mapped
     from watchdog_app.cli.text import plain
-    from watchdog_app.config.keys import KEYS
+    from watchdog_app.core.model.settings import SETTINGS
 
     env = dict(os.environ)
     given: dict[str, str] = {}
@@ -158,16 +159,16 @@ def _settings(args: argparse.Namespace) -> Settings:
         wanted.append(f"watch.caution={args.caution}")
     for text in wanted:
         key, equals, value = text.partition("=")
-        if not equals or key not in KEYS:
+        if not equals or key not in SETTINGS:
             raise UsageError(
                 f"--set takes KEY=VALUE with a key that `watchdog config` lists; {plain(text)!r} "
                 "is none."
             )
         # The environment goes before the file, and its values are checked in the same way.
-        name = config.ENV_PREFIX + key.replace(".", "_").upper()
+        name = config.env_name(key)
         env[name], given[name] = value, text
     try:
-        settings, _ = config.load(args.config, env, required=args.config is not None)
+        settings, _ = config.load(args.config, env, required=args.config is not None, warn=mapped)
     except ConfigError as error:
         message = str(error)
         for name, text in given.items():

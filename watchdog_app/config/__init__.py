@@ -11,28 +11,39 @@ from __future__ import annotations
 import os
 import shlex
 import stat
-from collections.abc import Mapping
-from dataclasses import fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from watchdog_app.base import paths
 from watchdog_app.base.errors import ConfigError
 from watchdog_app.base.text.quantities import MIB, format_bytes
-from watchdog_app.config.keys import KEYS, RULE_KEYS, Key
-from watchdog_app.core.model.settings import RuleSettings, Settings
+from watchdog_app.core.model.settings import (
+    RENAMED,
+    RENAMED_VALUES,
+    RULE_SETTINGS,
+    SETTINGS,
+    RuleSettings,
+    Setting,
+    Settings,
+)
 
 DEFAULT = "default"
 ENVIRONMENT = "environment"
-ENV_PREFIX = "WATCHDOG_"
 
 MOST_FILE_BYTES = MIB
-_UNREADABLE = (ValueError, OverflowError, RecursionError)
+UNREADABLE = (ValueError, OverflowError, RecursionError)  # what reading a value may raise
 
 Sources = Mapping[str, str]
+Place = tuple[str | int, ...]  # ("stages", "warn_s") or ("rule", number from 1, "task")
+Warn = Callable[[str], object] | None
 
 
 def load(
-    path: str | None = None, env: Mapping[str, str] = os.environ, required: bool = False
+    path: str | None = None,
+    env: Mapping[str, str] = os.environ,
+    required: bool = False,
+    warn: Warn = None,
 ) -> tuple[Settings, Sources]:
     """
     The settings in force, and for each key the file it comes from, "environment" or "default".
@@ -41,15 +52,22 @@ def load(
         path: the file; None: where this user keeps it.
         env: `WATCHDOG_STAGES_WARN_S=60` goes before `warn_s` of `[stages]` in the file.
         required: a file that does not exist is an error, not a reason for defaults.
+        warn: called with a sentence for each key of an earlier version, which then sets what it
+            is called now. None: such a key is a mistake.
 
     Raises:
         ConfigError: names file, key, value and what is accepted.
     """
     where = path or paths.config_file(env)
-    return loads(_read_file(where, required), where, env)
+    text = read_file(where)
+    if text is None and required:
+        raise ConfigError(f"{where} does not exist.")
+    return loads(text or "", where, env, warn)
 
 
-def loads(text: str, where: str, env: Mapping[str, str]) -> tuple[Settings, Sources]:
+def loads(
+    text: str, where: str, env: Mapping[str, str], warn: Warn = None
+) -> tuple[Settings, Sources]:
     """
     The same from the text of a file.
 
@@ -57,29 +75,21 @@ def loads(text: str, where: str, env: Mapping[str, str]) -> tuple[Settings, Sour
         ConfigError: names every mistake, one a line, with file, line, key and what is accepted.
     """
     values: dict[str, Any] = {}
-    sources = dict.fromkeys(KEYS, DEFAULT)
+    sources = dict.fromkeys(SETTINGS, DEFAULT)
     found = _Mistakes(text, where)
     rules: tuple[RuleSettings, ...] = ()
-    for section, content in _parsed(text, where).items():
+    for section, content in _with_new_names(_parsed(text, where), found, warn).items():
         if section == "rule":
             rules = _rules(content, found)
             sources[section] = where
             continue
-        for key, value in _section(section, content, found).items():
-            values[key] = _value(found, tuple(key.split(".")), KEYS[key], value)
+        for name, value in _section(section, content, found).items():
+            key = f"{section}.{name}"
+            values[key] = _value(found, (section, name), SETTINGS[key], value)
             sources[key] = where
     found.tell()
-    for key, spec in KEYS.items():
-        name = ENV_PREFIX + key.replace(".", "_").upper()
-        if name in env:
-            try:
-                values[key] = spec.read(env[name])
-            except _UNREADABLE as error:
-                raise ConfigError(
-                    f"environment variable {name}: {_refused(key, env[name], spec)}"
-                ) from error
-            sources[key] = ENVIRONMENT
-    _check_names(env)
+    for key, value in _of_environment(env, warn).items():
+        values[key], sources[key] = value, ENVIRONMENT
     settings = _build(values, rules)
     _check_together(settings, sources)
     return settings, sources
@@ -93,13 +103,17 @@ class _Mistakes:
         self._where = where
         self._found: list[tuple[int, str]] = []
 
-    def add(self, place: tuple[str | int, ...], message: str) -> None:
+    def add(self, place: Place, message: str) -> None:
         """One more, at the line of this key."""
+        line, at = self.at(place)
+        self._found.append((line, f"{at}: {message}"))
+
+    def at(self, place: Place) -> tuple[int, str]:
+        """The line of a key, or 0; and file and line as a person reads them."""
         from watchdog_app.config.lines import line_of
 
         line = line_of(self._text, place)
-        at = self._where if line is None else f"{self._where}:{line}"
-        self._found.append((line or 0, f"{at}: {message}"))
+        return line or 0, self._where if line is None else f"{self._where}:{line}"
 
     def tell(self) -> None:
         """Raise them, if there are any."""
@@ -107,26 +121,66 @@ class _Mistakes:
             raise ConfigError("\n".join(message for _, message in sorted(self._found)))
 
 
-def _check_names(env: Mapping[str, str]) -> None:
-    """A setting of the environment with a slip in its name must not be without effect."""
-    known = {ENV_PREFIX + key.replace(".", "_").upper(): key for key in KEYS}
-    sections = tuple(f"{ENV_PREFIX}{key.partition('.')[0].upper()}_" for key in KEYS)
-    for name in env:
-        if name.startswith(sections) and name not in known:
-            from difflib import get_close_matches
+def _with_new_names(document: dict[str, Any], found: _Mistakes, warn: Warn) -> dict[str, Any]:
+    """The tables of a file with the keys of earlier versions as they are called now."""
+    for old, new in RENAMED.items():
+        (section, _, name), new_name = old.partition("."), new.partition(".")[2]
+        content = document.get(section)
+        for number, table in enumerate(content if isinstance(content, list) else [content], 1):
+            if not isinstance(table, dict) or name not in table:
+                continue
+            before = table.pop(name)
+            names = RENAMED_VALUES.get(old, {})
+            now = table.setdefault(new_name, names.get(str(before), before))
+            place: Place = (section, number, name) if section == "rule" else (section, name)
+            table_name = f"[[rule]] number {number}: " if section == "rule" else f"[{section}] "
+            message = f"{table_name}{name} = {_shown(before)} is now {new_name} = {_shown(now)}"
+            if warn is None:
+                found.add(place, f"{message}.")
+            else:
+                warn(f"{message} ({found.at(place)[1]})")
+    return document
 
-            near = get_close_matches(name, known, 1)
-            hint = f" Did you mean {near[0]}?" if near else ""
-            raise ConfigError(
-                f"The environment variable {name} names no setting.{hint} "
-                "All settings: watchdog config"
-            )
+
+def env_name(key: str) -> str:
+    """The environment variable of a setting, such as WATCHDOG_STAGES_WARN_S."""
+    return f"WATCHDOG_{key.replace('.', '_').upper()}"
+
+
+def _of_environment(env: Mapping[str, str], warn: Warn) -> dict[str, Any]:
+    """What the environment sets. A slip in a name is an error: it would be without effect."""
+    known = {env_name(key): key for key in SETTINGS}
+    old = {env_name(key): new for key, new in RENAMED.items() if new in SETTINGS}
+    sections = tuple({env_name(key.partition(".")[0]) + "_" for key in SETTINGS})
+    values: dict[str, Any] = {}
+    for name, text in env.items():
+        key = known.get(name) or old.get(name)
+        if name in old:
+            message = f"the environment variable {name} is now {env_name(old[name])}"
+            if warn is None:
+                raise ConfigError(f"{message}.")
+            warn(message)
+        if key is None:
+            if name.startswith(sections):
+                raise ConfigError(
+                    f"The environment variable {name} names no setting.{_nearest(name, [*known])} "
+                    "All settings: watchdog config"
+                )
+            continue
+        if name in old and env_name(key) in env:
+            continue
+        try:
+            values[key] = SETTINGS[key].values.read(text)
+        except UNREADABLE as error:
+            refused = _refused(key, text, SETTINGS[key])
+            raise ConfigError(f"environment variable {name}: {refused}") from error
+    return values
 
 
 def describe(settings: Settings, sources: Sources) -> list[dict[str, Any]]:
     """One entry a setting: key, value, source, help, accepted; in the documentation's order."""
     found: list[dict[str, Any]] = []
-    for key, spec in KEYS.items():
+    for key, spec in SETTINGS.items():
         section, _, name = key.partition(".")
         value = getattr(getattr(settings, section), name)
         found.append(
@@ -135,32 +189,36 @@ def describe(settings: Settings, sources: Sources) -> list[dict[str, Any]]:
                 "value": list(value) if isinstance(value, tuple) else value,
                 "source": sources.get(key, DEFAULT),
                 "help": spec.help,
-                "accepted": spec.accepted,
+                "accepted": spec.values.accepted,
             }
         )
     for number, rule in enumerate(settings.rules, 1):
-        shown = {field.name: getattr(rule, field.name) for field in fields(rule)}
+        shown = {name: getattr(rule, name) for name in RULE_SETTINGS}
         found.append(
             {
                 "key": f"rule {number}",
                 "value": {name: value for name, value in shown.items() if value is not None},
                 "source": sources.get("rule", DEFAULT),
-                "help": "other actions for the tasks and ceilings that match",
-                "accepted": f"a table [[rule]] with {', '.join(RULE_KEYS)}",
+                "help": "other actions for the tasks and resources that match",
+                "accepted": f"a table [[rule]] with {', '.join(RULE_SETTINGS)}",
             }
         )
     return found
 
 
-def _read_file(path: str, required: bool) -> str:
+def read_file(path: str) -> str | None:
+    """
+    The text of the file, line ends as they are; None: there is no file.
+
+    Raises:
+        ConfigError: it cannot be read, or somebody else may have written it.
+    """
     try:
-        with open(path, "rb", opener=open_at_once) as file:
-            check_trust(path, file.fileno())
+        with open(path, "rb", opener=_open_at_once) as file:
+            _check_trust(path, file.fileno())
             data = file.read(MOST_FILE_BYTES + 1)
     except FileNotFoundError:
-        if required:
-            raise ConfigError(f"{path} does not exist.") from None
-        return ""
+        return None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
     if len(data) > MOST_FILE_BYTES:
@@ -171,12 +229,12 @@ def _read_file(path: str, required: bool) -> str:
         raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}).") from error
 
 
-def open_at_once(path: str, flags: int) -> int:
+def _open_at_once(path: str, flags: int) -> int:
     """Not to wait for the writer of a pipe that somebody put there."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def check_trust(path: str, handle: int) -> None:
+def _check_trust(path: str, handle: int) -> None:
     """
     Whoever writes this file has commands run as its reader: `notify.command`.
 
@@ -212,16 +270,14 @@ def _parsed(text: str, path: str) -> dict[str, Any]:
 
 
 def _section(section: str, content: Any, found: _Mistakes) -> dict[str, Any]:
-    """`{"stages.warn_s": value}` of one table, those keys that are known."""
-    known = [key.partition(".")[2] for key in KEYS if key.startswith(section + ".")]
+    """What one table sets, those keys that are known."""
+    known = [key.partition(".")[2] for key in SETTINGS if key.startswith(section + ".")]
     if not known:
-        sections = sorted({key.partition(".")[0] for key in KEYS} | {"rule"})
+        sections = sorted({key.partition(".")[0] for key in SETTINGS} | {"rule"})
+        inside = [key.partition(".")[0] for key in SETTINGS if key.partition(".")[2] == section]
+        hint = f" It belongs in [{inside[0]}]." if inside else _nearest(section, sections)
         if section == "rules":
             hint = " Write [[rule]], once for each rule."
-        else:
-            inside = [key for key in KEYS if key.partition(".")[2] == section]
-            hint = f" It belongs in [{inside[0].partition('.')[0]}]." if inside else ""
-            hint = hint or _nearest(section, sections)
         found.add(
             (section,),
             f"{_shown(section)} is no table of ours. There are {', '.join(sections)}.{hint}",
@@ -230,14 +286,21 @@ def _section(section: str, content: Any, found: _Mistakes) -> dict[str, Any]:
     if not isinstance(content, dict):
         found.add((section,), f"{section} = {_shown(content)} must be a table: [{section}].")
         return {}
+    return _known(content, known, (section,), f"[{section}]", found)
+
+
+def _known(
+    content: dict[str, Any], known: list[str], place: Place, table: str, found: _Mistakes
+) -> dict[str, Any]:
+    """The entries of a table that there are; of the others it is said what was meant."""
     for name in content:
         if name not in known:
             found.add(
-                (section, name),
-                f"{_shown(name)} is not known in [{section}]. "
+                (*place, name),
+                f"{_shown(name)} is not known in {table}. "
                 f"There are {', '.join(known)}.{_nearest(name, known)}",
             )
-    return {f"{section}.{name}": value for name, value in content.items() if name in known}
+    return {name: value for name, value in content.items() if name in known}
 
 
 def _rules(content: Any, found: _Mistakes) -> tuple[RuleSettings, ...]:
@@ -246,30 +309,29 @@ def _rules(content: Any, found: _Mistakes) -> tuple[RuleSettings, ...]:
         return ()
     rules: list[RuleSettings] = []
     for number, item in enumerate(content, 1):
-        values: dict[str, Any] = {}
-        for name, value in item.items():
-            if name not in RULE_KEYS:
-                found.add(
-                    ("rule", number, name),
-                    f"{_shown(name)} is not known in [[rule]] number {number}. "
-                    f"There are {', '.join(RULE_KEYS)}.{_nearest(name, list(RULE_KEYS))}",
-                )
-                continue
-            values[name] = _value(found, ("rule", number, name), RULE_KEYS[name], value)
-        if not item.keys() & {"notify", "checkpoint", "pause", "protect"}:
-            found.add(
-                ("rule", number),
-                f"[[rule]] number {number} changes nothing. "
-                "Give it notify, checkpoint, pause or protect.",
+        place = ("rule", number)
+        given = _known(item, [*RULE_SETTINGS], place, f"[[rule]] number {number}", found)
+        rules.append(
+            RuleSettings(
+                **{
+                    name: _value(found, (*place, name), RULE_SETTINGS[name], value)
+                    for name, value in given.items()
+                }
             )
-        rules.append(RuleSettings(**values))
+        )
+        if not given.keys() - {"task", "resource"}:
+            found.add(
+                place,
+                f"[[rule]] number {number} changes nothing. "
+                "Give it notify, checkpoint, pause or priority.",
+            )
     return tuple(rules)
 
 
-def _value(found: _Mistakes, place: tuple[str | int, ...], spec: Key, value: Any) -> Any:
+def _value(found: _Mistakes, place: Place, spec: Setting, value: Any) -> Any:
     try:
-        return spec.read(value)
-    except _UNREADABLE:
+        return spec.values.read(value)
+    except UNREADABLE:
         if place[0] == "rule":
             what = f"[[rule]] number {place[1]}: {_refused(str(place[2]), value, spec)}"
         else:
@@ -278,8 +340,8 @@ def _value(found: _Mistakes, place: tuple[str | int, ...], spec: Key, value: Any
         return None
 
 
-def _refused(key: str, value: Any, spec: Key) -> str:
-    return f"{key} = {_shown(value)} is not accepted. It must be {spec.accepted}."
+def _refused(key: str, value: Any, spec: Setting) -> str:
+    return f"{key} = {_shown(value)} is not accepted. It must be {spec.values.accepted}."
 
 
 def _build(values: Mapping[str, Any], rules: tuple[RuleSettings, ...]) -> Settings:
@@ -295,7 +357,7 @@ def _check_together(settings: Settings, sources: Sources) -> None:
     watch, stages = settings.watch, settings.stages
     for low_key, low, high_key, high in (
         ("watch.fast_interval_s", watch.fast_interval_s, "watch.interval_s", watch.interval_s),
-        ("stages.hold_s", stages.hold_s, "stages.warn_s", stages.warn_s),
+        ("stages.pause_s", stages.pause_s, "stages.warn_s", stages.warn_s),
     ):
         if low > high:
             raise ConfigError(

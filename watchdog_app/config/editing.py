@@ -8,15 +8,14 @@ tomlkit is as large as a quarter of it.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from watchdog_app.base.durable import make_folders, write_whole
 from watchdog_app.base.errors import ConfigError
-from watchdog_app.base.text.quantities import format_bytes
-from watchdog_app.config import MOST_FILE_BYTES, check_trust, open_at_once
-from watchdog_app.config.keys import KEYS, RULE_KEYS, Key
+from watchdog_app.config import UNREADABLE, read_file
+from watchdog_app.config.lines import line_of
+from watchdog_app.core.model.settings import RENAMED, RULE_SETTINGS, SETTINGS
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
@@ -33,7 +32,7 @@ def value_of(key: str, words: Sequence[str]) -> Any:
     Raises:
         ConfigError: there is no such key, or it does not accept that.
     """
-    spec = _spec(key)
+    spec = RULE_SETTINGS.get(key) or SETTINGS[known(key)]
     import tomllib
 
     joined = " ".join(words)
@@ -45,27 +44,47 @@ def value_of(key: str, words: Sequence[str]) -> Any:
     candidates += [joined, list(words)] if len(words) == 1 else [list(words), joined]
     for candidate in candidates:
         try:
-            spec.read(candidate)
-        except (ValueError, OverflowError, RecursionError):
+            spec.values.read(candidate)
+        except UNREADABLE:
             continue
         if isinstance(candidate, str) and candidate.lower() in ("true", "false"):
             return candidate.lower() == "true"
         return candidate
-    raise ConfigError(f"{key} = {joined!r} is not accepted. It must be {spec.accepted}.")
+    raise ConfigError(f"{key} = {joined!r} is not accepted. It must be {spec.values.accepted}.")
+
+
+def known(key: str) -> str:
+    """
+    The key of a setting, unchanged.
+
+    Raises:
+        ConfigError: there is no such setting; the message names the one that was meant.
+    """
+    if key in SETTINGS:
+        return key
+    from difflib import get_close_matches
+
+    if key in RENAMED:
+        raise ConfigError(f"{key} is now called {RENAMED[key]}.")
+    same = [one for one in SETTINGS if one.partition(".")[2] == key]
+    near = same or get_close_matches(key, list(SETTINGS), 1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    raise ConfigError(f"There is no setting {key!r}.{hint} All settings: watchdog config")
 
 
 def with_value(text: str, key: str, value: Any) -> str:
-    """The file with this key set: where it stood before, or commented out, or atop its table."""
+    """The file with this key set: where it stood before, else at the top of its table."""
     import tomlkit
 
+    text = _without_old_names(text, key)
     document = _document(text)
     section, _, name = key.partition(".")
     if section in document:
         table = document[section]
-        added = None if name in table else _added(text, section, name, _literal(value))
+        added = None if name in table else _below_header(text, section, f"{name} = {_toml(value)}")
         table[name] = value
         if added is not None and _same(added, document):
-            return added
+            return _ends_as(text, added)
     else:
         table = tomlkit.table()
         table[name] = value
@@ -77,6 +96,17 @@ def with_value(text: str, key: str, value: Any) -> str:
 
 def without(text: str, key: str) -> str:
     """The file without this key; a table that holds nothing more, comments neither, goes too."""
+    return _without(_without_old_names(text, key), key)
+
+
+def _without_old_names(text: str, key: str) -> str:
+    for old, new in RENAMED.items():
+        if new == key:
+            text = _without(text, old)
+    return text
+
+
+def _without(text: str, key: str) -> str:
     import tomlkit
 
     document = _document(text)
@@ -96,20 +126,15 @@ def with_rule(text: str, rule: Mapping[str, Any]) -> str:
     Raises:
         ConfigError: the rules of the file are written in a way that takes no further one.
     """
-    lines = ["[[rule]]"]
-    lines += [f"{name} = {_literal(value)}" for name, value in rule.items()]
-    block = "\n".join(lines) + "\n"
-    document = _document(text)
-    if "rule" not in document:
+    block = "".join(["[[rule]]\n", *(f"{name} = {_toml(value)}\n" for name, value in rule.items())])
+    if "rule" not in _document(text):
         return _ends_as(text, f"{_with_line_end(text)}\n{block}") if text.strip() else block
-    from watchdog_app.config.lines import line_of
-
     line = line_of(text, ("rule", 1))
     if line is None:
         raise ConfigError("The rules of the file are written as rule = [...]: write [[rule]] each.")
-    every = text.splitlines(keepends=True)
-    at = _above(every, line - 1)  # what is said above a rule stays above it
-    return _ends_as(text, "".join([*every[:at], f"{block}\n", *every[at:]]))
+    lines = text.splitlines(keepends=True)
+    lines.insert(_comment_above(lines, line - 1), f"{block}\n")
+    return _ends_as(text, "".join(lines))
 
 
 def without_rule(text: str, number: int) -> str:
@@ -150,7 +175,7 @@ def write(path: str, text: str, before: str | None) -> None:
     _check_place(path, real)
     try:
         make_folders(os.path.dirname(real), 0o700)
-        if current(real) != before:
+        if read_file(real) != before:
             raise ConfigError(f"{path} was changed by somebody else meanwhile. Try again.")
         mode, owner = 0o600, None
         if before is not None:
@@ -174,43 +199,6 @@ def _check_place(path: str, real: str) -> None:
         )
 
 
-def current(path: str) -> str | None:
-    """
-    The text of the file, line ends as they are; None: there is no file.
-
-    Raises:
-        ConfigError: it cannot be read, or somebody else may have written it.
-    """
-    try:
-        with open(path, encoding="utf-8-sig", newline="", opener=open_at_once) as file:
-            check_trust(path, file.fileno())
-            text = file.read(MOST_FILE_BYTES + 1)
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}.") from error
-    if len(text) > MOST_FILE_BYTES:
-        raise ConfigError(f"{path} is larger than {format_bytes(MOST_FILE_BYTES)}.")
-    return text
-
-
-def _spec(key: str) -> Key:
-    spec = KEYS.get(key) or RULE_KEYS.get(key)
-    if spec is None:
-        raise ConfigError(unknown(key))
-    return spec
-
-
-def unknown(key: str) -> str:
-    """That there is no such key, and which was meant."""
-    from difflib import get_close_matches
-
-    same = [one for one in KEYS if one.partition(".")[2] == key]
-    near = same or get_close_matches(key, list(KEYS), 1)
-    hint = f" Did you mean {near[0]}?" if near else ""
-    return f"There is no setting {key!r}.{hint} All settings: watchdog config"
-
-
 def _document(text: str) -> TOMLDocument:
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
@@ -223,50 +211,36 @@ def _document(text: str) -> TOMLDocument:
         ) from error
 
 
-def _added(text: str, section: str, name: str, literal: str) -> str | None:
+def _below_header(text: str, section: str, line: str) -> str | None:
     """
-    The file with a key more in a table that has a header of its own; None where it has none.
+    The file with a line more right below the header of a table; None where it has no header.
 
-    In the place of `# name = default` where such a line is, else right below the header: what
-    stands at the end of a table, comments mostly, may belong to the next one.
+    What stands at the end of a table, comments mostly, may belong to the next one.
     """
-    from watchdog_app.config.lines import line_of
-
-    begin = line_of(text, (section,))
+    at = line_of(text, (section,))
     lines = text.splitlines(keepends=True)
-    if begin is None or not lines[begin - 1].lstrip().startswith("["):
+    if at is None or not lines[at - 1].lstrip().startswith("["):
         return None
-    line = f"{name} = {literal}"
-    commented = re.compile(rf"#\s*{re.escape(name)}\s*=")
-    for at in range(begin, len(lines)):
-        if lines[at].lstrip().startswith("["):
-            break
-        if commented.match(lines[at]):
-            lines[at] = f"{line}{_end(lines[at])}"
-            return "".join(lines)
-    header = lines[begin - 1]
-    lines[begin - 1] = f"{header.rstrip()}{_end(header)}{line}{_end(header)}"
+    lines[at - 1 : at] = [_with_line_end(lines[at - 1]), f"{line}\n"]
     return "".join(lines)
 
 
 def _without_lines(text: str, number: int) -> str:
     """The file without the lines of one rule and the comment right above it."""
-    from watchdog_app.config.lines import line_of
-
     lines = text.splitlines(keepends=True)
     header = line_of(text, ("rule", number))
     if header is None:
         return text
-    begin = _above(lines, header - 1)
     end = header
     while end < len(lines) and not lines[end].lstrip().startswith("["):
         end += 1
-    return "".join([*lines[:begin], *lines[_above(lines, end) if end < len(lines) else end :]])
+    del lines[_comment_above(lines, header - 1) : _comment_above(lines, end)]
+    return "".join(lines)
 
 
-def _above(lines: Sequence[str], at: int) -> int:
-    """Where the comment right above a line begins."""
-    while at > 0 and lines[at - 1].lstrip().startswith("#"):
+def _comment_above(lines: Sequence[str], at: int) -> int:
+    """Where the comment right above a line begins; at the end of the file nothing is above."""
+    while 0 < at < len(lines) and lines[at - 1].lstrip().startswith("#"):
         at -= 1
     return at
 
@@ -281,17 +255,13 @@ def _same(text: str, document: TOMLDocument) -> bool:
         return False
 
 
-def _end(line: str) -> str:
-    return line[len(line.rstrip("\r\n")) :] or "\n"
-
-
 def _ends_as(before: str, after: str) -> str:
     """Line ends as they were: a file of Windows does not become one of both kinds."""
-    windows = "\r\n" in before and not re.search(r"(?<!\r)\n", before)
-    return re.sub(r"(?<!\r)\n", "\r\n", after) if windows else after
+    windows = before.count("\r\n") == before.count("\n") > 0
+    return after.replace("\r\n", "\n").replace("\n", "\r\n") if windows else after
 
 
-def _literal(value: Any) -> str:
+def _toml(value: Any) -> str:
     import tomlkit
 
     return str(tomlkit.item(value).as_string())

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -49,18 +50,26 @@ def main(path: str | None = None, verbose: bool = False) -> int:
     """
     # The daemon leaves this folder: what is named relative to it is named in full before.
     config_path = os.path.abspath(path or paths.config_file())
-    settings, sources = config.load(config_path, required=path is not None)
+    old_keys: list[str] = []
+    settings, sources = config.load(config_path, required=path is not None, warn=old_keys.append)
     log = Log(verbose, path=os.path.abspath(paths.daemon_log()))
-    return run(settings, sources, log, config_path)
+    return run(settings, sources, log, config_path, old_keys)
 
 
-def run(settings: Settings, sources: config.Sources, log: Log, config_path: str) -> int:
+def run(
+    settings: Settings,
+    sources: config.Sources,
+    log: Log,
+    config_path: str,
+    old_keys: Sequence[str] = (),
+) -> int:
     """Run with these settings until SIGTERM, SIGINT or a client's `stop`. Raises as `main`."""
     os.umask(0o077)  # names of notebooks are nobody else's business
     folder = runtime_dir.make()
     private_folder(folder)
     lock = InstanceLock(os.path.join(folder, _LOCK))
     app = App(settings, sources, config_path, lock, log)
+    app.report_old_keys(old_keys)
     try:
         app.open()
         app.loop()
@@ -92,6 +101,10 @@ class App:
         self._next_state_mono_s = 0.0
         self._next_beat_mono_s = 0.0
         self._next_garbage_mono_s = 0.0
+
+    def report_old_keys(self, messages: Sequence[str]) -> None:
+        """Show that the configuration has keys of an earlier version."""
+        self._parts.front.report_old_keys(messages)
 
     # The life of the process
 

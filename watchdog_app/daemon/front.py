@@ -162,8 +162,9 @@ class Front:
         Raises:
             ConfigError: the mistake.
         """
+        old_keys: list[str] = []
         try:
-            settings, sources = config.load(self._config_path)
+            settings, sources = config.load(self._config_path, warn=old_keys.append)
         except ConfigError as error:
             self._faults.put(
                 "config",
@@ -172,6 +173,7 @@ class Front:
             )
             raise
         self._faults.clear("config")
+        self.report_old_keys(old_keys)
         self._settings, self._sources = settings, sources
         self._observer.apply(settings)
         self._watching.settings = settings.watch
@@ -182,6 +184,23 @@ class Front:
         self._log.info("the configuration was read again", path=self._config_path)
         self.note("reloaded")
         self.look_soon()
+
+    def report_old_keys(self, messages: Sequence[str]) -> None:
+        """
+        Show that the configuration has keys of an earlier version.
+
+        Args:
+            messages: one for each such key, which says what it is called now; may be empty.
+        """
+        if not messages:
+            self._faults.clear("config.old_keys")
+            return
+        self._faults.put(
+            "config.old_keys",
+            f"The configuration has keys of an earlier version, which are still used: "
+            f"{'; '.join(messages)}.",
+            "Rename them: watchdog config edit",
+        )
 
     def protect(self, on: bool, for_s: float | None, by: str) -> dict[str, Any]:
         """Switch protection on, or off: for so many seconds, or until it is switched on."""

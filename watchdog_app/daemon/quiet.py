@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from watchdog_app.core.model.decisions import Notification, Stage
-from watchdog_app.core.model.quiet_hours import covering
-from watchdog_app.core.model.settings import Settings
+from watchdog_app.core.model.settings import Settings, span_of_day
 
 _MOST_SNOOZES = 64
 _MOST_REMEMBERED = 256
@@ -196,7 +195,7 @@ class Quiet:
         if hasattr(time, "tzset"):
             time.tzset()  # a laptop travels
         now = time.localtime(self._wall())
-        return covering(self._hours, now.tm_hour, now.tm_min)
+        return quiet_at(self._hours, now.tm_hour, now.tm_min)
 
     @property
     def protection(self) -> dict[str, Any]:
@@ -292,6 +291,25 @@ class Quiet:
     def _owe(self, notice: Notification) -> None:
         if notice.incident and notice.topic == "warning" and len(self.owed) < _MOST_REMEMBERED:
             self.owed.add(notice.incident)
+
+
+def quiet_at(spans: Sequence[str], hour: int, minute: int) -> str | None:
+    """
+    The first of these hours that this time of day falls into; None: it is not quiet.
+
+    Local time: where clocks change for daylight saving, that night is an hour shorter or longer.
+
+    Args:
+        spans: such as "22:00-07:00"; the begin is included, the end is not.
+        hour: local, 0 to 23.
+        minute: 0 to 59.
+    """
+    now = hour * 60 + minute
+    for text in spans:
+        begin, end = span_of_day(text)
+        if begin <= now < end if begin < end else (now >= begin or now < end):
+            return text
+    return None
 
 
 def _stage(notice: Notification) -> Stage:

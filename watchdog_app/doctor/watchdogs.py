@@ -80,8 +80,9 @@ def _configuration(facts: Facts) -> Finding:
     from watchdog_app.config import load
 
     where = paths.config_file(facts.machine.env)
+    old_keys: list[str] = []
     try:
-        load(where, facts.machine.env)
+        load(where, facts.machine.env, warn=old_keys.append)
     except ConfigError as error:
         return Finding(
             "watchdog.configuration",
@@ -93,6 +94,15 @@ def _configuration(facts: Facts) -> Finding:
         )
     except (WatchdogError, OSError) as error:
         return unchecked("watchdog.configuration", "The configuration", str(error))
+    if old_keys:
+        return Finding(
+            "watchdog.configuration",
+            Severity.WARNING,
+            f"The configuration has keys of an earlier version: {'; '.join(old_keys)}.",
+            "They still work, and will not in a later version.",
+            "Rename them.",
+            ("watchdog config edit",),
+        )
     shown = where if os.path.exists(where) else "the defaults; there is no file"
     return fine("watchdog.configuration", f"The configuration is good ({shown}).")
 

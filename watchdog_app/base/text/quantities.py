@@ -114,3 +114,16 @@ def parse_duration(text: str) -> float:
     if not found:
         raise ValueError(f"{text!r} is no duration; write a number with s, m or h, such as 15m")
     return float(found[1]) * _DURATION_FACTOR[(found[2] or "").lower()]
+
+
+def exact_duration(seconds: float) -> str:
+    """
+    A duration in the largest unit that needs no fraction, such as "90 s", "1 d" or "20 ms".
+
+    Args:
+        seconds: at least 0.
+    """
+    for unit, unit_s in (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0)):
+        if seconds >= unit_s and seconds % unit_s == 0:
+            return f"{seconds / unit_s:g} {unit}"
+    return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1000:g} ms" if seconds else "0"

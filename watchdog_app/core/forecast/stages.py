@@ -150,7 +150,7 @@ class ResourceMonitor:
         hold = self._hold.step(
             now_mono_s,
             _low(outlook.strict_eta_s) if outlook.critical else None,
-            self._stages.hold_s,
+            self._stages.pause_s,
         )
         self.next_look_s = self._pace(used, limit, outlook)
         stage = Stage.OK
@@ -182,7 +182,7 @@ class ResourceMonitor:
     def _cost_s(self, costs: SaveCost) -> float:
         save = UNKNOWN_SAVE_S if costs.save_s is None else costs.save_s
         step = _UNKNOWN_STEP_S if costs.step_s is None else costs.step_s
-        return max(self._stages.rescue_floor_s, (save + step) * self._stages.safety_factor)
+        return max(self._stages.save_floor_s, (save + step) * self._stages.save_safety_factor)
 
     @staticmethod
     def _last_s(costs: SaveCost) -> float:

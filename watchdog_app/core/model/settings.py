@@ -1,103 +1,358 @@
 """
-Everything a person can set, with the default that is right for a workstation.
+Everything a person can set: default, accepted values and help of each setting in one place.
 
-Plain frozen records; reading them from a file is `watchdog_app.config`. The
-comment beside each field becomes its documentation.
+The records are plain and frozen; `watchdog_app.config` reads them from a file. The loader,
+`watchdog config` and the tables of docs/configuration.md all read `SETTINGS`, `RULE_SETTINGS`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from typing import Any
 
+from watchdog_app.base.text.quantities import (
+    MIB,
+    TIB,
+    exact_duration,
+    parse_bytes,
+    parse_duration,
+)
 from watchdog_app.core.model.decisions import Caution
+from watchdog_app.core.model.resource import ResourceKind
+
+DAY_S = 86400.0
+_TIME = re.compile(r"([01][0-9]|2[0-4]|[0-9]):([0-5][0-9])")
+_DAY_MIN = 24 * 60
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What a setting takes."""
+
+    read: Callable[[Any], Any]  # a value of the file or the environment; raises ValueError
+    accepted: str  # as an error says it
+    brief: str  # as a table says it
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One thing that can be set."""
+
+    default: Any
+    values: Values
+    help: str
+
+
+def _setting(default: Any, values: Values, help_: str) -> Any:
+    """A field of a record with what the documentation and the loader have to know of it."""
+    return field(default=default, metadata={"setting": Setting(default, values, help_)})
+
+
+def _within(low: float, high: float, parse: Callable[[str], float]) -> Callable[[Any], float]:
+    def read(value: Any) -> float:
+        number = parse(value) if isinstance(value, str) else value
+        is_number = isinstance(number, int | float) and not isinstance(number, bool)
+        if is_number and low <= number <= high:  # an undefined number is not within
+            return number
+        raise ValueError
+
+    return read
+
+
+def _duration(low_s: float, high_s: float) -> Values:
+    read = _within(low_s, high_s, parse_duration)
+    brief = f"{exact_duration(low_s)} to {exact_duration(high_s)}"
+    accepted = f'a duration from {brief}: seconds, or a text such as "500ms", "90s" or "15m"'
+    return Values(lambda value: float(read(value)), accepted, brief)
+
+
+def _size(low: int, high: int) -> Values:
+    read = _within(low, high, parse_bytes)
+    brief = f"{low // MIB} MiB to {high // TIB} TiB"
+    accepted = f'a size from {brief}: bytes, or a text such as "64 MiB"'
+    return Values(lambda value: int(read(value)), accepted, brief)
+
+
+def _factor(low: float, high: float) -> Values:
+    read = _within(low, high, float)
+    brief = f"{low:g} to {high:g}"
+    return Values(lambda value: float(read(value)), f"a number from {brief}", brief)
+
+
+def _one_of(choice: type[StrEnum]) -> Values:
+    words = [f'"{each}"' for each in choice]
+    return Values(choice, " or ".join(words), ", ".join(words))
+
+
+def _truth(value: Any) -> bool:
+    if isinstance(value, str) and value.lower() in ("true", "false"):  # from the environment
+        return value.lower() == "true"
+    if value is not True and value is not False:
+        raise ValueError
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError
+    return value
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):  # from the environment
+        value = json.loads(value)
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ValueError
+    if value and (not value[0] or any("\0" in item for item in value)):
+        raise ValueError
+    return tuple(value)
+
+
+def _hours(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) and not value.startswith("["):  # else a list in the environment
+        value = [value]
+    found = _words(value)
+    for text in found:
+        span_of_day(text)
+    return found
+
+
+def span_of_day(text: str) -> tuple[int, int]:
+    """
+    Begin and end of "22:00-07:00" in minutes after midnight; the end may be on the next day.
+
+    Raises:
+        ValueError: another form, or both times are the same.
+    """
+    begin, dash, end = text.partition("-")
+    if not dash:
+        raise ValueError(f"{text!r} holds no two times with - between them")
+    found = (_minute(begin.strip()), _minute(end.strip()))
+    if found[0] == found[1] or found[0] == _DAY_MIN:
+        raise ValueError(f"{text!r} begins where it ends, or at 24:00")
+    return found
+
+
+def _minute(text: str) -> int:
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no time of day such as 22:00")
+    minutes = int(found[1]) * 60 + int(found[2])
+    if minutes > _DAY_MIN:
+        raise ValueError(f"{text!r} is past midnight")
+    return minutes
+
+
+def _kinds(value: Any) -> str:
+    from fnmatch import fnmatchcase
+
+    if not any(fnmatchcase(kind, _text(value)) for kind in ResourceKind):
+        raise ValueError
+    return _text(value)
+
+
+class Priority(StrEnum):
+    """`priority` of a rule: whose turn it is where one has to be chosen before another."""
+
+    HIGH = "high"  # saved first, paused last
+    NORMAL = "normal"
+    LOW = "low"  # saved last, paused first
+
+
+_CAUTION, _PRIORITY = _one_of(Caution), _one_of(Priority)
+_SWITCH = Values(_truth, "true or false", "true, false")
+_COMMAND = Values(
+    _words, 'a list of texts such as ["notify-me", "--quiet"]; [] for none', "a list of texts"
+)
+_QUIET = Values(
+    _hours,
+    'hours such as "22:00-07:00", or a list of such texts; [] for none',
+    'hours such as `"22:00-07:00"`, or a list of them',
+)
+_TASKS = Values(
+    _text,
+    'a pattern such as "train*.ipynb" or "/home/me/project/*"',
+    "a pattern with `*`, `?` and `[abc]`",
+)
+_RESOURCES = Values(
+    _kinds,
+    f"a pattern over {', '.join(ResourceKind)}",
+    f"a pattern over {', '.join(f'`{kind}`' for kind in ResourceKind)}",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class WatchSettings:
     """`[watch]`: how often and how far ahead the machine is looked at."""
 
-    interval_s: float = 1.0  # between looks at rest
-    fast_interval_s: float = 0.1  # shortest time between looks when a limit is near
-    caution: Caution = Caution.NORMAL
-    trace: bool = True  # once a warning is due, ask the training's agent what grows in it
+    interval_s: float = _setting(
+        1.0, _duration(0.1, 60), "time between two readings of the machine at rest"
+    )
+    fast_interval_s: float = _setting(
+        0.1,
+        _duration(0.02, 10),
+        "shortest time between two readings when a limit is near; at most `interval_s`",
+    )
+    caution: Caution = _setting(  # noqa: RUF009 - it returns a field
+        Caution.NORMAL,
+        _CAUTION,
+        "which mistake to avoid: low warns seldom, high saves early",
+    )
+    trace: bool = _setting(
+        True,
+        _SWITCH,
+        "with a warning, let the training's agent find the line at which memory grows: five "
+        "seconds in which its Python code runs slower",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class StageSettings:
     """`[stages]`: when each stage begins. Times are the low end of the forecast."""
 
-    warn_s: float = 120.0  # warn when exhaustion may be nearer than this
-    hold_s: float = 2.0  # pause when exhaustion may be nearer than this and the rescue is done
-    safety_factor: float = 3.0  # rescue at (save time + one step) x this
-    rescue_floor_s: float = 10.0  # and never later than this many seconds before the end
-    settle_s: float = 15.0  # an action is given this long to take effect before the next
-    cooldown_s: float = 60.0  # between two notifications of one incident unless its stage rises
+    warn_s: float = _setting(
+        120.0,
+        _duration(1, DAY_S),
+        "warn when memory may be exhausted within this time, on good evidence",
+    )
+    pause_s: float = _setting(
+        2.0,
+        _duration(0, 3600),
+        "pause when it may be exhausted within this time and nothing else helped; at most `warn_s`",
+    )
+    save_safety_factor: float = _setting(
+        3.0,
+        _factor(1, 100),
+        "ask for a checkpoint this many times (save time + one step) before the end",
+    )
+    save_floor_s: float = _setting(
+        10.0,
+        _duration(0, 3600),
+        "ask for a checkpoint at the latest this long before the end, if that is foreseen",
+    )
+    settle_s: float = _setting(
+        15.0,
+        _duration(0, 3600),
+        "time that an action is given to take effect before the next one",
+    )
+    cooldown_s: float = _setting(
+        60.0,
+        _duration(0, DAY_S),
+        "quiet time between two notifications of one incident, unless it gets worse",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class StallSettings:
     """`[stalls]`: when a training that makes no steps is one that hangs."""
 
-    idle_s: float = 60.0  # without a step and without computing
-    busy_s: float = 600.0  # without a step while it computes
+    idle_s: float = _setting(
+        60.0,
+        _duration(1, DAY_S),
+        "a training that computes nothing and makes no step for this long is reported as stalled; "
+        "never sooner than 20 of its own steps or 3 times its longest pause",
+    )
+    busy_s: float = _setting(
+        600.0,
+        _duration(1, DAY_S),
+        "the same of one that still computes; never sooner than 100 of its own steps",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ActionSettings:
     """`[actions]` and, by task or resource, `[[rule]]`: what may be done."""
 
-    notify: bool = True
-    checkpoint: bool = True
-    pause: bool = True  # last resort; only Python tasks of this user
-
-
-class Priority(StrEnum):
-    """`protect` of a rule: whose turn it is where one has to be chosen before another."""
-
-    FIRST = "first"  # saved first, paused last
-    NORMAL = "normal"
-    LAST = "last"  # saved last, paused first
+    notify: bool = _setting(True, _SWITCH, "show notifications")
+    checkpoint: bool = _setting(True, _SWITCH, "ask trainings to save a checkpoint")
+    pause: bool = _setting(  # only Python tasks of this user
+        True, _SWITCH, "pause a training as the last resort; it can always be resumed"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class RuleSettings:
     """`[[rule]]`: other actions for the tasks and resources that match; the first match wins."""
 
-    task: str = "*"  # glob over the task's name or the path of its notebook or script
-    ceiling: str = "*"  # glob over the resource's kind, e.g. "gpu_*"
-    notify: bool | None = None  # None: as in [actions]
-    checkpoint: bool | None = None
-    pause: bool | None = None
-    protect: Priority | None = None  # None: normal
+    task: str = _setting(
+        "*", _TASKS, "tasks that the rule is for: name, or path of the notebook or script"
+    )
+    resource: str = _setting("*", _RESOURCES, "kinds of resources that the rule is for")
+    # None: as in [actions], or a normal priority.
+    notify: bool | None = _setting(None, _SWITCH, "show notifications; absent: as in [actions]")
+    checkpoint: bool | None = _setting(
+        None, _SWITCH, "ask for a checkpoint; absent: as in [actions]"
+    )
+    pause: bool | None = _setting(
+        None, _SWITCH, "pause as the last resort; absent: as in [actions]"
+    )
+    priority: Priority | None = _setting(  # noqa: RUF009 - it returns a field
+        None,
+        _PRIORITY,
+        "high: saved before others, paused after them; low: the other way round",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class NotifySettings:
     """`[notify]`: where notifications go."""
 
-    desktop: bool = True
-    terminal: bool = False  # also write each notification to the daemon's own standard error
-    command: tuple[str, ...] = ()  # run with the notification as JSON on its standard input
-    quiet_hours: tuple[str, ...] = ()  # "22:00-07:00", local time: only critical notifications
+    desktop: bool = _setting(True, _SWITCH, "show notifications on the desktop")
+    terminal: bool = _setting(
+        False, _SWITCH, "write notifications to the daemon's own standard error too"
+    )
+    command: tuple[str, ...] = _setting(
+        (), _COMMAND, "command that is run with each notification as JSON on its standard input"
+    )
+    quiet_hours: tuple[str, ...] = _setting(
+        (), _QUIET, "hours, in local time, in which only critical notifications are shown"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class JournalSettings:
     """`[journal]`: how much of the past is kept."""
 
-    max_age_s: float = 14 * 86400.0
-    max_bytes: int = 64 * 1024**2
+    max_age_s: float = _setting(
+        14 * DAY_S, _duration(3600, 3650 * DAY_S), "how long the past is kept"
+    )
+    max_bytes: int = _setting(64 * MIB, _size(MIB, TIB), "how large the journal may grow")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """All of it."""
 
-    watch: WatchSettings = field(default_factory=WatchSettings)
-    stages: StageSettings = field(default_factory=StageSettings)
-    stalls: StallSettings = field(default_factory=StallSettings)
-    actions: ActionSettings = field(default_factory=ActionSettings)
-    notify: NotifySettings = field(default_factory=NotifySettings)
-    journal: JournalSettings = field(default_factory=JournalSettings)
+    watch: WatchSettings = WatchSettings()
+    stages: StageSettings = StageSettings()
+    stalls: StallSettings = StallSettings()
+    actions: ActionSettings = ActionSettings()
+    notify: NotifySettings = NotifySettings()
+    journal: JournalSettings = JournalSettings()
     rules: tuple[RuleSettings, ...] = ()
+
+
+SETTINGS: Mapping[str, Setting] = {
+    f"{section.name}.{each.name}": each.metadata["setting"]
+    for section in fields(Settings)
+    if section.name != "rules"
+    for each in fields(getattr(Settings(), section.name))
+}
+RULE_SETTINGS: Mapping[str, Setting] = {
+    each.name: each.metadata["setting"] for each in fields(RuleSettings)
+}
+# Keys of earlier versions: the daemon maps them and reports them, `config check` rejects them.
+RENAMED: Mapping[str, str] = {
+    "stages.hold_s": "stages.pause_s",
+    "stages.safety_factor": "stages.save_safety_factor",
+    "stages.rescue_floor_s": "stages.save_floor_s",
+    "rule.ceiling": "rule.resource",
+    "rule.protect": "rule.priority",
+}
+RENAMED_VALUES: Mapping[str, Mapping[str, str]] = {
+    "rule.protect": {"first": Priority.HIGH.value, "last": Priority.LOW.value}
+}

@@ -24,9 +24,9 @@ from watchdog_app.core.policy.rules import allowed, turn
 from watchdog_app.core.policy.saving import CheckpointSchedule, save_s, step_s
 
 TURNS = (
-    Priority.FIRST,
+    Priority.HIGH,
     Priority.NORMAL,
-    Priority.LAST,
+    Priority.LOW,
 )  # in which tasks are saved; paused from behind
 _CAREFUL = 0.8  # of the time left by the present pace: it may quicken
 

@@ -353,8 +353,8 @@ class Engine:
         held = any(agent.saving for each in agents.values() for agent in each)
         incident.pace(assessment.slope_per_s, recent, self._passed_s, held)
         if surely or not reading.fatal:
-            hold_s = self.settings.stages.hold_s
-            assessment = stage.by_pace(assessment, reading, incident, hold_s)
+            pause_s = self.settings.stages.pause_s
+            assessment = stage.by_pace(assessment, reading, incident, pause_s)
         lifecycle.observe(incident, assessment, self._now())
         return assessment
 

@@ -40,11 +40,11 @@ def allowed(
     if SPECS[kind].pause is Pause.BY_RULE:
         actions = replace(actions, pause=False)
         rules = [
-            replace(rule, pause=False) if rule.ceiling == "*" and rule.pause else rule
+            replace(rule, pause=False) if rule.resource == "*" and rule.pause else rule
             for rule in rules
         ]
     for rule in rules:
-        if _matches(rule.ceiling, kind.value) and _names(rule.task, task):
+        if _matches(rule.resource, kind.value) and _names(rule.task, task):
             return ActionSettings(
                 notify=actions.notify if rule.notify is None else rule.notify,
                 checkpoint=actions.checkpoint if rule.checkpoint is None else rule.checkpoint,
@@ -56,8 +56,8 @@ def allowed(
 def turn(rules: Sequence[RuleSettings], task: Task, kind: ResourceKind) -> Priority:
     """Whether this task goes before or after others under this kind of resource, by its rule."""
     for rule in rules:
-        if _matches(rule.ceiling, kind.value) and _names(rule.task, task):
-            return rule.protect or Priority.NORMAL
+        if _matches(rule.resource, kind.value) and _names(rule.task, task):
+            return rule.priority or Priority.NORMAL
     return Priority.NORMAL
 
 

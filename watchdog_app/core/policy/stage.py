@@ -22,7 +22,7 @@ from watchdog_app.core.policy.incidents import OpenIncident
 PACE_WINDOW_S = 2.0
 _NEAR = 0.8  # of the limit: below it even fast growth leaves time for better evidence
 _TRAINS_STEPS = 20  # from here on it trains: tracing, slots and caches of the first steps are made
-_CHEAP = 0.1  # of `rescue_floor_s`
+_CHEAP = 0.1  # of `save_floor_s`
 _AT_THE_LIMIT = 0.97
 _NO_TIME_S = 0.6  # some samples and one step
 
@@ -72,9 +72,9 @@ def with_cheap_save(
         save_s, step_s = agent.save_s, agent.step_s
         if save_s is None or step_s is None or not agent.training:
             continue
-        if (agent.step or 0) < _TRAINS_STEPS or save_s > _CHEAP * stages.rescue_floor_s:
+        if (agent.step or 0) < _TRAINS_STEPS or save_s > _CHEAP * stages.save_floor_s:
             continue
-        due_s = max(stages.rescue_floor_s, (save_s + step_s) * stages.safety_factor)
+        due_s = max(stages.save_floor_s, (save_s + step_s) * stages.save_safety_factor)
         if forecast.eta_s < due_s:
             stage = max(assessment.stage, Stage.RESCUE)
             return replace(assessment, rescue=True, stage=stage)
@@ -123,7 +123,7 @@ def by_expectation(assessment: Assessment, expected: Expected | None) -> Assessm
 
 
 def by_pace(
-    assessment: Assessment, reading: Reading, incident: OpenIncident, hold_s: float
+    assessment: Assessment, reading: Reading, incident: OpenIncident, pause_s: float
 ) -> Assessment:
     """
     The assessment with the stage that follows from the pace as well. The last step.
@@ -132,7 +132,7 @@ def by_pace(
         assessment: on strict evidence where `notify` is set.
         reading: of the resource.
         incident: with its pace brought up to date.
-        hold_s: stage hold begins when the end may be nearer than this.
+        pause_s: stage hold begins when the end may be nearer than this.
     """
     spec = SPECS[reading.key.kind]
     if not reading.fatal:
@@ -140,12 +140,12 @@ def by_pace(
         # down loses nothing, so that nothing is saved either.
         most = Stage.WARN if spec.scope is Scope.HEAT else Stage.RESCUE
         return replace(assessment, stage=min(assessment.stage, most))
-    if _at_the_end(incident, reading, max(hold_s, spec.pause_s)):
+    if _at_the_end(incident, reading, max(pause_s, spec.pause_s)):
         return replace(assessment, stage=Stage.HOLD)
     return assessment
 
 
-def _at_the_end(incident: OpenIncident, reading: Reading, hold_s: float) -> bool:
+def _at_the_end(incident: OpenIncident, reading: Reading, pause_s: float) -> bool:
     """
     The very end by the pace of the training, where saves slow down what the trend can see.
 
@@ -154,4 +154,4 @@ def _at_the_end(incident: OpenIncident, reading: Reading, hold_s: float) -> bool
     """
     left_s = incident.left_s(reading)
     near = reading.limit > 0 and reading.used >= _AT_THE_LIMIT * reading.limit
-    return left_s <= (hold_s if near else min(hold_s, _NO_TIME_S))
+    return left_s <= (pause_s if near else min(pause_s, _NO_TIME_S))

@@ -325,7 +325,7 @@ def _stages(kind: ResourceKind, stages: StageSettings) -> StageSettings:
     return replace(
         stages,
         warn_s=max(stages.warn_s, spec.warn_s),
-        rescue_floor_s=max(stages.rescue_floor_s, spec.save_s),
+        save_floor_s=max(stages.save_floor_s, spec.save_s),
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from watchdog_app.core.model.quiet_hours import covering, span
+from watchdog_app.core.model.settings import span_of_day
+from watchdog_app.daemon.quiet import quiet_at
 
 
 @pytest.mark.parametrize(
@@ -26,13 +27,13 @@ def test_hours_include_their_begin_and_not_their_end(text, times, quiet):
     """Over midnight as within a day."""
     for time in times:
         hour, minute = map(int, time.split(":"))
-        assert (text if quiet else None) == covering([text], hour, minute)
+        assert (text if quiet else None) == quiet_at([text], hour, minute)
 
 
 def test_of_several_hours_any_counts():
     """The one that holds is named."""
-    assert "12:00-13:00" == covering(["22:00-07:00", "12:00-13:00"], 12, 30)
-    assert covering([], 12, 30) is None
+    assert "12:00-13:00" == quiet_at(["22:00-07:00", "12:00-13:00"], 12, 30)
+    assert quiet_at([], 12, 30) is None
 
 
 @pytest.mark.parametrize(
@@ -44,4 +45,4 @@ def test_of_several_hours_any_counts():
 def test_what_is_no_span_of_hours_is_refused(text):
     """One that begins where it ends could mean nothing, or the whole day."""
     with pytest.raises(ValueError, match=r".+"):
-        span(text)
+        span_of_day(text)
