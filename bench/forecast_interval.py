@@ -19,9 +19,8 @@ import forecast_score as score
 import numpy as np
 from scipy.optimize import minimize
 
-from watchdog_app.core.forecast.evidence import room_left
+from watchdog_app.core.forecast.evidence import doubt, room_left
 from watchdog_app.core.forecast.forecaster import TrendForecaster
-from watchdog_app.core.forecast.interval import doubt
 
 NEAREST_S, FURTHEST_S = 1.0, 60.0
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from watchdog_app.core.forecast import TrendForecaster
+from watchdog_app.core.forecast.forecaster import TrendForecaster
 from watchdog_app.core.forecast.heat import HeatForecaster
 from watchdog_app.core.forecast.slow import DeviceMemoryForecaster, DischargeForecaster
 from watchdog_app.core.forecast.stages import ResourceMonitor, forecaster_for

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from watchdog_app.core.forecast import TrendForecaster
+from watchdog_app.core.forecast.forecaster import TrendForecaster
 from watchdog_app.core.forecast.stages import ResourceMonitor
 from watchdog_app.core.model.decisions import SaveCost, Stage
 from watchdog_app.core.model.settings import StageSettings, WatchSettings

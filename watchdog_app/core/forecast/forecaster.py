@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from collections import deque
 
+from watchdog_app.core.forecast import DEMAND, Outlook
 from watchdog_app.core.forecast.course import Course, Wording
 from watchdog_app.core.forecast.evidence import (
+    NOW_S,
+    SWINGS,
     Thresholds,
     View,
-    Weight,
     convincing,
+    interval,
     room_left,
-    weigh,
 )
-from watchdog_app.core.forecast.interval import interval
-from watchdog_app.core.forecast.outlook import Outlook
 from watchdog_app.core.forecast.scales import BASE_S, LEVELS, Pyramid
 from watchdog_app.core.forecast.shape import Segment, Swings, regime_of
 from watchdog_app.core.forecast.trends import Trend, TrendKind, read_scale, read_turns
@@ -23,7 +23,7 @@ from watchdog_app.core.model.decisions import Caution, Regime
 
 _GAP_S = 30.0  # nothing is known of what happened in a longer gap
 _SHORTEST = 2  # scale; blocks of 1 s
-_SWING = 0.04  # of the limit; smaller turns are noise
+_TURN = 0.04  # of the limit; smaller turns are noise
 _IGNORE = 1e-5  # of the largest value seen
 _MATTERS = 2e-3  # of the largest value seen: less growth than this is no claim
 _FULL = 0.985  # of the limit: at the end, whatever the trend says
@@ -44,11 +44,8 @@ _REREAD_S, _REREAD_AT_REST_S = (
     tuple(share * BASE_S * (1 << scale) - 0.01 for scale in range(LEVELS)) for share in (0.125, 1.0)
 )
 _OFTEN = 3  # times at its limit and away again: it lives there
-_NOW_S = 2.0  # the last moments
 _PAUSE_S, _PAUSES = 0.5, 16  # shortest pause in the growth, and how many are kept
 _HIGHER = 1e-3  # of the largest value seen: less than that is no growth
-_NONE: list[Trend] = []
-_SWINGS = 0.25  # height of the swings as a share of the growth
 _AGREES = 0.6  # concordance
 _STILL, _JUMPS = 0.5, 1.7  # slope of the last third as a share of the whole
 _YOUNG_LINE_S = 3.0
@@ -66,36 +63,8 @@ EAGER = Thresholds(
 )
 
 
-# Evidence asked for, by what a person set: the table in docs/forecast.md.
-_DEMAND = {Caution.LOW: 1.3, Caution.NORMAL: 1.0, Caution.HIGH: 0.75}
-
-
 class TrendForecaster:
     """Forecast of one series."""
-
-    __slots__ = (
-        "_claims",
-        "_course",
-        "_due",
-        "_high",
-        "_high_t",
-        "_limit",
-        "_line",
-        "_outlook",
-        "_pauses",
-        "_pyramid",
-        "_segment",
-        "_start",
-        "_swings",
-        "_t",
-        "_thoughts",
-        "_top",
-        "_used",
-        "_wording",
-        "eager",
-        "strict",
-        "thought",
-    )
 
     def __init__(self, strict: Thresholds = STRICT, eager: Thresholds = EAGER) -> None:
         self.strict, self.eager = strict, eager
@@ -140,7 +109,7 @@ class TrendForecaster:
                 self._pauses.append((mono_s, pause))
             self._high, self._high_t = used + _HIGHER * self._top, mono_s
         self._segment.add(mono_s, used, self._top)
-        self._swings.add(mono_s, used, _SWING * limit)
+        self._swings.add(mono_s, used, _TURN * limit)
         self._course.add(mono_s, used)
         self.thought = self._pyramid.add(mono_s, used)
         if self.thought:
@@ -151,7 +120,7 @@ class TrendForecaster:
 
     def set_caution(self, caution: Caution) -> None:
         """From now on ask for more or less evidence before growth counts as convincing."""
-        factor = _DEMAND[caution]
+        factor = DEMAND[caution]
         self.strict, self.eager = STRICT.times(factor), EAGER.times(factor)
 
     def assess(self) -> Outlook:
@@ -170,7 +139,7 @@ class TrendForecaster:
         start = self._t if self._start is None else self._start
         low_t, low = self._t, self._used
         for block in reversed(self._pyramid.levels[0]):
-            if block[2] < self._t - _NOW_S:
+            if block[2] < self._t - NOW_S:
                 break
             if block[1] < low:
                 low_t, low = block[0], block[1]
@@ -186,10 +155,6 @@ class TrendForecaster:
             self._pauses,
         )
 
-    def weigh(self, claim: Trend) -> Weight:
-        """A claim measured against the limit, as of the last sample."""
-        return weigh(claim, self.view())
-
     def _read(self) -> None:
         """Update the trends, each scale as often as its blocks are long."""
         t, matters, ignore = self._t, _MATTERS * self._top, _IGNORE * self._top
@@ -202,7 +167,7 @@ class TrendForecaster:
                 continue
             # A scale that shows no growth is looked at more rarely: rest has to be cheap.
             due[scale] = t + (_REREAD_S if claims[scale] else _REREAD_AT_REST_S)[scale]
-            claims[scale] = _NONE
+            claims[scale] = []
             oldest = whole[0][3]
             if used - oldest <= matters and whole[-1][3] - oldest <= matters:
                 continue
@@ -275,7 +240,7 @@ class TrendForecaster:
         """Whether the series is at its end, higher than where it often came and left again."""
         if view.used < _FULL * view.limit:
             return False
-        return view.swings.visits((_FULL - _SWING) * view.limit, view.t).times < _OFTEN
+        return view.swings.visits((_FULL - _TURN) * view.limit, view.t).times < _OFTEN
 
     @staticmethod
     def soonest(claims: list[Trend], view: View, ask: Thresholds, convinced: bool) -> float | None:
@@ -299,7 +264,7 @@ class TrendForecaster:
         for claim in claims:
             if claim.reading is TrendKind.PEAKS:
                 if (
-                    claim.amplitude >= _SWINGS
+                    claim.amplitude >= SWINGS
                     and claim.agreement >= STRICT.peaks_agreement
                     and claim.misfit <= STRICT.peaks_misfit
                     and claim.recent >= _STILL

@@ -16,7 +16,7 @@ from collections import deque
 from itertools import pairwise
 from typing import NamedTuple
 
-from watchdog_app.core.forecast.outlook import Outlook
+from watchdog_app.core.forecast import DEMAND, Outlook
 from watchdog_app.core.forecast.slow import Bins
 from watchdog_app.core.model.decisions import Caution, Forecast, Regime
 
@@ -44,7 +44,6 @@ _RELIEVED_C = 5.0
 _SLOWED_BINS = 10
 _MOVES_C_PER_S = 0.02
 _CRITICAL_S = 3.0
-_DEMAND = {Caution.LOW: 1.3, Caution.NORMAL: 1.0, Caution.HIGH: 0.75}
 _LOW, _HIGH = 0.6, 2.0
 
 
@@ -68,22 +67,6 @@ class HeatForecaster:
         fatal: whether the machine or the card switches itself off at the limit. If not, it slows
             down there, which is told of when it lasts 20 s.
     """
-
-    __slots__ = (
-        "_at_limit",
-        "_bins",
-        "_confirmed",
-        "_demand",
-        "_fatal",
-        "_half_confirmed",
-        "_held",
-        "_known",
-        "_limit",
-        "_outlook",
-        "_spent",
-        "_t",
-        "_used",
-    )
 
     def __init__(self, fatal: bool) -> None:
         self._fatal = fatal
@@ -117,40 +100,15 @@ class HeatForecaster:
 
     def set_caution(self, caution: Caution) -> None:
         """From now on ask for more or less evidence."""
-        self._demand = _DEMAND[caution]
+        self._demand = DEMAND[caution]
 
     def assess(self) -> Outlook:
         """Where the temperature leads, as of the last sample."""
         return self._outlook
 
     def _think(self) -> None:
-        values = self._bins.values
-        level = values[-1]
-        room = max(0.0, self._limit - level)
-        strict = eager = math.inf
-        shown: _Rise | None = None
-        saturating = False
-        for window in _WINDOWS:
-            if window > len(values):
-                break
-            begin, gain = self._begin(window)
-            count = len(values) - begin
-            if count < _SHORTEST or gain < _GAIN_C or gain < _SHOWN_GAIN * room:
-                continue
-            rise = self._rise(begin, gain, room)
-            if rise is None:
-                # Nearer the present than what a longer window averages: it has the last word.
-                saturating = True
-                break
-            if rise.eta_s <= _SHOWN_SPAN * rise.span_s and (
-                shown is None or rise.eta_s < shown.eta_s
-            ):
-                shown = rise
-            notify = count >= (_FOR_NOTICES if self._fatal else _FOR_SLOWING)
-            if notify and self._convinces(rise, begin, room, _STRICT_GAIN, _STRICT_SPAN):
-                strict = min(strict, rise.eta_s)
-            elif self._convinces(rise, begin, room, _EAGER_GAIN, _EAGER_SPAN):
-                eager = min(eager, rise.eta_s)
+        room = max(0.0, self._limit - self._bins.values[-1])
+        strict, eager, shown, saturating = self._read_windows(room)
         eager = min(eager, strict)
         self._confirmed = self._confirmed + 1 if strict < math.inf else 0
         self._half_confirmed = self._half_confirmed + 1 if eager < math.inf else 0
@@ -166,6 +124,41 @@ class HeatForecaster:
             strict = eager = self._hold(strict)
         self._remember()
         self._outlook = self._said(strict, eager, shown, saturating)
+
+    def _read_windows(self, room: float) -> tuple[float, float, _Rise | None, bool]:
+        """
+        Times to the limit, the rise to show, and whether the newest rise levels off before it.
+
+        Args:
+            room: degrees up to the limit.
+
+        Returns:
+            Time by strict evidence and by eager evidence, infinite without; rise; levels off.
+        """
+        values = self._bins.values
+        strict = eager = math.inf
+        shown: _Rise | None = None
+        for window in _WINDOWS:
+            if window > len(values):
+                break
+            begin, gain = self._begin(window)
+            count = len(values) - begin
+            if count < _SHORTEST or gain < _GAIN_C or gain < _SHOWN_GAIN * room:
+                continue
+            rise = self._rise(begin, gain, room)
+            if rise is None:
+                # Nearer the present than what a longer window averages: it has the last word.
+                return strict, eager, shown, True
+            if rise.eta_s <= _SHOWN_SPAN * rise.span_s and (
+                shown is None or rise.eta_s < shown.eta_s
+            ):
+                shown = rise
+            notify = count >= (_FOR_NOTICES if self._fatal else _FOR_SLOWING)
+            if notify and self._convinces(rise, begin, room, _STRICT_GAIN, _STRICT_SPAN):
+                strict = min(strict, rise.eta_s)
+            elif self._convinces(rise, begin, room, _EAGER_GAIN, _EAGER_SPAN):
+                eager = min(eager, rise.eta_s)
+        return strict, eager, shown, False
 
     def _begin(self, window: int) -> tuple[int, float]:
         """Where the present rise began within a window, and its gain: what was level is no rise."""

@@ -24,21 +24,6 @@ _NOISE_FLOOR = 1e-3  # of the largest value seen: a perfect line must not end at
 class Segment:
     """A straight line through everything since the last change of course."""
 
-    __slots__ = (
-        "_down",
-        "_n",
-        "_recent",
-        "_sigma",
-        "_up",
-        "_x",
-        "_xx",
-        "_xy",
-        "_y",
-        "_yy",
-        "first",
-        "origin",
-    )
-
     def __init__(self) -> None:
         self._sigma = 0.0
         self._recent: deque[tuple[float, float]] = deque(maxlen=_KEEP)

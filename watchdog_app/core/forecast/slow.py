@@ -7,8 +7,8 @@ from array import array
 from collections import deque
 from dataclasses import replace
 
+from watchdog_app.core.forecast import Outlook
 from watchdog_app.core.forecast.forecaster import TrendForecaster
-from watchdog_app.core.forecast.outlook import Forecaster, Outlook
 from watchdog_app.core.model.decisions import Caution, Forecast, Regime
 
 _GAPS = 15  # bins; nothing is known of what happened in a longer gap
@@ -91,7 +91,7 @@ class DeviceMemoryForecaster:
     __slots__ = ("_grabbed", "_inner", "_limit", "_recent", "_used")
 
     def __init__(self) -> None:
-        self._inner: Forecaster = TrendForecaster()
+        self._inner = TrendForecaster()
         self._recent: deque[tuple[float, float]] = deque()
         self._grabbed: float | None = None  # the level at which a grab has ended so far
         self._used = self._limit = 0.0

@@ -81,39 +81,44 @@ def read_scale(
         peaks = _read_peaks(blocks, whole, scale, ignore)
         if peaks is not None:
             found.append(peaks)
-    if not (rises(blocks, 1) and blocks[-1][3] > blocks[0][3]):
-        return found
+    if rises(blocks, 1) and blocks[-1][3] > blocks[0][3]:
+        both = _read_both(blocks, scale, ignore)
+        if both is not None:
+            found.append(both)
+    return found
+
+
+def _read_both(blocks: list[Block], scale: int, ignore: float) -> Trend | None:
+    """Growth of floor and upper envelope together."""
     floors, tops = [b[1] for b in blocks], [b[3] for b in blocks]
     agree_low = concordance(floors, ignore, _LEAST)
     if agree_low < _LEAST:
-        return found
+        return None
     agree_high = concordance(tops, ignore, _LEAST)
     if agree_high < _LEAST:
-        return found
+        return None
     low = sen_slope([b[0] for b in blocks], floors)
     high = sen_slope([b[2] for b in blocks], tops)
     if low <= 0.0 or high <= 0.0:
-        return found
+        return None
     # An envelope that runs away from its floor is a burst on top of the growth.
     slope = low if high > 2.0 * low else 0.5 * (high + low)
     first, last = blocks[-3], blocks[-1]
     recent = (last[3] - first[3]) / max(1e-6, last[2] - first[2]) / slope
-    found.append(
-        Trend(
-            TrendKind.BOTH,
-            scale,
-            start_t=min(blocks[0][0], blocks[0][2]),
-            gain=last[1] - blocks[0][1],
-            # One spike is no envelope: of three blocks the second highest.
-            level=sorted((first[3], blocks[-2][3], last[3]))[1] if recent > 0.0 else last[3],
-            slope=slope,
-            recent=recent,
-            agreement=min(agree_high, agree_low),
-            reference=(blocks[-2][0], blocks[-2][1]),
-            bend=_read_bend(blocks) if min(agree_high, agree_low) >= _BENDS else None,
-        )
+    agreement = min(agree_high, agree_low)
+    return Trend(
+        TrendKind.BOTH,
+        scale,
+        start_t=min(blocks[0][0], blocks[0][2]),
+        gain=last[1] - blocks[0][1],
+        # One spike is no envelope: of three blocks the second highest.
+        level=sorted((first[3], blocks[-2][3], last[3]))[1] if recent > 0.0 else last[3],
+        slope=slope,
+        recent=recent,
+        agreement=agreement,
+        reference=(blocks[-2][0], blocks[-2][1]),
+        bend=_read_bend(blocks) if agreement >= _BENDS else None,
     )
-    return found
 
 
 def _read_bend(blocks: list[Block]) -> tuple[float, float] | None:
@@ -147,10 +152,6 @@ def _read_peaks(
     slope = sen_slope(times, values)
     if slope <= 0.0:
         return None
-    origin = times[0]
-    offsets = sorted(v - slope * (t - origin) for t, v in zip(times, values, strict=True))
-    middle = offsets[len(offsets) // 2]
-    misfit = max(offsets[-1] - middle, middle - offsets[0]) / gain
     third = max(2, len(values) // 3)
     rise = values[-1] - values[-1 - third]
     recent = rise / max(1e-6, times[-1] - times[-1 - third]) / slope
@@ -159,13 +160,13 @@ def _read_peaks(
     return Trend(
         TrendKind.PEAKS,
         scale,
-        start_t=origin,
+        start_t=times[0],
         gain=gain,
         level=level,
         slope=slope,
         recent=recent,
         agreement=agreement,
-        misfit=misfit,
+        misfit=_misfit(times, values, slope) / gain,
         reference=(times[-1], 2.0 * block_s),
         amplitude=_amplitude(whole, slope * block_s) / gain,
     )
@@ -194,8 +195,6 @@ def read_turns(
     slope = sen_slope(times, values)
     if slope <= 0.0:
         return None
-    offsets = sorted(v - slope * (t - times[0]) for t, v in last)
-    middle = offsets[len(offsets) // 2]
     inner = [v for t, v in troughs if t > times[0]] or [troughs[-1][1]]
     return Trend(
         TrendKind.PEAKS,
@@ -206,10 +205,17 @@ def read_turns(
         slope=slope,
         recent=(values[-1] - values[-2]) / (times[-1] - times[-2]) / slope,
         agreement=concordance(values, 0.0),
-        misfit=max(offsets[-1] - middle, middle - offsets[0]) / gain,
+        misfit=_misfit(times, values, slope) / gain,
         reference=(times[-1], 2.0 * period),
         amplitude=max(0.0, sum(values) / len(values) - sum(inner) / len(inner)) / gain,
     )
+
+
+def _misfit(times: Sequence[float], values: Sequence[float], slope: float) -> float:
+    """The largest distance of a point from the line of this slope through the middle of them."""
+    offsets = sorted(v - slope * (t - times[0]) for t, v in zip(times, values, strict=True))
+    middle = offsets[len(offsets) // 2]
+    return max(offsets[-1] - middle, middle - offsets[0])
 
 
 def _amplitude(blocks: Sequence[Block], growth: float) -> float:
