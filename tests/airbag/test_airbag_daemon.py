@@ -20,10 +20,10 @@ from watchdog_app.protocol.framing import encode
 
 
 @contextlib.contextmanager
-def running(desk) -> Iterator[Client]:
-    """A daemon beside the programs of the desk."""
+def running(desk, config: str = "") -> Iterator[Client]:
+    """A daemon beside the programs of the desk; `config` goes on after [notify]."""
     (desk.folder / "config.toml").write_text(
-        "[actions]\npause = false\n[notify]\ndesktop = false\n"
+        "[actions]\npause = false\n[notify]\ndesktop = false\n" + config
     )
     with open(desk.folder / "daemon.log", "ab") as log:
         process = subprocess.Popen(
@@ -97,6 +97,34 @@ def test_a_held_task_is_shown_told_of_and_let_go_through_the_daemon(desk, daemon
         assert f"watchdog limit {hog.pid}" in said
     assert "is 400 MiB now" in answer["text"]
     assert 0 == desk.end(hog)
+
+
+def outcomes(client, of: str) -> list[str]:
+    """Details of what became of the notifications of this kind."""
+    found = client.call("history", kinds=["outcome"], limit=50)["entries"]
+    return [entry["detail"] for entry in found if entry["decision_kind"] == of]
+
+
+@pytest.mark.parametrize(
+    ("config", "held", "calm"),
+    [
+        ('quiet_hours = "00:00-23:59"\n', False, "it is quiet from"),
+        ('[[rule]]\ntask = "*"\nnotify = false\n', True, "a [[rule]]"),
+    ],
+)
+def test_notifications_of_a_guard_obey_quiet_hours_and_rules(desk, config, held, calm):
+    """A critical one comes through quiet hours. Each has an outcome in the history."""
+    hog = desk.hog(200, 0, options=("--no-refuse",))
+    with running(desk, config) as client:
+        desk.stage(hog, "held")
+        desk.until(lambda: outcomes(client, "hold"), "no outcome of the hold")
+        task = desk.until(lambda: shown(client, hog), "not shown")
+        client.call("bag.limit", task=str(task["pid"]), limit_bytes=400 << 20)
+        desk.until(lambda: outcomes(client, "airbag calm"), "no outcome of its end")
+
+        assert held == any("Held back" in detail for detail in outcomes(client, "hold"))
+        assert any(calm in detail for detail in outcomes(client, "airbag calm"))
+    desk.end(hog)
 
 
 NONSENSE = (

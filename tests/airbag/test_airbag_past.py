@@ -164,8 +164,7 @@ def test_nobody_is_warned_of_a_limit_that_the_airbag_has_met_and_told_of(
     bag.group = str(group)
     prepare(bag.pid, bag.start_time)
     bag.write()
-    shown = []
-    bags = Bags(lambda: (), shown.append, lambda _: None, Log())
+    bags = Bags(lambda: (), Log())
     decision = SimpleNamespace(
         resource=SimpleNamespace(subject=str(group)), evidence={"topic": topic}
     )

@@ -341,7 +341,7 @@ def test_no_look_waits_for_a_keeper_that_is_being_started(monkeypatch):
 
     monkeypatch.setattr(record, "every", lambda: [bag])
     monkeypatch.setattr(record, "sweep", sweep)
-    bags = Bags(tasks=list, show=lambda _: None, note=lambda _: None, log=Log())
+    bags = Bags(tasks=list, log=Log())
 
     bags.look()
     bags.look()
@@ -363,7 +363,7 @@ def crowd(monkeypatch):
     monkeypatch.setattr(record, "every", lambda: read.append(1) or list(bags))
     monkeypatch.setattr(record, "sweep", lambda: None)
     monkeypatch.setattr(groups, "bag_of", lambda pid: asked.append(pid) or inside.get(pid))
-    found = Bags(tasks=lambda: tasks, show=lambda _: None, note=lambda _: None, log=Log())
+    found = Bags(tasks=lambda: tasks, log=Log())
     return SimpleNamespace(
         bags=found, tasks=tasks, inside=inside, records=bags, asked=asked, read=read
     )

@@ -25,6 +25,7 @@ from watchdog_app.core.model.find import named
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.books import decision_entry, outcome_entry, wish_entry
 from watchdog_app.daemon.checkpoints import MOST_FOLLOWING, Checkpoints, Rescue
+from watchdog_app.daemon.journal import Entry
 from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.notices import Notices
@@ -46,6 +47,7 @@ class Acts:
         recorded: called with the outcome of each decision of the policy.
         wording: notice of a decision.
         settled: why a notice would come too late; None: it would not.
+        may_notify: whether the rules allow a notification about the memory group of a task.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Acts:
         recorded: Callable[[Outcome], None],
         wording: Callable[[Decision, Task | None], Notification],
         settled: Callable[[Decision], str | None],
+        may_notify: Callable[[Task | None], bool],
         log: Log,
     ) -> None:
         self._journal = journal
@@ -73,6 +76,7 @@ class Acts:
         self._recorded = recorded
         self._wording = wording
         self._settled = settled
+        self._may_notify = may_notify
         self._log = log
         self._wishes = itertools.count(1)
 
@@ -99,6 +103,30 @@ class Acts:
             except Exception as error:  # one decision must not keep the others from being done
                 self._log.error("a decision could not be begun", error=repr(error))
                 ended(OutcomeStatus.FAILED, f"{error}", {})
+
+    def announce(self, notification: Notification, entry: Entry, task: Task | None) -> None:
+        """
+        Notify people of what has happened already.
+
+        Args:
+            entry: for the journal; its `id` is that of the notification.
+            task: whom it concerns, for the rules; None if that is not known.
+        """
+        self._journal.add(entry)
+        kind = str(entry.data.get("decision_kind"))
+        key = None if task is None else task.key
+        began = time.monotonic()
+
+        def ended(status: OutcomeStatus, detail: str) -> None:
+            seconds = time.monotonic() - began
+            outcome = Outcome(notification.id, status, time.time(), seconds, detail, {})
+            self._journal.add(outcome_entry(outcome, kind, key, entry.name, entry.path))
+            self._log.info(f"notification {status.value}", task=entry.name, detail=detail)
+
+        if not self._may_notify(task):
+            ended(OutcomeStatus.SKIPPED, "Held back: a [[rule]] switches notifications off.")
+        else:
+            self._send(notification, ended)
 
     def considered(self) -> None:
         """What follows from a look is under way: whoever waits for that need not any more."""
@@ -220,15 +248,26 @@ class Acts:
                 self._stops.resume(pause, ended, None)
 
     def _notify(self, decision: Decision, task: Task | None, ended: Ended) -> None:
-        def told(delivered: bool, detail: str) -> None:
-            ended(OutcomeStatus.DONE if delivered else OutcomeStatus.UNDELIVERED, detail, {})
-
-        notice = self._wording(decision, task)
-        held_back = self._settled(decision) or self._quiet.reason(notice)
-        if held_back is not None:
-            ended(OutcomeStatus.SKIPPED, held_back, {})
+        too_late = self._settled(decision)
+        if too_late is not None:
+            ended(OutcomeStatus.SKIPPED, too_late, {})
             return
-        self._notices.show(notice, told)
+        self._send(self._wording(decision, task), lambda status, detail: ended(status, detail, {}))
+
+    def _send(
+        self, notification: Notification, ended: Callable[[OutcomeStatus, str], None]
+    ) -> None:
+        """Filter a notification and show it. Every notification of the daemon comes here."""
+        suppressed = self._quiet.reason(notification)
+        if suppressed is not None:
+            ended(OutcomeStatus.SKIPPED, suppressed)
+            return
+        self._notices.show(
+            notification,
+            lambda delivered, detail: ended(
+                OutcomeStatus.DONE if delivered else OutcomeStatus.UNDELIVERED, detail
+            ),
+        )
 
     def _checkpoint(self, decision: Decision, task: Task, ended: Ended) -> None:
         waiting: list[Rescue] = []

@@ -8,23 +8,25 @@ from collections.abc import Container, Iterable, Iterator
 from watchdog_app.base.text.plain import plain
 from watchdog_app.core.model.decisions import Notification, NotificationAction, Topic
 from watchdog_app.core.model.machine import ProcessKey
+from watchdog_app.daemon.acts import Acts
+from watchdog_app.daemon.journal import Entry
 from watchdog_app.daemon.log import Log
-from watchdog_app.daemon.notices import Notices
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pause_store import PauseStore
 from watchdog_app.daemon.pauses import Pause
-from watchdog_app.daemon.quiet import Quiet
 
 _BY_A_PERSON = "asked for by "
 
 
-def tell(store: PauseStore, observer: Observer, notices: Notices, quiet: Quiet, log: Log) -> None:
-    """Tell of those that were taken over, as far as that is news."""
+def tell(store: PauseStore, observer: Observer, acts: Acts, log: Log) -> None:
+    """Announce the pauses that were taken over, as far as they are news."""
     for pause in untold(store.recovered, observer.ask(lambda engine: engine.held) or ()):
         told = notice(pause, time.time())
         log.warning(told.title, pid=pause.task.pid, reason=pause.reason)
-        if quiet.reason(told) is None:
-            notices.show(told, lambda _, __: None)
+        pid = pause.task.pid
+        data = {"id": told.id, "decision_kind": "notify", "pid": pid, "reason": told.title}
+        entry = Entry(told.unix_s, "decision", data, pid, pause.name)
+        acts.announce(told, entry, None)
     store.recovered.clear()
 
 

@@ -136,13 +136,7 @@ class App:
         parts.server.open()
         parts.faults.guard(
             "pauses",
-            lambda: adopted.tell(
-                parts.pause_store,
-                parts.observer,
-                parts.notices,
-                parts.quiet,
-                self._log,
-            ),
+            lambda: adopted.tell(parts.pause_store, parts.observer, parts.acts, self._log),
         )
         score = own_process.last_to_be_killed()
         own_process.settle_garbage()
@@ -168,6 +162,7 @@ class App:
         while not parts.front.stopping:
             self._sleep()
             parts.faults.guard("requests", parts.server.serve)
+            parts.faults.guard("airbags", self._announce)
             now = time.monotonic()
             parts.faults.guard("chores", partial(self._collect, now))
             if parts.observer.wants_tick:
@@ -239,6 +234,10 @@ class App:
         parts.faults.guard("workers", partial(parts.ends.follow, parts.watching.tasks))
         parts.faults.guard("insight", parts.insight.look)
         parts.front.cost.update(time.monotonic())
+
+    def _announce(self) -> None:
+        for news in self._parts.bags.take_news():
+            self._parts.acts.announce(news.notification, news.entry, news.task)
 
     def _collect(self, now_mono_s: float) -> None:
         """Whatever other threads and processes have finished, and whatever is overdue."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -41,27 +42,27 @@ _TITLES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class News:
+    """What happened to a bag: for people and for the journal."""
+
+    notification: Notification
+    entry: Entry
+    task: Task | None
+
+
 class Bags:
     """
     Every bag of this user.
 
     Args:
         tasks: those of the last look.
-        show: a notice to people.
-        note: an entry in the journal.
     """
 
-    def __init__(
-        self,
-        tasks: Callable[[], Sequence[Task]],
-        show: Callable[[Notification], None],
-        note: Callable[[Entry], None],
-        log: Log,
-    ) -> None:
+    def __init__(self, tasks: Callable[[], Sequence[Task]], log: Log) -> None:
         self._tasks = tasks
-        self._show = show
-        self._note = note
         self._log = log
+        self._news: list[News] = []
         self._bags: dict[str, BagRecord] = {}  # by the name of their group
         self._stages: dict[str, str] = {}
         self._of: dict[ProcessKey, str] = {}
@@ -72,7 +73,7 @@ class Bags:
         self._sweeping = False
 
     def look(self) -> None:
-        """Read what the keepers have written, and tell people what is new."""
+        """Read what the keepers have written; `take_news` returns what people should know."""
         self._sweeper.collect()
         due = not self._sweeping and time.monotonic() >= self._next_sweep_mono_s
         if self._bags and due:
@@ -123,6 +124,11 @@ class Bags:
         self._sweeping = False
         if error is not None:
             raise error
+
+    def take_news(self) -> list[News]:
+        """Return what happened to bags since the last call."""
+        news, self._news = self._news, []
+        return news
 
     def of(self, task: ProcessKey) -> BagRecord | None:
         """The bag that a task is in."""
@@ -206,23 +212,24 @@ class Bags:
             return
         now = time.time()
         text = report.told(bag)
-        self._note(
-            Entry(
-                now,
-                "decision",
-                {
-                    "decision_kind": "hold" if bag.held else f"airbag {bag.stage}",
-                    "name": bag.name,
-                    "text": text.split("\n")[0],
-                    "airbag": to_json(bag),
-                },
-                bag.pid,
-                bag.name,
-            )
-        )
         self._log.warning(f"an airbag is {bag.stage}", pid=bag.pid, name=bag.name)
-        task = next((key for key, value in self._of.items() if value == name), None)
-        self._show(_notice(bag, text, task, now))
+        key = next((key for key, value in self._of.items() if value == name), None)
+        notification = _notification(bag, text, key, now)
+        entry = Entry(
+            now,
+            "decision",
+            {
+                "id": notification.id,
+                "decision_kind": "hold" if bag.held else f"airbag {bag.stage}",
+                "name": bag.name,
+                "text": text.split("\n")[0],
+                "airbag": to_json(bag),
+            },
+            bag.pid,
+            bag.name,
+        )
+        task = next((task for task in self._tasks() if task.key == key), None)
+        self._news.append(News(notification, entry, task))
 
 
 def to_json(bag: BagRecord) -> dict[str, Any]:
@@ -255,7 +262,7 @@ def _wish(params: Params) -> dict[str, Any]:
     return {name: True for name, on in wanted.items() if on}
 
 
-def _notice(bag: BagRecord, text: str, task: ProcessKey | None, now: float) -> Notification:
+def _notification(bag: BagRecord, text: str, task: ProcessKey | None, now: float) -> Notification:
     pid = bag.pid if task is None else task.pid
     actions = []
     if bag.stage in ("held", "refusing"):

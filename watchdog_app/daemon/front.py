@@ -53,6 +53,7 @@ class Front:
         pauses: Pauses,
         notices: Notices,
         quiet: Quiet,
+        bags: Bags,
         kernels: KernelRegistry,
         boot: str,
         journal: JournalWriter,
@@ -78,9 +79,7 @@ class Front:
         self._server = server
         self._faults = faults
         self._log = log
-        self.bags = Bags(
-            self.tasks, lambda notice: notices.show(notice, lambda *_: None), journal.add, log
-        )
+        self.bags = bags
         self._host_name = os.uname().nodename if hasattr(os, "uname") else ""
         self._started_mono_s = time.monotonic()
         self._published_mono_s = float("-inf")

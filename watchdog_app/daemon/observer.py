@@ -24,6 +24,7 @@ from watchdog_app.core.model.tasks import group
 from watchdog_app.core.policy import glance
 from watchdog_app.core.policy.engine import Engine
 from watchdog_app.core.policy.glance import Rest
+from watchdog_app.core.policy.rules import allowed
 from watchdog_app.daemon.agents import Agents
 from watchdog_app.daemon.faults import Faults
 from watchdog_app.daemon.log import Log
@@ -188,6 +189,11 @@ class Observer:
         """Other settings from now on; histories are kept."""
         self._settings = settings
         self._engine.settings = settings
+
+    def may_notify(self, task: Task | None) -> bool:
+        """Whether the configured rules allow notifications about the memory group of a task."""
+        actions, rules = self._settings.actions, self._settings.rules
+        return allowed(actions, rules, task, ResourceKind.CGROUP).notify
 
     def protect(self, on: bool) -> None:
         """Decide again, or decide nothing and go on watching."""

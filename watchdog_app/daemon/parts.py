@@ -17,6 +17,7 @@ from watchdog_app.core.model.kernels import KernelRegistry
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.daemon.acts import Acts
 from watchdog_app.daemon.agents import Agent, Agents
+from watchdog_app.daemon.bags import Bags
 from watchdog_app.daemon.checkpoints import Checkpoints
 from watchdog_app.daemon.ends import Ends
 from watchdog_app.daemon.faults import Faults
@@ -136,6 +137,7 @@ class Parts:
             kept=self.watching.keep_state,
             log=log,
         )
+        self.bags = Bags(lambda: self.watching.tasks, log)
         self.acts = Acts(
             journal=self.journal,
             stops=self.stops,
@@ -146,7 +148,8 @@ class Parts:
             state_of=self.observer.state_of,
             recorded=self.observer.record,
             wording=lambda decision, task: notice(decision, task, self.watching.look),
-            settled=lambda decision: self.front.bags.settled(decision),  # noqa: PLW0108 - made below
+            settled=self.bags.settled,
+            may_notify=self.observer.may_notify,
             log=log,
         )
         self.obituaries = Obituaries(
@@ -170,6 +173,7 @@ class Parts:
             pauses=self.pauses,
             notices=self.notices,
             quiet=self.quiet,
+            bags=self.bags,
             kernels=kernels,
             boot=boot,
             journal=self.journal,

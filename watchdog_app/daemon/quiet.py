@@ -22,6 +22,7 @@ _MOST_REMEMBERED = 256
 _FACTS = frozenset(
     (
         "died",
+        "held",
         "restarted",
         "paused",
         "pause_failed",
