@@ -6,9 +6,9 @@ import signal
 
 import pytest
 
+from watchdog_app.base.oom_text import out_of_memory
 from watchdog_app.core.diagnosis.causes import diagnose
 from watchdog_app.core.diagnosis.exits import journal_level, should_notify
-from watchdog_app.core.diagnosis.out_of_memory import exhausted
 from watchdog_app.core.explain import exits
 from watchdog_app.core.model.exits import (
     CauseKind,
@@ -145,7 +145,7 @@ def test_what_to_change_follows_from_the_error(entry, words):
 def test_other_ends_get_no_advice_about_memory():
     """Nothing is advised that nothing points to."""
     assert [] == list(exits.after({"cause": "failed", "agent": {}}))
-    assert None is exhausted(LastError(fatal="Fatal Python error: Aborted"))
+    assert None is out_of_memory(None, None)
 
 
 def test_a_training_that_lost_a_worker_is_told_about_workers():

@@ -282,32 +282,28 @@ def _moment(unix_s: float) -> str:
 
 def _said(words: LastError) -> Evidence:
     at = "" if words.place is None else f", at {words.place}"
-    return Evidence("python", Certainty.EXACT, f"Python wrote: {words.fatal or words.error}{at}.")
+    return Evidence("python", f"Python wrote: {words.fatal or words.error}{at}.")
 
 
 def _machine_down(journal: Journal, seen: float) -> tuple[Cause, list[Evidence]]:
     """Why the machine went down, as far as the last readings say."""
     at = f"at about {_clock(seen)}"
-    evidence = [
-        Evidence(
-            "boot", Certainty.EXACT, "It ran when it was last seen, and the machine has been "
-            "started anew since."
-        )
-    ]  # fmt: skip
+    text = "It ran when it was last seen, and the machine has been started anew since."
+    evidence = [Evidence("boot", text)]
     newest = journal.history(limit=1, kinds=("daemon",))
     if newest and newest[0].get("what") == "stopped" and newest[0]["unix_s"] >= seen - _FRESH_S:
-        told = Evidence("boot", Certainty.EXACT, "Watchdog had been told to end before.")
+        told = Evidence("boot", "Watchdog had been told to end before.")
         why = "it was shut down or restarted in good order"
         return _down(at, why, Certainty.LIKELY), [told, *evidence]
     for text, why in _readings(journal, seen):
-        evidence.insert(0, Evidence("level", Certainty.EXACT, text))
+        evidence.insert(0, Evidence("level", text))
         return _down(at, f"most likely {why}", Certainty.LIKELY), evidence
     evidence.append(
         Evidence(
             "boot",
-            Certainty.UNKNOWN,
             "Nothing says why: neither heat nor an empty battery was near. A power cut, a forced "
             "reset and a crash leave no trace here; look into: journalctl -b -1 -e",
+            Certainty.UNKNOWN,
         )
     )
     return _down(at, "why is not known", Certainty.UNKNOWN), evidence

@@ -1,35 +1,55 @@
-"""Of what a task died: evidence to a cause in plain words. Pure."""
+"""
+Of what a task died: evidence to a cause in plain words. Pure.
+
+Exact is what the kernel or the program said itself: a line of the kernel log about this process,
+the kernel's count of its kills in the process's own group, an exit status. Where the evidence is a
+level and not a count it says "probably" or "most likely". A cause that nothing points to is not
+given.
+
+systemd writes into the journal of the unit's own manager, after the end, what has killed in a
+unit: "systemd-oomd killed 2 process(es) in this unit.", "A process of this unit has been killed
+by the OOM killer.". The unit's property Result is "oom-kill" in both cases, as long as the failed
+unit is loaded. Source: systemd, src/core/unit.c (unit_check_oomd_kill, unit_check_oom);
+systemd.service(5), OOMPolicy.
+"""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from watchdog_app.base.oom_text import out_of_memory
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.text.quantities import format_bytes
-from watchdog_app.core.diagnosis import guard_ends
-from watchdog_app.core.diagnosis.exits import (
-    CRASHES,
-    signal_name,
-    signal_of,
+from watchdog_app.core.diagnosis.exits import CRASHES, signal_name, signal_of
+from watchdog_app.core.model.exits import (
+    Cause,
+    CauseKind,
+    Certainty,
+    ExitFacts,
+    KernelEvent,
+    UnitEnd,
 )
-from watchdog_app.core.diagnosis.oom_daemons import by_guard, by_unit
-from watchdog_app.core.diagnosis.out_of_memory import cause_by_words
-from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, ExitFacts, KernelEvent
 from watchdog_app.core.model.machine import Task
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind, Scope
 
+OOMD = "systemd-oomd"
 _DEVICE_FULL = 0.9  # frameworks ask for large pieces: the one that did not fit never shows
 _FULL = 0.97  # of a limit: what was left would not have lasted to the next look
 _NEAR = 0.8  # of a limit that the kernel says was met
+_PRESSED = 0.9  # of a group's limit: there the kernel or systemd-oomd may have killed
+_GUARDED = 0.12  # earlyoom and nohang act when less than a tenth is left
 _MOST_OF_TIME = 0.8  # of the processor time: the last look may be seconds of many threads old
 _ALMOST_S = 3.0
+_OOM_KILL = "oom-kill"
 _MEANINGS = {
     "SIGHUP": ": most likely its terminal or its ssh connection was closed",
     "SIGINT": ": most likely Ctrl-C",
     "SIGTERM": ": somebody asked it to end (kill, a service manager, a batch system, a logout)",
 }
+# How a program ends that meets memory which is not there, or a card that has failed.
+_BREAKS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 
 
 # What a program that its card has failed ends with, as long as nobody has read the fault.
@@ -39,35 +59,14 @@ CARD_MAY_EXPLAIN = frozenset(
 
 
 def diagnose(facts: ExitFacts) -> Cause:
-    """
-    The most likely cause, with how far it can be relied on.
-
-    Exact is what the kernel or the program said itself: a line of the kernel log about this
-    process, the kernel's count of its kills in the process's own group, an exit status. Where the
-    evidence is a level and not a count it says "probably" or "most likely"; a cause that nothing
-    points to is not given.
-    """
+    """The most likely cause, with how far it can be relied on."""
     if facts.wait_status is None and facts.unit is not None:
         facts = replace(facts, wait_status=facts.unit.main_status)
     number = signal_of(facts.wait_status)
-    for found in (
-        _by_kernel_log(facts, number),
-        guard_ends.ended_by_it(facts),
-        cause_by_words(facts, number),
-        by_unit(facts, number, excluded=_excluded(facts)),
-        guard_ends.refused(facts),
-        _by_memory(facts, number),
-        _by_time(facts, number),
-        _by_device(facts, number),
-        _by_address_space(facts, number),
-        guard_ends.while_held(facts),
-        _by_signal(facts, number),
-        _by_status(facts),
-    ):
+    for rule in _RULES:
+        found = rule(facts, number)
         if found is not None:
             return found
-    if facts.said_bye or facts.wait_status == 0:
-        return _good_end(facts)
     return Cause(CauseKind.UNKNOWN, "ended, and nothing is known about the cause")
 
 
@@ -79,11 +78,8 @@ def explained_late(cause: Cause, card_fault: str) -> Cause:
         cause: found before.
         card_fault: in words; None if there was none.
     """
-    return Cause(
-        CauseKind.GPU_LOST,
-        f"{cause.text}; as it shows now, ended by a fault of its card: {card_fault}",
-        Certainty.LIKELY,
-    )
+    text = f"{cause.text}; as it shows now, ended by a fault of its card: {card_fault}"
+    return _likely(CauseKind.GPU_LOST, text)
 
 
 def device_full(task: Task, readings: Iterable[Reading]) -> str | None:
@@ -100,18 +96,14 @@ def device_full(task: Task, readings: Iterable[Reading]) -> str | None:
             and task.key in reading.tasks
             and _ratio(reading.used, reading.limit) >= _DEVICE_FULL
         ):
-            level = f"{format_bytes(reading.used)} of {format_bytes(reading.limit)}"
-            return f"{reading.label}: {level}"
+            return f"{reading.label}: {level_of(reading)}"
     return None
 
 
 def address_space_full(reading: Reading) -> str | None:
     """How full a used-up address space is; None: it is not, or the resource is another."""
-    if reading.key.kind is not ResourceKind.RLIMIT_AS:
-        return None
-    if _ratio(reading.used, reading.limit) < _DEVICE_FULL:
-        return None
-    return level_of(reading)
+    full = _ratio(reading.used, reading.limit) >= _DEVICE_FULL
+    return level_of(reading) if full and reading.key.kind is ResourceKind.RLIMIT_AS else None
 
 
 def level_of(reading: Reading) -> str:
@@ -119,134 +111,248 @@ def level_of(reading: Reading) -> str:
     return f"{format_bytes(reading.used)} of {format_bytes(reading.limit)}"
 
 
-def _by_device(facts: ExitFacts, number: int | None) -> Cause | None:
-    """An end by an error of its own or a crash, where its card explains it."""
-    failed = bool(facts.wait_status) and number is None
-    broke = number in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
-    unknown = facts.wait_status is None and not facts.said_bye
-    if facts.card_fault is not None and (failed or broke or unknown):
-        text = f"ended by a fault of its card: {facts.card_fault}"
-        return Cause(CauseKind.GPU_LOST, text, Certainty.LIKELY)
-    if not failed or (facts.words is not None and facts.words.error is not None):
-        return None  # it said itself what it was
-    if facts.device_ooms:
-        times = "once" if facts.device_ooms == 1 else f"{facts.device_ooms} times"
-        return Cause(
-            CauseKind.GPU_MEMORY,
-            f"ended by an error of its own: its framework ran out of GPU memory {times}"
-            + ("" if facts.device_full is None else f" ({facts.device_full})"),
-            Certainty.LIKELY,
-        )
-    if facts.device_full is not None:
-        return Cause(
-            CauseKind.GPU_MEMORY,
-            "ended by an error of its own, probably out of GPU memory: when it was last seen, "
-            + facts.device_full,
-            Certainty.LIKELY,
-        )
-    return None
+def _exact(kind: CauseKind, text: str, news: bool = False) -> Cause:
+    return Cause(kind, text, Certainty.EXACT, news)
 
 
-def _by_address_space(facts: ExitFacts, number: int | None) -> Cause | None:
-    """An end by an error of its own, where nothing more could be had under RLIMIT_AS."""
-    if facts.address_space_full is None or facts.said_bye or facts.wait_status == 0:
-        return None
-    # Python ends with a status; a library in C that does not look at what malloc gave it crashes.
-    if number not in (None, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS):
-        return None
-    if facts.words is not None and facts.words.error is not None:
-        return None  # it said itself what it was
-    how = "ended by an error of its own, most likely a MemoryError"
-    if number is not None:
-        how = f"{_crash(facts, number)}, most likely because an allocation failed"
-    elif facts.wait_status is None:
-        how = "ended, probably by a MemoryError"
-    return Cause(
-        CauseKind.ADDRESS_SPACE,
-        f"{how}: its address space (ulimit -v) held {facts.address_space_full} "
-        "when it was last seen",
-        Certainty.LIKELY,
-    )
+def _likely(kind: CauseKind, text: str, news: bool = False) -> Cause:
+    return Cause(kind, text, Certainty.LIKELY, news)
 
 
-def _crash(facts: ExitFacts, number: int) -> str:
-    """By which signal, in which library, at which line."""
-    word = next(
-        (w for w in facts.kernel if w.kind is KernelEvent.CRASH and w.pid == facts.pid), None
-    )
-    text = f"crashed: ended by {signal_name(number)}"
-    if word is not None and word.library is not None:
-        text += f" in {plain(word.library, 60)}"
-    if facts.words is not None and facts.words.fatal is not None and facts.words.place is not None:
-        text += f", at {plain(facts.words.place, 100)}"
-    return text
+# What the kernel's log says
 
 
 def _by_kernel_log(facts: ExitFacts, number: int | None) -> Cause | None:
     """What the kernel has written about this very process."""
     if number not in (None, signal.SIGKILL, signal.SIGBUS) or _by_itself(facts):
         return None
-    for word in facts.kernel:
-        if word.pid != facts.pid or word.pid is None:
+    for line in facts.kernel:
+        if line.pid != facts.pid or line.pid is None:
             continue
-        if word.kind is KernelEvent.BAD_MEMORY:
+        if line.kind is KernelEvent.BAD_MEMORY:
             text = "ended by the kernel: a page of its memory lay in a broken part of the RAM"
-            return Cause(CauseKind.HARDWARE, text, Certainty.EXACT, news=True)
-        if word.kind is KernelEvent.OOM_KILL and number in (None, signal.SIGKILL):
-            report = next(
-                (
-                    each
-                    for each in facts.kernel
-                    if each.kind is KernelEvent.OOM_REPORT and each.pid in (None, facts.pid)
-                ),
-                None,
-            )
-            grouped = "cgroup" in word.text or (
-                report is not None and report.constraint == "CONSTRAINT_MEMCG"
-            )
+            return _exact(CauseKind.HARDWARE, text, news=True)
+        if line.kind is KernelEvent.OOM_KILL and number in (None, signal.SIGKILL):
+            reports = [
+                each.constraint
+                for each in facts.kernel
+                if each.kind is KernelEvent.OOM_REPORT and each.pid in (None, facts.pid)
+            ]
+            grouped = "cgroup" in line.text or reports[:1] == ["CONSTRAINT_MEMCG"]
             if not grouped:
-                text = "killed by the kernel: the machine was out of memory"
-                return Cause(CauseKind.HOST_MEMORY, f"{text} (kernel log)", Certainty.EXACT)
-            full = "its limit"
+                text = "killed by the kernel: the machine was out of memory (kernel log)"
+                return _exact(CauseKind.HOST_MEMORY, text)
             # Limits nest: which of them was met, only the kernel knows where the levels disagree.
-            if _level(facts) >= _NEAR:
-                full = f"its limit of {format_bytes(facts.group_limit_bytes)}"
-            text = f"killed by the kernel: its memory group reached {full} (kernel log)"
-            return Cause(CauseKind.GROUP_LIMIT, text, Certainty.EXACT)
+            near = _group_level(facts) >= _NEAR
+            full = f" of {format_bytes(facts.group_limit_bytes)}" if near else ""
+            text = f"killed by the kernel: its memory group reached its limit{full} (kernel log)"
+            return _exact(CauseKind.GROUP_LIMIT, text)
     return None
 
 
+# What its guard says: it ended the program, held it, or refused it memory
+
+
+def _ended_by_guard(facts: ExitFacts, _: int | None) -> Cause | None:
+    """Whatever its status: a program that handles SIGTERM ends with one of its own."""
+    ended = None if facts.airbag is None else facts.airbag.ended
+    return None if ended is None else _exact(CauseKind.AIRBAG, plain(ended, 300))
+
+
+def _refused_by_guard(facts: ExitFacts, number: int | None) -> Cause | None:
+    """An unread error of its own, just after its guard refused it more memory."""
+    if facts.airbag is None or not facts.airbag.refused or facts.said_bye or _spoke(facts):
+        return None
+    if facts.wait_status in (None, 0) or number not in (None, signal.SIGABRT, signal.SIGSEGV):
+        return None
+    return _likely(
+        CauseKind.PROGRAM_MEMORY,
+        "ended by an error of its own, most likely a MemoryError: its airbag refused it further "
+        f"memory at its limit of {format_bytes(facts.airbag.limit_bytes)}",
+    )
+
+
+def _held_by_guard(facts: ExitFacts, number: int | None) -> Cause | None:
+    """An end by somebody's hand while it was held: Ctrl-C, a closed terminal, a kill."""
+    held = None if facts.airbag is None else facts.airbag.held
+    if held is None or _by_itself(facts) or number in CRASHES:
+        return None
+    how = "" if number is None else f" by {signal_name(number)}"
+    if number is None and "interrupted" in held:
+        how = " by a signal (Ctrl-C, a closed terminal, or a kill)"
+    return _exact(CauseKind.AIRBAG, f"ended{how} {plain(held, 200)}")
+
+
+# What the program said itself
+
+
+def _by_error(facts: ExitFacts, number: int | None) -> Cause | None:
+    """An uncaught exception that says that memory ran out."""
+    words = facts.words
+    found = None if words is None else out_of_memory(words.error, words.message)
+    if found is None or words is None or number is not None or facts.wait_status == 0:
+        return None
+    at = "" if words.place is None else f" at {plain(words.place, 100)}"
+    wanted = found.wanted_bytes
+    asked = f", which asked for {format_bytes(wanted)}" if wanted else ""
+    how = f"in the program: ended by {plain(words.error or '', 60)}{at}{asked}"
+    if found.gpu:
+        full = "" if facts.device_full is None else f" ({facts.device_full} when last seen)"
+        return _exact(CauseKind.GPU_MEMORY, f"out of GPU memory {how}{full}")
+    if facts.address_space_full is not None:
+        return _likely(
+            CauseKind.ADDRESS_SPACE,
+            f"out of memory {how}; most likely because its address space (ulimit -v) held "
+            f"{facts.address_space_full} when it was last seen",
+        )
+    limit = ""
+    if facts.airbag is not None:
+        limit = format_bytes(facts.airbag.limit_bytes)
+        limit = f"; its airbag refuses what does not fit into its limit of {limit}"
+    return _exact(CauseKind.PROGRAM_MEMORY, f"out of memory {how}{limit}")
+
+
+# What systemd and daemons that kill for memory say
+
+
+def _by_unit(facts: ExitFacts, number: int | None) -> Cause | None:
+    """What systemd says of the unit that it ran in; None: nothing that concerns its end."""
+    unit = facts.unit
+    if unit is None or number not in (None, signal.SIGKILL, signal.SIGTERM):
+        return None
+    if facts.wait_status == 0 or (number is None and facts.said_bye and not facts.wait_status):
+        return None  # it came to an end of its own
+    by_itself, excluded, where = _by_itself(facts), _excluded(facts), _unit(unit)
+    if unit.guard is not None and not by_itself:
+        text = f"ended by {plain(unit.guard)}, as its own log line says"
+        return _by_daemon(number is not None, text)
+    oomd = unit.oomd_kills is not None or (
+        unit.result == _OOM_KILL and excluded and not unit.kernel_kill and not by_itself
+    )
+    if oomd and number != signal.SIGTERM and not by_itself:
+        plural = "" if unit.oomd_kills == 1 else "es"
+        count = f" {unit.oomd_kills} process{plural} of" if unit.oomd_kills else ""
+        sure = number == signal.SIGKILL and unit.oomd_kills is not None
+        return _by_daemon(sure, f"killed by systemd-oomd, which killed{count} {where}")
+    if not (unit.kernel_kill or unit.result == _OOM_KILL):
+        return None
+    rest = number is None and unit.name.endswith(".service")  # not its main process: that is known
+    if number == signal.SIGTERM or rest or (excluded and unit.kernel_kill):
+        return _by_daemon(
+            number == signal.SIGTERM,
+            f"ended by systemd (OOMPolicy=stop): the kernel had killed a process of {where} for "
+            "memory, and systemd then ended the rest",
+        )
+    return None if excluded else _by_kernel_in_unit(facts, unit)
+
+
+def _by_kernel_in_unit(facts: ExitFacts, unit: UnitEnd) -> Cause | None:
+    """The group is gone and its count with it: systemd has read it before."""
+    if facts.group_kills_after is not None:
+        return None  # the count itself says more
+    group = _group_level(facts) >= _PRESSED
+    limit = format_bytes(facts.group_limit_bytes)
+    what = f"its memory group reached its limit of {limit}; " if group else ""
+    return _likely(
+        CauseKind.HOST_MEMORY if _pressed(facts) and not group else CauseKind.GROUP_LIMIT,
+        f"most likely killed by the kernel: {what}systemd says that its out-of-memory killer "
+        f"killed a process of {_unit(unit)}",
+    )
+
+
+def _by_oom_daemon(facts: ExitFacts, number: int | None, excluded: bool) -> Cause | None:
+    """earlyoom and its like: one runs here, it uses this signal, and the level fits."""
+    if facts.oomd_kills and number != signal.SIGTERM:
+        return _by_daemon(
+            False,
+            "killed by systemd-oomd, which has noted on its group that it killed "
+            f"{facts.oomd_kills} processes there",
+        )
+    full = _ratio(facts.group_used_bytes, facts.group_limit_bytes) >= _PRESSED
+    if full and excluded and number == signal.SIGKILL and OOMD in facts.oom_daemons:
+        return _by_daemon(
+            False,
+            "killed by systemd-oomd, which runs here: the kernel killed nobody for memory, and "
+            f"its memory group held {_of_group(facts)} when it was last seen",
+        )
+    # systemd-oomd never asks first.
+    able = [each for each in facts.oom_daemons if number != signal.SIGTERM or each != OOMD]
+    swap_left = 0.0
+    if facts.swap_total_bytes:
+        swap_left = (facts.swap_free_bytes or 0) / facts.swap_total_bytes
+    if not able or not _pressed(facts) or swap_left > _GUARDED:
+        return None
+    return _by_daemon(
+        False,
+        f"ended by {able[0]}, which runs here: the machine had {_of_machine(facts)} left when it "
+        "was last seen",
+    )
+
+
+def _by_daemon(sure: bool, how: str) -> Cause:
+    kind = CauseKind.OOM_DAEMON
+    return _exact(kind, how, news=True) if sure else _likely(kind, f"most likely {how}", news=True)
+
+
+# What counts and levels say
+
+
 def _by_memory(facts: ExitFacts, number: int | None) -> Cause | None:
-    """A kill for memory, by the kernel's counts, by another guard, or by how full it was."""
+    """A kill for memory, by the kernel's counts, by another daemon, or by how full it was."""
     if number not in (None, signal.SIGKILL, signal.SIGTERM) or _by_itself(facts):
         return None
     if number is None and (facts.said_bye or facts.failed or _spoke(facts)):
         return None
     if number == signal.SIGTERM:
-        return by_guard(facts, number)
-    excluded = _excluded(facts)
-    killed = Certainty.EXACT if number == signal.SIGKILL else Certainty.LIKELY
-    found = None if excluded else _counted(facts)
-    if found is not None:
-        own = "(oom_kill rose" in found.text and found.kind is CauseKind.GROUP_LIMIT
-        return replace(found, certainty=killed if own else Certainty.LIKELY)
-    return by_guard(facts, number, excluded=excluded) or (None if excluded else _full(facts))
+        return _by_oom_daemon(facts, number, excluded=False)
+    if _excluded(facts):
+        return _by_oom_daemon(facts, number, excluded=True)
+    return _counted(facts, number) or _by_oom_daemon(facts, number, excluded=False) or _full(facts)
 
 
-def _by_itself(facts: ExitFacts) -> bool:
-    """It is known that no signal ended it."""
-    return facts.wait_status is not None and signal_of(facts.wait_status) is None
+def _counted(facts: ExitFacts, number: int | None) -> Cause | None:
+    """The kernel's count of its kills rose: exact for its own group, and where that is known."""
+    before, after = facts.group_kills_before, facts.group_kills_after
+    if before is not None and after is not None and after > before:
+        known = facts.group_limit_bytes is not None and not facts.group_high
+        full = f" of {format_bytes(facts.group_limit_bytes)}" if known else ""
+        return Cause(
+            CauseKind.GROUP_LIMIT,
+            f"killed by the kernel: its memory group reached its limit{full} "
+            f"(oom_kill rose from {before} to {after})",
+            Certainty.EXACT if number == signal.SIGKILL else Certainty.LIKELY,
+        )
+    before, after = facts.host_kills_before, facts.host_kills_after
+    if before is None or after is None or after <= before:
+        return None
+    rose = f"oom_kill rose from {before} to {after}"
+    if _group_level(facts) < _FULL:
+        text = f"killed by the kernel: the machine was out of memory ({rose})"
+        return _likely(CauseKind.HOST_MEMORY, text)
+    limit = format_bytes(facts.group_limit_bytes)
+    return _likely(
+        CauseKind.GROUP_LIMIT,
+        f"killed by the kernel: its memory group was at its limit of {limit} "
+        f"(the machine's {rose})",
+    )
 
 
-def _spoke(facts: ExitFacts) -> bool:
-    """An uncaught exception was recorded: no signal ended it."""
-    return facts.words is not None and facts.words.error is not None
+def _full(facts: ExitFacts) -> Cause | None:
+    # At the limit of a guard the kernel kills nobody: being full says nothing there.
+    what = "probably killed by the kernel"
+    if facts.airbag is None and _group_level(facts) >= _FULL:
+        text = f"{what}: its memory group held {_of_group(facts)} when it was last seen"
+        return _likely(CauseKind.GROUP_LIMIT, text)
+    total, available = facts.host_total_bytes, facts.host_available_bytes
+    if total and available is not None and total - available >= _FULL * total:
+        text = f"{what}: the machine had {_of_machine(facts)} left when it was last seen"
+        return _likely(CauseKind.HOST_MEMORY, text)
+    return None
 
 
 def _excluded(facts: ExitFacts) -> bool:
     """The kernel's counters or its log say that it did not kill this process."""
-    others = [word for word in facts.kernel if word.kind is KernelEvent.OOM_KILL]
-    if others and facts.pid is not None:
+    if facts.pid is not None and any(line.kind is KernelEvent.OOM_KILL for line in facts.kernel):
         return True  # the log names whom it has killed, and `_by_kernel_log` did not find this one
     for before, after, elsewhere in (
         (facts.group_kills_before, facts.group_kills_after, facts.group_kills_elsewhere),
@@ -260,19 +366,63 @@ def _excluded(facts: ExitFacts) -> bool:
 def _by_time(facts: ExitFacts, number: int | None) -> Cause | None:
     """Its processor time was used up (ulimit -t)."""
     limit, used = facts.cpu_limit_s, facts.cpu_used_s
-    of_limit = "" if limit is None else f" of {limit:.0f} s"
-    if number == getattr(signal, "SIGXCPU", None) and number is not None:
-        text = f"ended by the kernel: its limit of processor time (ulimit -t){of_limit} was reached"
-        return Cause(CauseKind.CPU_LIMIT, text, Certainty.EXACT, news=True)
+    name = "processor time (ulimit -t)" + ("" if limit is None else f" of {limit:.0f} s")
+    if number is not None and number == getattr(signal, "SIGXCPU", None):
+        text = f"ended by the kernel: its limit of {name} was reached"
+        return _exact(CauseKind.CPU_LIMIT, text, news=True)
     if number != signal.SIGKILL or limit is None or used is None:
         return None
     if used < _MOST_OF_TIME * limit and limit - used > _ALMOST_S:
         return None
-    text = (
-        f"most likely killed by the kernel: it had used {used:.0f} s of its limit of processor "
-        f"time (ulimit -t){of_limit} when it was last seen"
+    return _likely(
+        CauseKind.CPU_LIMIT,
+        f"most likely killed by the kernel: it had used {used:.0f} s of its limit of {name} when "
+        "it was last seen",
+        news=True,
     )
-    return Cause(CauseKind.CPU_LIMIT, text, Certainty.LIKELY, news=True)
+
+
+def _by_device(facts: ExitFacts, number: int | None) -> Cause | None:
+    """An end by an error of its own or a crash, where its card explains it."""
+    failed = bool(facts.wait_status) and number is None
+    unknown = facts.wait_status is None and not facts.said_bye
+    if facts.card_fault is not None and (failed or unknown or number in _BREAKS):
+        text = f"ended by a fault of its card: {facts.card_fault}"
+        return _likely(CauseKind.GPU_LOST, text)
+    if not failed or _spoke(facts):
+        return None
+    how = "ended by an error of its own"
+    if facts.device_ooms:
+        times = "once" if facts.device_ooms == 1 else f"{facts.device_ooms} times"
+        full = "" if facts.device_full is None else f" ({facts.device_full})"
+        text = f"{how}: its framework ran out of GPU memory {times}{full}"
+        return _likely(CauseKind.GPU_MEMORY, text)
+    if facts.device_full is not None:
+        text = f"{how}, probably out of GPU memory: when it was last seen, {facts.device_full}"
+        return _likely(CauseKind.GPU_MEMORY, text)
+    return None
+
+
+def _by_address_space(facts: ExitFacts, number: int | None) -> Cause | None:
+    """An end by an error of its own, where nothing more could be had under RLIMIT_AS."""
+    if facts.address_space_full is None or facts.said_bye or facts.wait_status == 0:
+        return None
+    # Python ends with a status; a library in C that does not look at what malloc gave it crashes.
+    if number not in (None, *_BREAKS) or _spoke(facts):
+        return None
+    how = "ended by an error of its own, most likely a MemoryError"
+    if number is not None:
+        how = f"{_crash(facts, number)}, most likely because an allocation failed"
+    elif facts.wait_status is None:
+        how = "ended, probably by a MemoryError"
+    return _likely(
+        CauseKind.ADDRESS_SPACE,
+        f"{how}: its address space (ulimit -v) held {facts.address_space_full} "
+        "when it was last seen",
+    )
+
+
+# What its status says
 
 
 def _by_signal(facts: ExitFacts, number: int | None) -> Cause | None:
@@ -282,103 +432,102 @@ def _by_signal(facts: ExitFacts, number: int | None) -> Cause | None:
         how = ", with no sign of a lack of memory: "
         if _full(facts) is not None:
             how = "; memory was short, but the kernel did not kill it for that: "
-        return Cause(
-            CauseKind.KILLED, f"killed by SIGKILL{how}somebody, or a restarted kernel, ended it"
-        )
+        text = f"killed by SIGKILL{how}somebody, or a restarted kernel, ended it"
+        return Cause(CauseKind.KILLED, text)
+    if number in CRASHES:
+        return _exact(CauseKind.SIGNAL, _crash(facts, number), news=facts.notebook)
     name = signal_name(number)
-    if number not in CRASHES:
-        why = _MEANINGS.get(name, "")
-        return Cause(
-            CauseKind.SIGNAL,
-            f"ended by {name}{why}",
-            Certainty.LIKELY if why else Certainty.EXACT,
-        )
-    return Cause(CauseKind.SIGNAL, _crash(facts, number), Certainty.EXACT, news=facts.notebook)
+    if name in _MEANINGS:
+        return _likely(CauseKind.SIGNAL, f"ended by {name}{_MEANINGS[name]}")
+    return _exact(CauseKind.SIGNAL, f"ended by {name}")
 
 
-def _by_status(facts: ExitFacts) -> Cause | None:
+def _crash(facts: ExitFacts, number: int) -> str:
+    """By which signal, in which library, at which line."""
+    text = f"crashed: ended by {signal_name(number)}"
+    lines = [e for e in facts.kernel if e.kind is KernelEvent.CRASH and e.pid == facts.pid]
+    if lines and lines[0].library is not None:
+        text += f" in {plain(lines[0].library, 60)}"
+    if facts.words is not None and facts.words.fatal is not None and facts.words.place is not None:
+        text += f", at {plain(facts.words.place, 100)}"
+    return text
+
+
+def _by_status(facts: ExitFacts, _: int | None) -> Cause | None:
     """An uncaught exception, or a status other than 0."""
     words = facts.words
     status = None if facts.wait_status is None else facts.wait_status >> 8
     if words is not None and words.error is not None and status != 0:
         at = "" if words.place is None else f" at {plain(words.place, 100)}"
         text = f"ended by {plain(words.error, 60)}{at}"
-        return Cause(CauseKind.FAILED, text, Certainty.EXACT, news=facts.notebook)
-    if status is None and facts.failed:
+    elif status is None and facts.failed:
         text = "ended by an exception that nobody caught"
-        return Cause(CauseKind.FAILED, text, Certainty.EXACT, news=facts.notebook)
-    if not status:
+    elif status:
+        text = f"ended by itself with status {status}: an error of its own, or sys.exit({status})"
+    else:
         return None
-    return Cause(
-        CauseKind.FAILED,
-        f"ended by itself with status {status}: an error of its own, or sys.exit({status})",
-        Certainty.EXACT,
-        news=facts.notebook,
-    )
+    return _exact(CauseKind.FAILED, text, news=facts.notebook)
 
 
-def _good_end(facts: ExitFacts) -> Cause:
+def _good_end(facts: ExitFacts, _: int | None) -> Cause | None:
+    if not facts.said_bye and facts.wait_status != 0:
+        return None
     if not facts.notebook:
         certainty = Certainty.LIKELY if facts.wait_status is None else Certainty.EXACT
         return Cause(CauseKind.ENDED, "ended by itself", certainty)
     text = "ended in good order: most likely closed or restarted in Jupyter, or by exit in a cell"
-    return Cause(CauseKind.CLOSED, text, Certainty.LIKELY)
+    return _likely(CauseKind.CLOSED, text)
 
 
-def _counted(facts: ExitFacts) -> Cause | None:
-    before, after = facts.group_kills_before, facts.group_kills_after
-    if before is not None and after is not None and after > before:
-        limit = facts.group_limit_bytes
-        known = limit is not None and not facts.group_high
-        full = f"its limit of {format_bytes(limit)}" if known else "its limit"
-        return Cause(
-            CauseKind.GROUP_LIMIT,
-            f"killed by the kernel: its memory group reached {full} "
-            f"(oom_kill rose from {before} to {after})",
-        )
-    before, after = facts.host_kills_before, facts.host_kills_after
-    if before is not None and after is not None and after > before:
-        if _level(facts) >= _FULL:
-            return Cause(
-                CauseKind.GROUP_LIMIT,
-                f"killed by the kernel: its memory group was at its limit of "
-                f"{format_bytes(facts.group_limit_bytes)} (the machine's oom_kill rose from "
-                f"{before} to {after})",
-            )
-        return Cause(
-            CauseKind.HOST_MEMORY,
-            f"killed by the kernel: the machine was out of memory "
-            f"(oom_kill rose from {before} to {after})",
-        )
-    return None
+# The surest first.
+_RULES: tuple[Callable[[ExitFacts, int | None], Cause | None], ...] = (
+    _by_kernel_log,
+    _ended_by_guard,
+    _by_error,
+    _by_unit,
+    _refused_by_guard,
+    _by_memory,
+    _by_time,
+    _by_device,
+    _by_address_space,
+    _held_by_guard,
+    _by_signal,
+    _by_status,
+    _good_end,
+)
 
 
-def _full(facts: ExitFacts) -> Cause | None:
-    # At the limit of an airbag the kernel kills nobody: being full says nothing there.
-    if facts.airbag is None and _level(facts) >= _FULL:
-        return Cause(
-            CauseKind.GROUP_LIMIT,
-            f"probably killed by the kernel: its memory group held "
-            f"{format_bytes(facts.group_used_bytes)} of {format_bytes(facts.group_limit_bytes)} "
-            f"when it was last seen",
-            Certainty.LIKELY,
-        )
-    total, available = facts.host_total_bytes, facts.host_available_bytes
-    if total and available is not None and total - available >= _FULL * total:
-        return Cause(
-            CauseKind.HOST_MEMORY,
-            f"probably killed by the kernel: the machine had {format_bytes(available)} of "
-            f"{format_bytes(total)} left when it was last seen",
-            Certainty.LIKELY,
-        )
-    return None
+def _by_itself(facts: ExitFacts) -> bool:
+    """It is known that no signal ended it."""
+    return facts.wait_status is not None and signal_of(facts.wait_status) is None
 
 
-def _level(facts: ExitFacts) -> float:
+def _spoke(facts: ExitFacts) -> bool:
+    """An uncaught exception was recorded: it said itself what it was, and no signal ended it."""
+    return facts.words is not None and facts.words.error is not None
+
+
+def _group_level(facts: ExitFacts) -> float:
     """How full its memory group was, where being full kills: memory.high only slows down."""
-    if facts.group_high:
-        return 0.0
-    return _ratio(facts.group_used_bytes, facts.group_limit_bytes)
+    return 0.0 if facts.group_high else _ratio(facts.group_used_bytes, facts.group_limit_bytes)
+
+
+def _pressed(facts: ExitFacts) -> bool:
+    """Whether so little RAM was left that earlyoom and its like act."""
+    total, available = facts.host_total_bytes, facts.host_available_bytes
+    return bool(total) and available is not None and available <= _GUARDED * (total or 0)
+
+
+def _of_group(facts: ExitFacts) -> str:
+    return f"{format_bytes(facts.group_used_bytes)} of {format_bytes(facts.group_limit_bytes)}"
+
+
+def _of_machine(facts: ExitFacts) -> str:
+    return f"{format_bytes(facts.host_available_bytes)} of {format_bytes(facts.host_total_bytes)}"
+
+
+def _unit(unit: UnitEnd) -> str:
+    return f"its unit {plain(unit.name, 80)}"
 
 
 def _ratio(used: float | None, limit: float | None) -> float:

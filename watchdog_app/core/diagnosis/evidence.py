@@ -8,20 +8,18 @@ cause that no witness speaks for.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from watchdog_app.base.oom_text import out_of_memory
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.core.diagnosis.exits import crashed, signal_name, signal_of
-from watchdog_app.core.diagnosis.out_of_memory import exhausted
 from watchdog_app.core.model.exits import (
     Certainty,
     Evidence,
     ExitFacts,
     KernelEvent,
     KernelLogLine,
-    LastError,
-    UnitEnd,
 )
 
 _LONGEST = 240
@@ -36,18 +34,7 @@ _MOUNTS = ("/sys/fs/cgroup/memory", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
 
 def evidence_of(facts: ExitFacts) -> tuple[Evidence, ...]:
     """All that is known of an end, the surest first."""
-    found = [
-        *_status(facts),
-        *_airbag(facts),
-        *_kernel(facts),
-        *_python(facts.words),
-        *_counts(facts),
-        *_unit(facts.unit),
-        *_limits(facts),
-        *_cards(facts),
-        *_levels(facts),
-        *_others(facts),
-    ]
+    found = [each for section in _SECTIONS for each in section(facts)]
     order = tuple(Certainty)
     return tuple(sorted(found, key=lambda each: order.index(each.certainty)))
 
@@ -141,145 +128,216 @@ def takers(words: tuple[KernelLogLine, ...]) -> tuple[tuple[int, str, int], ...]
 
 
 def _status(facts: ExitFacts) -> Iterator[Evidence]:
-    status = facts.wait_status
+    status, number = facts.wait_status, signal_of(facts.wait_status)
     if status is None:
-        yield Evidence(
-            "status",
-            Certainty.UNKNOWN,
-            "Its exit status could not be read: whoever started it had collected it before.",
-        )
-        return
-    number = signal_of(status)
-    if number is None:
-        yield Evidence("status", Certainty.EXACT, f"It ended by itself with status {status >> 8}.")
-        return
-    core = ", and left a core file" if status & 0x80 else ""
-    yield Evidence(
-        "status", Certainty.EXACT, f"It was ended by signal {number} ({signal_name(number)}){core}."
-    )
+        text = "Its exit status could not be read: whoever started it had collected it before."
+        yield Evidence("status", text, Certainty.UNKNOWN)
+    elif number is None:
+        yield Evidence("status", f"It ended by itself with status {status >> 8}.")
+    else:
+        core = ", and left a core file" if status & 0x80 else ""
+        yield Evidence("status", f"It was ended by signal {number} ({signal_name(number)}){core}.")
 
 
-def _airbag(facts: ExitFacts) -> Iterator[Evidence]:
+def _guard(facts: ExitFacts) -> Iterator[Evidence]:
     if facts.airbag is None:
         return
     text = f"It ran in an airbag with a limit of {format_bytes(facts.airbag.limit_bytes)}."
     if facts.airbag.last_message:
         text = f"Its airbag says: {plain(facts.airbag.last_message, _LONGEST)}"
-    yield Evidence("airbag", Certainty.EXACT, text)
+    yield Evidence("airbag", text)
 
 
 def _kernel(facts: ExitFacts) -> Iterator[Evidence]:
-    spoke = False
-    for word in facts.kernel:
-        # What is not about one process is about all: a machine that is too hot, a group that is
-        # full. Rows of the table are shown by themselves.
-        if word.kind is KernelEvent.OOM_TASK or word.pid not in (None, facts.pid):
-            continue
-        spoke = True
+    # What is not about one process is about all: a machine that is too hot, a group that is
+    # full. Rows of the table are shown by themselves.
+    own = [
+        line
+        for line in facts.kernel
+        if line.kind is not KernelEvent.OOM_TASK and line.pid in (None, facts.pid)
+    ]
+    for line in own:
         # The report of a kill is long and hard to read: what it says is said.
-        text = _group(word) or f"The kernel log says: {plain(word.text, _LONGEST)}"
-        yield Evidence("kernel", Certainty.EXACT, text)
-    number = signal_of(facts.wait_status)
-    killed = facts.wait_status is None or number in (signal.SIGKILL, signal.SIGTERM)
-    others = {
-        w.pid: w for w in facts.kernel if w.kind is KernelEvent.OOM_KILL and w.pid != facts.pid
-    }
-    for pid, word in others.items() if killed else ():
+        yield Evidence("kernel", f"The kernel log says: {_report(line)}")
+    killed = _killed(facts)
+    kills = [each for each in facts.kernel if each.kind is KernelEvent.OOM_KILL]
+    others = {each.pid: each for each in kills if each.pid != facts.pid}
+    for pid, line in others.items() if killed else ():
+        whose = ", at a limit that was this one's too" if "cgroup" in line.text else ""
         yield Evidence(
             "kernel",
-            Certainty.EXACT,
-            f"Since it was last seen the kernel killed {plain(word.name or '?')} (process {pid}) "
-            f"for memory{_whose(word)}.",
+            f"Since it was last seen the kernel killed {plain(line.name or '?')} (process {pid}) "
+            f"for memory{whose}.",
         )
-    if spoke or not (killed or crashed(facts.wait_status)):
+    if own or not (killed or crashed(facts.wait_status)):
         return
     if facts.kernel_log_readable:
-        yield Evidence("kernel", Certainty.EXACT, "The kernel log says nothing about it.")
+        yield Evidence("kernel", "The kernel log says nothing about it.")
     elif facts.kernel_log_readable is False:
         yield Evidence(
             "kernel",
-            Certainty.UNKNOWN,
             "The kernel log could not be read by this user (kernel.dmesg_restrict). An "
             "administrator can look: sudo dmesg -T | grep -i -e oom -e segfault -e Xid",
+            Certainty.UNKNOWN,
         )
 
 
-def _whose(word: KernelLogLine) -> str:
-    return ", at a limit that was this one's too" if "cgroup" in word.text else ""
+def _report(line: KernelLogLine) -> str:
+    """A line as it stands; of the report of a kill, whose memory was short."""
+    if line.kind is not KernelEvent.OOM_REPORT or line.constraint is None:
+        return plain(line.text, _LONGEST)
+    if line.constraint == "CONSTRAINT_MEMCG":
+        where = "" if line.group is None else f" {plain(line.group, 120)}"
+        return f"the limit that was met is that of the memory group{where}."
+    if line.constraint == "CONSTRAINT_NONE":
+        return "the whole machine was out of memory, no group's limit was met."
+    return "the memory that it was bound to (a NUMA node) was used up."
 
 
-def _group(word: KernelLogLine) -> str | None:
-    """Whose memory was short, in words."""
-    if word.kind is not KernelEvent.OOM_REPORT or word.constraint is None:
-        return None
-    if word.constraint == "CONSTRAINT_MEMCG":
-        where = "" if word.group is None else f" {plain(word.group, 120)}"
-        return f"The kernel log says: the limit that was met is that of the memory group{where}."
-    if word.constraint == "CONSTRAINT_NONE":
-        return "The kernel log says: the whole machine was out of memory, no group's limit was met."
-    return "The kernel log says: the memory that it was bound to (a NUMA node) was used up."
-
-
-def _python(words: LastError | None) -> Iterator[Evidence]:
+def _python(facts: ExitFacts) -> Iterator[Evidence]:
+    words = facts.words
     if words is None:
         return
     if words.fatal is not None:
-        yield Evidence(
-            "python", Certainty.EXACT, f"Python wrote in the end: {plain(words.fatal, 120)}."
-        )
+        yield Evidence("python", f"Python wrote in the end: {plain(words.fatal, 120)}.")
     elif words.error is not None:
-        text = f": {plain(words.message, 160)}" if words.message else ""
-        yield Evidence(
-            "python",
-            Certainty.EXACT,
-            f"An exception that nobody caught ended it: {plain(words.error, 60)}{text}",
-        )
+        text = plain(words.error, 60)
+        text += f": {plain(words.message, 160)}" if words.message else ""
+        yield Evidence("python", f"An exception that nobody caught ended it: {text}")
     if words.frames:
         shown = list(words.frames[:_MOST_FRAMES])
         if words.place is not None and words.place not in shown:
             shown[-1] = words.place  # the program's own line is what its owner looks for
         path = ", called from ".join(plain(each, 100) for each in shown)
-        yield Evidence("python", Certainty.EXACT, f"It was at {path}.")
+        yield Evidence("python", f"It was at {path}.")
 
 
 def _counts(facts: ExitFacts) -> Iterator[Evidence]:
     """What the kernel's counters say, each of its own group and its own time alone."""
-    if signal_of(facts.wait_status) != signal.SIGKILL and facts.wait_status is not None:
+    if facts.wait_status is not None and signal_of(facts.wait_status) != signal.SIGKILL:
         return
     own = any(w.kind is KernelEvent.OOM_KILL and w.pid == facts.pid for w in facts.kernel)
     when = "" if facts.counted is None else f", {facts.counted}"
-    group = (
-        "its memory group"
-        if facts.group is None
-        else f"in the memory group {plain(_named(facts.group), 160)}"
-    )
-    known = False
-    for whose, before, after, elsewhere in (
-        (group, facts.group_kills_before, facts.group_kills_after, facts.group_kills_elsewhere),
-        (
-            "on this machine",
-            facts.host_kills_before,
-            facts.host_kills_after,
-            facts.host_kills_elsewhere,
-        ),
-    ):
-        if before is None or after is None:
-            continue
-        known = True
-        if after > before:
-            text = f"The kernel's count of kills for memory {whose} rose from {before} to "
-            text += f"{after}{when}{', for other processes' * (after - before <= elsewhere)}."
-            yield Evidence("count", Certainty.EXACT, text)
-        elif not own:  # its log names this one: then it was in another group by then
-            text = f"The kernel killed nothing for memory {whose}{when}"
-            yield Evidence("count", Certainty.EXACT, f"{text} (its count stayed at {after}).")
+    where, before, after, elsewhere = (
+        "on this machine", facts.host_kills_before, facts.host_kills_after,
+        facts.host_kills_elsewhere,
+    )  # fmt: skip
+    if facts.group_kills_before is not None and facts.group_kills_after is not None:
+        before, after = facts.group_kills_before, facts.group_kills_after
+        elsewhere, where = facts.group_kills_elsewhere, "its memory group"
+        if facts.group is not None:
+            where = f"in the memory group {plain(_named(facts.group), 160)}"
+    if before is None or after is None:
+        if not own and facts.pid is not None:
+            text = "The kernel's counts of its kills for memory could not be read."
+            yield Evidence("count", text, Certainty.UNKNOWN)
+    elif after > before:
+        text = f"The kernel's count of kills for memory {where} rose from {before} to {after}{when}"
+        others = ", for other processes" if after - before <= elsewhere else ""
+        yield Evidence("count", f"{text}{others}.")
+    elif not own:  # its log names this one: then it was in another group by then
+        text = f"The kernel killed nothing for memory {where}{when}"
+        yield Evidence("count", f"{text} (its count stayed at {after}).")
+
+
+def _unit(facts: ExitFacts) -> Iterator[Evidence]:
+    unit = facts.unit
+    if unit is None:
         return
-    if not known and not own and facts.pid is not None:
+    for line in unit.lines:
+        yield Evidence("systemd", f"The system's journal says: {plain(line, _LONGEST)}")
+    if unit.result not in (None, "success"):
+        command = f"systemctl{' --user' * unit.user} show -p Result {plain(unit.name, 80)}"
+        yield Evidence("systemd", f"{command} says: {plain(unit.result or '')}.")
+
+
+def _limits(facts: ExitFacts) -> Iterator[Evidence]:
+    if facts.cpu_limit_s is not None and facts.cpu_used_s is not None:
         yield Evidence(
-            "count",
-            Certainty.UNKNOWN,
-            "The kernel's counts of its kills for memory could not be read.",
+            "limit",
+            f"It had used {facts.cpu_used_s:.0f} s of the {facts.cpu_limit_s:.0f} s of processor "
+            "time that it was allowed (ulimit -t).",
         )
+    space, words = facts.address_space_full, facts.words
+    if space is None and words is not None and out_of_memory(words.error, words.message):
+        space = facts.address_space  # a large piece does not fit long before it is full
+    if space is not None:
+        yield Evidence("limit", f"Its address space (ulimit -v) held {space} when last seen.")
+
+
+def _cards(facts: ExitFacts) -> Iterator[Evidence]:
+    if facts.card_fault is not None:
+        yield Evidence("gpu", f"The card that it was on: {plain(facts.card_fault, _LONGEST)}.")
+    if facts.device_ooms:
+        text = f"Its framework counted {facts.device_ooms} failed allocations of GPU memory."
+        yield Evidence("gpu", text)
+    if facts.device_full is not None:
+        yield Evidence("gpu", f"When last seen: {plain(facts.device_full, 120)}.")
+
+
+def _levels(facts: ExitFacts) -> Iterator[Evidence]:
+    """How full it was: what was seen is exact, what follows from it is not."""
+    crash = signal_of(facts.wait_status) is not None and not _killed(facts)
+    if crash or facts.wait_status == 0:
+        return  # a crash, a Ctrl-C: how much was left has nothing to do with it
+    if facts.group_used_bytes is not None and facts.group_limit_bytes:
+        high = ", where memory.high slows down and kills nobody" if facts.group_high else ""
+        yield Evidence(
+            "level",
+            f"When last seen its memory group held {format_bytes(facts.group_used_bytes)} of "
+            f"{format_bytes(facts.group_limit_bytes)}{high}.",
+        )
+    total, available = facts.host_total_bytes, facts.host_available_bytes
+    if total and available is not None:
+        swap = ""
+        if facts.swap_total_bytes:
+            free = format_bytes(facts.swap_free_bytes)
+            swap = f", and {free} of {format_bytes(facts.swap_total_bytes)} swap"
+        text = f"{format_bytes(available)} of {format_bytes(total)} RAM left{swap}"
+        yield Evidence("level", f"When last seen the machine had {text}.")
+    stalled = facts.stalled_percent
+    if stalled is not None and stalled >= _STALLED_PERCENT:
+        text = f"In the 10 s before, programs waited for memory {stalled:.0f} % of the time."
+        yield Evidence("pressure", text)
+
+
+def _others(facts: ExitFacts) -> Iterator[Evidence]:
+    if facts.oomd_kills:
+        yield Evidence("guard", f"systemd-oomd has noted {facts.oomd_kills} kills on its group.")
+    if facts.oom_daemons and (signal_of(facts.wait_status) is None or _killed(facts)):
+        names = " and ".join(facts.oom_daemons)
+        text = f"Running here: {names}, which ends programs when memory is short."
+        yield Evidence("guard", text)
+    if facts.was_paused:
+        text = "It was paused then. Jupyter kills a paused kernel on Restart and on Shutdown."
+        yield Evidence("jupyter", text)
+    if facts.notebook and facts.parent is not None:
+        yield Evidence("jupyter", f"What had started it, {plain(facts.parent, 60)}, lives on.")
+    elif facts.notebook:
+        text = "What had started it, the Jupyter server or application, has ended as well."
+        yield Evidence("jupyter", text)
+    if facts.said_bye and not (facts.words is not None and facts.words.error is not None):
+        yield Evidence("agent", "Its agent had said good-bye: Python was ending in good order.")
+
+
+_SECTIONS: tuple[Callable[[ExitFacts], Iterator[Evidence]], ...] = (
+    _status,
+    _guard,
+    _kernel,
+    _python,
+    _counts,
+    _unit,
+    _limits,
+    _cards,
+    _levels,
+    _others,
+)
+
+
+def _killed(facts: ExitFacts) -> bool:
+    """Whether a signal that ends programs for memory may have ended it."""
+    number = signal_of(facts.wait_status)
+    return facts.wait_status is None or number in (signal.SIGKILL, signal.SIGTERM)
 
 
 def _named(group: str) -> str:
@@ -288,109 +346,3 @@ def _named(group: str) -> str:
         if group == mount or group.startswith(f"{mount}/"):
             return group[len(mount) :] or "/"
     return group
-
-
-def _limits(facts: ExitFacts) -> Iterator[Evidence]:
-    if facts.cpu_limit_s is not None and facts.cpu_used_s is not None:
-        yield Evidence(
-            "limit",
-            Certainty.EXACT,
-            f"It had used {facts.cpu_used_s:.0f} s of the {facts.cpu_limit_s:.0f} s of processor "
-            "time that it was allowed (ulimit -t).",
-        )
-    space = facts.address_space_full
-    if space is None and exhausted(facts.words) is not None:
-        space = facts.address_space  # a large piece does not fit long before it is full
-    if space is not None:
-        text = f"Its address space (ulimit -v) held {space} when last seen."
-        yield Evidence("limit", Certainty.EXACT, text)
-
-
-def _cards(facts: ExitFacts) -> Iterator[Evidence]:
-    if facts.card_fault is not None:
-        text = f"The card that it was on: {plain(facts.card_fault, _LONGEST)}."
-        yield Evidence("gpu", Certainty.EXACT, text)
-    if facts.device_ooms:
-        yield Evidence(
-            "gpu",
-            Certainty.EXACT,
-            f"Its framework counted {facts.device_ooms} failed allocations of GPU memory.",
-        )
-    if facts.device_full is not None:
-        text = f"When last seen: {plain(facts.device_full, 120)}."
-        yield Evidence("gpu", Certainty.EXACT, text)
-
-
-def _levels(facts: ExitFacts) -> Iterator[Evidence]:
-    """How full it was: what was seen is exact, what follows from it is not."""
-    number = signal_of(facts.wait_status)
-    if number not in (None, signal.SIGKILL, signal.SIGTERM) or facts.wait_status == 0:
-        return  # a crash, a Ctrl-C: how much was left has nothing to do with it
-    if facts.group_used_bytes is not None and facts.group_limit_bytes:
-        yield Evidence(
-            "level",
-            Certainty.EXACT,
-            f"When last seen its memory group held {format_bytes(facts.group_used_bytes)} of "
-            f"{format_bytes(facts.group_limit_bytes)}"
-            f"{', where memory.high slows down and kills nobody' * facts.group_high}.",
-        )
-    total, available = facts.host_total_bytes, facts.host_available_bytes
-    if total and available is not None:
-        swap = ""
-        if facts.swap_total_bytes:
-            free = format_bytes(facts.swap_free_bytes)
-            swap = f", and {free} of {format_bytes(facts.swap_total_bytes)} swap"
-        yield Evidence(
-            "level",
-            Certainty.EXACT,
-            f"When last seen the machine had {format_bytes(available)} of {format_bytes(total)} "
-            f"RAM left{swap}.",
-        )
-    stalled = facts.stalled_percent
-    if stalled is not None and stalled >= _STALLED_PERCENT:
-        yield Evidence(
-            "pressure",
-            Certainty.EXACT,
-            f"In the 10 s before, programs waited for memory {stalled:.0f} % of the time.",
-        )
-
-
-def _unit(unit: UnitEnd | None) -> Iterator[Evidence]:
-    if unit is None:
-        return
-    for line in unit.lines:
-        text = f"The system's journal says: {plain(line, _LONGEST)}"
-        yield Evidence("systemd", Certainty.EXACT, text)
-    if unit.result not in (None, "success"):
-        command = "systemctl --user" if unit.user else "systemctl"
-        yield Evidence(
-            "systemd",
-            Certainty.EXACT,
-            f"{command} show -p Result {plain(unit.name, 80)} says: {plain(unit.result or '')}.",
-        )
-
-
-def _others(facts: ExitFacts) -> Iterator[Evidence]:
-    number = signal_of(facts.wait_status)
-    if facts.oomd_kills:
-        text = f"systemd-oomd has noted {facts.oomd_kills} kills on its group."
-        yield Evidence("guard", Certainty.EXACT, text)
-    if facts.oom_daemons and number in (None, signal.SIGKILL, signal.SIGTERM):
-        names = " and ".join(facts.oom_daemons)
-        yield Evidence("guard", Certainty.EXACT, f"Running here: {names}, which ends programs "
-                       "when memory is short.")  # fmt: skip
-    if facts.was_paused:
-        yield Evidence(
-            "jupyter",
-            Certainty.EXACT,
-            "It was paused then. Jupyter kills a paused kernel on Restart and on Shutdown.",
-        )
-    if facts.notebook and facts.parent is not None:
-        text = f"What had started it, {plain(facts.parent, 60)}, lives on."
-        yield Evidence("jupyter", Certainty.EXACT, text)
-    elif facts.notebook:
-        text = "What had started it, the Jupyter server or application, has ended as well."
-        yield Evidence("jupyter", Certainty.EXACT, text)
-    if facts.said_bye and not (facts.words is not None and facts.words.error is not None):
-        text = "Its agent had said good-bye: Python was ending in good order."
-        yield Evidence("agent", Certainty.EXACT, text)

@@ -94,8 +94,8 @@ class Evidence:
     """One thing that is known, or could not be learned, about an end."""
 
     source: str  # "status", "kernel", "count", "level", "python", "jupyter", "pressure", ...
-    certainty: Certainty
     text: str  # untrusted in parts
+    certainty: Certainty = Certainty.EXACT
 
 
 class KernelEvent(StrEnum):
