@@ -11,7 +11,7 @@ from watchdog_app.core.model.decisions import Assessment, Forecast, Regime, Stag
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import StageSettings
-from watchdog_app.core.policy.stage import while_stalled, with_cheap_save
+from watchdog_app.core.policy.danger import while_stalled, with_cheap_save
 
 KEY = ProcessKey(10, 1)
 READING = Reading(ResourceKey(ResourceKind.CGROUP, "/g"), "g", 80, 100, "bytes", True, (KEY,))

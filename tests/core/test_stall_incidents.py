@@ -61,7 +61,7 @@ class Stalled:
             10, "MainThread", "S", "futex_do_wait", frames=frames or (QUEUE, STEP), trains=True
         )
         program = ProcessThreads(10, 1, "python", "S", (thread,), 1, has_agent=True)
-        self.engine.stands(self.machine._task(self.program), ThreadDump((program,), True))
+        self.engine.threads_seen(self.machine._task(self.program), ThreadDump((program,), True))
 
 
 def test_it_is_opened_looked_into_and_told_once():
@@ -121,7 +121,9 @@ def test_what_is_not_known_is_said_to_be_not_known():
     training.show(Frame("/home/me/train.py", 9, "own_wait"))
     thread = ThreadState(10, "MainThread", "S", "hrtimer_nanosleep", frames=(STEP,), trains=True)
     program = ProcessThreads(10, 1, "python", "S", (thread,), 1, has_agent=True)
-    training.engine.stands(training.machine._task(training.program), ThreadDump((program,), True))
+    training.engine.threads_seen(
+        training.machine._task(training.program), ThreadDump((program,), True)
+    )
 
     (incident,) = training.look(1).incidents
 

@@ -22,7 +22,7 @@ from watchdog_app.core.model.machine import (
     TaskKind,
 )
 from watchdog_app.core.model.tasks import group
-from watchdog_app.core.policy.exits import exit_notification
+from watchdog_app.core.policy.reporting import exit_notification
 from watchdog_app.daemon.journal import Entry, Journal
 from watchdog_app.daemon.kernel_memory import KernelMemory
 from watchdog_app.daemon.log import Log

@@ -193,36 +193,26 @@ def pytest_sessionfinish() -> None:
 
 def _watch_engines(patch: pytest.MonkeyPatch) -> None:
     """Note each decision, and the notice that it makes."""
-    from watchdog_app.core.explain.notifications import notification
     from watchdog_app.core.model.decisions import DecisionKind
     from watchdog_app.core.policy.engine import Engine
 
-    def said(decision: Any, task: Any, agent: Any, incident: Any) -> None:
+    def said(decision: Any) -> None:
         line = plain(decision)
-        if decision.kind is DecisionKind.NOTIFY:
-            line["notice"] = plain(notification(decision, task, agent, incident))
-        elif decision.kind is DecisionKind.CHECKPOINT and len(_lines) >= _IN_FULL:
+        if decision.kind is DecisionKind.CHECKPOINT and len(_lines) >= _IN_FULL:
             del line["evidence"]
         _lines.append(line)
 
     def watched(tick: Callable[..., Any], death: Callable[..., Any]) -> None:
         def ticked(engine: Any, snapshot: Any, tasks: Any, readings: Any, agents: Any) -> Any:
             result = tick(engine, snapshot, tasks, readings, agents)
-            by_key = {task.key: task for task in tasks}
-            incidents = {incident.id: incident for incident in result.incidents}
             for decision in result.decisions:
-                said(
-                    decision,
-                    by_key.get(decision.task),
-                    agents.get(decision.task),
-                    incidents.get(decision.incident),
-                )
+                said(decision)
             return result
 
         def died(engine: Any, task: Any, agent: Any, cause: Any, snapshot: Any) -> Any:
             decisions = death(engine, task, agent, cause, snapshot)
             for decision in decisions:
-                said(decision, task, agent, None)
+                said(decision)
             return decisions
 
         patch.setattr(Engine, "tick", ticked)

@@ -45,7 +45,6 @@ class Acts:
     Args:
         state_of: one letter as in /proc; None when that process is gone.
         recorded: called with the outcome of each decision of the policy.
-        wording: notice of a decision.
         settled: why a notice would come too late; None: it would not.
         may_notify: whether the rules allow a notification about the memory group of a task.
     """
@@ -61,7 +60,6 @@ class Acts:
         quiet: Quiet,
         state_of: StateOf,
         recorded: Callable[[Outcome], None],
-        wording: Callable[[Decision, Task | None], Notification],
         settled: Callable[[Decision], str | None],
         may_notify: Callable[[Task | None], bool],
         log: Log,
@@ -74,7 +72,6 @@ class Acts:
         self._quiet = quiet
         self._state_of = state_of
         self._recorded = recorded
-        self._wording = wording
         self._settled = settled
         self._may_notify = may_notify
         self._log = log
@@ -230,7 +227,7 @@ class Acts:
 
     def _begin(self, decision: Decision, task: Task | None, ended: Ended) -> None:
         if decision.kind is DecisionKind.NOTIFY:
-            self._notify(decision, task, ended)
+            self._notify(decision, ended)
         elif decision.task is None or (task is None and decision.kind is not DecisionKind.RESUME):
             ended(OutcomeStatus.SKIPPED, "The task has ended.", {})
         elif decision.kind is DecisionKind.CHECKPOINT and task is not None:
@@ -247,12 +244,12 @@ class Acts:
             else:
                 self._stops.resume(pause, ended, None)
 
-    def _notify(self, decision: Decision, task: Task | None, ended: Ended) -> None:
+    def _notify(self, decision: Decision, ended: Ended) -> None:
         too_late = self._settled(decision)
-        if too_late is not None:
-            ended(OutcomeStatus.SKIPPED, too_late, {})
+        if too_late is not None or decision.notification is None:
+            ended(OutcomeStatus.SKIPPED, too_late or "There is nothing to show.", {})
             return
-        self._send(self._wording(decision, task), lambda status, detail: ended(status, detail, {}))
+        self._send(decision.notification, lambda status, detail: ended(status, detail, {}))
 
     def _send(
         self, notification: Notification, ended: Callable[[OutcomeStatus, str], None]

@@ -26,10 +26,9 @@ from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pauses import Pauses
 from watchdog_app.daemon.quiet import Quiet
 from watchdog_app.daemon.rpc import RpcServer
-from watchdog_app.daemon.status import status
+from watchdog_app.daemon.status import Look, incident, status
 from watchdog_app.daemon.status_size import fitting
 from watchdog_app.daemon.watching import Watching
-from watchdog_app.daemon.wording import explanation
 
 _PUBLISH_S = 0.95  # a status at most once a second
 
@@ -135,7 +134,7 @@ class Front:
 
     def explain(self, task: Task | None) -> dict[str, Any]:
         """Text and incidents, for one task or for all."""
-        found = explanation(self._watching.look, task)
+        found = _explanation(self._watching.look, task)
         if task is None:
             return {**found, "text": "\n\n".join([*self.bags.acting(), found["text"]])}
         text = found["text"]
@@ -294,3 +293,43 @@ class Front:
         """An entry in the journal on the daemon itself."""
         data = {"what": what, "pid": os.getpid(), "version": __version__, **more}
         self._journal.add(Entry(time.time(), "daemon", data))
+
+
+def _explanation(look: Look | None, task: Task | None) -> dict[str, Any]:
+    """The answer to `explain`: for one task, or for the machine."""
+    if look is None:
+        return {"text": "The machine has not been looked at yet. Ask again.", "incidents": []}
+    from watchdog_app.core.explain import status
+
+    readings, result = look.readings, look.result
+    if task is None:
+        text = status.about_machine(
+            look.snapshot.host,
+            look.tasks,
+            hardware=look.snapshot.hardware,
+            readings=readings,
+            assessments=result.assessments,
+            incidents=result.incidents,
+            now_unix_s=time.time(),
+        )
+        return {"text": text, "incidents": [incident(each) for each in result.incidents]}
+    text = status.about_task(
+        task,
+        result.tasks.get(task.key),
+        look.agents.get(task.key),
+        hardware=look.snapshot.hardware,
+        readings=readings,
+        assessments=result.assessments,
+        incidents=result.incidents,
+        now_unix_s=time.time(),
+    )
+    stands = result.stalled_threads.get(task.key)
+    if stands:
+        text = "\n".join((text, "", "What each thread does:", *(f"  {line}" for line in stands)))
+    above = {reading.key for reading in readings if task.key in reading.tasks}
+    concerns = [
+        each
+        for each in result.incidents
+        if each.resource in above or any(culprit.task == task.key for culprit in each.culprits)
+    ]
+    return {"text": text, "incidents": [incident(each) for each in concerns]}

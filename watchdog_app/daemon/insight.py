@@ -18,6 +18,7 @@ from watchdog_app.base.worker import Worker
 from watchdog_app.core.explain.memory import about_growth
 from watchdog_app.core.model.agent import MemoryGrowth, ProcessThreads, ThreadDump
 from watchdog_app.core.model.find import find
+from watchdog_app.core.model.history import SwapTraffic
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import stacks, traces
 from watchdog_app.daemon.agents import Agent, Agents
@@ -26,7 +27,6 @@ from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pauses import Pauses
 from watchdog_app.daemon.rpc import Connection, Reply
 from watchdog_app.daemon.watching import Watching
-from watchdog_app.daemon.wording import suspected
 from watchdog_app.protocol.messages import REFUSED, Params
 
 TYPE_CHECKING = False
@@ -124,7 +124,7 @@ class Insight:
         def seen(picture: ThreadDump) -> None:
             now = next((each for each in self._watching.tasks if each.key == key), None)
             if now is not None:
-                self._observer.ask(lambda engine: engine.stands(now, picture))
+                self._observer.ask(lambda engine: engine.threads_seen(now, picture))
 
         task = next(each for each in self._watching.tasks if each.key == key)
         self._stacks.ask(task, time.monotonic(), seen, with_faults=True)
@@ -134,8 +134,24 @@ class Insight:
         self._kept(key, growth)  # it is asked for when the task has ended, too
 
     def _suspects(self, key: ProcessKey, picture: ThreadDump) -> tuple[StallReason, ...]:
-        held = [each.pid for pause in self._pauses.all() for each in pause.paused.keys]
-        return suspected(self._watching.look, key, picture, frozenset(held))
+        from watchdog_app.core.diagnosis.stall_reasons import StallContext, stall_reasons
+
+        held = frozenset(each.pid for pause in self._pauses.all() for each in pause.paused.keys)
+        look = self._watching.look
+        if look is None:
+            return stall_reasons(picture, StallContext(stopped_by_us=held))
+        result = look.result
+        outlook = result.tasks.get(key)
+        cpu = None if outlook is None else outlook.cpu_percent
+        return stall_reasons(
+            picture,
+            StallContext(
+                cores=0.0 if cpu is None else cpu / 100,
+                swap=SwapTraffic.of(result.swap_in_bytes_per_s, result.swap_out_bytes_per_s),
+                card_fault=result.card_faults.get(key),
+                stopped_by_us=held,
+            ),
+        )
 
     # What people ask
 

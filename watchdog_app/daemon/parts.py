@@ -41,7 +41,6 @@ from watchdog_app.daemon.stops import Stops
 from watchdog_app.daemon.unit_ends import UnitEnds
 from watchdog_app.daemon.unwatched import Unwatched
 from watchdog_app.daemon.watching import Watching
-from watchdog_app.daemon.wording import notice
 from watchdog_app.sensors.machine import PATIENCE_S, open_machine
 
 
@@ -147,7 +146,6 @@ class Parts:
             quiet=self.quiet,
             state_of=self.observer.state_of,
             recorded=self.observer.record,
-            wording=lambda decision, task: notice(decision, task, self.watching.look),
             settled=self.bags.settled,
             may_notify=self.observer.may_notify,
             log=log,

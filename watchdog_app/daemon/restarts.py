@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.text.quantities import format_duration
+from watchdog_app.core.explain.notifications import notification
 from watchdog_app.core.model.decisions import Decision, Topic
 from watchdog_app.core.model.kernels import KernelRegistry, Restart
 from watchdog_app.core.model.machine import ProcessKey, Task
@@ -72,7 +73,9 @@ class Restarts:
                 continue
             after_s = time.monotonic() - death.mono_s
             if after_s <= _AFTER_DEATH_S:
-                self._tell(_notice(restart, death.told, after_s), death.task)
+                again = _decision(restart, death.told, after_s)
+                again = replace(again, notification=notification(again, death.task))
+                self._tell(again, death.task)
 
 
 def _entry(restart: Restart, death: _Death | None, unix_s: float) -> Entry:
@@ -94,7 +97,7 @@ def _entry(restart: Restart, death: _Death | None, unix_s: float) -> Entry:
     return Entry(unix_s, "restart", data, task.key.pid, task.name, path)
 
 
-def _notice(restart: Restart, told: Decision, after_s: float) -> Decision:
+def _decision(restart: Restart, told: Decision, after_s: float) -> Decision:
     return replace(
         told,
         id=f"{told.id}-restarted",

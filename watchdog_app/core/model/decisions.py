@@ -136,6 +136,15 @@ class Attribution:
 NOBODY = Attribution()
 
 
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Something that is coming and does not fit."""
+
+    why: str
+    stage: Stage
+    culprit: Culprit | None
+
+
 class DecisionKind(StrEnum):
     """What the policy can ask for."""
 
@@ -160,6 +169,7 @@ class Decision:
     reason: str
     evidence: Evidence = field(default_factory=dict)
     deadline_s: float | None = None  # the action is pointless later than this
+    notification: Notification | None = None  # with `notify`: what is shown
 
 
 class OutcomeStatus(StrEnum):

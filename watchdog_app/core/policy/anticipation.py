@@ -10,12 +10,11 @@ begins. Without agents and swap nothing changes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from watchdog_app.base.text.quantities import format_bytes, format_rate
 from watchdog_app.core.explain.memory import Filling
 from watchdog_app.core.model.agent import AgentState
-from watchdog_app.core.model.decisions import Attribution, Culprit, Stage
+from watchdog_app.core.model.decisions import Attribution, Culprit, Expected, Stage
 from watchdog_app.core.model.history import SwapTraffic, thrashing
 from watchdog_app.core.model.machine import HostMemory, ProcessKey, Task, TaskKind
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind
@@ -30,14 +29,6 @@ _CLEAR = 1.1
 _THRASH_S = 5.0
 _THRASH_FULL_PERCENT = 10.0  # of the time nothing at all can run for want of memory
 _ROOMY = 0.25  # of RAM is there for the taking: it is not the machine that swaps
-
-
-class Expected(NamedTuple):
-    """Something that is coming and does not fit."""
-
-    why: str
-    stage: Stage
-    culprit: Culprit | None
 
 
 class Anticipation:

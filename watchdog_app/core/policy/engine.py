@@ -7,12 +7,14 @@ the readings is forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from watchdog_app.base import codec
 from watchdog_app.core.diagnosis.exits import should_notify
 from watchdog_app.core.explain import advice
+from watchdog_app.core.explain.notifications import notification
 from watchdog_app.core.model.agent import AgentState, MemoryGrowth, ThreadDump
 from watchdog_app.core.model.decisions import (
     Assessment,
@@ -27,19 +29,56 @@ from watchdog_app.core.model.decisions import (
 from watchdog_app.core.model.exits import Cause
 from watchdog_app.core.model.history import PastSample
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
-from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind
-from watchdog_app.core.model.settings import Settings
-from watchdog_app.core.policy import anticipation, kept_state, lifecycle, stage
-from watchdog_app.core.policy.danger import Danger, agents_by_task, still_holds
-from watchdog_app.core.policy.device_incidents import DeviceIncidents, Switches
-from watchdog_app.core.policy.exits import exit_notification
-from watchdog_app.core.policy.incidents import OpenIncident
+from watchdog_app.core.model.resource import (
+    SPECS,
+    Reading,
+    ResourceKey,
+    ResourceKind,
+    is_condition,
+)
+from watchdog_app.core.model.settings import ActionSettings, Settings
+from watchdog_app.core.policy import anticipation, pausing
+from watchdog_app.core.policy.danger import (
+    PACE_WINDOW_S,
+    Danger,
+    agents_by_task,
+    by_evidence,
+    by_expectation,
+    by_pace,
+    still_holds,
+)
+from watchdog_app.core.policy.incidents import (
+    LastReport,
+    OpenIncident,
+    Problem,
+    follow,
+    follow_problem,
+    opened,
+)
 from watchdog_app.core.policy.policy import Policy
+from watchdog_app.core.policy.problems import DeviceProblems, Look, StallProblems
+from watchdog_app.core.policy.reporting import Cause as ReportCause
+from watchdog_app.core.policy.reporting import exit_notification
 from watchdog_app.core.policy.rules import allowed, unprotected
-from watchdog_app.core.policy.stall_incidents import StallIncidents
+from watchdog_app.core.policy.saving import CheckpointSchedule
 from watchdog_app.core.policy.tracker import Tracker, outlooks
 
 GAP_S = 30.0  # nothing is known of what happened in a longer gap, and it is no trend
+_VERSION = 4  # of what is kept for the next daemon
+_RETURN_S = 30.0  # agents connect anew within some seconds; till then their saves are remembered
+_STALE_S = 3600.0  # the machine of an hour ago says nothing about this one
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What outlives the daemon. An unanswered request does not: its connection ends with us."""
+
+    version: int
+    mono_s: float
+    unix_s: float
+    incidents: tuple[OpenIncident, ...]
+    reports: dict[ReportCause, LastReport]
+    saves: dict[ProcessKey, CheckpointSchedule]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +95,8 @@ class TickResult:
     next_look_s: float
     # Tasks that a card's fault has hit lately, and what it was: why they may end.
     card_faults: Mapping[ProcessKey, str] = field(default_factory=dict)
-    # Trainings that stand still: whose threads `stands` should be told of now, and what was seen.
+    # Stalled trainings: those whose threads are to be looked at now (`threads_seen`), and by task
+    # what was seen.
     stalled: tuple[ProcessKey, ...] = ()
     stalled_threads: Mapping[ProcessKey, tuple[str, ...]] = field(default_factory=dict)
     growth: Mapping[ProcessKey, MemoryGrowth] = field(
@@ -88,10 +128,9 @@ class Engine:
         self._series = Tracker(settings)
         self._anticipation = anticipation.Anticipation()
         self._policy = Policy()
-        self._health = DeviceIncidents()
-        self._stalls = StallIncidents()
+        self._devices = DeviceProblems()
+        self._stalls = StallProblems()
         self._growth: dict[ProcessKey, MemoryGrowth] = {}  # what agents have seen growing
-        self._card_faults: Mapping[ProcessKey, str] = {}
         self._clock: tuple[float, float] | None = None  # mono, unix of the last tick
         self._passed_s = 0.0  # since the tick before
         self._issued = 0
@@ -144,15 +183,15 @@ class Engine:
         for reading in readings:
             under = {key: everyone[key] for key in reading.tasks if key in everyone}
             at_risk = {key: with_agent[key] for key in under if key in with_agent}
-            assessment = stage.by_evidence(
+            assessment = by_evidence(
                 series.assess(reading, at_risk, now), reading, at_risk, self.settings.stages
             )
             expected = self._anticipation.expect(reading)
             surely = assessment.notify
-            assessment = stage.by_expectation(assessment, expected)
-            incident = lifecycle.opened(
-                self._policy, reading, assessment, snapshot, self._ids(snapshot)
-            )
+            assessment = by_expectation(assessment, expected)
+            incident = self._policy.incidents.get(reading.key)
+            if incident is None and (assessment.stage >= Stage.WARN or assessment.notify):
+                incident = self._opened(reading.key, reading.label, snapshot)
             if assessment.forecast is not None or incident is not None:
                 blamed[reading.key] = series.attribute(reading, assessment, under)
             if incident is not None:
@@ -171,39 +210,27 @@ class Engine:
         self._growth = {key: each for key, each in self._growth.items() if key in everyone}
         self._advise(snapshot, dangers)
         decisions = self._policy.decide(dangers)
-        switches = Switches(self.settings, self._runtime_dir, self.protecting)
-        stalls = self._stalls.look(
-            snapshot,
-            tasks,
-            with_agent,
-            policy=self._policy,
-            switches=switches,
-            new_id=self._ids(snapshot),
-        )
-        settle_s = self.settings.stages.settle_s
-        closed, over = lifecycle.close(self._policy, dangers, everyone, snapshot, settle_s)
-        health = self._health.look(
-            snapshot,
-            tasks,
-            with_agent,
-            series.usage,
-            policy=self._policy,
-            switches=switches,
-            new_id=self._ids(snapshot),
-        )
-        self._card_faults = health.faults
+        closed, over = self._close(dangers, everyone, snapshot)
+        cpu_percent = {key: each.cpu_percent for key, each in series.usage.items()}
+        look = Look(snapshot, everyone, with_agent, cpu_percent, self.settings)
+        problems = [
+            *self._follow_problems(self._devices.observe(look, self._policy.incidents), look),
+            *self._follow_problems(self._stalls.observe(look, self._policy.incidents), look),
+        ]
         still_open = sorted(self._policy.incidents.values(), key=lambda each: each.opened_mono_s)
+        incidents = {incident.id: incident.public() for incident in still_open}
+        decided = (*decisions, *over, *(each for each, _ in problems if each is not None))
         return TickResult(
             assessments=assessments,
-            decisions=(*decisions, *over, *health.decisions, *stalls.decisions),
-            incidents=tuple(incident.public() for incident in still_open),
-            closed=(*closed, *health.closed, *stalls.closed),
+            decisions=tuple(_worded(each, everyone, with_agent, incidents) for each in decided),
+            incidents=tuple(incidents.values()),
+            closed=(*closed, *(each for _, each in problems if each is not None)),
             tasks=outlooks(tasks, series.usage, readings, assessments, blamed),
             swap_in_bytes_per_s=series.swap.in_per_s,
             swap_out_bytes_per_s=series.swap.out_per_s,
             next_look_s=self._next_look(agents),
-            card_faults=health.faults,
-            stalled=stalls.wanted,
+            card_faults=self._devices.faults,
+            stalled=tuple(self._stalls.wanted),
             stalled_threads=self._stalls.lines(),
             growth=self._growth,
         )
@@ -268,7 +295,6 @@ class Engine:
             if each.resource.kind is not ResourceKind.STALLED
         ]
         incident = next((each for each in open_ones if each.blames(task.key)), None)
-        about = None if incident is None else (incident.id, incident.resource, incident.peak)
         kind = ResourceKind.RAM if incident is None else incident.resource.kind
         switches = allowed(
             self.settings.actions, self.settings.rules, task, kind, self._runtime_dir
@@ -276,23 +302,22 @@ class Engine:
         if not switches.notify or not should_notify(cause, agent):
             return ()
         ident = self._new_id(snapshot.unix_s)
-        return (exit_notification(ident, task, agent, cause, snapshot=snapshot, incident=about),)
+        decision = exit_notification(
+            ident, task, agent, cause, snapshot=snapshot, incident=incident
+        )
+        about = None if incident is None else incident.public()
+        return (replace(decision, notification=notification(decision, task, agent, about)),)
 
-    def stands(self, task: Task, picture: ThreadDump) -> None:
+    def threads_seen(self, task: Task, dump: ThreadDump) -> None:
         """
         Learn what the threads of a stalled task do: one of `TickResult.stalled`.
 
         Args:
             task: as it is now.
-            picture: of its threads.
+            dump: of its threads.
         """
-        self._stalls.stands(
-            task,
-            picture,
-            policy=self._policy,
-            swap=self._series.swap,
-            card_fault=self._card_faults.get(task.key),
-        )
+        card_fault = self._devices.faults.get(task.key)
+        self._stalls.threads_seen(task, dump, self._series.swap, card_fault)
         self.wants_tick = True  # the notification has waited for it
 
     def grew(self, task: ProcessKey, growth: MemoryGrowth) -> None:
@@ -316,8 +341,10 @@ class Engine:
 
     def dump(self) -> dict[str, Any]:
         """The state for the next daemon as plain values: incidents, cool-downs, saves."""
-        mono_s, unix_s = self._clock or (0.0, 0.0)
-        return kept_state.dump(self._policy, mono_s, unix_s)
+        policy, (mono_s, unix_s) = self._policy, self._clock or (0.0, 0.0)
+        incidents, reports = tuple(policy.incidents.values()), policy.reporting.reports
+        kept = _Kept(_VERSION, mono_s, unix_s, incidents, reports, policy.schedules)
+        return codec.encode(kept)  # type: ignore[no-any-return]
 
     def load(self, value: Mapping[str, Any], mono_s: float, unix_s: float) -> None:
         """
@@ -328,7 +355,15 @@ class Engine:
             ValueError: the values are damaged, of another version, or older than an hour.
                 Nothing was changed: the engine starts afresh.
         """
-        self._policy = kept_state.load(value, mono_s)
+        try:
+            kept = _decoded(value, mono_s)
+        except ValueError as error:
+            raise ValueError(f"the state of an earlier daemon cannot be used: {error}") from error
+        self._policy = policy = Policy()
+        policy.incidents = {each.resource: each for each in kept.incidents}
+        policy.reporting.reports = kept.reports
+        policy.schedules = kept.saves
+        policy.agents_due_mono_s = mono_s + _RETURN_S
         self._clock = (mono_s, unix_s)
 
     @property
@@ -349,13 +384,13 @@ class Engine:
         """Bring an incident up to date; the assessment with the stage that follows from both."""
         recent = None
         if not SPECS[reading.key.kind].in_steps:
-            recent = self._series.rate(reading.key, stage.PACE_WINDOW_S)
+            recent = self._series.rate(reading.key, PACE_WINDOW_S)
         held = any(agent.saving for each in agents.values() for agent in each)
         incident.pace(assessment.slope_per_s, recent, self._passed_s, held)
         if surely or not reading.fatal:
             pause_s = self.settings.stages.pause_s
-            assessment = stage.by_pace(assessment, reading, incident, pause_s)
-        lifecycle.observe(incident, assessment, self._now())
+            assessment = by_pace(assessment, reading, incident, pause_s)
+        follow(incident, assessment, self._now())
         return assessment
 
     def _danger(
@@ -382,6 +417,83 @@ class Engine:
             new_id=self._ids(snapshot),
             held=self._policy.held,
         )
+
+    def _opened(self, key: ResourceKey, label: str, snapshot: Snapshot) -> OpenIncident:
+        return opened(self._policy.incidents, key, label, snapshot, self._ids(snapshot))
+
+    def _follow_problems(
+        self, problems: Iterable[Problem], look: Look
+    ) -> Iterator[tuple[Decision | None, Incident | None]]:
+        """Bring the incidents of these up to date: what is to be told, and what was closed."""
+        now, incidents = look.snapshot.mono_s, self._policy.incidents
+        stages, reporting = self.settings.stages, self._policy.reporting
+        for problem in tuple(problems):
+            incident = self._opened(problem.key, problem.label, look.snapshot)
+            if not problem.at_once:
+                follow_problem(incident, problem, now)
+            task = problem.tasks[0].task if problem.tasks else None
+            permits = self._permits(look.tasks.get(task) if task else None, problem.key.kind)
+            told = (self.protecting or problem.when_off) and permits.notify
+            closed = None
+            if problem.stage is Stage.OK:
+                if not problem.at_once and not incident.over(now, stages.settle_s):
+                    continue
+                told = told and problem.reason != "" and incident.last_report is not None
+                closed = incident.public(look.snapshot.unix_s)
+                del incidents[problem.key]
+            else:
+                told = told and reporting.problem(incident, problem, now, stages.cooldown_s)
+            yield (
+                self._notification(incident, problem, task, look.snapshot) if told else None,
+                closed,
+            )
+
+    def _notification(
+        self,
+        incident: OpenIncident,
+        problem: Problem,
+        task: ProcessKey | None,
+        snapshot: Snapshot,
+    ) -> Decision:
+        return Decision(
+            id=self._new_id(snapshot.unix_s),
+            kind=DecisionKind.NOTIFY,
+            incident=incident.id,
+            resource=incident.resource,
+            stage=incident.stage,
+            task=task,
+            at_mono_s=snapshot.mono_s,
+            at_unix_s=snapshot.unix_s,
+            reason=problem.reason,
+            evidence=problem.evidence,
+        )
+
+    def _permits(self, task: Task | None, kind: ResourceKind) -> ActionSettings:
+        settings = self.settings
+        return allowed(settings.actions, settings.rules, task, kind, self._runtime_dir)
+
+    def _close(
+        self, dangers: Sequence[Danger], tasks: Mapping[ProcessKey, Task], snapshot: Snapshot
+    ) -> tuple[list[Incident], list[Decision]]:
+        """Close incidents of resources after a calm; report it if the danger was reported."""
+        closed: list[Incident] = []
+        decisions: list[Decision] = []
+        by_resource = {danger.reading.key: danger for danger in dangers}
+        for key, incident in list(self._policy.incidents.items()):
+            danger = by_resource.get(key)
+            if is_condition(key):
+                continue
+            if danger is not None:
+                if not incident.over(snapshot.mono_s, self.settings.stages.settle_s):
+                    continue
+                over = self._policy.reporting.over(danger)
+                decisions += [] if over is None else [over]
+            elif pausing.holds_somebody(incident, tasks, snapshot.mono_s):
+                continue  # who is paused on its account must not be forgotten
+            # Without a danger the resource itself is gone, its group or its task with it.
+            closed.append(incident.public(snapshot.unix_s))
+            del self._policy.incidents[key]
+        return closed, decisions
 
     def _advise(self, snapshot: Snapshot, dangers: Sequence[Danger]) -> None:
         """What people can do about each danger."""
@@ -429,3 +541,30 @@ class Engine:
         # The time keeps ids of different daemons apart, the number those of one tick.
         self._issued += 1
         return f"{int(unix_s * 1000):x}-{self._issued}"
+
+
+def _worded(
+    decision: Decision,
+    tasks: Mapping[ProcessKey, Task],
+    agents: Mapping[ProcessKey, Sequence[AgentState]],
+    incidents: Mapping[str, Incident],
+) -> Decision:
+    """With its notification, if it asks for one."""
+    if decision.kind is not DecisionKind.NOTIFY:
+        return decision
+    task = None if decision.task is None else tasks.get(decision.task)
+    views = () if decision.task is None else agents.get(decision.task, ())
+    agent = max(views, key=lambda each: (each.training, each.step or 0), default=None)
+    about = incidents.get(decision.incident)
+    return replace(decision, notification=notification(decision, task, agent, about))
+
+
+def _decoded(value: Mapping[str, Any], mono_s: float) -> _Kept:
+    kept: _Kept = codec.decode(_Kept, value)
+    if kept.version != _VERSION:
+        raise ValueError(f"version {kept.version!r}")
+    # By the monotonic clock alone: the other one may have been set in between.
+    age_s = mono_s - kept.mono_s
+    if not 0 <= age_s <= _STALE_S:
+        raise ValueError(f"written {age_s:.0f} s ago")
+    return kept

@@ -8,15 +8,15 @@ open incident nor a cool-down is lost when the daemon is replaced.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
 from watchdog_app.base.codec import NOT_KEPT
 from watchdog_app.core.model.decisions import (
     NOBODY,
+    Assessment,
     Attribution,
-    Decision,
-    DecisionKind,
+    Culprit,
     Evidence,
     Incident,
     Regime,
@@ -39,13 +39,36 @@ class PausedTask:
     resuming: str | None = field(default=None, metadata=NOT_KEPT)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class LastReport:
     """What people were last told."""
 
     mono_s: float
     stage: Stage
     eta_s: float | None
+    facts: frozenset[str] = frozenset()  # of a problem
+    tasks: frozenset[ProcessKey] = frozenset()  # whom it hit
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong under one key in this look; seen again under it, it is the same incident."""
+
+    key: ResourceKey
+    label: str
+    stage: Stage  # OK: it is over
+    why: str
+    reason: str = ""  # of the notification
+    evidence: Evidence = field(default_factory=dict)  # the same
+    advice: tuple[str, ...] = ()
+    tasks: tuple[Culprit, ...] = ()  # whom it hits, the worst first
+    facts: frozenset[str] = frozenset()  # further ones are news
+    device_works: bool = True
+    work_lost: bool = False
+    ready: bool = True  # False: not to be reported yet
+    when_off: bool = False  # reported also while protection is off
+    quiet_s: float = 0.0  # after a report the same is not reported again for so long
+    at_once: bool = False  # its end needs no calm
 
 
 @dataclass(slots=True)
@@ -156,37 +179,6 @@ class OpenIncident:
             return float("inf")
         return max(0.0, reading.limit - reading.used) / self.pace_per_s
 
-    def notify(
-        self,
-        ident: str,
-        task: ProcessKey | None,
-        snapshot: Snapshot,
-        reason: str,
-        evidence: Evidence,
-    ) -> Decision:
-        """
-        The decision to tell people of it, at the stage that it has reached.
-
-        Args:
-            ident: of the decision.
-            task: whom it is filed under.
-            snapshot: gives the time.
-            reason: why it is told, in a clause.
-            evidence: what the words of the notification are made of.
-        """
-        return Decision(
-            id=ident,
-            kind=DecisionKind.NOTIFY,
-            incident=self.id,
-            resource=self.resource,
-            stage=self.stage,
-            task=task,
-            at_mono_s=snapshot.mono_s,
-            at_unix_s=snapshot.unix_s,
-            reason=reason,
-            evidence=evidence,
-        )
-
     @property
     def level(self) -> Level:
         """How urgent it is for people."""
@@ -220,3 +212,72 @@ class OpenIncident:
     def shown_stage(self) -> Stage:
         """The stage; `hold` while a task is paused, though the resource itself is calm then."""
         return Stage.HOLD if self.holds else self.stage
+
+
+Incidents = dict[ResourceKey, OpenIncident]  # open ones, in the order in which they began
+
+
+def opened(
+    incidents: Incidents,
+    key: ResourceKey,
+    label: str,
+    snapshot: Snapshot,
+    new_id: Callable[[], str],
+) -> OpenIncident:
+    """
+    The open incident of this resource; it is opened if there is none.
+
+    Args:
+        incidents: open ones.
+        key: of the resource.
+        label: of the resource.
+        snapshot: gives the time.
+        new_id: makes the incident's id.
+    """
+    incident = incidents.get(key)
+    if incident is None:
+        incident = incidents[key] = OpenIncident(
+            id=new_id(),
+            resource=key,
+            label=label,
+            opened_unix_s=snapshot.unix_s,
+            opened_mono_s=snapshot.mono_s,
+        )
+    return incident
+
+
+def follow(incident: OpenIncident, assessment: Assessment, now: float) -> None:
+    """
+    Bring an incident to the stage that its resource has reached.
+
+    Args:
+        incident: open.
+        assessment: of its resource.
+        now: monotonic seconds.
+    """
+    incident.certain |= assessment.notify or assessment.stage >= Stage.HOLD
+    incident.observe(
+        max(assessment.stage, Stage.WARN) if assessment.notify else assessment.stage,
+        now,
+        assessment.why,
+        rising=assessment.forecast is not None and assessment.stage >= Stage.WARN,
+        regime=assessment.regime,
+    )
+
+
+def follow_problem(incident: OpenIncident, problem: Problem, now: float) -> None:
+    """
+    Bring an incident to what is wrong now.
+
+    Args:
+        incident: open.
+        problem: of the same key.
+        now: monotonic seconds.
+    """
+    incident.observe(problem.stage, now, problem.why, rising=problem.stage > Stage.OK)
+    incident.advice = problem.advice  # none when it is over: nothing has to be done any more
+    incident.device_works = problem.device_works
+    if problem.stage > Stage.OK:
+        incident.work_lost = problem.work_lost
+        if problem.tasks:
+            incident.attribution = Attribution(problem.tasks, 0.0, 0.0)

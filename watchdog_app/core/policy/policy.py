@@ -26,7 +26,7 @@ from watchdog_app.core.model.decisions import (
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import ResourceKey, ResourceKind, Save, Scope
 from watchdog_app.core.policy import pausing
-from watchdog_app.core.policy.danger import TURNS, Danger
+from watchdog_app.core.policy.danger import AT_THE_LIMIT, TURNS, Danger
 from watchdog_app.core.policy.incidents import OpenIncident, PausedTask
 from watchdog_app.core.policy.reporting import PendingNotification, Reporting
 from watchdog_app.core.policy.saving import CheckpointSchedule, deadline_s
@@ -40,7 +40,6 @@ _COULD_BE_CHOSEN = 0.75
 # hold the training up for minutes.
 _OVERDUE_S = 20.0
 _MOST_OPEN = 512
-_AT_THE_LIMIT = 0.97
 _PAUSE_ANSWER_S = 30.0
 
 
@@ -290,7 +289,7 @@ class Policy:
         self._forget(decision_id)
         if decision is not None and tell:
             waited = format_duration(decision.deadline_s)
-            self.reporting.put(
+            self.reporting.waiting.append(
                 PendingNotification(
                     Topic.RESCUE_FAILED,
                     decision.incident,
@@ -301,7 +300,7 @@ class Policy:
             )
 
     def _queue(self, topic: Topic, decision: Decision, outcome: Outcome) -> None:
-        self.reporting.put(
+        self.reporting.waiting.append(
             PendingNotification(
                 topic, decision.incident, decision.task, outcome.detail, outcome.evidence
             )
@@ -336,7 +335,7 @@ def _left_s(danger: Danger) -> float:
 def _stalled(danger: Danger) -> bool:
     """Whether the programs under the limit are stalled, or are about to be."""
     reading = danger.reading
-    return reading.stalled or (reading.throttles and reading.used >= _AT_THE_LIMIT * reading.limit)
+    return reading.stalled or (reading.throttles and reading.used >= AT_THE_LIMIT * reading.limit)
 
 
 def _outcome_notification(danger: Danger, waiting: PendingNotification) -> Iterator[Decision]:

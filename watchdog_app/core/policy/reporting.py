@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from watchdog_app.core.explain import phrases
+from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import Decision, DecisionKind, Evidence, Stage, Topic
-from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.core.model.resource import SPECS, Scope
+from watchdog_app.core.model.exits import Cause as ExitCause
+from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
+from watchdog_app.core.model.resource import SPECS, ResourceKey, ResourceKind, Scope
 from watchdog_app.core.policy.danger import Danger
-from watchdog_app.core.policy.incidents import LastReport, OpenIncident
+from watchdog_app.core.policy.incidents import LastReport, OpenIncident, Problem
 from watchdog_app.core.policy.pausing import by_hand, may_pause
+from watchdog_app.core.policy.problems import rescue_figures
 
 _NEARER = 0.5  # told again, after the cool-down, when the end is this much nearer than was said
 _LONG_SAVE_S = 2.0  # what is over sooner is told when it is over
 _MOST_WAITING = 64
 _MOST_REMEMBERED = 256
 Cause = tuple[ProcessKey | None, Scope, str | None]  # who, of what, and on which card
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +56,7 @@ class Reporting:
             danger: one resource.
             pausing: a pause is asked for or awaited, and will be told of by itself.
         """
-        incident = danger.incident
         task = blamed(danger)
-        key = _cause(danger, task)
         if not danger.strict or not danger.permits(task).notify:
             return None
         if task is None and _nobodys(danger):
@@ -62,22 +66,18 @@ class Reporting:
         stage = danger.assessment.stage
         if not danger.reading.fatal:
             stage = min(stage, Stage.WARN)  # what kills is news, also right after what slows down
-        eta = None if danger.assessment.forecast is None else danger.assessment.forecast.eta_s
-        last = incident.last_report
-        if last is not None and not (stage > last.stage and not pausing):
-            cool = danger.mono_s - last.mono_s >= danger.settings.stages.cooldown_s
-            nearer = eta is not None and last.eta_s is not None and eta < _NEARER * last.eta_s
-            if not (cool and nearer):
-                return None
-        incident.last_report = now = LastReport(danger.mono_s, stage, eta)
-        before = self.reports.get(key)
-        if (
-            before is not None
-            and before.stage >= stage
-            and danger.mono_s - before.mono_s < danger.settings.stages.cooldown_s
+        eta_s = None if danger.assessment.forecast is None else danger.assessment.forecast.eta_s
+        cooldown_s = danger.settings.stages.cooldown_s
+        report = LastReport(danger.mono_s, stage, eta_s)
+        if not self._due(
+            danger.incident,
+            report,
+            _cause(danger, task),
+            cooldown_s=cooldown_s,
+            quiet_s=cooldown_s,
+            escalates=not pausing,
         ):
-            return None  # the same cause, told of on account of another resource
-        self._remember(key, now)
+            return None
         more: Evidence = {
             "topic": Topic.WARNING.value,
             "may_save": int(danger.permits(task).checkpoint),
@@ -88,6 +88,66 @@ class Reporting:
             others = [each.name for each in danger.tasks.values() if each is not task]
             more = {**more, "others": ", ".join(others[:3]) or None, "more": len(others[3:])}
         return danger.decide(DecisionKind.NOTIFY, task, danger.assessment.why, more)
+
+    def problem(
+        self, incident: OpenIncident, problem: Problem, now: float, cooldown_s: float
+    ) -> bool:
+        """
+        Whether a notification of this problem is due now; it is remembered as reported then.
+
+        Args:
+            incident: of the problem.
+            problem: as it is now.
+            now: monotonic seconds.
+            cooldown_s: least time between two reports.
+        """
+        whom = frozenset(each.task for each in incident.attribution.culprits)
+        report = LastReport(now, problem.stage, None, problem.facts, whom)
+        key = problem.key
+        cause = None, SPECS[key.kind].scope, f"{key.kind.value} {key.subject}"
+        return problem.ready and self._due(
+            incident, report, cause, cooldown_s=cooldown_s, quiet_s=problem.quiet_s
+        )
+
+    def _due(
+        self,
+        incident: OpenIncident,
+        report: LastReport,
+        cause: Cause,
+        *,
+        cooldown_s: float,
+        quiet_s: float,
+        escalates: bool = True,
+    ) -> bool:
+        """
+        Whether this is to be reported now; then it is remembered.
+
+        Reported is a beginning, a higher stage, and after the cool-down a much nearer end or a
+        further fact. One cause is reported once, also where it appears in several incidents.
+        """
+        last = incident.last_report
+        known = report.facts
+        if last is not None:
+            known |= last.facts
+            if report.stage <= last.stage or not escalates:
+                nearer = (
+                    report.eta_s is not None
+                    and last.eta_s is not None
+                    and report.eta_s < _NEARER * last.eta_s
+                )
+                if report.mono_s - last.mono_s < cooldown_s or not (nearer or known > last.facts):
+                    return False
+        incident.last_report = replace(report, facts=known)
+        before = self.reports.get(cause)
+        if (
+            before is not None
+            and before.stage >= report.stage
+            and (before.facts, before.tasks) == (report.facts, report.tasks)
+            and report.mono_s - before.mono_s < quiet_s
+        ):
+            return False
+        _remember(self.reports, cause, report)
+        return True
 
     def saves(self, danger: Danger) -> Iterator[Decision]:
         """Word that the first rescue of a danger that people know of takes its time."""
@@ -112,9 +172,7 @@ class Reporting:
                     or (schedule.saved_mono_s or 0.0) >= incident.opened_mono_s
                 ):
                     continue
-                while len(self.saving) >= _MOST_REMEMBERED:
-                    del self.saving[next(iter(self.saving))]
-                self.saving[agent.key] = asked
+                _remember(self.saving, agent.key, asked)
                 more: Evidence = {
                     "topic": Topic.SAVING.value,
                     "state_bytes": agent.state_bytes,
@@ -156,15 +214,13 @@ class Reporting:
         for key in [key for key in self.reports if key[0] in whom and key[1] is scope]:
             del self.reports[key]
 
-    def put(self, waiting: PendingNotification) -> None:
-        """A notification for the next tick."""
-        self.waiting.append(waiting)
 
-    def _remember(self, key: Cause, last: LastReport) -> None:
-        self.reports.pop(key, None)
-        while len(self.reports) >= _MOST_REMEMBERED:
-            del self.reports[next(iter(self.reports))]
-        self.reports[key] = last
+def _remember(book: dict[Key, Value], key: Key, value: Value) -> None:
+    """Put the newest last; the oldest goes where there are too many."""
+    book.pop(key, None)
+    while len(book) >= _MOST_REMEMBERED:
+        del book[next(iter(book))]
+    book[key] = value
 
 
 def _cause(danger: Danger, task: Task | None) -> Cause:
@@ -192,3 +248,45 @@ def _on_a_card(danger: Danger) -> bool:
     reading = danger.reading
     heat = danger.spec.scope is Scope.HEAT and reading.fatal
     return heat and phrases.heated(reading.label).startswith("GPU ")
+
+
+def exit_notification(
+    ident: str,
+    task: Task,
+    agent: AgentState | None,
+    cause: ExitCause,
+    *,
+    snapshot: Snapshot,
+    incident: OpenIncident | None,
+) -> Decision:
+    """
+    The decision to report the end of a task.
+
+    Args:
+        ident: of the decision.
+        task: as it was last seen.
+        agent: its last state.
+        cause: of the exit.
+        snapshot: gives the time.
+        incident: the one that it ended, if any.
+    """
+    return Decision(
+        id=ident,
+        kind=DecisionKind.NOTIFY,
+        incident="" if incident is None else incident.id,
+        resource=ResourceKey(ResourceKind.RAM) if incident is None else incident.resource,
+        stage=Stage.OK if incident is None else incident.peak,
+        task=task.key,
+        at_mono_s=snapshot.mono_s,
+        at_unix_s=snapshot.unix_s,
+        reason=cause.text,
+        evidence={
+            "topic": Topic.DIED.value,
+            "cause": cause.kind.value,
+            "worker": cause.worker,
+            "name": task.name,
+            "rss_bytes": task.rss_bytes,
+            "step": None if agent is None else agent.step,
+            **rescue_figures(None if agent is None else agent.rescue, snapshot.unix_s),
+        },
+    )

@@ -1,0 +1,421 @@
+"""
+What is wrong besides a resource that fills: faults of cards, what slows the machine, stalls.
+
+The detectors of `core.diagnosis` find it. Here it becomes one `Problem` for each incident, with
+what a notification of it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.quantities import format_duration
+from watchdog_app.core.diagnosis.device_health import DeviceHealth
+from watchdog_app.core.diagnosis.gpu_faults import FaultKind, Finding, Severity
+from watchdog_app.core.diagnosis.stalls import Stall, StallDetector
+from watchdog_app.core.diagnosis.throttling import ThrottlingDetector
+from watchdog_app.core.explain import phrases
+from watchdog_app.core.model.agent import AgentState, RescueRecord, ThreadDump
+from watchdog_app.core.model.decisions import Culprit, Evidence, Stage, Topic
+from watchdog_app.core.model.hardware import GpuState
+from watchdog_app.core.model.history import SwapTraffic
+from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
+from watchdog_app.core.model.resource import ResourceKey, ResourceKind, is_condition
+from watchdog_app.core.model.settings import Settings
+from watchdog_app.core.policy.incidents import OpenIncident, Problem
+
+# Stall reasons are looked for when a training stalls; their modules are imported then, too.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from watchdog_app.core.diagnosis.stall_reasons import StallReason
+
+_STAGES = {
+    Severity.INFO: Stage.WATCH,
+    Severity.WARNING: Stage.WARN,
+    Severity.CRITICAL: Stage.RESCUE,  # nothing can be saved: but no less than that
+}
+# Heat that comes and goes with every epoch opens an incident each time.
+_QUIET_S = {Severity.INFO: 86_400.0, Severity.WARNING: 3600.0, Severity.CRITICAL: 0.0}
+_ENDED_S = 300.0  # of a task that a fault has ended: who asks after its death is told the cause
+_MOST_HIT = 8
+_MOST_ADVICE = 3
+_LOST = (FaultKind.LOST, FaultKind.NEEDS_RESET)
+# Their end is reported. The others are events, and are closed silently.
+_STANDING = frozenset((*_LOST, FaultKind.SILENT, FaultKind.DRIVER, FaultKind.UPDATED))
+
+_DUMP_S = 6.0  # so long the notification of a stall waits for its threads
+_AGAIN_S = 60.0  # while it lasts: its reason may have changed
+_AWAY_S = 30.0  # an agent whose connection broke connects again within some seconds
+_MOST_STALL_ADVICE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at the machine."""
+
+    snapshot: Snapshot
+    tasks: Mapping[ProcessKey, Task]
+    agents: Mapping[ProcessKey, Sequence[AgentState]]  # by task
+    cpu_percent: Mapping[ProcessKey, float | None]  # by task
+    settings: Settings
+
+
+Open = Mapping[ResourceKey, OpenIncident]
+
+
+class DeviceProblems:
+    """Faults of cards and drivers, and what slows them down."""
+
+    def __init__(self) -> None:
+        self._health = DeviceHealth()
+        self._throttling = ThrottlingDetector()
+        self._standing: set[ResourceKey] = set()
+        self._faults: dict[ProcessKey, tuple[float, str]] = {}
+        # The last state of agents on the cards, also of a training that has died with its card.
+        self._agents: dict[ProcessKey, tuple[float, AgentState]] = {}
+
+    @property
+    def faults(self) -> dict[ProcessKey, str]:
+        """Tasks that have lost a card lately, and by what."""
+        return {key: text for key, (_, text) in self._faults.items()}
+
+    def observe(self, look: Look, incidents: Open) -> Iterator[Problem]:
+        """
+        The problems of this look, then those that are over.
+
+        Args:
+            look: at the machine.
+            incidents: open ones, by key.
+        """
+        training = frozenset(
+            key for key, each in look.agents.items() if any(agent.training for agent in each)
+        )
+        tasks = tuple(look.tasks.values())
+        found: dict[ResourceKey, list[Finding]] = {}
+        for finding in (
+            *self._health.observe(look.snapshot, tasks),
+            *self._throttling.observe(look.snapshot, tasks, look.cpu_percent, training),
+        ):
+            found.setdefault(finding.key, []).append(finding)
+        if found or self._faults or self._agents or look.snapshot.hardware.gpus:
+            self._remember(look, found)
+        for key, findings in found.items():
+            findings.sort(key=lambda each: -each.severity)
+            yield self._problem(key, findings, incidents.get(key), look.snapshot.unix_s)
+        for key, incident in incidents.items():
+            if key not in found and is_condition(key) and key.kind is not ResourceKind.STALLED:
+                yield self._over(key, incident, look.snapshot)
+
+    def _remember(self, look: Look, found: Mapping[ResourceKey, Sequence[Finding]]) -> None:
+        now = look.snapshot.mono_s
+        for finding in (each for findings in found.values() for each in findings):
+            for task in finding.tasks if finding.restart else ():
+                self._faults[task.key] = now, f"{finding.label}: {finding.text}"
+        if look.snapshot.hardware.gpus:
+            for key, agents in look.agents.items():
+                self._agents[key] = now, agents[0]
+        for kept in (self._faults, self._agents):
+            for key in [key for key, (at, _) in kept.items() if now - at > _ENDED_S]:
+                del kept[key]
+
+    def _problem(
+        self,
+        key: ResourceKey,
+        findings: Sequence[Finding],
+        incident: OpenIncident | None,
+        unix_s: float,
+    ) -> Problem:
+        first = findings[0]
+        kinds = frozenset(each.trouble for each in findings)
+        if kinds & _STANDING:
+            self._standing.add(key)
+        tasks = dict.fromkeys(task for each in findings for task in each.tasks)
+        hit = tuple(Culprit(each.key, each.name, 0.0, 0.0) for each in tasks)[:_MOST_HIT]
+        if not hit and incident is not None:
+            hit = incident.attribution.culprits  # it hit them when it began
+        lost = first.trouble in _LOST
+        slowed = key.kind is not ResourceKind.GPU_HEALTH
+        topic = Topic.GPU_LOST if lost else Topic.SLOWED if slowed else Topic.FAULT
+        work_lost = any(each.work_lost for each in findings)
+        why = "; ".join(dict.fromkeys(each.text for each in findings))
+        return Problem(
+            key,
+            first.label,
+            _STAGES[first.severity],
+            why,
+            reason=why,
+            evidence={
+                "topic": topic.value,
+                "trouble": first.trouble.value,
+                "label": first.label,
+                "fatal": int(first.restart),
+                "card_works": int(not work_lost),
+                "name": hit[0].name if hit else None,
+                "others": ", ".join(each.name for each in hit[1:4]) or None,
+                "more": len(hit[4:]),
+                **self._work(hit[0].task if hit else None, unix_s),
+            },
+            advice=tuple(dict.fromkeys(each.remedy for each in findings))[:_MOST_ADVICE],
+            tasks=hit,
+            facts=frozenset(kind.value for kind in kinds),
+            device_works=all(each.device_works for each in findings),
+            work_lost=work_lost,
+            when_off=lost,
+            quiet_s=_QUIET_S[first.severity],
+        )
+
+    def _work(self, task: ProcessKey | None, unix_s: float) -> Evidence:
+        """What is known of the work of a task that was hit."""
+        agent = None if task not in self._agents else self._agents[task][1]
+        rescue = None if agent is None else agent.rescue
+        return {
+            "step": None if agent is None else agent.step,
+            "had_agent": int(agent is not None),
+            **rescue_figures(rescue, unix_s),
+        }
+
+    def _over(self, key: ResourceKey, incident: OpenIncident, snapshot: Snapshot) -> Problem:
+        # A card that is gone from the readings may be well or not: then nothing is said.
+        answers = key.kind is not ResourceKind.GPU_HEALTH or any(
+            gpu.state in (GpuState.OK, GpuState.ASLEEP) and key.subject in (gpu.id, "driver")
+            for gpu in snapshot.hardware.gpus
+        )
+        return Problem(
+            key,
+            incident.label,
+            Stage.OK,
+            incident.why,
+            reason=f"{incident.label} answers again" if key in self._standing and answers else "",
+            evidence={"topic": Topic.OVER.value, "label": incident.label},
+        )
+
+    def forget(self, keys: Open) -> None:
+        """Forget incidents that are not among these."""
+        self._standing &= keys.keys()
+
+
+@dataclass(slots=True)
+class _OpenStall:
+    task: ProcessKey
+    name: str
+    why: str  # what was seen when it began
+    step: int | None  # None: an earlier daemon found it, and its agent was not heard since
+    phase: str | None
+    seen_mono_s: float  # its agent, last
+    opened_mono_s: float
+    stall: Stall | None = None  # None: an earlier daemon found it
+    asked_mono_s: float | None = None
+    dump: ThreadDump | None = None
+    reasons: tuple[StallReason, ...] = ()
+    advice: tuple[str, ...] = ()
+
+
+class StallProblems:
+    """Trainings that make no steps any more; the daemon is asked for what their threads do."""
+
+    def __init__(self) -> None:
+        self._detector = StallDetector()
+        self._open: dict[ResourceKey, _OpenStall] = {}
+        self.wanted: list[ProcessKey] = []  # tasks whose threads are to be looked at now
+
+    def observe(self, look: Look, incidents: Open) -> Iterator[Problem]:
+        """
+        The stalls of this look, and those that are over.
+
+        Args:
+            look: at the machine.
+            incidents: open ones, by key: of an earlier daemon as well.
+        """
+        now = look.snapshot.mono_s
+        self.wanted = []
+        tasks = tuple(look.tasks.values())
+        for stall in self._detector.follow(now, tasks, look.agents, look.settings.stalls):
+            self._begin(stall, now)
+        for key, incident in incidents.items():
+            if key.kind is ResourceKind.STALLED and key not in self._open:
+                self._adopt(key, incident, now)
+        if not self._open:
+            return
+        agents = {agent.key: agent for each in look.agents.values() for agent in each}
+        for key, known in list(self._open.items()):
+            agent = agents.get(_agent(key))
+            if agent is not None:
+                known.seen_mono_s = now
+                if known.step is None and agent.reported_mono_s is not None:
+                    known.step, known.phase = agent.step, agent.phase
+            moved = _moved(known, agent, look.tasks, now)
+            if moved is not None:
+                del self._open[key]
+                yield _stall_over(key, known, moved)
+                continue
+            if known.asked_mono_s is None or now - known.asked_mono_s >= _AGAIN_S:
+                known.asked_mono_s = now
+                self.wanted.append(known.task)
+            yield _stall_problem(key, known, now)
+
+    def threads_seen(
+        self, task: Task, dump: ThreadDump, swap: SwapTraffic, card_fault: str | None
+    ) -> None:
+        """
+        What the threads of a task do, as somebody has seen it just now.
+
+        Args:
+            task: one of those that were `wanted`.
+            dump: of its threads.
+            swap: of the machine.
+            card_fault: of the card that it is on.
+        """
+        from watchdog_app.core.diagnosis.stall_reasons import StallContext, stall_reasons
+
+        present = {member.key.pid for member in task.members}
+        for key, known in self._open.items():
+            if known.task != task.key:
+                continue
+            cores = 0.0 if known.stall is None else known.stall.cores
+            lost = tuple(sorted(self._detector.members(_agent(key)) - present))
+            known.dump = dump
+            known.reasons = stall_reasons(dump, StallContext(cores, swap, card_fault, lost))
+            known.advice = tuple(each.remedy for each in known.reasons)[:_MOST_STALL_ADVICE]
+
+    def lines(self) -> dict[ProcessKey, tuple[str, ...]]:
+        """By task: what each of its threads does, in words, as it was last seen."""
+        seen = [known for known in self._open.values() if known.dump is not None]
+        if not seen:
+            return {}
+        from watchdog_app.core.explain import status
+
+        return {
+            known.task: (*_because(known), *status.thread_lines(known.dump))
+            for known in seen
+            if known.dump is not None
+        }
+
+    def _begin(self, stall: Stall, now: float) -> None:
+        agent = stall.agent
+        key = ResourceKey(ResourceKind.STALLED, f"{agent.key.pid}:{agent.key.start_time}")
+        why = (
+            f"no step since step {stall.step} for {format_duration(stall.silent_s)}; "
+            f"one takes {phrases.step_time(stall.step_s)}"
+        )
+        self._open[key] = _OpenStall(
+            stall.task.key, stall.task.name, why, agent.step, agent.phase, now, now, stall
+        )
+
+    def _adopt(self, key: ResourceKey, incident: OpenIncident, now: float) -> None:
+        """One of an earlier daemon: its step is learned when its agent connects again."""
+        culprits = incident.attribution.culprits
+        task = culprits[0].task if culprits else _agent(key)
+        self._open[key] = _OpenStall(
+            task,
+            culprits[0].name if culprits else "",
+            incident.why,
+            None,
+            None,
+            now,
+            incident.opened_mono_s,
+            advice=incident.advice,
+        )
+
+
+def _agent(key: ResourceKey) -> ProcessKey:
+    """The process that holds the agent, of the subject that `_begin` gave it."""
+    pid, _, start_time = key.subject.partition(":")
+    if not (pid.isdigit() and start_time.isdigit()):
+        return ProcessKey(0, 0)
+    return ProcessKey(int(pid), int(start_time))
+
+
+def _moved(
+    known: _OpenStall, agent: AgentState | None, tasks: Mapping[ProcessKey, Task], now: float
+) -> str | None:
+    """Why the stall ended, "" if that needs no report; None: it lasts."""
+    if known.task not in tasks:
+        return ""
+    if agent is None:
+        return "" if now - known.seen_mono_s > _AWAY_S else None
+    if agent.reported_mono_s is None:
+        return None  # it has just connected again, and has not reported yet
+    if not agent.training:
+        return ""
+    if (agent.step, agent.phase) == (known.step, known.phase):
+        return None
+    return f"it makes steps again, and is at step {agent.step}"
+
+
+def _stall_over(key: ResourceKey, known: _OpenStall, moved: str) -> Problem:
+    return Problem(
+        key,
+        f"{known.name} stands still",
+        Stage.OK,
+        known.why,
+        reason=moved,
+        evidence={"topic": Topic.OVER.value, "label": known.name, "name": known.name},
+        tasks=(Culprit(known.task, known.name, 0.0, 0.0),),
+        at_once=True,
+    )
+
+
+def _stall_problem(key: ResourceKey, known: _OpenStall, now: float) -> Problem:
+    stall, first = known.stall, known.reasons[0] if known.reasons else None
+    waited = now - known.opened_mono_s
+    why, place = known.why, None
+    if known.dump is not None:
+        from watchdog_app.core.explain import status
+
+        place = status.training_line(known.dump)
+        where = "its threads say nothing" if place is None else f"it is at {place}"
+        likely = f"Why is not known; {where}"
+        if first is not None:
+            likely = f"Most likely {first.text} ({plain(first.reasons[0], 200)})"
+        why = f"{known.why.partition('. ')[0]}. {likely}"
+    silent_s = waited + (0.0 if stall is None else stall.silent_s)
+    reason = f"{known.name} has made no step for {silent_s:.0f} s"
+    return Problem(
+        key,
+        f"{known.name} stands still",
+        Stage.WARN,
+        why,
+        reason=reason if first is None else f"{reason}; most likely {first.text}",
+        evidence={
+            "topic": Topic.STALLED.value,
+            "name": known.name,
+            "step": None if stall is None else stall.step,
+            "step_s": None if stall is None else stall.step_s,
+            "silent_s": silent_s,
+            "cores": None if stall is None else stall.cores,
+            "looked": int(known.dump is not None),
+            "cause": None if first is None else first.why.value,
+            "likely": None if first is None else first.text,
+            "reasons": None if first is None else "; ".join(first.reasons),
+            "cure": None if first is None else first.remedy,
+            "at": place,
+        },
+        advice=known.advice,
+        tasks=(Culprit(known.task, known.name, 0.0, 0.0),),
+        facts=frozenset((Topic.STALLED.value,)),
+        ready=stall is not None and (known.dump is not None or waited >= _DUMP_S),
+    )
+
+
+def _because(known: _OpenStall) -> Iterator[str]:
+    """All evidence of the most likely reason."""
+    for reason in known.reasons[:1]:
+        yield f"Most likely {reason.text}:"
+        yield from (f"- {plain(each, 200)}" for each in reason.reasons)
+
+
+def rescue_figures(rescue: RescueRecord | None, unix_s: float) -> Evidence:
+    """
+    Where a rescue is, of which step, and how old.
+
+    Args:
+        rescue: None: there is none.
+        unix_s: now.
+    """
+    return {
+        "path": None if rescue is None else rescue.path,
+        "rescue_step": None if rescue is None else rescue.step,
+        "rescue_age_s": None if rescue is None else max(0.0, unix_s - rescue.saved_unix_s),
+    }
