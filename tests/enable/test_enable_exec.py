@@ -154,6 +154,33 @@ def test_a_program_starts_with_the_standard_streams_closed_that_the_command_had_
     assert str([str(fd) not in closed for fd in range(3)]) == (tmp_path / "found").read_text()
 
 
+def _unread():
+    reader, writer = os.pipe()
+    os.close(reader)
+    return writer
+
+
+@pytest.mark.parametrize(
+    "opened",
+    [
+        pytest.param(lambda: os.open("/dev/full", os.O_WRONLY), id="full"),
+        pytest.param(lambda: os.open("/dev/null", os.O_RDONLY), id="for reading"),
+        pytest.param(_unread, id="unread"),
+    ],
+)
+def test_a_program_starts_where_nothing_can_be_written_to_standard_error(tmp_path, opened):
+    """What is said of the airbag is lost, and nothing else."""
+    code = f"open({str(tmp_path / 'ran')!r}, 'w'); raise SystemExit(7)"
+    stderr = opened()
+
+    done = subprocess.run(
+        [*WATCHDOG, "--", sys.executable, "-c", code], stderr=stderr, timeout=60, check=False
+    )
+    os.close(stderr)
+
+    assert (7, True) == (done.returncode, (tmp_path / "ran").exists())
+
+
 @pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&-", "<&- >&- 2>&-"])
 def test_a_command_without_standard_streams_ends_as_ever(tmp_path, closed):
     """A kernel is made, and a program that is not there is 127."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -136,7 +137,8 @@ def _enter_bag(args: argparse.Namespace, words: list[str], env: dict[str, str]) 
         )
     )
     env.update(entered.environment)
-    sys.stderr.write(f"{plain_block(entered.line)}\n")
+    with contextlib.suppress(OSError):  # nobody reads it, or its disk is full: the program runs
+        sys.stderr.write(f"{plain_block(entered.line)}\n")
 
 
 def _folder() -> str:
@@ -167,8 +169,9 @@ def _python_path(before: str) -> str:
 
 
 def _become(words: list[str], env: dict[str, str]) -> NoReturn:
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
     if sys.platform == "win32":  # an exec there would leave the terminal to both
         import subprocess
 
