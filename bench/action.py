@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "e2e")
 
 from harness import World
 
-from watchdog_app.sensors.cgroups import parse_flat
+from watchdog_app.base.linux.cgroups import flat_value
 
 TRAIN = Path(__file__).resolve().parent.parent / "tests" / "vm" / "programs" / "train.py"
 CONFIG = """
@@ -65,10 +65,10 @@ class Witness(threading.Thread):
         halted = False
         while not self.done.wait(0.001):
             now = time.time()
-            cached = parse_flat(
-                os.pread(self._parts, 8192, 0), b"total_inactive_file", b"total_active_file"
-            )
-            used = int(os.pread(self._usage, 32, 0)) - sum(part or 0 for part in cached)
+            stat = os.pread(self._parts, 8192, 0)
+            used = int(os.pread(self._usage, 32, 0))
+            for name in (b"total_inactive_file", b"total_active_file"):
+                used -= flat_value(stat, name) or 0
             if not self.usage or used > self.usage[-1][0]:
                 self.usage.append((used, now))
             try:

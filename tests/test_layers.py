@@ -38,11 +38,10 @@ MAY_IMPORT = {
     "agent": {"protocol", "estimate.parts", "estimate.slots", "airbag", "base"},
     # It writes rescues as the agent would, and looks at the processes in its group.
     "airbag": {
-        *("agent.saving", "agent.reporting.identity", "core", "actions", "protocol"),
-        *("sensors.cgroups", "base"),
+        *("agent.saving", "agent.reporting.identity", "core", "actions", "protocol", "base"),
     },
     "demo": {"protocol", "actions.memory_group", "base"},
-    "estimate": {"sensors", "core", "agent.reporting.buffers", "base"},
+    "estimate": {"core", "agent.reporting.buffers", "base"},
     "doctor": {"core", "sensors", "config", "protocol", "base"},
 }
 # Single modules that may reach further, and why.

@@ -30,7 +30,7 @@ from watchdog_app.base.errors import (
     UsageError,
     WatchdogError,
 )
-from watchdog_app.base.linux import cgroup_paths, process
+from watchdog_app.base.linux import cgroups, process
 from watchdog_app.base.text.plain import argument, plain
 from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.core.replay import lines as trace_lines
@@ -41,7 +41,6 @@ from watchdog_app.daemon.pauses import remembered
 from watchdog_app.protocol import messages
 from watchdog_app.protocol.framing import BadLine, LineDecoder, LineTooLong, decode, encode
 from watchdog_app.sensors import (
-    cgroups,
     command_line,
     host,
     jupyter_rest,
@@ -150,17 +149,16 @@ def command_lines(data: bytes) -> None:
 def group_files(data: bytes) -> None:
     """Files of control groups."""
     cgroups.parse_limit(data)
-    cgroups.parse_count(data)
-    cgroups.parse_flat(data, b"anon", b"oom_kill")
+    cgroups.flat_value(data, b"oom_kill")
 
 
 @target
 def group_paths(data: bytes) -> None:
     """/proc/PID/cgroup and mountinfo, and the folders that they make together."""
-    cgroup_paths.parse_membership(data)
-    for hierarchy in cgroup_paths.parse_mountinfo(data):
-        for path in cgroup_paths.parse_membership(data).values():
-            cgroup_paths.folder(hierarchy, path)
+    cgroups.parse_membership(data)
+    for hierarchy in cgroups.parse_mountinfo(data):
+        for path in cgroups.parse_membership(data).values():
+            cgroups.folder(hierarchy, path)
 
 
 @target

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sensor_trees import NOW_UNIX_S, Tree, by_pid
 
-from watchdog_app.base.linux.cgroup_paths import GroupLocator, Hierarchy
+from watchdog_app.base.linux.cgroups import Hierarchy, Layout
 from watchdog_app.sensors.bystanders import Bystanders
 from watchdog_app.sensors.cgroups import GroupReader
 from watchdog_app.sensors.limit_changes import LimitChanges
@@ -20,7 +20,7 @@ GIB = 1 << 30
 
 
 def reader_of(folder: Path, version: int) -> GroupReader:
-    return GroupReader(GroupLocator((Hierarchy(version, str(folder)),)))
+    return GroupReader(Layout((Hierarchy(version, str(folder)),)))
 
 
 @pytest.fixture(params=[True, False], ids=["told by the kernel", "asked for"])

@@ -18,7 +18,7 @@ from support.waiting import until
 
 from watchdog_app.base.background import Background, Question
 from watchdog_app.base.errors import Gone
-from watchdog_app.base.linux.cgroup_paths import GroupLocator
+from watchdog_app.base.linux.cgroups import Layout
 from watchdog_app.base.linux.process import Stat
 from watchdog_app.core.model.machine import ProcessInfo, TaskKind
 from watchdog_app.sensors.jupyter_servers import JupyterServers
@@ -141,7 +141,7 @@ class Held(Describer):
     """Describes processes; of one, the command line cannot be read until a gate is open."""
 
     def __init__(self, tree: Tree, pid: int, gate: threading.Event) -> None:
-        locator = GroupLocator(())
+        locator = Layout(())
         super().__init__(str(tree.proc), locator, JupyterServers([], lambda _: False))
         self._pid, self._gate = pid, gate
         self.reads = 0

@@ -11,15 +11,16 @@ import pytest
 
 from watchdog_app.actions.memory_group import open_group
 from watchdog_app.base.errors import ActionError
-from watchdog_app.base.linux.cgroup_paths import (
-    GroupLocator,
+from watchdog_app.base.linux.cgroups import (
     Hierarchy,
-    discover,
+    Layout,
+    flat_value,
     folder,
+    parse_limit,
     parse_membership,
     parse_mountinfo,
 )
-from watchdog_app.sensors.cgroups import GroupReader, parse_flat, parse_limit
+from watchdog_app.sensors.cgroups import GroupReader
 
 GIB = 1 << 30
 SCOPE = "user.slice/user-1000.slice/user@1000.service/app.slice/train.scope"
@@ -31,13 +32,13 @@ V2 = b"31 23 0:28 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdel
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (V1, [Hierarchy(1, "/sys/fs/cgroup/memory")]),
-        (V2, [Hierarchy(2, "/sys/fs/cgroup")]),
+        (V1, [(1, "/sys/fs/cgroup/memory", "/")]),
+        (V2, [(2, "/sys/fs/cgroup", "/")]),
         (
             b"9 8 0:1 /docker/ab /sys/fs/cgroup/memory ro master:9 - cgroup cgroup rw,cpu,memory\n",
-            [Hierarchy(1, "/sys/fs/cgroup/memory", "/docker/ab")],
+            [(1, "/sys/fs/cgroup/memory", "/docker/ab")],
         ),
-        (b"9 8 0:1 / /odd\\040place rw - cgroup2 none rw\n", [Hierarchy(2, "/odd place")]),
+        (b"9 8 0:1 / /odd\\040place rw - cgroup2 none rw\n", [(2, "/odd place", "/")]),
         (b"9 8 0:1 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n", []),
         (b"9 8 0:1 / /x rw - tmpfs memory rw,memory\n", []),
         (b"9 8 0:1 / /x rw - cgroup2\n", []),
@@ -46,21 +47,22 @@ V2 = b"31 23 0:28 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdel
 )
 def test_mounts_that_can_limit_memory(data, expected):
     """v1 only with the memory controller; half lines are nothing."""
-    assert expected == parse_mountinfo(data)
+    found = parse_mountinfo(data)
+    assert expected == [(each.version, each.mount_point, each.root) for each in found]
 
 
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (b"4:memory:/a\n0::/b\n", {1: "/a", 2: "/b"}),
-        (b"4:cpu,memory:/a:b\n", {1: "/a:b"}),
-        (b"1:name=systemd:/x\n", {}),
+        (b"4:memory:/a\n0::/b\n", {"memory": "/a", "": "/b"}),
+        (b"4:cpu,memory:/a:b\n", {"cpu": "/a:b", "memory": "/a:b"}),
+        (b"1:name=systemd:/x\n", {"name=systemd": "/x"}),
         (b"", {}),
         (b"broken\n4:memory\n", {}),
     ],
 )
 def test_groups_of_a_process(data, expected):
-    """By version; a path may hold colons."""
+    """By controller; a path may hold colons."""
     assert expected == parse_membership(data)
 
 
@@ -111,14 +113,13 @@ def test_flat_files_are_read_by_whole_labels():
     """`oom` is not `oom_kill`, `file` is not `inactive_file`."""
     data = b"oom_kill 3\noom 2\ninactive_file 5\nfile 7\nbad x\nlast 9"
 
-    assert [2, 3, 7, None, 9, None] == parse_flat(
-        data, b"oom", b"oom_kill", b"file", b"bad", b"last", b"none"
-    )
+    labels = (b"oom", b"oom_kill", b"file", b"bad", b"last", b"none")
+    assert [2, 3, 7, None, 9, None] == [flat_value(data, label) for label in labels]
 
 
 def test_captured_v1_group_and_its_parent(tree):
     """Usage without the page cache, limits, swap; each group once; the unlimited root left out."""
-    locator = GroupLocator(discover(V1, str(tree.groups)))
+    locator = Layout.discover(V1, str(tree.groups))
     leaf = f"{tree.groups}/memory/jupyter/train"
     reader = GroupReader(locator)
 
@@ -139,7 +140,7 @@ def test_captured_v1_group_and_its_parent(tree):
 def test_captured_v2_group(tree):
     """The scope and the slice above it; groups without a limit are left out."""
     tree.use_v2()
-    locator = GroupLocator(discover(V2, str(tree.groups)))
+    locator = Layout.discover(V2, str(tree.groups))
     reader = GroupReader(locator)
 
     slice_, scope = reader.read([f"{tree.groups}/{SCOPE}"], 0.0)
@@ -166,7 +167,7 @@ def test_limits_of_swap_alone_are_read(tree):
     app, scope = f"{tree.groups}/{os.path.dirname(SCOPE)}", f"{tree.groups}/{SCOPE}"
     tree.groups.joinpath(os.path.dirname(SCOPE), "memory.swap.max").write_text(f"{GIB}\n")
     tree.groups.joinpath(SCOPE, "memory.swap.high").write_text(f"{GIB // 2}\n")
-    reader = GroupReader(GroupLocator(discover(V2, str(tree.groups))))
+    reader = GroupReader(Layout.discover(V2, str(tree.groups)))
 
     found = {group.path: group for group in reader.read([scope], 0.0)}
 
@@ -196,7 +197,7 @@ def test_pressure_of_a_group_is_read_near_its_memory_high(tree, used, pressure, 
     (scope / "memory.pressure").unlink(missing_ok=True)
     if pressure is not None:
         (scope / "memory.pressure").write_bytes(pressure)
-    reader = GroupReader(GroupLocator(discover(V2, str(tree.groups))))
+    reader = GroupReader(Layout.discover(V2, str(tree.groups)))
 
     group = reader.read([str(scope)], 0.0)[-1]
 
@@ -206,7 +207,7 @@ def test_pressure_of_a_group_is_read_near_its_memory_high(tree, used, pressure, 
 
 def test_group_that_is_removed_is_left_out(tree):
     """Without an error, and the others are still read."""
-    locator = GroupLocator(discover(V1, str(tree.groups)))
+    locator = Layout.discover(V1, str(tree.groups))
     reader = GroupReader(locator)
     leaf = f"{tree.groups}/memory/jupyter/train"
     reader.read([leaf], 0.0)
@@ -220,7 +221,7 @@ def test_group_that_is_removed_is_left_out(tree):
 
 def test_limit_that_is_changed_is_noticed(tree):
     """By the next reading of the limits, some seconds later."""
-    locator = GroupLocator(discover(V1, str(tree.groups)))
+    locator = Layout.discover(V1, str(tree.groups))
     reader = GroupReader(locator)
     leaf = f"{tree.groups}/memory/jupyter/train"
     reader.read([leaf], 0.0)
@@ -238,7 +239,7 @@ def test_group_without_swap_accounting_has_unknown_swap(tree):
     tree.use_v2()
     os.unlink(f"{tree.groups}/{SCOPE}/memory.swap.current")
     os.unlink(f"{tree.groups}/{SCOPE}/memory.swap.max")
-    reader = GroupReader(GroupLocator(discover(V2, str(tree.groups))))
+    reader = GroupReader(Layout.discover(V2, str(tree.groups)))
 
     group = reader.read([f"{tree.groups}/{SCOPE}"], 0.0)[-1]
 
@@ -259,7 +260,7 @@ def test_group_without_swap_accounting_has_unknown_swap(tree):
 def test_group_of_a_process_is_found_in_a_hybrid_layout(tree, membership, expected):
     """The memory controller sits in v1 although cgroup2 is mounted too."""
     mounts = V1 + b"41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
-    locator = GroupLocator(discover(mounts, str(tree.groups)))
+    locator = Layout.discover(mounts, str(tree.groups))
 
     found = locator.locate(membership)
 
@@ -268,14 +269,14 @@ def test_group_of_a_process_is_found_in_a_hybrid_layout(tree, membership, expect
 
 def test_layout_is_told_without_mountinfo(tree):
     """By the folders themselves."""
-    assert [1] == [found.version for found in discover(b"", str(tree.groups))]
+    assert [1] == [found.version for found in Layout.discover(b"", str(tree.groups)).hierarchies]
     tree.use_v2()
-    assert [2] == [found.version for found in discover(b"", str(tree.groups))]
+    assert [2] == [found.version for found in Layout.discover(b"", str(tree.groups)).hierarchies]
 
 
 def test_ancestors_end_at_the_mount(tree):
     """Nearest first; a folder elsewhere has none."""
-    locator = GroupLocator(discover(V1, str(tree.groups)))
+    locator = Layout.discover(V1, str(tree.groups))
 
     chain = locator.ancestors(f"{tree.groups}/memory/jupyter/train")
 
@@ -293,7 +294,7 @@ def test_real_group_fills_as_its_process_does():
     if group.path is None:
         pytest.skip("a systemd scope has no folder before its command runs")
     with open("/proc/self/mountinfo", "rb") as file:
-        reader = GroupReader(GroupLocator(discover(file.read(), "/sys/fs/cgroup")))
+        reader = GroupReader(Layout.discover(file.read(), "/sys/fs/cgroup"))
     code = "import sys; b = bytearray(b'x' * (64 << 20)); print(flush=True); sys.stdin.read()"
     process = subprocess.Popen(
         group.command([sys.executable, "-c", code]), stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -319,7 +320,7 @@ def test_real_group_fills_as_its_process_does():
 def test_reading_groups_again_costs_no_descriptors(tree):
     """Files stay open once, and close at the end."""
     before = len(os.listdir("/proc/self/fd"))
-    reader = GroupReader(GroupLocator(discover(V1, str(tree.groups))))
+    reader = GroupReader(Layout.discover(V1, str(tree.groups)))
     leaf = f"{tree.groups}/memory/jupyter/train"
     reader.read([leaf], 0.0)
     open_now = len(os.listdir("/proc/self/fd"))

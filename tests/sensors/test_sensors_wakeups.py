@@ -15,7 +15,7 @@ import pytest
 
 from watchdog_app.actions.memory_group import MemoryGroup, open_group
 from watchdog_app.base.errors import ActionError
-from watchdog_app.base.linux.cgroup_paths import GroupLocator, discover
+from watchdog_app.base.linux.cgroups import Layout
 from watchdog_app.core.model.machine import CgroupMemory
 from watchdog_app.sensors.alarms import Wakeup
 from watchdog_app.sensors.cgroups import GroupReader
@@ -46,7 +46,7 @@ def group():
 def read(group: MemoryGroup) -> CgroupMemory:
     """The group now."""
     with open("/proc/self/mountinfo", "rb") as file:
-        reader = GroupReader(GroupLocator(discover(file.read(), "/sys/fs/cgroup")))
+        reader = GroupReader(Layout.discover(file.read(), "/sys/fs/cgroup"))
     found = reader.read([group.path], 0.0)[-1]
     reader.close()
     return found

@@ -16,6 +16,8 @@ import time
 from contextlib import suppress
 
 from watchdog_app.base.errors import ActionError
+from watchdog_app.base.linux.cgroups import flat_value, memberships
+from watchdog_app.base.linux.files import read_or_empty, write_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,10 +69,7 @@ class _Folder:
         return ["/bin/sh", "-c", _ENTER, self._dir, *argv]
 
     def oom_kills(self) -> int | None:
-        for line in self._read(self._events).splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-        return None
+        return flat_value(self._read(self._events).encode(), b"oom_kill")
 
     def usage_bytes(self) -> int | None:
         text = self._read(self._usage)
@@ -91,19 +90,10 @@ class _Folder:
                 return
 
     def _read(self, name: str) -> str:
-        try:
-            with open(f"{self._dir}/{name}") as file:
-                return file.read()
-        except OSError:
-            return ""
+        return read_or_empty(f"{self._dir}/{name}").decode()
 
     def _write(self, name: str, value: int) -> None:
-        # os.write reports the kernel's refusal; a buffered file would do so at close or never.
-        fd = os.open(f"{self._dir}/{name}", os.O_WRONLY)
-        try:
-            os.write(fd, str(value).encode())
-        finally:
-            os.close(fd)
+        write_bytes(f"{self._dir}/{name}", b"%d" % value)
 
 
 class GroupV1(_Folder):
@@ -203,18 +193,8 @@ def _systemd_user() -> list[str]:
     return ["--user"] if os.getuid() else []
 
 
-def _own_group(controller: str) -> str | None:
-    """Path of this process's group in one hierarchy: `memory` for v1, '' for v2."""
-    with suppress(OSError), open("/proc/self/cgroup") as file:
-        for line in file:
-            _, controllers, path = line.rstrip("\n").split(":", 2)
-            if controller in controllers.split(","):
-                return path
-    return None
-
-
 def _v1(root: str, name: str, limit_bytes: int, swap_bytes: int) -> GroupV1 | None:
-    own = _own_group("memory")
+    own = memberships().get("memory")
     if own is None or not os.path.isdir(f"{root}/memory"):
         return None
     for base in (f"{root}/memory{own.rstrip('/')}", f"{root}/memory"):
@@ -231,13 +211,13 @@ def _v1(root: str, name: str, limit_bytes: int, swap_bytes: int) -> GroupV1 | No
 
 
 def _v2(root: str, name: str, limit_bytes: int, swap_bytes: int) -> GroupV2 | None:
-    own = _own_group("")
+    own = memberships().get("")
     if own is None:
         return None
     for base in (f"{root}{own.rstrip('/')}", root):
-        with suppress(OSError), open(f"{base}/cgroup.subtree_control") as file:
-            if "memory" not in file.read().split():
-                continue
+        if b"memory" not in read_or_empty(f"{base}/cgroup.subtree_control").split():
+            continue
+        with suppress(OSError):
             group = GroupV2(f"{base}/{name}", limit_bytes)
             os.mkdir(f"{base}/{name}")
             try:

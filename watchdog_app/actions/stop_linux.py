@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Sequence
 from enum import Enum
 
-from watchdog_app.actions.freezer import freezer_of
+from watchdog_app.actions.freezer import freeze, freezer_of
 from watchdog_app.actions.paused import Paused, Resumed
 from watchdog_app.base.errors import ActionError, TargetDenied, TargetGone
 from watchdog_app.base.linux.process import (
@@ -56,7 +56,7 @@ def pause(
     try:
         stop.named()
         freezer = freezer_of(members[0].pid, {each.pid for each in stop.tree()}, proc)
-        frozen = freezer is not None and freezer.freeze()
+        frozen = freezer is not None and freeze(freezer)
         stop.all()
     except BaseException:
         for key in reversed(stop.stopped):  # nothing is left half done

@@ -20,6 +20,7 @@ import time
 from contextlib import suppress
 
 from watchdog_app.base.errors import ActionError
+from watchdog_app.base.linux.cgroups import memberships
 from watchdog_app.base.linux.process import start_time
 
 TYPE_CHECKING = False
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from typing import Final, Protocol
 
     from watchdog_app.airbag.record import BagRecord
+    from watchdog_app.base.linux.cgroups import Usage
 
     class Bag(Protocol):
         """A group that exists. Every method may raise OSError where the kernel refuses."""
@@ -89,21 +91,6 @@ _NEW_S: Final = 60.0
 LEAST_LIMIT_BYTES: Final = 32 << 20  # below this a Python does not even start
 
 
-class Usage:
-    """Memory of a group in bytes; `held` is what cannot be given back by dropping page cache."""
-
-    __slots__ = ("cache_bytes", "used_bytes")
-
-    def __init__(self, used_bytes: int, cache_bytes: int) -> None:
-        self.used_bytes = used_bytes
-        self.cache_bytes = cache_bytes
-
-    @property
-    def held_bytes(self) -> int:
-        """Used, less the page cache."""
-        return max(0, self.used_bytes - self.cache_bytes)
-
-
 def name_of(pid: int, start_time: int) -> str:
     """The folder's name of the bag of a process."""
     return f"{PREFIX}{pid}-{start_time}"
@@ -111,14 +98,10 @@ def name_of(pid: int, start_time: int) -> str:
 
 def bag_of(pid: int, proc: str = "/proc") -> str | None:
     """The name of the bag that a process is in; None: it is in none."""
-    try:
-        with open(f"{proc}/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
-            for line in file:
-                for part in line.rstrip("\n").split("/"):
-                    if part.startswith(PREFIX):
-                        return part.removesuffix(".scope")
-    except OSError:
-        pass
+    for path in memberships(pid, proc).values():
+        for part in path.split("/"):
+            if part.startswith(PREFIX):
+                return part.removesuffix(".scope")
     return None
 
 
@@ -225,27 +208,10 @@ def _is_stray(folder: str, name: str) -> bool:
     return not new and start_time(int(pid)) != int(began)
 
 
-def pids_below(folder: str) -> list[int]:
-    """The processes of a group and of all groups in it."""
-    found: list[int] = []
-    for inner, _, files in os.walk(folder):
-        if "cgroup.procs" in files:
-            with suppress(OSError, ValueError), open(f"{inner}/cgroup.procs") as file:
-                found += [int(line) for line in file]
-    return found
-
-
 def enclosing(name: str, proc: str = "/proc") -> str | None:
     """Path of this process's own group in one hierarchy (`memory`, `freezer`, '' for v2)."""
-    try:
-        with open(f"{proc}/self/cgroup", encoding="utf-8", errors="surrogateescape") as file:
-            for line in file:
-                _, controllers, path = line.rstrip("\n").split(":", 2)
-                if name in controllers.split(","):
-                    return outside(path)
-    except (OSError, ValueError):
-        pass
-    return None
+    path = memberships(proc=proc).get(name)
+    return None if path is None else outside(path)
 
 
 def outside(path: str) -> str:

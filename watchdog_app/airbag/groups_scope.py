@@ -16,6 +16,7 @@ import time
 from contextlib import suppress
 
 from watchdog_app.airbag.groups_v2 import BagV2
+from watchdog_app.base.linux.cgroups import memberships
 
 _MANAGER = (
     "org.freedesktop.systemd1",
@@ -71,13 +72,9 @@ class BagScope(BagV2):
         raise OSError("systemd made no scope in time")
 
     def _folder(self, pid: int) -> str | None:
-        with suppress(OSError), open(f"/proc/{pid}/cgroup") as file:
-            for line in file:
-                number, _, path = line.rstrip("\n").split(":", 2)
-                # By its whole name: until it is moved it may be in another bag's.
-                if number == "0" and path.endswith(f"/{self._name}.scope"):
-                    return f"{self._root}{path}"
-        return None
+        path = memberships(pid).get("", "")
+        # By its whole name: until it is moved it may be in another bag's.
+        return f"{self._root}{path}" if path.endswith(f"/{self._name}.scope") else None
 
 
 def make(root: str, name: str, limit_bytes: int, swap_bytes: int) -> BagScope | None:

@@ -15,7 +15,9 @@ import time
 from contextlib import suppress
 
 from watchdog_app.actions.memory_group import GroupV1
-from watchdog_app.airbag.groups import Usage, enclosing, pids_below
+from watchdog_app.airbag.groups import enclosing
+from watchdog_app.base.linux.cgroups import Group, Usage, read_usage
+from watchdog_app.base.linux.files import write_bytes
 from watchdog_app.base.linux.process import all_halted
 
 TYPE_CHECKING = False
@@ -107,11 +109,7 @@ class BagV1(GroupV1):
 
     def usage(self) -> Usage:
         """As `Bag.usage`."""
-        cache = 0
-        for line in self._read("memory.stat").splitlines():
-            if line.startswith(("total_inactive_file ", "total_active_file ")):
-                cache += int(line.split()[1])
-        return Usage(self.usage_bytes() or 0, cache)
+        return read_usage(self._dir, 1)
 
     def at_limit(self) -> bool:
         """As `Bag.at_limit`."""
@@ -126,18 +124,16 @@ class BagV1(GroupV1):
 
     def pids(self) -> list[int]:
         """As `Bag.pids`."""
-        return pids_below(self._dir)
+        return list(Group(self._dir, 1).pids(strict=False))
 
     def freeze(self) -> bool:
         """As `Bag.freeze`."""
-        end = time.monotonic() + _FREEZE_DEADLINE_S
         if self.freezer is not None:
-            _put(f"{self.freezer}/freezer.state", "FROZEN")
+            halted = lambda: all_halted(self.pids())  # noqa: E731
+            return Group(self.freezer, 1).freeze(_FREEZE_DEADLINE_S, halted)
+        end = time.monotonic() + _FREEZE_DEADLINE_S
         while True:
-            if self.freezer is None:
-                self._signal(signal.SIGSTOP)
-            elif self._freezer_state() == "FROZEN":
-                return True
+            self._signal(signal.SIGSTOP)
             if all_halted(self.pids()):
                 return True
             if time.monotonic() > end:
@@ -148,9 +144,8 @@ class BagV1(GroupV1):
         """As `Bag.thaw`."""
         if self.freezer is None:
             self._signal(signal.SIGCONT)
-            return
-        with suppress(OSError):  # gone with its last process
-            _put(f"{self.freezer}/freezer.state", "THAWED")
+        else:
+            Group(self.freezer, 1).thaw()
 
     def close(self) -> bool:  # type: ignore[override]
         """As `Bag.close`."""
@@ -165,11 +160,6 @@ class BagV1(GroupV1):
         except OSError:
             return False
         return True
-
-    def _freezer_state(self) -> str:
-        with suppress(OSError), open(f"{self.freezer}/freezer.state") as file:
-            return file.read().strip()
-        return ""
 
     def _signal(self, number: int) -> None:
         for pid in self.pids():
@@ -213,9 +203,4 @@ def _freezer(root: str, name: str) -> str | None:
 
 
 def _put(path: str, value: int | str) -> None:
-    # os.write reports the kernel's refusal; a buffered file would do so at close or never.
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, str(value).encode())
-    finally:
-        os.close(fd)
+    write_bytes(path, str(value).encode())

@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import os
 import select
-import time
 from contextlib import suppress
 
 from watchdog_app.actions.memory_group import GroupV2
-from watchdog_app.airbag.groups import Usage, enclosing, pids_below
-from watchdog_app.airbag.shares import flat
+from watchdog_app.airbag.groups import enclosing
+from watchdog_app.base.linux.cgroups import Group, Usage, read_usage
+from watchdog_app.base.linux.files import write_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Self
 
 _FREEZE_DEADLINE_S = 5.0  # a throttled task sleeps up to 2 s before it can be frozen
-_POLL_S = 0.002
 _FULL_SHARE = 0.98
 _LEAST_GUARD_BYTES = 64 << 20
 _GUARD_SHARE = 16  # of the limit: what may be taken between the event and the freeze
@@ -79,11 +78,7 @@ class BagV2(GroupV2):
     def leave_to(self, pid: int) -> None:
         """Move a process to where the bag itself lies, as far as a group may hold processes."""
         with suppress(OSError):
-            fd = os.open(f"{os.path.dirname(self._dir)}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
-            try:
-                os.write(fd, str(pid).encode())
-            finally:
-                os.close(fd)
+            write_bytes(f"{os.path.dirname(self._dir)}/cgroup.procs", b"%d" % pid)
 
     def lies_at(self, path: str) -> None:
         """As `Bag.lies_at`."""
@@ -121,9 +116,7 @@ class BagV2(GroupV2):
 
     def usage(self) -> Usage:
         """As `Bag.usage`."""
-        stat = flat(f"{self._dir}/memory.stat")
-        cache = sum(stat.get(name, 0) for name in ("inactive_file", "active_file"))
-        return Usage(self.usage_bytes() or 0, cache)
+        return read_usage(self._dir, 2)
 
     def at_limit(self) -> bool:
         """As `Bag.at_limit`."""
@@ -148,22 +141,15 @@ class BagV2(GroupV2):
 
     def pids(self) -> list[int]:
         """As `Bag.pids`."""
-        return pids_below(self._dir)
+        return list(self._group.pids(strict=False))
 
     def freeze(self) -> bool:
         """As `Bag.freeze`."""
-        self._put("cgroup.freeze", "1")
-        end = time.monotonic() + _FREEZE_DEADLINE_S
-        while "frozen 1" not in self._read("cgroup.events"):
-            if time.monotonic() > end:
-                return False
-            time.sleep(_POLL_S)
-        return True
+        return self._group.freeze(_FREEZE_DEADLINE_S)
 
     def thaw(self) -> None:
         """As `Bag.thaw`."""
-        with suppress(OSError):
-            self._put("cgroup.freeze", "0")
+        self._group.thaw()
 
     def close(self) -> bool:  # type: ignore[override]
         """As `Bag.close`."""
@@ -179,8 +165,8 @@ class BagV2(GroupV2):
         return True
 
     def _put(self, name: str, value: str) -> None:
-        fd = os.open(f"{self._dir}/{name}", os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.write(fd, value.encode())
-        finally:
-            os.close(fd)
+        write_bytes(f"{self._dir}/{name}", value.encode())
+
+    @property
+    def _group(self) -> Group:
+        return Group(self._dir, 2)

@@ -126,7 +126,7 @@ def _enter(bag: Bag, record: BagRecord, wanted: Wanted) -> Entered:
             refusal.begin(record.limit_bytes, record.reserve_bytes)
     line = report.begun(record)
     if not record.follows_machine:
-        free = shares.free_now(bag.path, bag.version).free_bytes
+        free = shares.free_now(bag.path).free_bytes
         told = sizes.warning(record.limit_bytes, record.reserve_bytes, free)
         line += f"\nwatchdog: {told}" if told else ""
     return Entered(line, {_page_variable(): record.pages})
@@ -155,11 +155,11 @@ def _default_limit(reserve_bytes: int) -> int:
 
 def _free_here() -> shares.Free:
     own = groups.enclosing("memory")
-    version, folder = 1, f"/sys/fs/cgroup/memory{own}"
+    folder = f"/sys/fs/cgroup/memory{own}"
     if own is None or not os.path.isdir(folder):
-        version, folder = 2, f"/sys/fs/cgroup{groups.enclosing('') or ''}"
+        folder = f"/sys/fs/cgroup{groups.enclosing('') or ''}"
     # Asked for a bag that is not there yet: what lies around it begins one folder up.
-    return shares.free_now(os.path.join(folder.rstrip("/"), "bag"), version)
+    return shares.free_now(os.path.join(folder.rstrip("/"), "bag"))
 
 
 def _softly(wanted: Wanted, why: str) -> Entered:

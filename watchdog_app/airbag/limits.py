@@ -103,7 +103,7 @@ class Limits:
         return shares.limit_of(own.key, [own, *others], self._free())
 
     def _free(self) -> shares.Free:
-        return shares.free_now(self._bag.path, self._bag.version)
+        return shares.free_now(self._bag.path)
 
     @staticmethod
     def _holder(record: BagRecord, held_bytes: int, agents: int, stage: str) -> shares.Holder:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import os
 
+from watchdog_app.base.linux.cgroups import room
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +25,6 @@ _RESERVE_SHARE = 4  # of the state that has to be saved
 _MARGIN_SHARE = 16  # of the machine or the group around: for desktop, page cache, the kernel
 _LEAST_MARGIN_BYTES, _MOST_MARGIN_BYTES = 24 * _MIB, 2048 * _MIB
 _PROTECTED, _UNPROTECTED = 3, 1  # shares of what is free
-_NO_LIMIT = (1 << 63) - (1 << 16)  # as v1 writes it
 
 
 class Free:
@@ -110,64 +111,13 @@ def reserve_for(state_bytes: int) -> int:
     return min(max(LEAST_RESERVE_BYTES, state_bytes // _RESERVE_SHARE), _MOST_RESERVE_BYTES)
 
 
-def free_now(group: str | None, version: int, proc: str = "/proc") -> Free:
+def free_now(group: str | None, proc: str = "/proc") -> Free:
     """
     What the machine has left, or the tightest limited group around the bag.
 
     Args:
         group: folder of the bag itself, whose limit does not count; None: the machine alone.
-        version: of its hierarchy.
         proc: where proc is mounted.
     """
-    known = _meminfo(proc)
-    tightest = Free(known.get("MemAvailable", 0), known.get("MemTotal", 0))
-    folder = os.path.dirname(group) if group else ""
-    while folder.startswith("/sys/fs/cgroup/") or (folder and os.path.exists(f"{folder}/tasks")):
-        found = _group_free(folder, version)
-        if found is not None and found.free_bytes < tightest.free_bytes:
-            tightest = found
-        folder = os.path.dirname(folder)
-    return tightest
-
-
-def _group_free(folder: str, version: int) -> Free | None:
-    if version == 1:
-        limits, usage = ["memory.limit_in_bytes"], "memory.usage_in_bytes"
-        cache = ("total_inactive_file", "total_active_file")
-    else:
-        limits, usage = ["memory.max", "memory.high"], "memory.current"
-        cache = ("inactive_file", "active_file")
-    known = [_number(f"{folder}/{name}") for name in limits]
-    bounded = [limit for limit in known if limit is not None and limit < _NO_LIMIT]
-    used = _number(f"{folder}/{usage}")
-    if not bounded or used is None:
-        return None
-    stat = flat(f"{folder}/memory.stat")
-    free = min(bounded) - used + sum(stat.get(name, 0) for name in cache)
-    return Free(max(0, free), min(bounded))
-
-
-def _meminfo(proc: str) -> dict[str, int]:
-    return {name.rstrip(":"): value * 1024 for name, value in flat(f"{proc}/meminfo").items()}
-
-
-def flat(path: str) -> dict[str, int]:
-    """A file of names and numbers, such as memory.stat and meminfo; empty where there is none."""
-    found = {}
-    try:
-        with open(path) as file:
-            for line in file:
-                words = line.split()
-                if len(words) >= 2 and words[1].isdigit():
-                    found[words[0]] = int(words[1])
-    except OSError:
-        pass
-    return found
-
-
-def _number(path: str) -> int | None:
-    try:
-        with open(path) as file:
-            return int(file.read())
-    except (OSError, ValueError):  # "max"
-        return None
+    found = room(os.path.dirname(group) if group else None, proc)
+    return Free(found.free_bytes, found.total_bytes)

@@ -14,6 +14,7 @@ import time
 from contextlib import suppress
 
 from watchdog_app.airbag.second import Restarts
+from watchdog_app.base.linux.files import write_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -153,11 +154,5 @@ def outside_of_bags() -> bool:
         if path is None:
             continue
         with suppress(OSError):
-            fd = os.open(
-                f"/sys/fs/cgroup/{folder}{path}/cgroup.procs".replace("//", "/"), os.O_WRONLY
-            )
-            try:
-                os.write(fd, str(os.getpid()).encode())
-            finally:
-                os.close(fd)
+            write_bytes(f"/sys/fs/cgroup/{folder}{path}/cgroup.procs", b"%d" % os.getpid())
     return groups.bag_of(os.getpid()) is None

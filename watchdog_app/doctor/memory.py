@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from watchdog_app.base.linux.cgroup_paths import GroupLocator, discover
+from watchdog_app.base.linux.cgroups import Layout, parse_membership
 from watchdog_app.base.text.quantities import GIB, format_bytes
 from watchdog_app.core.model.machine import CgroupMemory
 from watchdog_app.doctor.facts import Facts
@@ -193,10 +193,9 @@ def _groups(facts: Facts, ram: int | None) -> Iterator[Finding]:
     """Limits of the control groups above this shell and above the user's Python programs."""
     machine = facts.machine
     members: dict[str, list[str]] = {}
-    hierarchies = discover(
+    layout = Layout.discover(
         (machine.read("/proc/self/mountinfo") or "").encode(), machine.path("/sys/fs/cgroup")
     )
-    locator = GroupLocator(hierarchies)
     mine = [
         one
         for one in facts.processes()
@@ -204,10 +203,10 @@ def _groups(facts: Facts, ram: int | None) -> Iterator[Finding]:
     ]
     for pid, name in (("self", "this shell"), *((str(one.pid), f"pid {one.pid}") for one in mine)):
         membership = machine.read("/proc", pid, "cgroup")
-        group = locator.locate(membership.encode()) if membership else None
+        group = layout.locate(membership.encode()) if membership else None
         if group is not None:
             members.setdefault(group, []).append(name)
-    reader = GroupReader(locator)
+    reader = GroupReader(layout)
     try:
         limited = reader.read(members, 0.0)
     finally:
@@ -227,7 +226,8 @@ def _groups(facts: Facts, ram: int | None) -> Iterator[Finding]:
         ]
         yield _limited(each, limit, inside)
     if not found:
-        where = f"control group v{hierarchies[0].version}" if hierarchies else "no control groups"
+        trees = layout.hierarchies
+        where = f"control group v{trees[0].version}" if trees else "no control groups"
         yield fine("memory.group", f"No group limits the memory of this shell ({where}).")
     yield from _pids(machine)
 
@@ -266,12 +266,11 @@ def _limited(group: CgroupMemory, limit: int, inside: list[str]) -> Finding:
 
 
 def _pids(machine: Machine) -> Iterator[Finding]:
-    for line in (machine.read("/proc/self/cgroup") or "").splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number != "0" and "pids" not in controllers.split(","):
+    paths = parse_membership((machine.read("/proc/self/cgroup") or "").encode())
+    for controller, folder in (("pids", "/sys/fs/cgroup/pids"), ("", "/sys/fs/cgroup")):
+        path = paths.get(controller)
+        if path is None:
             continue
-        folder = "/sys/fs/cgroup/pids" if "pids" in controllers else "/sys/fs/cgroup"
         most = machine.number(folder, path, "pids.max")
         now = machine.number(folder, path, "pids.current")
         if most is not None and most < 512:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import NamedTuple
 
@@ -30,53 +29,25 @@ def tightest(
         proc: where the kernel's files are.
         cgroup_root: the same of its memory groups.
     """
-    free = [each for each in (_ram(proc), *_groups(proc, cgroup_root)) if each]
-    found = [each._replace(bytes=each.bytes + own_bytes) for each in free]
+    free = _free(proc, cgroup_root)
+    found = [] if free is None else [free._replace(bytes=free.bytes + own_bytes)]
     return min([*found, *filter(None, (_address_space(),))], default=None)
 
 
-def _ram(proc: str) -> Limit | None:
+def _free(proc: str, cgroup_root: str) -> Limit | None:
     if not sys.platform.startswith("linux"):
         import psutil
 
         return Limit(int(psutil.virtual_memory().available), "memory available now")
-    from watchdog_app.sensors.host import parse_meminfo
+    from watchdog_app.base.linux.cgroups import Layout, room
+    from watchdog_app.base.linux.files import read_or_empty
 
-    try:
-        with open(os.path.join(proc, "meminfo"), "rb") as file:
-            fields = parse_meminfo(file.read())
-    except OSError:
-        return None
-    available = fields.get(b"MemAvailable")
-    return None if available is None else Limit(available, "memory available now")
-
-
-def _groups(proc: str, cgroup_root: str) -> list[Limit]:
-    from watchdog_app.base.linux.cgroup_paths import GroupLocator, discover
-    from watchdog_app.sensors.cgroups import GroupReader
-
-    try:
-        with open(os.path.join(proc, "self", "mountinfo"), "rb") as file:
-            locator = GroupLocator(discover(file.read(), cgroup_root))
-        with open(os.path.join(proc, "self", "cgroup"), "rb") as file:
-            folder = locator.locate(file.read())
-    except OSError:
-        return []
-    if folder is None:
-        return []
-    reader = GroupReader(locator)
-    try:
-        groups = reader.read([folder], 0.0)
-    finally:
-        reader.close()
-    return [
-        Limit(
-            max(0, each.limit_bytes - each.unreclaimable_bytes),
-            f"left of the memory group's {format_bytes(each.limit_bytes)}",
-        )
-        for each in groups
-        if each.limit_bytes is not None
-    ]
+    layout = Layout.discover(read_or_empty(f"{proc}/self/mountinfo", 1 << 20), cgroup_root)
+    least = room(layout.group_of("self", proc), proc)
+    if least.group is not None:
+        text = f"left of the memory group's {format_bytes(least.total_bytes)}"
+        return Limit(least.free_bytes, text)
+    return Limit(least.free_bytes, "memory available now") if least.total_bytes else None
 
 
 def _address_space() -> Limit | None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from watchdog_app.base.errors import Gone, SensorError
-from watchdog_app.base.linux.cgroup_paths import GroupLocator, discover
+from watchdog_app.base.linux.cgroups import Layout
 from watchdog_app.base.linux.files import read_bytes
 from watchdog_app.core.model.machine import (
     CgroupMemory,
@@ -120,15 +120,15 @@ class Machine:
         self._swap_in_use = False
         self._host = HostReader(proc, shm)
         self._servers = JupyterServers(runtime_dirs, lambda pid: os.path.exists(f"{proc}/{pid}"))
-        locator = GroupLocator(discover(mountinfo, cgroup_root))
+        layout = Layout.discover(mountinfo, cgroup_root)
         self._processes = ProcessTable(
             proc,
-            Describer(proc, locator, self._servers),
+            Describer(proc, layout, self._servers),
             os.getuid() if own_uid is None else own_uid,
             os.getpid(),
             patience_s,
         )
-        self._groups = GroupReader(locator)
+        self._groups = GroupReader(layout)
         self._strangers = Strangers(proc)
         self._stillness = Stillness(
             proc, self._processes.glance, self._groups.may_have_changed, self._processes.changed

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from watchdog_app.base.errors import SensorError
 from watchdog_app.base.linux import process
-from watchdog_app.base.linux.cgroup_paths import GroupLocator
+from watchdog_app.base.linux.cgroups import Layout
 from watchdog_app.base.linux.files import read_bytes, read_link, read_record
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey
 from watchdog_app.sensors.command_line import identify, kernel_id
@@ -43,9 +43,9 @@ class _Said(NamedTuple):
 class Describer:
     """Reads processes in full and names them."""
 
-    def __init__(self, proc: str, locator: GroupLocator, sessions: Sessions) -> None:
+    def __init__(self, proc: str, layout: Layout, sessions: Sessions) -> None:
         self._proc = proc
-        self._locator = locator
+        self._layout = layout
         self._sessions = sessions
         self._users: dict[int, str | None] = {}
 
@@ -122,7 +122,7 @@ class Describer:
 
     def group(self, membership: bytes) -> str | None:
         """Folder of the group that charges a process, of its /proc/PID/cgroup; None: none seen."""
-        return self._locator.locate(membership)
+        return self._layout.locate(membership)
 
     def rlimit_as(self, pid: int) -> int | None:
         """Soft limit of its address space; None: unlimited or not for us to see."""

@@ -9,13 +9,13 @@ Source: kernel, Documentation/admin-guide/cgroup-v2.rst (cgroup.procs).
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from watchdog_app.base.errors import Gone, SensorError, Unsupported
+from watchdog_app.base.errors import Gone, SensorError
 from watchdog_app.base.linux import process
+from watchdog_app.base.linux.cgroups import Group
 from watchdog_app.base.linux.files import read_bytes
 from watchdog_app.core.model.machine import CgroupMemory
 
@@ -67,7 +67,7 @@ class Strangers:
         """RAM of those in a group and below it that are not watched; None: not all can be seen."""
         held = seen = 0
         try:
-            for pid in _members(path):
+            for pid in Group(path).pids(_MOST_FOLDERS):
                 seen += 1
                 # 0: a process of another pid namespace, of which nothing can be read.
                 if seen > _MOST_PROCESSES or pid == 0:
@@ -88,25 +88,3 @@ class Strangers:
 def _fills(group: CgroupMemory) -> bool:
     limit = group.limit_bytes if group.limit_bytes is not None else group.high_bytes
     return limit is not None and group.unreclaimable_bytes >= _FULL * limit
-
-
-def _members(path: str) -> Iterator[int]:
-    """Pids of a group and of all below it."""
-    folders = [path]
-    done = 0
-    while folders:
-        folder = folders.pop()
-        done += 1
-        if done > _MOST_FOLDERS:
-            raise Unsupported(f"{path} has too many groups below it to look at all.")
-        try:
-            listed = read_bytes(f"{folder}/cgroup.procs", 1 << 18)
-            with os.scandir(folder) as entries:
-                folders += [each.path for each in entries if each.is_dir(follow_symlinks=False)]
-        except Gone:
-            continue  # it was removed meanwhile
-        except OSError:
-            continue
-        for word in listed.split():
-            if (pid := process.whole(word)) is not None:
-                yield pid

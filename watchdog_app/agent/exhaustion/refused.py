@@ -145,7 +145,7 @@ def _way_out(bag: BagRecord, used: int, wanted: int | None, *, lives: bool) -> s
     from watchdog_app.base.text.quantities import format_bytes, size_above
 
     needed = _needed(bag.limit_bytes, used, wanted)
-    free = shares.free_now(bag.group, _version(bag))
+    free = shares.free_now(bag.group)
     # With what is free now, whoever holds it: what is beyond that no limit helps.
     if (wanted or 0) > free.free_bytes or bag.follows_machine:
         return (
@@ -236,7 +236,3 @@ def _bag() -> BagRecord | None:
     if found is None or groups.bag_of(os.getpid()) != groups.name_of(found.pid, found.start_time):
         return None
     return found
-
-
-def _version(bag: BagRecord) -> int:
-    return 1 if bag.how.endswith("v1") else 2

@@ -105,6 +105,24 @@ def read_or_empty(path: str, limit: int = 1 << 16) -> bytes:
         return b""
 
 
+def write_bytes(path: str, data: bytes) -> None:
+    """
+    Write to a kernel file, in one write(2): a buffered file would tell of a refusal late or never.
+
+    Args:
+        path: of a file that is there.
+        data: all of it.
+
+    Raises:
+        OSError: it is refused.
+    """
+    fd = os.open(path, os.O_WRONLY | getattr(os, "O_CLOEXEC", 0))
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
+
+
 def read_regular(path: str, limit: int = 1 << 16) -> bytes:
     """
     Content of a file whose path another process named: never a device, never a pipe.
