@@ -88,9 +88,9 @@ class Watchdog:
     name = "watchdog"
 
     def __init__(self, stub: DriverStub) -> None:
-        from watchdog_app.sensors.gpu.watch import GpuWatch
+        from watchdog_app.machine.gpu.monitor import GpuMonitor
 
-        self._watch = GpuWatch(env=stub.env(), kernel_log=None)
+        self._watch = GpuMonitor(env=stub.env(), kernel_log=None)
         self._now = 1000.0
         for _ in range(2):
             self.read()

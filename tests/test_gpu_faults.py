@@ -25,7 +25,7 @@ from watchdog_app.core.explain.status import about_task
 from watchdog_app.core.model.hardware import GpuProcess, GpuState
 from watchdog_app.daemon.status import Look, status
 from watchdog_app.doctor import cards, driver_answer, gpu
-from watchdog_app.sensors.gpu.watch import GpuWatch
+from watchdog_app.machine.gpu.monitor import GpuMonitor
 from watchdog_app.top.rows import card_rows
 from watchdog_app.tray.state import outlook
 
@@ -70,7 +70,7 @@ def world(tmp_path_factory):
     stub = DriverStub(folder / "stub", cards=len(ROWS))
     world = CardWorld(cards=len(ROWS))
     clock = NOW
-    watch = GpuWatch(
+    watch = GpuMonitor(
         env=stub.env(),
         root=str(folder / "root"),
         kernel_log=None,
@@ -196,7 +196,7 @@ def test_all_that_speak_of_a_card_agree(world, told, index, tmp_path, monkeypatc
 
 def test_the_doctor_without_a_daemon_says_the_same(world, tmp_path):
     """Of what a card tells by itself: the same severity, title and remedy."""
-    facts = Tree(tmp_path).gpu().facts(gpu.PROBE, env=world[1].env(), timeout_s=60.0)
+    facts = Tree(tmp_path).gpu().facts(gpu.READER, env=world[1].env(), timeout_s=60.0)
 
     found = [*driver_answer.check(facts), *cards.check(facts)]
 

@@ -25,7 +25,8 @@ MAY_IMPORT = {
     "core.policy": {"core.model", "core.forecast", "core.diagnosis", "core.explain", "base"},
     "core.replay": {"core.model", "core.forecast", "core.policy", "base"},
     "config": {"core", "base"},
-    "sensors": {"core", "base"},
+    "machine": {"core.model", "core.diagnosis.gpu_faults", "base"},
+    "sensors": {"core", "machine.gpu", "base"},
     "actions": {"core", "base"},
     "protocol": {"core.model.machine", "core.model.agent", "base"},
     "daemon": {"core", "config", "sensors", "actions", "airbag", "protocol", "base"},
@@ -42,7 +43,7 @@ MAY_IMPORT = {
     },
     "demo": {"protocol", "actions.memory_group", "base"},
     "estimate": {"core", "agent.reporting.buffers", "base"},
-    "doctor": {"core", "sensors", "config", "protocol", "base"},
+    "doctor": {"core", "machine.gpu", "sensors", "config", "protocol", "base"},
 }
 # Single modules that may reach further, and why.
 EXCEPTIONS = {

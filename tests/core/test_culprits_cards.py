@@ -14,7 +14,7 @@ MIB = 1024**2
 
 
 class Listing(CardWorld):
-    """A card of 24 GiB whose processes are listed as the reader does it: see sensors.gpu.card."""
+    """A card of 24 GiB whose processes are listed as the reader does it: see machine.gpu.nvml."""
 
     def __init__(self, mib_per_s: float) -> None:
         super().__init__()

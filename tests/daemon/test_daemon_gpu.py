@@ -40,7 +40,7 @@ def shows_on_bus(world, addresses: tuple[str, ...]) -> None:
         (folder / "vendor").write_text("0x10de\n")
         (folder / "class").write_text("0x030000\n")
     (world.folder / "sitecustomize.py").write_text(
-        f"from watchdog_app.sensors.gpu import pci\npci.DEVICES = {str(world.folder / 'bus')!r}\n"
+        f"from watchdog_app.machine.gpu import pci\npci.DEVICES = {str(world.folder / 'bus')!r}\n"
     )
     world.env["PYTHONPATH"] = os.pathsep.join(
         path for path in (str(world.folder), world.env.get("PYTHONPATH")) if path

@@ -125,15 +125,20 @@ class Tree:
 
 def card(index: int = 0, **values) -> dict:
     return {
-        "index": index, "code": 0, "name": "NVIDIA GeForce RTX 3090", "uuid": f"GPU-{index}abc",
+        "index": index, "name": "NVIDIA GeForce RTX 3090", "uuid": f"GPU-{index}abc",
         "capability": [8, 6], "memory_total_bytes": 24 * GIB, "memory_free_bytes": 23 * GIB,
-        "temperature_c": 40, "slowdown_c": 95, "throttle": 1, "persistence": 1,
+        "temperature_c": 40, "slowdown_c": 95, "throttle_reasons": 1, "persistence": 1,
     } | values  # fmt: skip
 
 
 def answers(*cards: dict, driver: str = DRIVER, cuda: int = 12040) -> list[dict]:
-    system = {"code": 0, "driver": driver, "cuda": cuda, "count": len(cards)}
-    return [{"system": system}, *({"card": one} for one in cards), {"calling": None}]
+    ready = {"driver": driver, "library": None, "cuda": cuda}
+    return [
+        {"ready": ready},
+        {"count": len(cards)},
+        *({"device": one} for one in cards),
+        {"end": 1},
+    ]
 
 
 def fake_python(path: Path, versions: dict | None = None, **frameworks: dict | str) -> Path:

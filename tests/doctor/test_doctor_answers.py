@@ -14,7 +14,7 @@ from gpu_stub.driver_stub import DriverStub
 from support.fake_daemon import FakeDaemon
 
 from watchdog_app.doctor import cards, driver, driver_answer, gpu, power
-from watchdog_app.sensors.gpu.pci import short_address
+from watchdog_app.machine.gpu.pci import short_address
 
 
 @pytest.fixture
@@ -47,8 +47,8 @@ def test_what_the_driver_never_says_is_none(tree, stub):
     """The stub has no such functions, as old drivers have not."""
     (first, _) = asked(tree, stub).usable
 
-    assert first["compute_mode"] is None
-    assert first["power_default_mw"] is None
+    assert first.get("compute_mode") is None
+    assert first.get("power_default_w") is None
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_driver_that_cannot_begin_is_one_error(tree, stub, expected, code):
     """Each with its own meaning."""
     stub.fail("nvmlInitWithFlags", code)
 
-    facts = tree.facts(gpu.PROBE, env=stub.env())
+    facts = tree.facts(gpu.READER, env=stub.env())
 
     assert {expected: "error"} == troubles(driver_answer.check(facts))
 
@@ -75,13 +75,13 @@ def test_a_mismatch_that_the_files_show_is_told_once(tree, stub):
     tree.library("550.90.07")
     stub.fail("nvmlInitWithFlags", driver_stub.VERSION_MISMATCH)
 
-    assert {} == troubles(driver_answer.check(tree.facts(gpu.PROBE, env=stub.env())))
+    assert {} == troubles(driver_answer.check(tree.facts(gpu.READER, env=stub.env())))
 
 
 def test_a_call_that_never_returns_costs_its_deadline_and_is_named(tree, stub):
     """nvidia-smi hangs there for ever."""
     stub.fail("nvmlDeviceGetTemperature", driver_stub.HANG, card=1)
-    facts = tree.facts(gpu.PROBE, env=stub.env(), timeout_s=3.0)
+    facts = tree.facts(gpu.READER, env=stub.env(), timeout_s=3.0)
     begun = time.monotonic()
 
     finding = found(driver_answer.check(facts))["driver.hung"]
@@ -98,7 +98,7 @@ def test_a_card_whose_handle_is_bad_hides_no_other(tree, stub, behaviour):
     third = stub.add_card()
     stub.fail_all(behaviour, card=0)
     stub.fail("nvmlDeviceGetTemperature", behaviour, card=third)
-    facts = tree.facts(gpu.PROBE, env=stub.env(), timeout_s=4.0)
+    facts = tree.facts(gpu.READER, env=stub.env(), timeout_s=4.0)
 
     told = [one for one in driver_answer.check(facts) if one.severity.value == "error"]
 
@@ -114,7 +114,7 @@ def test_a_card_whose_handle_is_bad_hides_no_other(tree, stub, behaviour):
 def test_a_memory_call_that_hangs_the_daemon_hangs_the_doctor_as_well(tree, stub):
     """Both ask for memory in the newer way first: neither calls healthy what the other cannot."""
     stub.fail("nvmlDeviceGetMemoryInfo_v2", driver_stub.HANG, card=0)
-    facts = tree.facts(gpu.PROBE, env=stub.env(), timeout_s=4.0)
+    facts = tree.facts(gpu.READER, env=stub.env(), timeout_s=4.0)
 
     assert "GPU 0" in found(driver_answer.check(facts))["driver.hung"].what
     assert ["driver.card"] == [one.id for one in cards.check(facts) if "healthy" in one.what]
@@ -140,7 +140,7 @@ def test_what_the_daemon_knows_of_a_card_is_not_called_healthy(tree, stub, tmp_p
     }
     daemon = FakeDaemon(tmp_path / "run" / "daemon.sock", status)
     daemon.start()
-    facts = tree.facts(gpu.PROBE, env=stub.env() | {"WATCHDOG_RUNTIME_DIR": str(tmp_path / "run")})
+    facts = tree.facts(gpu.READER, env=stub.env() | {"WATCHDOG_RUNTIME_DIR": str(tmp_path / "run")})
     findings = list(cards.check(facts))
     daemon.stop()
 
@@ -157,7 +157,7 @@ def test_one_lost_card_hides_no_other(tree, stub):
     """The other card's answers are all there."""
     stub.lose(0)
 
-    facts = tree.facts(gpu.PROBE, env=stub.env())
+    facts = tree.facts(gpu.READER, env=stub.env())
 
     assert {"driver.gpu-lost": "error"} == troubles(driver_answer.check(facts))
     assert [1] == [one["index"] for one in facts.driver().usable]
@@ -167,7 +167,7 @@ def test_a_card_that_asks_for_a_reset_is_named(tree, stub):
     """With the command that resets it."""
     stub.fail_all(driver_stub.RESET_REQUIRED, card=1)
 
-    findings = found(driver_answer.check(tree.facts(gpu.PROBE, env=stub.env())))
+    findings = found(driver_answer.check(tree.facts(gpu.READER, env=stub.env())))
 
     assert "sudo nvidia-smi --gpu-reset -i 1" in findings["driver.reset-required"].commands[0]
 
@@ -176,7 +176,7 @@ def test_the_real_binding_reports_ill_cards(tree, stub):
     """Recovery action, memory rows, ECC: through the library's own structures."""
     stub.set(0, recovery=2, remap_failed=1, ecc=3)
 
-    told = troubles(cards.check(tree.facts(gpu.PROBE, env=stub.env())))
+    told = troubles(cards.check(tree.facts(gpu.READER, env=stub.env())))
 
     assert (
         told.items()
@@ -191,9 +191,9 @@ def test_the_real_binding_reports_ill_cards(tree, stub):
 def test_mig_without_an_instance_is_an_error_and_with_one_is_not(tree, stub):
     """Such a card cannot be used as a whole."""
     stub.set(1, mig=1)
-    empty = troubles(cards.check(tree.facts(gpu.PROBE, env=stub.env())))
+    empty = troubles(cards.check(tree.facts(gpu.READER, env=stub.env())))
     stub.partition(1, 2)
-    parted = troubles(cards.check(tree.facts(gpu.PROBE, env=stub.env())))
+    parted = troubles(cards.check(tree.facts(gpu.READER, env=stub.env())))
 
     assert "error" == empty.get("driver.mig-empty")
     assert "driver.mig-empty" not in parted
@@ -202,7 +202,7 @@ def test_mig_without_an_instance_is_an_error_and_with_one_is_not(tree, stub):
 def test_a_sleeping_card_is_left_asleep(tree, stub):
     """Asking would wake a laptop's card."""
     tree.write("sys/bus/pci/devices/0000:01:00.0/power/runtime_status", "suspended\n")
-    facts = tree.facts(gpu.PROBE, env=stub.env())
+    facts = tree.facts(gpu.READER, env=stub.env())
 
     findings = found([*driver_answer.check(facts), *power.check(facts), *cards.check(facts)])
 
@@ -223,7 +223,7 @@ def test_a_gpu_that_only_the_library_shows_is_a_gpu(tmp_path, stub, expected, co
     """Sandboxes hide the PCI bus and /proc/driver; a library without a driver is no GPU."""
     tree = Tree(tmp_path / "sandbox").library()
     stub.fail("nvmlInitWithFlags", code)
-    facts = tree.facts(gpu.PROBE, env=stub.env())
+    facts = tree.facts(gpu.READER, env=stub.env())
 
     told = troubles([*driver.check(facts), *driver_answer.check(facts), *cards.check(facts)])
 
@@ -235,7 +235,7 @@ def test_a_driver_that_hangs_before_its_first_card_is_told(tmp_path, stub):
     """Also where nothing but the library shows that there is one."""
     tree = Tree(tmp_path / "sandbox").library()
     stub.fail("nvmlDeviceGetMemoryInfo_v2", driver_stub.HANG)
-    facts = tree.facts(gpu.PROBE, env=stub.env(), timeout_s=3.0)
+    facts = tree.facts(gpu.READER, env=stub.env(), timeout_s=3.0)
 
     assert {"driver.hung": "error"} == troubles(driver_answer.check(facts))
     stub.heal()
@@ -244,7 +244,7 @@ def test_a_driver_that_hangs_before_its_first_card_is_told(tmp_path, stub):
 def test_a_container_that_lost_its_right_is_told_apart(tree):
     """After a daemon-reload on the host."""
     tree.write(".dockerenv", "")
-    facts = tree.facts([{"system": {"code": gpu.UNKNOWN, "error": "Unknown Error"}}])
+    facts = tree.facts([{"failed": {"code": driver_stub.UNKNOWN, "said": "Unknown Error"}}])
 
     assert {"driver.container-lost": "error"} == troubles(driver_answer.check(facts))
 
@@ -256,7 +256,7 @@ def test_a_container_that_lost_its_right_is_told_apart(tree):
         ({"driver.compute-mode": "error"}, {"compute_mode": 2}),
         ({"driver.compute-mode": "warning"}, {"compute_mode": 3}),
         ({"driver.persistence": "info"}, {"persistence": 0}),
-        ({"driver.remap-pending": "info"}, {"remap": [0, 1, 1, 0]}),
+        ({"driver.remap-pending": "info"}, {"remap_pending": True}),
         ({"driver.remap-pending": "info"}, {"retired_pending": 1}),
         ({"driver.pcie-width": "info"}, {"pcie_width": 4, "pcie_width_max": 16}),
         ({"driver.memory-taken": "warning"}, {"memory_free_bytes": GIB}),
@@ -272,16 +272,16 @@ def test_each_state_of_a_card_has_its_finding(tree, expected, values):
     ("expected", "values"),
     [
         ({}, {}),
-        ({}, {"throttle": 0x4}),  # software power cap: normal at full load
-        ({"power.gpu-heat": "warning"}, {"throttle": 0x20, "temperature_c": 86}),
-        ({"power.gpu-heat": "error"}, {"throttle": 0x48, "temperature_c": 96}),
+        ({}, {"throttle_reasons": 0x4}),  # software power cap: normal at full load
+        ({"power.gpu-heat": "warning"}, {"throttle_reasons": 0x20, "temperature_c": 86}),
+        ({"power.gpu-heat": "error"}, {"throttle_reasons": 0x48, "temperature_c": 96}),
         ({"power.gpu-heat": "warning"}, {"temperature_c": 91}),
-        ({"power.brake": "error"}, {"throttle": 0x88}),
-        ({"power.hardware-slowdown": "warning"}, {"throttle": 0x8}),
-        ({"power.gpu-limit": "info"}, {"power_limit_mw": 200_000, "power_default_mw": 350_000}),
+        ({"power.brake": "error"}, {"throttle_reasons": 0x88}),
+        ({"power.hardware-slowdown": "warning"}, {"throttle_reasons": 0x8}),
+        ({"power.gpu-limit": "info"}, {"power_limit_w": 200, "power_default_w": 350}),
         ({"power.fan": "warning"}, {"fan_percent": 0, "temperature_c": 80}),
         ({}, {"fan_percent": 0, "temperature_c": 45}),
-        ({}, {"temperature_c": None, "slowdown_c": None, "throttle": None}),
+        ({}, {"temperature_c": None, "slowdown_c": None, "throttle_reasons": None}),
     ],
 )
 def test_heat_and_power_of_a_card(tree, expected, values):
@@ -322,7 +322,7 @@ def test_faults_in_the_kernel_log_are_counted(tree, severity, line):
     [
         "",
         "print('no json'); print('[1, 2]'); print('{\"calling\": 5}')",
-        "import os; print('{\"system\"', flush=True); os.abort()",
+        "import os; print('{\"ready\"', flush=True); os.abort()",
         "raise SystemExit(3)",
     ],
 )

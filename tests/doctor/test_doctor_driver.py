@@ -296,7 +296,7 @@ def test_secure_boot_is_read_from_the_firmware(tree, state, data):
 def test_what_hides_gpus_is_told(tree, expected, value):
     """CUDA says nothing of it, and trains on the CPU."""
     tree.gpu()
-    told = answers(card(0), card(1, mig=[1, 1], mig_uuids=["MIG-77"]))
+    told = answers(card(0), card(1, partitioned=True, mig_uuids=["MIG-77"]))
 
     facts = tree.facts(told, env={"CUDA_VISIBLE_DEVICES": value})
 

@@ -30,7 +30,7 @@ from watchdog_app.base.errors import (
     UsageError,
     WatchdogError,
 )
-from watchdog_app.base.linux import cgroups, process
+from watchdog_app.base.linux import cgroups, kernel_log, process
 from watchdog_app.base.text.plain import argument, plain
 from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.core.replay import lines as trace_lines
@@ -38,6 +38,7 @@ from watchdog_app.core.replay import trace
 from watchdog_app.daemon import left_words
 from watchdog_app.daemon.journal import Entry, Journal
 from watchdog_app.daemon.pauses import remembered
+from watchdog_app.machine.gpu import events
 from watchdog_app.protocol import messages
 from watchdog_app.protocol.framing import BadLine, LineDecoder, LineTooLong, decode, encode
 from watchdog_app.sensors import (
@@ -45,7 +46,6 @@ from watchdog_app.sensors import (
     host,
     jupyter_rest,
     kernel_deaths,
-    kernel_log,
     notebooks,
     threads,
 )
@@ -164,13 +164,13 @@ def group_paths(data: bytes) -> None:
 @target
 def kernel_lines(data: bytes) -> None:
     """Records of /dev/kmsg: cards, kills, crashes, tables of processes."""
-    kernel_log.parse_record(data)
+    events.parse_record(data)
     found = kernel_log.message_of(data)
     message, at = found if found is not None else (data.decode("utf-8", "replace"), 1.0)
     kernel_deaths.parse(message, at)
     table = kernel_deaths.Table()
     for line in message.splitlines():
-        kernel_log.parse_line(line, at)
+        events.parse_line(line, at)
         kernel_deaths.parse(line, at)
         table.take(line, at)
     table.end()

@@ -77,6 +77,8 @@ FUNCTIONS = (
     "nvmlDeviceIsMigDeviceHandle",
     "nvmlDeviceGetMigMode",
     "nvmlDeviceGetMigDeviceHandleByIndex",
+    "nvmlDeviceGetGpuInstanceId",
+    "nvmlDeviceGetComputeInstanceId",
     "nvmlDeviceGetDeviceHandleFromMigDeviceHandle",
     "nvmlDeviceGetTotalEccErrors",
     "nvmlDeviceGetRemappedRows",

@@ -411,6 +411,10 @@ int nvmlDeviceGetMigDeviceHandleByIndex(struct device *d, unsigned index, struct
     return NOT_FOUND;
 }
 
+/* GPU instances count from 7, as those of the smallest profile do; each has one compute instance. */
+VALUE(nvmlDeviceGetGpuInstanceId, unsigned, d->slot + 7)
+VALUE(nvmlDeviceGetComputeInstanceId, unsigned, 0)
+
 int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(struct device *d, struct device **out)
 {
     ENTER_DEVICE(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, d);

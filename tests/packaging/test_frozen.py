@@ -99,7 +99,7 @@ def test_every_command_is_in_it(watchdog):
     ("module", "status", "said"),
     [
         ("watchdog_app.actions.desktop_notice", 1, '"delivered": false'),
-        ("watchdog_app.doctor.nvml_probe", 0, '"code": 12'),  # no driver library
+        ("watchdog_app.machine.gpu.reader", 4, '"code":12'),  # no driver library
         ("os", 2, "no part"),
         ("watchdog_app.cli", 2, "no part"),
     ],

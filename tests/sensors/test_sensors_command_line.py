@@ -160,7 +160,7 @@ def test_kernel_without_a_connection_file_is_a_kernel(command: str):
     [
         "python -m watchdog_app run",
         "python -m watchdog_app.cli status",
-        "python -m watchdog_app.sensors.gpu_reader",
+        "python -m watchdog_app.machine.gpu_reader",
         "/usr/bin/python3 /venv/bin/watchdog run",
         "python /venv/bin/watchdog status --watch",
         "python /venv/bin/watchdog --json",
@@ -175,7 +175,7 @@ def test_watchdog_itself_is_never_a_task(command: str):
     assert identify(command.split()).own
 
 
-@pytest.mark.parametrize("words", ["run", "tray", "--child watchdog_app.sensors.gpu.reader 7"])
+@pytest.mark.parametrize("words", ["run", "tray", "--child watchdog_app.machine.gpu.reader 7"])
 def test_watchdog_as_one_frozen_program_is_never_a_task(words: str):
     """It holds an interpreter as a user's frozen program does, and says so by its words."""
     argv = ["/opt/watchdog/watchdog", *words.split()]

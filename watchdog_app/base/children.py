@@ -19,8 +19,7 @@ MODULES = (
     "watchdog_app.actions.desktop_notice",
     "watchdog_app.airbag.copy",
     "watchdog_app.airbag.keep",
-    "watchdog_app.doctor.nvml_probe",
-    "watchdog_app.sensors.gpu.reader",
+    "watchdog_app.machine.gpu.reader",
 )
 
 

@@ -18,7 +18,7 @@ from watchdog_app.doctor import daemon_word, driver_files, gpu
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine
 from watchdog_app.doctor.gpu_fault import of_fault
-from watchdog_app.sensors.gpu import pci
+from watchdog_app.machine.gpu import pci
 
 _EXCLUSIVE_PROCESS, _PROHIBITED = 3, 2  # nvmlComputeMode_t; 1 is an old form of 3
 _LITTLE_LEFT = 0.15
@@ -41,20 +41,19 @@ def check(facts: Facts) -> Iterator[Finding]:
 
 def _health(card: dict[str, Any]) -> Iterator[Finding]:
     name, index = gpu.label(card), card.get("index")
-    action = card.get("recovery") or 0
-    if 0 < action <= len(RECOVERIES):
-        yield of_fault("driver.recovery", tuple(RECOVERIES.values())[action - 1], name, index)
-    remap = card.get("remap") or []  # correctable, uncorrectable, pending, failure
-    if len(remap) == 4 and remap[3]:
+    recovery = RECOVERIES.get(str(card.get("recovery_action")))
+    if recovery is not None:
+        yield of_fault("driver.recovery", recovery, name, index)
+    if card.get("remap_failed"):
         commands = (f"nvidia-smi -q -i {index} -d ROW_REMAPPER,ECC", "sudo nvidia-bug-report.sh")
         row = FAULTS[FaultKind.REMAP_FAILED]
         yield of_fault("driver.remap-failed", row, name, index, commands)
-    elif (len(remap) == 4 and remap[2]) or card.get("retired_pending"):
+    elif card.get("remap_pending") or card.get("retired_pending"):
         row = FAULTS[FaultKind.REMAP_PENDING]
         yield of_fault("driver.remap-pending", row, name, index, (reset(index),))
-    if card.get("ecc_volatile"):
+    if card.get("ecc_uncorrected"):
         commands = (f"nvidia-smi -q -i {index} -d ECC", reset(index))
-        more = (f"{card['ecc_volatile']} since the driver was loaded",)
+        more = (f"{card['ecc_uncorrected']} since the driver was loaded",)
         yield of_fault("driver.ecc", FAULTS[FaultKind.ECC], name, index, commands, more)
     width, most = card.get("pcie_width"), card.get("pcie_width_max")
     if width and most and width < most:
@@ -89,8 +88,7 @@ def _sharing(card: dict[str, Any], facts: Facts) -> Iterator[Finding]:
             "Open it to several, unless that is wanted.",
             (f"sudo nvidia-smi -i {index} -c DEFAULT",),
         )
-    mig = card.get("mig")
-    if mig and mig[0] == 1 and card.get("mig_uuids") == []:
+    if card.get("partitioned") and not card.get("mig_uuids"):
         yield Finding(
             "driver.mig-empty",
             Severity.ERROR,

@@ -6,11 +6,18 @@ from collections.abc import Iterator
 
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.diagnosis.gpu_faults import FAULTS, FaultKind, reset
+from watchdog_app.core.model.hardware import GpuState
 from watchdog_app.doctor import driver_files, driver_reach, gpu, versions
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine, unchecked
 from watchdog_app.doctor.gpu import Driver
 from watchdog_app.doctor.gpu_fault import of_fault
+from watchdog_app.machine.gpu.nvml_binding import (
+    LIBRARY_NOT_FOUND,
+    NO_PERMISSION,
+    UNKNOWN,
+    VERSION_MISMATCH,
+)
 
 _ID = "driver.answer"
 _KERNEL_LOG = "sudo dmesg | grep -iE 'nvrm|xid' | tail"
@@ -56,7 +63,7 @@ def check(facts: Facts) -> Iterator[Finding]:
         )
     elif driver.answers:
         yield from _answering(facts, driver)
-    elif not (driver.code == gpu.VERSION_MISMATCH and driver_reach.differing(machine)):
+    elif not (driver.code == VERSION_MISMATCH and driver_reach.differing(machine)):
         yield _failed(facts, driver)  # a mismatch that the files show is told by them, with numbers
 
 
@@ -76,11 +83,10 @@ def _answering(facts: Facts, driver: Driver) -> Iterator[Finding]:
             (_KERNEL_LOG,),
         )
     for card in driver.cards:
-        code = card.get("code")
         if card.get("failed_in"):
             yield _card_failed(card, driver)
-        elif code:
-            yield _lost(card, code)
+        elif card not in driver.usable:
+            yield _lost(card)
     program = facts.machine.command("nvidia-smi")
     where = f"is {program}" if program else "is not on the PATH; nothing depends on it"
     yield fine("driver.nvidia-smi", f"The command nvidia-smi {where}.")
@@ -115,13 +121,13 @@ def _hiding(driver: Driver) -> str:
     return f"export CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={good or '-1'}"
 
 
-def _lost(card: dict[str, object], code: object) -> Finding:
+def _lost(card: dict[str, object]) -> Finding:
     name = gpu.label(card)
     index = card.get("index")
-    if code == gpu.GPU_IS_LOST:
+    if card.get("state") == GpuState.LOST:
         commands = ("sudo dmesg | grep -iE 'xid|fallen off the bus'", "sudo poweroff")
         return of_fault("driver.gpu-lost", FAULTS[FaultKind.LOST], name, index, commands)
-    if code == gpu.RESET_REQUIRED:
+    if card.get("state") == GpuState.NEEDS_RESET:
         row = FAULTS[FaultKind.NEEDS_RESET]
         return of_fault("driver.reset-required", row, name, index, (reset(index), "sudo reboot"))
     return Finding(
@@ -138,7 +144,7 @@ def _failed(facts: Facts, driver: Driver) -> Finding:
     machine = facts.machine
     what = f"The driver library could not be initialised: {driver.error}."
     why = "CUDA fails in the same way: no GPU is found."
-    if driver.code == gpu.VERSION_MISMATCH:
+    if driver.code == VERSION_MISMATCH:
         return Finding(
             "driver.api-mismatch",
             Severity.ERROR,
@@ -149,7 +155,7 @@ def _failed(facts: Facts, driver: Driver) -> Finding:
             "have saved.",
             ("sudo reboot",),
         )
-    if driver.code in (gpu.UNKNOWN, gpu.NO_PERMISSION) and machine.container:
+    if driver.code in (UNKNOWN, NO_PERMISSION) and machine.container:
         return Finding(
             "driver.container-lost",
             Severity.ERROR,
@@ -164,7 +170,7 @@ def _failed(facts: Facts, driver: Driver) -> Finding:
                 "docker run --device nvidia.com/gpu=all IMAGE",
             ),
         )
-    if driver.code == gpu.LIBRARY_NOT_FOUND:
+    if driver.code == LIBRARY_NOT_FOUND:
         return unchecked(
             _ID,
             "The state of the GPUs",

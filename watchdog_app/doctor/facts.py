@@ -14,6 +14,11 @@ from watchdog_app.doctor import driver_files, environments, gpu
 from watchdog_app.doctor.environments import Environment
 from watchdog_app.doctor.gpu import Driver
 from watchdog_app.doctor.machine import Machine, Process, processes
+from watchdog_app.machine.gpu.nvml_binding import (
+    DRIVER_NOT_LOADED,
+    GPU_NOT_FOUND,
+    LIBRARY_NOT_FOUND,
+)
 from watchdog_app.sensors.host import HostReader
 
 T = TypeVar("T")
@@ -51,18 +56,18 @@ class Facts:
     def __init__(
         self,
         machine: Machine,
-        driver_probe: tuple[str, ...] = gpu.PROBE,
+        gpu_reader: tuple[str, ...] = gpu.READER,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         """
         Args:
             machine: where to look.
-            driver_probe: the program that asks the driver library.
+            gpu_reader: the program that asks the driver library.
             tell: is told what is being waited for.
         """
         self.machine = machine
         self._tell = tell
-        self._driver_probe = driver_probe
+        self._gpu_reader = gpu_reader
         self.driver: Callable[[], Driver] = _Once(self._ask_driver)
         self.processes: Callable[[], list[Process]] = _Once(lambda: processes(machine))
         self.memory: Callable[[], HostMemory | None] = _Once(self._read_memory)
@@ -118,7 +123,7 @@ class Facts:
         if self.cards or not driver_files.libraries(self.machine, "libnvidia-ml.so.1"):
             return False
         told = self.driver()
-        absent = (None, gpu.DRIVER_NOT_LOADED, gpu.LIBRARY_NOT_FOUND, gpu.GPU_NOT_FOUND)
+        absent = (None, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, GPU_NOT_FOUND)
         if told.hung_in or told.crashed_in:
             return True
         return bool(told.cards) if told.answers else told.code not in absent
@@ -142,7 +147,7 @@ class Facts:
         if self.asleep:
             return Driver(None, "the GPU is asleep to save power")
         self._tell("asking the driver")
-        return gpu.ask(self.machine, self._driver_probe)
+        return gpu.ask(self.machine, self._gpu_reader)
 
     def _ask_daemon(self) -> dict[str, Any]:
         """Its status; empty: it does not run, or does not answer (`watchdogs` says why)."""

@@ -11,27 +11,25 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from watchdog_app.base.children import argv_of
+from watchdog_app.core.model.hardware import GpuState
 from watchdog_app.doctor import children, versions
 from watchdog_app.doctor.machine import Machine
 from watchdog_app.doctor.versions import Version
 
-DRIVER_NOT_LOADED = 9
-NO_PERMISSION = 4
-LIBRARY_NOT_FOUND = 12
-GPU_IS_LOST = 15
-RESET_REQUIRED = 16
-VERSION_MISMATCH = 18
-GPU_NOT_FOUND = 28
-UNKNOWN = 999
-
-PROBE = argv_of("watchdog_app.doctor.nvml_probe")
+READER = (*argv_of("watchdog_app.machine.gpu.reader"), "--once", "--all")
 _MOST_CARDS = 64
 _MOST_S = 20.0  # a healthy driver without persistence needs some seconds for its first caller
 
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """What came back. `cards` are the dictionaries that `nvml_probe` prints."""
+    """
+    What came back.
+
+    `cards` are dictionaries of the fields of core.model.hardware.Gpu and of
+    machine.gpu.nvml.MORE_QUESTIONS; on one that could not be asked also `failed_in` (the call),
+    `hung` and `error`.
+    """
 
     code: int | None  # NVML's: 0 answered; None: it never came to an answer
     error: str = ""
@@ -50,7 +48,11 @@ class Driver:
     @property
     def usable(self) -> list[dict[str, Any]]:
         """The cards that answer."""
-        return [card for card in self.cards if not card.get("code") and not card.get("failed_in")]
+        return [
+            card
+            for card in self.cards
+            if card.get("state", GpuState.OK) == GpuState.OK and not card.get("failed_in")
+        ]
 
     @property
     def hangs(self) -> bool:
@@ -63,7 +65,7 @@ class Driver:
         return len(self.cards) if self.answers and not self.hung_in else None
 
 
-def ask(machine: Machine, probe: tuple[str, ...] = PROBE) -> Driver:
+def ask(machine: Machine, reader: tuple[str, ...] = READER) -> Driver:
     """
     Start the child, read what it prints, never wait beyond the deadline.
 
@@ -76,30 +78,26 @@ def ask(machine: Machine, probe: tuple[str, ...] = PROBE) -> Driver:
     env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if os.path.isabs(path))
     limit_s = min(_MOST_S, machine.timeout_s)
     try:
-        ended = children.run(probe, limit_s, env, cwd="/")
+        ended = children.run(reader, limit_s, env, cwd="/")
     except OSError as error:
         return Driver(None, f"the process that asks the driver could not be started: {error}")
     first = read(ended)
     if not any(card.get("failed_in") for card in first.cards):
         return first
-    rest = range(len(first.cards), min(_count(ended), _MOST_CARDS))
+    asked = {card.get("index") for card in first.cards}
+    rest = [index for index in range(min(_count(ended), _MOST_CARDS)) if index not in asked]
     found: dict[int, dict[str, Any]] = {}
 
     def look(index: int) -> None:
         try:
-            told = read(children.run((*probe, str(index)), limit_s, env, cwd="/"))
+            told = read(children.run((*reader, str(index)), limit_s, env, cwd="/"))
         except OSError as error:
-            found[index] = {"index": index, "code": UNKNOWN, "error": str(error)}
+            found[index] = _unreadable(index, str(error))
             return
         found[index] = next(
             (card for card in told.cards if card.get("index") == index),
-            {
-                "index": index,
-                "code": told.code or UNKNOWN,
-                "error": told.error,
-                "failed_in": told.hung_in or told.crashed_in,
-                "hung": told.hung_in is not None,
-            },
+            _unreadable(index, told.error)
+            | {"failed_in": told.hung_in or told.crashed_in, "hung": told.hung_in is not None},
         )
 
     threads = [threading.Thread(target=look, args=(index,), daemon=True) for index in rest]
@@ -112,22 +110,24 @@ def ask(machine: Machine, probe: tuple[str, ...] = PROBE) -> Driver:
 
 def read(ended: children.Ended) -> Driver:
     """What a child's output means; the output may end anywhere."""
-    system: dict[str, Any] = {}
+    ready: dict[str, Any] | None = None
+    failed: dict[str, Any] = {}
     cards: list[dict[str, Any]] = []
     calling: str | None = None
     at: int | None = None
     for said in _lines(ended):
-        if "calling" in said:
-            calling = said["calling"]
-            at = said.get("card")
-        if isinstance(said.get("system"), dict):
-            system = said["system"]
-        if isinstance(said.get("card"), dict):
-            cards.append(said["card"])
+        calling = said.get("calling", calling)
+        at = None if "end" in said else said.get("begin", at)
+        if isinstance(said.get("ready"), dict):
+            ready = said["ready"]
+        if isinstance(said.get("failed"), dict):
+            failed = said["failed"]
+        if isinstance(said.get("device"), dict):
+            _add(said["device"], cards)
     hung = calling if ended.timed_out else None
     crashed = calling if ended.code is not None and ended.code < 0 else None
-    error = str(system.get("error", ""))
-    if not error and (not system or hung or crashed or ended.code):
+    error = str(failed.get("said", ""))
+    if not error and (ready is None or hung or crashed or ended.code):
         lines = ended.stderr.strip().splitlines()
         error = ended.ending + (f": {lines[-1]}" if lines and not hung else "")
     if isinstance(at, int) and (hung or crashed):
@@ -137,16 +137,33 @@ def read(ended: children.Ended) -> Driver:
         )
         hung = crashed = None
         error = ""
+    ready = ready or {}
     return Driver(
-        code=system.get("code"),
+        code=failed.get("code") if failed else 0 if ready else None,
         error=error,
         hung_in=hung,
         crashed_in=crashed,
-        version=versions.parse(system.get("driver")),
-        cuda=versions.of_driver_call(system.get("cuda")),
+        version=versions.parse(ready.get("driver")),
+        cuda=versions.of_driver_call(ready.get("cuda")),
         cards=tuple(cards),
         seconds=ended.seconds,
     )
+
+
+def _add(row: dict[str, Any], cards: list[dict[str, Any]]) -> None:
+    """One row of the reader's: a card, or a MIG instance of the last."""
+    if "partition" in row and cards:
+        cards[-1].setdefault("mig_uuids", []).append(row.get("uuid"))
+        return
+    used, total = row.get("memory_used_bytes"), row.get("memory_total_bytes")
+    if used is not None and total:
+        free = total - used - row.get("memory_reserved_bytes", 0)
+        row = {"memory_free_bytes": max(0, free)} | row
+    cards.append({"error": " ".join(row.get("notes", ())).rstrip(".")} | row)
+
+
+def _unreadable(index: int, error: str) -> dict[str, Any]:
+    return {"index": index, "state": GpuState.UNREADABLE.value, "error": error}
 
 
 def _lines(ended: children.Ended) -> Sequence[dict[str, Any]]:
@@ -164,9 +181,8 @@ def _lines(ended: children.Ended) -> Sequence[dict[str, Any]]:
 
 def _count(ended: children.Ended) -> int:
     """How many cards the driver has counted."""
-    systems = [said["system"] for said in _lines(ended) if isinstance(said.get("system"), dict)]
-    count = systems[-1].get("count") if systems else None
-    return count if isinstance(count, int) else 0
+    counts = [said["count"] for said in _lines(ended) if isinstance(said.get("count"), int)]
+    return counts[-1] if counts else 0
 
 
 def label(card: dict[str, Any]) -> str:

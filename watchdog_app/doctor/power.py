@@ -79,7 +79,7 @@ def _battery(machine: Machine) -> Iterator[Finding]:
 
 def _card(card: dict[str, Any]) -> Iterator[Finding]:
     name, index = gpu.label(card), card.get("index")
-    reasons = card.get("throttle") or 0
+    reasons = card.get("throttle_reasons") or 0
     heat, slowdown = card.get("temperature_c"), card.get("slowdown_c")
     shown = f"{heat} °C" if heat is not None else "an unknown temperature"
     found = False
@@ -127,15 +127,15 @@ def _card(card: dict[str, Any]) -> Iterator[Finding]:
             "Look again in a minute; if it is still there, check the cables.",
             (f"nvidia-smi -q -i {index} -d PERFORMANCE",),
         )
-    limit, default = card.get("power_limit_mw"), card.get("power_default_mw")
+    limit, default = card.get("power_limit_w"), card.get("power_default_w")
     if limit and default and limit < 0.95 * default:
         yield Finding(
             "power.gpu-limit",
             Severity.INFO,
-            f"{name} is capped at {limit / 1000:.0f} W, below its usual {default / 1000:.0f} W.",
+            f"{name} is capped at {limit:.0f} W, below its usual {default:.0f} W.",
             "Slower, and cooler: fine where it is meant.",
             "To undo it:",
-            (f"sudo nvidia-smi -i {index} -pl {default // 1000}",),
+            (f"sudo nvidia-smi -i {index} -pl {default:.0f}",),
         )
     if card.get("fan_percent") == 0 and heat is not None and heat >= 70:
         found = True

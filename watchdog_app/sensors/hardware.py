@@ -24,6 +24,7 @@ from watchdog_app.core.model.hardware import (
     Throttling,
 )
 from watchdog_app.core.model.machine import Fault
+from watchdog_app.machine.gpu.backend import GpuLook
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,30 +40,10 @@ _STACK_BYTES = 256 * 1024  # the usual 8 MB would be resident in a daemon that l
 _SOURCE = "hardware"
 
 
-class GpuLookFace(Protocol):
-    """What a look at the cards gives."""
-
-    @property
-    def gpus(self) -> tuple[Gpu, ...]:
-        """The cards as last heard."""
-
-    @property
-    def read_mono_s(self) -> float | None:
-        """When that was."""
-
-    @property
-    def driver_version(self) -> str | None:
-        """As the driver writes it."""
-
-    @property
-    def faults(self) -> tuple[Fault, ...]:
-        """Those in force."""
-
-
 class GpuFace(Protocol):
-    """Where the cards are read: `sensors.gpu.awaited.AwaitedCards`."""
+    """Where the cards are read: `machine.gpu.Gpus`."""
 
-    def read(self, now_mono_s: float, busy: bool = False) -> GpuLookFace:
+    def read(self, now_mono_s: float, busy: bool = False) -> GpuLook:
         """The cards as last heard, each second while `busy`; never waits for a driver."""
 
     def close(self) -> None:

@@ -15,10 +15,10 @@ import time
 from collections import deque
 from contextlib import suppress
 
+from watchdog_app.base.linux.kernel_log import PATH, KernelLog, message_of
 from watchdog_app.core.model.exits import KernelEvent, KernelLogLine
-from watchdog_app.sensors.kernel_log import LogKind, Records, message_of, parse_line
+from watchdog_app.machine.gpu.events import LogKind, parse_line
 
-_PATH = "/dev/kmsg"
 _MOST_A_LOOK = 20_000  # the kernel keeps about as many
 _MOST_WORDS = 400
 _MOST_ROWS = 4000  # of one table; the largest few are kept
@@ -167,8 +167,8 @@ class KernelDeaths:
             one pids of the log mean other processes, and it is not read.
     """
 
-    def __init__(self, path: str = _PATH, namespace: int | None = None) -> None:
-        self._records = Records(path, _MOST_A_LOOK)
+    def __init__(self, path: str = PATH, namespace: int | None = None) -> None:
+        self._records = KernelLog(path, _MOST_A_LOOK)
         self._ours = sys.platform == "linux" and _first(namespace)
         self._words: deque[KernelLogLine] = deque(maxlen=_MOST_WORDS)
         self._table = Table()

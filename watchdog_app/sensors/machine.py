@@ -21,9 +21,9 @@ from watchdog_app.core.model.machine import (
     Snapshot,
 )
 from watchdog_app.core.policy.glance import Glance, Rest
+from watchdog_app.machine.gpu import Gpus
 from watchdog_app.sensors.cgroups import GroupReader
 from watchdog_app.sensors.disks import Disks
-from watchdog_app.sensors.gpu.awaited import AwaitedCards
 from watchdog_app.sensors.hardware import HardwareWatch
 from watchdog_app.sensors.host import HostReader
 from watchdog_app.sensors.jupyter_servers import JupyterServers
@@ -284,7 +284,7 @@ def open_machine(
         patience_s: as of `Machine`.
     """
     if platform == "linux":
-        hardware = HardwareWatch(gpu=AwaitedCards())
+        hardware = HardwareWatch(gpu=Gpus())
         return Machine(
             own_uid=own_uid, runtime_dirs=runtime_dirs, hardware=hardware, patience_s=patience_s
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from typing import Any
 
 from watchdog_app.base.text.plain import plain
 
@@ -53,6 +54,26 @@ class XidEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class Figure:
+    """What a figure of a GPU can be; a driver that says anything else is not believed."""
+
+    label: str
+    unit: str
+    least: float
+    most: float
+
+
+def figure(label: str, unit: str, least: float, most: float) -> Any:
+    """A field of `Gpu` that a driver tells, None where it does not; see `Figure`."""
+    return field(default=None, metadata={"figure": Figure(label, unit, least, most)})
+
+
+_MOST_BYTES = 1 << 50  # the largest cards have a two-thousandth of that
+_MOST_ERRORS = 1 << 62
+_MOST_W = 3000  # the largest boards draw 1.4 kW
+
+
+@dataclass(frozen=True, slots=True)
 class Gpu:
     """One card, or one MIG instance of a card."""
 
@@ -66,19 +87,25 @@ class Gpu:
     parent_id: str | None = None  # of a MIG instance: its card
     part: int | None = None  # of a MIG instance: which of its card's, from 0
     state: GpuState = GpuState.OK
-    memory_used_bytes: int | None = None  # without what the driver reserves, where it can tell
-    memory_reserved_bytes: int | None = None
-    memory_total_bytes: int | None = None
+    # Without what the driver reserves, where it can tell the two apart.
+    memory_used_bytes: int | None = figure("Memory", "bytes", 0, _MOST_BYTES)
+    memory_reserved_bytes: int | None = figure("Reserved memory", "bytes", 0, _MOST_BYTES)
+    memory_total_bytes: int | None = figure("Memory", "bytes", 0, _MOST_BYTES)
     unified_memory: bool = False  # it shares the host's RAM: that is the limit
-    utilization_percent: float | None = None
-    temperature_c: float | None = None
-    slowdown_c: float | None = None  # from here on it clocks down
-    shutdown_c: float | None = None  # from here on it switches itself off
-    fan_percent: float | None = None
-    power_w: float | None = None
-    power_limit_w: float | None = None  # enforced
-    throttle_reasons: int | None = None  # NVML's bit mask of clock event reasons
-    ecc_uncorrected: int | None = None  # since the driver was loaded
+    utilization_percent: float | None = figure("Utilisation", "%", 0, 100)
+    # The hottest that silicon survives is near 125; 0 is what a sensor says that is not there.
+    temperature_c: float | None = figure("Temperature", "°C", 1, 130)
+    slowdown_c: float | None = figure(
+        "Slowdown temperature", "°C", 50, 130
+    )  # clocks down from here
+    shutdown_c: float | None = figure("Shutdown temperature", "°C", 50, 130)  # switches itself off
+    fan_percent: float | None = figure("Fan", "%", 0, 200)  # above 100: over the nominal speed
+    power_w: float | None = figure("Power", "W", 0, _MOST_W)
+    power_limit_w: float | None = figure("Power limit", "W", 1, _MOST_W)  # enforced
+    # NVML's bit mask of clock event reasons.
+    throttle_reasons: int | None = figure("Throttle reasons", "", 0, 1 << 32)
+    # Since the driver was loaded.
+    ecc_uncorrected: int | None = figure("ECC", "errors", 0, _MOST_ERRORS)
     remap_pending: bool | None = None  # a memory row will be replaced at the next reset
     remap_failed: bool | None = None
     recovery_action: str | None = None  # "reset", "reboot", "drain", "drain_and_reset"; None: none
@@ -86,6 +113,11 @@ class Gpu:
     processes: tuple[GpuProcess, ...] = ()
     processes_mono_s: float | None = None  # when these were listed; None: with the other figures
     notes: tuple[str, ...] = ()  # why a figure is missing, each a short sentence
+
+
+FIGURES: dict[str, Figure] = {
+    each.name: each.metadata["figure"] for each in fields(Gpu) if "figure" in each.metadata
+}
 
 
 @dataclass(frozen=True, slots=True)

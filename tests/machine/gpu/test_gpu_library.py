@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from watchdog_app.sensors.gpu.library import find, module_version
-from watchdog_app.sensors.gpu.pci import short_address
+from watchdog_app.machine.gpu.nvml_driver import find, module_version
+from watchdog_app.machine.gpu.pci import short_address
 
 NAME = "libnvidia-ml.so.1"
 
@@ -67,17 +67,6 @@ def test_the_version_is_that_of_the_file_behind_the_link(tmp_path):
     (folder / NAME).symlink_to("libnvidia-ml.so.570.124.06")
 
     assert "570.124.06" == find({}, str(tmp_path), "linux").version
-
-
-def test_windows_keeps_it_elsewhere(tmp_path):
-    """In System32, or with older drivers under Program Files."""
-    old = _put(tmp_path / "Programs" / "NVIDIA Corporation" / "NVSMI" / "nvml.dll")
-    env = {"windir": str(tmp_path), "ProgramFiles": str(tmp_path / "Programs")}
-    assert old == find(env, "", "win32").path
-
-    new = _put(tmp_path / "System32" / "nvml.dll")
-
-    assert new == find(env, "", "win32").path
 
 
 def test_the_modules_version_is_read(tmp_path):

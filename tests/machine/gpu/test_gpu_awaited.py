@@ -6,33 +6,35 @@ import subprocess
 import sys
 from pathlib import Path
 
-from watchdog_app.sensors.gpu.awaited import AwaitedCards, NoCards
-from watchdog_app.sensors.gpu.watch import GpuLook
+from watchdog_app.machine.gpu import Gpus
+from watchdog_app.machine.gpu.backend import GpuLook
 
 
 def test_a_driver_that_is_loaded_later_is_noticed_at_the_next_look(tmp_path: Path, monkeypatch):
     """Its library alone within five minutes: until it is loaded it reads nothing."""
     monkeypatch.setenv("LD_LIBRARY_PATH", "")
     root = tmp_path / "root"
-    cards = AwaitedCards(str(root))
+    cards = Gpus(str(root))
     try:
-        assert NoCards() == cards.read(1000.0)
+        assert GpuLook() == cards.read(1000.0)
         library = root / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
         library.parent.mkdir(parents=True)
         library.write_bytes(b"")
-        assert NoCards() == cards.read(1299.0)
+        assert GpuLook() == cards.read(1299.0)
 
         (root / "dev").mkdir()
         (root / "dev/nvidiactl").touch()
 
-        assert isinstance(cards.read(1299.5), GpuLook)
+        cards.read(1299.5)
+        assert cards.monitor is not None
     finally:
         cards.close()
 
-    late = AwaitedCards(str(root))
+    late = Gpus(str(root))
     (root / "dev/nvidiactl").unlink()
     try:
-        assert isinstance(late.read(0.0), GpuLook)
+        late.read(0.0)
+        assert late.monitor is not None
     finally:
         late.close()
 
@@ -42,11 +44,11 @@ def test_without_a_driver_nothing_that_reads_cards_is_loaded(tmp_path: Path):
     program = (
         "import sys\n"
         "from watchdog_app.sensors.hardware import HardwareWatch\n"
-        "from watchdog_app.sensors.gpu.awaited import AwaitedCards\n"
-        f"watch = HardwareWatch({str(tmp_path)!r}, AwaitedCards({str(tmp_path)!r}))\n"
+        "from watchdog_app.machine.gpu import Gpus\n"
+        f"watch = HardwareWatch({str(tmp_path)!r}, Gpus({str(tmp_path)!r}))\n"
         "assert () == watch.read(1.0).gpus\n"
         "watch.close()\n"
-        "print(*(name for name in sys.modules if name.startswith('watchdog_app.sensors.')))\n"
+        "print(*(name for name in sys.modules if name.startswith('watchdog_app.')))\n"
     )
 
     done = subprocess.run(
@@ -57,6 +59,6 @@ def test_without_a_driver_nothing_that_reads_cards_is_loaded(tmp_path: Path):
         text=True,
     )
 
-    loaded = {name.removeprefix("watchdog_app.sensors.") for name in done.stdout.split()}
-    assert "gpu.library" in loaded
-    assert not loaded & {"gpu.watch", "gpu.link", "thermal", "heat_sources", "batteries"}
+    loaded = {name.rpartition(".")[2] for name in done.stdout.split()}
+    assert "nvml_driver" in loaded
+    assert not loaded & {"monitor", "reader_process", "thermal", "heat_sources", "batteries"}

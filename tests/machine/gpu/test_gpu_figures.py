@@ -18,7 +18,7 @@ from gpu_stub.driver_stub import (
 )
 
 from watchdog_app.core.model.hardware import GpuProcess, GpuState
-from watchdog_app.sensors.gpu.driver import host_memory
+from watchdog_app.machine.gpu.nvml import host_memory
 
 
 def test_every_figure_of_a_card_is_read(stub, ticker):
@@ -358,6 +358,7 @@ def test_mig_instances_are_devices_of_their_own(stub, ticker):
     assert 40 == card.temperature_c
     assert (card.id, card.id) == (one.parent_id, two.parent_id)
     assert (None, 0, 1) == (card.part, one.part, two.part)
+    assert ("0000:06:00.0", "0000:06:00.0/gi7.ci0") == (card.id, one.id)
     assert (3 * GIB, 5 * GIB) == (one.memory_used_bytes, one.memory_total_bytes)
     assert (GpuProcess(os.getpid(), 2 * GIB),) == two.processes
     assert (None, None) == (one.temperature_c, one.power_w)

@@ -15,7 +15,8 @@ import time
 import pytest
 
 from watchdog_app.core.model.hardware import Gpu, GpuState
-from watchdog_app.sensors.gpu.watch import GpuLook, GpuWatch
+from watchdog_app.machine.gpu.backend import GpuLook
+from watchdog_app.machine.gpu.monitor import GpuMonitor
 
 MIB = 1024**2
 FIELDS = {
@@ -71,7 +72,7 @@ def nvidia_smi() -> list[dict[str, str]]:
     return [dict(zip(FIELDS.values(), row, strict=True)) for row in rows]
 
 
-def looks(watch: GpuWatch, seconds: float):
+def looks(watch: GpuMonitor, seconds: float):
     """A look each quarter of a second."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -79,7 +80,7 @@ def looks(watch: GpuWatch, seconds: float):
         time.sleep(0.25)
 
 
-def first(watch: GpuWatch) -> GpuLook:
+def first(watch: GpuMonitor) -> GpuLook:
     for look in looks(watch, 90):
         if look.read_mono_s is not None:
             return look
@@ -88,13 +89,13 @@ def first(watch: GpuWatch) -> GpuLook:
 
 @pytest.fixture
 def watch():
-    found = GpuWatch()
+    found = GpuMonitor()
     yield found
     found.close()
 
 
 def cards(look: GpuLook) -> list[Gpu]:
-    return [gpu for gpu in look.gpus if gpu.parent_uuid is None]
+    return [gpu for gpu in look.gpus if gpu.parent_id is None]
 
 
 def _number(text: str) -> float | None:

@@ -8,7 +8,6 @@ with None. Here each is a `DriverError` with a number of nvml.h.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +22,7 @@ FUNCTION_NOT_FOUND = 13
 GPU_IS_LOST = 15
 RESET_REQUIRED = 16
 VERSION_MISMATCH = 18
+GPU_NOT_FOUND = 28
 UNKNOWN = 999
 INVALID_ARGUMENT = 2
 ARGUMENT_VERSION_MISMATCH = 25
@@ -52,12 +52,14 @@ class DriverError(Exception):
 class Driver:
     """The library: every question goes through `ask` or `text`."""
 
-    def __init__(self, binding: Any) -> None:
+    def __init__(self, binding: Any, trace: Callable[[str], None] | None = None) -> None:
         """
         Args:
             binding: the module pynvml.
+            trace: gets the name of each function before it is called.
         """
         self.binding = binding
+        self._trace = trace
 
     def ask(self, function: str, *arguments: Any) -> Any:
         """
@@ -86,6 +88,8 @@ class Driver:
     ) -> Any:
         if function is None:  # an older nvidia-ml-py
             raise DriverError(FUNCTION_NOT_FOUND, f"nvidia-ml-py has no {name}")
+        if self._trace is not None:
+            self._trace(name)
         try:
             return function(*arguments)
         except self.binding.NVMLError as error:
@@ -102,26 +106,3 @@ def _said(error: Exception) -> str:
         return str(error)[:200]
     except Exception as failed:  # the binding asks the library for the words
         return f"{type(error).__name__} ({type(failed).__name__})"
-
-
-def host_memory() -> tuple[int, int] | None:
-    """Used and total bytes of the host's RAM; None: not known."""
-    try:
-        with open("/proc/meminfo", "rb") as file:
-            fields = dict(line.split(b":", 1) for line in file.read(8192).splitlines())
-        total = int(fields[b"MemTotal"].split()[0]) * 1024
-        return total - int(fields[b"MemAvailable"].split()[0]) * 1024, total
-    except (OSError, KeyError, ValueError, IndexError):
-        return None
-
-
-def as_address(handle: Any) -> int:
-    """What tells two handles apart: they are pointers that cannot be compared."""
-    import ctypes
-
-    return ctypes.cast(handle, ctypes.c_void_p).value or 0
-
-
-def exists(pid: int) -> bool:
-    """Whether a pid can be one at all on this system."""
-    return 0 < pid <= (4194304 if os.name == "posix" else 0xFFFFFFFE)  # PID_MAX_LIMIT

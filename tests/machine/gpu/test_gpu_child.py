@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 
 import pytest
 
-from watchdog_app.sensors.gpu.child import ReaderChild, open_pipe, reader_env
+from watchdog_app.machine.gpu.reader_process import ReaderChild, reader_env
 
-TALKER = "import sys, time; print('x' * 300000, flush=True); time.sleep(60)"
+TALKER = """
+import time
+print('{"x": "' + "x" * 300000 + '"}', flush=True)
+time.sleep(60)
+"""
 
 
-@pytest.mark.parametrize("platform", ["linux", "win32"])
-def test_a_pipe_is_read_without_waiting(platform):
+def test_a_pipe_is_read_without_waiting():
     """Nothing is there: nothing comes. More than a pipe holds comes bit by bit."""
-    child = subprocess.Popen([sys.executable, "-c", TALKER], stdout=subprocess.PIPE)
-    pipe = open_pipe(child.stdout, platform)
+    child = ReaderChild([sys.executable, "-c", TALKER], {})
     try:
-        come = pipe.read()
+        come = child.answers()
         give_up = time.monotonic() + 60
-        while not come.endswith(b"\n"):
+        while not come:
             assert time.monotonic() < give_up
             time.sleep(0.01)
-            come += pipe.read()
+            come = child.answers()
 
-        assert 300_001 == len(come)
-        assert b"" == pipe.read()
+        assert [{"x": "x" * 300_000}] == come
+        assert [] == child.answers()
     finally:
         child.kill()
-        child.wait()
-        pipe.close()
-        child.stdout.close()
+        child.wait(10)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from gpu_stub.driver_stub import (
 )
 
 from watchdog_app.core.model.hardware import GpuState
-from watchdog_app.sensors.gpu.library import Library
+from watchdog_app.machine.gpu.nvml_driver import Library
 
 MEMORY = "nvmlDeviceGetMemoryInfo_v2"
 
@@ -264,6 +264,23 @@ def test_a_call_that_hangs_or_crashes_hides_no_other_card(stub, ticker, how):
     assert () == look.faults
 
 
+@pytest.mark.parametrize(("how", "least_s", "most_s"), [(CRASH, 10, 30), (HANG, 60, 90)])
+def test_a_crash_leaves_a_card_out_for_a_shorter_time_than_a_hung_call(
+    stub, ticker, how, least_s, most_s
+):
+    """A crash costs the other cards no deadline: it is tried again sooner."""
+    watch = ticker(stub)
+    watch.reading()
+    stub.fail("nvmlDeviceGetUtilizationRates", how, card=0)
+    watch.until(lambda look: GpuState.SILENT in states(look), step_s=0.1)
+    silent_since = watch.now
+    stub.heal()
+
+    watch.until(lambda look: states(look) == [GpuState.OK] * 2, step_s=0.5)
+
+    assert least_s <= watch.now - silent_since <= most_s
+
+
 def test_a_card_that_was_left_out_is_silent_until_it_is_read_and_never_lost(ticker, tmp_path):
     """Nobody has asked it for a minute: it is neither gone nor well until it answers."""
     stub = DriverStub(tmp_path, cards=4)
@@ -444,7 +461,7 @@ def test_a_broken_binding_is_a_fault(stub, ticker, tmp_path, what):
         "[1]",
         "{}",
         '{"ready": 5}',
-        '{"ready": {}}\n{"id": 1, "card": 7}',
+        '{"ready": {}}\n{"id": 1, "device": 7}',
         '{"ready": {"driver": "1", "library": "1", "cuda": 1e999}}',
         "[" * 50_000,
         '{"id": ' + "9" * 5000 + "}",
@@ -481,7 +498,7 @@ def test_a_card_that_cannot_be_is_none(stub, ticker, tmp_path, figure):
         'print(\'{"ready": {"driver": null, "library": null, "cuda": null}}\', flush=True)\n'
         "for line in sys.stdin:\n"
         "    number = json.loads(line)['id']\n"
-        f'    print(\'{{"id": %d, "card": {{{figure}}}}}\' % number, flush=True)\n'
+        f'    print(\'{{"id": %d, "device": {{{figure}}}}}\' % number, flush=True)\n'
     )
     watch = ticker(stub, reader_argv=(sys.executable, str(script)))
 
@@ -505,8 +522,8 @@ def test_the_reader_goes_with_the_daemon_even_in_a_hung_call(stub, tmp_path):
     program = textwrap.dedent(
         """
         import time
-        from watchdog_app.sensors.gpu.watch import GpuWatch
-        watch = GpuWatch(kernel_log=None)
+        from watchdog_app.machine.gpu.monitor import GpuMonitor
+        watch = GpuMonitor(kernel_log=None)
         while True:
             watch.read(time.monotonic(), True)
             print(watch.reader_pid, flush=True)
@@ -547,7 +564,7 @@ def test_the_reader_is_a_modest_process_of_its_own(stub, ticker):
     assert os.getsid(pid) == pid
     assert b"SECRET_TOKEN" not in environ
     assert b"CUDA_VISIBLE_DEVICES" not in environ
-    assert b"watchdog_app.sensors.gpu.reader" in argv
+    assert b"watchdog_app.machine.gpu.reader" in argv
     descriptors = {os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()}
     assert 2 == sum(name.startswith("pipe:") for name in descriptors), descriptors
 

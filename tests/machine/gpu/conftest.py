@@ -1,22 +1,24 @@
-"""A watch over the stub driver, on a clock that the test moves."""
+"""A monitor over the stub driver, on a clock that the test moves."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from gpu_stub.driver_stub import DriverStub
 
-from watchdog_app.sensors.gpu.watch import GpuLook, GpuWatch
+from watchdog_app.machine.gpu.backend import BACKENDS, GpuLook
+from watchdog_app.machine.gpu.monitor import GpuMonitor
 
 PATIENCE_S = 60.0  # of the real clock; nothing takes a second on a quiet machine
 
 
 class Ticker:
-    """Ticks a GpuWatch; `now` is its clock."""
+    """Ticks a GpuMonitor; `now` is its clock."""
 
     def __init__(self, stub: DriverStub, **settings: object) -> None:
         self.stub = stub
@@ -29,7 +31,10 @@ class Ticker:
             "start_deadline_s": 100_000.0,
             "wall_clock": lambda: self.unix + self.now,
         }
-        self.watch = GpuWatch(**{**defaults, **settings})
+        find = settings.pop("find_library", None)
+        if find is not None:
+            settings["backends"] = (replace(BACKENDS[0], find=find),)
+        self.watch = GpuMonitor(**{**defaults, **settings})
 
     def tick(self, seconds: float = 0.0, busy: bool = True) -> GpuLook:
         self.now += seconds
@@ -104,7 +109,7 @@ def stub(tmp_path: Path) -> DriverStub:
 
 @pytest.fixture
 def ticker(tmp_path: Path) -> Iterator[Callable[..., Ticker]]:
-    """Makes watches over a stub, and ends them."""
+    """Makes monitors over a stub, and ends them."""
     made: list[Ticker] = []
 
     def make(stub: DriverStub, **settings: object) -> Ticker:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from watchdog_app.sensors.gpu.driver import FUNCTION_NOT_FOUND, UNABLE, Driver, DriverError, exists
+from watchdog_app.machine.gpu.nvml_binding import FUNCTION_NOT_FOUND, UNABLE, Driver, DriverError
 
+_MOST_PID = 4194304  # kernel, include/linux/threads.h: PID_MAX_LIMIT
 _UNKNOWN_WHY = (
     "Memory by process: the driver does not tell it for every process (WSL, WDDM, some MIG)."
 )
@@ -105,4 +106,4 @@ class ProcessLister:
 
 
 def _possible(pid: int, memory: int | None, total_bytes: int | None) -> bool:
-    return exists(pid) and (memory is None or not total_bytes or memory <= total_bytes)
+    return 0 < pid <= _MOST_PID and (memory is None or not total_bytes or memory <= total_bytes)

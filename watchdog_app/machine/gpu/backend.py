@@ -1,0 +1,285 @@
+"""
+What the driver of a GPU vendor has to tell, how that is checked, and the table of vendors.
+
+The daemon imports this module: there is no driver and no binding of one in it. A new vendor is a
+module with a `GpuBackend` and a row of BACKENDS.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
+
+from watchdog_app.core.model.hardware import FIGURES, Gpu, GpuProcess, GpuState
+from watchdog_app.core.model.machine import Fault
+from watchdog_app.machine.gpu import nvml_driver
+from watchdog_app.machine.gpu.nvml_driver import Library
+
+# Fields of core.model.hardware.Gpu by name, in its units. What is not known is left out, with a
+# sentence in "notes". A part of a GPU has its name there in "partition"; "processes" are pairs of
+# pid and bytes; "computing" is how many of them compute.
+DeviceRow = dict[str, Any]
+
+_MOST_TEXT = 200
+_MOST_DEVICES = 1024
+_MOST_NOTES = 20
+# Boards briefly draw more than their limit.
+_OVER_LIMIT = 1.5
+_OVER_LIMIT_W = 25.0
+# Some laptop cards, which tell no limit, said 593 W with nothing to do.
+_IDLE_PERCENT = 5
+_MOST_IDLE_W = 250.0
+
+
+class DeviceError(Exception):
+    """One GPU does not answer; the others may."""
+
+    def __init__(self, state: GpuState, text: str, bus_id: str | None = None) -> None:
+        super().__init__(text)
+        self.state = state
+        self.text = text
+        self.bus_id = bus_id
+
+
+class BackendError(Exception):
+    """The driver as a whole does not answer."""
+
+    def __init__(
+        self, fault: Fault, said: str, code: int | None = None, absent: str | None = None
+    ) -> None:
+        """
+        Args:
+            fault: what people are told.
+            said: the driver's own words.
+            code: the driver's own number of the error.
+            absent: why there is nothing to watch, if that need not be a fault.
+        """
+        super().__init__(said)
+        self.fault = fault
+        self.said = said
+        self.code = code
+        self.absent = absent
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRef:
+    """One GPU that may be asked."""
+
+    index: int  # as the vendor's own tool counts
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceEvent:
+    """A fault that the driver has reported."""
+
+    bus_id: str
+    code: int  # Xid
+
+
+class GpuBackend(Protocol):
+    """One vendor's driver. Lives in the reader process: may block, may crash, may be killed."""
+
+    def open(self) -> dict[str, Any]:
+        """
+        Begin; versions as `driver`, `library`, `cuda`.
+
+        Raises:
+            BackendError: why not.
+        """
+
+    def devices(
+        self, now_mono_s: float, awake: Sequence[tuple[int, str]] | None
+    ) -> Sequence[DeviceRef]:
+        """
+        The GPUs that may be asked.
+
+        Args:
+            now_mono_s: when.
+            awake: index and PCI address of those that do not sleep; None: none sleeps.
+
+        Raises:
+            BackendError: the driver as a whole does not answer.
+        """
+
+    def read(self, ref: DeviceRef, now_mono_s: float) -> Iterable[DeviceRow]:
+        """
+        One GPU, and its partitions behind it.
+
+        Raises:
+            DeviceError: this one does not answer.
+            BackendError: none does.
+        """
+
+    def events(self) -> Iterable[DeviceEvent]:
+        """What happened since the last call; never waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendRow:
+    """A vendor, as far as the daemon itself knows it."""
+
+    vendor: str
+    backend: str  # module and class, which is made of (trace, everything) in the reader alone
+    pci_vendor: str
+    kernel_drivers: frozenset[str]
+    signs: tuple[str, ...]  # paths that appear when the driver is loaded
+    find: Callable[[Mapping[str, str], str], Library | None]  # the user-space library
+    updated: Callable[[Library | None, str, bool], Fault | None]  # under the running system
+
+
+BACKENDS = (
+    BackendRow(
+        vendor="NVIDIA",
+        backend="watchdog_app.machine.gpu.nvml:NvmlBackend",
+        pci_vendor="0x10de",
+        kernel_drivers=frozenset(("nvidia",)),
+        # /dev/dxg is Windows' card seen from WSL.
+        signs=("/proc/driver/nvidia/version", "/sys/module/nvidia", "/dev/nvidiactl", "/dev/dxg"),
+        find=nvml_driver.find,
+        updated=nvml_driver.updated,
+    ),
+)
+
+
+def signs(root: str = "", backends: Sequence[BackendRow] = BACKENDS) -> tuple[bool, ...]:
+    """What there is of loaded drivers; a change is a reason to look for everything anew."""
+    return tuple(os.path.exists(root + sign) for row in backends for sign in row.signs)
+
+
+def present(root: str = "") -> bool:
+    """Whether a driver is installed; looks at files alone."""
+    return any(row.find(os.environ, root) is not None for row in BACKENDS)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLook:
+    """The GPUs at one tick."""
+
+    gpus: tuple[Gpu, ...] = ()  # by index, MIG instances behind their card
+    read_mono_s: float | None = None  # when the figures were true; None: there are none
+    driver_version: str | None = None
+    cuda_version: int | None = None  # what the driver offers: 12080 is 12.8
+    faults: tuple[Fault, ...] = ()
+    absent: str | None = None  # why there is nothing to watch; no fault
+
+
+def checked(row: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Fields of `Gpu` that a row of any vendor tells, without those that cannot be.
+
+    Args:
+        row: see DeviceRow. It comes from a process that a driver may have damaged.
+
+    Returns:
+        Arguments of `Gpu`: `index`, `state`, `notes`, and the figures that are believed.
+
+    Raises:
+        ValueError, TypeError, KeyError, ArithmeticError: no backend says that.
+    """
+    index = int(row["index"])
+    if not 0 <= index < _MOST_DEVICES:
+        raise ValueError(f"GPU {index}")
+    found: dict[str, Any] = {}
+    notes = [text(note) for note in row.get("notes", ())]
+    for name, convert in _FIELDS.items():
+        if name not in row:
+            continue
+        value, figure = convert(row[name]), FIGURES.get(name)
+        if figure is not None and not figure.least <= value <= figure.most:
+            notes.append(_doubt(figure.label, f"{value:.0f} {figure.unit}"))
+        else:
+            found[name] = value
+    notes += _contradictions(found)
+    return {
+        **found,
+        "index": index,
+        "state": GpuState(row.get("state", GpuState.OK)),
+        "notes": tuple(dict.fromkeys(notes))[:_MOST_NOTES],
+    }
+
+
+def _contradictions(found: dict[str, Any]) -> list[str]:
+    """Take out the figures that others contradict; what is said of them."""
+    notes = []
+    used, total = found.get("memory_used_bytes", 0), found.get("memory_total_bytes", math.inf)
+    if used > total:
+        del found["memory_used_bytes"]
+        notes.append("Memory: the driver says more is used than there is: not believed.")
+    elif used + found.get("memory_reserved_bytes", 0) > total:
+        del found["memory_reserved_bytes"]
+    watts, limit_w = found.get("power_w", 0.0), found.get("power_limit_w")
+    if limit_w is not None:
+        most_w, where = limit_w * _OVER_LIMIT + _OVER_LIMIT_W, f"with a limit of {limit_w:.0f} W"
+    elif found.get("utilization_percent", 100.0) <= _IDLE_PERCENT:
+        most_w, where = _MOST_IDLE_W, "with nothing to do"
+    else:
+        return notes
+    if watts > most_w:
+        del found["power_w"]
+        notes.append(_doubt("Power", f"{watts:.0f} W {where}"))
+    return notes
+
+
+def _doubt(label: str, said: str) -> str:
+    return f"{label}: the driver says {said}: not believed."
+
+
+def running(
+    rows: Sequence[Sequence[Any]], foreign: Callable[[int], bool]
+) -> tuple[GpuProcess, ...]:
+    """
+    Who is on a GPU.
+
+    Args:
+        rows: pid and bytes, as a backend tells them.
+        foreign: whether a pid is none that we can see.
+
+    Raises:
+        ValueError, TypeError, ArithmeticError: those are none.
+    """
+    return tuple(
+        GpuProcess(int(pid), None if memory is None else int(memory), foreign(int(pid)))
+        for pid, memory in rows
+    )
+
+
+def text(value: object) -> str:
+    """
+    Words of a driver, without what could steer a terminal.
+
+    Raises:
+        TypeError: that is no text.
+    """
+    if not isinstance(value, str):
+        raise TypeError("no text")
+    if value.isprintable():
+        return value[:_MOST_TEXT]
+    return "".join(c if c.isprintable() else "?" for c in value[:_MOST_TEXT])
+
+
+def _count(value: Any) -> int:
+    found = int(value)
+    if found < 0:
+        raise ValueError(f"{found} of something")
+    return found
+
+
+def _number(value: Any) -> float:
+    found = float(value)
+    if not math.isfinite(found):
+        raise ValueError(f"{found} of something")
+    return found
+
+
+_CONVERT: dict[str, Callable[[Any], Any]] = {
+    "int": _count, "float": _number, "bool": bool, "str": text
+}  # fmt: skip
+_NOT_TOLD = ("id", "index", "parent_id", "part")  # the monitor's own
+_FIELDS = {
+    each.name: _CONVERT[kind]
+    for each in fields(Gpu)
+    if (kind := str(each.type).partition(" ")[0]) in _CONVERT and each.name not in _NOT_TOLD
+}

@@ -1,0 +1,137 @@
+"""
+Faults of the last hour that the driver's event set and the kernel log tell, each once.
+
+The kernel log is the only witness when the driver is gone. Source of the form of an Xid: NVIDIA's
+Xid catalogue.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from watchdog_app.base.linux.kernel_log import message_of
+from watchdog_app.core.model.hardware import XidEvent
+
+_MOST_TEXT = 200
+FALLEN_XID = 79
+KEEP_S = 3600.0
+_MOST = 64  # a GPU: a broken one says hundreds a minute
+# How far apart both sources may tell one event.
+_SAME_S = 15.0
+
+# Such as: NVRM: Xid (PCI:0000:05:00): 79, pid=1234, name=python, GPU has fallen off the bus
+_XID = re.compile(
+    r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{7,20})\): (\d{1,5})"
+    r"(?:, pid='?(<unknown>|\d{1,10})'?)?(?:, name=[^,]*)?(?:, *(.*))?$"
+)
+_FALLEN = re.compile(
+    r"NVRM:.*?\b(?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)\b"
+    r".*fallen off the bus"
+)
+_MISMATCH = re.compile(r"NVRM: API mismatch")
+
+
+class LogKind(StrEnum):
+    """What a line is about."""
+
+    XID = "xid"
+    MISMATCH = "mismatch"  # a program's driver library does not fit the loaded module
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of the driver's in the kernel log."""
+
+    kind: LogKind
+    mono_s: float  # since boot, as the kernel counts
+    address: str | None = None  # as written there: "0000:05:00"
+    code: int | None = None
+    pid: int | None = None
+    text: str | None = None  # untrusted
+
+
+def parse_line(message: str, mono_s: float) -> LogLine | None:
+    """What one message says of a card; None: nothing."""
+    if "NVRM" not in message:
+        return None
+    found = _XID.search(message)
+    if found:
+        address, code, pid, said = found.groups()
+        return LogLine(
+            LogKind.XID,
+            mono_s,
+            address,
+            int(code),
+            int(pid) if pid and pid.isdigit() else None,
+            _plain(said or "") or None,
+        )
+    found = _FALLEN.search(message)
+    if found:
+        text = _plain(message.partition("NVRM:")[2])
+        return LogLine(LogKind.XID, mono_s, found.group(1), FALLEN_XID, None, text)
+    if _MISMATCH.search(message):
+        return LogLine(LogKind.MISMATCH, mono_s, text=_plain(message.partition("NVRM:")[2]))
+    return None
+
+
+def parse_record(record: bytes) -> LogLine | None:
+    """What one record of /dev/kmsg says of a card; None: nothing."""
+    if b"NVRM" not in record:
+        return None
+    found = message_of(record)
+    return None if found is None else parse_line(*found)
+
+
+@dataclass(slots=True)
+class _Entry:
+    event: XidEvent
+    sources: set[str]
+
+
+class DeviceEvents:
+    """Events by GPU."""
+
+    def __init__(self) -> None:
+        self._by_gpu: dict[str, list[_Entry]] = {}
+
+    def add(self, gpu_id: str, event: XidEvent, source: str) -> None:
+        """
+        Args:
+            gpu_id: whose it is.
+            event: what happened.
+            source: "driver" or "log". The same event told by both is one.
+        """
+        entries = self._by_gpu.setdefault(gpu_id, [])
+        for entry in entries:
+            same = entry.event.code == event.code and source not in entry.sources
+            if same and abs(entry.event.at_unix_s - event.at_unix_s) <= _SAME_S:
+                entry.sources.add(source)
+                entry.event = replace(
+                    entry.event,
+                    pid=entry.event.pid if entry.event.pid is not None else event.pid,
+                    text=entry.event.text or event.text,
+                )
+                return
+        entries.append(_Entry(event, {source}))
+        entries.sort(key=lambda each: each.event.at_unix_s)
+        while len(entries) > _MOST:
+            # One that says what happened is not to drown in a thousand that follow from it.
+            counts = Counter(each.event.code for each in entries)
+            commonest = counts.most_common(1)[0][0]
+            entries.remove(next(each for each in entries if each.event.code == commonest))
+
+    def of(self, gpu_id: str, now_unix_s: float) -> tuple[XidEvent, ...]:
+        """Those of one GPU in the last hour, oldest first."""
+        entries = self._by_gpu.get(gpu_id)
+        if entries is None:
+            return ()
+        entries[:] = [each for each in entries if now_unix_s - each.event.at_unix_s <= KEEP_S]
+        return tuple(each.event for each in entries)
+
+
+def _plain(text: str) -> str:
+    kept = "".join(c if c.isprintable() else " " for c in text)
+    return " ".join(kept.split())[:_MOST_TEXT]

@@ -1,0 +1,467 @@
+"""
+GPUs as the daemon sees them: what the reader last said, and how old that is.
+
+Nothing here waits, loads a driver library, or believes that a figure is new because it is the last
+one. One request is under way at a time; its answer is picked up at a later tick.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from watchdog_app.base import children
+from watchdog_app.base.linux.kernel_log import PATH as KERNEL_LOG
+from watchdog_app.base.linux.kernel_log import KernelLog
+from watchdog_app.core.diagnosis import gpu_faults
+from watchdog_app.core.model.hardware import Gpu, GpuProcess, GpuState, XidEvent
+from watchdog_app.core.model.machine import Fault
+from watchdog_app.machine.gpu.backend import (
+    BACKENDS,
+    BackendRow,
+    GpuLook,
+    checked,
+    running,
+    signs,
+    text,
+)
+from watchdog_app.machine.gpu.events import KEEP_S, DeviceEvents, LogKind, parse_record
+from watchdog_app.machine.gpu.nvml_driver import DRIVER, NOT_WATCHED, UPDATED, Library
+from watchdog_app.machine.gpu.pci import PciGpu, PciGpus, PowerSaving, short_address
+from watchdog_app.machine.gpu.reader_process import NONSENSE, ReaderProcess
+
+READER = children.argv_of("watchdog_app.machine.gpu.reader")
+BUSY_EVERY_S = 1.0
+IDLE_EVERY_S = 5.0
+BROKEN_EVERY_S = 60.0
+NEW_READER_S = 300.0  # a GPU that was lost answers a new reader alone
+_LOOK_FOR_DRIVER_S = 60.0
+# A tick comes a little early or late; a request is not to slip to the next one for that.
+_TICK_SLACK_S = 0.2
+_MISSED_S = 3600.0  # a GPU that the driver no longer lists is shown as lost for so long
+_LOOK_UP_S = 5.0  # whether the pids of a list are still processes of ours
+_MOVED_BYTES = 32 * 1024**2  # a desktop's windows move less
+_MOVED_S = 60.0
+_BROKEN = (GpuState.LOST, GpuState.NEEDS_RESET)
+_ASLEEP = "It sleeps, powered down by the system, and is left alone."
+_SILENT = "The driver has not answered in time: its figures are not known."
+_SKIPPED = "The driver hung or crashed when asked about this GPU; it is asked again later."
+_MISSING = "The driver no longer lists this GPU."
+_LEFT_ALONE = "It was not read for a while: nobody uses it, and so it may sleep."
+
+
+class _Device:
+    """A GPU or a part of one, as it was last read."""
+
+    def __init__(self) -> None:
+        self.gpu: Gpu
+        self.computing = 0
+        self.rows: Sequence[Sequence[Any]] = ()
+        self.processes: tuple[GpuProcess, ...] = ()
+        self.looked_up_mono_s = 0.0
+        self.missing_since_mono_s: float | None = None
+        # Of one that the last reading left out on purpose: how it is shown until it is read again.
+        self.left_out: GpuState | None = None
+
+
+class GpuMonitor:
+    """
+    The GPUs of this machine, through a reader that lives apart. Not for several threads.
+
+    A machine without a GPU costs two looks for a file a tick. A missing GPU is no error.
+    """
+
+    def __init__(
+        self,
+        *,
+        proc: str = "/proc",
+        root: str = "",
+        env: Mapping[str, str] | None = None,
+        reader_argv: Sequence[str] = READER,
+        backends: Sequence[BackendRow] = BACKENDS,
+        deadline_s: float = 5.0,
+        start_deadline_s: float = 60.0,
+        kernel_log: str | None = KERNEL_LOG,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """
+        Args:
+            proc: where processes are looked up: a pid that is not there is foreign.
+            root: stands before /sys, /etc and the library's folders.
+            env: for the reader; None: ours. Only what a reader needs of it is passed on.
+            reader_argv: the reader's command line.
+            backends: the vendors that are looked for.
+            deadline_s: for one GPU, and for the driver as a whole.
+            start_deadline_s: for the driver's own start, which takes seconds a GPU.
+            kernel_log: None: not read.
+            wall_clock: seconds of the epoch, for events.
+        """
+        self._root = root
+        self._env = os.environ if env is None else env
+        self._backends = backends
+        self._proc = proc if os.path.isdir(proc) else None  # none but Linux has one
+        self._wall_clock = wall_clock
+        self._fresh_s = IDLE_EVERY_S + deadline_s
+        self._drivers = frozenset(name for row in backends for name in row.kernel_drivers)
+        self._library: Library | None = None
+        self._updated: Fault | None = None
+        self._looked_mono_s: float | None = None
+        self._signs: tuple[bool, ...] = ()
+        self._bus = PciGpus([row.pci_vendor for row in backends], root)
+        self._on_bus: tuple[PciGpu, ...] = ()
+        self._power_saving = PowerSaving()
+        self._reader = ReaderProcess(reader_argv, self._env, deadline_s, start_deadline_s)
+        self._log = None if kernel_log is None else KernelLog(kernel_log)
+        self._mismatch_unix_s: float | None = None  # when the log last told of one
+        self._events = DeviceEvents()
+        self._devices: dict[str, _Device] = {}
+        self._coming: dict[str, _Device] = {}  # of the reading that is under way
+        self._read_mono_s: float | None = None
+        self._moved_mono_s: float | None = None
+        self._vanished = False  # GPUs were read, and the driver's library is gone since
+
+    def read(self, now_mono_s: float, busy: bool = False) -> GpuLook:
+        """
+        The GPUs as last read; asks for the next reading when it is due. Never waits.
+
+        Args:
+            now_mono_s: the tick.
+            busy: the caller knows of something that wants figures each second, whatever runs.
+        """
+        self._look_around(now_mono_s)
+        if self._library is None and not self._reader.running:
+            return self._without_driver()
+        self._vanished = False
+        self._collect(now_mono_s)
+        self._read_log(now_mono_s)
+        self._on_bus = self._bus.look()
+        self._steer(now_mono_s, busy)
+        return self._look(now_mono_s)
+
+    @property
+    def reader_pid(self) -> int | None:
+        """The reader's process; None: none runs."""
+        return self._reader.pid
+
+    def close(self) -> None:
+        """End the reader, waiting a second at most, and give back what is held open."""
+        self._reader.close()
+        if self._log is not None:
+            self._log.close()
+
+    # Whether there is a driver
+
+    def _look_around(self, now_mono_s: float) -> None:
+        """Look for library, module and bus: once a minute, and when a driver comes or goes."""
+        seen = signs(self._root, self._backends)
+        since = None if self._looked_mono_s is None else now_mono_s - self._looked_mono_s
+        if since is not None and since < _LOOK_FOR_DRIVER_S and seen == self._signs:
+            return
+        self._looked_mono_s = now_mono_s
+        if seen != self._signs:
+            self._signs = seen
+            self._reader.try_now()
+        self._library = self._updated = None
+        said = self._mismatch_unix_s
+        heard = said is not None and self._wall_clock() - said <= KEEP_S
+        for row in self._backends:
+            library = row.find(self._env, self._root)
+            self._library = self._library or library
+            self._updated = self._updated or row.updated(library, self._root, heard)
+        before = {gpu.address for gpu in self._on_bus}
+        self._bus.scan()
+        self._on_bus = self._bus.look()
+        if since is not None and {gpu.address for gpu in self._on_bus} != before:
+            # The driver counts its GPUs when it begins.
+            self._reader.let_go()
+
+    def _without_driver(self) -> GpuLook:
+        vendors = " or ".join(row.vendor for row in self._backends)
+        self._reader.forget()
+        self._vanished = self._vanished or bool(self._devices)
+        self._devices, self._coming, self._read_mono_s = {}, {}, None
+        absent = f"No {vendors} driver is installed: there are no GPUs to watch."
+        if self._on_bus:
+            absent = f"An {vendors} GPU is in this machine, and no driver for it is installed."
+        gone = Fault(
+            DRIVER,
+            f"The {vendors} driver's library is gone: it was removed, or is being updated. New "
+            f"GPU jobs fail. {NOT_WATCHED}",
+            "If an update of the driver is under way, let it end; else install the driver again as "
+            "a whole. Then restart the machine once trainings have saved. To see more: watchdog "
+            "doctor",
+        )
+        return GpuLook(absent=absent, faults=(gone,) if self._vanished else ())
+
+    # Asking
+
+    def _steer(self, now_mono_s: float, busy: bool) -> None:
+        """Start the reader, ask it, or let it go."""
+        reader, gpus = self._reader, [each.gpu for each in self._devices.values()]
+        in_use = any(gpu.processes for gpu in gpus)
+        if not self._power_saving.may_read(self._on_bus, in_use, now_mono_s):
+            reader.let_go()
+            return
+        if any(gpu.state in _BROKEN for gpu in gpus):
+            reader.renew(now_mono_s, NEW_READER_S)
+        if not reader.running:
+            if self._library is not None:
+                reader.start(now_mono_s, self._library.folder)
+            return
+        every_s = BUSY_EVERY_S if busy or self._at_work(now_mono_s) else IDLE_EVERY_S
+        awake = None
+        if any(gpu.asleep for gpu in self._on_bus):
+            places = enumerate(self._places())
+            awake = [(index, gpu.address) for index, gpu in places if not gpu.asleep]
+        reader.ask(now_mono_s, every_s - _TICK_SLACK_S, awake)
+        if gpus and all(gpu.state in _BROKEN for gpu in gpus):
+            # A reset needs a GPU that nobody holds open; and one that was reset answers a new
+            # reader alone.
+            reader.rest(now_mono_s, BROKEN_EVERY_S)
+
+    def _at_work(self, now_mono_s: float) -> bool:
+        """
+        Somebody computes on a GPU, or its memory has moved lately.
+
+        The second, because in containers and in WSL the driver does not say who computes.
+        """
+        moved = self._moved_mono_s
+        return any(each.computing for each in self._devices.values()) or (
+            moved is not None and now_mono_s - moved <= _MOVED_S
+        )
+
+    def _places(self) -> list[PciGpu]:
+        """The GPUs that the driver counts, in its order: that of their addresses."""
+        return [gpu for gpu in self._on_bus if gpu.driver is None or gpu.driver in self._drivers]
+
+    # What the reader and the log say
+
+    def _collect(self, now_mono_s: float) -> None:
+        try:
+            for message in self._reader.collect(now_mono_s):
+                if "device" in message:
+                    self._take(message["device"], now_mono_s)
+                elif "events" in message:
+                    for bus_id, code in message["events"]:
+                        event = XidEvent(int(code), self._wall_clock())
+                        self._add_event(text(bus_id), event, "driver")
+                elif "end" in message:
+                    self._end(now_mono_s)
+        except NONSENSE:
+            self._reader.distrust(now_mono_s)
+
+    def _take(self, row: Mapping[str, Any], now_mono_s: float) -> None:
+        """
+        One GPU of the reading that is coming in.
+
+        Raises:
+            One of NONSENSE: that is no GPU.
+        """
+        told = checked(row)
+        gpu_id, parent_id = self._identity(row, told)
+        device = self._devices.get(gpu_id) or _Device()
+        before = getattr(device, "gpu", None)
+        if before is not None:
+            told = {"uuid": before.uuid, "name": before.name, "bus_id": before.bus_id} | told
+        elif "bus_id" not in told and parent_id is None and short_address(gpu_id) is not None:
+            told["bus_id"] = f"0000{gpu_id}"
+        rows = row.get("processes", ())
+        if rows != device.rows or now_mono_s - device.looked_up_mono_s >= _LOOK_UP_S:
+            device.processes = running(rows, self._foreign)
+            device.rows, device.looked_up_mono_s = rows, now_mono_s
+        gpu = Gpu(
+            **{"name": "NVIDIA GPU"} | told,
+            id=gpu_id,
+            parent_id=parent_id,
+            processes=device.processes,
+        )
+        if before is not None and _moved(before, gpu):
+            self._moved_mono_s = now_mono_s
+        device.gpu, device.computing = gpu, int(row.get("computing", 0))
+        device.missing_since_mono_s = device.left_out = None
+        # Shown at once: the GPUs behind it may take the driver down.
+        self._devices[gpu_id] = self._coming[gpu_id] = device
+
+    def _identity(self, row: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[str, str | None]:
+        """Id of a GPU, and of the GPU that it is a part of: the whole one of that index."""
+        index = told["index"]
+        if "partition" in row:
+            parent_id = _whole_at(index, self._coming)[-1]
+            return f"{parent_id}/{text(row['partition'])}", parent_id
+        unknown = f"gpu{index}"
+        found = short_address(told.get("bus_id"))
+        if found is not None:
+            self._devices.pop(unknown, None)  # it has said who it is since
+        else:
+            # It cannot say where it is: the one that was last in its place, or by the bus.
+            places = [place.address for place in self._places()]
+            found = [*_whole_at(index, self._devices), *places[index : index + 1], unknown][0]
+        before = self._coming.get(found)
+        # Two of one name, from a driver that is out of order: neither hides the other.
+        same = before is None or before.gpu.index == index
+        return (found if same else f"{found}#{index}"), None
+
+    def _end(self, now_mono_s: float) -> None:
+        """The reading is complete."""
+        self._read_mono_s = self._reader.asked_mono_s or now_mono_s
+        for gpu_id, device in self._devices.items():
+            if gpu_id not in self._coming:
+                device.left_out = self._reader.left_out(device.gpu.index)
+                if device.left_out is None and device.missing_since_mono_s is None:
+                    device.missing_since_mono_s = self._read_mono_s
+        self._coming = {}
+        in_use = any(each.gpu.processes for each in self._devices.values())
+        self._power_saving.seen(now_mono_s, in_use)
+
+    def _read_log(self, now_mono_s: float) -> None:
+        for record in () if self._log is None else self._log.read():
+            line = parse_record(record)
+            if line is None:
+                continue
+            at_unix_s = self._wall_clock() - max(0.0, now_mono_s - line.mono_s)
+            if self._wall_clock() - at_unix_s > KEEP_S:
+                continue
+            if line.kind is LogKind.MISMATCH:
+                self._mismatch_unix_s = at_unix_s
+                self._looked_mono_s = None  # compare versions at the next tick
+            elif line.code is not None:
+                event = XidEvent(line.code, at_unix_s, line.pid, line.text)
+                self._add_event(line.address, event, "log")
+
+    def _add_event(self, bus_id: str | None, event: XidEvent, source: str) -> None:
+        gpu_id = short_address(bus_id)
+        if gpu_id is not None:
+            self._events.add(gpu_id, event, source)
+
+    # What is shown
+
+    def _look(self, now_mono_s: float) -> GpuLook:
+        read = self._read_mono_s
+        current = read is not None and now_mono_s - read <= self._fresh_s
+        skipped = self._reader.skipped(now_mono_s)
+        gpus = self._shown(now_mono_s, current, skipped)
+        faults = self._faults()
+        told = any(fault.source == UPDATED for fault in faults)
+        for gpu in gpus:
+            # Of a driver that is silent as a whole one word is enough.
+            if gpu.state is not GpuState.SILENT or (gpu.index in skipped and not told):
+                faults += _fault_of(gpu)
+        asleep = gpus and all(gpu.state is GpuState.ASLEEP for gpu in gpus)
+        return GpuLook(
+            gpus=gpus,
+            read_mono_s=read if current and not asleep else None,
+            driver_version=self._reader.versions.get("driver"),
+            cuda_version=self._reader.versions.get("cuda"),
+            faults=tuple({fault.source: fault for fault in faults}.values()),
+            absent=None if gpus else self._reader.absent,
+        )
+
+    def _shown(self, now_mono_s: float, current: bool, skipped: frozenset[int]) -> tuple[Gpu, ...]:
+        """Every GPU as it can be shown now, by index, MIG instances behind their card."""
+        places = {gpu.address: gpu for gpu in self._on_bus}
+        found: list[Gpu] = []
+        for gpu_id, device in list(self._devices.items()):
+            gpu = self._state(device, places.get(gpu_id), current, skipped)
+            since = device.missing_since_mono_s
+            if since is not None and gpu.state is GpuState.LOST:
+                place = places.get(gpu_id)
+                taken = place is not None and place.driver not in (None, *self._drivers)
+                # A MIG instance was taken down, or a virtual machine has the GPU now.
+                if gpu.parent_id is not None or taken or now_mono_s - since > _MISSED_S:
+                    del self._devices[gpu_id]
+                    continue
+            events = self._events.of(gpu_id, self._wall_clock())
+            found.append(replace(gpu, xids=events) if events else gpu)
+        for index, place in enumerate(self._on_bus):
+            if place.asleep and place.address not in self._devices:
+                bus_id = f"0000{place.address}"
+                asleep = Gpu(place.address, index, "NVIDIA GPU", bus_id=bus_id)
+                found.append(_without_figures(asleep, GpuState.ASLEEP, _ASLEEP))
+        found.sort(key=lambda gpu: (gpu.index, gpu.parent_id is not None))
+        return _numbered(found)
+
+    def _state(
+        self, device: _Device, place: PciGpu | None, current: bool, skipped: frozenset[int]
+    ) -> Gpu:
+        """A GPU with its figures, or why there are none."""
+        gpu = device.gpu
+        if place is not None and place.asleep:
+            return _without_figures(gpu, GpuState.ASLEEP, _ASLEEP)
+        if gpu.index in skipped:
+            return _without_figures(gpu, GpuState.SILENT, _SKIPPED)
+        if device.missing_since_mono_s is not None:
+            return _without_figures(gpu, GpuState.LOST, _MISSING)
+        if gpu.state is not GpuState.OK or (current and device.left_out is None):
+            return gpu
+        if device.left_out is GpuState.SILENT:
+            return _without_figures(gpu, GpuState.SILENT, _SKIPPED)
+        if device.left_out is None and self._reader.fault is not None:
+            return _without_figures(gpu, GpuState.SILENT, _SILENT)
+        return _without_figures(gpu, GpuState.OK, _LEFT_ALONE)
+
+    def _faults(self) -> list[Fault]:
+        fault, reader = self._reader.fault, self._reader
+        if fault is None:
+            return [self._updated] if self._updated is not None and reader.running else []
+        # A library without a GPU is common: containers, images made for any machine.
+        if reader.absent is None or self._on_bus or any(self._signs):
+            return [fault]
+        return []
+
+    def _foreign(self, pid: int) -> bool:
+        return self._proc is not None and not os.path.exists(f"{self._proc}/{pid}")
+
+
+def _whole_at(index: int, devices: Mapping[str, _Device]) -> list[str]:
+    """Ids of the GPUs of this index, without their parts."""
+    return [
+        gpu_id
+        for gpu_id, each in devices.items()
+        if each.gpu.index == index and each.gpu.parent_id is None
+    ]
+
+
+def _fault_of(gpu: Gpu) -> list[Fault]:
+    """That a GPU is not read, and what to do; nothing if it is, or sleeps."""
+    found = gpu_faults.STATES.get(gpu.state)
+    if found is None:
+        return []
+    why = f" {gpu.notes[0]}" if gpu.notes and gpu.state is GpuState.UNREADABLE else ""
+    said = f"GPU {gpu.index} ({gpu.name}) {found.title}: {found.text}.{why}"
+    return [Fault(f"gpu.{gpu.index}", said, found.remedy(gpu.index))]
+
+
+def _numbered(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    """The same, the parts of each GPU counted: they have one index and one name."""
+    seen: dict[str, int] = {}
+    found = []
+    for gpu in gpus:
+        if gpu.parent_id is None:
+            found.append(gpu)
+        else:
+            found.append(replace(gpu, part=seen.get(gpu.parent_id, 0)))
+            seen[gpu.parent_id] = seen.get(gpu.parent_id, 0) + 1
+    return tuple(found)
+
+
+def _moved(before: Gpu, now: Gpu) -> bool:
+    one, other = before.memory_used_bytes, now.memory_used_bytes
+    return one is not None and other is not None and abs(other - one) >= _MOVED_BYTES
+
+
+def _without_figures(gpu: Gpu, state: GpuState, note: str) -> Gpu:
+    """Which GPU it is, and why nothing else is known."""
+    return Gpu(
+        id=gpu.id,
+        index=gpu.index,
+        name=gpu.name,
+        uuid=gpu.uuid,
+        bus_id=gpu.bus_id,
+        parent_id=gpu.parent_id,
+        state=state,
+        unified_memory=gpu.unified_memory,
+        notes=(note,),
+    )

@@ -1,0 +1,620 @@
+"""
+NVIDIA's GPUs through nvidia-ml-py. Runs in the reader alone.
+
+Which figures are asked for is the table QUESTIONS. A question that a GPU cannot answer is left out
+for ten minutes, and a note says why the figure is missing: nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from watchdog_app.base import vendored
+from watchdog_app.core.model.hardware import FIGURES, GpuState
+from watchdog_app.machine.gpu import nvml_driver
+from watchdog_app.machine.gpu.backend import (
+    BackendError,
+    DeviceError,
+    DeviceEvent,
+    DeviceRef,
+    DeviceRow,
+)
+from watchdog_app.machine.gpu.nvml_binding import (
+    DRIVER_NOT_LOADED,
+    FUNCTION_NOT_FOUND,
+    GPU_IS_LOST,
+    LIBRARY_NOT_FOUND,
+    NO_PERMISSION,
+    NOT_FOUND,
+    NOT_SUPPORTED,
+    RESET_REQUIRED,
+    UNABLE,
+    UNINITIALIZED,
+    VERSION_MISMATCH,
+    Driver,
+    DriverError,
+)
+from watchdog_app.machine.gpu.nvml_processes import ProcessList, ProcessLister
+
+SLOW_EVERY_S = 10.0  # what hardly moves
+PROCESSES_EVERY_S = 5.0
+ASK_AGAIN_S = 600.0  # what a GPU could not tell: a driver may learn it, a GPU hardly
+# Somebody came or went: worth a list before it is due.
+_MOVED_BYTES = 256 * 1024**2
+_MOVED_AT_LEAST_S = 1.0
+_TRY_AGAIN_S = 10.0  # a GPU whose handle was refused
+# The driver as a whole does not answer any more: begin anew in a new process.
+_FATAL = frozenset((UNINITIALIZED, DRIVER_NOT_LOADED, VERSION_MISMATCH))
+_BROKEN = {
+    GPU_IS_LOST: (GpuState.LOST, "The driver has lost this GPU: it fell off the bus."),
+    RESET_REQUIRED: (
+        GpuState.NEEDS_RESET,
+        "The driver wants this GPU to be reset before it answers again.",
+    ),
+}
+_XID_CRITICAL_ERROR = 0x8  # nvmlEventTypeXidCriticalError
+_MOST_EVENTS = 64
+_ALL_ONES = frozenset((2**32 - 1, 2**64 - 1))  # N/A, or a bus on which nobody answers
+_MEMORY_V2 = 0x02000028  # nvmlMemory_v2
+_SHUTDOWN, _SLOWDOWN = 0, 1  # nvmlTemperatureThresholds_t
+_RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+_RECOVERIES = {1: "reset", 2: "reboot", 3: "drain", 4: "drain_and_reset"}
+_UNCORRECTED, _SINCE_LOAD = 1, 0  # nvmlMemoryErrorType_t, nvmlEccCounterType_t
+# Where a GPU tells neither threshold nor margin. NVIDIA's own lie between 85 and 100, shutdown
+# some degrees above slowdown.
+_USUAL_SLOWDOWN_C = 90.0
+_ABOVE_SLOWDOWN_C = 5.0
+
+Call = tuple[Any, ...]  # name of a function of the binding, and what follows the handle
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One figure that is asked for."""
+
+    field: str  # of core.model.hardware.Gpu
+    calls: tuple[Call, ...]  # the first that this driver knows is asked; older ones stand behind
+    convert: Callable[[Any], Any] = lambda answer: answer  # to the field's unit; None: not known
+    every_s: float = 0.0
+    optional: bool = False  # many GPUs have no such thing: no note where it is missing
+
+    @property
+    def label(self) -> str:
+        """How a note begins."""
+        return FIGURES[self.field].label if self.field in FIGURES else self.field.capitalize()
+
+
+def _told(answer: Any) -> int | None:
+    return None if answer in _ALL_ONES else int(answer)
+
+
+def _threshold(answer: Any) -> float | None:
+    range_ = FIGURES["slowdown_c"]
+    return float(answer) if range_.least <= answer <= range_.most else None
+
+
+def _recovery(answer: Any) -> str | None:
+    told = answer[0]
+    return _RECOVERIES.get(int(told.value.uiVal)) if told.nvmlReturn == 0 else None
+
+
+_THRESHOLD = "nvmlDeviceGetTemperatureThreshold"
+QUESTIONS = (
+    Question("utilization_percent", (("nvmlDeviceGetUtilizationRates",),), lambda rates: rates.gpu),
+    Question("temperature_c", (("nvmlDeviceGetTemperature", 0), ("nvmlDeviceGetTemperatureV", 0))),
+    Question("power_w", (("nvmlDeviceGetPowerUsage",),), lambda milliwatts: milliwatts / 1000),
+    Question(
+        "throttle_reasons",
+        (
+            ("nvmlDeviceGetCurrentClocksEventReasons",),
+            ("nvmlDeviceGetCurrentClocksThrottleReasons",),  # drivers before 535
+        ),
+        _told,
+    ),
+    Question("fan_percent", (("nvmlDeviceGetFanSpeed",),), every_s=SLOW_EVERY_S),
+    Question(
+        "power_limit_w",
+        (("nvmlDeviceGetEnforcedPowerLimit",),),
+        lambda milliwatts: milliwatts / 1000,
+        SLOW_EVERY_S,
+    ),
+    Question("slowdown_c", ((_THRESHOLD, _SLOWDOWN),), _threshold, SLOW_EVERY_S, optional=True),
+    Question("shutdown_c", ((_THRESHOLD, _SHUTDOWN),), _threshold, SLOW_EVERY_S, optional=True),
+    Question(
+        "ecc_uncorrected",
+        (("nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _SINCE_LOAD),),
+        _told,
+        SLOW_EVERY_S,
+        optional=True,
+    ),
+    Question(
+        "remap_pending",
+        (("nvmlDeviceGetRemappedRows",),),
+        lambda rows: bool(rows[2]),
+        SLOW_EVERY_S,
+        optional=True,
+    ),
+    Question(
+        "remap_failed",
+        (("nvmlDeviceGetRemappedRows",),),
+        lambda rows: bool(rows[3]),
+        SLOW_EVERY_S,
+        optional=True,
+    ),
+    Question(
+        "recovery_action",
+        (("nvmlDeviceGetFieldValues", [_RECOVERY_ACTION]),),
+        _recovery,
+        SLOW_EVERY_S,
+        optional=True,
+    ),
+    Question(
+        "partitioned",  # no figure: its MIG instances have the memory and the processes
+        (("nvmlDeviceGetMigMode",),),
+        lambda mode: mode[0] == 1,
+        SLOW_EVERY_S,
+        optional=True,
+    ),
+)
+# What `watchdog doctor` alone wants to know.
+MORE_QUESTIONS = (
+    Question("capability", (("nvmlDeviceGetCudaComputeCapability",),), optional=True),
+    Question("compute_mode", (("nvmlDeviceGetComputeMode",),), optional=True),
+    Question("persistence", (("nvmlDeviceGetPersistenceMode",),), optional=True),
+    Question(
+        "power_default_w",
+        (("nvmlDeviceGetPowerManagementDefaultLimit",),),
+        lambda milliwatts: milliwatts / 1000,
+        optional=True,
+    ),
+    Question("retired_pending", (("nvmlDeviceGetRetiredPagesPendingStatus",),), optional=True),
+    Question("pcie_width", (("nvmlDeviceGetCurrPcieLinkWidth",),), optional=True),
+    Question("pcie_width_max", (("nvmlDeviceGetMaxPcieLinkWidth",),), optional=True),
+)
+_MEMORY = Question(
+    "memory_used_bytes", (("nvmlDeviceGetMemoryInfo", _MEMORY_V2), ("nvmlDeviceGetMemoryInfo",))
+)
+_MARGIN = Question("margin_c", (("nvmlDeviceGetMarginTemperature",),), optional=True)
+
+
+class NvmlBackend:
+    """
+    What the driver has: GPUs in its own count, their MIG instances behind them.
+
+    Args:
+        trace: gets the name of each function of the driver before it is called.
+        everything: ask MORE_QUESTIONS too.
+    """
+
+    def __init__(
+        self, trace: Callable[[str], None] | None = None, everything: bool = False
+    ) -> None:
+        self._trace = trace
+        self._questions = QUESTIONS + MORE_QUESTIONS if everything else QUESTIONS
+        self._driver: Driver
+        self._slots: list[_Slot] = []
+        self._counted_mono_s: float | None = None
+        self._awake: Sequence[tuple[int, str]] | None = None
+        self._events: _Events
+
+    def open(self) -> dict[str, Any]:
+        """As GpuBackend says."""
+        vendored.use()
+        if self._trace is not None:
+            self._trace("import pynvml")
+        try:
+            import pynvml
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"[:300]
+            raise BackendError(nvml_driver.no_binding(said), said) from error
+        self._driver = Driver(pynvml, self._trace)
+        self._events = _Events(self._driver)
+        try:
+            self._driver.ask("nvmlInit")
+        except DriverError as error:
+            raise _refused(error) from error
+        return {
+            "driver": self._version(self._driver.text, "nvmlSystemGetDriverVersion"),
+            "library": self._version(self._driver.text, "nvmlSystemGetNVMLVersion"),
+            "cuda": self._version(self._driver.ask, "nvmlSystemGetCudaDriverVersion_v2"),
+        }
+
+    def devices(
+        self, now_mono_s: float, awake: Sequence[tuple[int, str]] | None
+    ) -> Sequence[DeviceRef]:
+        """As GpuBackend says; counted every ten seconds."""
+        due = self._counted_mono_s is None or now_mono_s - self._counted_mono_s >= SLOW_EVERY_S
+        if due or awake != self._awake:
+            self._counted_mono_s = now_mono_s
+            # By address: asking by index would wake those that sleep.
+            places: Sequence[tuple[int, str | None]] = awake if awake is not None else self._count()
+            if awake != self._awake or len(places) != len(self._slots):
+                self._slots = [_Slot(index, address) for index, address in places]
+                self._awake = awake
+        return [DeviceRef(slot.index) for slot in self._slots]
+
+    def read(self, ref: DeviceRef, now_mono_s: float) -> Iterable[DeviceRow]:
+        """As GpuBackend says."""
+        slot = next(each for each in self._slots if each.index == ref.index)
+        if slot.failed is not None and now_mono_s < slot.again_mono_s:
+            raise DeviceError(*slot.failed)
+        try:
+            device = slot.device = slot.device or self._open(slot)
+            rows = [device.read(now_mono_s)]
+            partitioned = rows[0].get("partitioned")
+            slot.instances = self._instances(slot, now_mono_s) if partitioned else []
+        except DriverError as error:
+            if error.code in _FATAL:
+                raise _refused(error) from error
+            if error.code in _BROKEN:
+                slot.device = None
+            slot.instances_mono_s = None
+            slot.again_mono_s = now_mono_s + (_TRY_AGAIN_S if slot.device is None else 0.0)
+            slot.failed = (*_state(error), slot.bus_id)
+            raise DeviceError(*slot.failed) from error
+        slot.failed = None
+        return rows + [_instance_row(each, now_mono_s) for each in slot.instances]
+
+    def events(self) -> Iterable[DeviceEvent]:
+        """As GpuBackend says: Xid errors since the last time, oldest first."""
+        return self._events.poll()
+
+    def _version(self, ask: Callable[[str], Any], function: str) -> Any:
+        try:
+            return ask(function)
+        except DriverError:
+            return None
+
+    def _count(self) -> list[tuple[int, str | None]]:
+        try:
+            return [(index, None) for index in range(int(self._driver.ask("nvmlDeviceGetCount")))]
+        except DriverError as error:
+            raise _refused(error) from error
+
+    def _open(self, slot: _Slot) -> _Device:
+        driver = self._driver
+        if slot.bus_id is None or self._awake is None:
+            handle = driver.ask("nvmlDeviceGetHandleByIndex", slot.index)
+        else:
+            handle = driver.ask("nvmlDeviceGetHandleByPciBusId", slot.bus_id.encode())
+        device = _Device(driver, handle, slot.index, self._questions)
+        slot.bus_id = device.identity.get("bus_id", slot.bus_id)
+        if slot.bus_id is not None:
+            self._events.register(handle, slot.bus_id)
+        return device
+
+    def _instances(self, slot: _Slot, now_mono_s: float) -> list[_Device]:
+        """The MIG instances of a GPU, looked for every ten seconds."""
+        since, device = slot.instances_mono_s, slot.device
+        if device is None or (since is not None and now_mono_s - since < SLOW_EVERY_S):
+            return slot.instances
+        slot.instances_mono_s = now_mono_s
+        known = {each.identity["uuid"]: each for each in slot.instances}
+        found: list[_Device] = []
+        device.why.pop("instances", None)
+        try:
+            for place in range(
+                int(self._driver.ask("nvmlDeviceGetMaxMigDeviceCount", device.handle))
+            ):
+                instance = self._instance(device, place)
+                if instance is not None:
+                    old = known.get(instance.identity["uuid"], instance)
+                    old.handle = instance.handle
+                    found.append(old)
+        except DriverError as error:
+            if error.code not in UNABLE:
+                device.why["instances"] = f"MIG instances: not all can be read ({error.said})."
+        return found
+
+    def _instance(self, device: _Device, place: int) -> _Device | None:
+        ask = self._driver.ask
+        try:
+            handle = ask("nvmlDeviceGetMigDeviceHandleByIndex", device.handle, place)
+            found = _Device(self._driver, handle, device.index, ())
+        except DriverError as error:
+            if error.code == NOT_FOUND:
+                return None
+            raise
+        try:
+            numbers = (ask(f"nvmlDeviceGet{kind}InstanceId", handle) for kind in ("Gpu", "Compute"))
+            name = "gi{}.ci{}".format(*numbers)
+        except DriverError:
+            name = f"mig{place}"
+        found.identity["partition"] = name
+        return found
+
+
+class _Slot:
+    """A place in the driver's count, and what is known of who is in it."""
+
+    def __init__(self, index: int, address: str | None) -> None:
+        self.index = index
+        self.bus_id = address
+        self.device: _Device | None = None
+        self.instances: list[_Device] = []
+        self.instances_mono_s: float | None = None
+        self.failed: tuple[GpuState, str, str | None] | None = None
+        self.again_mono_s = 0.0
+
+
+class _Device:
+    """A GPU or a MIG instance, as long as its handle is good."""
+
+    def __init__(
+        self, driver: Driver, handle: Any, index: int, questions: Sequence[Question]
+    ) -> None:
+        """
+        Args:
+            driver: the library.
+            handle: of the library.
+            index: as nvidia-smi counts; of a MIG instance: its GPU's.
+            questions: none for a MIG instance: heat and power are its GPU's.
+
+        Raises:
+            DriverError: the driver does not say which GPU that is.
+        """
+        self._driver = driver
+        self.handle = handle
+        self.index = index
+        self._questions = questions
+        self.why: dict[str, str] = {}
+        self._values: dict[str, Any] = {}
+        self._due_mono_s: dict[str, float] = {}
+        self._calls: dict[str, tuple[Call, ...]] = {}
+        self._limits: dict[str, float] = {}
+        self._limits_mono_s: float | None = None
+        self._list: ProcessList | None = None
+        self._listed_mono_s: float | None = None
+        self._listed_bytes = 0
+        self._lister = ProcessLister(driver)
+        self._asked = self._answered = 0
+        self.identity = {"uuid": driver.text("nvmlDeviceGetUUID", handle), "name": "NVIDIA GPU"}
+        try:
+            self.identity["name"] = driver.text("nvmlDeviceGetName", handle)
+        except DriverError as error:
+            self.why["name"] = f"Name: the driver does not tell ({error.said})."
+        if questions:
+            self._locate()
+
+    def _locate(self) -> None:
+        try:
+            said = self._driver.ask("nvmlDeviceGetPciInfo", self.handle).busId
+            self.identity["bus_id"] = said.decode("ascii") if isinstance(said, bytes) else str(said)
+        except (DriverError, UnicodeDecodeError):
+            pass  # WSL; the daemon knows the bus
+
+    def read(self, now_mono_s: float) -> DeviceRow:
+        """
+        Every figure.
+
+        Raises:
+            DriverError: it is lost, needs a reset, or answers nothing at all.
+        """
+        self._asked = self._answered = 0
+        for question in self._questions:
+            if now_mono_s >= self._due_mono_s.get(question.field, now_mono_s):
+                value = self._ask(question, now_mono_s)
+                self._values[question.field] = value
+                self._due_mono_s[question.field] = now_mono_s + question.every_s
+        found = {name: value for name, value in self._values.items() if value is not None}
+        if self._questions:
+            found |= self._temperature_limits(found, now_mono_s)
+        if found.get("partitioned"):
+            self.why["memory"] = "Memory and processes are those of its MIG instances."
+        else:
+            self._read_memory(found, now_mono_s)
+            self._read_processes(found, now_mono_s)
+        if self._asked and not self._answered:
+            raise DriverError(-1, "it answers no question")
+        return {**found, **self.identity, "index": self.index, "notes": list(self.why.values())}
+
+    def _ask(self, question: Question, now_mono_s: float) -> Any:
+        """The answer in the field's unit; None and a note where there is none."""
+        field = question.field
+        if now_mono_s < self._due_mono_s.get(f"unable {field}", now_mono_s):
+            return None
+        calls = self._calls.get(field, question.calls)
+        self._asked += 1
+        failure = None
+        for place, (function, *arguments) in enumerate(calls):
+            try:
+                answer = self._driver.ask(function, self.handle, *arguments)
+            except DriverError as error:
+                if error.code in _BROKEN:
+                    raise
+                failure = error
+                if error.code in UNABLE:
+                    continue
+                break
+            self._calls[field] = calls[place:]
+            self._answered += 1
+            self.why.pop(field, None)
+            return question.convert(answer)
+        self._missed(question, failure, now_mono_s)
+        return None
+
+    def _missed(self, question: Question, failure: DriverError | None, now_mono_s: float) -> None:
+        if failure is None or failure.code in UNABLE:
+            self._answered += 1  # that it cannot tell is an answer
+            self._due_mono_s[f"unable {question.field}"] = now_mono_s + ASK_AGAIN_S
+        if failure is not None and not question.optional:
+            self.why[question.field] = f"{question.label}: {_reason(failure)}."
+
+    def _temperature_limits(self, found: DeviceRow, now_mono_s: float) -> dict[str, float]:
+        """From where on it clocks down and switches off, found otherwise where it is not told."""
+        since = self._limits_mono_s
+        if since is not None and now_mono_s - since < SLOW_EVERY_S:
+            return self._limits
+        self._limits_mono_s = now_mono_s
+        slowdown, shutdown, how = found.get("slowdown_c"), found.get("shutdown_c"), None
+        celsius = found.get("temperature_c")
+        margin = None if slowdown is not None else self._ask(_MARGIN, now_mono_s)
+        if slowdown is None and margin is not None and celsius is not None:
+            slowdown = _threshold(celsius + margin)
+            how = f"it says {margin} °C are left until the slowdown"
+        if slowdown is None and shutdown is not None:
+            slowdown = shutdown - _ABOVE_SLOWDOWN_C
+            how = "the slowdown is taken from the shutdown"
+        if slowdown is None:
+            slowdown = _USUAL_SLOWDOWN_C
+            how = f"{slowdown:.0f} °C is assumed for the slowdown"
+        if how is not None:
+            self.why["limits"] = f"Temperature limits: the driver does not tell them; {how}."
+        elif shutdown is None:
+            self.why["limits"] = (
+                "Shutdown temperature: the driver does not tell; "
+                f"taken as {_ABOVE_SLOWDOWN_C:.0f} °C above the slowdown."
+            )
+        else:
+            self.why.pop("limits", None)
+        shutdown = slowdown + _ABOVE_SLOWDOWN_C if shutdown is None else shutdown
+        self._limits = {"slowdown_c": slowdown, "shutdown_c": shutdown}
+        return self._limits
+
+    def _read_memory(self, found: DeviceRow, now_mono_s: float) -> None:
+        memory = self._ask(_MEMORY, now_mono_s)
+        unable = memory is None and f"unable {_MEMORY.field}" in self._due_mono_s
+        self.why.pop("memory", None)
+        if unable or (memory is not None and not memory.total):
+            # Boards without memory of their own (GB10, Jetson): the host's RAM is the limit.
+            self.why.pop(_MEMORY.field, None)
+            host = host_memory()
+            if host is None:
+                self.why["memory"] = "Memory: the driver does not tell, nor does the host."
+                return
+            found["unified_memory"] = True
+            found["memory_used_bytes"], found["memory_total_bytes"] = host
+            self.why["memory"] = "Memory: this GPU shares the host's RAM, which is shown here."
+        elif memory is not None and _told(memory.total) is None:
+            self.why["memory"] = "Memory: the driver does not know it (N/A)."
+        elif memory is not None:
+            found["memory_used_bytes"] = int(memory.used)
+            found["memory_total_bytes"] = int(memory.total)
+            reserved = _told(getattr(memory, "reserved", 2**64 - 1))
+            if reserved is not None:
+                found["memory_reserved_bytes"] = reserved
+
+    def _read_processes(self, found: DeviceRow, now_mono_s: float) -> None:
+        used = found.get("memory_used_bytes", 0)
+        since = None if self._listed_mono_s is None else now_mono_s - self._listed_mono_s
+        moved = abs(used - self._listed_bytes) >= _MOVED_BYTES
+        if since is None or since >= (_MOVED_AT_LEAST_S if moved else PROCESSES_EVERY_S):
+            self._listed_mono_s, self._listed_bytes = now_mono_s, used
+            self._list = self._list_processes(found)
+        listed = self._list
+        if listed is None:
+            return
+        found["processes"] = [list(row) for row in listed.rows]
+        found["computing"] = listed.computing
+        found["processes_mono_s"] = self._listed_mono_s
+
+    def _list_processes(self, found: DeviceRow) -> ProcessList | None:
+        total = None if found.get("unified_memory") else found.get("memory_total_bytes")
+        self._asked += 1
+        try:
+            listed = self._lister.read(self.handle, total)
+        except DriverError as error:
+            if error.code in _BROKEN:
+                raise
+            self._answered += error.code in UNABLE
+            self.why["processes"] = f"Processes: {_reason(error)}."
+            return None
+        self._answered += 1
+        self.why.pop("processes", None)
+        if listed.why:
+            self.why["processes"] = " ".join(listed.why)
+        return listed
+
+
+class _Events:
+    """One event set for all GPUs, polled. Where there is none (WSL, old cards) nothing comes."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._set: Any = None
+        self._bus_ids: dict[int, str] = {}
+        self._possible = True
+
+    def register(self, handle: Any, bus_id: str) -> None:
+        """Hear of this GPU's events too."""
+        if not self._possible:
+            return
+        try:
+            if self._set is None:
+                self._set = self._driver.ask("nvmlEventSetCreate")
+        except DriverError:
+            self._possible = False
+            return
+        try:
+            self._driver.ask("nvmlDeviceRegisterEvents", handle, _XID_CRITICAL_ERROR, self._set)
+        except DriverError:
+            return  # this GPU has none
+        self._bus_ids[_pointer(handle)] = bus_id
+
+    def poll(self) -> list[DeviceEvent]:
+        """What came since the last time, oldest first."""
+        found: list[DeviceEvent] = []
+        for _ in range(_MOST_EVENTS if self._bus_ids else 0):
+            try:
+                event = self._driver.ask("nvmlEventSetWait_v2", self._set, 0)
+            except DriverError:
+                break  # a timeout: none is waiting. A lost GPU says so by itself.
+            bus_id = self._bus_ids.get(_pointer(event.device))
+            if bus_id is not None and int(event.eventType) & _XID_CRITICAL_ERROR:
+                found.append(DeviceEvent(bus_id, int(event.eventData)))
+        return found
+
+
+def _instance_row(instance: _Device, now_mono_s: float) -> DeviceRow:
+    """A MIG instance; one that cannot be read is said in its place."""
+    try:
+        return instance.read(now_mono_s)
+    except DriverError as error:
+        if error.code in _FATAL:
+            raise _refused(error) from error
+        state, text = _state(error)
+        return {**instance.identity, "index": instance.index, "state": state, "notes": [text]}
+
+
+def _state(error: DriverError) -> tuple[GpuState, str]:
+    other = GpuState.UNREADABLE, f"The driver answers with an error ({error.said})."
+    return _BROKEN.get(error.code, other)
+
+
+def _refused(error: DriverError) -> BackendError:
+    """The driver as a whole does not answer."""
+    absent = None
+    if error.code in (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND):
+        absent = "A driver library is installed, and no NVIDIA driver is loaded."
+    fault = nvml_driver.refused(error.code, error.said, nvml_driver.find(os.environ))
+    return BackendError(fault, error.said, error.code, absent)
+
+
+def _reason(error: DriverError) -> str:
+    if error.code == NOT_SUPPORTED:
+        return "this card does not tell"
+    if error.code == FUNCTION_NOT_FOUND:
+        return "this driver is too old to tell"
+    if error.code == NO_PERMISSION:
+        return "the driver tells it to root alone"
+    return f"the driver answers with an error ({error.said})"
+
+
+def host_memory() -> tuple[int, int] | None:
+    """Used and total bytes of the host's RAM; None: not known."""
+    try:
+        with open("/proc/meminfo", "rb") as file:
+            fields = dict(line.split(b":", 1) for line in file.read(8192).splitlines())
+        total = int(fields[b"MemTotal"].split()[0]) * 1024
+        return total - int(fields[b"MemAvailable"].split()[0]) * 1024, total
+    except (OSError, KeyError, ValueError, IndexError):
+        return None
+
+
+def _pointer(handle: Any) -> int:
+    """What tells two handles apart: they are pointers that cannot be compared."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0

@@ -1,0 +1,193 @@
+"""
+NVIDIA's driver as it lies on disk, and what people are told when it fails.
+
+Nothing here loads the library: that is the reader's risk.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from watchdog_app.base.errors import SensorError
+from watchdog_app.base.linux.files import read_bytes
+from watchdog_app.core.model.machine import Fault
+from watchdog_app.machine.gpu.nvml_binding import (
+    DRIVER_NOT_LOADED,
+    LIBRARY_NOT_FOUND,
+    NO_PERMISSION,
+    VERSION_MISMATCH,
+)
+
+NAME = "libnvidia-ml.so.1"
+_CACHED = re.compile(rb"(/[^\0]*/libnvidia-ml\.so\.1)\0")
+_CACHE_LIMIT = 8 << 20
+# The loader does not search all of these: NixOS, containers, WSL. Where it does, it wins.
+_FOLDERS = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu/nvidia/current",
+    "/usr/lib64",
+    "/usr/lib64/nvidia",
+    "/usr/lib",
+    "/usr/lib/nvidia",
+    "/usr/lib/wsl/lib",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/nvidia/lib",
+    "/run/opengl-driver/lib",
+    "/usr/lib/aarch64-linux-gnu/nvidia",
+    "/usr/lib/aarch64-linux-gnu/tegra",
+)
+_OTHER_WORD_SIZE = re.compile(r"/(?:i[3-6]86[^/]*|lib32|arm-linux[^/]*)/")
+_VERSION = re.compile(r"\.so\.(\d{2,}(?:\.\d+)+)$")
+
+DRIVER = "gpu.driver"
+UPDATED = "gpu.driver.updated"  # library and loaded module are of different versions
+READER = "gpu.reader"
+NOT_WATCHED = "GPUs are not watched; everything else is."
+LOOK = "See what the driver says: sudo dmesg | grep NVRM. If GPU programs fail too, restart."
+_RELOAD = (
+    "Restart the machine once trainings have saved; or end every program that uses a GPU, this "
+    "daemon included (watchdog stop), and reload the driver: "
+    "sudo modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A driver library on disk."""
+
+    path: str
+    folder: str | None = None  # where the loader would not look by itself
+    version: str | None = None  # of the driver that it belongs to, by its file's name
+
+
+def find(
+    env: Mapping[str, str], root: str = "", platform: str = sys.platform, word: int = sys.maxsize
+) -> Library | None:
+    """
+    The library that nvidia-ml-py would load, or could be made to.
+
+    Args:
+        env: LD_LIBRARY_PATH is followed.
+        root: stands before every absolute path but those in `env`.
+        platform: as sys.platform; only Linux has such a library.
+        word: the interpreter's largest index: a library for 32 bits is of no use to 64.
+    """
+    if not platform.startswith("linux"):
+        return None
+    for folder in env.get("LD_LIBRARY_PATH", "").split(":"):
+        path = f"{folder}/{NAME}"
+        if folder and os.path.exists(path):
+            return Library(path, None, _version(path))
+    wide = word > 2**32
+    for path in _in_cache(root):
+        if not (wide and _OTHER_WORD_SIZE.search(path)) and os.path.exists(root + path):
+            return Library(path, None, _version(root + path))
+    for folder in _FOLDERS:
+        path = f"{root}{folder}/{NAME}"
+        if os.path.exists(path):
+            return Library(path, root + folder, _version(path))
+    return None
+
+
+def module_version(root: str = "") -> str | None:
+    """Version of the loaded kernel module; None: none is loaded, or it does not say."""
+    try:
+        said = read_bytes(f"{root}/sys/module/nvidia/version", 256)
+    except SensorError:
+        return None
+    return said.decode("ascii", "replace").strip() or None
+
+
+def updated(library: Library | None, root: str, said: bool) -> Fault | None:
+    """
+    That the driver was updated under the running system, while a reader still reads.
+
+    Args:
+        library: the one on disk.
+        root: stands before /sys.
+        said: the kernel log tells of a program whose library does not fit the module.
+    """
+    version, module = library.version if library else None, module_version(root)
+    differ = version != module if version and module else said
+    return _mismatch(version, module, reading=True) if differ else None
+
+
+def refused(code: int, said: str, library: Library | None) -> Fault:
+    """
+    That the library refuses to begin.
+
+    Args:
+        code: of nvml.h.
+        said: the library's words for it.
+        library: the one on disk.
+    """
+    if code == VERSION_MISMATCH:
+        return _mismatch(library.version if library else None, module_version(), reading=False)
+    what, remedy = _REFUSED.get(
+        code, (f"The NVIDIA driver does not answer: {said} ({code}).", LOOK)
+    )
+    return Fault(DRIVER, f"{what} {NOT_WATCHED}", remedy)
+
+
+def no_binding(said: str) -> Fault:
+    """That nvidia-ml-py cannot be imported."""
+    return Fault(
+        READER,
+        f"The NVIDIA driver cannot be asked: {said}. {NOT_WATCHED}",
+        "Install watchdog again in its environment, or there: pip install nvidia-ml-py",
+    )
+
+
+_REFUSED = {
+    DRIVER_NOT_LOADED: (
+        "The NVIDIA driver is installed and not loaded.",
+        (
+            "Load it: sudo modprobe nvidia. If that fails, nouveau may hold the card, or the "
+            "module was not built for this kernel: see sudo dmesg | grep -i -e nvrm -e nouveau."
+        ),
+    ),
+    NO_PERMISSION: (
+        "The NVIDIA driver refuses this user.",
+        (
+            "Allow it on the device files: ls -l /dev/nvidia*; usually the user has to be in the "
+            "group video."
+        ),
+    ),
+    LIBRARY_NOT_FOUND: (
+        "The NVIDIA driver library was found and cannot be loaded.",
+        "Install the driver again: the file is damaged, or made for another machine.",
+    ),
+}
+
+
+def _mismatch(library: str | None, module: str | None, *, reading: bool) -> Fault:
+    versions = f" (library {library}, loaded module {module})" if library and module else ""
+    means = (
+        "GPU jobs that run go on and are still watched; new ones fail until then."
+        if reading
+        else f"GPU jobs that run go on, new ones fail. {NOT_WATCHED}"
+    )
+    return Fault(
+        UPDATED,
+        f"The NVIDIA driver was updated under the running system{versions}. {means}",
+        _RELOAD,
+    )
+
+
+def _version(path: str) -> str | None:
+    found = _VERSION.search(os.path.realpath(path))
+    return found.group(1) if found else None
+
+
+def _in_cache(root: str) -> list[str]:
+    """Paths that ldconfig has noted (ld.so.cache holds them as plain strings)."""
+    try:
+        cache = read_bytes(f"{root}/etc/ld.so.cache", _CACHE_LIMIT)
+    except SensorError:
+        return []
+    return [os.fsdecode(path) for path in _CACHED.findall(cache)]

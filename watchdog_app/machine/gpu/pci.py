@@ -1,0 +1,163 @@
+"""
+GPUs as the kernel lists them: whether one sleeps is asked here, never of the driver.
+
+Any question to the driver wakes a GPU that the kernel has powered down (runtime power
+management); reading its `power/runtime_status` does not. Source: kernel,
+Documentation/power/runtime_pm.rst and Documentation/ABI/testing/sysfs-devices-power.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from watchdog_app.base.errors import SensorError
+from watchdog_app.base.linux.files import read_bytes
+
+DEVICES = "/sys/bus/pci/devices"
+UNUSED_S = 30.0
+FIRST_AWAY_S = 60.0
+LAST_AWAY_S = 600.0
+_DISPLAY = b"0x03"  # VGA, 3D and other display controllers
+
+
+@dataclass(frozen=True, slots=True)
+class PciGpu:
+    """One GPU on the bus."""
+
+    address: str  # "0000:01:00.0"
+    asleep: bool
+    may_sleep: bool  # the kernel powers it down when nobody uses it
+    driver: str | None  # "nvidia", "nouveau", "vfio-pci"; None: none is bound
+
+
+class PciGpus:
+    """
+    The GPUs on the bus, listed now and then and looked at each time.
+
+    Args:
+        vendors: of those that count, as in the file `vendor`.
+        root: stands before /sys.
+    """
+
+    def __init__(self, vendors: Sequence[str], root: str = "") -> None:
+        self._vendors = frozenset(vendor.encode() for vendor in vendors)
+        self._folder = root + DEVICES
+        self._addresses: tuple[str, ...] = ()
+
+    def scan(self) -> None:
+        """List the bus anew."""
+        try:
+            names = sorted(os.listdir(self._folder))
+        except OSError:
+            names = []  # no PCI here: Jetson, WSL, another operating system
+        self._addresses = tuple(name for name in names if self._is_gpu(name))
+
+    def look(self) -> tuple[PciGpu, ...]:
+        """Every listed GPU as it is now, by address: the order in which nvidia-smi counts."""
+        found = []
+        for address in self._addresses:
+            folder = f"{self._folder}/{address}"
+            if not os.path.isdir(folder):
+                continue
+            status = self._read(address, "power/runtime_status")
+            try:
+                driver = os.path.basename(os.readlink(f"{folder}/driver"))
+            except OSError:
+                driver = None
+            found.append(
+                PciGpu(
+                    address,
+                    asleep=status in (b"suspended", b"suspending"),
+                    may_sleep=self._read(address, "power/control") == b"auto",
+                    driver=driver,
+                )
+            )
+        return tuple(found)
+
+    def _is_gpu(self, name: str) -> bool:
+        vendor = self._read(name, "vendor")
+        return vendor in self._vendors and self._read(name, "class").startswith(_DISPLAY)
+
+    def _read(self, address: str, name: str) -> bytes:
+        try:
+            return read_bytes(f"{self._folder}/{address}/{name}", 64).strip()
+        except SensorError:
+            return b""
+
+
+class PowerSaving:
+    """
+    Decides when no reader may run, so that a laptop's GPU can sleep.
+
+    Starting the driver's library wakes every GPU, and an open handle keeps one awake. So there is
+    no reader while all GPUs sleep; and where the kernel would power them down and nobody uses
+    them, the reader goes away for a while.
+    """
+
+    def __init__(self) -> None:
+        self._unused_since_mono_s: float | None = None
+        self._away_until_mono_s: float | None = None
+        self._away_s = FIRST_AWAY_S
+        self._slept = False
+
+    def may_read(self, cards: Sequence[PciGpu], in_use: bool, now_mono_s: float) -> bool:
+        """
+        Whether a reader may run now.
+
+        Args:
+            cards: those on the bus; none: nobody can say, so nobody sleeps.
+            in_use: somebody was on a GPU at the last reading.
+            now_mono_s: now.
+        """
+        if cards and all(card.asleep for card in cards):
+            self._slept = True
+            return False
+        if self._slept:
+            # Somebody woke it: that is who we want to see.
+            self._slept = False
+            self._come_back()
+            self._away_s = FIRST_AWAY_S
+        if not cards or not all(card.may_sleep for card in cards):
+            self._come_back()
+            return True
+        if self._away_until_mono_s is not None:
+            if now_mono_s < self._away_until_mono_s:
+                return False
+            self._come_back()
+        since = self._unused_since_mono_s
+        if not in_use and since is not None and now_mono_s - since >= UNUSED_S:
+            # It may be our own handle that keeps it awake; if not, ask less and less often.
+            self._away_until_mono_s = now_mono_s + self._away_s
+            self._away_s = min(self._away_s * 2, LAST_AWAY_S)
+            return False
+        return True
+
+    def seen(self, now_mono_s: float, in_use: bool) -> None:
+        """A reading has come in."""
+        if in_use:
+            self._unused_since_mono_s = None
+            self._away_s = FIRST_AWAY_S
+        elif self._unused_since_mono_s is None:
+            self._unused_since_mono_s = now_mono_s
+
+    def _come_back(self) -> None:
+        self._away_until_mono_s = None
+        self._unused_since_mono_s = None
+
+
+def short_address(bus_id: str | None) -> str | None:
+    """
+    A bus id as the driver (`00000000:65:00.0`) or the kernel log (`0000:65:00`) writes it, as
+    sysfs does: `0000:65:00.0`. None for what is no such address.
+    """
+    parts = (bus_id or "").strip().lower().split(":")
+    if len(parts) != 3:
+        return None
+    device, _, function = parts[2].partition(".")
+    try:
+        numbers = [int(part, 16) for part in (parts[0], parts[1], device, function or "0")]
+    except ValueError:
+        return None
+    return "{:04x}:{:02x}:{:02x}.{:x}".format(*numbers)

@@ -1,0 +1,465 @@
+"""
+The reader's life: started, asked, given up on, started again later and later. Nothing here waits.
+
+A GPU on which the driver hung or crashed is left out for a while, so that the others are read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import IO, Any, cast
+
+from watchdog_app.core.model.hardware import GpuState
+from watchdog_app.core.model.machine import Fault
+from watchdog_app.machine.gpu.backend import text
+from watchdog_app.machine.gpu.nvml_driver import LOOK, NOT_WATCHED, READER
+
+FIRST_RETRY_S = 1.0
+LAST_RETRY_S = 300.0
+# So long it has to go well for the next failure to count as a first one.
+_WELL_S = 60.0
+# How long a GPU is left out at first: one whose call did not return costs all others its deadline.
+_SKIP_CRASHED_S = 10.0
+_SKIP_HUNG_S = 60.0
+_SKIP_LAST_S = 1800.0
+# On a machine that stalls we come late ourselves: it is not the driver that hangs.
+_LOOKS_IN_VAIN = 3
+# Readers that SIGKILL does not end, waiting in the kernel: more would help nobody.
+_MOST_STUCK = 2
+_CLOSE_S = 1.0
+_CHUNK = 1 << 16
+_MOST_CHUNKS = 64
+_MOST_BYTES = 8 << 20  # an answer is some kilobytes; 16 GPUs with 1000 processes are one megabyte
+_BY_SOMEBODY = (-signal.SIGTERM, -signal.SIGKILL)
+# What taking apart an answer raises that none of our readers gives: too deep, infinite, not there.
+NONSENSE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+_PASSED_ON = {
+    "HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONHOME",
+    "PYTHONPATH", "TMPDIR", "VIRTUAL_ENV",
+}  # fmt: skip
+
+
+def reader_env(env: Mapping[str, str], library_folder: str | None) -> dict[str, str]:
+    """
+    A plain environment: what the user preloads or sets for CUDA is not for the reader.
+
+    Args:
+        env: ours.
+        library_folder: where the driver library lies if the loader does not look there.
+    """
+    kept = {
+        name: value
+        for name, value in env.items()
+        if name in _PASSED_ON or name.startswith(("WATCHDOG_", "LC_"))
+    }
+    if library_folder is not None:
+        before = kept.get("LD_LIBRARY_PATH")
+        kept["LD_LIBRARY_PATH"] = f"{before}:{library_folder}" if before else library_folder
+    return kept
+
+
+class ReaderChild:
+    """One reader, from its start to its end."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
+        """
+        Start it; takes a millisecond or two.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        self._process = subprocess.Popen(
+            [*argv, str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            env=dict(env),
+            start_new_session=True,  # Ctrl-C in the daemon's terminal is not for it
+        )
+        self._requests = cast(IO[bytes], self._process.stdin)
+        self._output = cast(IO[bytes], self._process.stdout)
+        os.set_blocking(self._output.fileno(), False)
+        self._rest = b""
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    @property
+    def status(self) -> int | None:
+        """Exit status, negative for a signal; None while it lives."""
+        return self._process.poll()
+
+    def ask(self, request: Mapping[str, Any]) -> None:
+        """Send one request. One that is gone, or whose pipe is full, is found out otherwise."""
+        with suppress(OSError, ValueError):
+            self._requests.write(json.dumps(request, separators=(",", ":")).encode() + b"\n")
+
+    def answers(self) -> list[dict[str, Any]]:
+        """
+        Every whole line that has come.
+
+        Raises:
+            ValueError: what came is no answer of the reader's.
+        """
+        data = self._rest + self._read()
+        if len(data) > _MOST_BYTES:
+            raise ValueError("an answer without an end")
+        *lines, self._rest = data.split(b"\n")
+        found = []
+        for line in lines:
+            message = json.loads(line)
+            if not isinstance(message, dict):
+                raise ValueError("an answer that is no object")  # noqa: TRY004 - a bad line
+            found.append(message)
+        return found
+
+    def kill(self) -> None:
+        """End it now, even in a call that never returns. One in the kernel ends later, or never."""
+        with suppress(OSError):
+            self._requests.close()
+        with suppress(OSError):
+            self._process.kill()
+        self._output.close()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for its end, for the daemon's own end alone."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        if self._process.poll() is None:
+            # Nobody can end it; Popen would warn that it still runs.
+            self._process.returncode = -signal.SIGKILL
+
+    def _read(self) -> bytes:
+        chunks: list[bytes] = []
+        with suppress(OSError, ValueError):
+            while len(chunks) < _MOST_CHUNKS and (chunk := os.read(self._output.fileno(), _CHUNK)):
+                chunks.append(chunk)
+        return b"".join(chunks)
+
+
+class _Skipped:
+    """A GPU on which the driver hung or crashed."""
+
+    __slots__ = ("times", "until_mono_s")
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.until_mono_s = 0.0
+
+
+class ReaderProcess:
+    """One reader at a time, and what became of those before."""
+
+    def __init__(
+        self, argv: Sequence[str], env: Mapping[str, str], deadline_s: float, start_s: float
+    ) -> None:
+        """
+        Args:
+            argv: command line of the reader; our pid follows.
+            env: see `reader_env`.
+            deadline_s: for one GPU, and for the driver as a whole.
+            start_s: for the driver's own start, which takes seconds a GPU.
+        """
+        self._argv = tuple(argv)
+        self._env = env
+        self._deadline_s = deadline_s
+        self._start_s = start_s
+        self._child: ReaderChild | None = None
+        self._leaving: list[ReaderChild] = []  # killed or let go, not gone yet
+        self._ready = False
+        self._number = 0
+        self._waiting = False  # for an answer, or for the reader to be ready
+        self._progress_mono_s = 0.0
+        self._looks = 0  # in vain, since it last said something
+        self._index: int | None = None  # the GPU that is being asked about
+        self._started_mono_s: float | None = None
+        self._retry_mono_s: float | None = None
+        self._retries = 0
+        self._well_mono_s: float | None = None
+        self._skipped: dict[int, _Skipped] = {}
+        self._not_asked: frozenset[int] = frozenset()  # of the last request
+        self._awake: frozenset[int] | None = None  # likewise; None: all are
+        self._failed = False  # this reader said why it cannot go on
+        self.asked_mono_s: float | None = None
+        self.fault: Fault | None = None  # since the last complete reading
+        self.absent: str | None = None  # why that is no fault; None: it is one
+        self.versions: dict[str, Any] = {}
+
+    @property
+    def running(self) -> bool:
+        """There is a reader."""
+        return self._child is not None
+
+    @property
+    def pid(self) -> int | None:
+        """Its process."""
+        return None if self._child is None else self._child.pid
+
+    def skipped(self, now_mono_s: float) -> frozenset[int]:
+        """Indices of the GPUs that are not asked about for now."""
+        return frozenset(i for i, each in self._skipped.items() if now_mono_s < each.until_mono_s)
+
+    def left_out(self, index: int) -> GpuState | None:
+        """
+        How a GPU counts of which the last request did not ask; None: it was asked.
+
+        Nothing can be said of such a GPU: not that it is well, nor that it is gone.
+        """
+        if index in self._not_asked:
+            return GpuState.SILENT
+        return GpuState.OK if self._awake is not None and index not in self._awake else None
+
+    def try_now(self) -> None:
+        """Something has changed: no use in waiting for the next try."""
+        self._retry_mono_s = None
+        self._retries = 0
+        self._skipped.clear()
+
+    def forget(self) -> None:
+        """There is no driver any more: nothing is wrong with it either."""
+        self.fault = self.absent = None
+        self.versions = {}
+
+    def start(self, now_mono_s: float, library_folder: str | None) -> None:
+        """Start a reader, unless it is too early after the last failure."""
+        self._bury()
+        if self._retry_mono_s is not None and now_mono_s < self._retry_mono_s:
+            return
+        if len(self._leaving) >= _MOST_STUCK:
+            self._give_up(now_mono_s, _stuck(len(self._leaving)))
+            return
+        try:
+            self._child = ReaderChild(self._argv, reader_env(self._env, library_folder))
+        except OSError as error:
+            said = f"The GPU reader cannot be started: {error.strerror or error}. {NOT_WATCHED}"
+            self._give_up(now_mono_s, Fault(READER, said, None))
+            return
+        self._ready = self._failed = False
+        self._expect(now_mono_s)
+        self._started_mono_s = now_mono_s
+        self._well_mono_s = None
+
+    def ask(
+        self, now_mono_s: float, every_s: float, awake: Sequence[tuple[int, str]] | None
+    ) -> None:
+        """Send the next request if it is due and none is under way."""
+        asked = self.asked_mono_s
+        if self._child is None or self._waiting:
+            return
+        if asked is not None and now_mono_s - asked < every_s:
+            return
+        self._number += 1
+        request: dict[str, Any] = {"id": self._number, "now": now_mono_s}
+        self._not_asked = self.skipped(now_mono_s)
+        if self._not_asked:
+            request["skip"] = sorted(self._not_asked)
+        self._awake = None
+        if awake is not None:
+            request["awake"] = list(awake)
+            self._awake = frozenset(index for index, _ in awake)
+        self._child.ask(request)
+        self._expect(now_mono_s)
+        self.asked_mono_s = now_mono_s
+
+    def collect(self, now_mono_s: float) -> list[dict[str, Any]]:
+        """Messages with GPUs, events and ends of readings; finds out who hangs and who is gone."""
+        self._bury()
+        child = self._child
+        if child is None:
+            return []
+        status = child.status  # before reading: what it said last is read all the same
+        found: list[dict[str, Any]] = []
+        try:
+            for message in child.answers():
+                self._progress_mono_s = now_mono_s
+                self._looks = 0
+                if self._hear(message, now_mono_s):
+                    found.append(message)
+        except NONSENSE:
+            self.distrust(now_mono_s)
+            return found
+        if status is not None:
+            self._ended(status, now_mono_s)
+        elif self._waiting:
+            self._watch_deadline(now_mono_s)
+        return found
+
+    def let_go(self) -> None:
+        """No reader for now."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            self._leaving.append(child)
+        self._waiting = False
+        self.asked_mono_s = None
+        self._bury()
+
+    def rest(self, now_mono_s: float, seconds: float) -> None:
+        """No reader for so long, once the reading that is under way is in."""
+        if self._child is not None and self._ready and not self._waiting:
+            self.let_go()
+            self._retry_mono_s = now_mono_s + seconds
+
+    def renew(self, now_mono_s: float, after_s: float) -> None:
+        """A new reader in place of one that is so old."""
+        started = self._started_mono_s
+        if started is not None and now_mono_s - started >= after_s and not self._waiting:
+            self.let_go()
+
+    def distrust(self, now_mono_s: float) -> None:
+        """It said what no reader says: the driver has damaged it."""
+        self._skip(now_mono_s, _SKIP_CRASHED_S)
+        said = "The GPU reader was damaged by the driver library and is started again."
+        self._give_up(now_mono_s, Fault(READER, f"{said} {NOT_WATCHED}", LOOK))
+
+    def close(self) -> None:
+        """End everything; waits a second at most."""
+        self.let_go()
+        for child in self._leaving:
+            child.wait(_CLOSE_S / len(self._leaving))
+        self._leaving.clear()
+
+    def _expect(self, now_mono_s: float) -> None:
+        """An answer is to come from now on."""
+        self._waiting = True
+        self._looks = 0
+        self._index = None
+        self._progress_mono_s = now_mono_s
+
+    def _hear(self, message: Mapping[str, Any], now_mono_s: float) -> bool:
+        """Take one message; whether it is one about GPUs."""
+        if "failed" in message:
+            told = message["failed"]
+            remedy, absent = told.get("remedy"), told.get("absent")
+            self.fault = Fault(
+                text(told["source"]),
+                _plain(told["message"]),
+                None if remedy is None else _plain(remedy),
+            )
+            self.absent = None if absent is None else text(absent)
+            self._failed = True
+            return False
+        if "ready" in message:
+            self.versions = _versions(message["ready"])
+            self._ready, self._waiting = True, False
+            # A crash is over once everything has been read again.
+            if self.fault is not None and (
+                self.fault.source != READER or self.fault == _starting(self._deadline_s)
+            ):
+                self.fault = self.absent = None
+            return False
+        if message["id"] != self._number:
+            return False
+        if "begin" in message:
+            self._index = int(message["begin"])
+            return False
+        if "end" in message:
+            self._waiting = False
+            self._index = None
+            self.fault = self.absent = None
+            self._forgive(now_mono_s)
+        return True
+
+    def _ended(self, status: int, now_mono_s: float) -> None:
+        if not self._failed:
+            self.absent = None
+            self.fault = _end_of(status, self._index)
+            if status not in _BY_SOMEBODY:
+                self._skip(now_mono_s, _SKIP_CRASHED_S)
+        self._give_up(now_mono_s, self.fault)
+
+    def _watch_deadline(self, now_mono_s: float) -> None:
+        self._looks += 1
+        if self._looks < _LOOKS_IN_VAIN:
+            return
+        silent_s = now_mono_s - self._progress_mono_s
+        deadline_s = self._deadline_s if self._ready else self._start_s
+        if silent_s > deadline_s:
+            self._skip(now_mono_s, _SKIP_HUNG_S)
+            self._give_up(now_mono_s, _silent(deadline_s, self._index))
+        elif silent_s > self._deadline_s and self.fault is None:
+            self.fault = _starting(self._deadline_s)
+
+    def _skip(self, now_mono_s: float, first_s: float) -> None:
+        """The GPU that was asked about is left out for a while, longer each time."""
+        if self._index is None:
+            return
+        each = self._skipped.setdefault(self._index, _Skipped())
+        each.until_mono_s = now_mono_s + min(first_s * 2**each.times, _SKIP_LAST_S)
+        each.times += 1
+
+    def _forgive(self, now_mono_s: float) -> None:
+        if self._well_mono_s is None:
+            self._well_mono_s = now_mono_s
+        elif now_mono_s - self._well_mono_s >= _WELL_S:
+            self._retries = 0
+        for index, each in list(self._skipped.items()):
+            if now_mono_s >= each.until_mono_s + _WELL_S:
+                del self._skipped[index]
+
+    def _give_up(self, now_mono_s: float, fault: Fault | None) -> None:
+        self.fault = fault
+        self.let_go()
+        self._retry_mono_s = now_mono_s + min(FIRST_RETRY_S * 2**self._retries, LAST_RETRY_S)
+        self._retries = min(self._retries + 1, 16)
+
+    def _bury(self) -> None:
+        self._leaving = [child for child in self._leaving if child.status is None]
+
+
+def _versions(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What driver and library say of themselves: `driver`, `library`, `cuda`; None: not told."""
+    found: dict[str, Any] = {
+        name: None if row[name] is None else text(row[name]) for name in ("driver", "library")
+    }
+    return {**found, "cuda": None if row["cuda"] is None else int(row["cuda"])}
+
+
+def _plain(words: str) -> str:
+    """A sentence of the reader's, which may hold words of the driver's."""
+    return " ".join(text(word) for word in words.split(" "))
+
+
+def _starting(deadline_s: float) -> Fault:
+    said = f"The GPU driver has not finished its initialisation within {deadline_s:g} s."
+    wait = "A machine with many GPUs needs longer: wait a minute."
+    return Fault(READER, f"{said} {NOT_WATCHED}", f"{wait} {LOOK}")
+
+
+def _silent(deadline_s: float, index: int | None) -> Fault:
+    """A call into the driver did not return."""
+    where = "" if index is None else f" about GPU {index}"
+    means = NOT_WATCHED if index is None else "This GPU is not watched for now; others are."
+    said = f"The GPU driver did not answer{where} within {deadline_s:g} s and its reader was ended."
+    return Fault(READER, f"{said} {means}", LOOK)
+
+
+def _end_of(status: int, index: int | None) -> Fault:
+    """The reader ended by itself, or was ended by somebody."""
+    again = "It is started again; GPU figures are missing meanwhile."
+    if status in _BY_SOMEBODY:
+        by = "by a person, or by the kernel when memory ran out"
+        return Fault(READER, f"The GPU reader was killed: {by}. {again}", None)
+    where = "" if index is None else f" while it asked about GPU {index}"
+    if status >= 0:
+        return Fault(READER, f"The GPU reader ended with status {status}{where}. {again}", LOOK)
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    said = f"The driver library crashed: its reader was ended by {name}{where}."
+    return Fault(READER, f"{said} {again}", LOOK)
+
+
+def _stuck(count: int) -> Fault:
+    """Readers that not even SIGKILL ends: they wait in the kernel."""
+    said = f"The GPU driver hangs in the kernel: {count} readers cannot be ended. {NOT_WATCHED}"
+    return Fault(READER, said, "Restart the machine: nothing less frees them.")
