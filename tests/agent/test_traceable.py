@@ -10,7 +10,7 @@ import pytest
 from watchdog_app.agent.reporting.traceable import crash_risk
 
 OLD = (3, 11, 7)
-FRAMEWORKS = ("tensorflow.python.ops.script_ops", "torch", "jax")
+FRAMEWORKS = ("tensorflow.python.ops.script_ops", "torch", "jax", "jax._src.xla_bridge")
 
 
 def registry(count):
@@ -19,6 +19,10 @@ def registry(count):
 
 def cards(initialized):
     return SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: initialized))
+
+
+def devices(initialized):
+    return SimpleNamespace(backends_are_initialized=lambda: initialized)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +34,9 @@ def cards(initialized):
         ({FRAMEWORKS[0]: SimpleNamespace()}, OLD, "TensorFlow"),  # it cannot be told
         ({FRAMEWORKS[1]: cards(False)}, OLD, None),
         ({FRAMEWORKS[1]: cards(True)}, OLD, "PyTorch"),
-        ({FRAMEWORKS[2]: SimpleNamespace()}, OLD, "JAX"),
+        ({FRAMEWORKS[2]: SimpleNamespace()}, OLD, "JAX"),  # it cannot be told
+        ({FRAMEWORKS[2]: SimpleNamespace(), FRAMEWORKS[3]: devices(True)}, OLD, "JAX"),
+        ({FRAMEWORKS[2]: SimpleNamespace(), FRAMEWORKS[3]: devices(False)}, OLD, None),
         ({FRAMEWORKS[0]: registry(2)}, (3, 12, 8), "TensorFlow"),
         ({FRAMEWORKS[0]: registry(2)}, (3, 12, 9), None),
         ({FRAMEWORKS[0]: registry(2)}, (3, 13, 1), "TensorFlow"),

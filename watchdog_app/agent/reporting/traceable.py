@@ -51,4 +51,15 @@ def _callers() -> str | None:
             return "PyTorch"  # the backward pass of a card runs in a thread of its own
     except Exception:
         return "PyTorch"
-    return "JAX" if "jax" in sys.modules else None
+    return "JAX" if _jax_runs() else None
+
+
+def _jax_runs() -> bool:
+    """Whether JAX has a device at work: Keras imports it beside every other backend."""
+    if "jax" not in sys.modules:
+        return False
+    bridge: Any = sys.modules.get("jax._src.xla_bridge")
+    try:
+        return bool(bridge.backends_are_initialized())
+    except Exception:  # another version keeps them elsewhere
+        return True
