@@ -25,6 +25,8 @@ def same(before: str, now: str) -> bool:
         ("trainer.devices=[0]", "trainer.devices=[0,1]"),
         ("-v 1", "-v 2"),
         ("-o runs/a", "-o runs/b"),
+        ("--log a.txt --save runs/a", "--log b.txt --save runs/b"),
+        ("results=res/a --tensorboard tb/a", "results=res/b --tensorboard tb/b"),
         ("--checkpoint runs/a.pt", "--checkpoint runs/b.pt"),
         ("--wd 1e-4 --seed 07", "--wd 0.0001 --seed 7"),
         ("--wd 1.0 100", "--wd=1 1e2"),
@@ -43,6 +45,7 @@ def test_options_that_make_no_other_training(before, now):
     [
         ("-o Global.seed=1", "-o Global.seed=2"),
         ("-o cifar", "-o mnist"),
+        ("--save cifar", "--save mnist"),
         ("--checkpoint bert-base-cased", "--checkpoint roberta-base"),
         ("~aug=x", "aug=x"),
         ("-src a -dst b", "-src b -dst a"),

@@ -226,6 +226,42 @@ def test_the_way_to_the_script_and_the_working_folder_do_not_matter(place: Place
     assert [[1], [2], [3], [4], [5], [6]] == began
 
 
+@pytest.mark.parametrize("words", [(), ("--seed", "1", "--data", "data")])
+def test_a_program_that_moved_with_its_rescues_goes_on_and_is_named(
+    tmp_path: Path, words: tuple[str, ...]
+):
+    """Another checkout path, or a mount of another name: relative to the rescues nothing moved."""
+    before, now = tmp_path / "before", tmp_path / "now"
+    (before / "data").mkdir(parents=True)
+    place = Place(before)
+    place.kill(*words)
+    before.rename(now)
+    place.folder = now
+
+    done = place.run(*words)
+
+    assert [3] == done.began
+    assert f"{before}/train.py and its rescues have moved to {now}/train.py" in done.words
+
+
+def test_a_script_that_moved_away_from_its_rescues_is_another(place: Place):
+    """As far as anybody can tell."""
+    place.kill(FOLDER=place.rescues_in)
+    (place.folder / "elsewhere").mkdir()
+    (place.folder / "train.py").rename(place.folder / "elsewhere" / "train.py")
+
+    assert left_alone(
+        place.run(program="elsewhere/train.py", FOLDER=place.rescues_in), "elsewhere/train.py"
+    )
+
+
+def test_a_program_that_starts_itself_anew_in_its_process_goes_on(place: Place):
+    """By `os.execv`: what it held in memory is gone."""
+    done = place.run(EXECV=1, STOP=3)
+
+    assert ([0, 3], [10]) == (done.began, done.ended)
+
+
 @pytest.mark.parametrize("argv", [[], [""], ["x", "--seed", "9"], None, "x"])
 def test_what_a_program_does_to_its_arguments_does_not_matter(place: Place, argv: object):
     """As it was started counts."""
@@ -359,6 +395,20 @@ def test_a_rescue_of_an_earlier_version_is_left_alone_until_it_is_forced(place: 
     assert [0] == place.run().began
 
 
+@pytest.mark.tensorflow
+def test_a_fit_without_a_line_in_its_code_names_what_lies_beside(place: Place):
+    """Its rescues lie in a folder of their own for each script and its arguments."""
+    place.copy("eval.py")
+    place.kill("--seed", "1", FRAMEWORK="found")
+
+    other = place.run("--seed", "2", FRAMEWORK="found")
+    script = place.run(program="eval.py", FRAMEWORK="found")
+
+    assert left_alone(other, "--seed")
+    assert left_alone(script, "train.py", "eval.py")
+    assert [3] == place.run("--seed", "1", FRAMEWORK="found").began
+
+
 # Who lives
 
 
@@ -378,6 +428,23 @@ def test_a_training_that_is_alive_is_left_alone(place: Place, outer, inner):
     assert left_alone(done, "still runs")
     assert left_alone(forced, "still runs")
     assert [3] == place.run(before=inner).began
+
+
+def test_a_lock_file_that_was_copied_over_frees_no_training_that_is_alive(place: Place):
+    """Its process is asked as well, also about a copy of the whole folder."""
+    with place.alive():
+        (lock,) = place.rescues_in.glob("run-*.lock")
+        copy = place.folder / "copy"
+        shutil.copytree(place.rescues_in, copy)
+        lock.unlink()
+        shutil.copy(copy / lock.name, lock)
+
+        replaced = place.run()
+        copied = place.run(FOLDER=copy)
+
+    assert left_alone(replaced, "still runs")
+    assert left_alone(copied, "still runs")
+    assert [3] == place.run().began
 
 
 def test_a_worker_that_outlives_its_parent_keeps_nothing(place: Place):

@@ -105,6 +105,13 @@ def resumes(env: Mapping[str, str] = os.environ) -> bool:
     return env.get(RESUME, "").strip().lower() not in _NO
 
 
+def tell_of_others(directory: str) -> None:
+    """Name what another program left beside this folder, or this one with other arguments."""
+    line = chapters.left_beside(directory) if resumes() else None
+    if line is not None:
+        say(line)
+
+
 def _with_rescue(callbacks: Any, package: str) -> Any:
     """The callbacks of a fit of `package` with a Rescue before them, or as they are."""
     global _fits
@@ -141,6 +148,7 @@ def _with_rescue(callbacks: Any, package: str) -> Any:
     _fits += 1
     if _fits == 1:
         say(f"fits are saved in {shown(directory)} when memory runs out. See: watchdog rescues")
+        tell_of_others(directory)
     return [automatic(package)(directory, resume=known and resumes()), *named]
 
 

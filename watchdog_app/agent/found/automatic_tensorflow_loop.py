@@ -103,6 +103,7 @@ class FoundLoop:
                 f"this training loop is saved in {automatic.shown(self._directory)} when memory "
                 "runs out. See: watchdog rescues"
             )
+            automatic.tell_of_others(self._directory)
         _at_end(self)
 
     def step(self, frame: FrameType, done: int) -> None:

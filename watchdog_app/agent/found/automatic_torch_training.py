@@ -230,6 +230,7 @@ class FoundTraining:
                 "PyTorch trainings are saved in "
                 f"{automatic.shown(self.directory)} when memory runs out. See: watchdog rescues"
             )
+            automatic.tell_of_others(self.directory)
         exhaustion_hooks.watch(self)  # before the end is told, which the same error makes
         automatic_ends.watch(self)
 

@@ -77,7 +77,10 @@ _TABLE = (
         r"save_to|outputs?|out|logs",
         _PLAIN_PATH,
     ),
-    _benign(r"o", r"(?!-)[^\0\n=]*(/|\.\w{1,8}$)[^\0\n=]*"),  # -o mnist may be a data set
+    # -o mnist and --save mnist may be switches before a data set.
+    _benign(
+        r"o|log|tensorboard|tb|summary|results?|save", r"(?!-)[^\0\n=]*(/|\.\w{1,8}$)[^\0\n=]*"
+    ),
     _benign(
         r"(auto_?)?resume|(auto_?)?restart|continue|continue_training|"
         r"resume_(from|path|checkpoint|ckpt|from_checkpoint|training|run)|load_checkpoint|"

@@ -17,8 +17,9 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from watchdog_app.agent.contain import Guard, describe
@@ -37,6 +38,8 @@ _CHOICES = ("newest", "force")
 _MOST_CHAPTERS = 1000
 _MOST_NAMED = 3  # of the rescues that are left alone, one line each
 _LONGEST_NAME = 100
+_MOST_BESIDE = 20  # runs in other folders that are looked at for one to be named
+_BESIDE_NS = 7 * 86400 * 10**9  # and how old they may be
 RESUME = "WATCHDOG_AGENT_RESUME"
 _FORCE = f'If it is the same training: Rescue(..., resume="force") or {RESUME}=force.'
 _APART = 'To keep trainings apart for good, give each a folder or a name: Rescue(..., name="...").'
@@ -197,6 +200,29 @@ def waiting(directory: str) -> Left | None:
                 continue
             if left.verdict().life != "alive":
                 return left
+    return None
+
+
+def left_beside(directory: str) -> str | None:
+    """What other programs, or this one with other arguments, left beside a folder: one line."""
+    above = os.path.dirname(_root(directory))
+    since_ns = time.time_ns() - _BESIDE_NS
+    with _guard, suppress(OSError):  # no such folder yet, or it is being changed
+        program = program_key.program(skip_cells=True)
+        folders = [os.path.join(above, name) for name in os.listdir(above)]
+        lefts = [
+            left
+            for folder in folders
+            if folder != _root(directory) and names.is_folder(os.lstat(folder))
+            for chapter in _chapters(folder)
+            for left in runs.left_in(chapter)
+            if not left.finished and left.newest_ns > since_ns
+        ]
+        lefts.sort(key=lambda left: left.newest_ns)
+        for left in lefts[: -_MOST_BESIDE - 1 : -1]:
+            why = left.another(program, None)
+            if why is not None and left.verdict().life != "alive":
+                return f"{left.path} {why}: it is left alone, and its rescues are kept."
     return None
 
 
@@ -418,6 +444,11 @@ def _sorted_out(
             elif verdict.life == "left" and verdict.owner is not None:
                 ago = format_duration(verdict.silent_s or 0.0)
                 told.notes[left.path] = f"{left.path} was left {ago} ago by {verdict.whose}."
+            elif (before := left.moved_from(program)) is not None:
+                told.notes[left.path] = (
+                    f"{before} and its rescues have moved to {program.path}: this is taken for the "
+                    "same program."
+                )
             told.candidates.append(left)
         else:
             told.others.append((left, another))

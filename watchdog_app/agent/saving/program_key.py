@@ -149,6 +149,16 @@ def another(saved: Mapping[str, Any], program: Program, training: Training | Non
         return "is of a program that cannot be read from it"
 
 
+def moved(saved: Mapping[str, Any], program: Program) -> dict[str, Any]:
+    """The key of a saved run whose program has moved to this place: paths count as written."""
+    told = {
+        name: {**saved[name], "paths": {}}
+        for name in ("arguments", "given")
+        if isinstance(saved.get(name), dict)
+    }
+    return {**saved, **told, "path": program.path}
+
+
 def changes(saved: Mapping[str, Any], program: Program) -> list[str]:
     """Sentences about options that are given otherwise than in the saved run. Never raises."""
     try:

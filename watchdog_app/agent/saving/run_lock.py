@@ -187,6 +187,7 @@ class Busy(OSError):
 
 
 _held: set[RunLock] = set()
+_claimed: set[str] = set()  # runs, by this interpreter: it may be started anew in its process
 _changing = threading.Lock()
 _next_beat_mono_s = 0.0
 
@@ -219,6 +220,7 @@ def claim(directory: str, run: str, *, new: bool = False) -> RunLock:
         OSError: the file is none of ours.
     """
     path = path_of(directory, run)
+    _claimed.add(run)
     end_mono_s = time.monotonic() + _CLAIM_S
     while True:
         try:
@@ -294,6 +296,11 @@ def held_here(directory: str, run: str) -> bool:
         return any(each.path == path and each.held for each in _held)
 
 
+def claimed_here(run: str) -> bool:
+    """Whether this interpreter has ever trained a run, or tried to; `os.execv` starts another."""
+    return run in _claimed
+
+
 def beat() -> None:
     """Touch the locks that this process holds, where that is due; from a thread of ours."""
     global _next_beat_mono_s
@@ -341,9 +348,9 @@ def _judge(
     here = this_process()
     if owner is not None:
         if owner.namespace == here.namespace:
-            # Its lock may have been removed by a person: ask for the process then.
+            # A lock file may be removed, replaced or copied: the process is asked, too.
             me = (owner.pid, owner.start_time) == (here.pid, here.start_time)
-            alive = not locks and not me and start_time(owner.pid) == owner.start_time
+            alive = not me and start_time(owner.pid) == owner.start_time
             return Verdict("alive" if alive else "dead", owner)
         if locks and owner.boot and owner.boot == here.boot:
             return Verdict("dead", owner)

@@ -58,7 +58,8 @@ class Run:
     def record(self) -> dict[str, Any]:
         """What a rescue's description says of it."""
         self.after_fork()
-        return {"id": self.id, "key": self._key, "owner": run_lock.this_process().to_json()}
+        owner = run_lock.this_process().to_json()
+        return {"id": self.id, "key": self._key, "owner": owner, "directory": self.directory}
 
     def may_prune(self, name: RescueName) -> bool:
         """Whether a rescue is of this run, or of a finished one of the same training."""
@@ -119,7 +120,8 @@ class Left:
         """Whether a training of this process has it."""
         if self.run is not None and run_lock.held_here(self.directory, self.run):
             return True
-        return self.names[-1].owner_text == str(own())
+        of_this_process = self.names[-1].owner_text == str(own())
+        return of_this_process and (self.run is None or run_lock.claimed_here(self.run))
 
     def verdict(self) -> Verdict:
         """Whether its owner lives."""
@@ -139,7 +141,18 @@ class Left:
         record = self._record()
         if record.get("id") != self.run:
             return self.problem or "does not say whose it is"
-        return program_key.another(self.key, program, training)
+        moved = self.moved_from(program) is not None
+        key = program_key.moved(self.key, program) if moved else self.key
+        return program_key.another(key, program, training)
+
+    def moved_from(self, program: Program) -> str | None:
+        """Where the program lay, if it was moved together with its rescues since; else None."""
+        before, now = self.key.get("path"), program.path
+        directory = self._record().get("directory")
+        if not isinstance(before, str) or not isinstance(directory, str) or now in (None, before):
+            return None
+        beside = os.path.relpath(before, directory) == os.path.relpath(now, self.directory)
+        return before if beside and not os.path.lexists(before) else None
 
     def _record(self) -> Mapping[str, Any]:
         if self._said is None:
