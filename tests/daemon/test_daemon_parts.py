@@ -13,7 +13,7 @@ import pytest
 from watchdog_app.airbag import groups, record
 from watchdog_app.airbag.record import BagRecord
 from watchdog_app.base.errors import TaskNotFound
-from watchdog_app.base.worker import Worker
+from watchdog_app.base.threads import Worker
 from watchdog_app.core.model.find import find
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, ProcessSample, Task, TaskKind
 from watchdog_app.core.model.settings import Settings
@@ -182,7 +182,7 @@ def test_a_waker_ends_the_wait_however_often_it_was_called():
 
 def test_a_worker_returns_values_and_errors_in_order():
     """And finishes what was submitted before it ends."""
-    worker = Worker(lambda: None, "test")
+    worker = Worker()
     found = []
 
     worker.submit(lambda: 1, lambda value, error: found.append((value, error)))

@@ -16,10 +16,10 @@ import pytest
 from sensor_trees import NOW_UNIX_S, Tree
 from support.waiting import until
 
-from watchdog_app.base.background import Background, Question
 from watchdog_app.base.errors import Gone
 from watchdog_app.base.linux.cgroups import Layout
 from watchdog_app.base.linux.process import Stat
+from watchdog_app.base.threads import Background, Question
 from watchdog_app.core.model.machine import ProcessInfo, TaskKind
 from watchdog_app.sensors.jupyter_servers import JupyterServers
 from watchdog_app.sensors.process_files import read_argv

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import namedtuple
@@ -45,7 +46,7 @@ def watch_of():
 
 def threads():
     """Those of ours."""
-    return [each for each in threading.enumerate() if each.name == "watchdog-hardware"]
+    return len(os.listdir("/proc/self/task"))
 
 
 class Device:

@@ -375,12 +375,12 @@ def test_token_of_a_dead_server_is_not_used(serve, tmp_path: Path):
 
 def test_kernels_without_a_server_start_no_thread(tmp_path: Path):
     """Nothing to ask, nothing running."""
-    before = threading.active_count()
+    before = len(os.listdir("/proc/self/task"))
     servers = JupyterServers([str(tmp_path)], lambda _: True)
 
     assert not servers.look([_witnesses(tmp_path)], 0.0)
 
-    assert before == threading.active_count()
+    assert before == len(os.listdir("/proc/self/task"))
 
 
 @pytest.mark.parametrize(

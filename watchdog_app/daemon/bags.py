@@ -20,7 +20,7 @@ from watchdog_app.airbag import groups, record, report, wishes
 from watchdog_app.airbag.record import BagRecord
 from watchdog_app.base.errors import RequestError
 from watchdog_app.base.text.plain import plain
-from watchdog_app.base.worker import Worker
+from watchdog_app.base.threads import Worker
 from watchdog_app.core.model.decisions import Decision, Notification, NotificationAction, Topic
 from watchdog_app.core.model.find import find, named
 from watchdog_app.core.model.machine import ProcessKey, Task
@@ -69,7 +69,7 @@ class Bags:
         self._inside: dict[ProcessKey, str | None] = {}  # what the kernel said, the oldest first
         self._next_sweep_mono_s = 0.0
         # A keeper that is started where memory runs out takes seconds: no look waits for it.
-        self._sweeper = Worker(lambda: None, "bags")
+        self._sweeper = Worker()
         self._sweeping = False
 
     def look(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from watchdog_app.base.errors import RequestError
 from watchdog_app.base.linux.process import innermost_pid
 from watchdog_app.base.text.plain import plain
-from watchdog_app.base.worker import Worker
+from watchdog_app.base.threads import Worker
 from watchdog_app.core.explain.memory import about_growth
 from watchdog_app.core.model.agent import MemoryGrowth, ProcessThreads, ThreadDump
 from watchdog_app.core.model.find import find
@@ -60,7 +60,7 @@ class Insight:
         self._observer = observer
         self._pauses = pauses
         self._log = log
-        self._looks = Worker(wake, "threads")
+        self._looks = Worker(wake)
         self._stacks = stacks.Stacks(agents, send, self._look_at)
         self._traces = traces.Traces(agents, send, self._grew)
         self.requests: Mapping[str, Callable[[Params, Reply], None]] = {

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from watchdog_app.actions.notify import Delivery, Fanout, Notifier
-from watchdog_app.base.worker import Worker
+from watchdog_app.base.threads import Worker
 from watchdog_app.core.model.decisions import Notification
 from watchdog_app.core.model.machine import Fault
 from watchdog_app.core.model.settings import NotifySettings
@@ -55,7 +55,7 @@ class Notices:
         self.fault: Fault | None = None  # one of several ways does not work
         self._server = server
         self._log = log
-        self._worker = Worker(wake, "notices")
+        self._worker = Worker(wake)
         self._waiting: dict[str, _Waiting] = {}
         self.apply(settings)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from watchdog_app import config
 from watchdog_app.base import paths
-from watchdog_app.base.worker import Worker
+from watchdog_app.base.threads import Worker
 from watchdog_app.core.model.kernels import KernelRegistry
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.daemon.acts import Acts
@@ -73,8 +73,8 @@ class Parts:
             settings.journal.max_bytes,
             self.waker.wake,
         )
-        self.worker = Worker(self.waker.wake, "actions")
-        self.keepers = Worker(self.waker.wake, "airbags")  # one that hangs delays no pause
+        self.worker = Worker(self.waker.wake)
+        self.keepers = Worker(self.waker.wake)  # one that hangs delays no pause
         self.pauses = Pauses()
         machine = open_machine(patience_s=PATIENCE_S)
         self.agents = Agents(

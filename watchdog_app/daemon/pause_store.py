@@ -19,7 +19,7 @@ from typing import Any
 from watchdog_app.base import paths
 from watchdog_app.base.durable import make_folders, write_whole
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.base.worker import Worker
+from watchdog_app.base.threads import Worker
 from watchdog_app.daemon import pauses as pausing
 from watchdog_app.daemon.faults import Faults
 from watchdog_app.daemon.log import Log
@@ -141,7 +141,7 @@ class PauseStore:
         self._stored: dict[str, Mapping[str, Any]] = {}
         self._failures: dict[str, str] = {}  # by folder: why its copy is older
         self._content = b""
-        self._copier = Worker(wake, "pauses")  # a state folder that hangs delays no pause
+        self._copier = Worker(wake)  # a state folder that hangs delays no pause
 
     def record_intent(self, ident: str, data: Mapping[str, Any], timeout_s: float) -> bool:
         """

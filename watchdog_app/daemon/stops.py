@@ -11,7 +11,7 @@ from watchdog_app.actions import processes
 from watchdog_app.actions.paused import Paused, Resumed
 from watchdog_app.base.errors import RequestError
 from watchdog_app.base.text.plain import plain
-from watchdog_app.base.worker import Worker
+from watchdog_app.base.threads import Worker
 from watchdog_app.core.model.decisions import OutcomeStatus
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon import pauses as pausing

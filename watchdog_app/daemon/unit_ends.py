@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from watchdog_app.base.worker import Worker
+from watchdog_app.base.threads import Worker
 from watchdog_app.core.model.exits import UnitEnd
 from watchdog_app.sensors import unit_end
 
@@ -34,7 +34,7 @@ class UnitEnds:
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        self._worker = Worker(wake, "systemd")
+        self._worker = Worker(wake)
         self._open: list[_Open] = []
 
     def ask(

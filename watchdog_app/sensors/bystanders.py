@@ -14,10 +14,10 @@ from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from watchdog_app.base.background import Background, Question
 from watchdog_app.base.errors import Denied, SensorError
 from watchdog_app.base.linux import process
 from watchdog_app.base.linux.files import read_bytes, read_link
+from watchdog_app.base.threads import Background, Question
 from watchdog_app.sensors.command_line import is_interpreter
 from watchdog_app.sensors.pid_times import PidTimes
 from watchdog_app.sensors.process_files import TICKS_PER_S, embeds_python, says_python

@@ -8,18 +8,15 @@ not answer, and whoever asks it waits for as long.
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from functools import partial
 
+from watchdog_app.base.threads import Worker
 from watchdog_app.core.model.machine import DiskSpace, Fault
 
 _EVERY_S = 5.0
 _FIRST_WAIT_S = 0.1  # for all new ones together: a local disk answers within a thousandth of that
 _SILENT_AFTER_S = 15.0
-# The usual 8 MB would all be resident in a daemon that locks its memory.
-_STACK_BYTES = 256 * 1024
 
 
 class _Disk:
@@ -43,9 +40,7 @@ class Disks:
         self._ask_machine = ask or space
         self._disks: dict[str, _Disk] = {}
         self._waiting: set[str] = set()
-        self._questions: SimpleQueue[str | None] = SimpleQueue()
-        self._answers: SimpleQueue[tuple[str, DiskSpace | OSError]] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._worker = Worker()
         self.faults: dict[str, Fault] = {}
 
     def add(self, path: str) -> None:
@@ -65,7 +60,7 @@ class Disks:
         """
         if not self._disks:
             return ()
-        self._collect(0.0)
+        self._worker.collect()
         unheard = False
         for path, disk in self._disks.items():
             if path in self._waiting:
@@ -77,30 +72,19 @@ class Disks:
                 disk.asked_mono_s = now_mono_s
                 self._ask(path)
         if unheard:
-            self._collect(_FIRST_WAIT_S)
+            self._worker.collect(_FIRST_WAIT_S)
         return tuple(disk.space for disk in self._disks.values() if disk.space is not None)
 
-    def _collect(self, wait_s: float) -> None:
-        end = time.monotonic() + wait_s if wait_s else 0.0
-        while self._waiting:
-            left_s = end - time.monotonic() if wait_s else 0.0
-            try:
-                path, answer = self._answers.get(timeout=left_s) if left_s > 0 else self._next()
-            except Empty:
-                return
-            self._waiting.discard(path)
-            disk = self._disks.get(path)
-            if disk is None:
-                continue  # removed meanwhile
-            if isinstance(answer, OSError):
-                disk.space = None
-                self._say(path, answer.strerror or str(answer))
-            else:
-                disk.space = answer
-                self.faults.pop(path, None)
-
-    def _next(self) -> tuple[str, DiskSpace | OSError]:
-        return self._answers.get_nowait()
+    def _answered(self, path: str, found: DiskSpace | None, error: Exception | None) -> None:
+        self._waiting.discard(path)
+        disk = self._disks.get(path)
+        if disk is None:
+            return  # removed meanwhile
+        disk.space = found
+        if error is None:
+            self.faults.pop(path, None)
+        else:
+            self._say(path, (isinstance(error, OSError) and error.strerror) or str(error))
 
     def _say(self, path: str, reason: str) -> None:
         self.faults[path] = Fault(
@@ -111,29 +95,12 @@ class Disks:
         )
 
     def _ask(self, path: str) -> None:
-        if self._thread is None:
-            before = threading.stack_size(_STACK_BYTES)
-            try:
-                self._thread = threading.Thread(target=self._work, name="disks", daemon=True)
-                self._thread.start()
-            finally:
-                threading.stack_size(before)
         self._waiting.add(path)
-        self._questions.put(path)
-
-    def _work(self) -> None:
-        while (path := self._questions.get()) is not None:
-            try:
-                answer: DiskSpace | OSError = self._ask_machine(path)
-            except OSError as error:
-                answer = error
-            self._answers.put((path, answer))
+        self._worker.submit(partial(self._ask_machine, path), partial(self._answered, path))
 
     def close(self) -> None:
-        """End the thread; nobody waits for it, since its disk may never answer."""
-        if self._thread is not None:
-            self._questions.put(None)
-            self._thread = None
+        """End the thread; its disk may never answer, so it is not waited for."""
+        self._worker.close()
 
 
 def space(path: str) -> DiskSpace:

@@ -16,10 +16,10 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from watchdog_app.base.background import Background, Question
 from watchdog_app.base.errors import SensorError
 from watchdog_app.base.linux import process
 from watchdog_app.base.linux.files import read_bytes
+from watchdog_app.base.threads import Background, Question
 from watchdog_app.core.model.machine import ProcessKey, ProcessSample
 
 _TICK_BUDGET_S = 0.003  # begun within a tick; the last one may take longer

@@ -9,11 +9,11 @@ what was last heard. Where there are no such sensors there is no thread.
 from __future__ import annotations
 
 import os
-import threading
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from functools import partial
 from typing import Protocol
 
+from watchdog_app.base.threads import Worker
 from watchdog_app.core.model.hardware import (
     Battery,
     CpuPower,
@@ -36,7 +36,6 @@ _EVERY_S = 2.0
 _LOOK_EVERY_S = 60.0  # for sensors where there were none
 _FIRST_WAIT_S = 0.1
 _SILENT_AFTER_S = 15.0
-_STACK_BYTES = 256 * 1024  # the usual 8 MB would be resident in a daemon that locks its memory
 _SOURCE = "hardware"
 
 
@@ -156,9 +155,8 @@ class HardwareWatch:
         self._reader = SysReader(sys_root) if reader is None else reader
         self._gpu = gpu
         self._first_wait_s = first_wait_s
-        self._questions: SimpleQueue[float | None] = SimpleQueue()
-        self._answers: SimpleQueue[HeatAndPower | Exception] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._worker = Worker()
+        self._present = False
         self._look_mono_s = self._due_mono_s = float("-inf")
         self._asked_mono_s: float | None = None  # None: no question is open
         self._last: HeatAndPower | None = None
@@ -196,68 +194,42 @@ class HardwareWatch:
 
     def close(self) -> None:
         """End the thread; nobody waits for it, since its device may never answer."""
-        if self._thread is not None:
-            self._questions.put(None)
-            self._thread = None
+        if self._present:
+            self._worker.submit(self._reader.close)
+            self._worker.close()
         else:
             self._reader.close()
         if self._gpu is not None:
             self._gpu.close()
 
     def _follow(self, now: float) -> None:
-        if self._thread is None:
+        if not self._present:
             if now < self._look_mono_s:
                 return
             self._look_mono_s = now + _LOOK_EVERY_S
-            if not self._reader.present():
+            self._present = self._reader.present()
+            if not self._present:
                 return
-            self._start()
-        if self._asked_mono_s is not None:
-            self._collect(0.0)
+        self._worker.collect()
         if self._asked_mono_s is None:
             if now >= self._due_mono_s:
                 self._due_mono_s = now + _EVERY_S
                 self._asked_mono_s = now
-                self._questions.put(now)
+                self._worker.submit(partial(self._reader.read, now), self._answered)
                 if not self._heard:
-                    self._collect(self._first_wait_s)
+                    self._worker.collect(self._first_wait_s)
         elif now - self._asked_mono_s >= _SILENT_AFTER_S and _SOURCE not in self.faults:
             self._last = None
             self._say("a sensor does not answer")
 
-    def _start(self) -> None:
-        before = threading.stack_size(_STACK_BYTES)
-        try:
-            self._thread = threading.Thread(
-                target=self._answer, name="watchdog-hardware", daemon=True
-            )
-            self._thread.start()
-        finally:
-            threading.stack_size(before)
-
-    def _answer(self) -> None:
-        """In the thread: read whenever asked to."""
-        while (now := self._questions.get()) is not None:
-            try:
-                answer: HeatAndPower | Exception = self._reader.read(now)
-            except Exception as error:  # a driver that shows what nobody foresaw
-                answer = error
-            self._answers.put(answer)
-        self._reader.close()
-
-    def _collect(self, wait_s: float) -> None:
-        try:
-            answer = self._answers.get(timeout=wait_s) if wait_s else self._answers.get_nowait()
-        except Empty:
-            return
+    def _answered(self, found: HeatAndPower | None, error: Exception | None) -> None:
         self._asked_mono_s = None
         self._heard = True
-        if isinstance(answer, Exception):
-            self._last = None
-            self._say(f"reading them failed ({answer!r})")
-        else:
-            self._last = answer
+        self._last = found
+        if error is None:
             self.faults.pop(_SOURCE, None)
+        else:  # a driver that shows what was not foreseen
+            self._say(f"reading them failed ({error!r})")
 
     def _say(self, reason: str) -> None:
         self.faults[_SOURCE] = Fault(

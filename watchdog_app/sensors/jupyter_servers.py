@@ -10,13 +10,13 @@ was: a rename is seen at the next look.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from queue import Empty, SimpleQueue
-from typing import NamedTuple
+from contextlib import suppress
+from functools import partial
 
 from watchdog_app.base.errors import SensorError
+from watchdog_app.base.threads import Worker
 from watchdog_app.sensors.kernels import Witnesses
 from watchdog_app.sensors.notebook_files import NotebookFiles
 from watchdog_app.sensors.notebooks import Session
@@ -32,8 +32,6 @@ _FILES_EVERY_S = 1.0
 # A rename is two requests of the browser's: the file, then the session.
 _HURRY_S = 5.0
 _HURRIED_EVERY_S = 0.5
-# The usual 8 MB would all be resident in a daemon that locks its memory.
-_STACK_BYTES = 512 * 1024
 
 _ByKernel = dict[str, tuple[Session, ...]]
 
@@ -51,20 +49,6 @@ class _Server:
         self.sessions: _ByKernel = {}
 
 
-class _Answer(NamedTuple):
-    """What a server said; None: nothing, or nothing to us."""
-
-    pid: int
-    sessions: _ByKernel | None
-    took_s: float
-
-
-class _Moved(NamedTuple):
-    """Notebooks that are gone from where they were, and where they are now."""
-
-    paths: dict[str, str | None]
-
-
 class JupyterServers:
     """Who serves which kernel, as the servers themselves said last."""
 
@@ -79,12 +63,12 @@ class JupyterServers:
         self._dirs = tuple(usual_runtime_dirs() if runtime_dirs is None else runtime_dirs)
         self._servers: dict[int, _Server] = {}  # by pid
         self._missing: dict[tuple[int, str | None], float] = {}  # when to look for a file again
-        self._questions: SimpleQueue[tuple[int, str] | frozenset[str] | None] = SimpleQueue()
-        self._answers: SimpleQueue[_Answer | _Moved] = SimpleQueue()
+        self._worker = Worker()
+        self._now_mono_s = 0.0
+        self._changed = False  # by what came in at this look
         self._files = NotebookFiles()  # the thread's alone
         self._files_due_mono_s: float | None = 0.0  # None: they are being looked at
         self._hurry_until_mono_s = float("-inf")
-        self._thread: threading.Thread | None = None
         self.moved: Mapping[str, str] = {}  # notebooks by where they were at the look before
 
     @property
@@ -110,7 +94,10 @@ class JupyterServers:
             now_mono_s: of this look.
             notebooks: paths of those that kernels are shown by now.
         """
-        changed = self._collect(now_mono_s)
+        self.moved = {}
+        self._changed = False
+        self._now_mono_s = now_mono_s
+        self._worker.collect()
         wanted = set()
         for kernel in kernels:
             for pid in kernel.server_pids:
@@ -122,40 +109,42 @@ class JupyterServers:
         for pid, server in self._servers.items():
             if not server.asked and now_mono_s >= server.due_mono_s:
                 server.asked = True
-                self._ask((pid, server.path))
+                # Loaded with the first server: it takes memory.
+                from watchdog_app.sensors import jupyter_rest
+
+                ask = partial(_ask, jupyter_rest.ask, self._is_alive, pid, server.path)
+                self._worker.submit(ask, partial(self._answered, pid))
         due_mono_s = self._files_due_mono_s
         due = due_mono_s is not None and now_mono_s >= due_mono_s
         if due and notebooks and self._servers:
             self._files_due_mono_s = None
-            self._ask(frozenset(notebooks))
-        return changed
+            # On a network's disk that does not answer it is this thread that waits.
+            self._worker.submit(partial(self._files.follow, frozenset(notebooks)), self._moved)
+        return self._changed
 
-    def _collect(self, now_mono_s: float) -> bool:
-        changed = False
-        self.moved = {}
-        while True:
-            try:
-                answer = self._answers.get_nowait()
-            except Empty:
-                return changed
-            if isinstance(answer, _Moved):
-                self._files_due_mono_s = now_mono_s + _FILES_EVERY_S
-                if answer.paths:
-                    self._hurry(now_mono_s)
-                found = {before: now for before, now in answer.paths.items() if now is not None}
-                self.moved = {**self.moved, **found}
-                changed = changed or bool(found)
-                continue
-            server = self._servers.get(answer.pid)
-            if server is None:
-                continue
-            server.asked = False
-            # After a refusal or a silence: 20 s, 40 s, ... What was known stays.
-            server.silences = 0 if answer.sessions is not None else server.silences + 1
-            server.due_mono_s = now_mono_s + self._pause_s(server, answer.took_s, now_mono_s)
-            if answer.sessions is not None and answer.sessions != server.sessions:
-                server.sessions = answer.sessions
-                changed = True
+    def _moved(self, paths: dict[str, str | None] | None, _: Exception | None) -> None:
+        """Take in which notebooks are gone from where they were, and where they are now."""
+        self._files_due_mono_s = self._now_mono_s + _FILES_EVERY_S
+        if paths:
+            self._hurry(self._now_mono_s)
+            found = {before: now for before, now in paths.items() if now is not None}
+            self.moved = {**self.moved, **found}
+            self._changed = self._changed or bool(found)
+
+    def _answered(
+        self, pid: int, answer: tuple[_ByKernel | None, float] | None, _: Exception | None
+    ) -> None:
+        server = self._servers.get(pid)
+        if server is None:
+            return
+        sessions, took_s = answer or (None, 0.0)
+        server.asked = False
+        # After a refusal or a silence: 20 s, 40 s, ... What was known stays.
+        server.silences = 0 if sessions is not None else server.silences + 1
+        server.due_mono_s = self._now_mono_s + self._pause_s(server, took_s, self._now_mono_s)
+        if sessions is not None and sessions != server.sessions:
+            server.sessions = sessions
+            self._changed = True
 
     def _pause_s(self, server: _Server, took_s: float, now_mono_s: float) -> float:
         if server.silences:
@@ -187,43 +176,22 @@ class JupyterServers:
         self._missing[(pid, connection_file)] = now_mono_s + _AGAIN_S
         return False
 
-    def _ask(self, question: tuple[int, str] | frozenset[str]) -> None:
-        if self._thread is None:
-            from watchdog_app.sensors import jupyter_rest  # loaded with the first server
-
-            self._rest = jupyter_rest
-            before = threading.stack_size(_STACK_BYTES)
-            try:
-                self._thread = threading.Thread(
-                    target=self._work, name="jupyter-servers", daemon=True
-                )
-                self._thread.start()
-            finally:
-                threading.stack_size(before)
-        self._questions.put(question)
-
-    def _work(self) -> None:
-        while (question := self._questions.get()) is not None:
-            if isinstance(question, frozenset):
-                # On a network's disk that does not answer it is this thread that waits.
-                self._answers.put(_Moved(self._files.follow(question)))
-                continue
-            pid, path = question
-            sessions = None
-            began_s = time.monotonic()
-            # The file of a server that was killed stays behind, and its port is free for anyone.
-            if self._is_alive(pid):
-                try:
-                    sessions = self._rest.ask(path, _TIMEOUT_S)
-                except SensorError:
-                    sessions = None  # the other witnesses have to do
-            self._answers.put(_Answer(pid, sessions, time.monotonic() - began_s))
-
     def close(self) -> None:
-        """End the thread; it may take until its question has run out, and nobody waits for it."""
-        if self._thread is not None:
-            self._questions.put(None)
-            self._thread = None
+        """End the thread, once its question has run out; that is not waited for."""
+        self._worker.close()
+
+
+def _ask(
+    ask: Callable[[str, float], _ByKernel], is_alive: Callable[[int], bool], pid: int, path: str
+) -> tuple[_ByKernel | None, float]:
+    """In the thread: what a server says, None: nothing to us; and how long that took."""
+    began_s = time.monotonic()
+    sessions = None
+    # The file of a server that was killed stays behind, and its port is free for anyone.
+    if is_alive(pid):
+        with suppress(SensorError):  # the other witnesses have to do
+            sessions = ask(path, _TIMEOUT_S)
+    return sessions, time.monotonic() - began_s
 
 
 def usual_runtime_dirs(environ: os._Environ[str] | dict[str, str] = os.environ) -> list[str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable
 
-from watchdog_app.base.background import Background, Question
+from watchdog_app.base.threads import Background, Question
 from watchdog_app.core.model.machine import Fault
 
 SOURCE = "processes.groups"

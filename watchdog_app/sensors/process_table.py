@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from watchdog_app.base.background import Background, Question
 from watchdog_app.base.errors import Gone, SensorError
 from watchdog_app.base.linux import process
 from watchdog_app.base.linux.files import descriptor_limit
+from watchdog_app.base.threads import Background, Question
 from watchdog_app.core.model.machine import Fault, ProcessInfo, ProcessKey, ProcessSample, TaskKind
 from watchdog_app.sensors import ancestry, shown_kernels
 from watchdog_app.sensors.bystanders import YOUNG_EVERY_S, YOUNG_S, Bystanders

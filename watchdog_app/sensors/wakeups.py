@@ -16,19 +16,17 @@ import os
 import select
 import selectors
 import sys
-import threading
-from _thread import start_new_thread
-from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from watchdog_app.base.linux.files import translate
+from watchdog_app.base.threads import Done, Worker
 from watchdog_app.core.model.machine import CgroupMemory, Fault
 from watchdog_app.sensors.alarms import PressureTrigger, Source, Wakeup, arm, rank
 
-_STACK_BYTES = 512 * 1024
 _END_S = 1.0
 
 
@@ -53,10 +51,7 @@ class Wakeups:
         self._sources: dict[int, Source] = {}
         self._quiet: set[int] = set()  # fired, and not armed again yet
         self._groups: dict[str, _Armed] = {}  # by path
-        self._lock = threading.Condition()  # for the next two
-        self._jobs: deque[Callable[[], None]] = deque()
-        self._at_work = False  # the thread is there
-        self._finished: deque[tuple[str, _Armed, list[Source], OSError | None]] = deque()
+        self._worker = Worker(lambda: os.eventfd_write(self._told, 1), linger_s=0.0)
         self._told = -1  # readable when a group has been armed
         if sys.platform != "linux":
             return
@@ -85,7 +80,7 @@ class Wakeups:
         """
         if self._epoll is None:
             return
-        self._take_in()
+        self._worker.collect()
         for fd in self._quiet:
             source = self._sources.get(fd)
             if source is not None:
@@ -107,7 +102,7 @@ class Wakeups:
         for path, group in wanted.items():
             if path not in self._groups:
                 armed = self._groups[path] = _Armed(group.limit_bytes)
-                self._soon(partial(self._arm, group, armed))
+                self._soon(partial(_arm, group), partial(self._take_in, path, armed))
 
     def fired(self, fd: int) -> Wakeup | None:
         """The gravest of what woke the loop, or None. To be called when `fd` is readable."""
@@ -117,7 +112,7 @@ class Wakeups:
         ready = [ready_fd for ready_fd, _ in self._epoll.poll(0)]
         if self._told in ready:
             os.eventfd_read(self._told)
-            self._take_in()
+            self._worker.collect()
         # The outer wait may have taken a pressure event away already (a trigger reports each one
         # once): its counter is asked whenever anything is readable and nothing else has spoken.
         pressure = [fd for fd, source in self._sources.items() if source.mask == select.EPOLLPRI]
@@ -139,16 +134,12 @@ class Wakeups:
 
     def settle(self, timeout_s: float) -> None:
         """Wait until the groups of the latest `update` are armed, as far as they can be."""
-        with self._lock:
-            self._lock.wait_for(lambda: not self._at_work, timeout_s)
-        self._take_in()
+        self._worker.collect(timeout_s)
 
     def close(self) -> None:
         """Give all descriptors back."""
         if self._epoll is None:
             return
-        with self._lock:
-            self._jobs = deque(job for job in self._jobs if not isinstance(job, partial))
         self._groups.clear()
         self.settle(_END_S)
         for fd in list(self._sources):
@@ -160,68 +151,32 @@ class Wakeups:
             os.close(self._told)
             self._told = -1
 
-    # In the thread
-
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                if not self._jobs:
-                    self._at_work = False
-                    self._lock.notify_all()
-                    return
-                job = self._jobs.popleft()
-            with suppress(OSError):
-                job()
-
-    def _arm(self, group: CgroupMemory, armed: _Armed) -> None:
-        sources: list[Source] = []
-        problem = None
-        try:
-            arm(group, sources)
-        except OSError as error:
-            problem = error
-        self._finished.append((group.path, armed, sources, problem))
-        os.eventfd_write(self._told, 1)
-
-    # In the loop
-
-    def _soon(self, job: Callable[[], None]) -> None:
+    def _soon(self, job: Callable[[], Any], done: Done | None = None) -> None:
         """Let the thread do this, in the order of these calls."""
         if self._told < 0 and self._epoll is not None:
             self._told = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self._epoll.register(self._told, select.EPOLLIN)
-        with self._lock:
-            self._jobs.append(job)
-            if self._at_work:
-                return
-            self._at_work = True
-        old = threading.stack_size(_STACK_BYTES)
-        try:
-            # Not threading.Thread, which waits until the new one has been given a processor.
-            start_new_thread(self._run, ())
-        except RuntimeError:  # no thread can be had now: late is better than never
-            self._run()
-        finally:
-            threading.stack_size(old)
+        self._worker.submit(job, done)
 
-    def _take_in(self) -> None:
+    def _take_in(
+        self, path: str, armed: _Armed, found: tuple[list[Source], OSError | None] | None, _: object
+    ) -> None:
         """Wait for what has been armed, unless the group is not followed any more."""
-        while self._finished:
-            path, armed, sources, problem = self._finished.popleft()
-            wanted = self._groups.get(path) is armed
-            for source in sources:
-                if wanted:
-                    armed.fds.append(self._add(source))
-                else:
-                    self._soon(source.close)
-            if problem is not None and wanted and os.path.isdir(path):
-                self._say(
-                    "wakeups.groups",
-                    "Memory groups do not wake watchdog between two looks "
-                    f"({translate(problem, path)}). "
-                    "It looks more often when a group nears its limit.",
-                    None,
-                )
+        sources, problem = found or ([], None)
+        wanted = self._groups.get(path) is armed
+        for source in sources:
+            if wanted:
+                armed.fds.append(self._add(source))
+            else:
+                self._soon(source.close)
+        if problem is not None and wanted and os.path.isdir(path):
+            self._say(
+                "wakeups.groups",
+                "Memory groups do not wake watchdog between two looks "
+                f"({translate(problem, path)}). "
+                "It looks more often when a group nears its limit.",
+                None,
+            )
 
     def _add(self, source: Source) -> int:
         if self._epoll is None:
@@ -241,3 +196,13 @@ class Wakeups:
     def _say(self, source: str, message: str, remedy: str | None) -> None:
         if all(fault.source != source for fault in self.faults):
             self.faults = (*self.faults, Fault(source, message, remedy))
+
+
+def _arm(group: CgroupMemory) -> tuple[list[Source], OSError | None]:
+    """In the thread: the sources of a group, and what keeps it from having all of them."""
+    sources: list[Source] = []
+    try:
+        arm(group, sources)
+    except OSError as error:
+        return sources, error
+    return sources, None
