@@ -29,7 +29,8 @@ MAY_IMPORT = {
     "sensors": {"core", "machine.gpu", "base"},
     "actions": {"core", "base"},
     "protocol": {"core.model.machine", "core.model.agent", "base"},
-    "daemon": {"core", "config", "sensors", "actions", "airbag", "protocol", "base"},
+    "history": {"core", "base"},
+    "daemon": {"core", "config", "history", "sensors", "actions", "airbag", "protocol", "base"},
     "cli": {"protocol", "config", "core.model.levels", "base"},
     "tray": {"protocol", "desktop", "core.model.levels", "base"},
     "desktop": {"base"},
@@ -54,8 +55,8 @@ EXCEPTIONS = {
     "watchdog_app.cli.bags_seen": {"airbag"},  # nor does what keepers wrote down
     "watchdog_app.cli.run": {"daemon.app"},  # it becomes the daemon
     "watchdog_app.cli.stop": {"daemon.instance"},  # waits until the lock is free
-    "watchdog_app.cli.history": {"daemon.offline"},  # the journal when no daemon runs
-    "watchdog_app.cli.explain": {"daemon.offline"},  # deaths, from the journal it left
+    "watchdog_app.cli.history": {"history.past"},  # the journal when no daemon runs
+    "watchdog_app.cli.explain": {"history.past"},  # deaths, from the journal it left
     "watchdog_app.cli.explain_log": {"sensors.kernel_deaths"},  # the same lines, from journald
     "watchdog_app.cli.explain_rescue": {
         "agent.saving.inventory",
@@ -76,7 +77,7 @@ EXCEPTIONS = {
     },
     "watchdog_app.cli.rescues_text": {"agent.saving.inventory", "agent.saving.layout"},
     "watchdog_app.cli.agent": {"enable", "desktop"},  # its ledger of what was placed
-    "watchdog_app.cli.rescue_places": {"daemon.offline"},
+    "watchdog_app.cli.rescue_places": {"history.past"},
     "watchdog_app.cli.demo": {"demo"},
     "watchdog_app.cli.estimate": {"estimate"},
     "watchdog_app.cli.top": {"top"},
@@ -89,7 +90,7 @@ EXCEPTIONS = {
         "core.replay",
         "core.model.settings",
         "core.model.decisions",
-        "daemon.offline",  # the journal that a daemon left
+        "history.past",  # the journal that a daemon left
     },
     "watchdog_app.cli.record": {"core.replay", "sensors.machine"},
     "watchdog_app.demo.train": {"agent.keras"},  # the training that is shown

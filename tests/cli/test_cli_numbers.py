@@ -19,9 +19,9 @@ from watchdog_app.cli.explain_text import find_task
 from watchdog_app.cli.rescue_places import Places
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import offline
-from watchdog_app.daemon.journal import Entry, Journal
-from watchdog_app.daemon.past_deaths import find
 from watchdog_app.daemon.pauses import Pause
+from watchdog_app.history.journal import Entry, Journal
+from watchdog_app.history.past_exits import find
 
 BAG = BagRecord(60, 600, "4711", "signals", None, 1, 0)
 

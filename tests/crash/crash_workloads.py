@@ -24,10 +24,10 @@ from watchdog_app.agent.saving.store import RescueStore
 from watchdog_app.base.errors import RescueDamaged, RescueError, WatchdogError
 from watchdog_app.config import editing, read_file
 from watchdog_app.daemon import pause_store
-from watchdog_app.daemon.journal import Entry, Journal
-from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.desktop.install import Ledger
 from watchdog_app.desktop.placements import Placement
+from watchdog_app.history.journal import Entry, Journal
+from watchdog_app.history.writer import JournalWriter
 
 DAY_S = 86400.0
 MIB = 1 << 20

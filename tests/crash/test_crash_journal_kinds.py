@@ -7,8 +7,8 @@ import sqlite3
 
 import pytest
 
-from watchdog_app.daemon.journal import Entry, Journal
-from watchdog_app.daemon.journal_reader import reading
+from watchdog_app.history.journal import Entry, Journal
+from watchdog_app.history.reader import reading
 
 DAY_S, MIB = 86400.0, 1 << 20
 

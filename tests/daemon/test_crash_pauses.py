@@ -23,8 +23,8 @@ from watchdog_app.base.errors import WatchdogError
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import offline, pause_store
 from watchdog_app.daemon.instance import boot_id
-from watchdog_app.daemon.journal import Journal
 from watchdog_app.daemon.pauses import Pause, outcome
+from watchdog_app.history.journal import Journal
 
 SLEEPER = "import time\nwhile True: time.sleep(0.1)\n"
 

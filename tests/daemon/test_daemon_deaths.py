@@ -14,8 +14,8 @@ from contextlib import closing
 import pytest
 
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.daemon import past_deaths
-from watchdog_app.daemon.journal import Entry, Journal
+from watchdog_app.history import past_exits
+from watchdog_app.history.journal import Entry, Journal
 
 WAIT = "import os, time\nwhile not os.path.exists('{flag}'): time.sleep(0.01)\n"
 SOON_S = 2.0  # what is promised
@@ -215,15 +215,15 @@ def test_a_death_is_found_by_incident_kernel_and_the_most_exact_name(tmp_path):
             journal.add([Entry(at, kind, data, pid, name)])
 
         found = {
-            wanted: (past_deaths.find(journal, wanted) or {}).get("unix_s")
+            wanted: (past_exits.find(journal, wanted) or {}).get("unix_s")
             for wanted in ("i-1", "abcd", "abcd-1234", "A.ipynb", "a.ip", "7", "run7", "nobody")
         }
         assert {
             "i-1": 9.0, "abcd": 9.0, "abcd-1234": 9.0, "A.ipynb": 9.0, "a.ip": 10.0, "7": 9.0,
             "run7": 11.0, "nobody": None,
         } == found  # fmt: skip
-        assert 10.0 == past_deaths.last(journal, 12.0)["unix_s"]
-        assert past_deaths.last(journal, 10.0**6, within_s=5.0) is None
+        assert 10.0 == past_exits.last(journal, 12.0)["unix_s"]
+        assert past_exits.last(journal, 10.0**6, within_s=5.0) is None
 
 
 @pytest.mark.parametrize(
@@ -244,8 +244,8 @@ def test_what_grew_while_it_lived_is_told_after_its_end(tmp_path, cause, memory,
     with closing(Journal(str(tmp_path), 1e9, 10**8)) as journal:
         journal.add([Entry(5.0, "incident", incident), Entry(9.0, "death", data, 7, "train.py")])
 
-        found = past_deaths.find(journal, "7")
-        text = past_deaths.told(journal, found, now_unix_s=10.0)["death_text"]
+        found = past_exits.find(journal, "7")
+        text = past_exits.told(journal, found, now_unix_s=10.0)["death_text"]
 
     assert shown is (line in text)
     assert 1 >= text.count(line)

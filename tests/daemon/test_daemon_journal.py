@@ -13,13 +13,13 @@ import time
 import pytest
 
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.daemon import journal as journal_module
 from watchdog_app.daemon import offline
-from watchdog_app.daemon.journal import Entry, Journal
-from watchdog_app.daemon.journal_reader import reading
-from watchdog_app.daemon.journal_series import SeriesPoints
-from watchdog_app.daemon.journal_writer import JournalWriter
-from watchdog_app.daemon.thinning import Pace, Point, Thinner
+from watchdog_app.history import journal as journal_module
+from watchdog_app.history.downsampling import Pace, Point, Thinner
+from watchdog_app.history.journal import Entry, Journal
+from watchdog_app.history.reader import reading
+from watchdog_app.history.series import SeriesPoints
+from watchdog_app.history.writer import JournalWriter
 
 DAY_S = 86400.0
 MIB = 1024 * 1024
@@ -443,8 +443,8 @@ def test_the_end_writes_everything_out(tmp_path):
     journal.close()
 
 
-def test_a_journal_that_cannot_be_opened_is_said_and_the_recent_past_is_known(tmp_path):
-    """The folder is a file: a fault, and history from memory."""
+def test_a_journal_that_cannot_be_opened_is_said(tmp_path):
+    """The folder is a file: a fault, and whoever asks for the history is told."""
     (tmp_path / "state").write_text("a file")
     writer = JournalWriter(str(tmp_path / "state"), DAY_S, MIB, lambda: None)
     assert writer.open() is None
@@ -454,12 +454,12 @@ def test_a_journal_that_cannot_be_opened_is_said_and_the_recent_past_is_known(tm
 
     assert "cannot be written" in writer.fault.message
     found: list = []
-    writer.history({"kinds": ["decision"]}, lambda value, error: found.append(value), lambda: True)
+    writer.ask(Journal.history, lambda _, error: found.append(error), lambda: True)
     end = time.monotonic() + 60
     while not found and time.monotonic() < end:
         writer.collect()
         time.sleep(0.01)
-    assert [[{"unix_s": 1.0, "kind": "decision", "pid": 7}]] == found
+    assert "cannot be written" in str(found[0])
     writer.close(5)
 
 
@@ -569,7 +569,7 @@ def test_a_question_that_fails_is_answered_with_its_error(writer):
 
 def test_the_thread_sleeps_while_there_is_nothing_to_write(tmp_path, monkeypatch):
     """It wakes up once for nothing, not again and again; and at once for what comes then."""
-    from watchdog_app.daemon import journal_writer
+    from watchdog_app.history import writer as journal_writer
 
     for name in ("FLUSH_S", "_AT_REST_S"):
         monkeypatch.setattr(journal_writer, name, 0.05)

@@ -23,10 +23,10 @@ from watchdog_app.core.model.machine import (
 )
 from watchdog_app.core.model.tasks import group
 from watchdog_app.core.policy.reporting import exit_notification
-from watchdog_app.daemon.journal import Entry, Journal
 from watchdog_app.daemon.kernel_memory import KernelMemory
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.restarts import Restarts
+from watchdog_app.history.journal import Entry, Journal
 
 HOST = HostMemory(8, 4, 0, 0, None, None, None, None, None)
 

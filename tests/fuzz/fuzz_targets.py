@@ -36,8 +36,8 @@ from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.core.replay import lines as trace_lines
 from watchdog_app.core.replay import trace
 from watchdog_app.daemon import left_words
-from watchdog_app.daemon.journal import Entry, Journal
 from watchdog_app.daemon.pauses import remembered
+from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.machine.gpu import events
 from watchdog_app.protocol import messages
 from watchdog_app.protocol.framing import BadLine, LineDecoder, LineTooLong, decode, encode

@@ -129,11 +129,11 @@ def _lines(result: Json, entries: list[Json] | None, args: argparse.Namespace) -
 def _without_daemon(args: argparse.Namespace, error: WatchdogError) -> Json:
     """From the journal, and from what keepers of airbags wrote down."""
     from watchdog_app.cli import bags_seen
-    from watchdog_app.daemon import offline
+    from watchdog_app.history import past
 
     found = None
     try:
-        found = offline.explain(args.task, float(args.minutes or _MINUTES))
+        found = past.explain(args.task, float(args.minutes or _MINUTES))
     except TaskNotFound as unknown:
         error = unknown
     died = ((found or {}).get("death") or {}).get("unix_s")
@@ -164,9 +164,9 @@ def _list(args: argparse.Namespace) -> int:
             entries = daemon.call("history", **wanted).get("entries") or []
     except DaemonNotRunning:
         from watchdog_app.cli import bags_seen
-        from watchdog_app.daemon import offline
+        from watchdog_app.history import past
 
-        found = offline.history(**wanted)
+        found = past.history(**wanted)
         entries = bags_seen.entries(found or [], wanted)
         if found is None and not entries:
             raise

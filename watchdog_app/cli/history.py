@@ -75,9 +75,9 @@ def run(args: argparse.Namespace) -> int:
             entries = daemon.call("history", **wanted).get("entries") or []
     except DaemonNotRunning:
         from watchdog_app.cli import bags_seen
-        from watchdog_app.daemon import offline
+        from watchdog_app.history import past
 
-        found = offline.history(**wanted)
+        found = past.history(**wanted)
         entries = bags_seen.entries(found or [], wanted)
         if found is None and not entries:
             raise

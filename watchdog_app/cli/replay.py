@@ -254,9 +254,9 @@ def _ask(method: str, key: str, **wanted: Any) -> list[dict[str, Any]]:
         with Client.connect() as daemon:
             return daemon.call(method, **wanted).get(key) or []
     except DaemonNotRunning:
-        from watchdog_app.daemon import offline
+        from watchdog_app.history import past
 
-        left = (offline.series if method == "series" else offline.history)(**wanted)
+        left = (past.series if method == "series" else past.history)(**wanted)
         if left is None:
             raise
         return left

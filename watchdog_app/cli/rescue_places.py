@@ -89,10 +89,10 @@ def _ask() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def _read_journal() -> list[dict[str, Any]]:
-    from watchdog_app.daemon import offline
+    from watchdog_app.history import past
 
     try:
-        return offline.history(limit=_MOST_ENTRIES, kinds=["outcome", "death"]) or []
+        return past.history(limit=_MOST_ENTRIES, kinds=["outcome", "death"]) or []
     except WatchdogError:
         return []  # a listing need not fail for it: folders can be named
 

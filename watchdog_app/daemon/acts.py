@@ -23,15 +23,15 @@ from watchdog_app.core.model.decisions import (
 )
 from watchdog_app.core.model.find import named
 from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.daemon.books import decision_entry, outcome_entry, wish_entry
 from watchdog_app.daemon.checkpoints import MOST_FOLLOWING, Checkpoints, Rescue
-from watchdog_app.daemon.journal import Entry
-from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.notices import Notices
 from watchdog_app.daemon.pauses import Pause, Pauses, StateOf
 from watchdog_app.daemon.quiet import Quiet
 from watchdog_app.daemon.stops import Ended, Stops
+from watchdog_app.history.entries import decision_entry, outcome_entry, wish_entry
+from watchdog_app.history.journal import Entry
+from watchdog_app.history.writer import JournalWriter
 
 # A decision is given this long to reach the disk, many times what a sync takes on one that is well.
 # Then it is acted on anyhow: beside memory that runs out a disk that swaps takes seconds.

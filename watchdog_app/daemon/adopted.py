@@ -9,11 +9,11 @@ from watchdog_app.base.text.plain import plain
 from watchdog_app.core.model.decisions import Notification, NotificationAction, Topic
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.acts import Acts
-from watchdog_app.daemon.journal import Entry
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pause_store import PauseStore
 from watchdog_app.daemon.pauses import Pause
+from watchdog_app.history.journal import Entry
 
 _BY_A_PERSON = "asked for by "
 

@@ -18,11 +18,11 @@ from watchdog_app.base.errors import ConfigError, WatchdogError
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.daemon import adopted, signals
 from watchdog_app.daemon.instance import InstanceLock, private_folder
-from watchdog_app.daemon.journal import Journal
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.parts import Parts
 from watchdog_app.daemon.poller import READ
 from watchdog_app.daemon.systemd import ServiceManager
+from watchdog_app.history.journal import Journal
 from watchdog_app.sensors import memberships
 
 _LOCK = "daemon.lock"

@@ -25,8 +25,8 @@ from watchdog_app.core.model.decisions import Decision, Notification, Notificati
 from watchdog_app.core.model.find import find, named
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.readings import in_airbag
-from watchdog_app.daemon.journal import Entry
 from watchdog_app.daemon.log import Log
+from watchdog_app.history.journal import Entry
 from watchdog_app.protocol.messages import BAD_PARAMS, REFUSED, Params
 
 _TOLD = {"held": "critical", "refusing": "critical", "opened": "normal", "ending": "critical"}

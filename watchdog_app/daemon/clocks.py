@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from watchdog_app.base.clock import since_boot_s
+
 _LEAST_S = 2.0  # less is the drift of a clock that is being corrected
 
 
@@ -21,12 +23,6 @@ class Passed(NamedTuple):
 
     slept_s: float
     set_s: float  # the wall clock was put forward by so much, or back where it is negative
-
-
-def since_boot_s() -> float:
-    """Seconds since the machine was started, sleep included; where that is not told, without."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 class Clocks:

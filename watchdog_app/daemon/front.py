@@ -18,8 +18,6 @@ from watchdog_app.core.model.settings import Settings
 from watchdog_app.daemon.agents import Agents
 from watchdog_app.daemon.bags import Bags
 from watchdog_app.daemon.faults import Faults
-from watchdog_app.daemon.journal import Entry, Journal
-from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.notices import Notices
 from watchdog_app.daemon.observer import Observer
@@ -29,6 +27,8 @@ from watchdog_app.daemon.rpc import RpcServer
 from watchdog_app.daemon.status import Look, incident, status
 from watchdog_app.daemon.status_size import fitting
 from watchdog_app.daemon.watching import Watching
+from watchdog_app.history.journal import Entry, Journal
+from watchdog_app.history.writer import JournalWriter
 
 _PUBLISH_S = 0.95  # a status at most once a second
 

@@ -14,10 +14,10 @@ from watchdog_app.base.errors import TaskNotFound
 from watchdog_app.core.model.find import find
 from watchdog_app.core.model.kernels import KernelRegistry
 from watchdog_app.core.model.machine import Task
-from watchdog_app.daemon.journal import KINDS
-from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.rpc import Connection, Reply
+from watchdog_app.history.journal import KINDS
+from watchdog_app.history.writer import JournalWriter
 from watchdog_app.protocol import messages
 from watchdog_app.protocol.messages import Params
 
@@ -61,10 +61,10 @@ class JournalMethods:
         }
 
     def _explain(self, _: Connection, params: Params, reply: Reply) -> Later:
-        from watchdog_app.daemon import past_deaths  # 0.3 MB that no emergency needs
+        from watchdog_app.history import past_exits  # 0.3 MB that no emergency needs
 
         wanted = params.text_or_none("task")
-        minutes = params.number_or_none("minutes", 0.1, past_deaths.MOST_MINUTES)
+        minutes = params.number_or_none("minutes", 0.1, past_exits.MOST_MINUTES)
         tasks = self._daemon.tasks()
         task: Task | None = None
         missing: TaskNotFound | None = None
@@ -75,7 +75,7 @@ class JournalMethods:
                 raise
             missing = error  # it may have died
         self._journal.ask(
-            past_deaths.job(wanted, task, tasks, minutes or past_deaths.MINUTES),
+            past_exits.job(wanted, task, tasks, minutes or past_exits.MINUTES),
             partial(self._explained, reply, task, missing),
             lambda: reply.wanted,
         )
@@ -103,16 +103,17 @@ class JournalMethods:
 
     def _history(self, _: Connection, params: Params, reply: Reply) -> Later:
         task, pids = self._kernels.meant(params.text_or_none("task"))
-        self._journal.history(
-            {
-                "since_unix_s": params.number_or_none("since_unix_s", 0, 1e11),
-                "until_unix_s": params.number_or_none("until_unix_s", 0, 1e11),
-                "task": task,
-                "pids": pids,
-                "limit": params.whole_or_none("limit", 1, _MOST_ENTRIES) or 100,
-                "kinds": params.texts("kinds", KINDS),
-                "fold_saves": True,
-            },
+        wanted: dict[str, Any] = {
+            "since_unix_s": params.number_or_none("since_unix_s", 0, 1e11),
+            "until_unix_s": params.number_or_none("until_unix_s", 0, 1e11),
+            "task": task,
+            "pids": pids,
+            "limit": params.whole_or_none("limit", 1, _MOST_ENTRIES) or 100,
+            "kinds": params.texts("kinds", KINDS),
+            "fold_saves": True,
+        }
+        self._journal.ask(
+            lambda journal: journal.history(**wanted),
             _answer(reply, "entries"),
             lambda: reply.wanted,
         )

@@ -7,9 +7,9 @@ from __future__ import annotations
 from functools import partial
 
 from watchdog_app.core.model.kernels import KernelRegistry, ToldNotebooks
-from watchdog_app.daemon.journal import Journal
-from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log
+from watchdog_app.history.journal import Journal
+from watchdog_app.history.writer import JournalWriter
 
 _STATE = "kernels"
 

@@ -24,12 +24,12 @@ from watchdog_app.daemon.bags import Bags
 from watchdog_app.daemon.checkpoints import MOST_DEADLINE_S, Checkpoints, Rescue, no_agent
 from watchdog_app.daemon.insight import Insight
 from watchdog_app.daemon.journal_methods import LATER, JournalMethods, Later, Method
-from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.notices import Notices
 from watchdog_app.daemon.pauses import Pause, Pauses
 from watchdog_app.daemon.rpc import Connection, Reply
 from watchdog_app.daemon.status_size import fitting
+from watchdog_app.history.writer import JournalWriter
 from watchdog_app.protocol import messages
 from watchdog_app.protocol.messages import Params
 

@@ -27,14 +27,14 @@ from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, ExitFacts
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon import bag_ends
 from watchdog_app.daemon.agents import Agent
-from watchdog_app.daemon.death_book import about_task, death_entry, worker_entry
-from watchdog_app.daemon.journal import Entry
 from watchdog_app.daemon.kill_counts import KillCounts
 from watchdog_app.daemon.last_looks import LastLooks
 from watchdog_app.daemon.poller import READ, Poller
 from watchdog_app.daemon.status import Look
 from watchdog_app.daemon.unit_ends import UnitEnds
 from watchdog_app.daemon.witnesses import KERNELS, Witnesses, surroundings
+from watchdog_app.history.entries import about_task, death_entry, worker_entry
+from watchdog_app.history.journal import Entry
 from watchdog_app.sensors import descriptors
 
 _MOST_HANDLES = 500

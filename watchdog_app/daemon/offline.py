@@ -1,85 +1,26 @@
-"""
-What can be done while no daemon runs, from what the last one left behind.
-
-The journal has the history. `pause_store` has what was paused, in two copies of which one is
-enough: a pause can always be undone.
-"""
+"""Resume what a daemon paused, while no daemon runs."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 from watchdog_app.base import paths
 from watchdog_app.base.errors import SensorError, TargetDenied, TaskNotFound, WatchdogError
 from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.daemon import pause_store
-from watchdog_app.daemon.journal import Entry, Journal
-from watchdog_app.daemon.journal_reader import reading
+from watchdog_app.history.journal import Entry, Journal
+from watchdog_app.history.reader import reading
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.core.model.machine import ProcessKey
     from watchdog_app.daemon.pauses import Pause
     from watchdog_app.sensors.machine import MachineFace
-
-
-def history(**wanted: Any) -> list[dict[str, Any]] | None:
-    """
-    Entries of the journal, newest first, a series of saves in one; None: there is no journal.
-
-    Args:
-        wanted: as `Journal.history` takes them.
-
-    Raises:
-        WatchdogError: there is one, and it cannot be read.
-    """
-    with _journal() as journal:
-        return None if journal is None else journal.history(**wanted, fold_saves=True)
-
-
-def series(**wanted: Any) -> list[dict[str, Any]] | None:
-    """
-    Series of the journal; None when there is no journal.
-
-    Args:
-        wanted: as `Journal.series` takes them.
-
-    Raises:
-        WatchdogError: there is one, and it cannot be read.
-    """
-    with _journal() as journal:
-        return None if journal is None else journal.series(**wanted)
-
-
-def explain(task: str | None, minutes: float) -> dict[str, Any] | None:
-    """
-    The last death, or that of a task, as the protocol's `explain` tells it; None: no journal.
-
-    Args:
-        task: pid, name, path, kernel id or incident; None: the last death.
-        minutes: of the plot.
-
-    Raises:
-        TaskNotFound: the journal knows of no such death.
-        WatchdogError: there is one, and it cannot be read.
-    """
-    from watchdog_app.daemon import past_deaths
-
-    with _journal() as journal:
-        if journal is None:
-            return None
-        found = past_deaths.answer(journal, task, minutes, time.time())
-    if found is None:
-        whom = "" if task is None else f" of {task!r}"
-        raise TaskNotFound(
-            f"No daemon runs, and the journal knows of no death{whom}. Start it: watchdog start"
-        )
-    return {"text": None, "incidents": [], **found}
 
 
 def resume(task: str | None, failures: list[str] | None = None) -> list[dict[str, Any]] | None:
@@ -207,7 +148,7 @@ class _States:
 def _told(pause: Pause, count: int) -> list[Entry]:
     """The wish and its outcome, as a daemon writes them down."""
     from watchdog_app.core.model.decisions import DecisionKind, Outcome, OutcomeStatus
-    from watchdog_app.daemon.books import outcome_entry, wish_entry
+    from watchdog_app.history.entries import outcome_entry, wish_entry
 
     now, kind = time.time(), DecisionKind.RESUME.value
     id_ = f"wish-offline-{pause.task.pid}-{int(now)}"
@@ -304,19 +245,3 @@ def stopped() -> str:
             named = ", ".join(f"{plain(task.name)} (pid {task.key.pid})" for task in found)
             return f" Stopped now, by whomever: {named}. One goes on with: kill -CONT PID"
     return ""
-
-
-@contextmanager
-def _journal() -> Iterator[Journal | None]:
-    folder = paths.state_dir()
-    if not os.path.exists(os.path.join(folder, "journal.db")):
-        yield None
-        return
-    try:
-        with reading(folder) as journal:
-            yield journal
-    except (sqlite3.Error, OSError) as error:
-        raise WatchdogError(
-            f"The journal in {folder} cannot be read: {error}. No daemon runs either; "
-            "start it with: watchdog start"
-        ) from error

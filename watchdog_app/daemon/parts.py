@@ -24,7 +24,6 @@ from watchdog_app.daemon.faults import Faults
 from watchdog_app.daemon.front import Front
 from watchdog_app.daemon.insight import Insight
 from watchdog_app.daemon.instance import boot_id
-from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.kernel_memory import KernelMemory
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.methods import Methods
@@ -41,6 +40,7 @@ from watchdog_app.daemon.stops import Stops
 from watchdog_app.daemon.unit_ends import UnitEnds
 from watchdog_app.daemon.unwatched import Unwatched
 from watchdog_app.daemon.watching import Watching
+from watchdog_app.history.writer import JournalWriter
 from watchdog_app.sensors.machine import PATIENCE_S, open_machine
 
 

@@ -10,9 +10,9 @@ from watchdog_app.core.model.decisions import Assessment, Incident, Stage
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import Reading, ResourceKind
 from watchdog_app.daemon import status
-from watchdog_app.daemon.journal import Entry
-from watchdog_app.daemon.journal_series import SeriesPoints
-from watchdog_app.daemon.thinning import Pace, Point, Thinner
+from watchdog_app.history.downsampling import Pace, Point, Thinner
+from watchdog_app.history.journal import Entry
+from watchdog_app.history.series import SeriesPoints
 
 _COARSE_S = 0.9  # at rest no series needs more than a sample a second
 

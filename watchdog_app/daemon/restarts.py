@@ -14,7 +14,7 @@ from watchdog_app.core.explain.notifications import notification
 from watchdog_app.core.model.decisions import Decision, Topic
 from watchdog_app.core.model.kernels import KernelRegistry, Restart
 from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.daemon.journal import Entry
+from watchdog_app.history.journal import Entry
 
 _MOST_DEATHS = 100
 # Jupyter's restarter looks every 3 s and starts at once; a loaded machine takes its time.

@@ -32,13 +32,13 @@ from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.policy.glance import FULL_S
 from watchdog_app.daemon import left_words
-from watchdog_app.daemon.death_book import about_task, death_entry
-from watchdog_app.daemon.journal import Entry, Journal
-from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.status import Look
 from watchdog_app.daemon.unit_ends import UnitEnds
 from watchdog_app.daemon.witnesses import KERNELS
+from watchdog_app.history.entries import about_task, death_entry
+from watchdog_app.history.journal import Entry, Journal
+from watchdog_app.history.writer import JournalWriter
 
 STATE = "alive"
 _KEEP_S = 15.0  # between two lists: as often as the engine's state is kept

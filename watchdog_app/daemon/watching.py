@@ -18,8 +18,6 @@ from watchdog_app.core.policy.glance import Rest
 from watchdog_app.daemon.acts import Acts
 from watchdog_app.daemon.clocks import Clocks
 from watchdog_app.daemon.faults import Faults
-from watchdog_app.daemon.journal import Entry, Journal
-from watchdog_app.daemon.journal_writer import JournalWriter
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.obituaries import Death, Obituaries
 from watchdog_app.daemon.observer import Observer
@@ -29,6 +27,8 @@ from watchdog_app.daemon.punctuality import LATE_S, Punctuality
 from watchdog_app.daemon.punctuality import SOURCE as LATE
 from watchdog_app.daemon.recorder import Recorder
 from watchdog_app.daemon.status import Look
+from watchdog_app.history.journal import Entry, Journal
+from watchdog_app.history.writer import JournalWriter
 
 _BUSY_SHARE = 0.25  # looking may take this share of a core, however short the interval
 _DEATHS_DURABLE_S = 0.1  # waited for a disk by all deaths of a second together

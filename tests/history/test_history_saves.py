@@ -8,11 +8,11 @@ from watchdog_app.cli.history_text import render, sentence
 from watchdog_app.core.model.decisions import Decision, DecisionKind, Outcome, OutcomeStatus, Stage
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.resource import ResourceKey, ResourceKind
-from watchdog_app.daemon import past_deaths
-from watchdog_app.daemon.books import decision_entry, outcome_entry, wish_entry
-from watchdog_app.daemon.journal import Entry, Journal
 from watchdog_app.daemon.journal_methods import JournalMethods
-from watchdog_app.daemon.journal_writer import JournalWriter
+from watchdog_app.history import past_exits
+from watchdog_app.history.entries import decision_entry, outcome_entry, wish_entry
+from watchdog_app.history.journal import Entry, Journal
+from watchdog_app.history.writer import JournalWriter
 from watchdog_app.protocol.messages import Params
 
 BEGIN_S = 1.7e9
@@ -231,12 +231,8 @@ class _Kernels:
         return task, ()
 
 
-@pytest.mark.parametrize("broken", [False, True])
-def test_the_daemon_answers_with_folded_entries_also_without_a_journal(tmp_path, broken):
-    folder = tmp_path / "state"
-    if broken:
-        folder.write_text("no folder")
-    writer = JournalWriter(str(folder), 86400.0, 64 * 1024**2, lambda: None)
+def test_the_daemon_answers_with_folded_entries(tmp_path):
+    writer = JournalWriter(str(tmp_path / "state"), 86400.0, 64 * 1024**2, lambda: None)
     writer.open()
     writer.start()
     writer.add(*(entry for n in range(10) for entry in save(n, n)))
@@ -263,7 +259,7 @@ def test_explain_knows_each_save_and_the_newest_rescue(journal):
     entries = [entry for n in range(10) for entry in save(n, n)]
     journal.add([*entries, Entry(BEGIN_S + 10, "death", death, pid=7, name="train7.py")])
 
-    found = past_deaths.answer(journal, "7", 10, BEGIN_S + 20)
+    found = past_exits.answer(journal, "7", 10, BEGIN_S + 20)
 
     assert "step 9" in found["death_text"]
     assert "/r/rescue-9" in found["death_text"]

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from urllib.parse import quote
 
-from watchdog_app.daemon.journal import Journal
-from watchdog_app.daemon.journal_file import check_owners
+from watchdog_app.history.journal import Journal
+from watchdog_app.history.journal_file import check_owners
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a folder of our own is made in it
 

@@ -6,10 +6,10 @@ from contextlib import closing
 
 import pytest
 
-from watchdog_app.daemon import past_deaths
-from watchdog_app.daemon.journal import Entry, Journal
-from watchdog_app.daemon.journal_series import SeriesPoints
-from watchdog_app.daemon.thinning import Point
+from watchdog_app.history import past_exits
+from watchdog_app.history.downsampling import Point
+from watchdog_app.history.journal import Entry, Journal
+from watchdog_app.history.series import SeriesPoints
 
 MIB = 1 << 20
 END = 1000.0
@@ -30,7 +30,7 @@ def plot_of(tmp_path, cause, *resources, **data):
     entry = {"pid": 7, "name": "fit.py", "start_time": 70, "cause": cause, **data}
     with closing(Journal(str(tmp_path), 1e9, 10**8)) as journal:
         journal.add([Entry(END, "death", entry, 7, "fit.py")], [ram, *resources, own])
-        return past_deaths.answer(journal, "7", 10.0, END + 5)["plot"]
+        return past_exits.answer(journal, "7", 10.0, END + 5)["plot"]
 
 
 @pytest.mark.parametrize("cause", ["group_limit", "airbag"])

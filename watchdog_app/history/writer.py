@@ -12,14 +12,13 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from watchdog_app.base.errors import RequestError
 from watchdog_app.core.model.machine import Fault
-from watchdog_app.daemon.journal import Entry, Journal
-from watchdog_app.daemon.journal_saves import folded
-from watchdog_app.daemon.journal_series import SeriesPoints
+from watchdog_app.history.journal import Entry, Journal
+from watchdog_app.history.series import SeriesPoints
 
 FLUSH_S = 10.0
 _AT_REST_S = 60.0  # one transaction a minute, and one wake-up, while nothing is near
@@ -61,7 +60,6 @@ class JournalWriter:
         self._questions: deque[tuple[Job, Done, Callable[[], bool]]] = deque()
         self._finished: deque[tuple[Done, Any, Exception | None]] = deque()
         self._sync: list[threading.Event] = []
-        self._recent: deque[Entry] = deque(maxlen=200)  # history when there is no journal
         self._last_sync: threading.Event | None = None
         self._late_mono_s = float("-inf")  # when one was waited for that had not caught up
         self._closing = False
@@ -95,7 +93,6 @@ class JournalWriter:
         """Write these within `FLUSH_S`."""
         with self._lock:
             self._entries.extend(entries)
-            self._recent.extend(entries)
             self._flush_within(FLUSH_S)
 
     def add_series(self, series: Sequence[SeriesPoints], at_rest: bool = False) -> None:
@@ -125,7 +122,6 @@ class JournalWriter:
         self._last_sync = written
         with self._lock:
             self._entries.extend(entries)
-            self._recent.extend(entries)
             self._sync.append(written)
             self._lock.notify()
         if late:
@@ -154,10 +150,6 @@ class JournalWriter:
             self._questions.append((job, done, wanted))
             self._lock.notify()
 
-    def history(self, wanted: Mapping[str, Any], done: Done, waits: Callable[[], bool]) -> None:
-        """`Journal.history(**wanted)`; from memory alone where the journal does not work."""
-        self.ask(lambda journal: journal.history(**wanted), self._or_recent(wanted, done), waits)
-
     def collect(self) -> None:
         """Call back what has finished."""
         while self._finished:
@@ -171,25 +163,6 @@ class JournalWriter:
             self._lock.notify()
         if self._thread is not None and self._thread.is_alive():
             self._thread.join(timeout_s)
-
-    def _or_recent(self, wanted: Mapping[str, Any], done: Done) -> Done:
-        def answer(value: Any, error: Exception | None) -> None:
-            if not isinstance(error, RequestError):
-                done(value, error)
-                return
-            kinds, task = wanted.get("kinds") or (), wanted.get("task")
-            found = [
-                {"unix_s": entry.unix_s, "kind": entry.kind, **entry.data}
-                for entry in reversed(self._recent)
-                if (not kinds or entry.kind in kinds)
-                and (wanted.get("since_unix_s") or 0) <= entry.unix_s
-                and entry.unix_s <= (wanted.get("until_unix_s") or entry.unix_s)
-                and (task is None or task in (str(entry.pid), entry.name, entry.path))
-            ]
-            limit = wanted.get("limit") or 100
-            done(folded(found, limit) if wanted.get("fold_saves") else found[:limit], None)
-
-        return answer
 
     def _run(self) -> None:
         while True:

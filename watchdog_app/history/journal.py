@@ -17,10 +17,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from watchdog_app.base.clock import since_boot_s
 from watchdog_app.base.text.quantities import pid_in
-from watchdog_app.daemon import journal_file, journal_saves, journal_series
-from watchdog_app.daemon.clocks import since_boot_s
-from watchdog_app.daemon.journal_series import SeriesPoints, between, folded, to_column
+from watchdog_app.history import journal_file, saves
+from watchdog_app.history.series import (
+    SeriesPoints,
+    add_series,
+    between,
+    folded,
+    read_series,
+    to_column,
+)
 
 KINDS = ("incident", "decision", "outcome", "death", "end", "restart", "daemon")
 
@@ -102,7 +109,7 @@ class Journal:
                 self._db.execute("BEGIN IMMEDIATE")
                 for write in (
                     *(partial(self._add_entry, entry) for entry in entries),
-                    *(partial(journal_series.add, self._db, self._ids, item) for item in series),
+                    *(partial(add_series, self._db, self._ids, item) for item in series),
                 ):
                     try:
                         write()
@@ -146,7 +153,7 @@ class Journal:
         Entries, newest first: `unix_s`, `kind`, and what the entry holds.
 
         `task` is a pid, or part of a name or path; `pids` are others that it had before. With
-        `fold_saves` a series of saves is one entry, see `journal_saves.folded`.
+        `fold_saves` a series of saves is one entry, see `saves.folded`.
         """
         where, values = between(since_unix_s, until_unix_s)
         if task is not None:
@@ -164,7 +171,7 @@ class Journal:
         rows = self._db.execute(
             f"SELECT unix_ms, kind, data FROM entries WHERE {' AND '.join(where)}"  # noqa: S608
             " ORDER BY unix_ms DESC, id DESC LIMIT ?",
-            (*values, journal_saves.MOST_ROWS if fold_saves else limit),
+            (*values, saves.MOST_ROWS if fold_saves else limit),
         )
         with closing(rows):
             found = (
@@ -172,7 +179,7 @@ class Journal:
                 for ms, kind, data in rows
                 if (held := _load(data)) is not None
             )
-            return journal_saves.folded(found, limit) if fold_saves else list(found)
+            return saves.folded(found, limit) if fold_saves else list(found)
 
     def series(
         self,
@@ -183,8 +190,8 @@ class Journal:
         *,
         pids: Sequence[int] = (),
     ) -> list[dict[str, Any]]:
-        """See `journal_series.read`."""
-        return journal_series.read(self._db, task, since_unix_s, until_unix_s, limit, pids=pids)
+        """See `series.read_series`."""
+        return read_series(self._db, task, since_unix_s, until_unix_s, limit, pids=pids)
 
     def put_state(self, key: str, data: Mapping[str, Any]) -> None:
         """Something that the daemon wants to find again after a restart."""

@@ -17,7 +17,7 @@ from watchdog_app.core.explain.exits import about_death
 from watchdog_app.core.model.exits import cause_spec
 from watchdog_app.core.model.machine import Task
 from watchdog_app.core.policy.glance import FULL_S
-from watchdog_app.daemon.journal import Journal
+from watchdog_app.history.journal import Journal
 
 LATELY_S = 12 * 3600.0
 MINUTES = 10.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchdog_app.base.text.quantities import pid_in
-from watchdog_app.daemon.thinning import Point
+from watchdog_app.history.downsampling import Point
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class SeriesPoints:
     resources: Sequence[str] = ()  # of a task: idents of the resources that can hit it
 
 
-def add(db: sqlite3.Connection, ids: dict[str, int], item: SeriesPoints) -> None:
+def add_series(db: sqlite3.Connection, ids: dict[str, int], item: SeriesPoints) -> None:
     """Write the points of one series; `ids` is the caller's memory of the rows' numbers."""
     last_ms = round(item.points[-1].unix_s * 1000)
     id_ = _series_id(db, ids, item, last_ms)
@@ -73,7 +73,7 @@ def _series_id(
     return id_
 
 
-def read(
+def read_series(
     db: sqlite3.Connection,
     task: str | None,
     since_unix_s: float | None,

@@ -1,0 +1,1 @@
+"""What happened, on disk: written by the daemon, read with or without one."""
