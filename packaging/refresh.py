@@ -1,10 +1,11 @@
 """
-Write again what is made from the commands' parsers and the settings: run after changing one.
+Write again what is made from commands, settings and records: run after changing one.
 
     .venv/bin/python packaging/refresh.py
 
-The help texts in docs/cli.md, the tables of docs/configuration.md, the completion scripts, and the
-man page. The tests fail while any of them is behind.
+The help texts in docs/cli.md, the tables of docs/configuration.md, those of version 2 in
+docs/status-json.md, the completion scripts, and the man page. The tests fail while any of
+them is behind.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ import re
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import schema_tables
 
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.base.text.quantities import exact_duration, format_bytes
@@ -158,15 +162,17 @@ def settings_page(text: str) -> str:
     return "\n".join([*lines, ""])
 
 
+def _read(path: str) -> str:
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        return file.read()
+
+
 def everything() -> dict[str, str]:
     """Path below the repository: what belongs there."""
-    with open(os.path.join(ROOT, "docs/cli.md"), encoding="utf-8") as file:
-        commands = file.read()
-    with open(os.path.join(ROOT, "docs/configuration.md"), encoding="utf-8") as file:
-        settings = file.read()
     return {
-        "docs/cli.md": cli_page(commands),
-        "docs/configuration.md": settings_page(settings),
+        "docs/cli.md": cli_page(_read("docs/cli.md")),
+        "docs/configuration.md": settings_page(_read("docs/configuration.md")),
+        "docs/status-json.md": schema_tables.page(_read("docs/status-json.md")),
         f"{SHARE}/bash-completion/completions/watchdog": script("bash"),
         f"{SHARE}/zsh/site-functions/_watchdog": script("zsh"),
         f"{SHARE}/fish/vendor_completions.d/watchdog.fish": script("fish"),

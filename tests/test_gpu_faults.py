@@ -11,7 +11,6 @@ from doctor.doctor_tree import Tree
 from gpu_stub.driver_stub import GIB, RESET_REQUIRED, UNKNOWN, DriverStub
 
 from watchdog_app.cli.check import check
-from watchdog_app.cli.gpu_lines import card_level
 from watchdog_app.cli.status_text import render
 from watchdog_app.core.diagnosis.gpu_faults import (
     FAULTS,
@@ -21,12 +20,14 @@ from watchdog_app.core.diagnosis.gpu_faults import (
     FaultKind,
     Severity,
 )
+from watchdog_app.core.explain.selection import gpu_level
 from watchdog_app.core.explain.status import about_task
 from watchdog_app.core.model.hardware import GpuProcess, GpuState
+from watchdog_app.core.model.status import Status
 from watchdog_app.daemon.status import Look, status
 from watchdog_app.doctor import cards, driver_answer, gpu
 from watchdog_app.machine.gpu.monitor import GpuMonitor
-from watchdog_app.top.rows import card_rows
+from watchdog_app.top.rows import gpu_rows
 from watchdog_app.tray.state import outlook
 
 _CARD_STATES = (FaultKind.LOST, FaultKind.NEEDS_RESET, FaultKind.SILENT, FaultKind.UNREADABLE)
@@ -160,16 +161,19 @@ def test_all_that_speak_of_a_card_agree(world, told, index, tmp_path, monkeypatc
     assert (urgency, True) == (notice.urgency, remedy in notice.body)
     assert notice.title.startswith(f"GPU {index} {row.title}")
 
-    line, code = check(alone, now)
+    read = Status.read(alone)
+    line, code = check(read, now)
     assert {Severity.INFO: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}[row.severity] == code, line
-    text = "\n".join(render(alone, now))
+    text = "\n".join(render(read, now))
     assert text.startswith(("WARNING", "! WARNING", "CRITICAL", "!! CRITICAL")) is (code > 0)
     for incidents_known in (alone, {**alone, "incidents": []}):
-        assert level == card_level(card, incidents_known).name.lower()
-    found = outlook(alone, now)
+        known = Status.read(incidents_known)
+        shown_gpu = next(one for one in known.gpus if one.id == card["id"])
+        assert level == gpu_level(shown_gpu, known).name.lower()
+    found = outlook(read, now)
     assert (level, f"GPU {index}" in found.headline) == (found.picture.level.name.lower(), code > 0)
     title = shown["title"].removeprefix("is ")
-    for one in (text, "\n".join(map(str, card_rows(alone, 200, True, 4)))):
+    for one in (text, "\n".join(map(str, gpu_rows(read, 200, True, 4)))):
         assert title.lower() in one.lower()
 
     (finding,) = findings

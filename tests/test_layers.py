@@ -15,6 +15,11 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "watchdog_app"
 
 # part -> parts that it may import. A part may always import itself.
+# What screens read: the status as records, what a person can ask for, and what is shown of it.
+SCREENS = {
+    *("core.model.levels", "core.model.status", "core.model.actions"),
+    *("core.explain.selection", "core.explain.gpu_lines"),
+}
 MAY_IMPORT = {
     "base": set(),
     "core": set(),
@@ -31,11 +36,11 @@ MAY_IMPORT = {
     "protocol": {"core.model.machine", "core.model.agent", "base"},
     "history": {"core", "base"},
     "daemon": {"core", "config", "history", "sensors", "actions", "airbag", "protocol", "base"},
-    "cli": {"protocol", "config", "core.model.levels", "base"},
-    "tray": {"protocol", "desktop", "core.model.levels", "base"},
+    "cli": {"protocol", "config", *SCREENS, "base"},
+    "tray": {"protocol", "desktop", *SCREENS, "base"},
     "desktop": {"base"},
     "enable": {"agent.hook", "base"},
-    "top": {"cli", "protocol", "core.model.levels", "base"},
+    "top": {"protocol", *SCREENS, "base"},
     # Of what a training holds, the half that needs no framework.
     "agent": {"protocol", "estimate.parts", "estimate.slots", "airbag", "base"},
     # It writes rescues as the agent would, and looks at the processes in its group.
@@ -62,7 +67,6 @@ EXCEPTIONS = {
         "agent.saving.inventory",
         "agent.saving.names",
     },  # is it there?
-    "watchdog_app.cli.plot": {"top.canvas", "top.glyphs"},  # one way of drawing; no rich in it
     "watchdog_app.cli.resume": {"daemon.offline"},  # a pause can be undone without one
     "watchdog_app.cli.left_paused": {"daemon.offline"},  # and is not forgotten
     "watchdog_app.cli.config_text": {"core.model.settings"},
@@ -196,7 +200,7 @@ CIRCLES = [
     {"estimate.estimating", "estimate.keras_subject", "estimate.torch_subject"},
 ]  # fmt: skip
 # The same of whole folders.
-FOLDER_CIRCLES = [{"agent", "airbag", "daemon", "estimate"}, {"cli", "top"}]
+FOLDER_CIRCLES = [{"agent", "airbag", "daemon", "estimate"}]
 
 
 def circles(graph: dict[str, set[str]]) -> list[set[str]]:

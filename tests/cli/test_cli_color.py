@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from watchdog_app.cli.color import Look, look
+from watchdog_app.base.text.style import Style, style_of
 from watchdog_app.core.model.levels import Level
 
 
@@ -44,19 +44,19 @@ class Terminal(io.StringIO):
 )
 def test_who_decides_about_colour(wanted, when, tty, env):
     """The option, then NO_COLOR, then FORCE_COLOR, then whether a terminal is there."""
-    assert wanted == look(when, Terminal(tty=tty), env).color
+    assert wanted == style_of(when, Terminal(tty=tty), env).color
 
 
 @pytest.mark.parametrize("level", list(Level)[1:])
 def test_every_coloured_level_has_a_symbol(level):
     """Who sees no colours sees the mark."""
-    assert Look(color=True).level("x", level) != "x"
+    assert Style(color=True).paint("x", level.color) != "x"
     assert level.mark
 
 
 def test_a_terminal_without_unicode_gets_ascii():
     """Bars and dots are of characters that the terminal has."""
-    plain = look("never", Terminal("iso-8859-1"), {})
+    plain = style_of("never", Terminal("iso-8859-1"), {})
 
     assert "##..~ | " == plain.bar(0.5, 4) + plain.ellipsis + plain.dot
 
@@ -74,10 +74,10 @@ def test_a_terminal_without_unicode_gets_ascii():
 )
 def test_a_bar_is_full_only_when_nothing_is_left(bar, ratio):
     """And shows something as soon as there is something."""
-    assert bar == Look().bar(ratio, 4)
+    assert bar == Style().bar(ratio, 4)
 
 
 def test_no_escape_leaves_without_colour():
     """The same text, with and without."""
-    assert "text" == Look(color=False).paint("text", "red")
-    assert "\x1b[31mtext\x1b[0m" == Look(color=True).paint("text", "red")
+    assert "text" == Style(color=False).paint("text", "red")
+    assert "\x1b[31mtext\x1b[0m" == Style(color=True).paint("text", "red")

@@ -556,7 +556,8 @@ def test_status_imports_no_more_than_it_needs(daemon, own_folders):
         "threading",
         "tomllib",
         "typing",
-        "watchdog_app.core.explain",
+        "watchdog_app.core.explain.notifications",
+        "watchdog_app.core.explain.status",
         "watchdog_app.core.policy",
         "watchdog_app.daemon",
     }

@@ -18,6 +18,7 @@ from watchdog_app.cli.dispatch import COMMANDS, overview, parser_of
 from watchdog_app.cli.json_output import dumps, timed, without_daemon
 from watchdog_app.cli.status_text import render
 from watchdog_app.cli.task_table import HEADS
+from watchdog_app.core.model.status import Status
 
 ROOT = Path(__file__).parents[2]
 SHARE = ROOT / "packaging/linux/share"
@@ -41,6 +42,7 @@ def validator():
     "path",
     [
         "docs/cli.md",
+        "docs/status-json.md",
         "packaging/linux/share/bash-completion/completions/watchdog",
         "packaging/linux/share/zsh/site-functions/_watchdog",
         "packaging/linux/share/fish/vendor_completions.d/watchdog.fish",
@@ -215,7 +217,9 @@ def test_the_schema_refuses_what_is_wrong(validator, broken):
 
 def test_the_page_shows_what_is_really_printed():
     """The picture at the top of the page is the renderer's."""
-    picture = "\n".join(f"    {line}".rstrip() for line in render(leaking(), NOW_UNIX_S, 80))
+    picture = "\n".join(
+        f"    {line}".rstrip() for line in render(Status.read(leaking()), NOW_UNIX_S, 80)
+    )
 
     shown = picture.split("\n    ! Memory pressure")[0].rstrip()
     assert shown in (ROOT / "docs/cli.md").read_text()

@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from watchdog_app.cli.color import Look
+from watchdog_app.base.text.layout import width
+from watchdog_app.base.text.style import Style
 from watchdog_app.cli.explain_text import deaths_table, render_death
 from watchdog_app.cli.plot import plot
-from watchdog_app.cli.text import width
 
 GB = 1 << 30
-PLAIN = Look(color=False, unicode=False)
-DOTS = Look(color=False, unicode=True)
+PLAIN = Style(color=False, unicode=False)
+DOTS = Style(color=False, unicode=True)
 
 PAST = {
     "begin_unix_s": 0.0,
@@ -35,10 +35,10 @@ PAST = {
 
 
 @pytest.mark.parametrize("columns", [40, 61, 80, 100, 300])
-@pytest.mark.parametrize("look", [PLAIN, DOTS])
-def test_the_picture_fits_its_terminal(columns, look):
+@pytest.mark.parametrize("style", [PLAIN, DOTS])
+def test_the_picture_fits_its_terminal(columns, style):
     """No line is wider than there is room; the letters stand under their moments."""
-    lines = plot(PAST, columns, look)
+    lines = plot(PAST, columns, style)
 
     assert max(map(width, lines)) <= min(columns, 100)
     letters = next(line for line in lines if line.strip().startswith("W"))
@@ -58,7 +58,7 @@ def test_without_dots_the_picture_is_ascii():
 
 def test_colour_only_where_it_is_wanted():
     """NO_COLOR: not one escape sequence; else the same characters."""
-    painted = "\n".join(plot(PAST, 80, Look(color=True)))
+    painted = "\n".join(plot(PAST, 80, Style(color=True)))
 
     assert "\x1b[" in painted
     assert "\x1b" not in "\n".join(plot(PAST, 80, DOTS))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from watchdog_app.cli import figures
+from watchdog_app.base.text import figures
+from watchdog_app.core.model.status import Task
 
 MIB = 1024**2
 GIB = 1024**3
@@ -64,10 +65,11 @@ def test_rates(full, compact, value):
 )
 def test_times_to_exhaustion(full, compact, eta, low, high):
     """A time in two figures with its range; none foreseen is a dash."""
-    holder = {"eta_s": eta, "eta_low_s": low, "eta_high_s": high}
+    holder = Task.read({"eta_s": eta, "eta_low_s": low, "eta_high_s": high})
+    times = holder.eta_s, holder.eta_low_s, holder.eta_high_s
 
-    assert full == figures.eta(holder)
-    assert compact == figures.eta(holder, compact=True)
+    assert full == figures.eta(*times)
+    assert compact == figures.eta(*times, compact=True)
 
 
 @pytest.mark.parametrize(
@@ -103,4 +105,4 @@ def test_ages(text, seconds):
 
 def test_an_end_within_the_second_has_no_range():
     """`<1 s (<1-<1 s)` tells nobody anything."""
-    assert "<1 s" == figures.eta({"eta_s": 0.2, "eta_low_s": 0.1, "eta_high_s": 0.6})
+    assert "<1 s" == figures.eta(0.2, 0.1, 0.6)

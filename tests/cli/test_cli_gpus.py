@@ -18,17 +18,18 @@ from support.statuses import (
     status,
 )
 
-from watchdog_app.cli import figures
+from watchdog_app.base.text import figures
+from watchdog_app.base.text.layout import width
+from watchdog_app.base.text.style import Style
 from watchdog_app.cli.check import check
-from watchdog_app.cli.color import Look
-from watchdog_app.cli.gpu_lines import gpu_lines
 from watchdog_app.cli.history_text import sentence
 from watchdog_app.cli.json_output import dumps, timed
 from watchdog_app.cli.status_text import render
-from watchdog_app.cli.task_table import devices
-from watchdog_app.cli.text import width
 from watchdog_app.core.diagnosis.gpu_faults import STATES
+from watchdog_app.core.explain.gpu_lines import gpu_lines
+from watchdog_app.core.explain.selection import gpu_numbers
 from watchdog_app.core.model.hardware import GpuState
+from watchdog_app.core.model.status import Status, Task
 
 SCHEMA = json.loads(
     (Path(__file__).parents[2] / "docs" / "status.schema.json").read_text(encoding="utf-8")
@@ -112,7 +113,7 @@ def fault(**more):
 
 
 def lines(columns=140, everything=False, **more):
-    return render(status(**more), NOW_UNIX_S, columns, everything=everything)
+    return render(Status.read(status(**more)), NOW_UNIX_S, columns, everything=everything)
 
 
 def line_of(found, start):
@@ -289,15 +290,14 @@ def test_a_note_is_no_warning():
     assert found.startswith("OK: nothing is about to run out.")
     assert "~ NOTE GPU 1" in found
     assert "> That is normal." in found
-    assert 0 == check(status(level="watch", incidents=[note]), NOW_UNIX_S)[1]
+    assert 0 == check(Status.read(status(level="watch", incidents=[note])), NOW_UNIX_S)[1]
 
 
 @pytest.mark.parametrize(("level", "code"), [("watch", 0), ("warning", 1), ("critical", 2)])
 def test_check_counts_faults_and_tells_the_figures_of_cards(level, code):
     """For monitoring: memory and temperature of each card as performance data."""
-    line, found = check(
-        status(level=level, gpus=[gpu(0), dark(1, "asleep")], incidents=[fault()]), NOW_UNIX_S
-    )
+    reading = status(level=level, gpus=[gpu(0), dark(1, "asleep")], incidents=[fault()])
+    line, found = check(Status.read(reading), NOW_UNIX_S)
 
     assert code == found
     assert f" gpu0={23 * GIB}B;;;0;{79 * GIB}" in line
@@ -367,7 +367,9 @@ def test_parts_of_a_card_are_numbered():
     """Three parts have one name and one number: else nobody can tell which is full."""
     parts = [gpu(1, uuid=f"MIG-{n}", parent_uuid="GPU-1") for n in range(3)]
 
-    lines = gpu_lines(status(gpus=[gpu(1, uuid="GPU-1"), *parts]), None, Look(), False)
+    lines = gpu_lines(
+        Status.read(status(gpus=[gpu(1, uuid="GPU-1"), *parts])), None, Style(), False
+    )
 
     assert [True] * 3 == [f"GPU 1 part {n}" in line for n, line in enumerate(lines[1:])]
 
@@ -385,14 +387,16 @@ def test_parts_of_a_card_are_numbered():
 )
 def test_many_cards_take_little_room(shown, indices):
     """A training on eight cards must not drive the other columns out."""
-    assert shown == devices({"gpus": [{"index": index} for index in indices]})
+    assert shown == gpu_numbers(Task.read({"gpus": [{"index": index} for index in indices]}))
 
 
 def test_a_long_name_gives_way_before_what_a_card_draws():
     """In 80 columns the watts stay, and the name is cut."""
     long = gpu(0, name="NVIDIA RTX 6000 Ada Generation Workstation Edition", power_w=280.0)
 
-    (line, *_) = gpu_lines(status(gpus=[long | {"power_limit_w": 300.0}]), 80, Look(), False)
+    (line, *_) = gpu_lines(
+        Status.read(status(gpus=[long | {"power_limit_w": 300.0}])), 80, Style(), False
+    )
 
     assert "280/300 W" in line
 
@@ -402,7 +406,7 @@ def test_pids_of_others_are_named_where_everything_is_shown():
     busy = gpu(0, processes=[{"pid": 4711, "task": None, "memory_bytes": 8 * GIB}])
 
     short, long = (
-        "\n".join(gpu_lines(status(gpus=[busy]), None, Look(), everything))
+        "\n".join(gpu_lines(Status.read(status(gpus=[busy])), None, Style(), everything))
         for everything in (False, True)
     )
 
@@ -416,7 +420,7 @@ def test_what_is_on_a_card_that_does_not_answer_is_unknown_and_not_nothing(state
     job = process(4711, "job.py", GIB, gpus=[], gpu_memory_bytes=None)
 
     def row(card):
-        lines = render(status(gpus=[card], processes=[job]), NOW_UNIX_S)
+        lines = render(Status.read(status(gpus=[card], processes=[job])), NOW_UNIX_S)
         return next(line for line in lines if "job.py" in line)
 
     assert 2 == row(dark(0, state)).count("N/A") - row(gpu(0)).count("N/A")
@@ -432,6 +436,6 @@ def test_a_driver_that_was_updated_underneath_is_told_once():
     }  # fmt: skip
     error = {"source": "gpu.driver.updated", "message": f"{said}.", "remedy": "Restart."}
 
-    lines = render(status(incidents=[found], errors=[error]), NOW_UNIX_S)
+    lines = render(Status.read(status(incidents=[found], errors=[error])), NOW_UNIX_S)
 
     assert 1 == sum(said in line for line in lines[1:])

@@ -12,6 +12,8 @@ import time
 import pytest
 from support.waiting import until
 
+from watchdog_app.core.model.status import Status
+
 NOTICE = {
     "id": "19a-1",
     "incident": "19a-0",
@@ -238,7 +240,7 @@ def test_a_status_says_that_protection_is_off():
     found = status()
     found["daemon"]["protection"] = {"on": False, "until_unix_s": None}
 
-    text = "\n".join(render(found, NOW_UNIX_S))
+    text = "\n".join(render(Status.read(found), NOW_UNIX_S))
 
     assert "Protection is off until you switch it on" in text
     assert "watchdog protect on" in text

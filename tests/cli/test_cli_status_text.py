@@ -17,15 +17,21 @@ from support.statuses import (
     status,
 )
 
+from watchdog_app.base.text.layout import width
+from watchdog_app.base.text.style import Style
 from watchdog_app.cli.check import check
-from watchdog_app.cli.color import Look
 from watchdog_app.cli.status_text import render
-from watchdog_app.cli.task_table import HEADS, SORTS, agent_text, bag_remarks, ordered
-from watchdog_app.cli.text import width
+from watchdog_app.cli.task_table import HEADS, agent_text, guard_remarks
+from watchdog_app.core.explain.selection import SORTS, ordered
+from watchdog_app.core.model.status import Agent, Guard, Status
+
+
+def read(tasks):
+    return Status.read({"processes": tasks}).tasks
 
 
 def text_of(object_, columns=None, **more):
-    return "\n".join(render(object_, NOW_UNIX_S, columns, **more))
+    return "\n".join(render(Status.read(object_), NOW_UNIX_S, columns, **more))
 
 
 def test_a_calm_machine_at_80_columns():
@@ -83,7 +89,7 @@ def test_no_line_is_wider_than_the_terminal(columns, everything):
         for index, name in enumerate(HOSTILE_NAMES)
     ]
 
-    lines = render(crowded, NOW_UNIX_S, columns, everything=everything)
+    lines = render(Status.read(crowded), NOW_UNIX_S, columns, everything=everything)
 
     assert [] == [line for line in lines if width(line) > columns]
 
@@ -106,14 +112,14 @@ def test_hostile_names_do_nothing(name):
         errors=[{"source": "x", "message": name, "remedy": name}],
     )
 
-    for line in render(hostile, NOW_UNIX_S, 80, everything=True):
+    for line in render(Status.read(hostile), NOW_UNIX_S, 80, everything=True):
         assert line.isprintable()
 
 
 @pytest.mark.parametrize("columns", [80, 200, None])
 def test_every_column_has_its_heading(columns):
     """The columns are the same at every width that has room for them."""
-    lines = render(status(), NOW_UNIX_S, columns)
+    lines = render(Status.read(status()), NOW_UNIX_S, columns)
 
     heading = next(line for line in lines if "NOTEBOOK/SCRIPT" in line)
     assert list(HEADS) == heading.split()
@@ -153,20 +159,20 @@ def test_most_urgent_first_then_largest():
         process(5, "rescued", 1 * MIB, stage="rescue"),
     ]
 
-    assert [5, 4, 3, 1, 2] == [one["pid"] for one in ordered(tasks)]
+    assert [5, 4, 3, 1, 2] == [one.pid for one in ordered(read(tasks))]
 
 
 @pytest.mark.parametrize("sort", SORTS)
 def test_every_order_bears_unknown_values(sort):
     """An old daemon that leaves fields out is no reason to fail."""
-    assert 3 == len(ordered([{}, process(1, "a", None), {"pid": None, "name": None}], sort))
+    assert 3 == len(ordered(read([{}, process(1, "a", None), {"pid": None, "name": None}]), sort))
 
 
 def test_soonest_first():
     """By ETA, tasks without one come last."""
     tasks = [process(1, "a", 1), process(2, "b", 1, eta_s=90.0), process(3, "c", 1, eta_s=30.0)]
 
-    assert [3, 2, 1] == [one["pid"] for one in ordered(tasks, "eta")]
+    assert [3, 2, 1] == [one.pid for one in ordered(read(tasks), "eta")]
 
 
 @pytest.mark.parametrize(
@@ -209,7 +215,7 @@ def test_only_what_is_small_idle_and_no_notebook_is_folded(change):
 )
 def test_what_is_said_of_an_agent(text, view):
     """Where it is and what it last saved."""
-    assert text == agent_text(view, NOW_UNIX_S)
+    assert text == agent_text(Agent.read_object(view), NOW_UNIX_S)
 
 
 def test_an_urgent_task_without_agent_says_what_that_means():
@@ -247,7 +253,7 @@ def test_a_slow_daemon_is_not_stale():
 )
 def test_an_object_of_another_version_is_still_shown(broken):
     """Missing, null and strange fields are unknown, never a failure."""
-    assert render(broken, NOW_UNIX_S, 80)
+    assert render(Status.read(broken), NOW_UNIX_S, 80)
 
 
 def test_rendering_changes_nothing():
@@ -255,7 +261,7 @@ def test_rendering_changes_nothing():
     before = leaking()
     object_ = copy.deepcopy(before)
 
-    render(object_, NOW_UNIX_S, 80, everything=True, most_tasks=1)
+    render(Status.read(object_), NOW_UNIX_S, 80, everything=True, most_tasks=1)
 
     assert before == object_
 
@@ -264,7 +270,7 @@ def test_more_tasks_than_rows_are_counted():
     """On a low terminal the rest is a number."""
     many = status(processes=[process(pid, f"n{pid}.ipynb", GIB) for pid in range(1, 31)])
 
-    assert "and 27 more tasks" == render(many, NOW_UNIX_S, 80, most_tasks=3)[-1]
+    assert "and 27 more tasks" == render(Status.read(many), NOW_UNIX_S, 80, most_tasks=3)[-1]
 
 
 def test_far_group_limits_are_counted_and_near_ones_shown():
@@ -301,7 +307,7 @@ def test_colour_adds_nothing_but_colour():
     """Without the escapes, the coloured text is the plain one."""
     import re
 
-    colored = "\n".join(render(leaking(), NOW_UNIX_S, 80, Look(color=True)))
+    colored = "\n".join(render(Status.read(leaking()), NOW_UNIX_S, 80, Style(color=True)))
 
     assert text_of(leaking(), 80) == re.sub(r"\x1b\[[\d;]*m", "", colored)
     assert "\x1b[1;31m" in colored
@@ -320,7 +326,7 @@ def test_colour_adds_nothing_but_colour():
 )
 def test_check_turns_levels_into_codes(word, code, level):
     """As monitoring plugins do."""
-    line, got = check(status(level=level, headline="a|b is full"), NOW_UNIX_S)
+    line, got = check(Status.read(status(level=level, headline="a|b is full")), NOW_UNIX_S)
 
     assert code == got
     assert line.startswith(f"WATCHDOG {word} - a/b is full | ")
@@ -332,13 +338,13 @@ def test_a_daemon_without_a_summary_is_not_called_well():
     """An older one that still runs after an upgrade."""
     old = {key: each for key, each in status().items() if key not in ("level", "headline")}
 
-    assert 3 == check(old, NOW_UNIX_S)[1]
+    assert 3 == check(Status.read(old), NOW_UNIX_S)[1]
     assert text_of(old).startswith("? UNKNOWN: this daemon sends no summary; restart it:")
 
 
 def test_check_knows_nothing_from_an_old_reading():
     """Unknown is not ok."""
-    line, code = check(status(time_unix_s=NOW_UNIX_S - 60), NOW_UNIX_S)
+    line, code = check(Status.read(status(time_unix_s=NOW_UNIX_S - 60)), NOW_UNIX_S)
 
     assert 3 == code
     assert line.startswith("WATCHDOG UNKNOWN - this reading is 1 min old")
@@ -387,10 +393,10 @@ def test_notices_that_reached_nobody_are_told():
 )
 def test_what_stands_at_the_limit_of_its_airbag_is_shown_with_the_words_to_type(stage, said):
     """A size and no placeholder, above what it holds."""
-    bag = {"pid": 7, "kind": "cgroup v1", "stage": stage, "used_bytes": 150 << 20,
-           "limit_bytes": 100 << 20, "reserve_bytes": 0}  # fmt: skip
+    bag = {"pid": 7, "kind": "cgroup v1", "stage": stage, "held": stage == "held",
+           "used_bytes": 150 << 20, "limit_bytes": 100 << 20, "reserve_bytes": 0}  # fmt: skip
 
-    first, *rest = bag_remarks(bag)
+    first, *rest = guard_remarks(Guard.read(bag))
 
     assert first.startswith("airbag 150 MiB of 100 MiB")
     assert bool(said) == bool(rest)

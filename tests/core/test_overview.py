@@ -15,9 +15,10 @@ from watchdog_app.core.model.decisions import (
     Regime,
     Stage,
 )
-from watchdog_app.core.model.levels import Level, headline
+from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.machine import Fault
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
+from watchdog_app.core.model.status import Status
 
 GIB = 1 << 30
 TRAIN = task(1, "train.ipynb")
@@ -212,13 +213,13 @@ def test_an_old_reading_is_unknown_and_a_slow_daemon_is_not_old():
     """What counts is the daemon's own pace."""
     status = {"time_unix_s": 100.0, "level": "ok", "headline": "x", "daemon": {"interval_s": 1.0}}
 
-    assert (Level.OK, "x") == headline(status, 109.0)
+    assert (Level.OK, "x") == Status.read(status).summary(109.0)
     assert (Level.UNKNOWN, True) == (
-        (seen := headline(status, 145.0))[0],
+        (seen := Status.read(status).summary(145.0))[0],
         seen[1].startswith("this reading is 45 s old"),
     )
     slow = {**status, "daemon": {"interval_s": 30.0}}
-    assert Level.OK is headline(slow, 145.0)[0]
+    assert Level.OK is Status.read(slow).summary(145.0)[0]
 
 
 @pytest.mark.parametrize(
@@ -226,4 +227,4 @@ def test_an_old_reading_is_unknown_and_a_slow_daemon_is_not_old():
 )
 def test_a_status_without_a_summary_is_unknown(status):
     """Of an older daemon, or a broken one."""
-    assert Level.UNKNOWN is headline(status, 0.0)[0]
+    assert Level.UNKNOWN is Status.read(status).summary(0.0)[0]

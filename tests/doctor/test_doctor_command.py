@@ -16,10 +16,10 @@ from doctor_tree import Tree, fake_python, found
 from jsonschema import Draft202012Validator
 
 from watchdog_app.base.errors import UsageError
+from watchdog_app.base.text.layout import width
+from watchdog_app.base.text.style import Style
 from watchdog_app.cli import doctor as command
-from watchdog_app.cli.color import Look
 from watchdog_app.cli.doctor_text import render
-from watchdog_app.cli.text import width
 from watchdog_app.doctor import run as runner
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Report, Severity, fine
@@ -153,7 +153,7 @@ def test_the_commands_groups_are_the_runners():
 
 def test_names_of_strangers_are_shown_and_not_obeyed():
     """Escapes, line ends, bytes that are no text."""
-    lines = render(report(ERROR), 80, Look(), verbose=True)
+    lines = render(report(ERROR), 80, Style(), verbose=True)
 
     assert all(line.isprintable() for line in lines)
     assert any("\\x1b[31mb\\nc\\xff" in line for line in lines)
@@ -162,7 +162,7 @@ def test_names_of_strangers_are_shown_and_not_obeyed():
 @pytest.mark.parametrize("columns", [40, 80, 200, None])
 def test_lines_keep_within_the_terminal(columns):
     """All but commands, which are copied whole."""
-    lines = render(report(ERROR, fine("memory.ram", "word " * 60)), columns, Look(), verbose=True)
+    lines = render(report(ERROR, fine("memory.ram", "word " * 60)), columns, Style(), verbose=True)
 
     prose = [line for line in lines if not line.startswith(" " * 19)]
     assert all(width(line) <= (columns or 100) for line in prose)
@@ -173,8 +173,8 @@ def test_what_is_fine_is_counted_and_shown_on_request():
     """Silence is not the same as not having looked."""
     told = report(fine("memory.ram", "Enough."), fine("memory.swap", "There."))
 
-    short = render(told, 80, Look(), verbose=False)
-    long = render(told, 80, Look(), verbose=True)
+    short = render(told, 80, Style(), verbose=False)
+    long = render(told, 80, Style(), verbose=True)
 
     assert "2 answers without anything to do; --verbose shows them." == short[-1]
     assert any("Enough." in line for line in long)
@@ -184,8 +184,8 @@ def test_what_is_fine_is_counted_and_shown_on_request():
 def test_a_colour_never_stands_alone():
     """The same words with and without."""
     told = report(ERROR)
-    plain = render(told, 80, Look(), verbose=False)
-    colored = render(told, 80, Look(color=True), verbose=False)
+    plain = render(told, 80, Style(), verbose=False)
+    colored = render(told, 80, Style(color=True), verbose=False)
 
     assert any("\x1b[" in line for line in colored)
     assert any("!! error" in line for line in plain)

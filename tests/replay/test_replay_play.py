@@ -17,8 +17,8 @@ import pytest
 
 from watchdog_app.base.errors import Gone, TaskNotFound
 from watchdog_app.base.linux import cgroups
+from watchdog_app.base.text.style import Style
 from watchdog_app.cli import main
-from watchdog_app.cli.color import Look
 from watchdog_app.cli.plot import plot
 from watchdog_app.core.model.decisions import Caution, DecisionKind, Regime, Stage
 from watchdog_app.core.model.machine import (
@@ -256,7 +256,7 @@ def test_each_line_is_answered_before_the_next_is_sent():
 @pytest.mark.parametrize("columns", [40, 80, 200])
 def test_the_picture_of_a_replay_fits_the_terminal(columns):
     """No line is wider than what there is; the limit, the notices and the end are on it."""
-    drawn = plot(as_plot(play(leak(), Settings())), columns, Look(color=False))
+    drawn = plot(as_plot(play(leak(), Settings())), columns, Style(color=False))
 
     assert max(map(len, drawn)) <= columns
     text = "\n".join(drawn)
@@ -270,7 +270,7 @@ def test_the_picture_of_a_temperature_has_its_unit():
         trace.Trace("GPU 0", samples, unit="°C", kind=ResourceKind.TEMPERATURE), Settings()
     )
 
-    text = "\n".join(plot(as_plot(played), 80, Look(color=False)))
+    text = "\n".join(plot(as_plot(played), 80, Style(color=False)))
     assert "its limit, 90 °C" in text
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from watchdog_app.core.model.levels import Level
+from watchdog_app.core.model.resource import SPECS, ResourceKind
 
 GIB = 1024**3
 MIB = 1024**2
@@ -86,6 +87,19 @@ def agent(**more: Any) -> dict[str, Any]:
     }
 
 
+def display_of(kind: str, more: dict[str, Any]) -> dict[str, Any]:
+    """What the daemon takes from the table of resources."""
+    if kind not in list(ResourceKind):  # one of a later version
+        return {"display": "half_full", "on_icon": False, "exhausted": "full"}
+    spec = SPECS[ResourceKind(kind)]
+    fatal = spec.exhausted_fatal if more.get("lethal", True) else ""
+    return {
+        "display": spec.display.value,
+        "on_icon": spec.on_icon,
+        "exhausted": fatal or spec.exhausted,
+    }
+
+
 def ceiling(kind: str, label: str, used: float, limit: float, **more: Any) -> dict[str, Any]:
     """One ceiling that nothing moves towards."""
     return {
@@ -97,6 +111,7 @@ def ceiling(kind: str, label: str, used: float, limit: float, **more: Any) -> di
         "unit": "bytes",
         "ratio": used / limit,
         "lethal": True,
+        **display_of(kind, more),
         "note": None,
         "stage": "ok",
         "regime": "flat",
@@ -229,6 +244,7 @@ def leaking() -> dict[str, Any]:
             {
                 "id": "i1",
                 "ceiling": "cgroup",
+                "blame": "growth",
                 "label": "memory limit of the group jupyter-ada",
                 "stage": "rescue",
                 "peak": "rescue",

@@ -9,6 +9,7 @@ from support.statuses import GIB, HOSTILE_NAMES, MIB, NOW_UNIX_S, leaking, proce
 from textual.widgets import DataTable, Static
 
 from watchdog_app.base.errors import DaemonNotRunning, RequestError
+from watchdog_app.core.model.status import Status
 from watchdog_app.top import rows
 from watchdog_app.top.app import TopApp
 from watchdog_app.top.charts import sparkline
@@ -72,9 +73,9 @@ def test_what_is_about_to_end_is_first_on_every_terminal(size):
         await show(app, pilot, leaking())
         assert column(app, "TASK")[0].startswith("!! tr")
         assert "43s" in column(app, "ETA")[0].replace(" ", "")
-        assert "87 %" in text_of(app, "#ceilings")
+        assert "87 %" in text_of(app, "#resources")
         assert "rising 21 MiB/s" in text_of(app, "#incidents") or size[0] < 80
-        rendered = "\n".join(text_of(app, one) for one in ("#title", "#ceilings", "#incidents"))
+        rendered = "\n".join(text_of(app, one) for one in ("#title", "#resources", "#incidents"))
         assert all(len(line) <= size[0] for line in rendered.splitlines())
 
     drive(steps, size)
@@ -154,9 +155,9 @@ def test_the_chosen_task_stays_chosen_when_the_order_changes():
         app._sort = "ram"
         await show(app, pilot, status(processes=before))
         await pilot.press("up")
-        chosen = app.query_one("#tasks").chosen["pid"]
+        chosen = app.query_one("#tasks").chosen.pid
         await show(app, pilot, status(processes=after))
-        assert chosen == app.query_one("#tasks").chosen["pid"]
+        assert chosen == app.query_one("#tasks").chosen.pid
         assert ["2", "1"] == column(app, "PID")
 
     drive(steps)
@@ -168,7 +169,7 @@ def test_a_question_is_about_the_task_that_was_chosen_when_it_was_asked():
     async def steps(app, pilot, daemon):
         two = [process(1, "a.py", 3 * GIB), process(2, "b.py", 2 * GIB)]
         await show(app, pilot, status(processes=two))
-        asked_of = str(app.query_one("#tasks").chosen["pid"])
+        asked_of = str(app.query_one("#tasks").chosen.pid)
         await pilot.press("p")
         rest = [one for one in two if str(one["pid"]) != asked_of]
         await show(app, pilot, status(processes=rest))
@@ -204,9 +205,9 @@ def test_what_a_filter_found_stays_chosen_when_all_is_shown_again(idle):
         await show(app, pilot, status(processes=[*others, small]))
         await pilot.press("slash", *"slow", "enter", "escape")
         await show(app, pilot, status(processes=[*others, small]))
-        assert "slow.py" == app._table.chosen["name"]
+        assert "slow.py" == app._table.chosen.name
         await pilot.press("slash", *"slowx", "escape")
-        assert "slow.py" == app._table.chosen["name"]
+        assert "slow.py" == app._table.chosen.name
         await pilot.press("p", "y")
 
     assert [("task.pause", {"task": "77"})] == drive(steps).asked
@@ -229,9 +230,9 @@ def test_the_end_of_the_chosen_task_is_told():
     async def steps(app, pilot, daemon):
         await show(app, pilot, status(processes=[first, second]))
         gone, left = app._table.tasks[0], app._table.tasks[1]
-        await show(app, pilot, status(processes=[left]))
+        await show(app, pilot, status(processes=[first if left.pid == 71 else second]))
         said = [note.message for note in app._notifications]
-        assert [f"{gone['name']} has ended. {left['name']} is chosen now."] == said
+        assert [f"{gone.name} has ended. {left.name} is chosen now."] == said
 
     drive(steps)
 
@@ -344,8 +345,8 @@ def test_what_is_in_danger_is_never_what_is_left_out(size):
 
     async def steps(app, pilot, daemon):
         await show(app, pilot, status(ceilings=limits))
-        assert "!! near" in text_of(app, "#ceilings")
-        assert "full in 20 s" in text_of(app, "#ceilings")
+        assert "!! near" in text_of(app, "#resources")
+        assert "full in 20 s" in text_of(app, "#resources")
 
     drive(steps, size)
 
@@ -473,7 +474,7 @@ def test_each_card_has_a_line_and_each_task_its_cards(size):
 
     async def steps(app, pilot, daemon):
         await show(app, pilot, cards_status())
-        cards = text_of(app, "#cards")
+        cards = text_of(app, "#gpus")
         assert "GPU 0" in cards
         assert "71 °C" in cards
         assert "LOST" in cards
@@ -492,7 +493,7 @@ def test_a_machine_without_cards_has_no_line_of_them():
 
     async def steps(app, pilot, daemon):
         await show(app, pilot, leaking())
-        assert not app.query_one("#cards").display
+        assert not app.query_one("#gpus").display
         assert "DEV" not in app.query_one("#tasks").titles
 
     drive(steps, size=(120, 40))
@@ -522,6 +523,7 @@ def test_the_trend_beside_a_time_is_of_what_runs_out():
     }  # fmt: skip
     job = process(4711, "job.py", GIB, eta_s=60.0)
     still = process(4712, "still.py", GIB)
-    object_ = status(ceilings=[filling], processes=[job, still])
+    read = Status.read(status(ceilings=[filling], processes=[job, still]))
 
-    assert {task_key(job): ("gpu_memory", "GPU-0")} == rows.drawn(object_, [job, still])
+    expected = {task_key(read.tasks[0]): ("gpu_memory", "GPU-0")}
+    assert expected == rows.drawn(read, read.tasks)

@@ -8,6 +8,7 @@ import pytest
 from support.waiting import until
 from tray_readings import leaking, notice, status, task
 
+from watchdog_app.core.model.status import Status
 from watchdog_app.tray.notice_gate import QUIET_S, NoticeGate, Verdict
 from watchdog_app.tray.notifications import buttons
 
@@ -276,7 +277,7 @@ def test_the_gate_knows_what_is_over(topic, incident, task_, age_s, expected):
     """Never the news of a death or of a rescue, and nothing that has only just come."""
     gate = gate_with(notice(topic=topic, incident=incident, task=task_), closed=False)
 
-    assert expected == gate.outdated(leaking(), 100.0 + age_s)
+    assert expected == gate.outdated(Status.read(leaking()), 100.0 + age_s)
 
 
 def test_a_death_takes_the_place_of_what_stood_of_its_task():

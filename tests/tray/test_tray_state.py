@@ -8,6 +8,7 @@ import pytest
 from tray_readings import GIB, MIB, agent, ceiling, leaking, status, task
 
 from watchdog_app.core.model.levels import Level
+from watchdog_app.core.model.status import Resource, Status, Task
 from watchdog_app.tray import labels
 from watchdog_app.tray.menu_model import MOST_TASKS, Do, Entry, Wish, chosen_tasks, menu
 from watchdog_app.tray.state import (
@@ -25,7 +26,7 @@ HOSTILE = ("\x1b[2J", "two\nlines", "\u202etxt", "-rf", "caf\udce9", "", None, 5
 
 
 def seen(reading):
-    return outlook(reading, time.time())
+    return outlook(Status.read(reading), time.time())
 
 
 def flat(entries) -> list[Entry]:
@@ -33,7 +34,7 @@ def flat(entries) -> list[Entry]:
 
 
 def menu_of(reading, **more) -> tuple[Entry, ...]:
-    return menu(reading, seen(reading), now_unix_s=time.time(), **more)
+    return menu(Status.read(reading), seen(reading), now_unix_s=time.time(), **more)
 
 
 def test_at_rest_the_gauge_shows_memory_and_nothing_is_said():
@@ -60,10 +61,13 @@ def test_the_nearest_ceiling_is_the_worst_then_the_soonest_then_the_fullest():
     sooner = ceiling("cgroup", "group", 4.0, 10.0, stage="rescue", eta_s=30.0)
     fuller = ceiling("cgroup", "other", 9.9, 10.0, stage="warn", eta_s=5.0)
 
-    assert sooner == nearest(status(ceilings=[ceiling(), worst, sooner, fuller]))
-    assert worst == nearest(status(ceilings=[ceiling(), worst, fuller]))
+    def nearest_of(*ceilings):
+        return nearest(Status.read(status(ceilings=[*ceilings])))
+
+    assert Resource.read(sooner) == nearest_of(ceiling(), worst, sooner, fuller)
+    assert Resource.read(worst) == nearest_of(ceiling(), worst, fuller)
     unknown = [{**worst, "eta_s": None}, {**worst, "eta_s": None, "ratio": 0.9}]
-    assert 0.9 == nearest(status(ceilings=unknown))["ratio"]
+    assert 0.9 == nearest_of(*unknown).ratio
 
 
 @pytest.mark.parametrize(
@@ -95,14 +99,14 @@ def test_the_nearest_ceiling_is_the_worst_then_the_soonest_then_the_fullest():
 )
 def test_each_state_has_its_picture_and_the_daemons_sentence(reading, picture, headline):
     """The one thing to know, first."""
-    found = outlook(reading, reading["time_unix_s"])
+    found = outlook(Status.read(reading), reading["time_unix_s"])
 
     assert (picture, headline) == (found.picture, found.headline)
 
 
 def test_an_old_reading_is_grey():
     """The daemon is stopped: what it said last is no longer true."""
-    found = outlook(leaking(), time.time() + 60)
+    found = outlook(Status.read(leaking()), time.time() + 60)
 
     assert Picture(Level.UNKNOWN) == found.picture
     assert "this reading is 1 min old" in found.headline.lower()
@@ -111,7 +115,7 @@ def test_an_old_reading_is_grey():
 @pytest.mark.parametrize(
     ("ratio", "steps"),
     [(None, 0), (-1, 0), (0, 0), (1e-9, 1), (0.5, 8), (0.99999, 15), (1, 16), (7.5, 16),
-     (float("nan"), 0), ("x", 0), (True, 0)],
+     (Resource.read({"ratio": float("nan")}).ratio, 0), (Resource.read({"ratio": "x"}).ratio, 0)],
 )  # fmt: skip
 def test_the_gauge_moves_in_steps(ratio, steps):
     """Used at all shows; full is not said before it is."""
@@ -156,10 +160,11 @@ def test_hostile_names_are_shown_and_never_obeyed(value):
 )
 def test_a_daemon_of_another_version_does_no_harm(reading):
     """Fields that are missing, null or of another kind: something sensible is shown."""
-    found = outlook(reading, 0.0)
+    status_ = Status.read(reading)
+    found = outlook(status_, 0.0)
 
     assert found.headline
-    assert menu(reading, found, now_unix_s=0.0)
+    assert menu(status_, found, now_unix_s=0.0)
 
 
 def test_without_a_daemon_the_menu_offers_to_start_it():
@@ -222,11 +227,11 @@ def test_too_many_tasks_are_counted_and_the_large_are_shown():
     tasks = [task(n, f"{n}.ipynb", n * 100 * MIB) for n in range(1, 31)]
     reading = status(processes=tasks)
 
-    first = [one["pid"] for one in chosen_tasks(reading)]
+    first = [one.pid for one in chosen_tasks(Status.read(reading))]
     tasks[18 - 1]["ram_bytes"] = 1910 * MIB  # a little more than the smallest that is shown
-    second = [one["pid"] for one in chosen_tasks(reading, first)]
+    second = [one.pid for one in chosen_tasks(Status.read(reading), first)]
     tasks[1 - 1]["ram_bytes"] = 90 * GIB
-    third = [one["pid"] for one in chosen_tasks(reading, second)]
+    third = [one.pid for one in chosen_tasks(Status.read(reading), second)]
 
     assert list(range(31 - MOST_TASKS, 31)) == first == second
     assert 1 == third[0]
@@ -247,7 +252,7 @@ def test_the_menu_begins_with_what_needs_a_person():
 
     shown = [entry.label for entry in menu_of(reading) if entry.key.startswith("task-")]
 
-    assert [5, 3, 2, 4, 1] == [one["pid"] for one in chosen_tasks(reading)]
+    assert [5, 3, 2, 4, 1] == [one.pid for one in chosen_tasks(Status.read(reading))]
     assert ["paused", "full in 1 min", "full in 10 min", "growing"] == [
         label.rpartition(", ")[2] for label in shown[:4]
     ]
@@ -259,7 +264,7 @@ def test_what_is_in_danger_or_paused_is_always_shown():
     tasks.append(task(99, "small.py", 80 * MIB, kind="script", stage="hold"))
     tasks.append(task(98, "held.py", 1, kind="script", state="paused", paused_by_watchdog=True))
 
-    shown = [one["pid"] for one in chosen_tasks(status(processes=tasks))]
+    shown = [one.pid for one in chosen_tasks(Status.read(status(processes=tasks)))]
 
     assert {98, 99} <= set(shown)
 
@@ -268,7 +273,7 @@ def test_small_idle_interpreters_are_no_lines():
     """Every desktop runs a dozen of them."""
     tasks = [task(1, "applet", 20 * MIB, kind="script"), task(2, "jupyter", GIB, kind="server")]
 
-    assert [] == chosen_tasks(status(processes=tasks))
+    assert [] == chosen_tasks(Status.read(status(processes=tasks)))
 
 
 @pytest.mark.parametrize(
@@ -322,7 +327,7 @@ def test_times_are_said_as_one_says_them(seconds, text):
 )
 def test_a_forecast_is_never_a_bare_number_where_more_is_known(thing, text):
     """With its range."""
-    assert text == labels.until_full(thing)
+    assert text == labels.until_full(Task.read(thing))
 
 
 def test_long_names_keep_their_ending():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.cli import figures
-from watchdog_app.cli.text import counted, plain
+from watchdog_app.base.text import figures
+from watchdog_app.base.text.layout import counted, plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import sys
 
 from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from watchdog_app.base.json_values import number_or_none
-from watchdog_app.cli import figures
-from watchdog_app.cli.text import plain
+from watchdog_app.base.text import figures
+from watchdog_app.base.text.layout import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

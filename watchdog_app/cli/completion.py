@@ -51,16 +51,17 @@ def run(args: argparse.Namespace) -> int:
 def _tasks() -> list[str]:
     """Names of the running tasks, then their pids; nothing when nobody can be asked."""
     from watchdog_app.base.errors import WatchdogError
+    from watchdog_app.core.model.status import Status
     from watchdog_app.protocol.client import Client
 
     try:
         with Client.connect(timeout_s=1.0) as daemon:
-            processes = daemon.call("status").get("processes") or []
+            tasks = Status.read(daemon.call("status")).tasks
     except WatchdogError:
         return []
-    names = dict.fromkeys(str(one.get("name")) for one in processes)
+    names = dict.fromkeys(one.name or "" for one in tasks)
     # A name that a shell would split or act on is left to be typed as a pid.
     safe = [
         name for name in names if name.isprintable() and not set(name) & set(" '\"\\$`:;&|<>*?")
     ]
-    return safe + [str(one["pid"]) for one in processes if isinstance(one.get("pid"), int)]
+    return safe + [str(one.pid) for one in tasks if one.pid is not None]

@@ -6,7 +6,9 @@ import os
 
 from watchdog_app.base import paths
 from watchdog_app.base.errors import EXIT_OK, UsageError
-from watchdog_app.cli.color import look
+from watchdog_app.base.text.layout import plain
+from watchdog_app.base.text.style import style_of
+from watchdog_app.base.text.table import Table
 from watchdog_app.cli.config_text import (
     differences,
     literal,
@@ -15,9 +17,7 @@ from watchdog_app.cli.config_text import (
     spoken,
     template,
 )
-from watchdog_app.cli.grid import Grid
 from watchdog_app.cli.terminal import columns_of
-from watchdog_app.cli.text import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def _show(args: argparse.Namespace, where: str) -> int:
 
 
 def _table(settings: list[Json], where: str, args: argparse.Namespace) -> list[str]:
-    appearance = look(args.color)
+    appearance = style_of(args.color)
     rows = [["SETTING", "VALUE", "FROM"]]
     for one in settings:
         value = one["value"]
@@ -135,7 +135,7 @@ def _table(settings: list[Json], where: str, args: argparse.Namespace) -> list[s
             shown = spoken(str(one["key"]), value)
         source = "the file" if one["source"] == where else plain(one["source"])
         rows.append([str(one["key"]), plain(shown), source])
-    head, *lines = Grid(rows, set(), gives_way=1, gap=2).lines(columns_of(), appearance.ellipsis)
+    head, *lines = Table(rows, set(), gives_way=1, gap=2).lines(columns_of(), appearance.ellipsis)
     colored = [
         line if row[2] == "default" else appearance.paint(line, "cyan")
         for line, row in zip(lines, rows[1:], strict=True)

@@ -93,11 +93,11 @@ def run(args: argparse.Namespace) -> int:
 
         print(dumps(as_json(report, time.time())))
     else:
-        from watchdog_app.cli.color import look
+        from watchdog_app.base.text.style import style_of
         from watchdog_app.cli.doctor_text import render
         from watchdog_app.cli.terminal import columns_of
 
-        print("\n".join(render(report, columns_of(), look(args.color), args.verbose)))
+        print("\n".join(render(report, columns_of(), style_of(args.color), args.verbose)))
     code = EXIT_FAILURE if report.count(Severity.ERROR) else EXIT_OK
     sys.stdout.flush()
     return code
@@ -151,8 +151,8 @@ class _Progress:
     def tell(self, what: str) -> None:
         """Replace the line. Called from several threads: one write each."""
         if self._wanted:
+            from watchdog_app.base.text.layout import plain, shorten
             from watchdog_app.cli.terminal import columns_of
-            from watchdog_app.cli.text import plain, shorten
 
             room = (columns_of(sys.stderr) or 80) - 1
             sys.stderr.write(f"\r\x1b[K{shorten(plain(what) + ' ...', room)}")

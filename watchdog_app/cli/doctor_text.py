@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from watchdog_app.cli.text import counted, pad, plain, wrap
+from watchdog_app.base.text.layout import counted, pad, plain, wrap
 from watchdog_app.doctor.finding import Severity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.cli.color import Look
+    from watchdog_app.base.text.style import Style
     from watchdog_app.doctor.finding import Finding, Report
 
 _TITLES = {
@@ -27,18 +27,18 @@ _INDENT = 12
 _WIDE = 100  # longer lines are hard to read
 
 
-def render(report: Report, columns: int | None, look: Look, verbose: bool) -> list[str]:
+def render(report: Report, columns: int | None, style: Style, verbose: bool) -> list[str]:
     """
     The report in lines.
 
     Args:
         report: as the doctor gives it.
         columns: of the terminal; None: a pipe or a file.
-        look: colours and symbols.
+        style: colours and symbols.
         verbose: show what is fine, and all details.
     """
     room = min(columns or _WIDE, _WIDE)
-    lines = [look.paint(line, _verdict_color(report)) for line in wrap(_verdict(report), room)]
+    lines = [style.paint(line, _verdict_color(report)) for line in wrap(_verdict(report), room)]
     fine = 0
     for group in report.groups:
         found = [one for one in report.findings if one.group == group]
@@ -46,9 +46,9 @@ def render(report: Report, columns: int | None, look: Look, verbose: bool) -> li
         fine += len(found) - len(shown)
         if not shown:
             continue
-        lines += ["", look.paint(_TITLES.get(group, group), "bold")]
+        lines += ["", style.paint(_TITLES.get(group, group), "bold")]
         for one in shown:
-            lines += _finding(one, room, look, verbose)
+            lines += _finding(one, room, style, verbose)
     if fine:
         lines += ["", f"{counted(fine, 'answer')} without anything to do; --verbose shows them."]
     return lines
@@ -76,12 +76,12 @@ def _verdict_color(report: Report) -> str:
     return "yellow" if report.count(Severity.WARNING) else "green"
 
 
-def _finding(one: Finding, room: int, look: Look, verbose: bool) -> list[str]:
+def _finding(one: Finding, room: int, style: Style, verbose: bool) -> list[str]:
     word = pad(_WORDS[one.severity], _INDENT)
     blank = " " * _INDENT
     first, *rest = wrap(plain(one.what), room, first=word, rest=blank)
     lines = [
-        look.paint(first[: len(word.rstrip())], _COLORS[one.severity])
+        style.paint(first[: len(word.rstrip())], _COLORS[one.severity])
         + first[len(word.rstrip()) :],
         *rest,
     ]
@@ -93,9 +93,9 @@ def _finding(one: Finding, room: int, look: Look, verbose: bool) -> list[str]:
         remedy = plain(one.remedy) or "Run:"
         lines += wrap(remedy, room, first=f"{blank}Do:  ", rest=f"{blank}     ")
     # Never folded: a command is copied as it stands.
-    lines += [look.paint(f"{blank}       {plain(command)}", "bold") for command in one.commands]
+    lines += [style.paint(f"{blank}       {plain(command)}", "bold") for command in one.commands]
     if verbose or one.severity in (Severity.ERROR, Severity.WARNING):
         for detail in one.details:
             folded = wrap(plain(detail), room, first=f"{blank}     | ", rest=f"{blank}     | ")
-            lines += [look.paint(line, "dim") for line in folded]
+            lines += [style.paint(line, "dim") for line in folded]
     return lines

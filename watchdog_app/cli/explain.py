@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from watchdog_app.base.errors import EXIT_OK, DaemonNotRunning, TaskNotFound, UsageError
-from watchdog_app.cli.color import look
+from watchdog_app.base.text.style import style_of
 from watchdog_app.cli.explain_text import (
     deaths_table,
     find_task,
@@ -12,6 +12,7 @@ from watchdog_app.cli.explain_text import (
     render_death,
 )
 from watchdog_app.cli.terminal import columns_of
+from watchdog_app.core.model.status import Status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _lines(result: Json, entries: list[Json] | None, args: argparse.Namespace) -> list[str]:
-    columns, shown = columns_of(), look(args.color)
+    columns, shown = columns_of(), style_of(args.color)
     lines: list[str] = []
     for told in result.get("airbags") or ():
         lines += [*folded(told, columns), ""]
@@ -145,10 +146,10 @@ def _without_daemon(args: argparse.Namespace, error: WatchdogError) -> Json:
 
 def _decided(daemon: Any, task: str | None) -> list[Json]:
     """What was decided, newest first."""
-    found = find_task(daemon.call("status"), task) if task else None
+    found = find_task(Status.read(daemon.call("status")), task) if task else None
     answer = daemon.call(
         "history",
-        task=str(found["pid"]) if found and found.get("pid") else task,
+        task=str(found.pid) if found is not None and found.pid else task,
         limit=_MOST_ENTRIES,
         kinds=["decision", "outcome", "death"],
     )
@@ -178,5 +179,5 @@ def _list(args: argparse.Namespace) -> int:
 
         print(dumps({"schema_version": 1, "deaths": entries}))
         return EXIT_OK
-    print("\n".join(deaths_table(entries, columns_of(), look(args.color))))
+    print("\n".join(deaths_table(entries, columns_of(), style_of(args.color))))
     return EXIT_OK

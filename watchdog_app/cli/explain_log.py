@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from watchdog_app.base.json_values import number_or_none
-from watchdog_app.cli.text import plain
+from watchdog_app.base.text.layout import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

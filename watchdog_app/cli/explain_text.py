@@ -4,15 +4,17 @@ What the daemon explains, folded to the terminal: deaths with their plot, what w
 
 from __future__ import annotations
 
+from watchdog_app.base.text.layout import pad, plain, plain_block, shorten, width, wrap
 from watchdog_app.base.text.quantities import pid_in
-from watchdog_app.cli.color import Look
+from watchdog_app.base.text.style import Style
 from watchdog_app.cli.history_text import sentence, when
-from watchdog_app.cli.text import pad, plain, plain_block, shorten, width, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+    from watchdog_app.core.model.status import Status, Task
 
     Json = dict[str, Any]
 
@@ -21,7 +23,7 @@ _INDENT = "  "
 
 
 def render(
-    text: str, entries: list[Json], columns: int | None = None, look: Look | None = None
+    text: str, entries: list[Json], columns: int | None = None, style: Style | None = None
 ) -> list[str]:
     """
     The lines of `watchdog explain`.
@@ -30,12 +32,12 @@ def render(
         text: the daemon's explanation.
         entries: of the journal, newest first; of the task alone where one is meant.
         columns: of the terminal.
-        look: colours and symbols.
+        style: colours and symbols.
     """
-    look = look or Look()
+    style = style or Style()
     limit = columns or _LONG
     lines = folded(text, limit)
-    lines += ["", look.paint("What was decided, and what came of it:", "bold")]
+    lines += ["", style.paint("What was decided, and what came of it:", "bold")]
     for entry in entries:
         name = f"{plain(entry['name'])}: " if entry.get("name") else ""
         # A death begins with the name itself.
@@ -50,7 +52,7 @@ def render_death(
     plot: list[str],
     saved: str | None,
     columns: int | None,
-    look: Look,
+    style: Style,
     *,
     more: list[str] | None = None,
 ) -> list[str]:
@@ -69,11 +71,11 @@ def render_death(
         head, *rest = part.split("\n")
         first = folded(head, limit)
         color = "alarm" if number == 0 else "bold" if head.endswith(":") else ""
-        lines += [""] * bool(number) + [look.paint(line, color) for line in first]
+        lines += [""] * bool(number) + [style.paint(line, color) for line in first]
         if head == "How we know:":
             rest = [*(more or []), *rest]
         for line in rest:
-            lines += [_certain(each, look) for each in folded(line, limit)]
+            lines += [_certain(each, style) for each in folded(line, limit)]
         if head.startswith("What was saved: step") and saved is not None:
             lines += wrap(saved, limit)
         if number == 0 and plot:
@@ -81,7 +83,7 @@ def render_death(
     return lines
 
 
-def deaths_table(entries: list[Json], columns: int | None, look: Look) -> list[str]:
+def deaths_table(entries: list[Json], columns: int | None, style: Style) -> list[str]:
     """
     A line for each death or end: when, who, what of and how sure; newest first.
 
@@ -91,7 +93,7 @@ def deaths_table(entries: list[Json], columns: int | None, look: Look) -> list[s
     if not entries:
         return ["Nothing has died that the journal knows of."]
     limit = columns or _LONG
-    names = [shorten(plain(one.get("name") or "?"), 24, look.ellipsis) for one in entries]
+    names = [shorten(plain(one.get("name") or "?"), 24, style.ellipsis) for one in entries]
     widest = max(width(name) for name in names)
     lines = []
     for entry, name in zip(entries, names, strict=True):
@@ -101,7 +103,7 @@ def deaths_table(entries: list[Json], columns: int | None, look: Look) -> list[s
         reason = plain(entry.get("reason") or entry.get("text") or "unknown") + sure
         first, *rest = wrap(reason, max(limit, width(left) + 24), first=left)
         bad = "alarm" if entry.get("memory") else "bold" if entry.get("kind") == "death" else ""
-        lines += [first.replace(name, look.paint(name, bad), 1), *rest]
+        lines += [first.replace(name, style.paint(name, bad), 1), *rest]
     return [*lines, "More about one: watchdog explain PID"]
 
 
@@ -116,38 +118,37 @@ def folded(text: str, columns: int | None) -> list[str]:
     return lines
 
 
-def _certain(line: str, look: Look) -> str:
+def _certain(line: str, style: Style) -> str:
     """How sure it is in colour; the word says it as well."""
     for word, color in (("exact", "green"), ("most likely", "yellow"), ("unknown", "dim")):
         mark = f"[{word}]"
         if line.startswith(f"  {mark}"):
-            return line.replace(mark, look.paint(mark, color), 1)
+            return line.replace(mark, style.paint(mark, color), 1)
     return line
 
 
-def find_task(status: Json, wanted: str) -> Json | None:
+def find_task(status: Status, wanted: str) -> Task | None:
     """
     The task that the daemon found by `wanted`; it has made sure that there is one.
 
     The most exact way of answering to it wins, as in the daemon.
     """
-    processes = [one for one in status.get("processes") or [] if isinstance(one, dict)]
     pid, folded = pid_in(wanted), wanted.strip().casefold()
 
-    def texts(process: Json) -> list[str]:
+    def texts(task: Task) -> list[str]:
         if pid is not None:
             return []
-        keys = ("name", "notebook", "script", "kernel_id")
-        return [str(process[key]).casefold() for key in keys if process.get(key)]
+        names = (task.name, task.notebook, task.script, task.kernel_id)
+        return [name.casefold() for name in names if name]
 
-    ways: tuple[Callable[[Json], bool], ...] = (
-        lambda process: pid is not None and process.get("pid") == pid,
-        lambda process: folded in texts(process),
-        lambda process: any(text.startswith(folded) for text in texts(process)),
-        lambda process: any(folded in text for text in texts(process)),
+    ways: tuple[Callable[[Task], bool], ...] = (
+        lambda task: pid is not None and task.pid == pid,
+        lambda task: folded in texts(task),
+        lambda task: any(text.startswith(folded) for text in texts(task)),
+        lambda task: any(folded in text for text in texts(task)),
     )
     for fits in ways:
-        found = next((process for process in processes if fits(process)), None)
+        found = next((task for task in status.tasks if fits(task)), None)
         if found is not None:
             return found
     return None

@@ -6,7 +6,7 @@ import argparse
 import time
 
 from watchdog_app.base.errors import EXIT_OK, DaemonNotRunning, UsageError
-from watchdog_app.cli.color import look
+from watchdog_app.base.text.style import style_of
 from watchdog_app.cli.terminal import columns_of
 
 NAME = "history"
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_OK
     from watchdog_app.cli.history_text import render
 
-    print("\n".join(render(entries, columns_of(), look(args.color))))
+    print("\n".join(render(entries, columns_of(), style_of(args.color))))
     if len(entries) == args.limit:
         print(f"Only the newest {args.limit}; more with --limit.")
     return EXIT_OK

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 from watchdog_app.base.json_values import number_or_none
-from watchdog_app.cli.color import Look
-from watchdog_app.cli.text import pad, plain, shorten, wrap
-from watchdog_app.cli.verdict import CONDITION_WORDS, is_condition
+from watchdog_app.base.text.layout import pad, plain, shorten, wrap
+from watchdog_app.base.text.style import Style
 from watchdog_app.core.model.levels import Level
+from watchdog_app.core.model.status import Incident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,25 +22,27 @@ _NAME_COLUMNS = 24
 _LEAST_TEXT = 30  # columns; on a narrower terminal the text goes below
 
 
-def render(entries: list[Json], columns: int | None = None, look: Look | None = None) -> list[str]:
+def render(
+    entries: list[Json], columns: int | None = None, style: Style | None = None
+) -> list[str]:
     """
     A line an entry, longer texts folded under themselves.
 
     Args:
         entries: as the protocol's `history` returns them.
         columns: of the terminal; None: nothing is folded.
-        look: colours and symbols.
+        style: colours and symbols.
     """
-    look = look or Look()
+    style = style or Style()
     if not entries:
         return ["Nothing has happened in that time."]
-    names = [shorten(_name(one), _NAME_COLUMNS, look.ellipsis) for one in entries]
+    names = [shorten(_name(one), _NAME_COLUMNS, style.ellipsis) for one in entries]
     name_columns = max((len(name) for name in names), default=0)
     lines = []
     for entry, name in zip(entries, names, strict=True):
         kind = plain(entry.get("kind") or "?")
         left = f"{when(entry.get('unix_s'))}  {pad(kind, _KIND_COLUMNS)}  {pad(name, name_columns)}"
-        painted = left.replace(kind, look.paint(kind, _COLORS.get(kind, "")), 1)
+        painted = left.replace(kind, style.paint(kind, _COLORS.get(kind, "")), 1)
         limit = columns or 10_000
         text = sentence(entry)
         if len(left) + 2 + _LEAST_TEXT > limit:
@@ -69,8 +71,8 @@ def sentence(entry: Json) -> str:
 
 def _incident(entry: Json) -> str:
     label = plain(entry.get("label") or entry.get("ceiling") or "a limit")
-    if is_condition(entry):
-        peak = CONDITION_WORDS[Level.of_stage(entry.get("peak"))].lower()
+    if Incident.read(entry).is_fault:
+        peak = Level.of_stage(entry.get("peak")).fault.lower()
         over = entry.get("closed_unix_s") is not None
         return f"{label} is over, was {peak}" if over else f"{label}, {peak}"
     if entry.get("closed_unix_s") is not None:

@@ -59,8 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Tell its keeper."""
     from watchdog_app.airbag import starting, wishes
+    from watchdog_app.base.text.layout import plain
     from watchdog_app.cli.bags_seen import every
-    from watchdog_app.cli.text import plain
 
     bags = every()
     if args.task is None:
@@ -120,7 +120,7 @@ def _wish(args: argparse.Namespace) -> dict[str, Any]:
 
 def _find(wanted: str, bags: list[BagRecord]) -> BagRecord:
     from watchdog_app.airbag import groups
-    from watchdog_app.cli.text import plain
+    from watchdog_app.base.text.layout import plain
 
     by_group = {
         os.path.basename(bag.group).removesuffix(".scope"): bag for bag in bags if bag.group
@@ -153,20 +153,16 @@ def _find(wanted: str, bags: list[BagRecord]) -> BagRecord:
 def _pid(wanted: str) -> int | None:
     if pid_in(wanted) is not None:
         return pid_in(wanted)
+    from watchdog_app.core.model.status import Status
     from watchdog_app.protocol.client import Client
 
     try:  # a notebook's name is known to the daemon alone
         with Client.connect() as daemon:
-            tasks = daemon.call("status").get("processes", [])
+            tasks = Status.read(daemon.call("status")).tasks
     except (DaemonNotRunning, WatchdogError):
         return None
-    found = [
-        task["pid"]
-        for task in tasks
-        if isinstance(task, dict)
-        and wanted in (task.get("name"), task.get("notebook"), task.get("script"))
-    ]
-    return int(found[0]) if len(found) == 1 else None
+    found = [one.pid for one in tasks if wanted in (one.name, one.notebook, one.script)]
+    return found[0] if len(found) == 1 else None
 
 
 def _list(bags: list[BagRecord], as_json: bool) -> None:

@@ -11,12 +11,13 @@ import sys
 import time
 
 from watchdog_app.base.errors import EXIT_OK, DaemonNotRunning, WatchdogError
-from watchdog_app.cli.color import Look, look
+from watchdog_app.base.text.layout import plain, wrap
+from watchdog_app.base.text.style import Style, style_of
 from watchdog_app.cli.json_output import dumps, timed, without_daemon
 from watchdog_app.cli.status_text import render
-from watchdog_app.cli.task_table import SORTS
 from watchdog_app.cli.terminal import columns_of, rows_of
-from watchdog_app.cli.text import plain, wrap
+from watchdog_app.core.explain.selection import SORTS
+from watchdog_app.core.model.status import Status
 from watchdog_app.protocol.client import Client
 
 TYPE_CHECKING = False
@@ -115,13 +116,13 @@ def _json_line(feed: Feed) -> str:
 
 def _block(feed: Feed, args: argparse.Namespace | SimpleNamespace) -> list[str]:
     stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-    appearance = look(args.color)
+    appearance = style_of(args.color)
     if feed.error is not None or feed.last is None:
         return [stamp, *_gone(feed, columns_of(), appearance)]
     return [
         stamp,
         *render(
-            feed.last,
+            Status.read(feed.last),
             time.time(),
             columns_of(),
             appearance,
@@ -131,7 +132,7 @@ def _block(feed: Feed, args: argparse.Namespace | SimpleNamespace) -> list[str]:
     ]
 
 
-def _gone(feed: Feed, columns: int | None, appearance: Look) -> list[str]:
+def _gone(feed: Feed, columns: int | None, appearance: Style) -> list[str]:
     since = time.strftime("%H:%M:%S", time.localtime(feed.gone_unix_s))
     text = f"Nothing new since {since}: {plain(str(feed.error))}"
     lines = wrap(text, columns or 10_000, first="! ")
@@ -148,7 +149,7 @@ class _View:
         self._feed = feed
         self._args = args
         self._interval_s = interval_s
-        self._look = look(args.color)
+        self._style = style_of(args.color)
 
     def run(self) -> int:
         from watchdog_app.cli.screen import Screen
@@ -188,15 +189,16 @@ class _View:
         """Lines that fill no more than the terminal; the last one says which keys there are."""
         feed, args = self._feed, self._args
         columns, rows = columns_of() or 80, rows_of()
-        trouble = [*_gone(feed, columns, self._look), ""] if feed.error is not None else []
+        trouble = [*_gone(feed, columns, self._style), ""] if feed.error is not None else []
         room = rows - len(trouble) - 2
+        status = Status.read(feed.last)
         most: int | None = None
         while True:
             lines = render(
-                feed.last or {},
+                status,
                 time.time(),
                 columns,
-                self._look,
+                self._style,
                 everything=args.all,
                 sort=args.sort,
                 most_tasks=most,
@@ -204,12 +206,12 @@ class _View:
             too_many = len(lines) - room
             if too_many <= 0 or (most is not None and most <= _FEWEST_TASKS):
                 break
-            tasks = len((feed.last or {}).get("processes") or [])
-            most = max(_FEWEST_TASKS, (tasks if most is None else most) - max(1, too_many // 2))
-        dot = self._look.dot
+            most = len(status.tasks) if most is None else most
+            most = max(_FEWEST_TASKS, most - max(1, too_many // 2))
+        dot = self._style.dot
         keys = f"every {self._interval_s:g} s, by {args.sort}{dot}q quit{dot}s sort{dot}"
         keys += f"a {'fewer' if args.all else 'all'}"
-        footer = self._look.paint(keys[:columns], "dim")
+        footer = self._style.paint(keys[:columns], "dim")
         lines = lines[: max(1, room)]
         while lines and not lines[-1]:
             lines.pop()

@@ -5,12 +5,14 @@ from __future__ import annotations
 from contextlib import suppress
 
 from watchdog_app.base.errors import EXIT_OK, WatchdogError
-from watchdog_app.cli.text import plain
+from watchdog_app.base.text.layout import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from typing import Any
+
+    from watchdog_app.core.model.status import Status, Task
 
 NAME = "pause"
 HELP = "stop a task where it is; it keeps its memory and its state"
@@ -40,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Pause it, and say what that means for its kind."""
+    from watchdog_app.core.model.status import Status
     from watchdog_app.protocol.client import Client
 
     with Client.connect() as daemon:
@@ -51,27 +54,32 @@ def run(args: argparse.Namespace) -> int:
             return EXIT_OK
         found = None
         with suppress(WatchdogError):  # it is paused, whatever is known of it
-            found = find(daemon.call("status"), result.get("pids") or [])
+            found = find(Status.read(daemon.call("status")), result.get("pids") or [])
     pids = [pid for pid in result.get("pids") or [] if isinstance(pid, int)]
-    name = plain((found or {}).get("name") or result.get("name") or args.task)
-    pid = (found or {}).get("pid") or (pids[0] if pids else None)
+    name = plain((found and found.name) or result.get("name") or args.task)
+    pid = (found and found.pid) or (pids[0] if pids else None)
     rest = len(pids) - 1
     children = f" and {rest} child process{'es' if rest > 1 else ''}" if rest > 0 else ""
     print(f"Paused {name} (pid {pid}){children}. It keeps its memory and its state.")
     print(f"Let it go on with: watchdog resume {pid}")
-    for line in _advice(found or {}):
+    for line in _advice(found.kind if found is not None else None):
         print(line)
     return EXIT_OK
 
 
-def find(status: Any, pids: list[Any]) -> dict[str, Any] | None:
-    """The task of a status object that one of `pids` is the root of."""
-    processes = status.get("processes") if isinstance(status, dict) else None
-    return next((one for one in processes or [] if one.get("pid") in pids), None)
+def find(status: Status, pids: list[Any]) -> Task | None:
+    """
+    The task that one of some processes is the root of.
+
+    Args:
+        status: the last one.
+        pids: of the processes.
+    """
+    return next((one for one in status.tasks if one.pid in pids), None)
 
 
-def _advice(process: dict[str, Any]) -> list[str]:
-    kind = process.get("kind")  # None: the daemon did not tell, and it may be either
+def _advice(kind: str | None) -> list[str]:
+    """What not to do meanwhile; None: the kind of the task is not known."""
     lines = []
     # Measured: jupyter_client waits 5 s for a kernel that was told to shut down, then kills it.
     if kind is None or kind in _KERNELS:

@@ -9,12 +9,12 @@ the task is a broad line, the ceiling a broken one, the limit is dotted, and eac
 from __future__ import annotations
 
 from watchdog_app.base.json_values import number_or_none
+from watchdog_app.base.text import figures
+from watchdog_app.base.text.canvas import Canvas
+from watchdog_app.base.text.glyphs import plain_glyph
+from watchdog_app.base.text.layout import plain, shorten, width
 from watchdog_app.base.text.quantities import format_bytes, format_duration
-from watchdog_app.cli import figures
-from watchdog_app.cli.color import Look
-from watchdog_app.cli.text import plain, shorten, width
-from watchdog_app.top.canvas import Canvas
-from watchdog_app.top.glyphs import plain_glyph
+from watchdog_app.base.text.style import Style
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ _MEANINGS = {"saved": "saved", "warned": "warned", "paused": "paused", "resumed"
 _ORDER = ("resumed", "paused", "warned", "saved", "death")  # the later one wins a cell
 
 
-def plot(past: Json, columns: int | None, look: Look) -> list[str]:
+def plot(past: Json, columns: int | None, style: Style) -> list[str]:
     """
     The lines of the picture; none where there are too few points to draw.
 
     Args:
         past: `plot` of the protocol's `explain`; `unit` may name another one than bytes.
         columns: of the terminal; None: it is not known.
-        look: colours and symbols.
+        style: colours and symbols.
     """
     own = _points(past.get("points"))
     begin, end = number_or_none(past.get("begin_unix_s")), number_or_none(past.get("end_unix_s"))
@@ -76,9 +76,9 @@ def plot(past: Json, columns: int | None, look: Look) -> list[str]:
             canvas.dot(x, height, _LIMIT)
     _draw(canvas, above, _CEILING, (begin, end), top)
     _draw(canvas, own, _TASK, (begin, end), top)
-    lines = _rows(canvas, labels, margin, look)
-    lines += _axis(past, (begin, end), margin, canvas.columns, look)
-    return [*lines, *_legend(past, ceiling, drawn, wide, look)]
+    lines = _rows(canvas, labels, margin, style)
+    lines += _axis(past, (begin, end), margin, canvas.columns, style)
+    return [*lines, *_legend(past, ceiling, drawn, wide, style)]
 
 
 def _draw(
@@ -111,25 +111,25 @@ def _up(value: float, top: float, canvas: Canvas) -> int:
     return round(value / max(top, 1.0) * (canvas.height - 1))
 
 
-def _rows(canvas: Canvas, labels: list[str], margin: int, look: Look) -> list[str]:
+def _rows(canvas: Canvas, labels: list[str], margin: int, style: Style) -> list[str]:
     lines = []
-    tick, bar = ("┤", "│") if look.unicode else ("+", "|")
+    tick, bar = ("┤", "│") if style.unicode else ("+", "|")
     for number, cells in enumerate(canvas.cells()):
         label = {0: labels[0], (_ROWS - 1) // 2: labels[1], _ROWS - 1: labels[2]}.get(number, "")
         left = f"{label:>{margin - 1}}{tick if label else bar}"
         drawn, run, layer = "", "", 0
         for char, of in cells:
             if of != layer:
-                drawn, run, layer = drawn + look.paint(run, _COLORS[layer]), "", of
-            shown = char if look.unicode else _PLAIN[of] if char != " " else " "
+                drawn, run, layer = drawn + style.paint(run, _COLORS[layer]), "", of
+            shown = char if style.unicode else _PLAIN[of] if char != " " else " "
             run += shown or plain_glyph(char)
-        drawn += look.paint(run, _COLORS[layer])
-        lines.append((look.paint(left, "dim") + drawn).rstrip())
+        drawn += style.paint(run, _COLORS[layer])
+        lines.append((style.paint(left, "dim") + drawn).rstrip())
     return lines
 
 
 def _axis(
-    past: Json, span: tuple[float, float], margin: int, columns: int, look: Look
+    past: Json, span: tuple[float, float], margin: int, columns: int, style: Style
 ) -> list[str]:
     """Letters of what happened, and the time below."""
     begin, end = span
@@ -144,18 +144,18 @@ def _axis(
     last_ = "the end"
     blank = " " * max(1, columns - len(first) - len(last_))
     marks = "".join(cells).rstrip()
-    return [" " * margin + look.paint(marks, "bold"),
-            " " * margin + look.paint(first + blank + last_, "dim")]  # fmt: skip
+    return [" " * margin + style.paint(marks, "bold"),
+            " " * margin + style.paint(first + blank + last_, "dim")]  # fmt: skip
 
 
-def _legend(past: Json, ceiling: Json, drawn: bool, columns: int, look: Look) -> list[str]:
+def _legend(past: Json, ceiling: Json, drawn: bool, columns: int, style: Style) -> list[str]:
     """What is drawn, and the letters that were used."""
-    own, above, dotted = ("⣤⣤⣤", "⠒ ⠒", "⠁⠈ ⠁") if look.unicode else ("*", ".", "-")
-    name = shorten(plain(past.get("name") or "the task"), 30, look.ellipsis)
+    own, above, dotted = ("⣤⣤⣤", "⠒ ⠒", "⠁⠈ ⠁") if style.unicode else ("*", ".", "-")
+    name = shorten(plain(past.get("name") or "the task"), 30, style.ellipsis)
     words = [f"{own} {name}"]
     limit = number_or_none(ceiling.get("limit"))
     if ceiling.get("label"):
-        label = shorten(plain(ceiling["label"]), columns - 8, look.ellipsis)
+        label = shorten(plain(ceiling["label"]), columns - 8, style.ellipsis)
         words.append(f"{above} {label}")
     if limit is not None:
         unit = past.get("unit") or "bytes"

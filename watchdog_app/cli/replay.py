@@ -148,8 +148,8 @@ def _settings(args: argparse.Namespace) -> Settings:
     import os
 
     from watchdog_app import config
+    from watchdog_app.base.text.layout import plain
     from watchdog_app.cli.config_text import mapped
-    from watchdog_app.cli.text import plain
     from watchdog_app.core.model.settings import SETTINGS
 
     env = dict(os.environ)
@@ -278,15 +278,15 @@ def _agent(args: argparse.Namespace) -> Agent | None:
 
 
 def _show(played: Played) -> None:
-    from watchdog_app.cli.color import look
+    from watchdog_app.base.text.layout import plain
+    from watchdog_app.base.text.style import style_of
     from watchdog_app.cli.plot import plot
-    from watchdog_app.cli.text import plain
     from watchdog_app.core.replay.report import as_lines, as_plot
 
     columns = columns_of() or 80
     head, *rest = as_lines(played)
     _say(head)
-    print("\n".join(plot(as_plot(played), columns, look())))
+    print("\n".join(plot(as_plot(played), columns, style_of())))
     for line in rest:
         # In a pipe a line stays whole, for grep.
         whole = columns_of() is None
@@ -296,7 +296,7 @@ def _show(played: Played) -> None:
 
 def _wrapped(line: str, columns: int) -> list[str]:
     """A line of the account; what does not fit goes on where its words began."""
-    from watchdog_app.cli.text import wrap
+    from watchdog_app.base.text.layout import wrap
 
     if len(line) <= columns:
         return [line]
@@ -306,7 +306,7 @@ def _wrapped(line: str, columns: int) -> list[str]:
 
 
 def _say(text: str) -> None:
-    from watchdog_app.cli.text import plain, wrap
+    from watchdog_app.base.text.layout import plain, wrap
 
     columns = columns_of()
     print(plain(text) if columns is None else "\n".join(wrap(plain(text), columns)))

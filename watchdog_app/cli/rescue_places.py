@@ -12,6 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from watchdog_app.core.model.status import Status
+
 _PATH = re.compile(r"(/[^\0\n]*?)/rescue-\d{10,}-\d{6,}-\d+\.\d+\.[0-9a-f]{8}")
 _MOST_ENTRIES = 1000
 
@@ -63,14 +65,12 @@ def known_places() -> Places:
     places = Places()
     places.add(os.path.abspath("rescues"))
     try:
-        processes, entries = _ask()
+        status, entries = _ask()
     except (WatchdogError, OSError):
-        processes, entries = [], _read_journal()
-    for process in processes:
-        agent = process.get("agent")
-        if isinstance(agent, dict) and isinstance(agent.get("directory"), str):
-            names = [process.get(key) for key in ("name", "path", "notebook", "script", "pid")]
-            places.add(agent["directory"], *names)
+        status, entries = None, _read_journal()
+    for task in status.tasks if status is not None else ():
+        if task.agent is not None and task.agent.directory is not None:
+            places.add(task.agent.directory, task.name, task.notebook, task.script, task.pid)
     for entry in entries:
         for text in _texts(entry):
             found = _PATH.search(text)
@@ -79,13 +79,14 @@ def known_places() -> Places:
     return places
 
 
-def _ask() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _ask() -> tuple[Status, list[dict[str, Any]]]:
+    from watchdog_app.core.model.status import Status
     from watchdog_app.protocol.client import Client
 
     with Client.connect() as daemon:
-        processes = daemon.call("status").get("processes") or []
+        status = Status.read(daemon.call("status"))
         entries = daemon.call("history", limit=_MOST_ENTRIES, kinds=["outcome", "death"])
-        return processes, entries.get("entries") or []
+        return status, entries.get("entries") or []
 
 
 def _read_journal() -> list[dict[str, Any]]:

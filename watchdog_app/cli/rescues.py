@@ -14,9 +14,9 @@ from watchdog_app.base.errors import (
     UsageError,
     WatchdogError,
 )
-from watchdog_app.cli.color import look
+from watchdog_app.base.text.layout import counted, plain
+from watchdog_app.base.text.style import style_of
 from watchdog_app.cli.terminal import columns_of
-from watchdog_app.cli.text import counted, plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -116,7 +116,9 @@ def _list(words: Sequence[str], args: argparse.Namespace) -> int:
             searched=roots,
         )
         return EXIT_OK
-    lines = rescues_text.table(found, verified.when, time.time(), columns_of(), look(args.color))
+    lines = rescues_text.table(
+        found, verified.when, time.time(), columns_of(), style_of(args.color)
+    )
     if not found:
         lines = [_nothing(roots)]
     print("\n".join([*lines, *rescues_text.remarks(search)]))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 
+from watchdog_app.base.text import figures
+from watchdog_app.base.text.layout import counted, plain, wrap
 from watchdog_app.base.text.quantities import format_bytes
-from watchdog_app.cli import figures
-from watchdog_app.cli.color import Look
-from watchdog_app.cli.grid import Grid
-from watchdog_app.cli.text import counted, plain, wrap
+from watchdog_app.base.text.style import Style
+from watchdog_app.base.text.table import Table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,26 +32,26 @@ def table(
     verified: Callable[[str], float | None],
     now_unix_s: float,
     columns: int | None,
-    look: Look,
+    style: Style,
 ) -> list[str]:
     """A line a rescue, in the order given."""
     rows: list[tuple[str, ...]] = [_HEADS]
     rows += [_row(one, verified(one.path), now_unix_s) for one in found]
-    grid = Grid(rows, _RIGHT, _GIVES_WAY, gap=2)
+    grid = Table(rows, _RIGHT, _GIVES_WAY, gap=2)
     # A path that is cut is of no use: on a narrow terminal it goes below its line.
     if columns is None or grid.room(columns) >= grid.wanted():
-        lines = grid.lines(columns, look.ellipsis)
+        lines = grid.lines(columns, style.ellipsis)
     else:
-        short = Grid([row[:-1] for row in rows], _RIGHT, 0, gap=2).lines(columns, look.ellipsis)
+        short = Table([row[:-1] for row in rows], _RIGHT, 0, gap=2).lines(columns, style.ellipsis)
         lines = short[:1]
         for one, line in zip(found, short[1:], strict=True):
             lines += [line, f"  {plain(_near(one.path))}"]
     head, *rest = lines
     painted = [
-        look.paint(line, "red") if " damaged" in line or " unreadable" in line else line
+        style.paint(line, "red") if " damaged" in line or " unreadable" in line else line
         for line in rest
     ]
-    return [look.paint(head, "bold"), *painted]
+    return [style.paint(head, "bold"), *painted]
 
 
 def remarks(search: Search) -> list[str]:
@@ -109,7 +109,7 @@ def details(
     for info in list(tensors.values())[:_MOST_TENSORS]:
         shape = "x".join(map(str, info.shape)) or "scalar"
         rows.append((plain(info.name), info.dtype, shape, format_bytes(info.nbytes)))
-    lines += ["", *Grid(rows, {3}, 0, gap=2).lines(columns)]
+    lines += ["", *Table(rows, {3}, 0, gap=2).lines(columns)]
     if len(tensors) > _MOST_TENSORS:
         lines.append(f"and {len(tensors) - _MOST_TENSORS} more; all of them with --json")
     return lines

@@ -13,12 +13,14 @@ from watchdog_app.base.errors import (
     UsageError,
     WatchdogError,
 )
-from watchdog_app.cli.text import plain
+from watchdog_app.base.text.layout import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from typing import Any
+
+    from watchdog_app.core.model.status import Status
 
 NAME = "resume"
 HELP = "let a paused task go on"
@@ -48,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     """Resume through the daemon; by what it wrote down when it does not answer."""
     if bool(args.task) == args.all:
         raise UsageError("Name one task, or write --all.")
+    from watchdog_app.core.model.status import Status
     from watchdog_app.protocol.client import Client
 
     try:
@@ -57,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
             )
             if result.get("resumed") and not args.json:
                 with suppress(WatchdogError):  # it goes on, whatever is known of it
-                    _name_them(result["resumed"], daemon.call("status"))
+                    _name_them(result["resumed"], Status.read(daemon.call("status")))
     except (DaemonNotRunning, ProtocolError) as error:
         # One that was stopped itself, hangs or is full answers as little as one that is gone.
         result = _written_down(None if args.all else args.task, error)
@@ -97,11 +100,11 @@ def _say(resumed: list[dict[str, Any]], failures: list[Any]) -> None:
         print("A script that reads from its terminal stops again there: type fg in that terminal.")
 
 
-def _name_them(resumed: list[dict[str, Any]], status: Any) -> None:
+def _name_them(resumed: list[dict[str, Any]], status: Status) -> None:
     from watchdog_app.cli.pause import find
 
     for one in resumed:
-        found = find(status, one.get("pids") or []) or {}
-        for key in ("name", "kind"):
-            if found.get(key) is not None:
-                one.setdefault(key, found[key])
+        found = find(status, one.get("pids") or [])
+        if found is not None:
+            one.setdefault("name", found.name)
+            one.setdefault("kind", found.kind)

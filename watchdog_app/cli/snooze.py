@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from watchdog_app.base.errors import EXIT_OK, UsageError
-from watchdog_app.cli.text import plain
+from watchdog_app.base.text.layout import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from typing import Any
+
+    from watchdog_app.core.model.status import Status
 
 NAME = "snooze"
 HELP = "hold notices back for a while; saving and pausing go on"
@@ -62,13 +64,14 @@ def _time(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     """Ask the daemon for it."""
+    from watchdog_app.core.model.status import Status
     from watchdog_app.protocol.client import Client
 
     if args.end and args.for_s is not None:
         raise UsageError("Choose one of --for and --end.")
     for_s = 0.0 if args.end else args.for_s or _DEFAULT_S
     with Client.connect() as daemon:
-        meant = _meant(daemon.call("status"), args.task)
+        meant = _meant(Status.read(daemon.call("status")), args.task)
         answer = daemon.call("snooze", for_s=for_s, **meant)
     if args.json:
         from watchdog_app.cli.json_output import dumps
@@ -79,20 +82,18 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _meant(status: Any, word: str | None) -> dict[str, Any]:
+def _meant(status: Status, word: str | None) -> dict[str, Any]:
     """The parameter that a word stands for: an incident that is open or snoozed, else a task."""
     if word is None:
         return {}
-    known = status if isinstance(status, dict) else {}
-    snoozed = (known.get("daemon") or {}).get("snoozed") or []
-    incidents = {one.get("id") for one in known.get("incidents") or []}
-    incidents |= {one.get("incident") for one in snoozed}
+    snoozed = status.daemon.snoozed if status.daemon is not None else ()
+    incidents = {one.id for one in status.incidents} | {one.incident for one in snoozed}
     return {"incident" if word in incidents else "task": word}
 
 
 def sentence(answer: dict[str, Any]) -> str:
     """What the daemon answered, in words."""
-    from watchdog_app.cli.figures import moment
+    from watchdog_app.base.text.figures import moment
 
     if answer.get("incident") is not None:
         whose = f"of incident {plain(answer['incident'])}"

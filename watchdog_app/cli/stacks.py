@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from watchdog_app.base.errors import EXIT_OK
-from watchdog_app.cli.text import plain, wrap
+from watchdog_app.base.text.layout import plain, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Ask for a picture and print it."""
-    from watchdog_app.cli.color import look
+    from watchdog_app.base.text.style import style_of
     from watchdog_app.cli.terminal import columns_of
     from watchdog_app.protocol.client import Client
 
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
         print(dumps(found))
         return EXIT_OK
-    paint = look(args.color).paint
+    paint = style_of(args.color).paint
     for text, weight in render(found, args.all):
         for line in wrap(text, columns_of() or _LONG, first=" " * _indent(text)):
             print(paint(line.rstrip(), weight) if weight else line.rstrip())

@@ -6,7 +6,6 @@ import sys
 import time
 
 from watchdog_app.base.errors import EXIT_OK, DaemonNotRunning, UsageError, WatchdogError
-from watchdog_app.cli.task_table import SORTS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,6 +58,7 @@ FLAGS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
     from watchdog_app.cli.parser import add_color, positive_duration, positive_integer
+    from watchdog_app.core.explain.selection import SORTS
 
     parser.add_argument("--json", action="store_true", help="print the status object as JSON")
     parser.add_argument("-w", "--watch", action="store_true", help="go on until interrupted")
@@ -99,22 +99,25 @@ def run(args: argparse.Namespace | SimpleNamespace) -> int:
 
     try:
         with Client.connect() as daemon:
-            status = daemon.call("status")
+            raw = daemon.call("status")
     except WatchdogError as error:
         return _without_daemon(args, error)
     now_unix_s = time.time()
+    if args.json:
+        from watchdog_app.cli.json_output import dumps, timed
+
+        print(dumps(timed(raw, now_unix_s)))
+        return EXIT_OK
+    from watchdog_app.core.model.status import Status
+
+    status = Status.read(raw)
     if args.check:
         from watchdog_app.cli.check import check
 
         line, code = check(status, now_unix_s)
         print(line)
         return code
-    if args.json:
-        from watchdog_app.cli.json_output import dumps, timed
-
-        print(dumps(timed(status, now_unix_s)))
-        return EXIT_OK
-    from watchdog_app.cli.color import look
+    from watchdog_app.base.text.style import style_of
     from watchdog_app.cli.status_text import render
     from watchdog_app.cli.terminal import columns_of
 
@@ -122,7 +125,7 @@ def run(args: argparse.Namespace | SimpleNamespace) -> int:
         status,
         now_unix_s,
         columns_of(),
-        look(args.color),
+        style_of(args.color),
         everything=args.all,
         sort=args.sort,
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from watchdog_app.base.errors import EXIT_OK
 from watchdog_app.base.json_values import number_or_none
+from watchdog_app.base.text import figures
+from watchdog_app.base.text.layout import plain, wrap
 from watchdog_app.base.text.quantities import format_duration
-from watchdog_app.cli import figures
-from watchdog_app.cli.text import plain, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

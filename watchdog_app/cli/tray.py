@@ -98,13 +98,14 @@ def _once() -> int:
     """What the icon would show, for those who have none and for bug reports."""
     import time
 
-    from watchdog_app.cli.text import plain
+    from watchdog_app.base.text.layout import plain
+    from watchdog_app.core.model.status import Status
     from watchdog_app.protocol.client import Client
     from watchdog_app.tray.menu_model import Entry, menu
     from watchdog_app.tray.state import FILL_STEPS, outlook
 
     with Client.connect(role="tray") as client:
-        status = client.call("status")
+        status = Status.read(client.call("status"))
     now_unix_s = time.time()
     seen = outlook(status, now_unix_s)
     picture = seen.picture

@@ -12,9 +12,10 @@ import sys
 import time
 
 from watchdog_app.base.errors import EXIT_OK, DaemonNotRunning, ProtocolError
-from watchdog_app.cli.color import Look, look
+from watchdog_app.base.text.layout import plain, wrap
+from watchdog_app.base.text.style import Style, style_of
 from watchdog_app.cli.terminal import columns_of
-from watchdog_app.cli.text import plain, wrap
+from watchdog_app.core.model.actions import ACTIONS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -122,10 +123,10 @@ def _write(notice: dict[str, Any], args: argparse.Namespace) -> None:
         print(dumps(notice, indent=None), flush=True)
         return
     bell = "\a" if args.bell and notice.get("urgency") == "critical" else ""
-    print("\n".join(lines(notice, columns_of(), look(args.color))) + bell, flush=True)
+    print("\n".join(lines(notice, columns_of(), style_of(args.color))) + bell, flush=True)
 
 
-def lines(notice: dict[str, Any], columns: int | None, appearance: Look) -> list[str]:
+def lines(notice: dict[str, Any], columns: int | None, appearance: Style) -> list[str]:
     """A notice as text: date, time, urgency, title; below it the rest, and what to type."""
     at = notice.get("unix_s")
     known = at if isinstance(at, int | float) and not isinstance(at, bool) else time.time()
@@ -153,8 +154,9 @@ def commands(notice: dict[str, Any]) -> list[str]:
     found = []
     for action in actions if isinstance(actions, list) else []:
         command = action.get("command") if isinstance(action, dict) else None
-        shows = isinstance(action, dict) and action.get("key") == "show"
-        if isinstance(command, str) and command and command not in body and not shows:
+        known = ACTIONS.get(str(action.get("key"))) if isinstance(action, dict) else None
+        only_shows = known is not None and not known.method
+        if isinstance(command, str) and command and command not in body and not only_shows:
             found.append(command)
     return found
 

@@ -21,6 +21,7 @@ from watchdog_app.airbag.record import BagRecord
 from watchdog_app.base.errors import RequestError
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.threads import Worker
+from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.decisions import Decision, Notification, NotificationAction, Topic
 from watchdog_app.core.model.find import find, named
 from watchdog_app.core.model.machine import ProcessKey, Task
@@ -269,8 +270,10 @@ def _notification(bag: BagRecord, text: str, task: ProcessKey | None, now: float
         more = report.next_limit(bag)
         actions = [
             NotificationAction("more", f"Give it {more}", f"watchdog limit {bag.pid} {more}"),
-            NotificationAction("go_on", "No limit", f"watchdog limit {bag.pid} --go-on"),
-            NotificationAction("end", "End it", f"watchdog limit {bag.pid} --end"),
+            *(
+                NotificationAction(key, ACTIONS[key].label, ACTIONS[key].command_for(bag.pid))
+                for key in ("go_on", "end")
+            ),
         ]
     title, _, _ = text.partition("\n")
     return Notification(

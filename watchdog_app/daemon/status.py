@@ -17,7 +17,7 @@ from watchdog_app.core.model.devices import TaskDevices
 from watchdog_app.core.model.hardware import gpu_label
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.machine import Fault, ProcessKey, Snapshot, Task
-from watchdog_app.core.model.resource import Reading, is_condition
+from watchdog_app.core.model.resource import SPECS, Reading, is_condition
 from watchdog_app.core.policy.engine import TickResult
 from watchdog_app.daemon import hardware_status
 
@@ -119,6 +119,7 @@ def incident(each: Incident) -> dict[str, Any]:
         "ceiling": each.resource.kind.value,
         "subject": each.resource.subject,
         "label": each.label,
+        "blame": SPECS[each.resource.kind].blame.value,
         "stage": _stage(each.stage),
         "level": each.level.name.lower(),
         "peak": _stage(each.peak),
@@ -160,6 +161,7 @@ def _host(look: Look | None, name: str) -> dict[str, Any]:
 
 def _resource(reading: Reading, assessment: Assessment | None) -> dict[str, Any]:
     ratio = reading.used / reading.limit if reading.limit > 0 else None
+    spec = SPECS[reading.key.kind]
     found: dict[str, Any] = {
         "kind": reading.key.kind.value,
         "subject": reading.key.subject,
@@ -169,6 +171,9 @@ def _resource(reading: Reading, assessment: Assessment | None) -> dict[str, Any]
         "unit": reading.unit,
         "ratio": ratio,
         "lethal": reading.fatal,
+        "display": spec.display.value,
+        "on_icon": spec.on_icon,
+        "exhausted": (spec.exhausted_fatal if reading.fatal else "") or spec.exhausted,
         "note": reading.note,
         "stage": "ok",
         "level": "ok",

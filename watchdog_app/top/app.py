@@ -18,13 +18,15 @@ from textual.events import Resize
 from textual.widgets import DataTable, Footer, Input, Static
 
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.base.json_values import number_or_none
+from watchdog_app.base.text.layout import plain, plain_block
 from watchdog_app.base.text.quantities import format_duration
-from watchdog_app.cli.text import plain, plain_block
+from watchdog_app.core.explain.selection import KERNELS, nearest_resource
+from watchdog_app.core.model.actions import ACTIONS, Action
+from watchdog_app.core.model.status import Status, Task
 from watchdog_app.top import charts, rows
 from watchdog_app.top.link import Answer, Link
 from watchdog_app.top.manner import BINDINGS, CSS
-from watchdog_app.top.past import SPAN_S, Past, ceiling_key, task_key
+from watchdog_app.top.past import SPAN_S, Past, resource_key, task_key
 from watchdog_app.top.screens import KEYS, Page, Question
 from watchdog_app.top.table import TaskTable
 
@@ -45,7 +47,7 @@ class TopApp(App[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._status: dict[str, Any] | None = None
+        self._status: Status | None = None
         self._past = Past()
         self._sort = "urgency"
         self._wanted = ""
@@ -59,8 +61,8 @@ class TopApp(App[None]):
         """From top to bottom."""
         yield Static(id="title")
         yield Static(id="lost")
-        yield Static(Text("Waiting for the daemon ..."), id="ceilings")
-        yield Static(id="cards")
+        yield Static(Text("Waiting for the daemon ..."), id="resources")
+        yield Static(id="gpus")
         yield TaskTable(id="tasks")
         with Vertical(id="detail"):
             yield Static(id="plot")
@@ -86,8 +88,8 @@ class TopApp(App[None]):
 
     # What the daemon says, in the link's thread
 
-    def _status_came(self, status: dict[str, Any]) -> None:
-        self._in_screen(self._take, status)
+    def _status_came(self, raw: dict[str, Any]) -> None:
+        self._in_screen(self._take, Status.read(raw))
 
     def _lost_came(self, message: str) -> None:
         self._in_screen(self._say_lost, message)
@@ -102,7 +104,7 @@ class TopApp(App[None]):
 
     # ... and in the screen's
 
-    def _take(self, status: dict[str, Any]) -> None:
+    def _take(self, status: Status) -> None:
         self._status = status
         self._came_mono_s = time.monotonic()
         self._past.add(status)
@@ -118,14 +120,15 @@ class TopApp(App[None]):
         lost.update(Text(f"{text}  {known}This goes on by itself when it is back."))
         lost.display = True
         if self._status is None:
-            self.query_one("#ceilings", Static).update(Text(""))
+            self.query_one("#resources", Static).update(Text(""))
 
     def _look_at_age(self) -> None:
         """A daemon that is stopped says nothing: then that is said, and not old figures shown."""
         lost = self.query_one("#lost", Static)
         if self._status is None or (lost.display and not self._silent):
             return
-        pace_s = number_or_none((self._status.get("daemon") or {}).get("interval_s")) or 1.0
+        daemon = self._status.daemon
+        pace_s = (daemon.interval_s if daemon else None) or 1.0
         seconds = time.monotonic() - self._came_mono_s
         self._silent = seconds > max(_SILENT_S, 5 * pace_s)
         if self._silent:
@@ -141,21 +144,21 @@ class TopApp(App[None]):
         height = self.size.height
         self.query_one("#title", Static).update(rows.title_line(status, columns))
         most = 10 if height >= 30 else 4 if height >= 16 else 2
-        lines = rows.ceiling_rows(status, columns, self._everything, most)[: most + 1]
-        self.query_one("#ceilings", Static).update(Text("\n").join(lines))
+        lines = rows.resource_rows(status, columns, self._everything, most)[: most + 1]
+        self.query_one("#resources", Static).update(Text("\n").join(lines))
         most = 8 if height >= 40 else 4 if height >= 30 else 2 if height >= 16 else 0
-        lines = rows.card_rows(status, columns, self._everything, most)[: 2 * most]
-        cards = self.query_one("#cards", Static)
-        cards.update(Text("\n").join(lines))
-        cards.display = bool(lines)
+        lines = rows.gpu_rows(status, columns, self._everything, most)[: 2 * most]
+        gpus = self.query_one("#gpus", Static)
+        gpus.update(Text("\n").join(lines))
+        gpus.display = bool(lines)
         self._draw_tasks(status, columns)
         most = 6 if height >= 30 else 3 if height >= 24 else 2 if height >= 16 else 1
         incidents = rows.incident_rows(status, columns, most)
         self.query_one("#incidents", Static).update(Text("\n").join(incidents))
         self._draw_detail(status, columns)
 
-    def _draw_tasks(self, status: dict[str, Any], columns: int) -> None:
-        titles = rows.heads(columns, bool(status.get("gpus")))
+    def _draw_tasks(self, status: Status, columns: int) -> None:
+        titles = rows.heads(columns, bool(status.gpus))
         before = self._table.chosen
         meant = self._table.meant
         shown = rows.tasks(status, self._sort, self._wanted, self._everything, meant)
@@ -170,42 +173,43 @@ class TopApp(App[None]):
             what += f"   {left} more not shown" + ("" if self._wanted else " (a)")
         self.query_one("#incidents").border_title = what
 
-    def _draw_detail(self, status: dict[str, Any], columns: int) -> None:
+    def _draw_detail(self, status: Status, columns: int) -> None:
         pane = self.query_one("#detail")
         task = self._table.chosen
         pane.display = self._detail and task is not None
         # On a very small screen there is room for one or the other.
         room = not pane.display or self.size.height >= 20
-        self.query_one("#ceilings").display = self.query_one("#incidents").display = room
+        self.query_one("#resources").display = self.query_one("#incidents").display = room
         if pane.display:
-            self.query_one("#cards").display = False
+            self.query_one("#gpus").display = False
         if not pane.display or task is None:
             return
         height = max(6, min(18, self.size.height - (14 if room else 8)))
-        ceiling = rows.tightest(status, task)
-        now = number_or_none(status.get("time_unix_s")) or time.time()
-        if ceiling is not None and number_or_none(ceiling.get("eta_s")) is not None:
-            # What is about to end is drawn: the ceiling with its forecast.
-            title = rows.detail_title(task, plain(ceiling.get("label") or ""))
-            points = self._past.of(ceiling_key(ceiling))
-            limit = number_or_none(ceiling.get("limit"))
-            picture = charts.plot(points, limit, ceiling, (columns, height - 2))
+        resource = nearest_resource(status, task)
+        size = (columns, height - 2)
+        if resource is not None and resource.eta_s is not None:
+            # What is about to end is drawn: the resource with its forecast.
+            title = rows.detail_title(task, plain(resource.label or ""))
+            points = self._past.of(resource_key(resource))
+            picture = charts.plot(points, resource.limit, resource, size)
         else:
             title = rows.detail_title(task, "RAM")
-            picture = charts.plot(self._past.of(task_key(task)), None, {}, (columns, height - 2))
+            picture = charts.plot(self._past.of(task_key(task)), None, None, size)
+        now = status.time_unix_s or time.time()
         lines = [title, *picture, rows.agent_line(task, now)]
         for line in lines:
             line.truncate(columns, overflow="ellipsis")
         self.query_one("#plot", Static).update(Text("\n").join(lines))
         self._fill_past(task)
 
-    def _fill_past(self, task: dict[str, Any]) -> None:
+    def _fill_past(self, task: Task) -> None:
         """Ask the journal once for what was before this view began."""
         key = task_key(task)
         if self._past.filled(key):
             return
         self._past.fill(key, ())
-        since = (number_or_none((self._status or {}).get("time_unix_s")) or time.time()) - SPAN_S
+        now = self._status.time_unix_s if self._status is not None else None
+        since = (now or time.time()) - SPAN_S
 
         def show(result: Any, error: WatchdogError | None) -> None:
             if error is not None:
@@ -219,7 +223,7 @@ class TopApp(App[None]):
         self._link.ask(
             "series",
             self._answer(show),
-            task=str(task.get("pid")),
+            task=str(task.pid),
             since_unix_s=since,
             limit=_MOST_SERIES_POINTS,
         )
@@ -290,55 +294,21 @@ class TopApp(App[None]):
         """What the keys do."""
         self.push_screen(Page("Keys", KEYS))
 
-    def action_save(self) -> None:
-        """A checkpoint of the chosen task, after a question."""
+    def action_request(self, key: str) -> None:
+        """What a key of `ACTIONS` asks for, after its question."""
         task = self._table.chosen
-        if task is None:
+        if key == "explain":
+            self._explain(task)
+        elif task is None:
             return
-        if not task.get("agent"):
-            self.notify(
-                f"{_name(task)} has no agent that could save it. One line in the training gives "
-                "it one: docs/agent.md",
-                severity="warning",
-                markup=False,
-            )
-            return
-        self._ask(
-            f"Save a checkpoint of {_name(task)} now?",
-            "It saves at the end of its step and goes on.",
-            task,
-            "task.checkpoint",
-            wait=True,
-            timeout_s=300.0,
-        )
+        elif refusal := _refusal(key, task):
+            self.notify(f"{_name(task)} {refusal}", markup=False)
+        else:
+            self._ask(ACTIONS[key], task)
 
-    def action_pause(self) -> None:
-        """Stop the chosen task where it is, after a question."""
-        task = self._table.chosen
-        if task is None:
-            return
-        kernel = task.get("kind") in ("notebook", "kernel", "console")
-        warning = (
-            "Do not press Restart in Jupyter meanwhile: that kills a paused kernel."
-            if kernel
-            else "It keeps its memory and its state; r lets it go on."
-        )
-        self._ask(f"Pause {_name(task)} (pid {task.get('pid')})?", warning, task, "task.pause")
-
-    def action_resume(self) -> None:
-        """Let the chosen task go on, after a question."""
-        task = self._table.chosen
-        if task is None:
-            return
-        if task.get("state") != "paused":
-            self.notify(f"{_name(task)} is not paused.", markup=False)
-            return
-        self._ask(f"Let {_name(task)} go on?", "", task, "task.resume")
-
-    def action_explain(self) -> None:
+    def _explain(self, task: Task | None) -> None:
         """What was seen and decided, in words."""
-        task = self._table.chosen
-        pid = None if task is None else str(task.get("pid"))
+        pid = None if task is None else str(task.pid)
 
         def show(result: Any, error: WatchdogError | None) -> None:
             text = str(error) if error is not None else str((result or {}).get("text") or "")
@@ -346,19 +316,17 @@ class TopApp(App[None]):
 
         self._link.ask("explain", self._answer(show), task=pid)
 
-    def _ask(
-        self, question: str, detail: str, task: dict[str, Any], method: str, **params: Any
-    ) -> None:
+    def _ask(self, action: Action, task: Task) -> None:
         def done(yes: bool | None) -> None:
-            if yes and rows.another(task, self._status or {}):
+            if yes and rows.another(task, self._status):
                 self.notify(f"{_name(task)} has ended: nothing was done.", markup=False)
             elif yes:
                 self.notify(f"{_name(task)}: asked.", timeout=2, markup=False)
-                self._link.ask(
-                    method, self._answer(self._told), task=str(task.get("pid")), **params
-                )
+                answer = self._answer(self._told)
+                self._link.ask(action.method, answer, task=str(task.pid), **action.params)
 
-        self.push_screen(Question(question, detail), done)
+        question = action.confirm.format(name=_name(task), pid=task.pid)
+        self.push_screen(Question(question, _consequence(action.key, task)), done)
 
     def _told(self, result: Any, error: WatchdogError | None) -> None:
         """What became of a wish."""
@@ -372,5 +340,27 @@ class TopApp(App[None]):
                 self.notify(text, timeout=6, markup=False)
 
 
-def _name(task: dict[str, Any]) -> str:
-    return plain(task.get("name") or "?")
+def _refusal(key: str, task: Task) -> str:
+    """Why an action makes no sense for a task; empty: it does."""
+    if key == "checkpoint" and task.agent is None:
+        return (
+            "has no agent that could save it. One line in the training gives it one: docs/agent.md"
+        )
+    return "is not paused." if key == "resume" and task.state != "paused" else ""
+
+
+def _consequence(key: str, task: Task) -> str:
+    """What follows from an action, below its question."""
+    if key == "checkpoint":
+        return "It saves at the end of its step and goes on."
+    if key == "pause":
+        return (
+            "Do not press Restart in Jupyter meanwhile: that kills a paused kernel."
+            if task.kind in KERNELS
+            else "It keeps its memory and its state; r lets it go on."
+        )
+    return ""
+
+
+def _name(task: Task) -> str:
+    return plain(task.name or "?")

@@ -9,31 +9,29 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.text import Text
 
-from watchdog_app.base.json_values import number_or_none
+from watchdog_app.base.text.canvas import Canvas
 from watchdog_app.base.text.quantities import format_bytes, format_duration
 from watchdog_app.core.model.levels import Level
-from watchdog_app.top.canvas import Canvas
+from watchdog_app.core.model.status import Resource
 from watchdog_app.top.past import SPAN_S, Point
 
-LEVEL_STYLES = {
-    Level.OK: "green",
-    Level.WATCH: "cyan",
-    Level.WARNING: "yellow",
-    Level.CRITICAL: "red",
-    Level.UNKNOWN: "yellow",
-}
 _SPARKS = "▁▂▃▄▅▆▇█"
 _AHEAD_S = 60.0  # how far the bar draws the forecast
 _PAST, _CONE, _MEDIAN, _LIMIT = 4, 1, 2, 3
 # Yellow is not read on white: it fills bars and is no colour of letters or thin lines.
-TEXT_STYLES = {**LEVEL_STYLES, Level.OK: "", Level.WARNING: "bold", Level.UNKNOWN: "bold"}
+_TEXT_STYLES = {"yellow": "bold", "alarm": "red"}
+_BAR_STYLES = {"": "green", "alarm": "red"}
 _PLOT_STYLES = {0: "", _PAST: "green", _CONE: "magenta", _MEDIAN: "bold magenta", _LIMIT: "red"}
 _MOST_AHEAD_S = 3600.0
+
+
+def text_style(level: Level) -> str:
+    """How letters of a level look."""
+    return _TEXT_STYLES.get(level.color, level.color)
 
 
 def sparkline(points: Sequence[Point], columns: int) -> str:
@@ -62,30 +60,33 @@ def sparkline(points: Sequence[Point], columns: int) -> str:
     return blank + "".join(_SPARKS[round((value - low) / (high - low) * top)] for value in values)
 
 
-def bar(ceiling: Mapping[str, Any], columns: int) -> Text:
+def bar(resource: Resource, columns: int) -> Text:
     """
-    A ceiling's use, and where the forecast has it in a minute: `█████▒▒▒░░`.
+    The use of a resource, and where the forecast has it in a minute: `█████▒▒▒░░`.
 
     Solid is used now, shaded is what the next minute adds, light is free.
     """
-    ratio = number_or_none(ceiling.get("ratio"))
+    ratio, eta = resource.ratio, resource.eta_s
     if ratio is None or columns < 1:
         return Text(" " * max(0, columns))
     used = _cells(ratio, columns)
-    eta = number_or_none(ceiling.get("eta_s"))
     ahead = 0
     if eta is not None:
         reach = ratio + (1.0 - ratio) * min(1.0, _AHEAD_S / max(eta, 1e-9))
         ahead = max(1, _cells(reach, columns) - used) if used < columns else 0
+    color = resource.level.color
     text = Text()
-    text.append("█" * used, style=LEVEL_STYLES[Level.of(ceiling)])
+    text.append("█" * used, style=_BAR_STYLES.get(color, color))
     text.append("▒" * ahead, style="yellow")
     text.append("░" * (columns - used - ahead), style="dim")
     return text
 
 
 def plot(
-    points: Sequence[Point], limit: float | None, forecast: Mapping[str, Any], size: tuple[int, int]
+    points: Sequence[Point],
+    limit: float | None,
+    forecast: Resource | None,
+    size: tuple[int, int],
 ) -> list[Text]:
     """
     The past of a series and the cone of its forecast, in `size` (columns, rows) of characters.
@@ -93,15 +94,16 @@ def plot(
     Args:
         points: of the last 15 minutes; the last one is now.
         limit: what it runs into; None: unknown, the axis ends at the most that was seen.
-        forecast: eta_s, eta_low_s, eta_high_s as in the status object.
+        forecast: the resource whose time to exhaustion is drawn; None: none.
+        size: columns and rows.
     """
     columns, rows = size
     if not points or columns < 20 or rows < 4:
         return [Text("Not enough has been seen yet." if columns >= 29 else "")]
     now, used, _ = points[-1]
-    eta, low, high = (
-        number_or_none(forecast.get(f"eta{part}_s")) for part in ("", "_low", "_high")
-    )
+    eta = low = high = None
+    if forecast is not None:
+        eta, low, high = forecast.eta_s, forecast.eta_low_s, forecast.eta_high_s
     begin = points[0][0]
     past_s = max(now - begin, 30.0)
     # The likeliest end is in the picture, with as much of the interval as an hour holds.

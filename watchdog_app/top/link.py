@@ -49,7 +49,7 @@ class Link:
 
     def ask(self, method: str, answer: Answer, **params: Any) -> None:
         """Ask the daemon for something; `answer` is called with the result or the error."""
-        if method in ("task.checkpoint", "task.pause", "task.resume"):
+        if method.startswith("task."):
             # These take a while: a connection of their own, so that the view goes on meanwhile.
             args = (method, params, answer)
             threading.Thread(target=self._ask_apart, args=args, daemon=True).start()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from textual.binding import Binding, BindingType
 
+from watchdog_app.core.model.actions import ACTIONS
+
 CSS = """
 Screen { background: $background; overflow: hidden; }
 ModalScreen { background: transparent; }
 #title, #filter { height: 1; padding: 0 1; }
 #lost { height: auto; display: none; padding: 0 1; background: $error; color: $text; }
-#ceilings { height: auto; padding: 0 1; margin-bottom: 1; }
-#cards { height: auto; padding: 0 1; margin-bottom: 1; display: none; }
+#resources { height: auto; padding: 0 1; margin-bottom: 1; }
+#gpus { height: auto; padding: 0 1; margin-bottom: 1; display: none; }
 #tasks { height: 1fr; min-height: 4; padding: 0 1; }
 #tasks .datatable--cursor { background: $background; color: $foreground; text-style: reverse; }
 #detail { height: auto; display: none; padding: 0 1; }
@@ -21,10 +23,11 @@ ModalScreen { background: transparent; }
 #filter { display: none; border: none; }
 """
 BINDINGS: tuple[BindingType, ...] = (
-    Binding("s", "save", "save"),
-    Binding("p", "pause", "pause"),
-    Binding("r", "resume", "resume"),
-    Binding("e", "explain", "explain"),
+    *(
+        Binding(each.hotkey, f"request('{each.key}')", each.label.split()[0].lower())
+        for each in ACTIONS.values()
+        if each.hotkey
+    ),
     Binding("enter", "detail", "plot", priority=False),
     Binding("slash", "filter", "filter", key_display="/"),
     Binding("o", "sort", "order"),

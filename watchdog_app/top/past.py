@@ -1,5 +1,5 @@
 """
-What the live view remembers: the last 15 minutes of each task and each ceiling. Pure.
+What the live view remembers: the last 15 minutes of each task and each resource. Pure.
 
 Points are (time in s of the epoch, used, limit or None), oldest first.
 """
@@ -8,36 +8,37 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-from watchdog_app.base.json_values import number_or_none, objects
+from watchdog_app.base.json_values import number_or_none
+from watchdog_app.core.model.status import Resource, Status, Task
 
 SPAN_S = 900.0
 _MOST_POINTS = 1200
 
 Point = tuple[float, float, float | None]
-Key = tuple[str, str]  # ("task", "PID:START") or (kind of a ceiling, its subject)
+Key = tuple[str, str]  # ("task", "PID:START") or (kind of a resource, its subject)
 
 
 class Past:
-    """Series by task and by ceiling, bounded in time and number."""
+    """Series by task and by resource, bounded in time and number."""
 
     def __init__(self) -> None:
         self._series: dict[Key, deque[Point]] = {}
         self._filled: set[Key] = set()
 
-    def add(self, status: Mapping[str, Any]) -> None:
-        """Take over one status object; series that are not in it any more are dropped."""
-        now = number_or_none(status.get("time_unix_s"))
+    def add(self, status: Status) -> None:
+        """Take over one status; series that are not in it any more are dropped."""
+        now = status.time_unix_s
         if now is None:
             return
         seen: set[Key] = set()
-        for task in objects(status, "processes"):
-            seen.add(self._append(task_key(task), now, task.get("ram_bytes"), None))
-        for ceiling in objects(status, "ceilings"):
-            key = ceiling_key(ceiling)
-            seen.add(self._append(key, now, ceiling.get("used"), ceiling.get("limit")))
+        for task in status.tasks:
+            seen.add(self._append(task_key(task), now, task.ram_bytes, None))
+        for resource in status.resources:
+            key = resource_key(resource)
+            seen.add(self._append(key, now, resource.used, resource.limit))
         for gone in self._series.keys() - seen:
             del self._series[gone]
         self._filled &= seen
@@ -72,11 +73,10 @@ class Past:
         """A series; empty where it is not known."""
         return list(self._series.get(key, ()))
 
-    def _append(self, key: Key, now: float, used: Any, limit: Any) -> Key:
+    def _append(self, key: Key, now: float, used: float | None, limit: float | None) -> Key:
         series = self._series.setdefault(key, deque())
-        value = number_or_none(used)
-        if value is not None and (not series or now > series[-1][0]):
-            series.append((now, value, number_or_none(limit)))
+        if used is not None and (not series or now > series[-1][0]):
+            series.append((now, used, limit))
             self._trim(series)
         return key
 
@@ -85,11 +85,11 @@ class Past:
             series.popleft()
 
 
-def task_key(task: Mapping[str, Any]) -> Key:
+def task_key(task: Task) -> Key:
     """Identity of a task, over reuse of its pid."""
-    return "task", f"{task.get('pid')}:{task.get('start_time')}"
+    return "task", f"{task.pid}:{task.start_time}"
 
 
-def ceiling_key(ceiling: Mapping[str, Any]) -> Key:
-    """Identity of a ceiling."""
-    return str(ceiling.get("kind")), str(ceiling.get("subject") or "")
+def resource_key(resource: Resource) -> Key:
+    """Identity of a resource."""
+    return resource.kind, resource.subject

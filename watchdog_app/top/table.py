@@ -14,11 +14,10 @@ from typing import Any
 from rich.text import Text
 from textual.widgets import DataTable
 
-from watchdog_app.cli.text import width
+from watchdog_app.base.text.layout import width
+from watchdog_app.core.model.status import Task
 from watchdog_app.top import rows
 from watchdog_app.top.past import Key, Past, task_key
-
-Json = dict[str, Any]
 
 _AROUND = 60  # rows beyond the screen whose trend is drawn as well: scrolling meets no blanks
 _FEW = 16  # rows taken away one by one; more, and all are laid anew
@@ -29,27 +28,27 @@ class TaskTable(DataTable[Text]):
 
     def __init__(self, **more: Any) -> None:
         super().__init__(cursor_type="row", **more)
-        self.tasks: list[Json] = []
+        self.tasks: list[Task] = []
         self.titles: tuple[str, ...] = ()
         self._widths: tuple[int, ...] = ()
         self._room = 0
         self._grid: list[list[Text]] = []
-        self._last: Json | None = None
+        self._last: Task | None = None
 
     @property
-    def chosen(self) -> Json | None:
+    def chosen(self) -> Task | None:
         """The task that the cursor stands on."""
         row = self.cursor_row
         return self.tasks[row] if 0 <= row < len(self.tasks) else None
 
     @property
-    def meant(self) -> Json | None:
+    def meant(self) -> Task | None:
         """As `chosen`; where a filter has left nothing, the one that was before."""
         return self.chosen or self._last
 
     def show(
         self,
-        tasks: list[Json],
+        tasks: list[Task],
         titles: tuple[str, ...],
         columns: int,
         past: Past,

@@ -23,6 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from watchdog_app.core.model.status import Status
     from watchdog_app.tray.bus import SessionBus
     from watchdog_app.tray.notifications import Notifications
     from watchdog_app.tray.sni import StatusNotifierPart
@@ -59,7 +60,7 @@ class Companion:
         self._options = options
         self._login = login
         self._at_login: bool | None = None if login is None else False
-        self._status: Json | None = None
+        self._status: Status | None = None
         self._had_status: bool | None = None
         self._ending = threading.Event()
         self._icon: Any = None
@@ -113,7 +114,7 @@ class Companion:
 
     # What happens
 
-    def _on_status(self, status: Json | None, error: WatchdogError | None) -> None:
+    def _on_status(self, status: Status | None, error: WatchdogError | None) -> None:
         self._status = status
         if (status is not None) != self._had_status:
             if status is not None:
@@ -144,10 +145,10 @@ class Companion:
 
     def _remember_process(self, notice: Json) -> None:
         """A button is pressed later, maybe when the pid belongs to somebody else."""
-        for process in (self._status or {}).get("processes") or ():
-            if isinstance(process, dict) and process.get("pid") == notice.get("task"):
-                notice["start_time"] = process.get("start_time")
-                notice["name"] = labels.name(process.get("name"))
+        task = self._status.task(labels.whole(notice.get("task"))) if self._status else None
+        if task is not None:
+            notice["start_time"] = task.start_time
+            notice["name"] = labels.name(task.name)
 
     def _show_notice(self, notice: Json, answered: Any) -> None:
         if self._notices is not None and self._bus is not None and self._bus.connected:

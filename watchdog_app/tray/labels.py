@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import unicodedata
 
-from watchdog_app.base.json_values import number_or_none
-from watchdog_app.base.text.quantities import format_bytes, format_rate
+from watchdog_app.base.text import figures
+from watchdog_app.base.text.quantities import format_rate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from watchdog_app.core.model.status import Task
 
 # Control characters, invisible ones (bidirectional overrides, joiners), halves of pairs, what is
 # no character at all, and line ends: none of them may act in a menu.
@@ -47,46 +48,27 @@ def name(value: object, limit: int = _NAME_MOST) -> str:
 
 
 def whole(value: Any) -> int | None:
-    """A whole number, or None."""
+    """A whole number out of a message, or None."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def size(value: Any) -> str:
-    """`5.3 GiB` in two or three figures, `N/A` where it is not known."""
-    return format_bytes(number_or_none(value))
-
-
-def rate(value: Any) -> str:
+def rate(bytes_per_s: float | None) -> str:
     """`+21 MiB/s`; `steady` below a KiB a second, which is no trend."""
-    known = number_or_none(value)
-    if known is None:
+    if bytes_per_s is None:
         return "N/A"
-    if abs(known) < 1024:
+    if abs(bytes_per_s) < 1024:
         return "steady"
-    figure, _, unit = format_rate(known).partition(" ")
+    figure, _, unit = format_rate(bytes_per_s).partition(" ")
     return f"{figure[: figure.index('.')] if len(figure) > 4 and '.' in figure else figure} {unit}"
 
 
-def of_limit(used: Any, limit: Any, unit: object) -> str:
+def of_limit(used: float | None, limit: float | None, unit: str) -> str:
     """`6.10 of 7.00 GiB`, `71 of 90 °C`, `64 of 100 %`."""
-    first, second = number_or_none(used), number_or_none(limit)
-    if first is None or second is None:
+    if used is None or limit is None:
         return "N/A"
-    if unit == "bytes":
-        left, right = format_bytes(first), format_bytes(second)
-        if left.rpartition(" ")[2] == right.rpartition(" ")[2]:
-            left = left.rpartition(" ")[0]
-        return f"{left} of {right}"
     if unit == "ratio":
-        return f"{100 * first:.0f} of {100 * second:.0f} %"
-    sign = {"celsius": "\u00b0C", "watts": "W"}.get(str(unit), plain(unit, 20))
-    return f"{first:.0f} of {second:.0f} {sign}"
-
-
-def percent(ratio: Any) -> str:
-    """`72 %` of 0.72, rounded down: 100 % is said when nothing is left."""
-    known = number_or_none(ratio)
-    return "N/A" if known is None else f"{math.floor(known * 100 + 1e-9)} %"
+        return f"{100 * used:.0f} of {100 * limit:.0f} %"
+    return figures.of_limit(used, limit, unit)
 
 
 def span(seconds: float) -> str:
@@ -105,17 +87,12 @@ def span(seconds: float) -> str:
     return f"{round(value / 86400)} d"
 
 
-def until_full(thing: dict[str, Any]) -> str | None:
-    """
-    `in about 4 min (3 to 7 min)` of whatever holds eta_s, eta_low_s and eta_high_s.
-
-    None where no end is foreseen; no more than is known where the range is open.
-    """
-    median = number_or_none(thing.get("eta_s"))
-    if median is None:
+def until_full(task: Task) -> str | None:
+    """`in about 4 min (3 to 7 min)`; None where no end is foreseen."""
+    if task.eta_s is None:
         return None
-    low, high = number_or_none(thing.get("eta_low_s")), number_or_none(thing.get("eta_high_s"))
-    text = f"in about {span(median)}"
+    low, high = task.eta_low_s, task.eta_high_s
+    text = f"in about {span(task.eta_s)}"
     if low is None:
         return text
     if high is None:

@@ -16,6 +16,7 @@ from collections import deque
 from contextlib import suppress
 
 from watchdog_app.base.errors import DaemonNotRunning, WatchdogError
+from watchdog_app.core.model.status import Status
 from watchdog_app.protocol.client import Client
 
 TYPE_CHECKING = False
@@ -46,7 +47,7 @@ class DaemonLink:
 
     def __init__(
         self,
-        on_status: Callable[[Json | None, WatchdogError | None], None],
+        on_status: Callable[[Status | None, WatchdogError | None], None],
         on_notice: Callable[[Json], None],
         path: str | None = None,
     ) -> None:
@@ -144,7 +145,7 @@ class DaemonLink:
                 if last_mono_s is None or self._soon or now >= last_mono_s + self._pace_s:
                     self._soon = False
                     last_mono_s = now
-                    self._on_status(client.call("status"), None)
+                    self._on_status(Status.read(client.call("status")), None)
                     self._hear(client)  # what came before the answer lies in the client
                 ready = selector.select(max(0.0, last_mono_s + self._pace_s - time.monotonic()))
                 self._drain()

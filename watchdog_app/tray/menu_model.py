@@ -11,7 +11,9 @@ import enum
 import math
 from dataclasses import dataclass
 
-from watchdog_app.base.json_values import number_or_none, objects
+from watchdog_app.base.text import figures
+from watchdog_app.core.explain.selection import KERNELS, SMALL_BYTES
+from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.levels import Level
 from watchdog_app.tray import labels
 from watchdog_app.tray.state import (
@@ -22,29 +24,25 @@ from watchdog_app.tray.state import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
-    Json = dict[str, Any]
+    from watchdog_app.core.model.status import Agent, Status, Task
 
 MOST_TASKS = 12
 HOUR_S = 3600.0
 
-_SMALL_BYTES = 64 * 1024**2
-_KERNELS = ("notebook", "kernel", "console")
-
 
 class Do(enum.StrEnum):
-    """What can be asked for with a click."""
+    """What can be asked for with a click: the keys of `ACTIONS`, and what is the tray's own."""
 
-    LIVE_VIEW = "live_view"
     CHECKPOINT = "checkpoint"
     PAUSE = "pause"
     RESUME = "resume"
-    MORE = "more"  # memory, for a task that is held in its airbag
-    GO_ON = "go_on"  # ... or no limit but the machine's
-    END = "end"  # ... or its end
+    MORE = "more"
+    GO_ON = "go_on"
+    END = "end"
     SNOOZE = "snooze"
     EXPLAIN = "explain"
+    LIVE_VIEW = "show"
     RESCUES = "rescues"
     PROTECT = "protect"
     START_DAEMON = "start_daemon"
@@ -70,7 +68,7 @@ class Wish:
     task: Target | None = None
     path: str | None = None  # RESCUES: the folder
     on: bool | None = None  # PROTECT
-    for_s: float | None = None  # PROTECT, SNOOZE; None: until it is switched on again
+    for_s: float | None = None  # PROTECT; None: until it is switched on again
     incident: str | None = None  # SNOOZE
 
 
@@ -89,7 +87,7 @@ class Entry:
 
 
 def menu(
-    status: Json | None,
+    status: Status | None,
     outlook: Outlook,
     *,
     shown: Sequence[int] = (),
@@ -118,7 +116,7 @@ def menu(
     if status is not None:
         tasks = chosen_tasks(status, shown)
         entries += [_task(one, now_unix_s) for one in tasks]
-        left = len(objects(status, "processes")) - len(tasks)
+        left = len(status.tasks) - len(tasks)
         if left > 0:
             more = "and 1 more Python process" if left == 1 else f"and {left} more Python processes"
             text = more if tasks else more.removeprefix("and ").replace(" more", "")
@@ -138,148 +136,133 @@ def menu(
     return tuple(entries)
 
 
-def chosen_tasks(status: Json, shown: Sequence[int] = ()) -> list[Json]:
+def chosen_tasks(status: Status, shown: Sequence[int] = ()) -> list[Task]:
     """
     The tasks worth a line: paused ones, then those that end soonest, then those that grow.
 
     Where there are too many, those that are in danger, saved or large; one that is shown already
     stays unless another is clearly larger.
+
+    Args:
+        status: the last one.
+        shown: pids of the tasks that were shown before.
     """
     before = frozenset(shown)
-    every = [one for one in objects(status, "processes") if _worth_a_line(one)]
 
-    def weight(task: Json) -> tuple[int, float]:
-        ram = number_or_none(task.get("ram_bytes")) or 0.0
-        urgent = Level.of(task) >= Level.WARNING or task.get("paused_by_watchdog") is True
-        return (2 * urgent + bool(task.get("agent")), ram * (1.3 if task["pid"] in before else 1))
+    def weight(task: Task) -> tuple[int, float]:
+        urgent = task.level >= Level.WARNING or task.paused_by_watchdog
+        ram = (task.ram_bytes or 0) * (1.3 if task.pid in before else 1)
+        return 2 * urgent + (task.agent is not None), ram
 
+    every = [one for one in status.tasks if _is_listed(one)]
     kept = sorted(every, key=weight, reverse=True)[:MOST_TASKS]
     return sorted(kept, key=_urgency)
 
 
-def _urgency(task: Json) -> tuple[bool, float, int, float, int]:
-    eta_s = number_or_none(task.get("eta_s"))
+def _urgency(task: Task) -> tuple[float, ...]:
     return (
-        task.get("state") != "paused",
-        math.inf if eta_s is None else eta_s,
-        -Level.of(task),
-        number_or_none(task.get("started_unix_s")) or 0,  # else as they began: it is seldom changed
-        task["pid"],
+        task.state != "paused",
+        math.inf if task.eta_s is None else task.eta_s,
+        -task.level,
+        task.started_unix_s or 0,  # else as they began: it is seldom changed
+        task.pid or 0,
     )
 
 
-def _worth_a_line(task: Json) -> bool:
+def _is_listed(task: Task) -> bool:
     """Not one of the small idle interpreters that every desktop runs."""
-    if labels.whole(task.get("pid")) is None or task.get("kind") == "server":
+    if task.pid is None or task.kind == "server":
         return False
-    return bool(
-        task.get("kind") in _KERNELS
-        or task.get("agent")
-        or Level.of(task) > Level.OK
-        or task.get("state") == "paused"
-        or (number_or_none(task.get("ram_bytes")) or 0) >= _SMALL_BYTES
+    return (
+        task.kind in KERNELS
+        or task.agent is not None
+        or task.level > Level.OK
+        or task.state == "paused"
+        or (task.ram_bytes or 0) >= SMALL_BYTES
     )
 
 
-def _task(task: Json, now_unix_s: float) -> Entry:
-    start_time = labels.whole(task.get("start_time"))
-    target = Target(task["pid"], start_time, labels.name(task.get("name")))
-    agent = task.get("agent") if isinstance(task.get("agent"), dict) else None
+def _task(task: Task, now_unix_s: float) -> Entry:
+    target = Target(task.pid or 0, task.start_time, labels.name(task.name))
     # A pid that is used again is another entry, in another place of the menu's memory.
-    key = f"task-{target.pid}-{start_time}"
     return Entry(
-        key,
-        f"{target.name}: {_glance(task, agent)}",
-        children=(*_figures(task, agent, now_unix_s), Entry("line"), *_acts(task, agent, target)),
+        entry_key(task),
+        f"{target.name}: {_summary(task)}",
+        children=(*_figures(task, now_unix_s), Entry("line"), *_actions(task, target)),
     )
 
 
-def _glance(task: Json, agent: Json | None) -> str:
+def entry_key(task: Task) -> str:
+    """The key of a task's entry."""
+    return f"task-{task.pid}-{task.start_time}"
+
+
+def _summary(task: Task) -> str:
     """What is worth knowing without opening the submenu."""
-    parts = [labels.size(task.get("ram_bytes"))]
-    if task.get("state") in ("paused", "held"):
-        parts.append(str(task["state"]))
-    elif agent is not None and agent.get("saving") is True:
+    parts = [figures.size(task.ram_bytes)]
+    if task.state in ("paused", "held", "stopped"):
+        parts.append(str(task.state))
+    elif task.agent is not None and task.agent.saving:
         parts.append("saving")
-    elif Level.of(task) >= Level.WATCH:
-        eta_s = number_or_none(task.get("eta_s"))
-        near = "near its limit" if Level.of(task) >= Level.WARNING else "growing"
-        parts.append(f"full in {labels.span(eta_s)}" if eta_s is not None else near)
+    elif task.level >= Level.WATCH:
+        near = "near its limit" if task.level >= Level.WARNING else "growing"
+        parts.append(near if task.eta_s is None else f"full in {labels.span(task.eta_s)}")
     return ", ".join(parts)
 
 
-def _figures(task: Json, agent: Json | None, now_unix_s: float) -> list[Entry]:
-    ram = f"RAM: {labels.size(task.get('ram_bytes'))}"
-    if (number_or_none(task.get("swap_bytes")) or 0) >= 1024**2:
-        ram += f", swap {labels.size(task.get('swap_bytes'))}"
+def _figures(task: Task, now_unix_s: float) -> list[Entry]:
+    ram = f"RAM: {figures.size(task.ram_bytes)}"
+    if (task.swap_bytes or 0) >= 1024**2:
+        ram += f", swap {figures.size(task.swap_bytes)}"
     lines = {"ram": ram}
-    if number_or_none(task.get("gpu_memory_bytes")) is not None:
-        lines["gpu"] = f"GPU memory: {labels.size(task.get('gpu_memory_bytes'))}"
-    bag = task.get("airbag")
-    if isinstance(bag, dict):
-        used, limit = labels.size(bag.get("used_bytes")), labels.size(bag.get("limit_bytes"))
-        held = ", held" if bag.get("held") is True else ""
-        lines["airbag"] = (
-            f"Airbag: {used} of {limit}, reserve {labels.size(bag.get('reserve_bytes'))}{held}"
-        )
-    lines["trend"] = f"Trend: {labels.rate(task.get('trend_bytes_per_s'))}"
+    if task.gpu_memory_bytes is not None:
+        lines["gpu"] = f"GPU memory: {figures.size(task.gpu_memory_bytes)}"
+    guard = task.guard
+    if guard is not None:
+        used, limit = figures.size(guard.used_bytes), figures.size(guard.limit_bytes)
+        held = ", held" if guard.stopped else ""
+        reserve = figures.size(guard.reserve_bytes)
+        lines["guard"] = f"Airbag: {used} of {limit}, reserve {reserve}{held}"
+    lines["trend"] = f"Trend: {labels.rate(task.slope_bytes_per_s)}"
     lines["eta"] = f"End: {labels.until_full(task) or 'none in sight'}"
-    lines["rescue"] = _rescue(agent, now_unix_s)
+    lines["rescue"] = _rescue(task.agent, now_unix_s)
     return [Entry(key, text, enabled=False) for key, text in lines.items()]
 
 
-def _rescue(agent: Json | None, now_unix_s: float) -> str:
+def _rescue(agent: Agent | None, now_unix_s: float) -> str:
     if agent is None:
         return "No agent: it cannot be saved"
-    rescue = agent.get("rescue")
-    if not isinstance(rescue, dict):
+    rescue = agent.rescue
+    if rescue is None:
         return "Not saved yet"
-    step = labels.whole(rescue.get("step"))
-    at = number_or_none(rescue.get("saved_unix_s"))
-    text = "Saved" if step is None else f"Saved at step {step}"
+    text = "Saved" if rescue.step is None else f"Saved at step {rescue.step}"
+    at = rescue.saved_unix_s
     return text if at is None else f"{text}, {labels.ago(now_unix_s - at)}"
 
 
-def _acts(task: Json, agent: Json | None, target: Target) -> list[Entry]:
-    paused = task.get("state") == "paused"
-    ours = task.get("paused_by_watchdog") is True
-    saving = agent is not None and agent.get("saving") is True
-    can_save = agent is not None and agent.get("training") is True and not paused and not saving
-    folder = agent.get("directory") if agent is not None else None
-    folder = folder if isinstance(folder, str) and folder.startswith("/") else None
-    save = "Saving\u2026" if saving else "Save checkpoint now"
-    pause = "Paused by somebody else" if paused and not ours else "Pause"
-    return [
-        Entry("checkpoint", save, Wish(Do.CHECKPOINT, target), enabled=can_save),
-        Entry("pause", pause, Wish(Do.PAUSE, target), enabled=not paused),
-        Entry("resume", "Resume", Wish(Do.RESUME, target), enabled=ours),
-        *_bag_acts(task, target),
-        Entry("explain", "Explain", Wish(Do.EXPLAIN, target)),
-        Entry(
-            "rescues",
-            "Open folder of rescues",
-            Wish(Do.RESCUES, target, path=folder),
-            enabled=folder is not None,
-        ),
-    ]
+def _actions(task: Task, target: Target) -> list[Entry]:
+    paused = task.state == "paused"
+    saving = task.agent is not None and task.agent.saving
+    labels_now = {
+        Do.CHECKPOINT: "Saving\u2026" if saving else "",
+        Do.PAUSE: "Paused by somebody else" if paused and not task.paused_by_watchdog else "",
+    }
+    always = (Do.CHECKPOINT, Do.PAUSE, Do.RESUME, Do.EXPLAIN)  # at the same place for every task
+    found = []
+    for do in (Do.CHECKPOINT, Do.PAUSE, Do.RESUME, Do.MORE, Do.GO_ON, Do.END, Do.EXPLAIN):
+        action = ACTIONS[do.value]
+        fits = action.shown(task)
+        if fits or do in always:
+            label = labels_now.get(do) or action.menu
+            found.append(Entry(do.value, label, Wish(do, target), enabled=fits))
+    folder = task.agent.directory if task.agent is not None else None
+    folder = folder if folder and folder.startswith("/") else None
+    rescues = Wish(Do.RESCUES, target, path=folder)
+    found.append(Entry("rescues", "Open folder of rescues", rescues, enabled=folder is not None))
+    return found
 
 
-def _bag_acts(task: Json, target: Target) -> tuple[Entry, ...]:
-    """Of a task in an airbag: more memory, and where it is held what else there is to choose."""
-    bag = task.get("airbag")
-    if not isinstance(bag, dict):
-        return ()
-    raised = Entry("more", "Raise the limit of its airbag", Wish(Do.MORE, target))
-    if bag.get("held") is not True:
-        return (raised,)
-    return (
-        raised,
-        Entry("go_on", "Go on without a limit", Wish(Do.GO_ON, target)),
-        Entry("end", "End it; its rescue stays", Wish(Do.END, target)),
-    )
-
-
-def _protection(status: Json) -> list[Entry]:
+def _protection(status: Status) -> list[Entry]:
     known = protection(status)
     if known is None:
         return []

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from watchdog_app.base.json_values import objects
 from watchdog_app.tray import labels
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from watchdog_app.core.model.status import Status
 
     Json = dict[str, Any]
     Place = tuple[str, int | None]
@@ -105,15 +106,15 @@ class NoticeGate:
                 return shown
         return None
 
-    def outdated(self, status: Json, now_mono_s: float) -> list[int]:
+    def outdated(self, status: Status, now_mono_s: float) -> list[int]:
         """
         Numbers of those on the screen that say what is no longer so.
 
         A warning, once its incident is over; what is about a task, once that is gone: but its
         death itself stays to be read.
         """
-        open_ = {one.get("id") for one in objects(status, "incidents")}
-        tasks = {one.get("pid"): one.get("start_time") for one in objects(status, "processes")}
+        open_ = {one.id for one in status.incidents}
+        tasks = {one.pid: one.start_time for one in status.tasks}
         found = []
         for shown in self._shown.values():
             notice, topic = shown.notice, shown.notice.get("topic")

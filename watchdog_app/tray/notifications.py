@@ -15,6 +15,7 @@ from contextlib import suppress
 from dbus_fast import Message, MessageType, Variant
 from dbus_fast.aio import MessageBus
 
+from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.tray import labels
 from watchdog_app.tray.bus import CallFailed, Part, SessionBus, add_match
 from watchdog_app.tray.notice_gate import NoticeGate
@@ -23,6 +24,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+    from watchdog_app.core.model.status import Status
 
     Json = dict[str, Any]
     Answered = Callable[[bool, str], None]  # delivered, detail
@@ -36,10 +39,6 @@ _URGENCY = {"low": 0, "normal": 1, "critical": 2}
 _ICONS = {"low": "dialog-information", "normal": "dialog-warning", "critical": "dialog-error"}
 _BY_ITSELF = -1  # the service decides how long it stays; critical ones stay until they are closed
 _UNKNOWN = "org.freedesktop.DBus.Error.ServiceUnknown"
-
-_DOES_SOMETHING = frozenset(("checkpoint", "pause", "resume", "more", "go_on", "end"))
-# Buttons that we know what to do for.
-KEYS = ("checkpoint", "pause", "resume", "snooze", "more", "go_on", "end", "show")
 
 
 class Notifications(Part):
@@ -91,12 +90,12 @@ class Notifications(Part):
         if self.session is None or self.session.submit(self._show(notice, answered)) is None:
             answered(False, "there is no session bus")
 
-    def look_over(self, status: Json) -> None:
+    def look_over(self, status: Status) -> None:
         """Take from the screen what a status shows to be over, from any thread."""
         if self.session is not None:
             self.session.submit(self._close_outdated(status))
 
-    async def _close_outdated(self, status: Json) -> None:
+    async def _close_outdated(self, status: Status) -> None:
         for number in self._gate.outdated(status, time.monotonic()):
             self._gate.closed(number)
             if self.session is not None:
@@ -177,7 +176,7 @@ def buttons(notice: Json) -> list[str]:
     found = ["default", ""]
     actions = notice.get("actions")
     for action in actions if isinstance(actions, list) else ():
-        if isinstance(action, dict) and action.get("key") in KEYS:
+        if isinstance(action, dict) and action.get("key") in ACTIONS:
             found += [str(action["key"]), labels.plain(action.get("label") or action["key"], 40)]
     return found
 
@@ -188,9 +187,15 @@ def told_to_type(notice: Json) -> str:
     actions = notice.get("actions")
     for action in actions if isinstance(actions, list) else ():
         command = action.get("command") if isinstance(action, dict) else None
-        if isinstance(command, str) and command and action.get("key") in _DOES_SOMETHING:
+        if isinstance(command, str) and command and does_something(action):
             lines += [command] if command not in lines[0] else []
     return "\n".join(lines)
+
+
+def does_something(button: Json) -> bool:
+    """Whether a button asks the daemon for something about its task."""
+    action = ACTIONS.get(str(button.get("key")))
+    return action is not None and bool(action.method) and action.key != "snooze"
 
 
 def _why(error: CallFailed) -> str:

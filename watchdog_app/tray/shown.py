@@ -10,8 +10,7 @@ from __future__ import annotations
 import threading
 import time
 
-from watchdog_app.base.json_values import objects
-from watchdog_app.tray.menu_model import Entry, menu
+from watchdog_app.tray.menu_model import Entry, entry_key, menu
 from watchdog_app.tray.state import NO_DAEMON, Outlook, outlook
 from watchdog_app.tray.still_menu import held
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    Json = dict[str, Any]
+    from watchdog_app.core.model.status import Status, Task
 
 _DEAF_MENU_S = 60.0  # between two menus where a new one closes an open one
 
@@ -83,7 +82,7 @@ class Shown:
                 if self._icon is not None:
                     self._icon.update_menu()
 
-    def update(self, status: Json | None, why_gone: str | None = None) -> Outlook:
+    def update(self, status: Status | None, why_gone: str | None = None) -> Outlook:
         """Show this status; None: there is no daemon."""
         now_unix_s = time.time()
         with self._lock:
@@ -95,7 +94,7 @@ class Shown:
                 at_login=self._at_login(),
                 now_unix_s=now_unix_s,
             )
-            self._pids = tuple(one["pid"] for one in _listed(status, entries))
+            self._pids = tuple(one.pid or 0 for one in _listed(status, entries))
             if self._icon is not None:
                 self._tell()
                 self._dock()
@@ -130,7 +129,7 @@ class Shown:
             self._icon.icon = self._icon.icon
 
 
-def _glance(status: Json | None, why_gone: str | None, now_unix_s: float) -> Outlook:
+def _glance(status: Status | None, why_gone: str | None, now_unix_s: float) -> Outlook:
     if status is not None:
         return outlook(status, now_unix_s)
     if why_gone is None:
@@ -138,19 +137,13 @@ def _glance(status: Json | None, why_gone: str | None, now_unix_s: float) -> Out
     return Outlook(NO_DAEMON.picture, "The daemon cannot be reached", why_gone[:120], hot=False)
 
 
-def _listed(status: Json | None, entries: tuple[Entry, ...]) -> list[Json]:
+def _listed(status: Status | None, entries: tuple[Entry, ...]) -> list[Task]:
     keys = {entry.key for entry in entries}
-    return [
-        one
-        for one in objects(status, "processes")
-        if f"task-{one.get('pid')}-{one.get('start_time')}" in keys
-    ]
+    return [one for one in (status.tasks if status else ()) if entry_key(one) in keys]
 
 
-def _alive(status: Json) -> frozenset[str]:
-    return frozenset(
-        f"task-{one.get('pid')}-{one.get('start_time')}" for one in objects(status, "processes")
-    )
+def _alive(status: Status) -> frozenset[str]:
+    return frozenset(map(entry_key, status.tasks))
 
 
 def _skeleton(entries: tuple[Entry, ...]) -> list[Any]:

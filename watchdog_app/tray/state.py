@@ -1,8 +1,5 @@
 """
-What one status says, for an icon: its stage, its fill, its marks, and one sentence.
-
-Pure: status objects of docs/protocol.md in, plain records out. Fields that a
-daemon does not send, and kinds that this version does not know, do no harm.
+What one status says, for an icon: its level, its fill, its marks, and one sentence. Pure.
 """
 
 from __future__ import annotations
@@ -11,21 +8,15 @@ import enum
 import math
 from dataclasses import dataclass
 
-from watchdog_app.base.json_values import number_or_none, objects
-from watchdog_app.core.model.levels import Level, headline
+from watchdog_app.core.model.levels import Level
 from watchdog_app.tray import labels
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
-    Json = dict[str, Any]
+    from watchdog_app.core.model.status import Resource, Status
 
 FILL_STEPS = 16  # the fill moves in steps that can be seen: the icon is seldom drawn
 
-# What the gauge shows while nothing is in danger. Disks stand at 90 % for years, and frameworks
-# take a whole card for themselves: a gauge that is always full says nothing.
-_AT_REST = frozenset(("ram", "ram_swap", "cgroup", "gpu_allocator"))
 _TITLE_MOST = 120
 
 
@@ -65,9 +56,9 @@ class Outlook:
 NO_DAEMON = Outlook(Picture(Level.UNKNOWN), "The daemon is not running", "", hot=False)
 
 
-def outlook(status: Json, now_unix_s: float) -> Outlook:
+def outlook(status: Status, now_unix_s: float) -> Outlook:
     """What the icon and the first lines of the menu say of a status."""
-    level, text = headline(status, now_unix_s)
+    level, text = status.summary(now_unix_s)
     if level is Level.UNKNOWN:
         return Outlook(Picture(level), capital(labels.plain(text)), "", hot=True)
     near = nearest(status)
@@ -76,38 +67,41 @@ def outlook(status: Json, now_unix_s: float) -> Outlook:
     if mark is Mark.OFF and known is not None and level < Level.WARNING:
         until = f" until {labels.clock(known[1])}" if known[1] is not None else ""
         text = f"protection is off{until}"
-    picture = Picture(level, fill_step(None if near is None else near.get("ratio")), mark)
+    picture = Picture(level, fill_step(None if near is None else near.ratio), mark)
     hot = level >= Level.WARNING or bool(mark)
     return Outlook(picture, capital(labels.plain(text)), _detail(status, near), hot)
 
 
-def nearest(status: Json) -> Json | None:
-    """The ceiling to name: in the worst stage, then the soonest end, then the fullest."""
-    ceilings = objects(status, "ceilings")
-    worst = max(map(Level.of, ceilings), default=Level.OK)
+def nearest(status: Status) -> Resource | None:
+    """
+    The resource to name: of the worst level, then the soonest end, then the fullest.
+
+    At rest only some count: disks are 90 % full for years, and frameworks take whole GPUs.
+    """
+    worst = max((one.level for one in status.resources), default=Level.OK)
     if worst is Level.OK:
-        calm = [one for one in ceilings if one.get("kind") in _AT_REST]
-        return max(calm, key=lambda one: number_or_none(one.get("ratio")) or 0.0, default=None)
-    near = [one for one in ceilings if Level.of(one) is worst]
-    return min(near, key=lambda one: (_eta_s(one), -(number_or_none(one.get("ratio")) or 0.0)))
+        calm = [one for one in status.resources if one.on_icon]
+        return max(calm, key=lambda one: one.ratio or 0.0, default=None)
+    near = [one for one in status.resources if one.level is worst]
+    return min(
+        near,
+        key=lambda one: (math.inf if one.eta_s is None else one.eta_s, -(one.ratio or 0.0)),
+    )
 
 
-def fill_step(ratio: Any) -> int:
-    """A ratio of 0 to 1 in steps of the gauge; the last one is kept for a ceiling that is hit."""
-    known = number_or_none(ratio)
-    if known is None or known <= 0:
+def fill_step(ratio: float | None) -> int:
+    """A ratio of 0 to 1 in steps of the gauge; the last one is kept for a limit that is reached."""
+    if ratio is None or ratio <= 0:
         return 0
     # Something that is used at all shows, and full is not said before it is.
-    return min(FILL_STEPS, max(1, math.floor(known * FILL_STEPS + 1e-9)))
+    return min(FILL_STEPS, max(1, math.floor(ratio * FILL_STEPS + 1e-9)))
 
 
-def protection(status: Json | None) -> tuple[bool, float | None] | None:
+def protection(status: Status | None) -> tuple[bool, float | None] | None:
     """Whether protection is on, and until when it is not; None: this daemon does not say."""
-    daemon = (status or {}).get("daemon")
-    found = daemon.get("protection") if isinstance(daemon, dict) else None
-    if not isinstance(found, dict) or not isinstance(found.get("on"), bool):
-        return None
-    return found["on"], number_or_none(found.get("until_unix_s"))
+    daemon = status.daemon if status is not None else None
+    found = daemon.protection if daemon is not None else None
+    return None if found is None or found.on is None else (found.on, found.until_unix_s)
 
 
 def capital(text: str) -> str:
@@ -115,35 +109,24 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _mark(status: Json) -> Mark:
-    tasks = objects(status, "processes")
-    if any(one.get("paused_by_watchdog") is True or one.get("state") == "held" for one in tasks):
+def _mark(status: Status) -> Mark:
+    if any(one.waits for one in status.tasks):
         return Mark.PAUSED
-    agents = (task.get("agent") for task in tasks)
-    if any(isinstance(agent, dict) and agent.get("saving") is True for agent in agents):
+    if any(one.agent is not None and one.agent.saving for one in status.tasks):
         return Mark.SAVING
     known = protection(status)
     return Mark.OFF if known is not None and not known[0] else Mark.NONE
 
 
-def _detail(status: Json, near: Json | None) -> str:
-    """The nearest ceiling in figures, and each graphics card."""
+def _detail(status: Status, near: Resource | None) -> str:
+    """The nearest resource in figures, and each GPU."""
     parts = []
     if near is not None:
-        label = capital(labels.plain(near.get("label") or near.get("kind") or "?", 40))
-        use = labels.of_limit(near.get("used"), near.get("limit"), near.get("unit"))
-        parts.append(f"{label} {use}")
-    for index, gpu in enumerate(objects(status, "gpus")[:4]):
-        used, total = gpu.get("memory_used_bytes"), number_or_none(gpu.get("memory_total_bytes"))
-        if total is not None:  # what the driver keeps for itself is nobody's
-            total -= number_or_none(gpu.get("memory_reserved_bytes")) or 0
-        if number_or_none(used) is not None:
-            shown = labels.whole(gpu.get("index"))
-            card = index if shown is None else shown
-            parts.append(f"GPU {card} {labels.of_limit(used, total, 'bytes')}")
+        label = capital(labels.plain(near.label or near.kind or "?", 40))
+        parts.append(f"{label} {labels.of_limit(near.used, near.limit, near.unit)}")
+    for index, gpu in enumerate(status.gpus[:4]):
+        if gpu.memory_used_bytes is not None:
+            number = index if gpu.index is None else gpu.index
+            use = labels.of_limit(gpu.memory_used_bytes, gpu.usable_bytes, "bytes")
+            parts.append(f"GPU {number} {use}")
     return " \u00b7 ".join(parts)
-
-
-def _eta_s(ceiling: Json) -> float:
-    eta_s = number_or_none(ceiling.get("eta_s"))
-    return math.inf if eta_s is None else eta_s

@@ -10,7 +10,9 @@ import time
 
 from watchdog_app.base import paths
 from watchdog_app.base.errors import ProtocolError, WatchdogError
-from watchdog_app.base.json_values import number_or_none, objects
+from watchdog_app.base.json_values import number_or_none
+from watchdog_app.base.text import figures
+from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.tray import labels, launching
 from watchdog_app.tray.link import ask
 from watchdog_app.tray.menu_model import Do, Target, Wish
@@ -19,6 +21,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Protocol
+
+    from watchdog_app.core.model.status import Status
 
     Json = dict[str, Any]
 
@@ -32,8 +36,7 @@ if TYPE_CHECKING:
             """Switch it. Raises WatchdogError."""
 
 
-SNOOZE_S = 15 * 60.0
-_SAVE_S = 300.0  # the longest that the result of a save is waited for
+_MORE_S = 10.0  # beyond the time that an action itself may take
 _MOST_AT_ONCE = 8
 _TITLES = {
     Do.CHECKPOINT: "Not saved",
@@ -51,10 +54,8 @@ _TITLES = {
     Do.START_AT_LOGIN: "Start at login is as it was",
     Do.SETTINGS: "The settings could not be opened",
 }
-
-
-# What can be asked of `bag.limit`, by its name there, and what is said when it was done.
-_OF_AIRBAGS = {
+# What is said when the limit of a guard was changed.
+_OF_GUARDS = {
     Do.MORE: "Goes on with more",
     Do.GO_ON: "Goes on without a limit",
     Do.END: "Ended",
@@ -77,7 +78,7 @@ class Wishes:
         self,
         tell: Callable[[Json], None],
         done: Callable[[], None],
-        status: Callable[[], Json | None],
+        status: Callable[[], Status | None],
         login: Login | None = None,
         path: str | None = None,
     ) -> None:
@@ -132,19 +133,16 @@ class Wishes:
         if wish.do is Do.CHECKPOINT and task is not None:
             return self._save(task)
         if wish.do is Do.PAUSE and task is not None:
-            ask("task.pause", path=self._path, task=str(task.pid))
+            self._ask(wish.do, task)
             return _with_name("Paused", task), self._beware(task), "normal"
         if wish.do is Do.RESUME and task is not None:
-            found = ask("task.resume", path=self._path, task=str(task.pid))
-            failures = found.get("failures") if isinstance(found, dict) else None
+            failures = self._ask(wish.do, task).get("failures")
             if failures:
                 raise WatchdogError(" ".join(map(str, failures)))
             return _with_name("Running again", task), "It goes on where it was.", "low"
-        if wish.do in _OF_AIRBAGS and task is not None:
-            wanted, title = wish.do.value, _OF_AIRBAGS[wish.do]
-            found = ask("bag.limit", path=self._path, task=str(task.pid), **{wanted: True})
-            said = found.get("text") if isinstance(found, dict) else ""
-            return _with_name(title, task), labels.plain_block(said, 400), "low"
+        if wish.do in _OF_GUARDS and task is not None:
+            said = labels.plain_block(self._ask(wish.do, task).get("text"), 400)
+            return _with_name(_OF_GUARDS[wish.do], task), said, "low"
         if wish.do is Do.SNOOZE:
             return self._snooze(wish)
         if wish.do is Do.PROTECT:
@@ -163,27 +161,28 @@ class Wishes:
             self._login.set(wish.on is True)
         return None
 
+    def _ask(self, do: Do, task: Target) -> Json:
+        """Make the request of an action; the answer."""
+        action = ACTIONS[do.value]
+        wait_s = action.params.get("timeout_s", 0.0) + _MORE_S
+        found = ask(
+            action.method, path=self._path, wait_s=wait_s, task=str(task.pid), **action.params
+        )
+        return found if isinstance(found, dict) else {}
+
     def _same(self, task: Target) -> None:
         """The pid is still the task that was clicked: menus and notices stay on the screen."""
-        for process in (self._status() or {}).get("processes") or ():
-            if isinstance(process, dict) and process.get("pid") == task.pid:
-                now = process.get("start_time")
-                if task.start_time is not None and now not in (None, task.start_time):
-                    raise WatchdogError(
-                        f"{task.name} (pid {task.pid}) has ended; another program has its "
-                        "number now. Nothing was done."
-                    )
+        status = self._status()
+        known = status.task(task.pid) if status is not None else None
+        now = known.start_time if known is not None else None
+        if task.start_time is not None and now not in (None, task.start_time):
+            raise WatchdogError(
+                f"{task.name} (pid {task.pid}) has ended; another program has its number now. "
+                "Nothing was done."
+            )
 
     def _save(self, task: Target) -> tuple[str, str, str]:
-        found = ask(
-            "task.checkpoint",
-            path=self._path,
-            wait_s=_SAVE_S + 10,
-            task=str(task.pid),
-            wait=True,
-            timeout_s=_SAVE_S,
-        )
-        requests = found.get("requests") if isinstance(found, dict) else None
+        requests = self._ask(Do.CHECKPOINT, task).get("requests")
         result = requests[0] if requests else {}
         detail = labels.plain(result.get("detail"), 300)
         if result.get("status") not in ("done", "requested"):
@@ -191,7 +190,7 @@ class Wishes:
         step, seconds = labels.whole(result.get("step")), number_or_none(result.get("seconds"))
         parts = [] if step is None else [f"step {step}"]
         if number_or_none(result.get("bytes")) is not None:
-            parts.append(labels.size(result["bytes"]))
+            parts.append(figures.size(result["bytes"]))
         if seconds is not None:
             parts.append(f"in {seconds:.1f} s")
         what = ", ".join(parts)
@@ -201,10 +200,9 @@ class Wishes:
         return _with_name("Saved", task), "\n".join(filter(None, lines)), "low"
 
     def _beware(self, task: Target) -> str:
-        kind = None
-        for process in (self._status() or {}).get("processes") or ():
-            if isinstance(process, dict) and process.get("pid") == task.pid:
-                kind = process.get("kind")
+        status = self._status()
+        known = status.task(task.pid) if status is not None else None
+        kind = known.kind if known is not None else None
         text = "It keeps its memory and its state. Resume it here or in the menu of the icon."
         if kind in ("notebook", "kernel"):
             text += (
@@ -216,11 +214,10 @@ class Wishes:
         return text
 
     def _snooze(self, wish: Wish) -> tuple[str, str, str] | None:
-        params: Json = {"for_s": wish.for_s if wish.for_s is not None else SNOOZE_S}
+        params: Json = dict(ACTIONS["snooze"].params)
         if wish.incident:
             known = self._status()
-            open_ = {one.get("id") for one in objects(known, "incidents")}
-            if known is not None and wish.incident not in open_:
+            if known is not None and wish.incident not in {one.id for one in known.incidents}:
                 return _with_name("Nothing to snooze", wish.task), "This is over already.", "low"
             params["incident"] = wish.incident
         elif wish.task is not None:
@@ -271,15 +268,14 @@ def wish_of(notice: Json, key: str) -> Wish | None:
     if pid is not None:
         name = labels.plain(notice.get("name"), 60)
         task = Target(pid, labels.whole(notice.get("start_time")), name or f"pid {pid}")
-    if key == "show":
-        return Wish(Do.LIVE_VIEW)
-    if key == "snooze":
-        incident = labels.plain(notice.get("incident"), 200) or None
-        return Wish(Do.SNOOZE, task, incident=incident, for_s=SNOOZE_S)
-    known = {"checkpoint": Do.CHECKPOINT, "pause": Do.PAUSE, "resume": Do.RESUME}
-    known |= {each.value: each for each in _OF_AIRBAGS}
-    do = known.get(key)
-    return Wish(do, task) if do is not None and task is not None else None
+    if key not in ACTIONS:
+        return None
+    do = Do(key)
+    if do is Do.SNOOZE:
+        return Wish(do, task, incident=labels.plain(notice.get("incident"), 200) or None)
+    if not ACTIONS[key].method:
+        return Wish(do)
+    return Wish(do, task) if task is not None else None
 
 
 def settings_file() -> str:

@@ -10,6 +10,7 @@ from watchdog_app.base.text.plain import argument, plain
 from watchdog_app.base.text.quantities import format_bytes, format_duration
 from watchdog_app.core.diagnosis.gpu_faults import TITLES
 from watchdog_app.core.explain import phrases
+from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.decisions import (
     Decision,
@@ -473,17 +474,14 @@ _TOPICS = {
 
 def _buttons(keys: Sequence[str], facts: Facts) -> Iterator[NotificationAction]:
     """Those that make sense for this task now."""
-    about, has_task = facts.command, facts.task is not None
-    whom = f" {about}" if has_task else ""
-    may_save = facts.agent is not None and facts.number("may_save") != 0
-    buttons = {
-        "checkpoint": ("Save now", f"watchdog checkpoint {about}", has_task and may_save),
-        "pause": ("Pause", f"watchdog pause {about}", has_task and facts.number("by_hand")),
-        "resume": ("Resume", f"watchdog resume {about}", has_task),
-        "snooze": ("Snooze 15 min", f"watchdog snooze{whom} --for 15m", True),
-        "show": ("Show", "watchdog top", True),
+    has_task = facts.task is not None
+    fits = {
+        "checkpoint": has_task and facts.agent is not None and facts.number("may_save") != 0,
+        "pause": has_task and bool(facts.number("by_hand")),
+        "resume": has_task,
     }
     for key in keys:
-        label, command, fits = buttons[key]
-        if fits:
-            yield NotificationAction(key, label, command)
+        if fits.get(key, True):
+            action = ACTIONS[key]
+            command = action.command_for(facts.command if has_task else "")
+            yield NotificationAction(key, action.label, command)

@@ -1,43 +1,51 @@
-"""How urgent something is, as people see it: one scale for every screen, `--check` and metrics."""
+"""How urgent something is, as people see it: one table for every screen, `--check` and metrics."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 
-from watchdog_app.base.text.quantities import format_duration
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
+    from typing import Any, Self
 
-_OLD_S = 10.0  # a reading older than this, and than five intervals, says nothing about now
-_STAGES = {"ok": 0, "watch": 1, "warn": 2, "rescue": 3, "hold": 3}
+_STAGES = {"ok": 0, "watch": 1, "warn": 2, "rescue": 3, "save": 3, "hold": 3, "pause": 3}
 
 
 class Level(IntEnum):
-    """From "nothing to do" to "not known"."""
+    """
+    From "nothing to do" to "not known".
 
-    OK = 0
-    WATCH = 1  # something moves, and needs nobody yet
-    WARNING = 2
-    CRITICAL = 3
-    UNKNOWN = 4  # no reading, or one that is too old
+    Attributes:
+        word: at the beginning of a headline.
+        mark: in front of a line; empty while all is well.
+        exit_code: of `watchdog status --check`, as monitoring plugins use them.
+        fault: the word for something broken or slowed down.
+        color: of a line on a terminal, a name of `base.text.style`.
+        rgb: of the tray icon.
+    """
 
-    @property
-    def word(self) -> str:
-        """The word at the beginning of a headline."""
-        return ("OK", "OK", "WARNING", "CRITICAL", "UNKNOWN")[self]
+    word: str
+    mark: str
+    exit_code: int
+    fault: str
+    color: str
+    rgb: tuple[int, int, int]
 
-    @property
-    def mark(self) -> str:
-        """The sign in front of a line; empty while all is well."""
-        return ("", "~", "!", "!!", "?")[self]
+    def __new__(cls, value: int, *row: Any) -> Self:
+        """One row of the table."""
+        level = int.__new__(cls, value)
+        level._value_ = value
+        level.word, level.mark, level.exit_code, level.fault, level.color, level.rgb = row
+        return level
 
-    @property
-    def exit_code(self) -> int:
-        """Of `watchdog status --check`, as monitoring plugins use them."""
-        return (0, 0, 1, 2, 3)[self]
+    OK = 0, "OK", "", 0, "OVER", "", (0, 158, 115)
+    # Something moves, and needs no action yet.
+    WATCH = 1, "OK", "~", 0, "NOTE", "cyan", (86, 180, 233)
+    WARNING = 2, "WARNING", "!", 1, "WARNING", "yellow", (240, 200, 40)
+    CRITICAL = 3, "CRITICAL", "!!", 2, "CRITICAL", "alarm", (213, 40, 30)
+    # No reading, or one that is too old.
+    UNKNOWN = 4, "UNKNOWN", "?", 3, "UNKNOWN", "yellow", (128, 128, 128)
 
     @classmethod
     def of_stage(cls, stage: object, *, certain: bool = True) -> Level:
@@ -46,15 +54,15 @@ class Level(IntEnum):
 
         Args:
             stage: its name; one that this version does not know is a warning.
-            certain: False where trainings are saved on little evidence: nobody is worried yet.
+            certain: False where trainings are saved on little evidence: people need not worry yet.
         """
-        level = cls(_STAGES.get(str(stage or "ok"), cls.WARNING))
+        level = _BY_VALUE[_STAGES.get(str(stage or "ok"), cls.WARNING)]
         return level if certain else min(level, cls.WATCH)
 
     @classmethod
     def of_name(cls, name: object) -> Level:
         """The level by its name in JSON; UNKNOWN for anything else."""
-        return next((level for level in cls if level.name.lower() == name), cls.UNKNOWN)
+        return _BY_NAME.get(name, cls.UNKNOWN) if isinstance(name, str) else cls.UNKNOWN
 
     @classmethod
     def of(cls, item: Mapping[str, Any]) -> Level:
@@ -66,36 +74,5 @@ class Level(IntEnum):
         return cls.of_name(item["level"]) if "level" in item else cls.of_stage(item.get("stage"))
 
 
-def headline(status: Mapping[str, Any], now_unix_s: float) -> tuple[Level, str]:
-    """
-    Level and headline of a status object, or UNKNOWN where it is too old.
-
-    Args:
-        status: the status object of docs/status-json.md.
-        now_unix_s: what its age is counted to.
-    """
-    age_s = reading_age_s(status, now_unix_s)
-    daemon = status.get("daemon")
-    interval = daemon.get("interval_s") if isinstance(daemon, dict) else None
-    pace_s = interval if isinstance(interval, int | float) else 1.0
-    if age_s is not None and age_s > max(_OLD_S, 5 * pace_s):
-        old = format_duration(age_s)
-        return Level.UNKNOWN, f"this reading is {old} old; the daemon is stopped or overloaded"
-    text = status.get("headline")
-    if not isinstance(text, str) or not text:
-        return Level.UNKNOWN, "this daemon sends no summary; restart it: watchdog stop, then start"
-    return Level.of_name(status.get("level")), text
-
-
-def reading_age_s(status: Mapping[str, Any], now_unix_s: float) -> float | None:
-    """
-    Seconds since the daemon measured; None where it does not say.
-
-    Args:
-        status: the status object.
-        now_unix_s: the time now.
-    """
-    at = status.get("time_unix_s")
-    if isinstance(at, bool) or not isinstance(at, int | float):
-        return None
-    return max(0.0, now_unix_s - at)
+_BY_NAME = {level.name.lower(): level for level in Level}
+_BY_VALUE = tuple(Level)

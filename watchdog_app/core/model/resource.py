@@ -99,6 +99,16 @@ class Save(Enum):
     NOBODY = "nobody"
 
 
+class Display(StrEnum):
+    """When screens list a resource without being asked for all."""
+
+    ALWAYS = "always"
+    USUAL = "usual"  # the first few
+    HALF_FULL = "half_full"  # the first few that are at least half full
+    IN_DANGER = "in_danger"  # above level ok
+    COUNTED = "counted"  # above level ok; else it is counted among those far from their limits
+
+
 @dataclass(frozen=True, slots=True)
 class ResourceSpec:
     """One row. Times are in seconds."""
@@ -117,9 +127,13 @@ class ResourceSpec:
     pause_s: float = 0.0
     least_left_s: float = 0.0  # which of the last moments is the end is not known
     resume_headroom: float = 0.0  # in its unit: with less it would be reached again at once
+    display: Display = Display.HALF_FULL
+    on_icon: bool = False  # the gauge of the tray icon shows it while nothing is in danger
+    exhausted: str = "full"  # what it is at its limit: "full in 4 min"
+    exhausted_fatal: str = ""  # ... where reaching the limit kills; empty: the same
 
 
-_RAM = ResourceSpec("RAM full", of_ram=True)
+_RAM = ResourceSpec("RAM full", of_ram=True, display=Display.ALWAYS, on_icon=True)
 _CARD = ResourceSpec(
     "GPU memory full",
     Scope.CARD,
@@ -132,8 +146,8 @@ _CARD = ResourceSpec(
 _FAULT = ResourceSpec("", blame=Blame.NOBODY, pause=Pause.NEVER, save=Save.NOBODY)
 SPECS: dict[ResourceKind, ResourceSpec] = {
     ResourceKind.RAM: _RAM,
-    ResourceKind.RAM_SWAP: replace(_RAM, title="RAM and swap full"),
-    ResourceKind.CGROUP: replace(_RAM, title="Memory limit reached"),
+    ResourceKind.RAM_SWAP: replace(_RAM, title="RAM and swap full", display=Display.COUNTED),
+    ResourceKind.CGROUP: replace(_RAM, title="Memory limit reached", display=Display.USUAL),
     ResourceKind.RLIMIT_AS: ResourceSpec("Address space used up", blame=Blame.OWNER),
     ResourceKind.SHM: ResourceSpec("Shared memory full"),
     ResourceKind.DISK: ResourceSpec(
@@ -145,7 +159,11 @@ SPECS: dict[ResourceKind, ResourceSpec] = {
     ),
     ResourceKind.GPU_MEMORY: _CARD,
     ResourceKind.GPU_ALLOCATOR: replace(
-        _CARD, title="GPU memory of the framework full", blame=Blame.OWNER
+        _CARD,
+        title="GPU memory of the framework full",
+        blame=Blame.OWNER,
+        display=Display.USUAL,
+        on_icon=True,  # a framework takes the whole GPU for itself: only this says what it uses
     ),
     ResourceKind.TEMPERATURE: ResourceSpec(
         "Too hot",
@@ -155,6 +173,9 @@ SPECS: dict[ResourceKind, ResourceSpec] = {
         save=Save.EVERYBODY,
         by_sensor=True,
         resume_headroom=10.0,
+        display=Display.IN_DANGER,
+        exhausted="slows down from heat",
+        exhausted_fatal="switches off from heat",
     ),
     ResourceKind.BATTERY: ResourceSpec(
         "Battery empty",
@@ -172,6 +193,8 @@ SPECS: dict[ResourceKind, ResourceSpec] = {
         pause_s=60.0,  # nobody is paused, but from here on it is told in quiet hours as well
         # The last part lasts minutes: the work of one minute is what an empty battery may cost.
         least_left_s=60.0,
+        display=Display.USUAL,
+        exhausted="empty",
     ),
     ResourceKind.GPU_HEALTH: replace(_FAULT, title="GPU out of order"),
     ResourceKind.THROTTLING: replace(_FAULT, title="Clocked down"),

@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 import sys
 
-from watchdog_app.core.model.levels import Level
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,16 +27,8 @@ _CODES = {
     "alarm": "1;31",
 }
 
-_LEVELS = {
-    Level.OK: "",
-    Level.WATCH: "cyan",
-    Level.WARNING: "yellow",
-    Level.CRITICAL: "alarm",
-    Level.UNKNOWN: "yellow",
-}
 
-
-class Look:
+class Style:
     """How text may look on one stream."""
 
     __slots__ = ("color", "unicode")
@@ -52,10 +42,6 @@ class Look:
         if not self.color or not name or not text.strip():
             return text
         return f"\x1b[{_CODES[name]}m{text}\x1b[0m"
-
-    def level(self, text: str, level: Level) -> str:
-        """The text in the colour of a level."""
-        return self.paint(text, _LEVELS[level])
 
     @property
     def ellipsis(self) -> str:
@@ -77,9 +63,9 @@ class Look:
         return full * filled + empty * (columns - filled)
 
 
-def look(
+def style_of(
     when: When = "auto", stream: TextIO | None = None, env: Mapping[str, str] = os.environ
-) -> Look:
+) -> Style:
     """
     How text may look on a stream.
 
@@ -90,7 +76,7 @@ def look(
     """
     stream = sys.stdout if stream is None else stream
     encoding = (getattr(stream, "encoding", None) or "ascii").lower().replace("_", "-")
-    return Look(
+    return Style(
         color=_wanted(when, stream, env),
         unicode=encoding.startswith("utf"),
     )

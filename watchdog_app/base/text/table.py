@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from watchdog_app.cli.text import pad, shorten, width
+from watchdog_app.base.text.layout import pad, shorten, width
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Grid:
+class Table:
     """
     Rows of cells in columns.
 

@@ -1,8 +1,8 @@
 """
-The view on a terminal that shows no Unicode: each character that it lacks becomes a plain one.
+The live view on a terminal without Unicode: each character becomes an ASCII one.
 
-Done where the text is encoded, so that it holds for whatever the library draws as well, and one
-for one, so that nothing is shifted.
+This happens where the text is encoded, so it includes what the library draws. Each character
+becomes as many as it is wide, so nothing is shifted.
 """
 
 from __future__ import annotations

@@ -77,23 +77,25 @@ def of_limit(used: Any, limit: Any, unit: str) -> str:
     return f"{whole(used)} of {whole(limit)} {sign}"
 
 
-def eta(process: dict[str, Any], *, compact: bool = False) -> str:
+def eta(
+    eta_s: float | None, low_s: float | None, high_s: float | None, *, compact: bool = False
+) -> str:
     """
     Time to exhaustion with its 80 % interval: `4 min (3-7 min)`; `-` where none is foreseen.
 
     Args:
-        process: whatever holds eta_s, eta_low_s and eta_high_s; a high end of None is open.
+        eta_s: median; None: none.
+        low_s: lower end; None: no interval is shown.
+        high_s: upper end; None: it is open.
         compact: `4m (3-7m)`.
     """
-    median = number_or_none(process.get("eta_s"))
-    low, high = number_or_none(process.get("eta_low_s")), number_or_none(process.get("eta_high_s"))
-    if median is None:
-        return NONE if low is None else f">{_joined(_time(low), compact)}"
-    middle = _joined(_time(median), compact)
-    if low is None or (high is not None and high < 1):
+    if eta_s is None:
+        return NONE if low_s is None else f">{_joined(_time(low_s), compact)}"
+    middle = _joined(_time(eta_s), compact)
+    if low_s is None or (high_s is not None and high_s < 1):
         return middle
     # The range is rounded outwards: it never promises more than was forecast.
-    from_, to = _time(low, math.floor), None if high is None else _time(high, math.ceil)
+    from_, to = _time(low_s, math.floor), None if high_s is None else _time(high_s, math.ceil)
     if to is None:
         return f"{middle} ({from_[0]}+{'' if compact else ' '}{_unit(from_[1], compact)})"
     if from_[1] == to[1]:
@@ -103,8 +105,9 @@ def eta(process: dict[str, Any], *, compact: bool = False) -> str:
 
 def movement(slope_per_s: Any, unit: str) -> str:
     """
-    How a ceiling moves, in what people count by: `+21.0 MiB/s`, `+2.1 °C/min`; `0` when it rests.
-    A battery's use is what is gone: people count what is left, `-0.6 %/min`.
+    How a resource changes, as people count: `+21.0 MiB/s`, `+2.1 °C/min`; `0` when it rests.
+
+    The use of a battery is what is gone; people count what is left: `-0.6 %/min`.
     """
     if unit == "bytes":
         return rate(slope_per_s)
@@ -114,15 +117,6 @@ def movement(slope_per_s: Any, unit: str) -> str:
     a_minute = 60 * known * (-100 if unit == "ratio" else 1)
     sign = "%" if unit == "ratio" else _UNITS.get(unit, unit)
     return "0" if abs(a_minute) < 0.05 else f"{a_minute:+.1f} {sign}/min"
-
-
-def end(ceiling: dict[str, Any]) -> str:
-    """What a ceiling comes to and when: `full in 4 min (3-7 min)`, `slows down in ...`."""
-    kind, when = ceiling.get("kind"), eta(ceiling)
-    if kind == "temperature":
-        does = "switches off from heat" if ceiling.get("lethal") else "slows down from heat"
-        return f"{does} in {when}"
-    return f"{'empty' if kind == 'battery' else 'full'} in {when}"
 
 
 def age(seconds: float) -> str:
@@ -135,7 +129,7 @@ def age(seconds: float) -> str:
 
 
 def _time(seconds: float, rounded: Callable[[float], int] = round) -> tuple[str, str]:
-    """A time in two figures: nobody plans by `243 s`."""
+    """A time in two figures: `4 min`, not `243 s`."""
     value = max(0.0, seconds)
     if value < 1:
         return "<1", "s"

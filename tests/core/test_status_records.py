@@ -1,0 +1,146 @@
+"""The status as records: lenient reading of both versions, and the schema that they are."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from pathlib import Path
+
+import pytest
+from support.statuses import HOSTILE_NAMES, leaking, process, status
+
+from watchdog_app.core.model.actions import ACTIONS
+from watchdog_app.core.model.levels import Level
+from watchdog_app.core.model.resource import SPECS, Blame, Display
+from watchdog_app.core.model.status import Gpu, Incident, Record, Resource, Status, Task
+
+ROOT = Path(__file__).parents[2]
+JUNK = (None, 7, "x", [], {}, True, math.nan, math.inf, [1, "x", None, {}], {"pid": []})
+
+
+def schema_tables():
+    spec = importlib.util.spec_from_file_location("tables", ROOT / "packaging/schema_tables.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_version_1_is_read_under_the_names_of_version_2():
+    """Old keys are data, and no names in the screens."""
+    read = Status.read(leaking())
+    job = read.tasks[2]
+
+    assert (4711, "memory limit of the group jupyter-ada") == (job.pid, job.resource)
+    assert 20.0 * 1024**2 == job.slope_bytes_per_s
+    assert (True, "linear") == (read.resources[2].fatal, read.resources[2].growth)
+    assert 0.953 == read.incidents[0].contributors[0].share
+    assert "host.pressure" == read.problems[0].source
+
+
+def test_version_2_is_read_as_it_is():
+    """Where both keys are there, the new one counts."""
+    found = Task.read({"airbag": {"pid": 1}, "guard": {"pid": 2, "state": "stopped"}, "why": "x",
+                       "reason": "y"})  # fmt: skip
+
+    assert (2, "stopped", "y") == (found.guard.pid, found.guard.state, found.reason)
+
+
+@pytest.mark.parametrize("junk", JUNK, ids=repr)
+def test_what_does_not_fit_is_unknown_and_never_an_exception(junk):
+    """In every field of every record, and in place of the whole."""
+    for record in Record.__subclasses__():
+        for name, old, _ in record.FIELDS:
+            record.read({name: junk})
+            record.read({old: junk})
+    found = Status.read(junk)
+    assert found.summary(0.0)[0] is Level.UNKNOWN
+    assert found.tasks == found.resources == found.incidents == ()
+    assert found.host.name is None
+
+
+def test_nothing_infinite_is_a_figure():
+    """JSON of other programs may hold it."""
+    found = Resource.read({"used": math.inf, "limit": math.nan, "ratio": "x", "eta_s": True})
+
+    assert (None,) * 4 == (found.used, found.limit, found.ratio, found.eta_s)
+
+
+def test_an_old_reading_is_unknown_and_says_how_old_it_is():
+    """Counted in intervals of that daemon."""
+    fresh = Status.read(status(time_unix_s=100.0, daemon={"interval_s": 1.0}))
+    slow = Status.read(status(time_unix_s=100.0, daemon={"interval_s": 60.0}))
+
+    assert (Level.OK, 9.0) == (fresh.summary(109.0)[0], fresh.age_s(109.0))
+    assert Level.UNKNOWN is fresh.summary(111.0)[0]
+    assert Level.OK is slow.summary(399.0)[0]
+
+
+@pytest.mark.parametrize(
+    ("incident", "fault"),
+    [
+        ({"ceiling": "ram"}, False),
+        ({"ceiling": "battery"}, False),
+        ({"ceiling": "battery", "subject": "unplugged"}, True),
+        ({"ceiling": "gpu_health"}, True),
+        ({"resource": "gpu_fault"}, True),
+        ({"resource": "stalled"}, True),
+    ],
+)
+def test_faults_are_told_from_what_runs_out(incident, fault):
+    """Their figures mean something else."""
+    assert fault is Incident.read(incident).is_fault
+
+
+def test_equal_records_are_equal():
+    """The tray draws and tells only what has changed."""
+    assert Task.read(process(1, "a", 1)) == Task.read(process(1, "a", 1))
+    assert Task.read(process(1, "a", 1)) != Task.read(process(1, "a", 2))
+    assert Task.read({}) != Gpu.read({})
+
+
+def test_each_field_has_a_meaning_and_a_known_type():
+    """docs/status-json.md is printed from them."""
+    tables = schema_tables()
+    known = tables.fields()
+
+    assert {each.__name__ for each in Record.__subclasses__()} == set(known)
+    for record in Record.__subclasses__():
+        assert [name for name, _, _ in record.FIELDS] == [
+            key for key, _, _ in known[record.__name__]
+        ]
+    assert [] == [(name, key) for name, row in known.items() for key, _, text in row if not text]
+    assert (
+        tables.page((ROOT / "docs/status-json.md").read_text())
+        == (ROOT / "docs/status-json.md").read_text()
+    )
+
+
+def test_the_words_of_the_tables_are_in_the_schema():
+    """Which ways of display and of blame there are."""
+    meanings = {(name, key): text for name, row in schema_tables().fields().items()
+                for key, _, text in row}  # fmt: skip
+
+    for each in Display:
+        assert each.value in meanings["Resource", "display"]
+    for each in Blame:
+        assert each.value in meanings["Incident", "blame"]
+    for level in Level:
+        assert level.word
+    assert all(spec.exhausted for spec in SPECS.values())
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_actions_make_sense_only_for_tasks_that_they_can_help(name):
+    """Whatever the task is called."""
+    calm = Task.read(process(7, name, 1))
+    paused = Task.read(process(7, name, 1, state="paused", paused_by_watchdog=True))
+    held = Task.read(process(7, name, 1, airbag={"held": True}))
+
+    def shown(task):
+        return {key for key, action in ACTIONS.items() if action.shown(task)}
+
+    assert {"pause", "explain", "snooze", "show"} == shown(calm)
+    assert {"resume", "explain", "snooze", "show"} == shown(paused)
+    assert {"pause", "more", "go_on", "end", "explain", "snooze", "show"} == shown(held)
+    assert "watchdog snooze --for 15m" == ACTIONS["snooze"].command_for("")
+    assert "watchdog resume 7" == ACTIONS["resume"].command_for(7)

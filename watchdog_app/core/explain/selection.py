@@ -1,0 +1,173 @@
+"""Which tasks, resources and GPUs of a status a screen shows, and in which order. Pure."""
+
+from __future__ import annotations
+
+import math
+
+from watchdog_app.base.text.figures import UNKNOWN
+from watchdog_app.base.text.quantities import MIB
+from watchdog_app.core.model.levels import Level
+from watchdog_app.core.model.status import Resource
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from watchdog_app.core.model.status import Gpu, Host, Status, Task
+
+SORTS = ("urgency", "ram", "swap", "gpu", "cpu", "trend", "eta", "name", "pid")
+KERNELS = ("notebook", "kernel", "console")
+SMALL_BYTES = 64 * MIB
+
+_MOST_FAR = 4  # resources far from their limits that are listed without --all
+_HALF_FULL = 0.5
+
+
+def ordered(tasks: Sequence[Task], sort: str = "urgency") -> list[Task]:
+    """The tasks in the order of `SORTS`; unknown figures come last, equal ones by pid."""
+    return sorted(tasks, key=_SORT_KEYS[sort])
+
+
+def without_background(tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
+    """The tasks worth a line, and the small idle interpreters that a desktop runs."""
+    shown: list[Task] = []
+    hidden: list[Task] = []
+    for task in tasks:
+        (hidden if _is_background(task) else shown).append(task)
+    return shown, hidden
+
+
+def listed_resources(status: Status, everything: bool) -> tuple[list[Resource], int]:
+    """The resources worth a line, and how many others are far from their limits."""
+    first = [one for one in status.resources if one.display == "always"]
+    if not first and status.host.memory_total_bytes is not None:
+        first = [_ram(status.host)]
+    if status.host.swap_total_bytes:
+        first.append(_swap(status.host))
+    rest = [one for one in status.resources if one.display != "always"]
+    rest.sort(key=lambda one: (-one.level, -(one.ratio or 0)))
+    if everything:
+        return first + rest, 0
+    listed: list[Resource] = []
+    far = 0
+    for one in rest:
+        near = one.level > Level.OK
+        if one.kind == "gpu_memory" and status.gpus:
+            continue  # on the line of its GPU
+        if one.display == "in_danger" and not near:
+            continue
+        full = one.display == "half_full" and (one.ratio or 0) >= _HALF_FULL
+        if near or ((full or one.display == "usual") and len(listed) < _MOST_FAR):
+            listed.append(one)
+        else:
+            far += 1
+    return first + listed, far
+
+
+def gpu_resources(gpu: Gpu, status: Status) -> list[Resource]:
+    """Memory and temperatures of a GPU."""
+    if not gpu.id:
+        return []
+    subjects = (gpu.id, f"{gpu.id}/slowdown", f"{gpu.id}/shutdown")
+    return [
+        one
+        for one in status.resources
+        if one.kind in ("gpu_memory", "temperature") and one.subject in subjects
+    ]
+
+
+def gpu_level(gpu: Gpu, status: Status) -> Level:
+    """The worst level of a GPU, its resources and its incidents."""
+    levels = [gpu.level, *(one.level for one in gpu_resources(gpu, status))]
+    return max([*levels, *(one.level for one in status.incidents if one.subject == gpu.id)])
+
+
+def nearest_resource(status: Status, task: Task) -> Resource | None:
+    """The resource that a task is forecast to exhaust, else the fullest that can hit it."""
+    above = [one for one in status.resources if task.pid in one.tasks]
+    foreseen = [one for one in above if one.eta_s is not None]
+    if foreseen:
+        return min(foreseen, key=lambda one: one.eta_s or 0.0)
+    in_bytes = [one for one in above if one.unit == "bytes"]
+    return max(in_bytes, key=lambda one: one.ratio or 0.0, default=None)
+
+
+def gpu_numbers(task: Task) -> str:
+    """The GPUs that a task is on: `0`, `0,2`, and `0-7` of eight in a row; empty: on none."""
+    known = [one.index for one in task.gpus]
+    runs: list[list[int]] = []
+    for index in sorted({each for each in known if each is not None}):
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    texts = [",".join(map(str, run)) if len(run) < 3 else f"{run[0]}-{run[-1]}" for run in runs]
+    return ",".join([*texts, *(UNKNOWN for each in known if each is None)])
+
+
+def _ram(host: Host) -> Resource:
+    return _of_host("ram", "RAM", host.memory_total_bytes, host.memory_available_bytes, None)
+
+
+def _swap(host: Host) -> Resource:
+    slope = host.swap_slope_bytes_per_s
+    return _of_host("swap", "swap", host.swap_total_bytes, host.swap_free_bytes, slope)
+
+
+def _of_host(
+    kind: str, label: str, limit: int | None, free: int | None, slope: float | None
+) -> Resource:
+    used = None if limit is None or free is None else limit - free
+    return Resource.read(
+        {
+            "kind": kind,
+            "label": label,
+            "unit": "bytes",
+            "used": used,
+            "limit": limit,
+            "ratio": used / limit if used is not None and limit else None,
+            "slope_per_s": slope,
+        }
+    )
+
+
+def _is_background(task: Task) -> bool:
+    return (
+        task.kind not in KERNELS
+        and task.state == "sleeping"
+        and task.ram_bytes is not None
+        and task.ram_bytes + (task.swap_bytes or 0) < SMALL_BYTES
+        and (task.cpu_percent or 0) < 1
+        and task.agent is None
+        and task.guard is None
+        and not task.paused_by_watchdog
+        and task.gpu_memory_bytes is None
+        and not task.gpus
+        and task.level is Level.OK
+    )
+
+
+def _most_first(figure: str) -> Callable[[Task], tuple[float, ...]]:
+    def order(task: Task) -> tuple[float, ...]:
+        value = getattr(task, figure)
+        return value is None, -(value or 0), task.pid or 0
+
+    return order
+
+
+def _urgency(task: Task) -> tuple[float, ...]:
+    return -task.level, task.ram_bytes is None, -(task.ram_bytes or 0), task.pid or 0
+
+
+_SORT_KEYS: dict[str, Callable[[Task], Any]] = {
+    "urgency": _urgency,
+    "ram": _most_first("ram_bytes"),
+    "swap": _most_first("swap_bytes"),
+    "gpu": _most_first("gpu_memory_bytes"),
+    "cpu": _most_first("cpu_percent"),
+    "trend": _most_first("slope_bytes_per_s"),
+    "eta": lambda task: (math.inf if task.eta_s is None else task.eta_s, task.pid or 0),
+    "name": lambda task: ((task.name or "").lower(), task.pid or 0),
+    "pid": lambda task: task.pid or 0,
+}

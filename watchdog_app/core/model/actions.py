@@ -1,0 +1,152 @@
+"""What a person can ask for: one table for menus, buttons, keys, hints and notifications."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from watchdog_app.core.model.status import Task
+
+    Shown = Callable[[Task], bool]
+
+
+class Action:
+    """
+    One row.
+
+    Args:
+        key: its name in notifications and in JSON.
+        label: on a button.
+        menu: in a menu; empty: the label.
+        method: of the request to the daemon; empty: it only shows something.
+        params: of that request, besides the task.
+        command: what does the same in a terminal; `{task}` stands for the task.
+        confirm: the question before it is done; `{name}` and `{pid}` stand for the task.
+        hotkey: in the live view; empty: none.
+        shown: whether it makes sense for a task.
+    """
+
+    __slots__ = (
+        *("command", "confirm", "hotkey", "key", "label", "menu", "method", "params"),
+        "shown",
+    )
+
+    def __init__(
+        self,
+        key: str,
+        label: str,
+        *,
+        menu: str = "",
+        method: str = "",
+        params: Mapping[str, Any] | None = None,
+        command: str = "",
+        confirm: str = "",
+        hotkey: str = "",
+        shown: Shown = lambda _: True,
+    ) -> None:
+        self.key = key
+        self.label = label
+        self.menu = menu or label
+        self.method = method
+        self.params = dict(params or {})
+        self.command = command
+        self.confirm = confirm
+        self.hotkey = hotkey
+        self.shown = shown
+
+    def command_for(self, task: object) -> str:
+        """
+        The command line for a task.
+
+        Args:
+            task: its pid or name; empty: none.
+        """
+        return " ".join(self.command.format(task=task).split())
+
+
+def _can_save(task: Task) -> bool:
+    agent = task.agent
+    ready = agent is not None and agent.training and not agent.saving
+    return ready and task.state != "paused"
+
+
+def _is_guarded(task: Task) -> bool:
+    return task.guard is not None
+
+
+def _is_stopped(task: Task) -> bool:
+    return task.guard is not None and task.guard.stopped
+
+
+ACTIONS = {
+    action.key: action
+    for action in (
+        Action(
+            "checkpoint",
+            "Save now",
+            menu="Save checkpoint now",
+            method="task.checkpoint",
+            params={"wait": True, "timeout_s": 300.0},
+            command="watchdog checkpoint {task}",
+            confirm="Save a checkpoint of {name} now?",
+            hotkey="s",
+            shown=_can_save,
+        ),
+        Action(
+            "pause",
+            "Pause",
+            method="task.pause",
+            command="watchdog pause {task}",
+            confirm="Pause {name} (pid {pid})?",
+            hotkey="p",
+            shown=lambda task: task.state != "paused",
+        ),
+        Action(
+            "resume",
+            "Resume",
+            method="task.resume",
+            command="watchdog resume {task}",
+            confirm="Let {name} go on?",
+            hotkey="r",
+            shown=lambda task: task.paused_by_watchdog,
+        ),
+        Action(
+            "more",
+            "More memory",
+            menu="Raise the limit of its airbag",
+            method="bag.limit",
+            params={"more": True},
+            command="watchdog limit {task} SIZE",
+            shown=_is_guarded,
+        ),
+        Action(
+            "go_on",
+            "No limit",
+            menu="Go on without a limit",
+            method="bag.limit",
+            params={"go_on": True},
+            command="watchdog limit {task} --go-on",
+            shown=_is_stopped,
+        ),
+        Action(
+            "end",
+            "End it",
+            menu="End it; its rescue stays",
+            method="bag.limit",
+            params={"end": True},
+            command="watchdog limit {task} --end",
+            shown=_is_stopped,
+        ),
+        Action(
+            "snooze",
+            "Snooze 15 min",
+            method="snooze",
+            params={"for_s": 900.0},
+            command="watchdog snooze {task} --for 15m",
+        ),
+        Action("explain", "Explain", command="watchdog explain {task}", hotkey="e"),
+        Action("show", "Show", command="watchdog top"),
+    )
+}
