@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 
 from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.settings import Settings
-from watchdog_app.core.replay.figure import draw_level
 from watchdog_app.core.replay.play import Played, play
+from watchdog_app.core.replay.report import draw_level
 from watchdog_app.core.replay.trace import Trace
 
 MIB = 1024.0**2

@@ -33,8 +33,7 @@ from watchdog_app.base.errors import (
 from watchdog_app.base.linux import cgroups, kernel_log, process
 from watchdog_app.base.text.plain import argument, plain
 from watchdog_app.base.text.quantities import pid_in
-from watchdog_app.core.replay import lines as trace_lines
-from watchdog_app.core.replay import trace
+from watchdog_app.core.replay import play, trace
 from watchdog_app.daemon import left_words
 from watchdog_app.daemon.pauses import remembered
 from watchdog_app.history.journal import Entry, Journal
@@ -200,7 +199,7 @@ def trace_samples(data: bytes) -> None:
     from watchdog_app.core.model.settings import Settings
 
     text = data.decode("utf-8", "replace")
-    trace_lines.answer_lines(text.splitlines(), io.StringIO(), Settings())
+    play.answer_lines(text.splitlines(), io.StringIO(), Settings())
 
 
 @target

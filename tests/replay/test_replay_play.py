@@ -31,9 +31,8 @@ from watchdog_app.core.model.machine import (
 )
 from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.settings import Settings, WatchSettings
-from watchdog_app.core.replay import figure, recorder, trace
-from watchdog_app.core.replay.lines import answer_lines
-from watchdog_app.core.replay.play import play
+from watchdog_app.core.replay import recorder, report, trace
+from watchdog_app.core.replay.play import answer_lines, play
 from watchdog_app.core.replay.recorder import KillCount, Recorder
 from watchdog_app.core.replay.report import as_lines, as_plot
 from watchdog_app.sensors.machine import open_machine
@@ -332,7 +331,7 @@ def test_words_that_make_no_sense_end_with_the_usage_code(words, capsys, monkeyp
 def test_a_plot_is_drawn(tmp_path, suffix):
     """A picture that its kind of viewer can open."""
     path = tmp_path / f"a{suffix}"
-    figure.save(play(leak(), Settings()), str(path))
+    report.save(play(leak(), Settings()), str(path))
 
     if suffix == ".svg":
         xml.dom.minidom.parse(str(path))

@@ -121,8 +121,7 @@ def run(args: argparse.Namespace) -> int:
 
         print(dumps({"schema_version": 1, "traces": [as_dict(each) for each in every]}))
     if args.plot is not None:
-        from watchdog_app.core.replay.figure import save
-        from watchdog_app.core.replay.report import urgency
+        from watchdog_app.core.replay.report import save, urgency
 
         drawn = max(every, key=urgency)
         save(drawn, args.plot)
@@ -138,7 +137,7 @@ def _plot_can_be_drawn(args: argparse.Namespace) -> None:
         return
     if args.jsonl is not None:
         raise UsageError("--jsonl answers line by line and draws nothing: leave --plot out.")
-    from watchdog_app.core.replay.figure import SUFFIXES
+    from watchdog_app.core.replay.report import SUFFIXES
 
     if not args.plot.lower().endswith(SUFFIXES):
         raise UsageError(f"A plot is written as .png or .svg; {args.plot} is neither.")
@@ -179,7 +178,7 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 def _answer(args: argparse.Namespace, settings: Settings) -> int:
     from watchdog_app.core.model.decisions import SaveCost, Stage
-    from watchdog_app.core.replay.lines import answer_lines
+    from watchdog_app.core.replay.play import answer_lines
 
     stage = Stage[args.alarm_stage.upper()]
     costs = SaveCost(args.save_time, args.step_time)

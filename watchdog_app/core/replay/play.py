@@ -1,11 +1,20 @@
-"""A trace played through the very engine of the daemon: what it would have seen and done."""
+"""
+A trace played through the engine of the daemon; and the forecast as a filter of lines.
+
+`answer_lines` answers each line at once. In: `{"t": s, "used": bytes, "limit": bytes}`. Out:
+`{"eta_s", "low_s", "high_s", "alarm", "stage", "regime"}`; unknown and endless times are null.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any, TextIO
 
 from watchdog_app.base.text.quantities import format_duration
+from watchdog_app.core.forecast.stages import ResourceMonitor
 from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.decisions import (
     Assessment,
@@ -13,6 +22,8 @@ from watchdog_app.core.model.decisions import (
     DecisionKind,
     Outcome,
     OutcomeStatus,
+    Regime,
+    SaveCost,
     Stage,
 )
 from watchdog_app.core.model.machine import (
@@ -32,6 +43,8 @@ from watchdog_app.core.replay.trace import Trace
 _TASK = ProcessKey(1, 1)
 _UID = 1000
 _HZ_SLACK_S = 0.002
+_NO_COSTS = SaveCost()
+_NOTHING_SEEN = Assessment(Stage.OK, Regime.UNKNOWN, 0.0, 0.0, None, "no readings yet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,3 +187,85 @@ def _snapshot(t: float, used: float, limit: float, task: Task) -> Snapshot:
     total = max(1, int(limit))
     host = HostMemory(total, max(0, total - int(used)), 0, 0, None, None, None, None, None)
     return Snapshot(t, t, host, task.members, infos={_TASK: task.info})
+
+
+def answer_lines(
+    lines: Iterable[str],
+    out: TextIO,
+    settings: Settings,
+    alarm_stage: Stage = Stage.WARN,
+    costs: SaveCost = _NO_COSTS,
+) -> int:
+    """
+    Answer each line before the next is read; how many were no samples.
+
+    A line that is no sample changes nothing: it is answered as the one before, with the reason
+    under "error" besides. So is one whose time does not follow the one before. A limit of null
+    or 0 is none.
+    """
+    watch = ResourceMonitor(settings.watch, settings.stages)
+    bad, said, last_s = 0, answer(_NOTHING_SEEN, alarm_stage), -math.inf
+    for line in lines:
+        if not line.strip():
+            continue
+        try:
+            t, used, limit = _sample(line, last_s)
+        except ValueError as error:
+            bad += 1
+            out.write(f'{said[:-2]}, "error": {json.dumps(str(error))}}}\n')
+        else:
+            last_s = t
+            said = answer(watch.step(t, used, limit, costs), alarm_stage)
+            out.write(said)
+        out.flush()
+    return bad
+
+
+def answer(assessment: Assessment, alarm_stage: Stage) -> str:
+    """One line of JSON."""
+    forecast = assessment.forecast
+    if forecast is None:
+        eta = low = high = "null"
+    else:
+        eta, low, high = map(_seconds, (forecast.eta_s, forecast.low_s, forecast.high_s))
+    alarm = "true" if reached(assessment, alarm_stage) else "false"
+    return (
+        f'{{"eta_s": {eta}, "low_s": {low}, "high_s": {high}, "alarm": {alarm}, '
+        f'"stage": "{assessment.stage.name.lower()}", "regime": "{assessment.regime.value}"}}\n'
+    )
+
+
+def _sample(line: str, last_s: float) -> tuple[float, float, float]:
+    try:
+        found: Any = json.loads(line)
+    except RecursionError:
+        raise ValueError("this is no sample, but braces within braces") from None
+    except ValueError:
+        raise ValueError("this is no JSON") from None
+    if not isinstance(found, dict):
+        raise ValueError(  # noqa: TRY004 - for the caller any bad line is a bad value
+            'a sample is {"t": seconds, "used": bytes, "limit": bytes}'
+        )
+    values = []
+    for name in ("t", "used", "limit"):
+        value = found.get(name)
+        if value is None and name == "limit" and name in found:
+            value = 0.0
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{name} is missing or no number")  # noqa: TRY004
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number):
+            raise ValueError(f"{name} is not finite, or too large")
+        if number < 0 and name != "t":
+            raise ValueError(f"{name} is less than nothing")
+        values.append(number)
+    if values[0] <= last_s:
+        raise ValueError(f"t is {values[0]:g}, not after {last_s:g}")
+    return values[0], values[1], values[2]
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3f}" if math.isfinite(value) else "null"

@@ -13,7 +13,7 @@ from typing import Protocol
 from watchdog_app.base.errors import Gone, UsageError
 from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.core.model.find import find as find_task
-from watchdog_app.core.model.machine import CgroupMemory, ProcessKey, ProcessSample, Snapshot, Task
+from watchdog_app.core.model.machine import ProcessKey, ProcessSample, Snapshot, Task
 from watchdog_app.core.model.readings import readings
 from watchdog_app.core.model.resource import Reading, ResourceKind
 from watchdog_app.core.model.tasks import group
@@ -123,9 +123,8 @@ def find(machine: Machine, wanted: str, now_mono_s: float, now_unix_s: float) ->
     named = next((m.key for m in task.members if m.key.pid == pid_in(wanted)), task.key)
     info = snapshot.infos.get(named, task.info)
     resource = _tightest(snapshot, tasks, task, info.cgroup, named)
-    every = [snapshot.infos.get(member.key) for member in task.members]
-    if named != task.key:
-        every = [info]
+    whole = named == task.key
+    every = [snapshot.infos.get(member.key) for member in task.members] if whole else [info]
     folders = {one.cgroup for one in every if one is not None and one.cgroup}
     return Found(task, resource, named, tuple(sorted(folders)))
 
@@ -260,21 +259,13 @@ def _is_in(folder: str | None, group: str) -> bool:
     return folder is not None and f"{folder}/".startswith(f"{group.rstrip('/')}/")
 
 
-def _group(snapshot: Snapshot, path: str) -> CgroupMemory | None:
-    return next((one for one in snapshot.cgroups if one.path == path), None)
-
-
 def _row(snapshot: Snapshot, found: Found, t: float) -> Row | None:
     tasks = group(snapshot.processes, snapshot.infos)
     task = next((one for one in tasks if one.key == found.task.key), None)
-    if task is None or not any(
-        member.key == found.process and member.state not in _DEAD for member in task.members
-    ):
+    resource = next((r for r in readings(snapshot, tasks) if r.key == found.resource.key), None)
+    if task is None or resource is None:
         return None
-    resource = next(
-        (one for one in readings(snapshot, tasks) if one.key == found.resource.key), None
-    )
-    if resource is None:
+    if not any(m.key == found.process and m.state not in _DEAD for m in task.members):
         return None
     row: Row = (
         round(t, 3),
@@ -285,9 +276,9 @@ def _row(snapshot: Snapshot, found: Found, t: float) -> Row | None:
         snapshot.host.available_bytes,
         len(task.members),
     )
-    one = _group(snapshot, found.resource.key.subject)
     if found.columns is _HOST_COLUMNS:
         return row
+    one = next((g for g in snapshot.cgroups if g.path == found.resource.key.subject), None)
     if one is None:
         return (*row, None, None, None, None)
     return (
