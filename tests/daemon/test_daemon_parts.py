@@ -14,9 +14,9 @@ from watchdog_app.airbag import groups, record
 from watchdog_app.airbag.record import BagRecord
 from watchdog_app.base.errors import TaskNotFound
 from watchdog_app.base.threads import Worker
-from watchdog_app.core.model.find import find
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, ProcessSample, Task, TaskKind
 from watchdog_app.core.model.settings import Settings
+from watchdog_app.core.model.tasks import find
 from watchdog_app.daemon.agents import Agents
 from watchdog_app.daemon.bags import Bags
 from watchdog_app.daemon.faults import Faults

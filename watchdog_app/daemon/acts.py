@@ -21,8 +21,8 @@ from watchdog_app.core.model.decisions import (
     Outcome,
     OutcomeStatus,
 )
-from watchdog_app.core.model.find import named
 from watchdog_app.core.model.machine import ProcessKey, Task
+from watchdog_app.core.model.tasks import named
 from watchdog_app.daemon.checkpoints import MOST_FOLLOWING, Checkpoints, Rescue
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.notices import Notices

@@ -17,9 +17,9 @@ from watchdog_app.base.text.plain import plain
 from watchdog_app.base.threads import Worker
 from watchdog_app.core.explain.memory import about_growth
 from watchdog_app.core.model.agent import MemoryGrowth, ProcessThreads, ThreadDump
-from watchdog_app.core.model.find import find
 from watchdog_app.core.model.history import SwapTraffic
 from watchdog_app.core.model.machine import ProcessKey
+from watchdog_app.core.model.tasks import find
 from watchdog_app.daemon import stacks, traces
 from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.log import Log

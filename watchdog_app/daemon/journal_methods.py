@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any, Protocol
 
 from watchdog_app.base.errors import TaskNotFound
-from watchdog_app.core.model.find import find
 from watchdog_app.core.model.kernels import KernelRegistry
 from watchdog_app.core.model.machine import Task
+from watchdog_app.core.model.tasks import find
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.rpc import Connection, Reply
 from watchdog_app.history.journal import KINDS

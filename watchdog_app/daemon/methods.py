@@ -14,9 +14,9 @@ from watchdog_app import __version__
 from watchdog_app.actions.paused import Paused, Resumed
 from watchdog_app.base.errors import RequestError, TaskNotFound, WatchdogError
 from watchdog_app.base.threads import Worker
-from watchdog_app.core.model.find import find, named
 from watchdog_app.core.model.kernels import KernelRegistry
 from watchdog_app.core.model.machine import ProcessKey, Task
+from watchdog_app.core.model.tasks import find, named
 from watchdog_app.daemon.acts import Acts
 from watchdog_app.daemon.agent_methods import AgentMethods
 from watchdog_app.daemon.agents import Agents

@@ -11,9 +11,9 @@ from typing import Any
 from watchdog_app.base.errors import RequestError
 from watchdog_app.core.model.agent import MemoryGrowth
 from watchdog_app.core.model.decisions import Assessment, Incident, Stage
-from watchdog_app.core.model.find import named
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import SPECS
+from watchdog_app.core.model.tasks import named
 from watchdog_app.daemon import agent_words
 from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.protocol.messages import REFUSED, Params

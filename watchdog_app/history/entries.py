@@ -11,8 +11,8 @@ from watchdog_app.core.explain import phrases
 from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.decisions import Decision, Outcome
 from watchdog_app.core.model.exits import Cause, CauseKind, Evidence
-from watchdog_app.core.model.find import named
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, Task
+from watchdog_app.core.model.tasks import named
 from watchdog_app.history.journal import Entry
 
 

@@ -12,10 +12,10 @@ from typing import Protocol
 
 from watchdog_app.base.errors import Gone, UsageError
 from watchdog_app.base.text.quantities import pid_in
-from watchdog_app.core.model.find import find as find_task
 from watchdog_app.core.model.machine import ProcessKey, ProcessSample, Snapshot, Task
 from watchdog_app.core.model.readings import readings
 from watchdog_app.core.model.resource import Reading, ResourceKind
+from watchdog_app.core.model.tasks import find as find_task
 from watchdog_app.core.model.tasks import group
 
 _HOST_COLUMNS = ("t", "used", "limit", "rss", "vmswap", "memavail", "nproc")
