@@ -207,7 +207,7 @@ def looked_at(rows, watch, settings, glances):
         if glances and a.stage is Stage.OK and watch.next_look_s >= settings.interval_s:
             host = HostMemory(int(limit), int(limit - used), 0, 0, None, None, None, None, None)
             reading = Reading(
-                key=ResourceKey(ResourceKind.RAM), label="", used=used, limit=limit, unit="bytes",
+                key=ResourceKey(ResourceKind.RAM), label="", used=used, limit=limit,
                 fatal=True, tasks=(), note=None,
             )  # fmt: skip
             rest = Rest(Snapshot(t, t, host, ()), [reading], 1.0, 0.0)

@@ -232,7 +232,6 @@ class Machine:
                 "RAM",
                 min(self.used(), self.ram),
                 self.ram,
-                "bytes",
                 not self.swap,
                 everyone,
             )
@@ -244,7 +243,6 @@ class Machine:
                     "RAM and swap",
                     self.used(),
                     self.ram + self.swap,
-                    "bytes",
                     True,
                     everyone,
                 )
@@ -258,7 +256,6 @@ class Machine:
                         f"memory limit of the group {group}",
                         self.used(group),
                         limit,
-                        "bytes",
                         True,
                         hit,
                     )

@@ -14,7 +14,7 @@ from watchdog_app.core.model.settings import StageSettings
 from watchdog_app.core.policy.danger import while_stalled, with_cheap_save
 
 KEY = ProcessKey(10, 1)
-READING = Reading(ResourceKey(ResourceKind.CGROUP, "/g"), "g", 80, 100, "bytes", True, (KEY,))
+READING = Reading(ResourceKey(ResourceKind.CGROUP, "/g"), "g", 80, 100, True, (KEY,))
 DOUBTFUL = Assessment(Stage.WATCH, Regime.LINEAR, 5.0, 0.85, Forecast(8.0, 5.0, 20.0), "rising")
 AGENT = AgentState(KEY, "keras", "/r", training=True, step=100, step_s=0.05, save_s=0.1)
 

@@ -21,7 +21,7 @@ def attributed(series, kind=ResourceKind.CGROUP, slope=0.0, others=lambda t: 0.0
         used = sum(grows(second) for _, grows in series) + others(second)
         resource.add(float(second), used)
     keys = tuple(program.key for program in programs)
-    reading = Reading(ResourceKey(kind, "x"), "x", used, 4000 * MB, "bytes", True, keys)
+    reading = Reading(ResourceKey(kind, "x"), "x", used, 4000 * MB, True, keys)
     tasks = [machine._task(program) for program in programs]
     return attribute(reading, slope, resource, tasks, growths)
 
@@ -39,7 +39,7 @@ def newcomer(grows, starts, *, until, seen_before=True):
             growths[old.key].add(t, 1000 * MB)
             resource.add(t, 1000 * MB + size)
     reading = Reading(
-        ResourceKey(ResourceKind.CGROUP, "x"), "x", resource.last, 4000 * MB, "bytes", True,
+        ResourceKey(ResourceKind.CGROUP, "x"), "x", resource.last, 4000 * MB, True,
         (old.key, new.key),
     )  # fmt: skip
     tasks = [Machine()._task(program) for program in (old, new)]
@@ -64,7 +64,7 @@ def test_a_task_that_is_new_to_us_alone_is_not_blamed_for_what_it_held_before():
             growths[late.key].add(second, 8000 * MB)
         resource.add(second, (8300 + 10 * second) * MB)
     reading = Reading(
-        ResourceKey(ResourceKind.CGROUP, "x"), "x", resource.last, 10_000 * MB, "bytes", True,
+        ResourceKey(ResourceKind.CGROUP, "x"), "x", resource.last, 10_000 * MB, True,
         (leaks.key, late.key),
     )  # fmt: skip
     tasks = [Machine()._task(program) for program in (leaks, late)]

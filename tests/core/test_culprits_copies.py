@@ -56,7 +56,7 @@ def recorded(strangers, shared_mib=SHARED_MIB):
         held.add(at, (sum(sizes) - shared_mib) * MIB)
         if others is not None:
             others.add(at, strangers(at) * MIB)
-    reading = Reading(KEY, "the group", 636.1 * MIB, 687 * MIB, "bytes", True, (task.key,))
+    reading = Reading(KEY, "the group", 636.1 * MIB, 687 * MIB, True, (task.key,))
     return attribute(reading, 20 * MIB, resource, (task,), {task.key: held}, strangers=others)
 
 
@@ -110,7 +110,7 @@ def test_a_task_of_which_nothing_is_known_gets_nothing():
     for at, used, *_ in RECORDED:
         resource.add(at, used * MIB)
         others.add(at, 0.0)
-    reading = Reading(KEY, "the group", 636.1 * MIB, 687 * MIB, "bytes", True, ())
+    reading = Reading(KEY, "the group", 636.1 * MIB, 687 * MIB, True, ())
 
     found = attribute(reading, 20 * MIB, resource, (), {}, strangers=others)
 

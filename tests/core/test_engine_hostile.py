@@ -55,18 +55,14 @@ def test_a_wild_machine_never_breaks_the_engine(seed):
                 key: replace(agent, save_s=None, step_s=None, training=chance.random() < 0.5)
                 for key, agent in agents.items()
             }
-        readings = [
-            Reading(
-                ResourceKey(kind, str(n)),
-                "x\n\x1b",
-                chance.choice([0.0, 1.0, 900.0 + index, 1200.0, 1e18]) * MB,
-                chance.choice([0.0, 1000.0 + n, 1200.0]) * MB,
-                chance.choice(["bytes", "ratio", "celsius"]),
-                chance.random() < 0.7,
-                tuple(task.key for task in tasks),
-            )
-            for n, kind in enumerate(chance.sample(KINDS, 4))
-        ]
+        readings = []
+        for n, kind in enumerate(chance.sample(KINDS, 4)):
+            used = chance.choice([0.0, 1.0, 900.0 + index, 1200.0, 1e18]) * MB
+            limit = chance.choice([0.0, 1000.0 + n, 1200.0]) * MB
+            chance.choice(["bytes", "ratio", "celsius"])  # once its unit: the draws stay the same
+            fatal = chance.random() < 0.7
+            key, hit = ResourceKey(kind, str(n)), tuple(task.key for task in tasks)
+            readings.append(Reading(key, "x\n\x1b", used, limit, fatal, hit))
 
         result = engine.tick(machine._snapshot(), tasks, readings, agents)
 

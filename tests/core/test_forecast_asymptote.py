@@ -16,9 +16,7 @@ LIMIT_C = 95.0
 
 def heated(asymptote, tau_s, seed, lasts_s=600):
     """Assessments of a heating, with the true time left at each, None where it never ends."""
-    reading = Reading(
-        ResourceKey(ResourceKind.TEMPERATURE, "gpu0"), "GPU", 40.0, LIMIT_C, "celsius", True, ()
-    )
+    reading = Reading(ResourceKey(ResourceKind.TEMPERATURE, "gpu0"), "GPU", 40.0, LIMIT_C, True, ())
     watch = ResourceMonitor(WatchSettings(), StageSettings(), forecaster_for(reading), "celsius")
     draw = random.Random(seed)
     end_s = None

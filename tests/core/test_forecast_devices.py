@@ -182,6 +182,6 @@ def test_a_heavier_load_brings_the_end_nearer_soon():
 )
 def test_each_kind_has_its_forecaster(kind, expected):
     """Each runs out in its own way."""
-    reading = Reading(ResourceKey(kind), "", 1.0, 2.0, "bytes", True, ())
+    reading = Reading(ResourceKey(kind), "", 1.0, 2.0, True, ())
 
     assert isinstance(forecaster_for(reading), expected)

@@ -407,9 +407,7 @@ def test_a_card_was_full_when_what_was_left_is_less_than_a_large_tensor(kind, us
     """Only of cards that the task was on."""
     about = task(100, "a.py")
     hit = (about.key,) if mine else ()
-    reading = Reading(
-        ResourceKey(kind, "GPU-0"), "GPU 0 memory", used * GIB, 24 * GIB, "bytes", True, hit
-    )
+    reading = Reading(ResourceKey(kind, "GPU-0"), "GPU 0 memory", used * GIB, 24 * GIB, True, hit)
 
     assert full is (device_full(about, (reading,)) is not None)
     assert UID == about.uid

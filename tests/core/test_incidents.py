@@ -28,7 +28,7 @@ def incident(**changes) -> OpenIncident:
 
 def reading(used: float, limit: float = 1000.0) -> Reading:
     key = ResourceKey(ResourceKind.CGROUP, "/g")
-    return Reading(key, "g", used, limit, "bytes", True, (KEY,))
+    return Reading(key, "g", used, limit, True, (KEY,))
 
 
 def test_the_pace_rises_at_once_and_falls_slowly():

@@ -167,7 +167,6 @@ def _device_memory(
                 label=f"{_name(gpu)} memory ({gpu.name})",
                 used=used,
                 limit=gpu.memory_total_bytes - (gpu.memory_reserved_bytes or 0),
-                unit="bytes",
                 fatal=True,
                 tasks=under,
                 note=_joined(
@@ -199,7 +198,6 @@ def _allocators(
                 label=f"{agent.framework}'s memory on {place}",
                 used=memory.used_bytes,
                 limit=limit,
-                unit="bytes",
                 fatal=True,
                 tasks=(task.key,),
                 note=_joined(
@@ -286,7 +284,6 @@ def _thresholds(
                 label=f"{label} ({what} at {limit:.0f} °C)",
                 used=now,
                 limit=limit,
-                unit="celsius",
                 fatal=fatal,
                 tasks=people,
                 note=end if fatal else "beyond it everything gets slower, and nothing is lost",
@@ -315,7 +312,6 @@ def _battery(hardware: Hardware, everyone: tuple[ProcessKey, ...]) -> Iterator[R
         label="battery" if len(batteries) == 1 else "batteries",
         used=min(1.0, max(0.0, 1.0 - left)),
         limit=1.0 - BATTERY_RESERVE,
-        unit="ratio",
         fatal=True,
         tasks=everyone,
         note=_joined(f"systems switch off with the last {BATTERY_RESERVE:.0%}", weak),

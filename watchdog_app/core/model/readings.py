@@ -84,7 +84,6 @@ def _host(host: HostMemory, everyone: tuple[ProcessKey, ...]) -> Iterator[Readin
         label="RAM",
         used=used,
         limit=host.total_bytes,
-        unit="bytes",
         fatal=not has_swap,
         tasks=everyone,
         note="beyond it the machine swaps" if has_swap else None,
@@ -97,7 +96,6 @@ def _host(host: HostMemory, everyone: tuple[ProcessKey, ...]) -> Iterator[Readin
             label="RAM and swap",
             used=used,
             limit=limit,
-            unit="bytes",
             fatal=True,
             tasks=everyone,
             note="counts swap, as far as compression gains (zram)"
@@ -296,7 +294,6 @@ def _group_reading(
         label=_airbag_label(group.path) if bag else f"{kind} of {name}",
         used=bound.used,
         limit=bound.limit,
-        unit="bytes",
         # Its keeper holds it there; a pause would only come before that.
         fatal=not bag and bound.kills is not None,
         tasks=hit,
@@ -355,7 +352,6 @@ def _address_spaces(snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[Readi
                 label=f"address space of {task.name}{of_worker}",
                 used=member.vsize_bytes,
                 limit=info.rlimit_as_bytes,
-                unit="bytes",
                 fatal=True,
                 tasks=(task.key,),
                 note="ulimit -v, RLIMIT_AS",
@@ -369,7 +365,6 @@ def _shm(host: HostMemory, everyone: tuple[ProcessKey, ...]) -> Iterator[Reading
             label="shared memory (/dev/shm)",
             used=host.shm_used_bytes,
             limit=host.shm_limit_bytes,
-            unit="bytes",
             fatal=True,  # a write to a full one is a bus error
             tasks=everyone,
         )
@@ -384,7 +379,6 @@ def _disks(snapshot: Snapshot) -> Iterator[Reading]:
             label=f"disk for rescues in {disk.path}",
             used=max(0, disk.total_bytes - disk.free_bytes),
             limit=disk.total_bytes,
-            unit="bytes",
             fatal=False,
             tasks=(),
         )

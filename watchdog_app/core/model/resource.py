@@ -41,9 +41,8 @@ class Reading:
 
     key: ResourceKey
     label: str  # as a person reads it: "RAM", "memory limit of the group jupyter"
-    used: float
+    used: float  # in `unit`
     limit: float
-    unit: str  # "bytes", "celsius", "watts", "ratio"
     fatal: bool  # reaching it kills; False: it only slows down (RAM where there is swap)
     tasks: tuple[ProcessKey, ...]  # whom it can hit, by task root
     note: str | None = None  # e.g. "3 groups up", "counts swap"
@@ -53,6 +52,11 @@ class Reading:
     device: str | None = None  # the card that it is on: its UUID, else the framework's name of it
     throttles: bool = False  # who reaches it stands still there (memory.high, memory.swap.high)
     stalled: bool = False  # ... and does so now; of the machine: next to nothing is left
+
+    @property
+    def unit(self) -> str:
+        """Of `used` and `limit`: "bytes", "celsius" or "ratio"."""
+        return SPECS[self.key.kind].unit
 
 
 def is_condition(key: ResourceKey) -> bool:
@@ -115,6 +119,7 @@ class ResourceSpec:
 
     title: str  # of a notification: "RAM full"
     scope: Scope = Scope.MEMORY
+    unit: str = "bytes"  # "bytes", "celsius" or "ratio"
     of_ram: bool = False  # RAM, or a limit on the use of it
     forecaster: str = "trend"  # key of `forecasters.FORECASTERS`
     blame: Blame = Blame.GROWTH
@@ -168,6 +173,7 @@ SPECS: dict[ResourceKind, ResourceSpec] = {
     ResourceKind.TEMPERATURE: ResourceSpec(
         "Too hot",
         Scope.HEAT,
+        "celsius",
         forecaster="heat",
         blame=Blame.WORK,
         save=Save.EVERYBODY,
@@ -180,6 +186,7 @@ SPECS: dict[ResourceKind, ResourceSpec] = {
     ResourceKind.BATTERY: ResourceSpec(
         "Battery empty",
         Scope.BATTERY,
+        "ratio",
         forecaster="discharge",
         blame=Blame.WORK,
         pause=Pause.NEVER,

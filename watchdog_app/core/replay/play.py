@@ -129,7 +129,7 @@ def play(
         saving = [each for each in saving if each[0] > t]
         task = _task(trace, used)
         views = {} if agent is None else {_TASK: _view(agent, t, bool(saving), rescue)}
-        reading = Reading(key, trace.name, used, limit, trace.unit, True, (_TASK,))
+        reading = Reading(key, trace.name, used, limit, True, (_TASK,))
         result = engine.tick(_snapshot(t, used, limit, task), (task,), (reading,), views)
         assessment = result.assessments[key]
         moments.append(Moment(t, used, limit, assessment))
