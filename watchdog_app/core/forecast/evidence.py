@@ -11,8 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
-from typing import NamedTuple
 
 from watchdog_app.core.forecast.shape import Swings
 from watchdog_app.core.forecast.trends import Trend, TrendKind
@@ -83,7 +81,7 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The moment at which claims are weighed."""
+    """The moment at which growth is compared with the limit."""
 
     t: float
     used: float
@@ -107,27 +105,6 @@ def room_left(claim: Trend, view: View) -> float:
     return max(0.0, view.limit - max(view.used, level))
 
 
-class Weight(NamedTuple):
-    """A claim measured against the limit."""
-
-    span_s: float
-    evidence: float  # growth seen per room left
-    eta_s: float
-    latest: float  # growth in the last moments, as a share of the claimed
-
-
-def weigh(claim: Trend, view: View) -> Weight:
-    """What there is to say for a claim at this moment."""
-    room = room_left(claim, view)
-    span = view.t - claim.start_t
-    eta = claim.time_to(room)
-    evidence = claim.gain / (room + _FULL_SLACK * view.limit)
-    if claim.bend is not None:
-        # The way ahead takes less time than the way here: then time is the measure.
-        evidence = min(2.0 * evidence, max(evidence, span / (eta + 0.1)))
-    return Weight(span, evidence, eta, _latest(claim, view))
-
-
 def convincing(claim: Trend, view: View, ask: Thresholds, convinced: bool = False) -> float | None:
     """
     Seconds to exhaustion by this claim, or None when innocent explanations remain.
@@ -141,15 +118,14 @@ def convincing(claim: Trend, view: View, ask: Thresholds, convinced: bool = Fals
         ask: what the tier asks for.
         convinced: whether the tier was convinced a moment ago.
     """
-    if not _is_well_formed(claim, ask):
+    if not _is_well_formed(claim, ask) or not _goes_on(claim, view, ask, convinced):
         return None
-    weight = weigh(claim, view)
-    if not _goes_on(claim, view, ask, weight, convinced):
+    room = room_left(claim, view)
+    eta_s = claim.time_to(room)
+    novelty = _novelty_asked(claim, view, ask, room, eta_s)
+    if novelty is None or not _is_news(claim, view, view.limit - room, novelty):
         return None
-    enough = _is_enough(claim, view, ask, weight)
-    if enough is None or not _is_news(claim, view, ask, enough):
-        return None
-    return weight.eta_s
+    return eta_s
 
 
 def _is_well_formed(claim: Trend, ask: Thresholds) -> bool:
@@ -165,9 +141,9 @@ def _is_well_formed(claim: Trend, ask: Thresholds) -> bool:
     )
 
 
-def _goes_on(claim: Trend, view: View, ask: Thresholds, weight: Weight, convinced: bool) -> bool:
+def _goes_on(claim: Trend, view: View, ask: Thresholds, convinced: bool) -> bool:
     """Rules out a ramp that has ended, and a rise that is no part of what is claimed."""
-    if weight.latest < ask.latest or view.used > claim.level + _JUMP * claim.gain:
+    if _latest(claim, view) < ask.latest or view.used > claim.level + _JUMP * claim.gain:
         return False
     if claim.reading is TrendKind.PEAKS and claim.amplitude >= SWINGS:
         return True  # what swings is below its peaks most of the time
@@ -177,13 +153,27 @@ def _goes_on(claim: Trend, view: View, ask: Thresholds, weight: Weight, convince
     return _rises_now(claim, view, ask) or _may_pause(claim, view, convinced)
 
 
-class _Enough(Enum):
-    SLOW = "seen for long enough"
-    FAST = "too fast for that"
+def _novelty_asked(
+    claim: Trend, view: View, ask: Thresholds, room: float, eta_s: float
+) -> float | None:
+    """
+    How far above all earlier peaks the growth must lead; None when it was not seen for long enough.
 
+    Args:
+        claim: growth that the series shows.
+        view: the moment.
+        ask: what the tier asks for.
+        room: up to the limit, in the resource's unit.
+        eta_s: to the limit.
 
-def _is_enough(claim: Trend, view: View, ask: Thresholds, weight: Weight) -> _Enough | None:
-    span, evidence, eta, _ = weight
+    Returns:
+        A share of the limit.
+    """
+    span = view.t - claim.start_t
+    evidence = claim.gain / (room + _FULL_SLACK * view.limit)
+    if claim.bend is not None:
+        # The way ahead takes less time than the way here: then time is the measure.
+        evidence = min(2.0 * evidence, max(evidence, span / (eta_s + 0.1)))
     age = claim.start_t - view.start_t
     young = age < ask.young_s
     # Loading does not steepen all the way.
@@ -191,34 +181,32 @@ def _is_enough(claim: Trend, view: View, ask: Thresholds, weight: Weight) -> _En
     if (
         span >= (ask.span_s if young else ask.late_span_s)
         and evidence >= (ask.evidence if loading else ask.late_evidence)
-        and eta <= ask.horizon_s
+        and eta_s <= ask.horizon_s
     ):
-        return _Enough.SLOW
-    if span >= ask.long_span_s and evidence >= ask.long_evidence and eta <= ask.long_share * span:
-        return _Enough.SLOW
+        return ask.novelty
+    if span >= ask.long_span_s and evidence >= ask.long_evidence and eta_s <= ask.long_share * span:
+        return ask.novelty
     if claim.reading is TrendKind.PEAKS:
         return None
     if span >= _GLIMPSE_S and evidence >= ask.overwhelming:
-        return _Enough.SLOW
+        return ask.novelty
     fast = (
         span >= ask.fast_span_s
         and evidence >= ask.fast_evidence
-        and eta <= ask.fast_horizon_s
+        and eta_s <= ask.fast_horizon_s
         and age >= ask.fast_age_s
     )
-    return _Enough.FAST if fast else None
+    return ask.fast_novelty if fast else None
 
 
-def _is_news(claim: Trend, view: View, ask: Thresholds, enough: _Enough) -> bool:
+def _is_news(claim: Trend, view: View, level: float, novelty: float) -> bool:
     """Rules out what comes back: a level that was reached and left again before."""
-    level = view.limit - room_left(claim, view)
     visits = view.swings.visits(level - _SLACK * view.limit, claim.start_t)
     if visits.times >= 2 or (visits.latest_t is not None and view.t - visits.latest_t < _LATELY_S):
         return False
     if claim.reading is TrendKind.PEAKS or visits.highest is None:
         return True
-    news = ask.novelty if enough is _Enough.SLOW else ask.fast_novelty
-    return level >= visits.highest + news * view.limit
+    return level >= visits.highest + novelty * view.limit
 
 
 def _rises_now(claim: Trend, view: View, ask: Thresholds) -> bool:

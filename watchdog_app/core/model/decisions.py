@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any
 
+from watchdog_app.base import codec
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.core.model.resource import (
-    ResourceKey,
-)
+from watchdog_app.core.model.resource import ResourceKey
 
 Evidence = Mapping[str, float | int | str | None]
 _ACTED_ON_OF_TOP = 0.5  # a task is acted on when it grows at least half as fast as the fastest,
@@ -279,21 +278,7 @@ class Notification:
 
     def to_json(self) -> dict[str, Any]:
         """The notification as docs/protocol.md describes it."""
-        return {
-            "id": self.id,
-            "incident": self.incident,
-            "topic": self.topic,
-            "stage": self.stage,
-            "urgency": self.urgency,
-            "title": self.title,
-            "body": self.body,
-            "task": self.task,
-            "actions": [
-                {"key": each.key, "label": each.label, "command": each.command}
-                for each in self.actions
-            ],
-            "unix_s": self.unix_s,
-        }
+        return codec.encode(self)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
