@@ -86,11 +86,11 @@ def judge(job):
         forecaster.update(t, used, limit)
         times.append(t)
         if forecaster.thought:
-            claims, view = forecaster.claims(), forecaster.view()
+            trends, view = forecaster.trends(), forecaster.view()
             soon = forecaster.last_chance() if tier == "eager" else None
             sure = forecaster.is_full(view) or (soon is not None and soon < LAST_S)
             for alarm in alarms:
-                found = forecaster.soonest(claims, view, alarm.ask, alarm.convinced)
+                found = forecaster.soonest(trends, view, alarm.ask, alarm.convinced)
                 alarm.convinced = found is not None
                 if sure or alarm.convinced:
                     alarm.until = t + HELD_S

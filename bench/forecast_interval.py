@@ -43,10 +43,10 @@ def collect(corpora):
                     continue
                 if not NEAREST_S <= left <= FURTHEST_S or found.eta_s < 0.3:
                     continue
-                claims, view = forecaster.claims(), forecaster.view()
+                trends, view = forecaster.trends(), forecaster.view()
                 ends = [
                     c.time_to(room_left(c, view))
-                    for c in claims
+                    for c in trends
                     if c.agreement >= 0.6 and c.recent >= 0.3
                 ]
                 ends.append(found.eta_s)
@@ -61,7 +61,7 @@ def collect(corpora):
                         min(2.0, math.log(found.eta_s / max(0.3, min(ends)))),
                         min(2.0, math.log(max(ends) / found.eta_s)),
                         1.0 / (1.0 + span / 8.0),
-                        doubt(forecaster.choose(claims), view),
+                        doubt(forecaster.choose(trends), view),
                     )
                 )
                 programs.append(side["workload"].removesuffix("-1").removesuffix("-2"))

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from watchdog_app.core.forecast.scales import concordance, sen_slope
-from watchdog_app.core.forecast.shape import Segment, Swings
+from watchdog_app.core.forecast.shape import LineFit, TurningPoints
 from watchdog_app.core.forecast.stages import ResourceMonitor
 from watchdog_app.core.model.decisions import Caution, Regime, Stage
 from watchdog_app.core.model.settings import StageSettings, WatchSettings
@@ -168,21 +168,24 @@ def test_one_spike_does_not_move_sens_slope():
 
 def test_a_line_starts_afresh_where_the_course_changes():
     """Flat, then rising: the slope is that of the rise, not of both."""
-    segment = Segment()
+    line_fit = LineFit()
     for i in range(400):
-        segment.add(i * 0.1, 100.0 + max(0.0, i * 0.1 - 20.0) * 3.0, 200.0)
+        line_fit.add(i * 0.1, 100.0 + max(0.0, i * 0.1 - 20.0) * 3.0, 200.0)
 
-    assert 20.0 == pytest.approx(segment.origin, abs=1.5)
-    assert 3.0 == pytest.approx(segment.line()[0], rel=0.02)
+    assert 20.0 == pytest.approx(line_fit.origin, abs=1.5)
+    assert 3.0 == pytest.approx(line_fit.line()[0], rel=0.02)
 
 
 def test_high_peaks_are_remembered_longer_than_ripples():
     """Sixteen are kept; the lowest of the older go first."""
-    swings, t = Swings(), 0.0
+    turning_points, t = TurningPoints(), 0.0
     for height in (900.0, *[300.0] * 40):
         for v in (100.0, height, 100.0):
-            swings.add(t, v, 50.0)
+            turning_points.add(t, v, 50.0)
             t += 1.0
 
-    assert len(swings.peaks) <= 16
-    assert (1, 900.0) == (swings.visits(800.0, t).times, swings.visits(800.0, t).highest)
+    assert len(turning_points.peaks) <= 16
+    assert (1, 900.0) == (
+        turning_points.visits(800.0, t).times,
+        turning_points.visits(800.0, t).highest,
+    )

@@ -2,7 +2,7 @@
 When growth is evidence enough, and how sure a forecast is.
 
 Most growth is innocent: loading, warm-up, a burst, one tooth of a sawtooth, a
-cache that fills. Each rule here rules one of these out, and a claim has to pass
+cache that fills. Each rule here rules one of these out, and a trend has to pass
 all of them. How well the thresholds carry over: `bench/forecast_fit.py`.
 """
 
@@ -12,7 +12,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from watchdog_app.core.forecast.shape import Swings
+from watchdog_app.core.forecast.shape import TurningPoints
 from watchdog_app.core.forecast.trends import Trend, TrendKind
 from watchdog_app.core.model.decisions import Forecast
 
@@ -87,7 +87,7 @@ class View:
     used: float
     limit: float
     start_t: float  # when the series began
-    swings: Swings
+    turning_points: TurningPoints
     # The lowest value of the last moments with its time: what rises now is above it.
     low_t: float = 0.0
     low: float = 0.0
@@ -95,72 +95,72 @@ class View:
     pauses: Collection[tuple[float, float]] = ()  # (end, length) of earlier ones, oldest first
 
 
-def room_left(claim: Trend, view: View) -> float:
+def room_left(trend: Trend, view: View) -> float:
     """From the upper envelope, or the value if that is higher, to the limit."""
-    level = claim.level
-    if claim.reading is TrendKind.PEAKS and claim.amplitude >= SWINGS:
+    level = trend.level
+    if trend.kind is TrendKind.PEAKS and trend.amplitude >= SWINGS:
         # Between two peaks their line goes on rising, at most until the next one is due.
-        peak_t, patience_s = claim.reference
-        level += claim.slope * min(view.t - peak_t, 0.5 * patience_s)
+        peak_t, patience_s = trend.reference
+        level += trend.slope * min(view.t - peak_t, 0.5 * patience_s)
     return max(0.0, view.limit - max(view.used, level))
 
 
-def convincing(claim: Trend, view: View, ask: Thresholds, convinced: bool = False) -> float | None:
+def convincing(trend: Trend, view: View, ask: Thresholds, convinced: bool = False) -> float | None:
     """
-    Seconds to exhaustion by this claim, or None when innocent explanations remain.
+    Seconds to exhaustion by this trend, or None when innocent explanations remain.
 
     Only what rises at this moment convinces; once it has, it may pause for as
     long as it has paused before.
 
     Args:
-        claim: growth that the series shows.
+        trend: growth that the series shows.
         view: the moment.
         ask: what the tier asks for.
         convinced: whether the tier was convinced a moment ago.
     """
-    if not _is_well_formed(claim, ask) or not _goes_on(claim, view, ask, convinced):
+    if not _is_well_formed(trend, ask) or not _goes_on(trend, view, ask, convinced):
         return None
-    room = room_left(claim, view)
-    eta_s = claim.time_to(room)
-    novelty = _novelty_asked(claim, view, ask, room, eta_s)
-    if novelty is None or not _is_news(claim, view, view.limit - room, novelty):
+    room = room_left(trend, view)
+    eta_s = trend.time_to(room)
+    novelty = _novelty_asked(trend, view, ask, room, eta_s)
+    if novelty is None or not _is_news(trend, view, view.limit - room, novelty):
         return None
     return eta_s
 
 
-def _is_well_formed(claim: Trend, ask: Thresholds) -> bool:
+def _is_well_formed(trend: Trend, ask: Thresholds) -> bool:
     """Rules out noise, saturation, a jump, and tall swings that hardly grow."""
-    if not ask.recent_low <= claim.recent <= ask.recent_high:
+    if not ask.recent_low <= trend.recent <= ask.recent_high:
         return False
-    if claim.reading is not TrendKind.PEAKS:
-        return claim.agreement >= ask.agreement
+    if trend.kind is not TrendKind.PEAKS:
+        return trend.agreement >= ask.agreement
     return (
-        claim.agreement >= ask.peaks_agreement
-        and claim.misfit <= ask.peaks_misfit
-        and claim.amplitude <= _TALL
+        trend.agreement >= ask.peaks_agreement
+        and trend.misfit <= ask.peaks_misfit
+        and trend.amplitude <= _TALL
     )
 
 
-def _goes_on(claim: Trend, view: View, ask: Thresholds, convinced: bool) -> bool:
+def _goes_on(trend: Trend, view: View, ask: Thresholds, convinced: bool) -> bool:
     """Rules out a ramp that has ended, and a rise that is no part of what is claimed."""
-    if _latest(claim, view) < ask.latest or view.used > claim.level + _JUMP * claim.gain:
+    if _latest(trend, view) < ask.latest or view.used > trend.level + _JUMP * trend.gain:
         return False
-    if claim.reading is TrendKind.PEAKS and claim.amplitude >= SWINGS:
+    if trend.kind is TrendKind.PEAKS and trend.amplitude >= SWINGS:
         return True  # what swings is below its peaks most of the time
-    below = _OFF_LINE if claim.reading is TrendKind.LINE else _JUMP
-    if claim.level - view.used > below * claim.gain:
+    below = _OFF_LINE if trend.kind is TrendKind.LINE else _JUMP
+    if trend.level - view.used > below * trend.gain:
         return False
-    return _rises_now(claim, view, ask) or _may_pause(claim, view, convinced)
+    return _rises_now(trend, view, ask) or _may_pause(trend, view, convinced)
 
 
 def _novelty_asked(
-    claim: Trend, view: View, ask: Thresholds, room: float, eta_s: float
+    trend: Trend, view: View, ask: Thresholds, room: float, eta_s: float
 ) -> float | None:
     """
     How far above all earlier peaks the growth must lead; None when it was not seen for long enough.
 
     Args:
-        claim: growth that the series shows.
+        trend: growth that the series shows.
         view: the moment.
         ask: what the tier asks for.
         room: up to the limit, in the resource's unit.
@@ -169,15 +169,15 @@ def _novelty_asked(
     Returns:
         A share of the limit.
     """
-    span = view.t - claim.start_t
-    evidence = claim.gain / (room + _FULL_SLACK * view.limit)
-    if claim.bend is not None:
+    span = view.t - trend.start_t
+    evidence = trend.gain / (room + _FULL_SLACK * view.limit)
+    if trend.bend is not None:
         # The way ahead takes less time than the way here: then time is the measure.
         evidence = min(2.0 * evidence, max(evidence, span / (eta_s + 0.1)))
-    age = claim.start_t - view.start_t
+    age = trend.start_t - view.start_t
     young = age < ask.young_s
     # Loading does not steepen all the way.
-    loading = young and claim.bend is None
+    loading = young and trend.bend is None
     if (
         span >= (ask.span_s if young else ask.late_span_s)
         and evidence >= (ask.evidence if loading else ask.late_evidence)
@@ -186,7 +186,7 @@ def _novelty_asked(
         return ask.novelty
     if span >= ask.long_span_s and evidence >= ask.long_evidence and eta_s <= ask.long_share * span:
         return ask.novelty
-    if claim.reading is TrendKind.PEAKS:
+    if trend.kind is TrendKind.PEAKS:
         return None
     if span >= _GLIMPSE_S and evidence >= ask.overwhelming:
         return ask.novelty
@@ -199,27 +199,27 @@ def _novelty_asked(
     return ask.fast_novelty if fast else None
 
 
-def _is_news(claim: Trend, view: View, level: float, novelty: float) -> bool:
+def _is_news(trend: Trend, view: View, level: float, novelty: float) -> bool:
     """Rules out what comes back: a level that was reached and left again before."""
-    visits = view.swings.visits(level - _SLACK * view.limit, claim.start_t)
+    visits = view.turning_points.visits(level - _SLACK * view.limit, trend.start_t)
     if visits.times >= 2 or (visits.latest_t is not None and view.t - visits.latest_t < _LATELY_S):
         return False
-    if claim.reading is TrendKind.PEAKS or visits.highest is None:
+    if trend.kind is TrendKind.PEAKS or visits.highest is None:
         return True
     return level >= visits.highest + novelty * view.limit
 
 
-def _rises_now(claim: Trend, view: View, ask: Thresholds) -> bool:
+def _rises_now(trend: Trend, view: View, ask: Thresholds) -> bool:
     """Whether the last moments rose by a fair share of what is claimed."""
     passed = view.t - view.low_t
-    return view.used - view.low > ask.rising * claim.slope * max(passed, NOW_S)
+    return view.used - view.low > ask.rising * trend.slope * max(passed, NOW_S)
 
 
-def _may_pause(claim: Trend, view: View, convinced: bool) -> bool:
+def _may_pause(trend: Trend, view: View, convinced: bool) -> bool:
     """Whether stillness by now is no more than what the growth went through before."""
     longest = second = 0.0
     for end, length in view.pauses:
-        if end >= claim.start_t:
+        if end >= trend.start_t:
             if length > longest:
                 longest, second = length, longest
             elif length > second:
@@ -229,19 +229,19 @@ def _may_pause(claim: Trend, view: View, convinced: bool) -> bool:
     return view.still_s <= second
 
 
-def _latest(claim: Trend, view: View) -> float:
-    """Growth since the claim's reference, as a share of its slope."""
-    if claim.reading is TrendKind.LINE:
+def _latest(trend: Trend, view: View) -> float:
+    """Growth since the trend's reference, as a share of its slope."""
+    if trend.kind is TrendKind.LINE:
         return 1.0
-    if claim.reading is TrendKind.PEAKS:
+    if trend.kind is TrendKind.PEAKS:
         # The next peak is due one block after the last; two without it, and it has stopped.
-        peak_t, patience_s = claim.reference
+        peak_t, patience_s = trend.reference
         return 1.0 if view.t - peak_t <= patience_s else 0.0
-    floor_t, floor = claim.reference
+    floor_t, floor = trend.reference
     passed = view.t - floor_t
     if passed <= 0.0:
         return math.inf
-    return (view.used - floor) / max(0.1, passed) / claim.slope
+    return (view.used - floor) / max(0.1, passed) / trend.slope
 
 
 # Coefficients: always, by scales that say sooner (or later), by youth. Near the quantiles of
@@ -260,20 +260,20 @@ _BENDS, _STEEPER = 0.3, 1.35
 _BEGUN, _BEGUN_S = 0.5, 15.0
 
 
-def interval(chosen: Trend, claims: Sequence[Trend], view: View) -> Forecast:
+def interval(chosen: Trend, trends: Sequence[Trend], view: View) -> Forecast:
     """
     Median and 80 % interval of the time to exhaustion.
 
     Args:
-        chosen: the claim that the median is read from.
-        claims: all of them; where they disagree the interval is wider.
+        chosen: the trend that the median is read from.
+        trends: all of them; where they disagree the interval is wider.
         view: the moment.
     """
     eta = chosen.time_to(room_left(chosen, view))
     soonest = latest = eta
-    for claim in claims:
-        if claim.agreement >= _HAS_A_SAY and claim.recent >= _GROWS:
-            other = claim.time_to(room_left(claim, view))
+    for trend in trends:
+        if trend.agreement >= _HAS_A_SAY and trend.recent >= _GROWS:
+            other = trend.time_to(room_left(trend, view))
             soonest, latest = min(soonest, other), max(latest, other)
     base = max(eta, _SHORT_S)
     youth = 1.0 / (1.0 + (view.t - chosen.start_t) / _YOUTH_S)

@@ -16,8 +16,8 @@ from watchdog_app.core.forecast.evidence import (
     interval,
     room_left,
 )
-from watchdog_app.core.forecast.scales import BASE_S, LEVELS, Pyramid
-from watchdog_app.core.forecast.shape import Segment, Swings, regime_of
+from watchdog_app.core.forecast.scales import BASE_S, LEVELS, Scales
+from watchdog_app.core.forecast.shape import LineFit, TurningPoints, regime_of
 from watchdog_app.core.forecast.trends import Trend, TrendKind, read_scale, read_turns
 from watchdog_app.core.model.decisions import Caution, Regime
 
@@ -25,7 +25,7 @@ _GAP_S = 30.0  # nothing is known of what happened in a longer gap
 _SHORTEST = 2  # scale; blocks of 1 s
 _TURN = 0.04  # of the limit; smaller turns are noise
 _IGNORE = 1e-5  # of the largest value seen
-_MATTERS = 2e-3  # of the largest value seen: less growth than this is no claim
+_MATTERS = 2e-3  # of the largest value seen: less growth than this is no trend
 _FULL = 0.985  # of the limit: at the end, whatever the trend says
 _LEAST_EVIDENCE = 0.02  # growth per room left; a forecast from less would be a guess
 _LIKELY = 0.3  # growth per room left
@@ -74,13 +74,13 @@ class TrendForecaster:
         self._t = self._used = self._limit = 0.0
 
     def _forget(self) -> None:
-        self._pyramid = Pyramid()
-        self._segment = Segment()
-        self._swings = Swings()
+        self._scales = Scales()
+        self._line_fit = LineFit()
+        self._turning_points = TurningPoints()
         self._course = Course()
         self._wording = Wording()
         self._outlook = Outlook()
-        self._claims: list[list[Trend]] = [[] for _ in range(LEVELS)]
+        self._trends: list[list[Trend]] = [[] for _ in range(LEVELS)]
         self._line: Trend | None = None
         self._due = [0.0] * LEVELS
         self._top = 0.0
@@ -108,10 +108,10 @@ class TrendForecaster:
             if pause > _PAUSE_S:
                 self._pauses.append((mono_s, pause))
             self._high, self._high_t = used + _HIGHER * self._top, mono_s
-        self._segment.add(mono_s, used, self._top)
-        self._swings.add(mono_s, used, _TURN * limit)
+        self._line_fit.add(mono_s, used, self._top)
+        self._turning_points.add(mono_s, used, _TURN * limit)
         self._course.add(mono_s, used)
-        self.thought = self._pyramid.add(mono_s, used)
+        self.thought = self._scales.add(mono_s, used)
         if self.thought:
             self._read()
             self._think()
@@ -127,9 +127,9 @@ class TrendForecaster:
         """Where the series leads, as of the last sample."""
         return self._outlook
 
-    def claims(self) -> list[Trend]:
+    def trends(self) -> list[Trend]:
         """All growth that the series shows, longest scale first."""
-        found = [c for level in reversed(self._claims) for c in level]
+        found = [c for level in reversed(self._trends) for c in level]
         if self._line is not None:
             found.append(self._line)
         return found
@@ -138,7 +138,7 @@ class TrendForecaster:
         """The moment of the last sample."""
         start = self._t if self._start is None else self._start
         low_t, low = self._t, self._used
-        for block in reversed(self._pyramid.levels[0]):
+        for block in reversed(self._scales.levels[0]):
             if block[2] < self._t - NOW_S:
                 break
             if block[1] < low:
@@ -148,7 +148,7 @@ class TrendForecaster:
             self._used,
             self._limit,
             start,
-            self._swings,
+            self._turning_points,
             low_t,
             low,
             self._t - self._high_t,
@@ -158,7 +158,7 @@ class TrendForecaster:
     def _read(self) -> None:
         """Update the trends, each scale as often as its blocks are long."""
         t, matters, ignore = self._t, _MATTERS * self._top, _IGNORE * self._top
-        due, claims, levels, used = self._due, self._claims, self._pyramid.levels, self._used
+        due, trends, levels, used = self._due, self._trends, self._scales.levels, self._used
         for scale in range(_SHORTEST, LEVELS):
             if t < due[scale]:
                 continue
@@ -166,64 +166,64 @@ class TrendForecaster:
             if len(whole) < 4:
                 continue
             # A scale that shows no growth is looked at more rarely: rest has to be cheap.
-            due[scale] = t + (_REREAD_S if claims[scale] else _REREAD_AT_REST_S)[scale]
-            claims[scale] = []
+            due[scale] = t + (_REREAD_S if trends[scale] else _REREAD_AT_REST_S)[scale]
+            trends[scale] = []
             oldest = whole[0][3]
             if used - oldest <= matters and whole[-1][3] - oldest <= matters:
                 continue
-            blocks = self._pyramid.window(scale)
+            blocks = self._scales.window(scale)
             if len(blocks) >= 5 and blocks[-1][3] - blocks[0][3] > matters:
-                claims[scale] = read_scale(blocks, whole, scale, ignore)
+                trends[scale] = read_scale(blocks, whole, scale, ignore)
         self._line = self._read_line(matters)
 
     def _read_line(self, matters: float) -> Trend | None:
-        line = self._segment.line()
-        span = self._t - self._segment.origin
+        line = self._line_fit.line()
+        span = self._t - self._line_fit.origin
         if line is None or span <= 2.0:
             return None
         slope, origin_value, certainty = line
         if certainty <= 4.0:
             return None
         level = max(self._used, origin_value + slope * span)
-        gain = level - self._segment.first
+        gain = level - self._line_fit.first
         if gain <= matters:
             return None
         return Trend(
-            TrendKind.LINE, -1, start_t=self._segment.origin, gain=gain, level=level, slope=slope
+            TrendKind.LINE, -1, start_t=self._line_fit.origin, gain=gain, level=level, slope=slope
         )
 
     def _think(self) -> None:
-        claims = self.claims()
-        if not claims and self._used < _LATE * self._limit:
+        trends = self.trends()
+        if not trends and self._used < _LATE * self._limit:
             self._outlook = Outlook(self._regime(grows=False), None)
             return
         view = self.view()
         was, used, limit = self._outlook, self._used, self._limit
         # What counts as a turn depends on the limit: good for an alarm, not for the forecast.
-        turns = read_turns(self._swings.peaks, self._swings.troughs)
+        turns = read_turns(self._turning_points.peaks, self._turning_points.troughs)
         if turns is not None:
-            claims = [*claims, turns]
+            trends = [*trends, turns]
         # Cheap sieve: less growth than this convinces at no caution.
-        likely = [c for c in claims if c.gain >= _LIKELY * (limit - max(used, c.level))]
+        likely = [c for c in trends if c.gain >= _LIKELY * (limit - max(used, c.level))]
         strict = self.soonest(likely, view, self.strict, was.strict_eta_s is not None)
         eager = self.soonest(likely, view, self.eager, was.eager_eta_s is not None)
         if self.is_full(view):
             strict = eager = 0.0
         if turns is not None:
-            claims.pop()
-        chosen = self.choose(claims)
-        fastest = max((c.slope for c in claims), default=0.0)
+            trends.pop()
+        chosen = self.choose(trends)
+        fastest = max((c.slope for c in trends), default=0.0)
         forecast = None
         if chosen is not None:
             room = room_left(chosen, view)
             if chosen.gain >= _LEAST_EVIDENCE * room:
-                forecast = interval(chosen, claims, view)
+                forecast = interval(chosen, trends, view)
         self._outlook = Outlook(
             regime=self._regime(grows=forecast is not None),
             forecast=forecast,
             slope_per_s=chosen.slope if chosen is not None and forecast is not None else 0.0,
             span_s=view.t - chosen.start_t if chosen is not None else 0.0,
-            of_peaks=chosen is not None and chosen.reading is TrendKind.PEAKS,
+            of_peaks=chosen is not None and chosen.kind is TrendKind.PEAKS,
             fastest_per_s=fastest,
             strict_eta_s=strict,
             eager_eta_s=eager,
@@ -232,7 +232,9 @@ class TrendForecaster:
         )
 
     def _regime(self, *, grows: bool) -> Regime:
-        found = regime_of(self._t, self._pyramid, self._swings, self._course, self._limit, grows)
+        found = regime_of(
+            self._t, self._scales, self._turning_points, self._course, self._limit, grows
+        )
         return self._wording.word(self._t, found)
 
     @staticmethod
@@ -240,41 +242,41 @@ class TrendForecaster:
         """Whether the series is at its end, higher than where it often came and left again."""
         if view.used < _FULL * view.limit:
             return False
-        return view.swings.visits((_FULL - _TURN) * view.limit, view.t).times < _OFTEN
+        return view.turning_points.visits((_FULL - _TURN) * view.limit, view.t).times < _OFTEN
 
     @staticmethod
-    def soonest(claims: list[Trend], view: View, ask: Thresholds, convinced: bool) -> float | None:
-        """Time to exhaustion by the most urgent claim that convinces, None when none does."""
+    def soonest(trends: list[Trend], view: View, ask: Thresholds, convinced: bool) -> float | None:
+        """Time to exhaustion by the most urgent trend that convinces, None when none does."""
         soonest = math.inf
-        for claim in claims:
-            eta = convincing(claim, view, ask, convinced)
+        for trend in trends:
+            eta = convincing(trend, view, ask, convinced)
             if eta is not None and eta < soonest:
                 soonest = eta
         return None if soonest == math.inf else soonest
 
-    def choose(self, claims: list[Trend]) -> Trend | None:
+    def choose(self, trends: list[Trend]) -> Trend | None:
         """
-        The claim to forecast from, chosen without regard to the limit.
+        The trend to forecast from, chosen without regard to the limit.
 
         Where the series swings, its rising peaks; else the present line; else
         the longest scale that still holds, so that more room never brings the end nearer.
         """
         shortest: Trend | None = None
         longest: Trend | None = None
-        for claim in claims:
-            if claim.reading is TrendKind.PEAKS:
+        for trend in trends:
+            if trend.kind is TrendKind.PEAKS:
                 if (
-                    claim.amplitude >= SWINGS
-                    and claim.agreement >= STRICT.peaks_agreement
-                    and claim.misfit <= STRICT.peaks_misfit
-                    and claim.recent >= _STILL
+                    trend.amplitude >= SWINGS
+                    and trend.agreement >= STRICT.peaks_agreement
+                    and trend.misfit <= STRICT.peaks_misfit
+                    and trend.recent >= _STILL
                 ):
-                    return claim
-            elif claim.reading is TrendKind.BOTH and claim.agreement >= _AGREES:
-                if longest is None and _STILL <= claim.recent <= _JUMPS:
-                    longest = claim
-                if claim.recent >= _STILL:
-                    shortest = claim
+                    return trend
+            elif trend.kind is TrendKind.BOTH and trend.agreement >= _AGREES:
+                if longest is None and _STILL <= trend.recent <= _JUMPS:
+                    longest = trend
+                if trend.recent >= _STILL:
+                    shortest = trend
         line = self._line
         if line is not None and self._t - line.start_t > _YOUNG_LINE_S:
             return line
@@ -282,7 +284,7 @@ class TrendForecaster:
 
     def _is_filling(self, view: View) -> bool:
         """At the limit and still rising: what sits there quietly may do so for days."""
-        base = self._pyramid.levels[0]
+        base = self._scales.levels[0]
         if view.used < _CRITICAL * view.limit or len(base) < _LAST_BLOCKS:
             return False
         return view.used - base[-_LAST_BLOCKS][1] >= _CRITICAL_GAIN * view.limit
@@ -294,7 +296,7 @@ class TrendForecaster:
         Growth that takes 5 s from half full to full must not be missed for want
         of evidence; faster growth is a burst, and could not be answered anyway.
         """
-        view, base = self.view(), self._pyramid.levels[0]
+        view, base = self.view(), self._scales.levels[0]
         if view.used < _LATE * view.limit or len(base) < _LAST_BLOCKS:
             return None
         then, half = base[-_LAST_BLOCKS], base[-_LAST_BLOCKS // 2]
@@ -311,5 +313,5 @@ class TrendForecaster:
             return None
         if view.t - view.start_t < _STARTING_S:
             eta *= _STARTING  # most that grows so fast so soon is loading: wait for half the room
-        visits = view.swings.visits(view.used - 0.005 * view.limit, then[0])
+        visits = view.turning_points.visits(view.used - 0.005 * view.limit, then[0])
         return None if visits.times else eta

@@ -25,7 +25,7 @@ _PAIRS = [
 _PARTIAL = 0.4  # an unfinished block counts from this share of its length on
 
 
-class Pyramid:
+class Scales:
     """Blocks of doubling length over one series."""
 
     __slots__ = ("_acc", "_acc_end", "_acc_start", "_base", "_base_start", "levels")

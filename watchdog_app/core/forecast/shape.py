@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from watchdog_app.core.forecast.course import Course
-from watchdog_app.core.forecast.scales import Block, Pyramid
+from watchdog_app.core.forecast.scales import Block, Scales
 from watchdog_app.core.model.decisions import Regime
 
 _DRIFT = 0.5  # residuals under this many deviations are no evidence
@@ -21,7 +21,7 @@ _KEEP = 10  # samples that the next segment begins with
 _NOISE_FLOOR = 1e-3  # of the largest value seen: a perfect line must not end at its first ripple
 
 
-class Segment:
+class LineFit:
     """A straight line through everything since the last change of course."""
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class Cycle(NamedTuple):
     rise_s: float  # median time from trough to peak
 
 
-class Swings:
+class TurningPoints:
     """Alternating peaks and troughs that differ by more than a given size."""
 
     __slots__ = ("_cycle", "_extreme", "_extreme_t", "_rising", "peaks", "troughs")
@@ -210,8 +210,8 @@ _QUICK = 0.35  # of the period: a rise that makes it a burst
 
 def regime_of(  # noqa: PLR0917 - one moment of a series, in its parts
     t: float,
-    pyramid: Pyramid,
-    swings: Swings,
+    scales: Scales,
+    turning_points: TurningPoints,
     course: Course,
     limit: float,
     grows: bool,
@@ -221,30 +221,30 @@ def regime_of(  # noqa: PLR0917 - one moment of a series, in its parts
 
     Args:
         t: time in seconds.
-        pyramid: the series on all scales.
-        swings: its turning points.
+        scales: the series on all scales.
+        turning_points: of the series.
         course: its course.
         limit: in the resource's unit.
         grows: whether there is a forecast.
     """
-    if len(pyramid.levels[0]) < _FIRST_BLOCKS:
+    if len(scales.levels[0]) < _FIRST_BLOCKS:
         return Regime.UNKNOWN
-    cycle = swings.cycle(t)
-    if cycle is not None and not (grows and course.rise() > _LOST * swings.height()):
+    cycle = turning_points.cycle(t)
+    if cycle is not None and not (grows and course.rise() > _LOST * turning_points.height()):
         return Regime.BURST if cycle.rise_s < _QUICK * cycle.period_s else Regime.SAWTOOTH
     if not grows:
-        return Regime.FALLING if _falls(pyramid) else Regime.FLAT
-    if any(_is_staircase(pyramid.window(scale), limit) for scale in (2, 3, 4)):
+        return Regime.FALLING if _falls(scales) else Regime.FLAT
+    if any(_is_staircase(scales.window(scale), limit) for scale in (2, 3, 4)):
         return Regime.STAIRCASE
     return course.shape()
 
 
-def _falls(pyramid: Pyramid) -> bool:
+def _falls(scales: Scales) -> bool:
     for scale in (2, 3):
-        whole = pyramid.levels[scale]
+        whole = scales.levels[scale]
         if len(whole) < 5 or whole[-1][3] >= whole[0][3] or whole[-1][1] >= whole[0][1]:
             continue
-        blocks = pyramid.window(scale)
+        blocks = scales.window(scale)
         tops, floors = [b[3] for b in blocks], [b[1] for b in blocks]
         if _mostly_down(tops) and _mostly_down(floors):
             return True

@@ -1,7 +1,7 @@
 """
 Growth as read off one series, in its own units and without regard to any limit.
 
-A claim says: for so long it has risen by so much, at this rate, and still does.
+A trend says: for so long it has risen by so much, at this rate, and still does.
 Whether that is enough to act on is `evidence`'s business.
 """
 
@@ -15,14 +15,14 @@ from itertools import pairwise
 
 from watchdog_app.core.forecast.scales import BASE_S, LEVELS, Block, concordance, sen_slope
 
-_LEAST, _LEAST_PEAKS = 0.5, 0.6  # concordance of a claim
+_LEAST, _LEAST_PEAKS = 0.5, 0.6  # concordance of a trend
 _LEAST_TURNS, _TURNS = 4, 8
 _FAR_APART_S = 16.0  # peaks: half the longest block
 _BENDS = 0.9  # concordance from which a bend is more than noise
 
 
 class TrendKind(IntEnum):
-    """What a claim was read from."""
+    """What a trend was read from."""
 
     BOTH = 0  # floor and upper envelope of one scale rise together
     PEAKS = 1  # the upper envelope of one scale rises along a line, whatever the floor does
@@ -33,8 +33,8 @@ class TrendKind(IntEnum):
 class Trend:
     """Growth of a series over one span. Not frozen: many are made a second."""
 
-    reading: TrendKind
-    scale: int  # of the pyramid; -1 for a line
+    kind: TrendKind
+    scale: int  # of the scales; -1 for a line
     start_t: float
     gain: float  # growth over the span, of the floor or, for PEAKS, of the envelope
     level: float  # upper envelope now: what meets the limit
@@ -66,12 +66,12 @@ def read_scale(
     blocks: list[Block], whole: Sequence[Block], scale: int, ignore: float
 ) -> list[Trend]:
     """
-    The claims of one scale, none when it does not rise.
+    The trends of one scale, none when it does not rise.
 
     Args:
         blocks: oldest first, the unfinished one included; at least 5.
         whole: the finished ones alone.
-        scale: index of the scale, kept in the claim.
+        scale: index of the scale, kept in the trend.
         ignore: differences up to this much count as none.
     """
     if blocks[-1][3] - blocks[0][3] <= ignore and blocks[-1][1] - blocks[0][1] <= ignore:
@@ -176,7 +176,7 @@ def read_turns(
     peaks: Sequence[tuple[float, float]], troughs: Sequence[tuple[float, float]]
 ) -> Trend | None:
     """
-    The claim of peaks too far apart for any scale: validations over a slow leak.
+    The trend of peaks too far apart for any scale: validations over a slow leak.
 
     Args:
         peaks: (time, value) of turning points, oldest first.
