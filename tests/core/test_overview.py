@@ -39,10 +39,10 @@ class World:
         }  # fmt: skip
         self.resource(RAM, "RAM", 6 * GIB, 16 * GIB)
 
-    def resource(self, key, label, used, limit, stage=Stage.OK, *, eta_s=None, unit="bytes",
+    def resource(self, key, label, used, limit, stage=Stage.OK, *, eta_s=None,
                  fatal=True, certain=True):  # fmt: skip
         old = [each for each in self.given["readings"] if each.key != key]
-        reading = Reading(key, label, used, limit, unit, fatal, (TRAIN.key,))
+        reading = Reading(key, label, used, limit, fatal, (TRAIN.key,))
         self.given["readings"] = [*old, reading]
         forecast = None if eta_s is None else Forecast(eta_s, eta_s / 2, eta_s * 2)
         self.given["assessments"][key] = Assessment(
@@ -80,7 +80,7 @@ CASES = {
         lambda world: world.resource(RAM, "RAM", 15, 16, Stage.RESCUE, eta_s=240.0)
         .resource(CARD_MEMORY, "GPU 0 memory", 15, 16, Stage.RESCUE, eta_s=60.0)
         .resource(
-            HEAT, "heat of GPU 0", 80, 83, Stage.WARN, eta_s=5.0, unit="celsius", fatal=False
+            HEAT, "heat of GPU 0", 80, 83, Stage.WARN, eta_s=5.0, fatal=False
         ),
         "critical",
         "GPU 0 memory full in about 1 min",
@@ -100,7 +100,7 @@ CASES = {
     "heat": (
         lambda world: world.resource(
             HEAT, "heat of GPU 0 (slows down at 83 °C)", 80, 83, Stage.WARN, eta_s=20.0,
-            unit="celsius", fatal=False,
+            fatal=False,
         ),
         "warning",
         "GPU 0 will slow down from heat in about 20 s",
