@@ -6,6 +6,7 @@ Sources: mlockall(2), setrlimit(2), proc(5) for oom_score_adj and statm.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import resource
@@ -13,6 +14,9 @@ import sys
 import time
 from contextlib import suppress
 
+from watchdog_app.base.errors import SensorError
+from watchdog_app.base.linux.files import KeptFile, read_or_empty, sysfs_int, write_bytes
+from watchdog_app.base.linux.process import Statm, read_statm, status_words
 from watchdog_app.base.text.quantities import format_bytes
 
 TYPE_CHECKING = False
@@ -53,7 +57,9 @@ def lock_memory() -> str | None:
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_MEMLOCK, (hard, hard))
             soft = hard
-    ample = soft == resource.RLIM_INFINITY or soft >= max(_AMPLE_BYTES, 3 * _address_bytes())
+    statm = read_statm()
+    mapped_bytes = 0 if statm is None else statm.size_bytes  # touched or not
+    ample = soft == resource.RLIM_INFINITY or soft >= max(_AMPLE_BYTES, 3 * mapped_bytes)
     limited = not ample and not _may_lock_without_limit()
     try:
         import ctypes
@@ -71,12 +77,6 @@ def lock_memory() -> str | None:
     except (ImportError, OSError, AttributeError) as error:
         reason = str(error)
     return f"The daemon's memory could not be locked: {reason}. It may be swapped out."
-
-
-def _address_bytes() -> int:
-    """What we map, touched or not: what the limit of locked memory is held against."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[0]) * resource.getpagesize()
 
 
 def lock_shortfall(limit_bytes: int, locked_bytes: int) -> str:
@@ -167,28 +167,20 @@ def _present(begin: int, size: int) -> Iterator[tuple[int, int]]:
 
 def _may_lock_without_limit() -> bool:
     """CAP_IPC_LOCK (bit 14) is in force: capabilities(7)."""
-    with suppress(OSError, ValueError), open("/proc/self/status", "rb") as file:
-        for line in file:
-            if line.startswith(b"CapEff:"):
-                return bool(int(line.split()[1], 16) >> 14 & 1)
-    return False
+    words = status_words(read_or_empty("/proc/self/status"), b"CapEff")
+    return bool(words) and bool(int(words[0], 16) >> 14 & 1)
 
 
 def last_to_be_killed() -> int | None:
     """Lower our own oom_score_adj as far as allowed; the value now in force, None if unknown."""
     path = "/proc/self/oom_score_adj"
     for value in _OOM_SCORE_ADJ:
-        with suppress(OSError, ValueError):
-            with open(path) as file:
-                now = int(file.read())
-            if now <= value:
-                return now
-            with open(path, "w") as file:
-                file.write(str(value))
-            return value
-    with suppress(OSError, ValueError), open(path) as file:
-        return int(file.read())
-    return None
+        now = sysfs_int(path)
+        if now is None or now <= value:
+            return now
+        with suppress(OSError):
+            write_bytes(path, b"%d" % value)
+    return sysfs_int(path)
 
 
 def kill_order(score: int | None) -> str | None:
@@ -220,8 +212,8 @@ def go_first(wanted: int = _NICE) -> int:
     now = os.getpriority(os.PRIO_PROCESS, 0)
     # Processors are shared out among sessions first, and nice values count within one alone.
     if now < 0 and os.getsid(0) == os.getpid():
-        with suppress(OSError), open("/proc/self/autogroup", "w") as file:
-            file.write(str(now))
+        with suppress(OSError):
+            write_bytes("/proc/self/autogroup", b"%d" % now)
     return now
 
 
@@ -263,13 +255,12 @@ def keep_heap_small() -> None:
     The C library learns from large pieces that come and go, and keeps ever more of what is free;
     and each thread gets a heap of its own, of which it uses little. Source: mallopt(3).
     """
-    with suppress(ImportError, OSError, AttributeError, TypeError):  # musl, macOS, Windows
-        import ctypes
-
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_ARENA_MAX, 1)
-        mallopt(_M_MMAP_THRESHOLD, _APART_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, _LARGE_BYTES)
+    for option, value in (
+        (_M_ARENA_MAX, 1),
+        (_M_MMAP_THRESHOLD, _APART_BYTES),
+        (_M_TRIM_THRESHOLD, _LARGE_BYTES),
+    ):
+        _call_libc("mallopt", option, value)
 
 
 def settle_garbage() -> None:
@@ -284,86 +275,44 @@ def settle_garbage() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 50)
-    with suppress(ImportError, OSError, AttributeError, TypeError):  # musl, macOS, Windows
-        import ctypes
-
-        ctypes.CDLL(None).malloc_trim(0)
+    _call_libc("malloc_trim", 0)
 
 
-def collect_garbage(*, give_back: bool = True) -> None:
+def collect_garbage() -> None:
     """
     Free what Python's own rules would leave for half an hour, and give it back: 3 ms.
 
-    Trainings that came and went grew the daemon by 16 MB an hour, a part of it such garbage.
-
-    Args:
-        give_back: to the system. Not while memory runs out: the heap is unlocked for a moment.
+    Trainings that came and went grew the daemon by 16 MB an hour, a part of it such garbage. From
+    memory that is locked nothing can be given back between pieces in use (madvise(2)): 0.9 MB an
+    hour stay.
     """
     young, middle, old = gc.get_count()
     if young >= _GARBAGE_OBJECTS or middle or old:  # at rest there is none
         gc.collect()
-        if give_back:
-            give_back_heap()
+        _call_libc("malloc_trim", 0)
 
 
-def give_back_heap() -> None:
-    """
-    Give back what the C library holds free between pieces that are in use.
-
-    In churn that grew by 0.8 MB in eleven minutes, while what was in use grew by 0.1. From memory
-    that is locked nothing can be given back (madvise(2)): the heap is unlocked for that moment.
-    """
-    with suppress(ImportError, OSError, AttributeError, TypeError):  # musl, macOS, Windows
+def _call_libc(name: str, *arguments: int) -> None:
+    """Call a function of the C library; nothing where it has none of that name (musl, macOS)."""
+    with suppress(ImportError, OSError, AttributeError, TypeError):  # the last: Windows
         import ctypes
 
-        libc = ctypes.CDLL(None)
-        unlocked = [
-            (ctypes.c_void_p(begin), ctypes.c_size_t(size))
-            for begin, size in (_heap() if _locked_whole() else ())
-        ]
-        for begin, size in unlocked:
-            libc.munlock(begin, size)
-        libc.malloc_trim(0)
-        for begin, size in unlocked:
-            libc.mlock2(begin, size, _MLOCK_ONFAULT)
-
-
-def _heap() -> list[tuple[int, int]]:
-    """What the C library's heap covers: (begin, bytes)."""
-    with open("/proc/self/maps") as file:
-        spans = [line.split()[0].split("-") for line in file if line.rstrip().endswith("[heap]")]
-    return [(int(begin, 16), int(end, 16) - int(begin, 16)) for begin, end in spans]
-
-
-def _locked_whole() -> bool:
-    """
-    Whether all of our memory is locked, and not only what is in it as far as a limit allows.
-
-    Source: proc(5), VmLck: all of it counts pages that were never touched, which are most.
-    """
-    with open("/proc/self/status") as file:
-        kib = {line.split()[0]: int(line.split()[1]) for line in file if line.startswith("Vm")}
-    return 2 * kib.get("VmLck:", 0) > kib.get("VmSize:", 0)
+        getattr(ctypes.CDLL(None), name)(*arguments)
 
 
 class OwnCost:
     """Memory and processor time of this very process."""
 
     def __init__(self) -> None:
-        self._page_bytes = resource.getpagesize()
-        self._file = -1
-        with suppress(OSError):
-            self._file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        self._statm = KeptFile("/proc/self/statm")
         self._cpu_s = time.process_time()
         self._mono_s = time.monotonic()
         self.cpu_percent: float | None = None  # of one core, over the last minute or so
 
     def rss_bytes(self) -> int | None:
         """Resident memory now; None where the system does not tell."""
-        if self._file < 0:
-            return None
-        with suppress(OSError, ValueError, IndexError):
-            return int(os.pread(self._file, 128, 0).split()[1]) * self._page_bytes
+        with suppress(SensorError, ValueError):
+            return Statm(self._statm.read(128)).resident_bytes
         return None
 
     def update(self, now_mono_s: float) -> None:
@@ -381,7 +330,5 @@ def terminal_is_gone() -> bool:
     try:
         os.tcgetpgrp(0)
     except OSError as error:
-        import errno
-
         return error.errno == errno.EIO
     return False

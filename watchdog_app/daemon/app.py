@@ -271,7 +271,7 @@ class App:
             parts.watching.keep_state(if_new=True)
         if now_mono_s >= self._next_garbage_mono_s:
             self._next_garbage_mono_s = now_mono_s + _GARBAGE_S
-            own_process.collect_garbage(give_back=not parts.watching.hurries)
+            own_process.collect_garbage()
 
     def _wait_s(self, now_mono_s: float) -> float:
         parts = self._parts
