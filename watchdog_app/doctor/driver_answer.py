@@ -12,12 +12,7 @@ from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine, unchecked
 from watchdog_app.doctor.gpu import Driver
 from watchdog_app.doctor.gpu_fault import of_fault
-from watchdog_app.machine.gpu.nvml_binding import (
-    LIBRARY_NOT_FOUND,
-    NO_PERMISSION,
-    UNKNOWN,
-    VERSION_MISMATCH,
-)
+from watchdog_app.machine.gpu.nvml_binding import Code
 
 _ID = "driver.answer"
 _KERNEL_LOG = "sudo dmesg | grep -iE 'nvrm|xid' | tail"
@@ -63,7 +58,7 @@ def check(facts: Facts) -> Iterator[Finding]:
         )
     elif driver.answers:
         yield from _answering(facts, driver)
-    elif not (driver.code == VERSION_MISMATCH and driver_reach.differing(machine)):
+    elif not (driver.code == Code.VERSION_MISMATCH and driver_reach.differing(machine)):
         yield _failed(facts, driver)  # a mismatch that the files show is told by them, with numbers
 
 
@@ -144,7 +139,7 @@ def _failed(facts: Facts, driver: Driver) -> Finding:
     machine = facts.machine
     what = f"The driver library could not be initialised: {driver.error}."
     why = "CUDA fails in the same way: no GPU is found."
-    if driver.code == VERSION_MISMATCH:
+    if driver.code == Code.VERSION_MISMATCH:
         return Finding(
             "driver.api-mismatch",
             Severity.ERROR,
@@ -155,7 +150,7 @@ def _failed(facts: Facts, driver: Driver) -> Finding:
             "have saved.",
             ("sudo reboot",),
         )
-    if driver.code in (UNKNOWN, NO_PERMISSION) and machine.container:
+    if driver.code in (Code.UNKNOWN, Code.NO_PERMISSION) and machine.container:
         return Finding(
             "driver.container-lost",
             Severity.ERROR,
@@ -170,7 +165,7 @@ def _failed(facts: Facts, driver: Driver) -> Finding:
                 "docker run --device nvidia.com/gpu=all IMAGE",
             ),
         )
-    if driver.code == LIBRARY_NOT_FOUND:
+    if driver.code == Code.LIBRARY_NOT_FOUND:
         return unchecked(
             _ID,
             "The state of the GPUs",

@@ -14,11 +14,7 @@ from watchdog_app.doctor import driver_files, environments, gpu
 from watchdog_app.doctor.environments import Environment
 from watchdog_app.doctor.gpu import Driver
 from watchdog_app.doctor.machine import Machine, Process, processes
-from watchdog_app.machine.gpu.nvml_binding import (
-    DRIVER_NOT_LOADED,
-    GPU_NOT_FOUND,
-    LIBRARY_NOT_FOUND,
-)
+from watchdog_app.machine.gpu.nvml_binding import Code
 from watchdog_app.sensors.host import HostReader
 
 T = TypeVar("T")
@@ -123,7 +119,7 @@ class Facts:
         if self.cards or not driver_files.libraries(self.machine, "libnvidia-ml.so.1"):
             return False
         told = self.driver()
-        absent = (None, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, GPU_NOT_FOUND)
+        absent = (None, Code.DRIVER_NOT_LOADED, Code.LIBRARY_NOT_FOUND, Code.GPU_NOT_FOUND)
         if told.hung_in or told.crashed_in:
             return True
         return bool(told.cards) if told.answers else told.code not in absent

@@ -11,7 +11,8 @@ import ctypes
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from watchdog_app.base import vendored
 from watchdog_app.core.model.hardware import FIGURES, GpuState
@@ -23,43 +24,37 @@ from watchdog_app.machine.gpu.backend import (
     DeviceRef,
     DeviceRow,
 )
-from watchdog_app.machine.gpu.nvml_binding import (
-    DRIVER_NOT_LOADED,
-    FUNCTION_NOT_FOUND,
-    GPU_IS_LOST,
-    LIBRARY_NOT_FOUND,
-    NO_PERMISSION,
-    NOT_FOUND,
-    NOT_SUPPORTED,
-    RESET_REQUIRED,
-    UNABLE,
-    UNINITIALIZED,
-    VERSION_MISMATCH,
-    Driver,
-    DriverError,
-)
+from watchdog_app.machine.gpu.nvml_binding import UNABLE, Code, Driver, DriverError
 from watchdog_app.machine.gpu.nvml_processes import ProcessList, ProcessLister
 
-SLOW_EVERY_S = 10.0  # what hardly moves
-PROCESSES_EVERY_S = 5.0
+T = TypeVar("T")
+
+SLOW_S = 10.0  # how often is asked for what hardly moves
+PROCESSES_S = 5.0
 ASK_AGAIN_S = 600.0  # what a GPU could not tell: a driver may learn it, a GPU hardly
 # Somebody came or went: worth a list before it is due.
 _MOVED_BYTES = 256 * 1024**2
 _MOVED_AT_LEAST_S = 1.0
 _TRY_AGAIN_S = 10.0  # a GPU whose handle was refused
 # The driver as a whole does not answer any more: begin anew in a new process.
-_FATAL = frozenset((UNINITIALIZED, DRIVER_NOT_LOADED, VERSION_MISMATCH))
-_BROKEN = {
-    GPU_IS_LOST: (GpuState.LOST, "The driver has lost this GPU: it fell off the bus."),
-    RESET_REQUIRED: (
+_FATAL = (Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED, Code.VERSION_MISMATCH)
+_ABSENT = (Code.DRIVER_NOT_LOADED, Code.LIBRARY_NOT_FOUND)
+_BROKEN: dict[int, tuple[GpuState, str]] = {
+    Code.GPU_IS_LOST: (GpuState.LOST, "The driver has lost this GPU: it fell off the bus."),
+    Code.RESET_REQUIRED: (
         GpuState.NEEDS_RESET,
         "The driver wants this GPU to be reset before it answers again.",
     ),
 }
+_REASONS: dict[int, str] = {
+    Code.NOT_SUPPORTED: "this card does not tell",
+    Code.FUNCTION_NOT_FOUND: "this driver is too old to tell",
+    Code.NO_PERMISSION: "the driver tells it to root alone",
+}
 _XID_CRITICAL_ERROR = 0x8  # nvmlEventTypeXidCriticalError
 _MOST_EVENTS = 64
-_ALL_ONES = frozenset((2**32 - 1, 2**64 - 1))  # N/A, or a bus on which nobody answers
-_MEMORY_V2 = 0x02000028  # nvmlMemory_v2
+_ALL_ONES = (2**32 - 1, 2**64 - 1)  # N/A, or a bus on which nobody answers
+_V2 = 0x02000028  # nvmlMemory_v2
 _SHUTDOWN, _SLOWDOWN = 0, 1  # nvmlTemperatureThresholds_t
 _RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 _RECOVERIES = {1: "reset", 2: "reboot", 3: "drain", 4: "drain_and_reset"}
@@ -69,17 +64,17 @@ _UNCORRECTED, _SINCE_LOAD = 1, 0  # nvmlMemoryErrorType_t, nvmlEccCounterType_t
 _USUAL_SLOWDOWN_C = 90.0
 _ABOVE_SLOWDOWN_C = 5.0
 
-Call = tuple[Any, ...]  # name of a function of the binding, and what follows the handle
-
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """One figure that is asked for."""
 
     field: str  # of core.model.hardware.Gpu
-    calls: tuple[Call, ...]  # the first that this driver knows is asked; older ones stand behind
+    function: str  # of the binding
+    arguments: tuple[Any, ...] = ()  # behind the handle
     convert: Callable[[Any], Any] = lambda answer: answer  # to the field's unit; None: not known
     every_s: float = 0.0
+    instead: str | None = None  # the function of drivers that do not know the other
     optional: bool = False  # many GPUs have no such thing: no note where it is missing
 
     @property
@@ -92,9 +87,13 @@ def _told(answer: Any) -> int | None:
     return None if answer in _ALL_ONES else int(answer)
 
 
-def _threshold(answer: Any) -> float | None:
-    range_ = FIGURES["slowdown_c"]
-    return float(answer) if range_.least <= answer <= range_.most else None
+def _watts(milliwatts: Any) -> float:
+    return float(milliwatts) / 1000
+
+
+def _threshold(celsius: Any) -> float | None:
+    figure = FIGURES["slowdown_c"]
+    return float(celsius) if figure.least <= celsius <= figure.most else None
 
 
 def _recovery(answer: Any) -> str | None:
@@ -102,83 +101,46 @@ def _recovery(answer: Any) -> str | None:
     return _RECOVERIES.get(int(told.value.uiVal)) if told.nvmlReturn == 0 else None
 
 
-_THRESHOLD = "nvmlDeviceGetTemperatureThreshold"
+_rare = partial(Question, every_s=SLOW_S, optional=True)
+_LIMIT = "nvmlDeviceGetTemperatureThreshold"
 QUESTIONS = (
-    Question("utilization_percent", (("nvmlDeviceGetUtilizationRates",),), lambda rates: rates.gpu),
-    Question("temperature_c", (("nvmlDeviceGetTemperature", 0), ("nvmlDeviceGetTemperatureV", 0))),
-    Question("power_w", (("nvmlDeviceGetPowerUsage",),), lambda milliwatts: milliwatts / 1000),
+    Question(
+        "utilization_percent", "nvmlDeviceGetUtilizationRates", convert=lambda rates: rates.gpu
+    ),
+    Question(
+        "temperature_c", "nvmlDeviceGetTemperature", (0,), instead="nvmlDeviceGetTemperatureV"
+    ),
+    Question("power_w", "nvmlDeviceGetPowerUsage", convert=_watts),
     Question(
         "throttle_reasons",
-        (
-            ("nvmlDeviceGetCurrentClocksEventReasons",),
-            ("nvmlDeviceGetCurrentClocksThrottleReasons",),  # drivers before 535
-        ),
-        _told,
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        convert=_told,
+        instead="nvmlDeviceGetCurrentClocksThrottleReasons",  # drivers before 535
     ),
-    Question("fan_percent", (("nvmlDeviceGetFanSpeed",),), every_s=SLOW_EVERY_S),
-    Question(
-        "power_limit_w",
-        (("nvmlDeviceGetEnforcedPowerLimit",),),
-        lambda milliwatts: milliwatts / 1000,
-        SLOW_EVERY_S,
-    ),
-    Question("slowdown_c", ((_THRESHOLD, _SLOWDOWN),), _threshold, SLOW_EVERY_S, optional=True),
-    Question("shutdown_c", ((_THRESHOLD, _SHUTDOWN),), _threshold, SLOW_EVERY_S, optional=True),
-    Question(
-        "ecc_uncorrected",
-        (("nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _SINCE_LOAD),),
-        _told,
-        SLOW_EVERY_S,
-        optional=True,
-    ),
-    Question(
-        "remap_pending",
-        (("nvmlDeviceGetRemappedRows",),),
-        lambda rows: bool(rows[2]),
-        SLOW_EVERY_S,
-        optional=True,
-    ),
-    Question(
-        "remap_failed",
-        (("nvmlDeviceGetRemappedRows",),),
-        lambda rows: bool(rows[3]),
-        SLOW_EVERY_S,
-        optional=True,
-    ),
-    Question(
-        "recovery_action",
-        (("nvmlDeviceGetFieldValues", [_RECOVERY_ACTION]),),
-        _recovery,
-        SLOW_EVERY_S,
-        optional=True,
-    ),
-    Question(
-        "partitioned",  # no figure: its MIG instances have the memory and the processes
-        (("nvmlDeviceGetMigMode",),),
-        lambda mode: mode[0] == 1,
-        SLOW_EVERY_S,
-        optional=True,
-    ),
+    Question("fan_percent", "nvmlDeviceGetFanSpeed", every_s=SLOW_S),
+    Question("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit", (), _watts, SLOW_S),
+    _rare("slowdown_c", _LIMIT, (_SLOWDOWN,), _threshold),
+    _rare("shutdown_c", _LIMIT, (_SHUTDOWN,), _threshold),
+    _rare("ecc_uncorrected", "nvmlDeviceGetTotalEccErrors", (_UNCORRECTED, _SINCE_LOAD), _told),
+    _rare("remap_pending", "nvmlDeviceGetRemappedRows", convert=lambda rows: bool(rows[2])),
+    _rare("remap_failed", "nvmlDeviceGetRemappedRows", convert=lambda rows: bool(rows[3])),
+    _rare("recovery_action", "nvmlDeviceGetFieldValues", ([_RECOVERY_ACTION],), _recovery),
+    # No figure: its MIG instances have the memory and the processes.
+    _rare("partitioned", "nvmlDeviceGetMigMode", convert=lambda mode: mode[0] == 1),
 )
 # What `watchdog doctor` alone wants to know.
 MORE_QUESTIONS = (
-    Question("capability", (("nvmlDeviceGetCudaComputeCapability",),), optional=True),
-    Question("compute_mode", (("nvmlDeviceGetComputeMode",),), optional=True),
-    Question("persistence", (("nvmlDeviceGetPersistenceMode",),), optional=True),
-    Question(
-        "power_default_w",
-        (("nvmlDeviceGetPowerManagementDefaultLimit",),),
-        lambda milliwatts: milliwatts / 1000,
-        optional=True,
-    ),
-    Question("retired_pending", (("nvmlDeviceGetRetiredPagesPendingStatus",),), optional=True),
-    Question("pcie_width", (("nvmlDeviceGetCurrPcieLinkWidth",),), optional=True),
-    Question("pcie_width_max", (("nvmlDeviceGetMaxPcieLinkWidth",),), optional=True),
+    _rare("capability", "nvmlDeviceGetCudaComputeCapability"),
+    _rare("compute_mode", "nvmlDeviceGetComputeMode"),
+    _rare("persistence", "nvmlDeviceGetPersistenceMode"),
+    _rare("power_default_w", "nvmlDeviceGetPowerManagementDefaultLimit", convert=_watts),
+    _rare("retired_pending", "nvmlDeviceGetRetiredPagesPendingStatus"),
+    _rare("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth"),
+    _rare("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth"),
 )
-_MEMORY = Question(
-    "memory_used_bytes", (("nvmlDeviceGetMemoryInfo", _MEMORY_V2), ("nvmlDeviceGetMemoryInfo",))
-)
-_MARGIN = Question("margin_c", (("nvmlDeviceGetMarginTemperature",),), optional=True)
+_MEMORY = Question("memory_used_bytes", "nvmlDeviceGetMemoryInfo")
+_MEMORY_V2 = Question("memory_v2", "nvmlDeviceGetMemoryInfo", (_V2,), optional=True)
+_MARGIN = Question("margin_c", "nvmlDeviceGetMarginTemperature", optional=True)
 
 
 class NvmlBackend:
@@ -217,17 +179,23 @@ class NvmlBackend:
             self._driver.ask("nvmlInit")
         except DriverError as error:
             raise _refused(error) from error
-        return {
-            "driver": self._version(self._driver.text, "nvmlSystemGetDriverVersion"),
-            "library": self._version(self._driver.text, "nvmlSystemGetNVMLVersion"),
-            "cuda": self._version(self._driver.ask, "nvmlSystemGetCudaDriverVersion_v2"),
-        }
+        versions: dict[str, Any] = {}
+        for name, ask, function in (
+            ("driver", self._driver.text, "nvmlSystemGetDriverVersion"),
+            ("library", self._driver.text, "nvmlSystemGetNVMLVersion"),
+            ("cuda", self._driver.ask, "nvmlSystemGetCudaDriverVersion_v2"),
+        ):
+            try:
+                versions[name] = ask(function)
+            except DriverError:
+                versions[name] = None
+        return versions
 
     def devices(
         self, now_mono_s: float, awake: Sequence[tuple[int, str]] | None
     ) -> Sequence[DeviceRef]:
         """As GpuBackend says; counted every ten seconds."""
-        due = self._counted_mono_s is None or now_mono_s - self._counted_mono_s >= SLOW_EVERY_S
+        due = self._counted_mono_s is None or now_mono_s - self._counted_mono_s >= SLOW_S
         if due or awake != self._awake:
             self._counted_mono_s = now_mono_s
             # By address: asking by index would wake those that sleep.
@@ -263,12 +231,6 @@ class NvmlBackend:
         """As GpuBackend says: Xid errors since the last time, oldest first."""
         return self._events.poll()
 
-    def _version(self, ask: Callable[[str], Any], function: str) -> Any:
-        try:
-            return ask(function)
-        except DriverError:
-            return None
-
     def _count(self) -> list[tuple[int, str | None]]:
         try:
             return [(index, None) for index in range(int(self._driver.ask("nvmlDeviceGetCount")))]
@@ -290,21 +252,18 @@ class NvmlBackend:
     def _instances(self, slot: _Slot, now_mono_s: float) -> list[_Device]:
         """The MIG instances of a GPU, looked for every ten seconds."""
         since, device = slot.instances_mono_s, slot.device
-        if device is None or (since is not None and now_mono_s - since < SLOW_EVERY_S):
+        if device is None or (since is not None and now_mono_s - since < SLOW_S):
             return slot.instances
         slot.instances_mono_s = now_mono_s
         known = {each.identity["uuid"]: each for each in slot.instances}
         found: list[_Device] = []
         device.why.pop("instances", None)
         try:
-            for place in range(
-                int(self._driver.ask("nvmlDeviceGetMaxMigDeviceCount", device.handle))
-            ):
-                instance = self._instance(device, place)
-                if instance is not None:
-                    old = known.get(instance.identity["uuid"], instance)
-                    old.handle = instance.handle
-                    found.append(old)
+            count = int(self._driver.ask("nvmlDeviceGetMaxMigDeviceCount", device.handle))
+            for instance in filter(None, (self._instance(device, place) for place in range(count))):
+                old = known.get(instance.identity["uuid"], instance)
+                old.handle = instance.handle
+                found.append(old)
         except DriverError as error:
             if error.code not in UNABLE:
                 device.why["instances"] = f"MIG instances: not all can be read ({error.said})."
@@ -316,7 +275,7 @@ class NvmlBackend:
             handle = ask("nvmlDeviceGetMigDeviceHandleByIndex", device.handle, place)
             found = _Device(self._driver, handle, device.index, ())
         except DriverError as error:
-            if error.code == NOT_FOUND:
+            if error.code == Code.NOT_FOUND:
                 return None
             raise
         try:
@@ -364,7 +323,8 @@ class _Device:
         self.why: dict[str, str] = {}
         self._values: dict[str, Any] = {}
         self._due_mono_s: dict[str, float] = {}
-        self._calls: dict[str, tuple[Call, ...]] = {}
+        self._unable_until_mono_s: dict[str, float] = {}
+        self._function: dict[str, str] = {}  # of a field, where this driver knows the older alone
         self._limits: dict[str, float] = {}
         self._limits_mono_s: float | None = None
         self._list: ProcessList | None = None
@@ -414,40 +374,50 @@ class _Device:
 
     def _ask(self, question: Question, now_mono_s: float) -> Any:
         """The answer in the field's unit; None and a note where there is none."""
-        field = question.field
-        if now_mono_s < self._due_mono_s.get(f"unable {field}", now_mono_s):
-            return None
-        calls = self._calls.get(field, question.calls)
-        self._asked += 1
-        failure = None
-        for place, (function, *arguments) in enumerate(calls):
-            try:
-                answer = self._driver.ask(function, self.handle, *arguments)
-            except DriverError as error:
-                if error.code in _BROKEN:
-                    raise
-                failure = error
-                if error.code in UNABLE:
-                    continue
-                break
-            self._calls[field] = calls[place:]
-            self._answered += 1
-            self.why.pop(field, None)
-            return question.convert(answer)
-        self._missed(question, failure, now_mono_s)
-        return None
+        field, older = question.field, question.instead
 
-    def _missed(self, question: Question, failure: DriverError | None, now_mono_s: float) -> None:
-        if failure is None or failure.code in UNABLE:
-            self._answered += 1  # that it cannot tell is an answer
-            self._due_mono_s[f"unable {question.field}"] = now_mono_s + ASK_AGAIN_S
-        if failure is not None and not question.optional:
-            self.why[question.field] = f"{question.label}: {_reason(failure)}."
+        def call() -> Any:
+            function = self._function.get(field, question.function)
+            try:
+                return self._driver.ask(function, self.handle, *question.arguments)
+            except DriverError as error:
+                if error.code not in UNABLE or older in (None, function):
+                    raise
+            self._function[field] = str(older)
+            return self._driver.ask(str(older), self.handle, *question.arguments)
+
+        answer = self._try(field, None if question.optional else question.label, call, now_mono_s)
+        return None if answer is None else question.convert(answer)
+
+    def _try(
+        self, field: str, label: str | None, call: Callable[[], T], now_mono_s: float
+    ) -> T | None:
+        """One answer; None where there is none, and a note if it has a label."""
+        if now_mono_s < self._unable_until_mono_s.get(field, now_mono_s):
+            return None
+        self._asked += 1
+        try:
+            answer = call()
+        except DriverError as error:
+            if error.code in _BROKEN:
+                raise
+            if error.code in UNABLE:
+                self._answered += 1  # that it cannot tell is an answer
+                self._unable_until_mono_s[field] = now_mono_s + ASK_AGAIN_S
+                self._function.pop(field, None)
+            if label is not None:
+                other = f"the driver answers with an error ({error.said})"
+                self.why[field] = f"{label}: {_REASONS.get(error.code, other)}."
+            return None
+        self._answered += 1
+        self.why.pop(field, None)
+        self._unable_until_mono_s.pop(field, None)
+        return answer
 
     def _temperature_limits(self, found: DeviceRow, now_mono_s: float) -> dict[str, float]:
         """From where on it clocks down and switches off, found otherwise where it is not told."""
         since = self._limits_mono_s
-        if since is not None and now_mono_s - since < SLOW_EVERY_S:
+        if since is not None and now_mono_s - since < SLOW_S:
             return self._limits
         self._limits_mono_s = now_mono_s
         slowdown, shutdown, how = found.get("slowdown_c"), found.get("shutdown_c"), None
@@ -476,58 +446,50 @@ class _Device:
         return self._limits
 
     def _read_memory(self, found: DeviceRow, now_mono_s: float) -> None:
-        memory = self._ask(_MEMORY, now_mono_s)
-        unable = memory is None and f"unable {_MEMORY.field}" in self._due_mono_s
+        memory = self._ask(_MEMORY_V2, now_mono_s) or self._ask(_MEMORY, now_mono_s)
+        unable = memory is None and _MEMORY.field in self._unable_until_mono_s
         self.why.pop("memory", None)
         if unable or (memory is not None and not memory.total):
-            # Boards without memory of their own (GB10, Jetson): the host's RAM is the limit.
             self.why.pop(_MEMORY.field, None)
-            host = host_memory()
-            if host is None:
-                self.why["memory"] = "Memory: the driver does not tell, nor does the host."
-                return
-            found["unified_memory"] = True
-            found["memory_used_bytes"], found["memory_total_bytes"] = host
-            self.why["memory"] = "Memory: this GPU shares the host's RAM, which is shown here."
+            self._share_host_memory(found)
         elif memory is not None and _told(memory.total) is None:
             self.why["memory"] = "Memory: the driver does not know it (N/A)."
         elif memory is not None:
             found["memory_used_bytes"] = int(memory.used)
             found["memory_total_bytes"] = int(memory.total)
-            reserved = _told(getattr(memory, "reserved", 2**64 - 1))
+            reserved = _told(getattr(memory, "reserved", _ALL_ONES[1]))
             if reserved is not None:
                 found["memory_reserved_bytes"] = reserved
+
+    def _share_host_memory(self, found: DeviceRow) -> None:
+        """Boards without memory of their own (GB10, Jetson): the host's RAM is the limit."""
+        host = host_memory()
+        if host is None:
+            self.why["memory"] = "Memory: the driver does not tell, nor does the host."
+            return
+        found["unified_memory"] = True
+        found["memory_used_bytes"], found["memory_total_bytes"] = host
+        self.why["memory"] = "Memory: this GPU shares the host's RAM, which is shown here."
 
     def _read_processes(self, found: DeviceRow, now_mono_s: float) -> None:
         used = found.get("memory_used_bytes", 0)
         since = None if self._listed_mono_s is None else now_mono_s - self._listed_mono_s
         moved = abs(used - self._listed_bytes) >= _MOVED_BYTES
-        if since is None or since >= (_MOVED_AT_LEAST_S if moved else PROCESSES_EVERY_S):
+        if since is None or since >= (_MOVED_AT_LEAST_S if moved else PROCESSES_S):
             self._listed_mono_s, self._listed_bytes = now_mono_s, used
-            self._list = self._list_processes(found)
-        listed = self._list
-        if listed is None:
-            return
-        found["processes"] = [list(row) for row in listed.rows]
-        found["computing"] = listed.computing
-        found["processes_mono_s"] = self._listed_mono_s
-
-    def _list_processes(self, found: DeviceRow) -> ProcessList | None:
-        total = None if found.get("unified_memory") else found.get("memory_total_bytes")
-        self._asked += 1
-        try:
-            listed = self._lister.read(self.handle, total)
-        except DriverError as error:
-            if error.code in _BROKEN:
-                raise
-            self._answered += error.code in UNABLE
-            self.why["processes"] = f"Processes: {_reason(error)}."
-            return None
-        self._answered += 1
-        self.why.pop("processes", None)
-        if listed.why:
-            self.why["processes"] = " ".join(listed.why)
-        return listed
+            total = None if found.get("unified_memory") else found.get("memory_total_bytes")
+            self._list = self._try(
+                "processes",
+                "Processes",
+                lambda: self._lister.read(self.handle, total),
+                now_mono_s,
+            )
+            if self._list is not None and self._list.why:
+                self.why["processes"] = " ".join(self._list.why)
+        if self._list is not None:
+            found["processes"] = [list(row) for row in self._list.rows]
+            found["computing"] = self._list.computing
+            found["processes_mono_s"] = self._listed_mono_s
 
 
 class _Events:
@@ -587,21 +549,9 @@ def _state(error: DriverError) -> tuple[GpuState, str]:
 
 def _refused(error: DriverError) -> BackendError:
     """The driver as a whole does not answer."""
-    absent = None
-    if error.code in (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND):
-        absent = "A driver library is installed, and no NVIDIA driver is loaded."
+    absent = "A driver library is installed, and no NVIDIA driver is loaded."
     fault = nvml_driver.refused(error.code, error.said, nvml_driver.find(os.environ))
-    return BackendError(fault, error.said, error.code, absent)
-
-
-def _reason(error: DriverError) -> str:
-    if error.code == NOT_SUPPORTED:
-        return "this card does not tell"
-    if error.code == FUNCTION_NOT_FOUND:
-        return "this driver is too old to tell"
-    if error.code == NO_PERMISSION:
-        return "the driver tells it to root alone"
-    return f"the driver answers with an error ({error.said})"
+    return BackendError(fault, error.said, error.code, absent if error.code in _ABSENT else None)
 
 
 def host_memory() -> tuple[int, int] | None:

@@ -9,35 +9,35 @@ with None. Here each is a `DriverError` with a number of nvml.h.
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import IntEnum
 from typing import Any
 
-UNINITIALIZED = 1
-NOT_SUPPORTED = 3
-NO_PERMISSION = 4
-NOT_FOUND = 6
-DRIVER_NOT_LOADED = 9
-TIMEOUT = 10
-LIBRARY_NOT_FOUND = 12
-FUNCTION_NOT_FOUND = 13
-GPU_IS_LOST = 15
-RESET_REQUIRED = 16
-VERSION_MISMATCH = 18
-GPU_NOT_FOUND = 28
-UNKNOWN = 999
-INVALID_ARGUMENT = 2
-ARGUMENT_VERSION_MISMATCH = 25
-DEPRECATED = 26
 
-# The card cannot tell, or this driver knows no such question: asking again is of no use.
-UNABLE = frozenset(
-    (
-        NOT_SUPPORTED,
-        FUNCTION_NOT_FOUND,
-        INVALID_ARGUMENT,
-        ARGUMENT_VERSION_MISMATCH,
-        DEPRECATED,
-    )
-)
+class Code(IntEnum):
+    """Errors of nvml.h; a driver may know more of them."""
+
+    UNINITIALIZED = 1
+    INVALID_ARGUMENT = 2
+    NOT_SUPPORTED = 3
+    NO_PERMISSION = 4
+    NOT_FOUND = 6
+    DRIVER_NOT_LOADED = 9
+    LIBRARY_NOT_FOUND = 12
+    FUNCTION_NOT_FOUND = 13
+    GPU_IS_LOST = 15
+    RESET_REQUIRED = 16
+    VERSION_MISMATCH = 18
+    ARGUMENT_VERSION_MISMATCH = 25
+    DEPRECATED = 26
+    GPU_NOT_FOUND = 28
+    UNKNOWN = 999
+
+
+# The GPU cannot tell, or this driver knows no such question: asking again is of no use.
+UNABLE = {
+    Code.NOT_SUPPORTED, Code.FUNCTION_NOT_FOUND, Code.INVALID_ARGUMENT,
+    Code.ARGUMENT_VERSION_MISMATCH, Code.DEPRECATED,
+}  # fmt: skip
 
 
 class DriverError(Exception):
@@ -87,18 +87,20 @@ class Driver:
         self, function: Callable[..., Any] | None, name: str, arguments: tuple[Any, ...]
     ) -> Any:
         if function is None:  # an older nvidia-ml-py
-            raise DriverError(FUNCTION_NOT_FOUND, f"nvidia-ml-py has no {name}")
+            raise DriverError(Code.FUNCTION_NOT_FOUND, f"nvidia-ml-py has no {name}")
         if self._trace is not None:
             self._trace(name)
         try:
             return function(*arguments)
         except self.binding.NVMLError as error:
-            code = getattr(error, "value", UNKNOWN)
-            raise DriverError(code if isinstance(code, int) else UNKNOWN, _said(error)) from error
+            code = getattr(error, "value", Code.UNKNOWN)
+            raise DriverError(
+                code if isinstance(code, int) else Code.UNKNOWN, _said(error)
+            ) from error
         except self.binding.NVMLLibraryMismatchError as error:
-            raise DriverError(FUNCTION_NOT_FOUND, _said(error)) from error
+            raise DriverError(Code.FUNCTION_NOT_FOUND, _said(error)) from error
         except (UnicodeDecodeError, ValueError, TypeError, AttributeError) as error:
-            raise DriverError(UNKNOWN, f"{name}: {_said(error)}") from error
+            raise DriverError(Code.UNKNOWN, f"{name}: {_said(error)}") from error
 
 
 def _said(error: Exception) -> str:

@@ -15,12 +15,7 @@ from dataclasses import dataclass
 from watchdog_app.base.errors import SensorError
 from watchdog_app.base.linux.files import read_bytes
 from watchdog_app.core.model.machine import Fault
-from watchdog_app.machine.gpu.nvml_binding import (
-    DRIVER_NOT_LOADED,
-    LIBRARY_NOT_FOUND,
-    NO_PERMISSION,
-    VERSION_MISMATCH,
-)
+from watchdog_app.machine.gpu.nvml_binding import Code
 
 NAME = "libnvidia-ml.so.1"
 _CACHED = re.compile(rb"(/[^\0]*/libnvidia-ml\.so\.1)\0")
@@ -126,7 +121,7 @@ def refused(code: int, said: str, library: Library | None) -> Fault:
         said: the library's words for it.
         library: the one on disk.
     """
-    if code == VERSION_MISMATCH:
+    if code == Code.VERSION_MISMATCH:
         return _mismatch(library.version if library else None, module_version(), reading=False)
     what, remedy = _REFUSED.get(
         code, (f"The NVIDIA driver does not answer: {said} ({code}).", LOOK)
@@ -143,22 +138,22 @@ def no_binding(said: str) -> Fault:
     )
 
 
-_REFUSED = {
-    DRIVER_NOT_LOADED: (
+_REFUSED: dict[int, tuple[str, str]] = {
+    Code.DRIVER_NOT_LOADED: (
         "The NVIDIA driver is installed and not loaded.",
         (
             "Load it: sudo modprobe nvidia. If that fails, nouveau may hold the card, or the "
             "module was not built for this kernel: see sudo dmesg | grep -i -e nvrm -e nouveau."
         ),
     ),
-    NO_PERMISSION: (
+    Code.NO_PERMISSION: (
         "The NVIDIA driver refuses this user.",
         (
             "Allow it on the device files: ls -l /dev/nvidia*; usually the user has to be in the "
             "group video."
         ),
     ),
-    LIBRARY_NOT_FOUND: (
+    Code.LIBRARY_NOT_FOUND: (
         "The NVIDIA driver library was found and cannot be loaded.",
         "Install the driver again: the file is damaged, or made for another machine.",
     ),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from watchdog_app.machine.gpu.nvml_binding import FUNCTION_NOT_FOUND, UNABLE, Driver, DriverError
+from watchdog_app.machine.gpu.nvml_binding import UNABLE, Code, Driver, DriverError
 
 _MOST_PID = 4194304  # kernel, include/linux/threads.h: PID_MAX_LIMIT
 _UNKNOWN_WHY = (
@@ -82,7 +82,7 @@ class ProcessLister:
         known = self._oldest_right.get(kind)
         suffixes = (known,) if known else ("_v3", "_v2")
         garbled: list[tuple[int, int | None]] | None = None
-        failure = DriverError(FUNCTION_NOT_FOUND, "it was not asked")
+        failure = DriverError(Code.FUNCTION_NOT_FOUND, "it was not asked")
         for suffix in suffixes:
             try:
                 records = [
