@@ -70,7 +70,7 @@ def card(index: int, **more: object) -> Gpu:
         temperature_c=70.0,
         power_w=300.0,
         power_limit_w=450.0,
-        throttle_reasons=0,
+        throttling=frozenset(),
     )
     return replace(known, **more)  # type: ignore[arg-type]
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from card_world import GIB, WALL_S, CardWorld, card
 
-from watchdog_app.core.diagnosis.throttling import ClockEvent
 from watchdog_app.core.explain import status
 from watchdog_app.core.model.agent import AgentState, AllocatorMemory
 from watchdog_app.core.model.decisions import Stage
 from watchdog_app.core.model.hardware import (
     Battery,
+    ClockEvent,
     GpuState,
     Hardware,
     Throttling,
@@ -347,26 +347,26 @@ def test_damaged_values_are_not_saved():
 # What brakes
 
 
-def brake(world: CardWorld, mask: int, seconds: int, share: float = 1.0) -> CardWorld:
+def brake(world: CardWorld, events: set[str], seconds: int, share: float = 1.0) -> CardWorld:
     """So much of the time with these reasons."""
 
     def each(second):
-        world.set(0, throttle_reasons=mask if (second * share) % 1.0 < share else 0)
+        world.set(0, throttling=frozenset(events if (second * share) % 1.0 < share else ()))
 
     return world.run(seconds, each)
 
 
 @pytest.mark.parametrize(
-    ("mask", "seconds", "trouble", "words"),
+    ("events", "seconds", "trouble", "words"),
     [
-        (ClockEvent.HARDWARE_THERMAL, 140, "heat", "fans"),
-        (ClockEvent.SOFTWARE_THERMAL, 140, "heat", "fans"),
-        (ClockEvent.POWER_BRAKE, 10, "power_brake", "power supply"),
+        ({ClockEvent.HARDWARE_THERMAL}, 140, "heat", "fans"),
+        ({ClockEvent.SOFTWARE_THERMAL}, 140, "heat", "fans"),
+        ({ClockEvent.POWER_BRAKE}, 10, "power_brake", "power supply"),
     ],
 )
-def test_a_brake_that_lasts_is_told_with_its_own_advice(mask, seconds, trouble, words):
+def test_a_brake_that_lasts_is_told_with_its_own_advice(events, seconds, trouble, words):
     """Cooling for heat, the power supply for power."""
-    world = brake(two_trainings(), mask, seconds)
+    world = brake(two_trainings(), events, seconds)
 
     (notice,) = world.notices
     assert ("slowed", "normal") == (notice.topic, notice.urgency)
@@ -379,8 +379,8 @@ def test_a_brake_that_comes_and_goes_is_told_once_an_hour():
     """Each time is an incident of its own; who was told need not be told again."""
     world = two_trainings()
     for _ in range(4):
-        brake(world, ClockEvent.HARDWARE_THERMAL, 200)
-        brake(world, 0, 300)
+        brake(world, {ClockEvent.HARDWARE_THERMAL}, 200)
+        brake(world, set(), 300)
 
     assert 1 == len(world.notices)
     assert 4 == len(world.closed)
@@ -400,18 +400,18 @@ def test_a_fault_of_a_program_that_turns_into_one_of_the_card_is_told_again():
 
 
 @pytest.mark.parametrize(
-    ("mask", "seconds", "share"),
+    ("events", "seconds", "share"),
     [
-        (ClockEvent.HARDWARE_THERMAL, 100, 1.0),  # a hot minute
-        (ClockEvent.SOFTWARE_THERMAL, 600, 0.1),
-        (ClockEvent.SOFTWARE_POWER_CAP, 1500, 1.0),
-        (ClockEvent.IDLE | ClockEvent.APPLICATION_CLOCKS, 1000, 1.0),
-        (ClockEvent.HARDWARE_SLOWDOWN, 1000, 1.0),  # one slowdown, however long
+        ({ClockEvent.HARDWARE_THERMAL}, 100, 1.0),  # a hot minute
+        ({ClockEvent.SOFTWARE_THERMAL}, 600, 0.1),
+        ({ClockEvent.SOFTWARE_POWER_CAP}, 1500, 1.0),
+        ({ClockEvent.IDLE, ClockEvent.APPLICATION_CLOCKS}, 1000, 1.0),
+        ({ClockEvent.HARDWARE_SLOWDOWN}, 1000, 1.0),  # one slowdown, however long
     ],
 )
-def test_brakes_that_flash_or_are_normal_are_no_news(mask, seconds, share):
+def test_brakes_that_flash_or_are_normal_are_no_news(events, seconds, share):
     """A card at full load must not cry wolf."""
-    world = brake(two_trainings(), mask, seconds, share)
+    world = brake(two_trainings(), events, seconds, share)
 
     assert [] == world.notices
 
@@ -419,12 +419,12 @@ def test_brakes_that_flash_or_are_normal_are_no_news(mask, seconds, share):
 def test_hardware_slowdowns_are_told_by_their_rate():
     """0.6 a minute over ten minutes is the field's rule."""
     world = two_trainings()
-    flash = ClockEvent.HARDWARE_SLOWDOWN
+    flash, well = frozenset((ClockEvent.HARDWARE_SLOWDOWN,)), frozenset()
 
-    world.run(400, lambda second: world.set(0, throttle_reasons=flash if second % 120 == 0 else 0))
+    world.run(400, lambda second: world.set(0, throttling=flash if second % 120 == 0 else well))
     assert [] == world.notices
 
-    world.run(400, lambda second: world.set(0, throttle_reasons=flash if second % 60 == 0 else 0))
+    world.run(400, lambda second: world.set(0, throttling=flash if second % 60 == 0 else well))
     assert ["GPU 0 is slowed down by its power supply: left.ipynb"] == [
         each.title for each in world.notices
     ]
@@ -600,7 +600,7 @@ def test_a_fault_is_explained_without_a_word_of_growth():
 def test_a_machine_is_explained_with_its_cards_and_without_heat_that_goes_nowhere():
     """A sentence a card: memory, load, heat, who is on it, what brakes it, what was reported."""
     world = two_trainings()
-    world.set(0, slowdown_c=83.0, shutdown_c=95.0, throttle_reasons=ClockEvent.POWER_BRAKE)
+    world.set(0, slowdown_c=83.0, shutdown_c=95.0, throttling=frozenset((ClockEvent.POWER_BRAKE,)))
     world.set(1, state=GpuState.LOST, xids=(XidEvent(79, WALL_S + world.now),))
     result = world.run(3).result
     hardware = Hardware(gpus=tuple(world.gpus), batteries=(Battery("BAT0", 40.0, True),))

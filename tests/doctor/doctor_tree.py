@@ -127,7 +127,7 @@ def card(index: int = 0, **values) -> dict:
     return {
         "index": index, "name": "NVIDIA GeForce RTX 3090", "uuid": f"GPU-{index}abc",
         "capability": [8, 6], "memory_total_bytes": 24 * GIB, "memory_free_bytes": 23 * GIB,
-        "temperature_c": 40, "slowdown_c": 95, "throttle_reasons": 1, "persistence": 1,
+        "temperature_c": 40, "slowdown_c": 95, "throttling": ["idle"], "persistence": 1,
     } | values  # fmt: skip
 
 

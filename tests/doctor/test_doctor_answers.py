@@ -272,16 +272,19 @@ def test_each_state_of_a_card_has_its_finding(tree, expected, values):
     ("expected", "values"),
     [
         ({}, {}),
-        ({}, {"throttle_reasons": 0x4}),  # software power cap: normal at full load
-        ({"power.gpu-heat": "warning"}, {"throttle_reasons": 0x20, "temperature_c": 86}),
-        ({"power.gpu-heat": "error"}, {"throttle_reasons": 0x48, "temperature_c": 96}),
+        ({}, {"throttling": ["software_power_cap"]}),  # normal at full load
+        ({"power.gpu-heat": "warning"}, {"throttling": ["software_thermal"], "temperature_c": 86}),
+        (
+            {"power.gpu-heat": "error"},
+            {"throttling": ["hardware_slowdown", "hardware_thermal"], "temperature_c": 96},
+        ),
         ({"power.gpu-heat": "warning"}, {"temperature_c": 91}),
-        ({"power.brake": "error"}, {"throttle_reasons": 0x88}),
-        ({"power.hardware-slowdown": "warning"}, {"throttle_reasons": 0x8}),
+        ({"power.brake": "error"}, {"throttling": ["hardware_slowdown", "power_brake"]}),
+        ({"power.hardware-slowdown": "warning"}, {"throttling": ["hardware_slowdown"]}),
         ({"power.gpu-limit": "info"}, {"power_limit_w": 200, "power_default_w": 350}),
         ({"power.fan": "warning"}, {"fan_percent": 0, "temperature_c": 80}),
         ({}, {"fan_percent": 0, "temperature_c": 45}),
-        ({}, {"temperature_c": None, "slowdown_c": None, "throttle_reasons": None}),
+        ({}, {"temperature_c": None, "slowdown_c": None, "throttling": None}),
     ],
 )
 def test_heat_and_power_of_a_card(tree, expected, values):

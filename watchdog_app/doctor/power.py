@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from watchdog_app.core.model.hardware import ClockEvent
 from watchdog_app.doctor import driver_files, gpu
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine
 from watchdog_app.doctor.machine import Machine
 
-_HW_SLOWDOWN, _SW_THERMAL, _HW_THERMAL, _POWER_BRAKE = 0x8, 0x20, 0x40, 0x80
+_THERMAL = {ClockEvent.SOFTWARE_THERMAL, ClockEvent.HARDWARE_THERMAL}
 _NEAR_C = 5  # degrees below the slowdown threshold
 _PER_HOUR = 10.0  # events of CPU throttling that are more than a flash
 
@@ -79,18 +80,16 @@ def _battery(machine: Machine) -> Iterator[Finding]:
 
 def _card(card: dict[str, Any]) -> Iterator[Finding]:
     name, index = gpu.label(card), card.get("index")
-    reasons = card.get("throttle_reasons") or 0
+    events = set(card.get("throttling") or ())
     heat, slowdown = card.get("temperature_c"), card.get("slowdown_c")
     shown = f"{heat} °C" if heat is not None else "an unknown temperature"
     found = False
-    if reasons & (_HW_THERMAL | _SW_THERMAL) or (
-        heat is not None and slowdown and heat >= slowdown - _NEAR_C
-    ):
+    if events & _THERMAL or (heat is not None and slowdown and heat >= slowdown - _NEAR_C):
         found = True
-        now = bool(reasons & (_HW_THERMAL | _SW_THERMAL))
+        now = bool(events & _THERMAL)
         yield Finding(
             "power.gpu-heat",
-            Severity.ERROR if reasons & _HW_THERMAL else Severity.WARNING,
+            Severity.ERROR if ClockEvent.HARDWARE_THERMAL in events else Severity.WARNING,
             f"{name} is at {shown}"
             + (
                 " and clocked down for heat."
@@ -105,7 +104,7 @@ def _card(card: dict[str, Any]) -> Iterator[Finding]:
                 f"sudo nvidia-smi -i {index} -pl WATTS",
             ),
         )
-    if reasons & _POWER_BRAKE:
+    if ClockEvent.POWER_BRAKE in events:
         found = True
         yield Finding(
             "power.brake",
@@ -116,7 +115,7 @@ def _card(card: dict[str, Any]) -> Iterator[Finding]:
             "Check the power supply and its cables; cap the cards until then.",
             (f"sudo nvidia-smi -i {index} -pl WATTS",),
         )
-    elif reasons & _HW_SLOWDOWN and not reasons & _HW_THERMAL:
+    elif ClockEvent.HARDWARE_SLOWDOWN in events and ClockEvent.HARDWARE_THERMAL not in events:
         found = True
         yield Finding(
             "power.hardware-slowdown",

@@ -17,7 +17,7 @@ from gpu_stub.driver_stub import (
     DriverStub,
 )
 
-from watchdog_app.core.model.hardware import GpuProcess, GpuState
+from watchdog_app.core.model.hardware import ClockEvent, GpuProcess, GpuState
 from watchdog_app.machine.gpu.nvml import host_memory
 
 
@@ -46,11 +46,11 @@ def test_every_figure_of_a_card_is_read(stub, ticker):
         gpu.slowdown_c,
         gpu.shutdown_c,
     )
-    assert (55, 301.5, 320, 0x4) == (
+    assert (55, 301.5, 320, {ClockEvent.SOFTWARE_POWER_CAP}) == (
         gpu.fan_percent,
         gpu.power_w,
         gpu.power_limit_w,
-        gpu.throttle_reasons,
+        gpu.throttling,
     )
     assert (3, True, False, "reset") == (
         gpu.ecc_uncorrected,
@@ -132,7 +132,7 @@ def test_a_driver_without_answers_leaves_every_figure_unknown(stub, ticker):
         gpu.fan_percent,
         gpu.power_w,
         gpu.power_limit_w,
-        gpu.throttle_reasons,
+        gpu.throttling,
         gpu.ecc_uncorrected,
         gpu.remap_failed,
     ]
@@ -174,7 +174,7 @@ def test_all_ones_are_no_reading(stub, ticker):
     gpu = ticker(stub).reading().gpus[0]
 
     assert (None, None, None) == (
-        gpu.throttle_reasons,
+        gpu.throttling,
         gpu.ecc_uncorrected,
         gpu.memory_reserved_bytes,
     )
@@ -244,7 +244,7 @@ def test_older_drivers_are_asked_older_questions(stub, ticker):
 
     gpu = ticker(stub).reading().gpus[0]
 
-    assert (0x40, 66) == (gpu.throttle_reasons, gpu.temperature_c)
+    assert ({ClockEvent.HARDWARE_THERMAL}, 66) == (gpu.throttling, gpu.temperature_c)
     assert (GpuProcess(os.getpid(), GIB),) == gpu.processes
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from enum import IntEnum
 
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.diagnosis.gpu_faults import (
@@ -16,33 +15,12 @@ from watchdog_app.core.diagnosis.gpu_faults import (
     finding,
 )
 from watchdog_app.core.model import devices
-from watchdog_app.core.model.hardware import Battery, Gpu
+from watchdog_app.core.model.hardware import Battery, ClockEvent, Gpu
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import UNPLUGGED
 
-
-class ClockEvent(IntEnum):
-    """
-    Why a card runs slower than it could: bits of NVML's mask.
-
-    Source: NVIDIA, NVML API reference, nvmlClocksEventReasons ("clock event reasons").
-    """
-
-    IDLE = 0x1
-    APPLICATION_CLOCKS = 0x2
-    SOFTWARE_POWER_CAP = 0x4  # normal at full load
-    HARDWARE_SLOWDOWN = 0x8  # heat, power brake, too fast a draw; flashes at a P-state change
-    SYNC_BOOST = 0x10
-    SOFTWARE_THERMAL = 0x20
-    HARDWARE_THERMAL = 0x40
-    POWER_BRAKE = 0x80  # asserted from outside: the power supply
-    DISPLAY_CLOCKS = 0x100
-
-
-USUAL = ClockEvent.IDLE | ClockEvent.APPLICATION_CLOCKS | ClockEvent.SOFTWARE_POWER_CAP
-_THERMAL = ClockEvent.SOFTWARE_THERMAL | ClockEvent.HARDWARE_THERMAL
-_NAMES = {int(event): event.name.lower() for event in ClockEvent}
-_BITS = 64
+USUAL = {ClockEvent.IDLE, ClockEvent.APPLICATION_CLOCKS, ClockEvent.SOFTWARE_POWER_CAP}
+_THERMAL = {ClockEvent.SOFTWARE_THERMAL, ClockEvent.HARDWARE_THERMAL}
 
 _BIN_S = 15.0
 _BINS = 60
@@ -57,16 +35,15 @@ _REST_S = 60.0  # between two trainings, or their validations
 _READINGS = "readings"
 
 
-def clock_events(mask: int | None) -> list[str] | None:
+def in_order(events: frozenset[str] | None) -> list[str] | None:
     """
-    The reasons in a mask, lowest bit first; one that is not known yet as `0x200`.
+    Clock events as they are listed; those that are not known yet last.
 
     None stands for None: a card that does not say is not one that runs at full speed.
     """
-    if mask is None:
+    if events is None:
         return None
-    bits = (1 << position for position in range(_BITS))
-    return [_NAMES.get(bit, hex(bit)) for bit in bits if mask & bit]
+    return [*(event for event in ClockEvent if event in events), *sorted(events - set(ClockEvent))]
 
 
 class _Card:
@@ -78,17 +55,17 @@ class _Card:
         self._slow = False
         self.found: frozenset[FaultKind] = frozenset()
 
-    def take(self, now: float, mask: int) -> None:
+    def take(self, now: float, events: frozenset[str]) -> None:
         """Count one reading."""
         if not self._bins or now >= self._bins[-1][0]:
             self._bins.append((now + _BIN_S, Counter()))
         counts = self._bins[-1][1]
         # Only beginnings of a slowdown count, and only of one without a cause of its own.
-        slow = bool(mask & ClockEvent.HARDWARE_SLOWDOWN)
-        explained = mask & (_THERMAL | ClockEvent.POWER_BRAKE)
+        slow = ClockEvent.HARDWARE_SLOWDOWN in events
+        explained = events & {*_THERMAL, ClockEvent.POWER_BRAKE}
         counts[_READINGS] += 1
-        counts[FaultKind.HEAT] += bool(mask & _THERMAL)
-        counts[FaultKind.POWER_BRAKE] += bool(mask & ClockEvent.POWER_BRAKE)
+        counts[FaultKind.HEAT] += bool(events & _THERMAL)
+        counts[FaultKind.POWER_BRAKE] += ClockEvent.POWER_BRAKE in events
         counts[FaultKind.HARDWARE_SLOWDOWN] += slow and not (explained or self._slow)
         self._slow = slow
         self.found = frozenset(self._judge(now))
@@ -173,8 +150,8 @@ class ThrottlingDetector:
             for gpu in hardware.gpus:
                 if gpu.parent_id is None:  # the parts of a card share its clocks
                     card = self._cards.setdefault(gpu.id, _Card())
-                    if gpu.throttle_reasons is not None:
-                        card.take(now, gpu.throttle_reasons)
+                    if gpu.throttling is not None:
+                        card.take(now, gpu.throttling)
         for gpu in hardware.gpus:
             known = self._cards.get(gpu.id)
             if known is None or not known.found:

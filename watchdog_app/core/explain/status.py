@@ -312,7 +312,7 @@ def _card(gpu: Gpu, tasks: Sequence[Task]) -> str:
             parts.append(f"{gpu.temperature_c:.0f} °C")
         if gpu.power_w is not None:
             parts.append(f"{gpu.power_w:.0f} W")
-        braked = throttling.clock_events((gpu.throttle_reasons or 0) & ~throttling.USUAL)
+        braked = throttling.in_order((gpu.throttling or frozenset()) - throttling.USUAL)
         if braked:
             parts.append("held back by " + ", ".join(braked).replace("_", " "))
     names = [plain(task.name) for task in devices.on_card(gpu, tasks)]

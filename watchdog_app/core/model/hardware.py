@@ -34,6 +34,25 @@ class GpuState(StrEnum):
     UNREADABLE = "unreadable"  # it answers with errors
 
 
+class ClockEvent(StrEnum):
+    """
+    Why a GPU runs slower than it could.
+
+    Source: NVIDIA, NVML API reference, nvmlClocksEventReasons ("clock event reasons").
+    """
+
+    IDLE = "idle"
+    APPLICATION_CLOCKS = "application_clocks"
+    SOFTWARE_POWER_CAP = "software_power_cap"  # normal at full load
+    # Heat, power brake, too fast a draw; flashes at a P-state change.
+    HARDWARE_SLOWDOWN = "hardware_slowdown"
+    SYNC_BOOST = "sync_boost"
+    SOFTWARE_THERMAL = "software_thermal"
+    HARDWARE_THERMAL = "hardware_thermal"
+    POWER_BRAKE = "power_brake"  # asserted from outside: the power supply
+    DISPLAY_CLOCKS = "display_clocks"
+
+
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
     """One process on a card, as the driver lists it."""
@@ -102,8 +121,7 @@ class Gpu:
     fan_percent: float | None = figure("Fan", "%", 0, 200)  # above 100: over the nominal speed
     power_w: float | None = figure("Power", "W", 0, _MOST_W)
     power_limit_w: float | None = figure("Power limit", "W", 1, _MOST_W)  # enforced
-    # NVML's bit mask of clock event reasons.
-    throttle_reasons: int | None = figure("Throttle reasons", "", 0, 1 << 32)
+    throttling: frozenset[str] | None = None  # `ClockEvent`, or what the driver calls another
     # Since the driver was loaded.
     ecc_uncorrected: int | None = figure("ECC", "errors", 0, _MOST_ERRORS)
     remap_pending: bool | None = None  # a memory row will be replaced at the next reset

@@ -274,8 +274,12 @@ def _number(value: Any) -> float:
     return found
 
 
+def _words(value: Any) -> frozenset[str]:
+    return frozenset(text(word) for word in value)
+
+
 _CONVERT: dict[str, Callable[[Any], Any]] = {
-    "int": _count, "float": _number, "bool": bool, "str": text
+    "int": _count, "float": _number, "bool": bool, "str": text, "frozenset[str]": _words
 }  # fmt: skip
 _NOT_TOLD = ("id", "index", "parent_id", "part")  # the monitor's own
 _FIELDS = {

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from watchdog_app.base import vendored
-from watchdog_app.core.model.hardware import FIGURES, GpuState
+from watchdog_app.core.model.hardware import FIGURES, ClockEvent, GpuState
 from watchdog_app.machine.gpu import nvml_driver
 from watchdog_app.machine.gpu.backend import (
     BackendError,
@@ -57,6 +57,8 @@ _ALL_ONES = (2**32 - 1, 2**64 - 1)  # N/A, or a bus on which nobody answers
 _V2 = 0x02000028  # nvmlMemory_v2
 _SHUTDOWN, _SLOWDOWN = 0, 1  # nvmlTemperatureThresholds_t
 _RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+# Bits of nvmlClocksEventReasons, in the order of ClockEvent.
+_CLOCK_EVENTS = {1 << bit: str(event) for bit, event in enumerate(ClockEvent)}
 _RECOVERIES = {1: "reset", 2: "reboot", 3: "drain", 4: "drain_and_reset"}
 _UNCORRECTED, _SINCE_LOAD = 1, 0  # nvmlMemoryErrorType_t, nvmlEccCounterType_t
 # Where a GPU tells neither threshold nor margin. NVIDIA's own lie between 85 and 100, shutdown
@@ -87,6 +89,13 @@ def _told(answer: Any) -> int | None:
     return None if answer in _ALL_ONES else int(answer)
 
 
+def _clock_events(mask: int) -> list[str] | None:
+    if mask in _ALL_ONES:
+        return None
+    bits = (1 << position for position in range(mask.bit_length()))
+    return [_CLOCK_EVENTS.get(bit, hex(bit)) for bit in bits if mask & bit]
+
+
 def _watts(milliwatts: Any) -> float:
     return float(milliwatts) / 1000
 
@@ -112,9 +121,9 @@ QUESTIONS = (
     ),
     Question("power_w", "nvmlDeviceGetPowerUsage", convert=_watts),
     Question(
-        "throttle_reasons",
+        "throttling",
         "nvmlDeviceGetCurrentClocksEventReasons",
-        convert=_told,
+        convert=_clock_events,
         instead="nvmlDeviceGetCurrentClocksThrottleReasons",  # drivers before 535
     ),
     Question("fan_percent", "nvmlDeviceGetFanSpeed", every_s=SLOW_S),
