@@ -145,16 +145,6 @@ class ReaderChild:
         return b"".join(chunks)
 
 
-class _Skipped:
-    """A GPU on which the driver hung or crashed."""
-
-    __slots__ = ("times", "until_mono_s")
-
-    def __init__(self) -> None:
-        self.times = 0
-        self.until_mono_s = 0.0
-
-
 class ReaderProcess:
     """One reader at a time, and what became of those before."""
 
@@ -184,7 +174,8 @@ class ReaderProcess:
         self._retry_mono_s: float | None = None
         self._retries = 0
         self._well_mono_s: float | None = None
-        self._skipped: dict[int, _Skipped] = {}
+        self._skip_until_mono_s: dict[int, float] = {}  # by index, as `_skips`
+        self._skips: dict[int, int] = {}  # how often the driver hung or crashed there
         self._not_asked: frozenset[int] = frozenset()  # of the last request
         self._awake: frozenset[int] | None = None  # likewise; None: all are
         self._failed = False  # this reader said why it cannot go on
@@ -205,7 +196,7 @@ class ReaderProcess:
 
     def skipped(self, now_mono_s: float) -> frozenset[int]:
         """Indices of the GPUs that are not asked about for now."""
-        return frozenset(i for i, each in self._skipped.items() if now_mono_s < each.until_mono_s)
+        return frozenset(i for i, until in self._skip_until_mono_s.items() if now_mono_s < until)
 
     def left_out(self, index: int) -> GpuState | None:
         """
@@ -221,7 +212,8 @@ class ReaderProcess:
         """Something has changed: no use in waiting for the next try."""
         self._retry_mono_s = None
         self._retries = 0
-        self._skipped.clear()
+        self._skip_until_mono_s.clear()
+        self._skips.clear()
 
     def forget(self) -> None:
         """There is no driver any more: nothing is wrong with it either."""
@@ -234,13 +226,15 @@ class ReaderProcess:
         if self._retry_mono_s is not None and now_mono_s < self._retry_mono_s:
             return
         if len(self._leaving) >= _MOST_STUCK:
-            self._give_up(now_mono_s, _stuck(len(self._leaving)))
+            said = f"The GPU driver hangs in the kernel: {_MOST_STUCK} readers cannot be ended."
+            remedy = "Restart the machine: nothing less frees them."
+            self._give_up(now_mono_s, _fault(said, remedy))
             return
         try:
             self._child = ReaderChild(self._argv, reader_env(self._env, library_folder))
         except OSError as error:
-            said = f"The GPU reader cannot be started: {error.strerror or error}. {NOT_WATCHED}"
-            self._give_up(now_mono_s, Fault(READER, said, None))
+            said = f"The GPU reader cannot be started: {error.strerror or error}."
+            self._give_up(now_mono_s, _fault(said, None))
             return
         self._ready = self._failed = False
         self._expect(now_mono_s)
@@ -318,7 +312,7 @@ class ReaderProcess:
         """It said what no reader says: the driver has damaged it."""
         self._skip(now_mono_s, _SKIP_CRASHED_S)
         said = "The GPU reader was damaged by the driver library and is started again."
-        self._give_up(now_mono_s, Fault(READER, f"{said} {NOT_WATCHED}", LOOK))
+        self._give_up(now_mono_s, _fault(said))
 
     def close(self) -> None:
         """End everything; waits a second at most."""
@@ -371,7 +365,7 @@ class ReaderProcess:
     def _ended(self, status: int, now_mono_s: float) -> None:
         if not self._failed:
             self.absent = None
-            self.fault = _end_of(status, self._index)
+            self.fault = _end_of(status, self._where(" while it asked about"))
             if status not in _BY_SOMEBODY:
                 self._skip(now_mono_s, _SKIP_CRASHED_S)
         self._give_up(now_mono_s, self.fault)
@@ -384,32 +378,39 @@ class ReaderProcess:
         deadline_s = self._deadline_s if self._ready else self._start_s
         if silent_s > deadline_s:
             self._skip(now_mono_s, _SKIP_HUNG_S)
-            self._give_up(now_mono_s, _silent(deadline_s, self._index))
+            means = "This GPU is not watched for now; others are."
+            said = f"The GPU driver did not answer{self._where(' about')} within {deadline_s:g} s."
+            index = self._index
+            self._give_up(now_mono_s, _fault(said, LOOK, NOT_WATCHED if index is None else means))
         elif silent_s > self._deadline_s and self.fault is None:
             self.fault = _starting(self._deadline_s)
 
     def _skip(self, now_mono_s: float, first_s: float) -> None:
         """The GPU that was asked about is left out for a while, longer each time."""
-        if self._index is None:
-            return
-        each = self._skipped.setdefault(self._index, _Skipped())
-        each.until_mono_s = now_mono_s + min(first_s * 2**each.times, _SKIP_LAST_S)
-        each.times += 1
+        index = self._index
+        if index is not None:
+            times = self._skips.get(index, 0)
+            seconds = min(first_s * 2**times, _SKIP_LAST_S)
+            self._skip_until_mono_s[index], self._skips[index] = now_mono_s + seconds, times + 1
 
     def _forgive(self, now_mono_s: float) -> None:
         if self._well_mono_s is None:
             self._well_mono_s = now_mono_s
         elif now_mono_s - self._well_mono_s >= _WELL_S:
             self._retries = 0
-        for index, each in list(self._skipped.items()):
-            if now_mono_s >= each.until_mono_s + _WELL_S:
-                del self._skipped[index]
+        for index, until in self._skip_until_mono_s.items():
+            if now_mono_s >= until + _WELL_S:
+                self._skips.pop(index, None)
 
     def _give_up(self, now_mono_s: float, fault: Fault | None) -> None:
         self.fault = fault
         self.let_go()
         self._retry_mono_s = now_mono_s + min(FIRST_RETRY_S * 2**self._retries, LAST_RETRY_S)
         self._retries = min(self._retries + 1, 16)
+
+    def _where(self, words: str) -> str:
+        """Which GPU was being asked about, if one was."""
+        return "" if self._index is None else f"{words} GPU {self._index}"
 
     def _bury(self) -> None:
         self._leaving = [child for child in self._leaving if child.status is None]
@@ -428,38 +429,25 @@ def _plain(words: str) -> str:
     return " ".join(text(word) for word in words.split(" "))
 
 
+def _fault(said: str, remedy: str | None = LOOK, means: str = NOT_WATCHED) -> Fault:
+    return Fault(READER, f"{said} {means}", remedy)
+
+
 def _starting(deadline_s: float) -> Fault:
-    said = f"The GPU driver has not finished its initialisation within {deadline_s:g} s."
-    wait = "A machine with many GPUs needs longer: wait a minute."
-    return Fault(READER, f"{said} {NOT_WATCHED}", f"{wait} {LOOK}")
+    return _fault(
+        f"The GPU driver has not finished its initialisation within {deadline_s:g} s.",
+        f"A machine with many GPUs needs longer: wait a minute. {LOOK}",
+    )
 
 
-def _silent(deadline_s: float, index: int | None) -> Fault:
-    """A call into the driver did not return."""
-    where = "" if index is None else f" about GPU {index}"
-    means = NOT_WATCHED if index is None else "This GPU is not watched for now; others are."
-    said = f"The GPU driver did not answer{where} within {deadline_s:g} s and its reader was ended."
-    return Fault(READER, f"{said} {means}", LOOK)
-
-
-def _end_of(status: int, index: int | None) -> Fault:
+def _end_of(status: int, where: str) -> Fault:
     """The reader ended by itself, or was ended by somebody."""
-    again = "It is started again; GPU figures are missing meanwhile."
+    means = "It is started again; GPU figures are missing meanwhile."
     if status in _BY_SOMEBODY:
         by = "by a person, or by the kernel when memory ran out"
-        return Fault(READER, f"The GPU reader was killed: {by}. {again}", None)
-    where = "" if index is None else f" while it asked about GPU {index}"
+        return _fault(f"The GPU reader was killed: {by}.", None, means)
     if status >= 0:
-        return Fault(READER, f"The GPU reader ended with status {status}{where}. {again}", LOOK)
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
-    said = f"The driver library crashed: its reader was ended by {name}{where}."
-    return Fault(READER, f"{said} {again}", LOOK)
-
-
-def _stuck(count: int) -> Fault:
-    """Readers that not even SIGKILL ends: they wait in the kernel."""
-    said = f"The GPU driver hangs in the kernel: {count} readers cannot be ended. {NOT_WATCHED}"
-    return Fault(READER, said, "Restart the machine: nothing less frees them.")
+        return _fault(f"The GPU reader ended with status {status}{where}.", LOOK, means)
+    name = signal.strsignal(-status) or f"signal {-status}"
+    said = f"The driver library crashed ({name}){where}."
+    return _fault(said, LOOK, means)
