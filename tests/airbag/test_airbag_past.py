@@ -164,7 +164,7 @@ def test_nobody_is_warned_of_a_limit_that_the_airbag_has_met_and_told_of(
     bag.group = str(group)
     prepare(bag.pid, bag.start_time)
     bag.write()
-    bags = Bags(lambda: (), Log())
+    bags = Bags(lambda: (), lambda _: None, Log())
     decision = SimpleNamespace(
         resource=SimpleNamespace(subject=str(group)), evidence={"topic": topic}
     )

@@ -341,7 +341,7 @@ def test_no_look_waits_for_a_keeper_that_is_being_started(monkeypatch):
 
     monkeypatch.setattr(record, "every", lambda: [bag])
     monkeypatch.setattr(record, "sweep", sweep)
-    bags = Bags(tasks=list, log=Log())
+    bags = Bags(tasks=list, group_of=lambda _: None, log=Log())
 
     bags.look()
     bags.look()
@@ -354,19 +354,17 @@ def test_no_look_waits_for_a_keeper_that_is_being_started(monkeypatch):
 
 @pytest.fixture
 def crowd(monkeypatch):
-    """Forty tasks beside a bag that the last of them is in; what the kernel was asked, and when."""
+    """Forty tasks beside a bag that the last of them is in; nobody may wait for the kernel."""
     tasks = [task(pid, f"fit{pid}.py", workers=(pid + 1,)) for pid in range(1000, 1080, 2)]
-    inside = {tasks[-1].key.pid: f"{groups.PREFIX}7-8"}
+    inside = {tasks[-1].key.pid: f"/x/{groups.PREFIX}7-8/below"}
     bag = BagRecord(7, 8, "hog.py", "cgroup v1", f"/x/{groups.PREFIX}7-8", 1 << 30, 1 << 20)
     bag.stage = "held"
-    bags, asked, read = [bag], [], []
+    bags, read = [bag], []
     monkeypatch.setattr(record, "every", lambda: read.append(1) or list(bags))
     monkeypatch.setattr(record, "sweep", lambda: None)
-    monkeypatch.setattr(groups, "bag_of", lambda pid: asked.append(pid) or inside.get(pid))
-    found = Bags(tasks=lambda: tasks, log=Log())
-    return SimpleNamespace(
-        bags=found, tasks=tasks, inside=inside, records=bags, asked=asked, read=read
-    )
+    monkeypatch.setattr(groups, "memberships", lambda *_: pytest.fail("this can wait for a lock"))
+    found = Bags(tasks=lambda: tasks, group_of=lambda key: inside.get(key.pid), log=Log())
+    return SimpleNamespace(bags=found, tasks=tasks, inside=inside, records=bags, read=read)
 
 
 def test_a_rescue_of_all_looks_at_the_airbags_once(crowd):
@@ -387,24 +385,20 @@ def test_a_rescue_of_all_looks_at_the_airbags_once(crowd):
     assert 1 == len(crowd.read)
 
 
-def test_who_is_in_an_airbag_is_asked_again_only_where_that_can_be_another(crowd):
-    """When a bag is new or gone; else some of them in turn, which finds what was moved by hand."""
+def test_who_is_in_an_airbag_is_known_from_the_look_and_the_kernel_is_not_asked(crowd):
+    """A read of /proc/PID/cgroup can wait for minutes; what was moved by hand is followed."""
     first, last = crowd.tasks[0].key, crowd.tasks[-1].key
     crowd.bags.look()
-    begun = len(crowd.asked)
+    before = crowd.bags.of(first), crowd.bags.of(last)
     crowd.inside[first.pid + 1] = crowd.inside.pop(last.pid)
-    for _ in range(3):
-        crowd.bags.look()
-    in_turn = len(crowd.asked) - begun
-    for _ in range(2):
-        crowd.bags.look()
+    crowd.bags.look()
     moved = crowd.bags.of(first), crowd.bags.of(last)
     other = BagRecord(9, 9, "x.py", "cgroup v1", f"/x/{groups.PREFIX}9-9", 1 << 30, 1 << 20)
     crowd.records.append(other)
-    crowd.inside[last.pid] = f"{groups.PREFIX}9-9"
+    crowd.inside[last.pid] = f"/x/{groups.PREFIX}9-9.scope"
     crowd.bags.look()
 
-    assert (79, 60) == (begun, in_turn)
+    assert (None, crowd.records[0]) == before
     assert (crowd.records[0], None) == moved
     assert crowd.bags.of(last) is other
 

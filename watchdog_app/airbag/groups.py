@@ -97,11 +97,15 @@ def name_of(pid: int, start_time: int) -> str:
 
 
 def bag_of(pid: int, proc: str = "/proc") -> str | None:
-    """The name of the bag that a process is in; None: it is in none."""
-    for path in memberships(pid, proc).values():
-        for part in path.split("/"):
-            if part.startswith(PREFIX):
-                return part.removesuffix(".scope")
+    """The name of the bag that a process is in; None: it is in none. It can wait for a lock."""
+    return next(filter(None, map(bag_in, memberships(pid, proc).values())), None)
+
+
+def bag_in(path: str) -> str | None:
+    """The name of the bag in the path of a group; None: it leads through none."""
+    for part in path.split("/"):
+        if part.startswith(PREFIX):
+            return part.removesuffix(".scope")
     return None
 
 

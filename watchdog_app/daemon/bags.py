@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from watchdog_app.airbag import groups, record, report, wishes
@@ -33,7 +32,6 @@ from watchdog_app.protocol.messages import BAD_PARAMS, REFUSED, Params
 _TOLD = {"held": "critical", "refusing": "critical", "opened": "normal", "ending": "critical"}
 _SWEEP_S = 5.0
 _MOST_MEMBERS = 50
-_ASKED_AGAIN = 20  # processes in a look: one may be moved into a bag, or out of it, by hand
 _TITLES = {
     "held": "Held at its memory limit",
     "refusing": "At its memory limit: more is refused",
@@ -58,16 +56,22 @@ class Bags:
 
     Args:
         tasks: those of the last look.
+        group_of: folder of a process's memory group, by the last look; None: not known.
     """
 
-    def __init__(self, tasks: Callable[[], Sequence[Task]], log: Log) -> None:
+    def __init__(
+        self,
+        tasks: Callable[[], Sequence[Task]],
+        group_of: Callable[[ProcessKey], str | None],
+        log: Log,
+    ) -> None:
         self._tasks = tasks
+        self._group_of = group_of
         self._log = log
         self._news: list[News] = []
         self._bags: dict[str, BagRecord] = {}  # by the name of their group
         self._stages: dict[str, str] = {}
         self._of: dict[ProcessKey, str] = {}
-        self._inside: dict[ProcessKey, str | None] = {}  # what the kernel said, the oldest first
         self._next_sweep_mono_s = 0.0
         # A keeper that is started where memory runs out takes seconds: no look waits for it.
         self._sweeper = Worker()
@@ -82,14 +86,11 @@ class Bags:
             self._sweeping = True
             # Nobody is held for ever where keeper and second were both killed.
             self._sweeper.submit(record.sweep, self._swept)
-        before_names = self._bags.keys()
         self._bags = {
             groups.name_of(each.pid, each.start_time): each
             for each in record.every()
             if each.group is not None and groups.PREFIX in each.group
         }
-        if self._bags.keys() != before_names:
-            self._inside.clear()  # a bag is written down after its program has entered it
         self._of = self._found()
         for name, bag in self._bags.items():
             before = self._stages.get(name, "calm")
@@ -100,25 +101,18 @@ class Bags:
             del self._stages[name]
 
     def _found(self) -> dict[ProcessKey, str]:
-        """The bag of every task that is in one. To ask for each of 500 each time took 17 ms."""
+        """The bag of every task that is in one."""
         found: dict[ProcessKey, str] = {}
         if not self._bags:
             return found
-        for key in list(islice(self._inside, _ASKED_AGAIN)):
-            del self._inside[key]
-        seen = set()
         for task in self._tasks():
             # A program may be started in a bag from within a task that is in none.
             for key in (task.key, *(member.key for member in task.members[:_MOST_MEMBERS])):
-                seen.add(key)
-                if key not in self._inside:
-                    self._inside[key] = groups.bag_of(key.pid)
-                name = self._inside[key]
+                # Never asked of the kernel here: that can wait for a lock.
+                name = groups.bag_in(self._group_of(key) or "")
                 if name in self._bags:
                     found[task.key] = name
                     break
-        for key in self._inside.keys() - seen:
-            del self._inside[key]
         return found
 
     def _swept(self, _: object, error: Exception | None) -> None:

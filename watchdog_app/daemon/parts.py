@@ -136,7 +136,7 @@ class Parts:
             kept=self.watching.keep_state,
             log=log,
         )
-        self.bags = Bags(lambda: self.watching.tasks, log)
+        self.bags = Bags(lambda: self.watching.tasks, self.watching.group_of, log)
         self.acts = Acts(
             journal=self.journal,
             stops=self.stops,

@@ -12,7 +12,7 @@ from typing import Any
 
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.model.decisions import Decision, DecisionKind
-from watchdog_app.core.model.machine import Fault, Task
+from watchdog_app.core.model.machine import Fault, ProcessKey, Task
 from watchdog_app.core.model.settings import WatchSettings
 from watchdog_app.core.policy.glance import Rest
 from watchdog_app.daemon.acts import Acts
@@ -85,6 +85,11 @@ class Watching:
     def tasks(self) -> Sequence[Task]:
         """Those of the latest look."""
         return self.look.tasks if self.look is not None else ()
+
+    def group_of(self, key: ProcessKey) -> str | None:
+        """Folder of the memory group of a process, by the latest look; None: not known."""
+        info = None if self.look is None else self.look.snapshot.infos.get(key)
+        return None if info is None else info.cgroup
 
     @property
     def hurries(self) -> bool:
