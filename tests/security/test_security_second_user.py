@@ -13,7 +13,8 @@ import watchdog_app.config as configuration
 from watchdog_app.agent.saving.names import RescueName, is_strangers
 from watchdog_app.agent.saving.store import RescueStore
 from watchdog_app.base.errors import ConfigError, WatchdogError
-from watchdog_app.daemon.instance import InstanceLock, private_folder
+from watchdog_app.base.runtime_dir import private_folder
+from watchdog_app.daemon.instance import InstanceLock
 from watchdog_app.history.journal import Journal
 from watchdog_app.protocol import transport
 

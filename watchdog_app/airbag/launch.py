@@ -187,9 +187,8 @@ def _softly(wanted: Wanted, why: str) -> Entered:
 
 def _private(record: BagRecord) -> None:
     from watchdog_app.base import runtime_dir
-    from watchdog_app.daemon.instance import private_folder
 
-    private_folder(runtime_dir.make())
+    runtime_dir.private_folder(runtime_dir.make())
     records.prepare(record.pid, record.start_time)
 
 

@@ -1,8 +1,15 @@
-"""Create the runtime folder; the daemon or `watchdog exec` does so, the first that starts."""
+"""
+Create the runtime folder; the daemon or `watchdog exec` does so, the first that starts.
+
+Where no session manager makes one it lies in /tmp, where anybody may have made it before: a folder
+that is not ours, or a link to somewhere else, is refused and never mended.
+"""
 
 from __future__ import annotations
 
 import os
+import shlex
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,7 +22,7 @@ def make(env: Mapping[str, str] = os.environ) -> str:
     """
     The runtime folder by its absolute path; made where its name is a random one.
 
-    A folder with a fixed name is made, and judged, by `daemon.instance.private_folder`.
+    A folder with a fixed name is made, and judged, by `private_folder`.
 
     Raises:
         WatchdogError: it cannot be made.
@@ -33,6 +40,65 @@ def make(env: Mapping[str, str] = os.environ) -> str:
             f"No folder for the daemon's socket could be made: {error}. Let "
             "WATCHDOG_RUNTIME_DIR name a folder of your own."
         ) from error
+
+
+def private_folder(path: str) -> None:
+    """
+    Make `path` a folder that this user owns and no other user may enter.
+
+    Raises:
+        WatchdogError: somebody else's, a link, no folder, or it cannot be made.
+    """
+    try:
+        above = os.path.dirname(path) or "."
+        durable.make_folders(above)  # with nothing that others may change, whatever the umask
+        _check_above(path, os.stat(above))
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        # Opened once and judged by the handle: between two looks at a name it can be swapped.
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        what = "is a link" if os.path.islink(path) else error.strerror
+        raise WatchdogError(
+            f"The daemon cannot use the folder {path}: {what}. "
+            "Remove it, or let WATCHDOG_RUNTIME_DIR name a folder of your own."
+        ) from error
+    try:
+        found = os.fstat(handle)
+        if found.st_uid != os.geteuid():
+            raise WatchdogError(
+                f"The folder {path} belongs to user {found.st_uid}, who could listen in on "
+                "everything said there; the daemon does not start. Have it removed, or let "
+                "WATCHDOG_RUNTIME_DIR name a folder of your own."
+            )
+        if stat.S_IMODE(found.st_mode) & 0o077:
+            os.fchmod(handle, 0o700)
+    except OSError as error:
+        raise WatchdogError(
+            f"The folder {path} cannot be closed to others: {error.strerror}. Change that, or let "
+            "WATCHDOG_RUNTIME_DIR name another folder of your own."
+        ) from error
+    finally:
+        os.close(handle)
+
+
+def _check_above(path: str, found: os.stat_result) -> None:
+    """
+    Where others may rename what is ours, they may put a folder of theirs in its place.
+
+    Raises:
+        WatchdogError: they may.
+    """
+    if found.st_mode & stat.S_ISVTX:
+        return  # nobody but its owner can, and in a sandbox root's folder seems to be nobody's
+    if paths.foreign(found) or paths.open_to_others(found):
+        remedy = "Let WATCHDOG_RUNTIME_DIR name a folder below one of your own."
+        if found.st_uid == os.geteuid():
+            remedy = f"Close it to them: chmod go-w {shlex.quote(os.path.dirname(path) or '.')}"
+        raise WatchdogError(
+            f"The folder {path} lies where others can put one of theirs in its place; the daemon "
+            f"does not start. {remedy}"
+        )
 
 
 def _new_folder(link: str) -> str:

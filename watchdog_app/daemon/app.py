@@ -17,7 +17,7 @@ from watchdog_app.base import own_process, paths, runtime_dir
 from watchdog_app.base.errors import ConfigError, WatchdogError
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.daemon import adopted, signals
-from watchdog_app.daemon.instance import InstanceLock, private_folder
+from watchdog_app.daemon.instance import InstanceLock
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.parts import Parts
 from watchdog_app.daemon.poller import READ
@@ -66,7 +66,7 @@ def run(
     """Run with these settings until SIGTERM, SIGINT or a client's `stop`. Raises as `main`."""
     os.umask(0o077)  # names of notebooks are nobody else's business
     folder = runtime_dir.make()
-    private_folder(folder)
+    runtime_dir.private_folder(folder)
     lock = InstanceLock(os.path.join(folder, _LOCK))
     app = App(settings, sources, config_path, lock, log)
     app.report_old_keys(old_keys)

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from watchdog_app.base.errors import ProtocolError
-from watchdog_app.daemon.instance import private_folder
+from watchdog_app.base.runtime_dir import private_folder
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.poller import READ, WRITE, Poller
 from watchdog_app.protocol import messages, transport
