@@ -92,7 +92,7 @@ CASES = {
         picture(program(WAITS_FOR_POOL), worker(syscall=None, arguments=())), {}, ReasonKind.FORK,
     ),
     "workers of several threads in one lock": (
-        picture(program(WAITS_FOR_POOL), worker(threads=2)), {}, ReasonKind.WORKER_LOCK,
+        picture(program(WAITS_FOR_POOL), worker(threads=2)), {}, ReasonKind.FORK,
     ),
     "a C call that keeps the interpreter's lock": (
         picture(program(main(wchan="hrtimer_nanosleep")), **SILENT), {}, ReasonKind.LIBRARY,
@@ -138,10 +138,6 @@ CASES = {
             worker(wchan="futex_do_wait", writes=True),
         ),
         {}, ReasonKind.OUTPUT,
-    ),
-    "only the machine thrashes": (
-        picture(program(main(wchan="hrtimer_nanosleep", syscall=None))),
-        {"swap": THRASHING}, ReasonKind.SWAP,
     ),
 }  # fmt: skip
 
@@ -193,6 +189,21 @@ def test_a_worker_that_computes_is_no_deadlock():
     found = stall_reasons(picture(program(WAITS_FOR_POOL), worker(200, syscall=None), busy))
 
     assert ReasonKind.FORK not in {each.why for each in found}
+
+
+def test_thrashing_elsewhere_is_no_reason():
+    """The machine thrashes, and nothing shows that this task does."""
+    seen = picture(program(main(wchan="hrtimer_nanosleep", syscall=None)))
+
+    assert () == stall_reasons(seen, StallContext(swap=THRASHING))
+
+
+def test_a_lock_that_workers_of_several_threads_wait_for_is_not_blamed_on_a_fork():
+    """It was left locked by a worker that was killed."""
+    (found,) = stall_reasons(picture(program(WAITS_FOR_POOL), worker(threads=2)))
+
+    assert "nobody will open" in found.text
+    assert "killed" in found.remedy
 
 
 def test_a_lock_that_is_waited_for_for_a_while_is_not_for_ever():

@@ -1,15 +1,16 @@
 """
 Why a training is stalled, from what its threads do: possible causes with reasons. Pure.
 
-A suspect is named when there is evidence for it, the strongest first. Where there is none the
+A reason is named when there is evidence for it, the strongest first. Where there is none the
 answer is "not known": the stacks say more than a guess would.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.text.quantities import format_rate
@@ -19,9 +20,7 @@ from watchdog_app.core.model.history import SwapTraffic, thrashing
 
 _THRASH_FAULTS_PER_S = 100.0
 _BUSY_CORES = 0.1
-
-_THRASHES = "the machine is thrashing: memory is read back from swap as fast as it is put there"
-_MAKE_ROOM = "Close what you can spare; smaller batches or buffers keep it from coming back."
+_MOST_SHOWN = 3
 
 
 class ReasonKind(StrEnum):
@@ -31,10 +30,9 @@ class ReasonKind(StrEnum):
     DEBUGGER = "debugger"
     DRIVER = "driver"
     SWAP = "swap"
-    FILES = "files"  # a file system over the network
+    FILES = "files"  # a disk, or a file system over the network
     DEAD_WORKER = "dead_worker"
-    FORK = "fork"
-    WORKER_LOCK = "worker_lock"
+    FORK = "fork"  # workers wait for a lock that no process will open
     DATA = "data"
     LOCK = "lock"
     LIBRARY = "library"  # a C call that keeps the interpreter's lock
@@ -54,7 +52,7 @@ class StallReason:
 
 @dataclass(frozen=True, slots=True)
 class StallContext:
-    """What is known besides the picture."""
+    """What is known besides the threads."""
 
     cores: float = 0.0  # that the task has used since its last step
     swap: SwapTraffic | None = None  # of the machine
@@ -63,385 +61,354 @@ class StallContext:
     stopped_by_us: frozenset[int] = frozenset()
 
 
-def stall_reasons(
-    picture: ThreadDump, around: StallContext | None = None
-) -> tuple[StallReason, ...]:
+class _Row(NamedTuple):
+    """What is said of one explanation; names in braces stand for what was seen."""
+
+    kind: ReasonKind
+    text: str
+    remedy: str
+
+    def seen(self, reasons: Sequence[str], **names: object) -> StallReason:
+        text, remedy = self.text.format(**names), self.remedy.format(**names)
+        return StallReason(self.kind, text, tuple(reasons), remedy)
+
+
+_STOPPED = _Row(
+    ReasonKind.STOPPED, "somebody has stopped process {process}, and the rest waits for it",
+    "Let it go on: kill -CONT {pid}",
+)  # fmt: skip
+_DEBUGGER = _Row(
+    ReasonKind.DEBUGGER, "a debugger holds process {process}",
+    "Let it go on in the debugger, or end the debugger.",
+)  # fmt: skip
+_DRIVER = _Row(
+    ReasonKind.DRIVER, "the graphics driver does not answer",
+    "Look for Xid lines: sudo dmesg | grep -i nvrm. Such a process cannot be killed until "
+    "the driver lets go; often only a reset of the card or a restart helps.",
+)  # fmt: skip
+_SWAP = _Row(
+    ReasonKind.SWAP,
+    "the machine is thrashing: memory is read back from swap as fast as it is put there",
+    "Close what you can spare; smaller batches or buffers keep it from coming back.",
+)  # fmt: skip
+_NETWORK = _Row(
+    ReasonKind.FILES, "it waits for a file system over the network that does not answer",
+    "Look whether the server is there: ls on that folder hangs, too, if it is not.",
+)  # fmt: skip
+_DISK = _Row(
+    ReasonKind.FILES, "it waits for a disk that does not answer",
+    "Look at the disk: sudo dmesg | tail; iostat -x 1.",
+)  # fmt: skip
+_DEAD_WORKER = _Row(
+    ReasonKind.DEAD_WORKER, "it waits for a worker process that has ended",
+    "Such a worker was often killed for lack of memory (see: watchdog explain). Use "
+    "fewer workers or smaller batches; give a DataLoader timeout=60, so that it raises an "
+    "error instead of waiting for ever.",
+)  # fmt: skip
+_FORK = _Row(
+    ReasonKind.FORK,
+    "a worker was forked while another thread held a lock, and waits for it for ever",
+    "Start workers without fork: multiprocessing.set_start_method('forkserver') or "
+    "'spawn', DataLoader(..., multiprocessing_context='forkserver'); or start them before "
+    "TensorFlow, PyTorch and threads are.",
+)  # fmt: skip
+_WORKER_LOCK = _Row(
+    ReasonKind.FORK, "its workers wait for a lock that nobody will open",
+    "A worker that was killed while it held a shared lock or queue leaves it locked: start "
+    "the training anew, with fewer workers if memory was short.",
+)  # fmt: skip
+_LIBRARY = _Row(
+    ReasonKind.LIBRARY, "a call into a C library does not return and keeps Python from running",
+    "See the call itself: sudo py-spy dump --native --pid {pid}",
+)  # fmt: skip
+_BUSY = _Row(
+    ReasonKind.BUSY, "it still computes: one step has become very long, or it turns in circles",
+    "Look twice whether it moves: watchdog stacks. A compilation or a validation that is not "
+    "announced looks the same.",
+)  # fmt: skip
+_OUTPUT = _Row(
+    ReasonKind.OUTPUT, "it writes to {where}",
+    "Look at what is to read its output: a program behind a pipe (`| less`, "
+    "subprocess.PIPE) that has stopped reading, or a terminal stopped by Ctrl-S (Ctrl-Q "
+    "lets it go on).",
+)  # fmt: skip
+_WORKER_OUTPUT = _Row(
+    ReasonKind.OUTPUT, "it waits for the end of a worker that writes to {where}",
+    "Read the results out of the queue before join(): a worker ends when they are read.",
+)  # fmt: skip
+_DATA = _Row(
+    ReasonKind.DATA, "it waits for {what}",
+    "Look at what is to fill it: a producer that ended, a server that does not answer, a pipe "
+    "without a writer. With a timeout in that call it would end with an error instead.",
+)  # fmt: skip
+_LOCK = _Row(
+    ReasonKind.LOCK, "{what}",
+    "Use `with lock:`, so that an error opens it; threading.RLock where one thread takes a "
+    "lock twice; and take several locks in one order everywhere.",
+)  # fmt: skip
+
+
+def stall_reasons(dump: ThreadDump, context: StallContext | None = None) -> tuple[StallReason, ...]:
     """
     The explanations that there is evidence for, the strongest first; empty: not known.
 
     Args:
-        picture: what the threads do.
-        around: what else is known of the task and the machine.
+        dump: what the threads do.
+        context: what else is known of the task and the machine.
     """
-    around = around or StallContext()
-    root = picture.root
+    root = dump.root
     if root is None:
         return ()
-    found: dict[ReasonKind, StallReason] = {}
-    for search in _SEARCHES:
-        for suspect in search(picture, root, around):
-            found.setdefault(suspect.why, suspect)
-    return tuple(found.values())
+    stall = _Stall(dump, root, root.main, context or StallContext())
+    return tuple(found for rule in _RULES if (found := rule(stall)) is not None)
 
 
-def _stopped(
-    picture: ThreadDump, root: ProcessThreads, around: StallContext
-) -> Iterator[StallReason]:
-    del root
-    for process in picture.processes:
-        if process.pid in around.stopped_by_us:
-            continue
-        if process.state == "T":
-            yield StallReason(
-                ReasonKind.STOPPED,
-                f"somebody has stopped process {signs.named(process)}, and the rest waits for it",
-                (f"process {process.pid} is in state T (stopped by a signal)",),
-                f"Let it go on: kill -CONT {process.pid}",
-            )
-            return
-        if process.state == "t":
-            yield StallReason(
-                ReasonKind.DEBUGGER,
-                f"a debugger holds process {signs.named(process)}",
-                (f"process {process.pid} is in state t (stopped by a tracer)",),
-                "Let it go on in the debugger, or end the debugger.",
-            )
-            return
+class _Stall(NamedTuple):
+    """What the rules look at."""
 
+    dump: ThreadDump
+    root: ProcessThreads
+    main: ThreadState | None  # of the training
+    context: StallContext
 
-def _driver(
-    picture: ThreadDump, root: ProcessThreads, around: StallContext
-) -> Iterator[StallReason]:
-    reasons = []
-    for process, thread in signs.all_threads(picture):
-        if thread.state == "D" and (place := signs.in_kernel(thread, signs.DRIVER)):
-            reasons.append(
-                f"thread {thread.tid} of process {process.pid} cannot be interrupted in {place}"
-            )
-    if around.card_fault is not None:
-        reasons.append(around.card_fault)
-    del root
-    if reasons:
-        yield StallReason(
-            ReasonKind.DRIVER,
-            "the graphics driver does not answer",
-            tuple(reasons[:3]),
-            "Look for Xid lines: sudo dmesg | grep -i nvrm. Such a process cannot be killed until "
-            "the driver lets go; often only a reset of the card or a restart helps.",
+    @property
+    def busy(self) -> bool:
+        return self.context.cores > _BUSY_CORES
+
+    @property
+    def at(self) -> list[str]:
+        """Where the training's thread is, if that is known."""
+        known = self.main is not None and self.main.frames
+        return [f"it is at {signs.at(self.main.frames)}"] if self.main and known else []
+
+    @property
+    def waits_for_workers(self) -> list[str]:
+        """Where the training's thread waits for workers, if it does."""
+        frame = signs.waits_for_workers(self.main)
+        return (
+            [] if frame is None else [f"the program waits for its workers at {signs.place(frame)}"]
         )
 
+    @property
+    def others(self) -> list[ThreadState]:
+        """Other threads of the program; those of libraries and the agent are not."""
+        return [
+            each for each in self.root.threads if each is not self.main and signs.runs_program(each)
+        ]
 
-def _swap(picture: ThreadDump, root: ProcessThreads, around: StallContext) -> Iterator[StallReason]:
-    del root
+
+def _held(stall: _Stall) -> StallReason | None:
+    """A process that somebody has stopped, or that a debugger holds."""
+    for process in stall.dump.processes:
+        pid = process.pid
+        if process.state not in ("T", "t") or pid in stall.context.stopped_by_us:
+            continue
+        row, by = (_STOPPED, "signal") if process.state == "T" else (_DEBUGGER, "tracer")
+        reason = f"process {pid} is in state {process.state} (stopped by a {by})"
+        return row.seen([reason], process=f"{pid} ({plain(process.name, 30)})", pid=pid)
+    return None
+
+
+def _driver(stall: _Stall) -> StallReason | None:
+    reasons = [
+        f"thread {thread.tid} of process {process.pid} cannot be interrupted in {place}"
+        for process, thread in signs.all_threads(stall.dump)
+        if thread.state == "D" and (place := signs.in_kernel(thread, signs.DRIVER))
+    ]
+    if stall.context.card_fault is not None:
+        reasons.append(stall.context.card_fault)
+    return _DRIVER.seen(reasons[:_MOST_SHOWN]) if reasons else None
+
+
+def _swap(stall: _Stall) -> StallReason | None:
     reasons = []
-    faults = picture.major_faults_per_s
     waiting = [
         place
-        for _, thread in signs.all_threads(picture)
+        for _, thread in signs.all_threads(stall.dump)
         if thread.state == "D" and (place := signs.in_kernel(thread, signs.SWAP))
     ]
     if waiting:
-        reasons.append(f"{signs.threads_wait(len(waiting))} for pages from swap ({waiting[0]})")
-    thrashes = around.swap is not None and thrashing(around.swap)
-    if thrashes and faults is not None and faults > _THRASH_FAULTS_PER_S:
-        reasons.append(f"{faults:,.0f} of its pages a second have to be read back")
-    if reasons:
-        yield StallReason(
-            ReasonKind.SWAP, _THRASHES, (*reasons, *_swap_traffic(around)), _MAKE_ROOM
-        )
-
-
-def _swapping_elsewhere(
-    picture: ThreadDump, root: ProcessThreads, around: StallContext
-) -> Iterator[StallReason]:
-    """The machine thrashes, and nothing shows that this task does: the last thing to think of."""
-    del picture, root
-    reasons = tuple(_swap_traffic(around))
-    if reasons:
-        yield StallReason(ReasonKind.SWAP, _THRASHES, reasons, _MAKE_ROOM)
-
-
-def _swap_traffic(around: StallContext) -> Iterator[str]:
-    swap = around.swap
+        who = "one thread waits" if len(waiting) == 1 else f"{len(waiting)} threads wait"
+        reasons.append(f"{who} for pages from swap ({waiting[0]})")
+    swap, faults = stall.context.swap, stall.dump.major_faults_per_s
     if swap is not None and thrashing(swap):
-        yield (
-            f"{format_rate(swap.out_per_s)} go out to swap and {format_rate(swap.in_per_s)} "
-            "come back"
-        )
+        if faults is not None and faults > _THRASH_FAULTS_PER_S:
+            reasons.append(f"{faults:,.0f} of its pages a second have to be read back")
+        if reasons:
+            out, back = format_rate(swap.out_per_s), format_rate(swap.in_per_s)
+            reasons.append(f"{out} go out to swap and {back} come back")
+    return _SWAP.seen(reasons) if reasons else None
 
 
-def _files(
-    picture: ThreadDump, root: ProcessThreads, around: StallContext
-) -> Iterator[StallReason]:
-    del around
-    for process, thread in signs.all_threads(picture):
+def _files(stall: _Stall) -> StallReason | None:
+    for process, thread in signs.all_threads(stall.dump):
         if thread.state != "D":
             continue
-        over_network = signs.in_kernel(thread, signs.NETWORK_FILES)
-        place = over_network or (signs.in_kernel(thread, signs.DISK) if process is root else None)
-        if place is None:
-            continue
-        what = "a file system over the network" if over_network else "a disk"
-        reasons = [f"thread {thread.tid} of process {process.pid} waits in {place} (state D)"]
-        if thread.frames:
-            reasons.append(f"it is at {signs.at(thread.frames)}")
-        remedy = (
-            "Look whether the server is there: ls on that folder hangs, too, if it is not."
-            if over_network
-            else "Look at the disk: sudo dmesg | tail; iostat -x 1."
-        )
-        yield StallReason(
-            ReasonKind.FILES, f"it waits for {what} that does not answer", tuple(reasons), remedy
-        )
-        return
+        row, place = _NETWORK, signs.in_kernel(thread, signs.NETWORK_FILES)
+        if place is None and process is stall.root:
+            row, place = _DISK, signs.in_kernel(thread, signs.DISK)
+        if place is not None:
+            at = [f"it is at {signs.at(thread.frames)}"] if thread.frames else []
+            where = f"thread {thread.tid} of process {process.pid} waits in {place} (state D)"
+            return row.seen([where, *at])
+    return None
 
 
-def _dead_worker(
-    picture: ThreadDump, root: ProcessThreads, around: StallContext
-) -> Iterator[StallReason]:
-    main = root.main
-    zombies = [each for each in picture.processes if each.state == "Z" and each.ppid == root.pid]
-    waiting = None if main is None else signs.waits_for_workers(main)
-    if not zombies and not around.lost:
-        return
-    if waiting is None and not (zombies and main is not None and not main.frames):
-        return  # children that have ended are normal where nobody waits for one
-    reasons = [f"worker {each.pid} has ended and nobody has noticed (zombie)" for each in zombies]
-    reasons += [f"worker {pid} has ended since the last step" for pid in around.lost]
-    reasons = reasons[:3]
-    if waiting is not None:
-        reasons.append(f"the program waits for its workers at {signs.place(waiting)}")
-    yield StallReason(
-        ReasonKind.DEAD_WORKER,
-        "it waits for a worker process that has ended",
-        tuple(reasons),
-        "Such a worker was often killed for lack of memory (see: watchdog explain). Use "
-        "fewer workers or smaller batches; give a DataLoader timeout=60, so that it raises an "
-        "error instead of waiting for ever.",
-    )
+def _dead_worker(stall: _Stall) -> StallReason | None:
+    """Children that have ended are normal, unless the program waits for one."""
+    zombies = [
+        each.pid
+        for each in stall.dump.processes
+        if each.state == "Z" and each.ppid == stall.root.pid
+    ]
+    waits = stall.waits_for_workers
+    reasons = [f"worker {pid} has ended and nobody has noticed (zombie)" for pid in zombies]
+    reasons += [f"worker {pid} has ended since the last step" for pid in stall.context.lost]
+    unseen = zombies and stall.main is not None and not stall.main.frames
+    if not reasons or not (waits or unseen):
+        return None
+    return _DEAD_WORKER.seen([*reasons[:_MOST_SHOWN], *waits])
 
 
-def _forked(
-    picture: ThreadDump, root: ProcessThreads, around: StallContext
-) -> Iterator[StallReason]:
-    """Workers whose only thread waits for a lock: which thread of theirs should open it?"""
-    del around
-    workers = [each for each in picture.processes if signs.is_worker(each, root)]
-    if not workers or any(not signs.stuck(each) and not signs.idle(each) for each in workers):
-        return  # one of them computes or reads: they are alive
+def _worker_locks(stall: _Stall) -> StallReason | None:
+    """Workers that all wait for a lock: which thread should open it?"""
+    workers = signs.workers(stall.dump, stall.root)
     stuck = [each for each in workers if signs.stuck(each)]
-    if not stuck:
-        return
+    if not stuck or any(not signs.stuck(each) and not signs.idle(each) for each in workers):
+        return None  # one of them computes or reads: they are alive
     alone = [each for each in stuck if each.thread_count == 1]
     sure = [each for each in alone if each.main is not None and signs.forever_alone(each.main)]
-    if any(signs.idle(each) for each in workers) and not sure:
-        return  # one listens for work and the others wait for their turn: they have nothing to do
-    waiting = None if root.main is None else signs.waits_for_workers(root.main)
-    reasons = []
+    waits = stall.waits_for_workers
+    # Where one listens for work and the others wait for their turn, they have nothing to do.
+    if not sure and (not waits or any(signs.idle(each) for each in workers)):
+        return None
     if sure:
-        reasons.append(
+        seen = (
             f"worker {sure[0].pid} waits for a lock of its own process, and has one thread: "
             "nobody is left to open it"
         )
     else:
-        waiting_ones = signs.workers_wait([each.pid for each in stuck])
-        reasons.append(f"{waiting_ones} for a lock (futex), and no worker runs")
-    if alone and root.thread_count > 1:
+        pids = [each.pid for each in stuck]
+        who = f"worker {pids[0]} waits"
+        if len(pids) > 1:
+            who = f"{len(pids)} workers ({', '.join(map(str, pids[:4]))}) wait"
+        seen = f"{who} for a lock (futex), and no worker runs"
+    reasons = [seen]
+    if alone and stall.root.thread_count > 1:
         reasons.append(
-            f"the program had {root.thread_count} threads; a fork takes one of them along, and "
-            "every lock as it was"
+            f"the program had {stall.root.thread_count} threads; a fork takes one of them along, "
+            "and every lock as it was"
         )
-    if waiting is not None:
-        reasons.append(f"the program waits for its workers at {signs.place(waiting)}")
-    if waiting is None and not sure:
-        return
-    if alone:
-        yield StallReason(
-            ReasonKind.FORK,
-            "a worker was forked while another thread held a lock, and waits for it for ever",
-            tuple(reasons),
-            "Start workers without fork: multiprocessing.set_start_method('forkserver') or "
-            "'spawn', DataLoader(..., multiprocessing_context='forkserver'); or start them before "
-            "TensorFlow, PyTorch and threads are.",
-        )
-    else:
-        yield StallReason(
-            ReasonKind.WORKER_LOCK,
-            "its workers wait for a lock that nobody holds any more",
-            tuple(reasons),
-            "A worker that was killed while it held a shared lock or queue leaves it locked: start "
-            "the training anew, with fewer workers if memory was short.",
-        )
+    return (_FORK if alone else _WORKER_LOCK).seen([*reasons, *waits])
 
 
-def _library(
-    picture: ThreadDump, root: ProcessThreads, around: StallContext
-) -> Iterator[StallReason]:
-    if picture.answered is not False or root.main is None:
-        return
-    main = root.main
+def _library(stall: _Stall) -> StallReason | None:
+    main, dump = stall.main, stall.dump
+    if dump.answered is not False or main is None:
+        return None
     reasons = ["the agent's own thread gets no turn: the interpreter's lock (GIL) is not let go"]
-    if main.state == "R" or around.cores > _BUSY_CORES:
+    if main.state == "R" or stall.busy:
         reasons.append("it computes")
     elif main.waits is not None:
         reasons.append(f"its main thread waits in the kernel in {main.waits}")
-    if picture.last_seen is not None:
-        age = picture.last_seen_s or 0.0
-        reasons.append(
-            f"when it last let go, {age:.0f} s ago, it was at {signs.place(picture.last_seen)}"
-        )
-    yield StallReason(
-        ReasonKind.LIBRARY,
-        "a call into a C library does not return and keeps Python from running",
-        tuple(reasons),
-        f"See the call itself: sudo py-spy dump --native --pid {root.pid}",
-    )
+    if dump.last_seen is not None:
+        age, place = dump.last_seen_s or 0.0, signs.place(dump.last_seen)
+        reasons.append(f"when it last let go, {age:.0f} s ago, it was at {place}")
+    return _LIBRARY.seen(reasons, pid=stall.root.pid)
 
 
-def _busy(picture: ThreadDump, root: ProcessThreads, around: StallContext) -> Iterator[StallReason]:
-    del picture
-    if around.cores <= _BUSY_CORES:
-        return
-    reasons = [f"it has used {around.cores:.1f} cores since the last step"]
-    if root.main is not None and root.main.frames:
-        reasons.append(f"it is at {signs.at(root.main.frames)}")
-    yield StallReason(
-        ReasonKind.BUSY,
-        "it still computes: one step has become very long, or it turns in circles",
-        tuple(reasons),
-        "Look twice whether it moves: watchdog stacks. A compilation or a validation that is not "
-        "announced looks the same.",
-    )
+def _busy(stall: _Stall) -> StallReason | None:
+    if not stall.busy:
+        return None
+    cores = f"it has used {stall.context.cores:.1f} cores since the last step"
+    return _BUSY.seen([cores, *stall.at])
 
 
-def _output(
-    picture: ThreadDump, root: ProcessThreads, around: StallContext
-) -> Iterator[StallReason]:
+def _output(stall: _Stall) -> StallReason | None:
     """A write that does not end, in the training itself or in a worker whose end it waits for."""
-    main = root.main
-    if main is None or around.cores > _BUSY_CORES:
-        return
-    reasons = []
-    writer, process, where = main, root, signs.writes_to(main)
-    joins = signs.waits_for_end(main)
-    if where is None and joins is not None:
-        for each in picture.processes:
-            for thread in each.threads if signs.is_worker(each, root) else ():
-                if where is None:
-                    writer, process, where = thread, each, signs.writes_to(thread)
-        reasons.append(f"the program waits for the worker's end at {signs.place(joins)}")
+    main, joins = stall.main, None
+    if main is None or stall.busy:
+        return None
+    row, writer, who, where = _OUTPUT, main, "it", signs.writes_to(main)
     if where is None:
-        return
-    if writer.frames:
-        reasons.insert(0, f"it is at {signs.at(writer.frames)}")
-    if writer.waits is not None:
-        who = "it" if process is root else f"worker {process.pid}"
-        reasons.insert(0, f"{who} waits in the kernel in {writer.waits}")
-    if process is root:
-        text = f"it writes to {where}"
-        remedy = (
-            "Look at what is to read its output: a program behind a pipe (`| less`, "
-            "subprocess.PIPE) that has stopped reading, or a terminal stopped by Ctrl-S (Ctrl-Q "
-            "lets it go on)."
-        )
-    else:
-        text = f"it waits for the end of a worker that writes to {where}"
-        remedy = (
-            "Read the results out of the queue before join(): a worker ends when they are read."
-        )
-    yield StallReason(ReasonKind.OUTPUT, text, tuple(reasons), remedy)
-
-
-def _data(picture: ThreadDump, root: ProcessThreads, around: StallContext) -> Iterator[StallReason]:
-    del picture
-    main = root.main
-    if main is None or main.state == "R" or around.cores > _BUSY_CORES:
-        return
-    queue = next((f for f in main.frames[: signs.DEEP] if signs.is_queue(f)), None)
-    reads = signs.reads_from(main)
-    steps = next((f for f in main.frames[: signs.DEEP] if f.function == "__next__"), None)
-    if queue is None and reads is None and steps is None:
-        return
+        joins = signs.waits_for_end(main)
+        for process in signs.workers(stall.dump, stall.root) if joins is not None else ():
+            for thread in process.threads:
+                if where is None:
+                    writer, who, where = thread, f"worker {process.pid}", signs.writes_to(thread)
+        row = _WORKER_OUTPUT
+    if where is None:
+        return None
     reasons = []
-    if main.frames:
-        reasons.append(f"it is at {signs.at(main.frames)}")
+    if writer.waits is not None:
+        reasons.append(f"{who} waits in the kernel in {writer.waits}")
+    if writer.frames:
+        reasons.append(f"it is at {signs.at(writer.frames)}")
+    if joins is not None:
+        reasons.append(f"the program waits for the worker's end at {signs.place(joins)}")
+    return row.seen(reasons, where=where)
+
+
+def _data(stall: _Stall) -> StallReason | None:
+    main = stall.main
+    if main is None or main.state == "R" or stall.busy:
+        return None
+    reasons = stall.at
+    reads, queue = signs.reads_from(main), signs.gets_from_queue(main)
     if reads is not None:
+        what = f"data from {reads}"
         reasons.append(f"it waits in the kernel in {main.waits}")
-        what = f"it waits for data from {reads}"
     elif queue is not None:
-        what = "it waits for a queue that nobody fills"
+        what = "a queue that nobody fills"
         reasons.append(f"queue: {signs.place(queue)}")
-        others = _others(root, main)
-        if not others:
+        if not stall.others:
             reasons.append("no other Python thread is left in the program that could fill it")
+    elif signs.frame_of(main, ("__next__",)) is not None:
+        what = "the next batch"
     else:
-        what = "it waits for the next batch"
-    yield StallReason(
-        ReasonKind.DATA,
-        what,
-        tuple(reasons),
-        "Look at what is to fill it: a producer that ended, a server that does not answer, a pipe "
-        "without a writer. With a timeout in that call it would end with an error instead.",
-    )
+        return None
+    return _DATA.seen(reasons, what=what)
 
 
-def _others(root: ProcessThreads, main: ThreadState) -> list[ThreadState]:
-    """Threads of the program besides the training's; those of libraries and the agent are not."""
-    return [each for each in root.threads if each is not main and signs.runs_program(each)]
-
-
-def _lock(picture: ThreadDump, root: ProcessThreads, around: StallContext) -> Iterator[StallReason]:
-    main = root.main
-    if main is None or not picture.answered or not main.frames or around.cores > _BUSY_CORES:
-        return
-    if not signs.has(main, signs.FUTEX) and main.syscall != "futex":
-        return
-    if any(signs.is_queue(frame) for frame in main.frames[: signs.DEEP]) or signs.waits_for_workers(
-        main
-    ):
-        return
-    others = _others(root, main)
-    awake = [
-        each for each in others if not signs.has(each, signs.FUTEX) and each.syscall != "futex"
-    ]
-    reasons = [f"it waits for a lock (futex) at {signs.at(main.frames)}"]
+def _lock(stall: _Stall) -> StallReason | None:
+    main = stall.main
+    if main is None or not stall.dump.answered or not main.frames or stall.busy:
+        return None
+    if not signs.waits_for_lock(main) or signs.gets_from_queue(main) or stall.waits_for_workers:
+        return None
+    reasons, others = [f"it waits for a lock (futex) at {signs.at(main.frames)}"], stall.others
+    awake = [each for each in others if not signs.waits_for_lock(each)]
     if not others:
         reasons.append("no other thread of the program is left that could open it")
-        text = (
+        what = (
             "it waits for a lock that no other thread is left to open: the thread that held it "
             "has ended, or the training's thread has taken it twice"
         )
-    elif not awake:
-        reasons.append(
-            f"so {'does' if len(others) == 1 else 'do'} "
-            + ", ".join(f"{plain(each.name, 40)} at {signs.at(each.frames)}" for each in others[:2])
-        )
-        text = "its threads wait for each other"
+    elif awake:
+        what = "it waits for a lock that another thread holds"
+        reasons.append(_thread(awake[0], "is at"))
     else:
-        text = "it waits for a lock that another thread holds"
-        reasons.append(f"{plain(awake[0].name, 40)} is at {signs.at(awake[0].frames)}")
-    yield StallReason(
-        ReasonKind.LOCK,
-        text,
-        tuple(reasons),
-        "Use `with lock:`, so that an error opens it; threading.RLock where one thread takes a "
-        "lock twice; and take several locks in one order everywhere.",
-    )
+        what = "its threads wait for each other"
+        do = "does" if len(others) == 1 else "do"
+        reasons.append(f"so {do} {', '.join(_thread(each, 'at') for each in others[:2])}")
+    return _LOCK.seen(reasons, what=what)
 
 
-Search = Callable[[ThreadDump, ProcessThreads, StallContext], Iterable[StallReason]]
+def _thread(thread: ThreadState, at: str) -> str:
+    return f"{plain(thread.name, 40)} {at} {signs.at(thread.frames)}"
+
+
 # The most exact first: what the kernel says of a state, then what stacks and waits suggest.
-_SEARCHES: Sequence[Search] = (
-    _stopped,
+_RULES: Sequence[Callable[[_Stall], StallReason | None]] = (
+    _held,
     _driver,
     _swap,
     _files,
     _dead_worker,
-    _forked,
+    _worker_locks,
     _library,
     _busy,
     _output,
     _lock,
     _data,
-    _swapping_elsewhere,
 )

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from watchdog_app.base.text.plain import plain
 from watchdog_app.core.model.agent import Frame, ProcessThreads, ThreadDump, ThreadState
 
-DEEP = 12  # frames from the innermost one: what waits is near the end of a stack
+_DEEP = 12  # frames from the innermost one: what waits is near the end of a stack
 
 # Fragments of kernel functions, as in wchan and the kernel's stack.
 DRIVER = ("nvidia", "nv_", "_nv0", "uvm_", "os_acquire", "amdgpu", "kfd_", "drm_")
 NETWORK_FILES = ("nfs", "rpc_", "cifs", "smb", "ceph", "fuse", "9p", "lustre", "gpfs", "beegfs")
 SWAP = ("swap_read", "swapin", "swap_cluster", "do_swap_page", "blk_cgroup_swap", "try_to_free")
 DISK = ("io_schedule", "folio_wait", "wait_on_page", "jbd2", "ext4", "xfs_", "btrfs", "submit_bio")
-FUTEX = ("futex",)
+_FUTEX = ("futex",)
 _NAMED_PIPE = ("wait_for_partner", "fifo_open")
 _PIPE = ("pipe_read", "anon_pipe_read", *_NAMED_PIPE)
 _SOCKET = ("sk_wait_data", "unix_stream_read", "inet_csk_accept", "skb_wait", "skb_recv")
@@ -23,6 +23,7 @@ _FULL_SOCKET = ("sock_alloc_send", "sk_stream_wait_memory", "unix_wait_for_peer"
 _STOPPED_TERMINAL = ("n_tty_write", "tty_write")
 _WRITES = frozenset(("write", "writev", "pwrite64", "sendto", "sendmsg", "sendfile", "splice"))
 _READS = frozenset(("read", "readv", "pread64", "recvfrom", "recvmsg"))
+_POLLS = ("poll", "ppoll", "select")
 _FUTEX_COMMAND = 0x7F
 _FUTEX_WAITS = frozenset((0, 9))  # FUTEX_WAIT, FUTEX_WAIT_BITSET
 _FUTEX_PRIVATE = 0x80
@@ -45,9 +46,9 @@ _DATA = frozenset(
 )  # fmt: skip
 
 
-def all_threads(picture: ThreadDump) -> Iterator[tuple[ProcessThreads, ThreadState]]:
+def all_threads(dump: ThreadDump) -> Iterator[tuple[ProcessThreads, ThreadState]]:
     """Every thread with its process."""
-    for process in picture.processes:
+    for process in dump.processes:
         for thread in process.threads:
             yield process, thread
 
@@ -65,31 +66,41 @@ def has(thread: ThreadState, fragments: Sequence[str]) -> bool:
     return in_kernel(thread, fragments) is not None
 
 
-def waits_for_workers(thread: ThreadState) -> Frame | None:
-    """The place in the library where it waits for a process."""
-    for frame in thread.frames[:DEEP]:
-        if frame.function in _WAITS and _in_files(frame, _WORKERS):
+def waits_for_lock(thread: ThreadState) -> bool:
+    """Whether it waits in the kernel for a lock of user space."""
+    return thread.syscall == "futex" or has(thread, _FUTEX)
+
+
+def frame_of(
+    thread: ThreadState | None, functions: Collection[str], files: Sequence[str] = ("",)
+) -> Frame | None:
+    """
+    The innermost frame of such a function.
+
+    Args:
+        thread: None has no frames.
+        functions: names.
+        files: fragments of paths; by default in any file.
+    """
+    for frame in () if thread is None else thread.frames[:_DEEP]:
+        if frame.function in functions and any(part in frame.file for part in files):
             return frame
     return None
+
+
+def waits_for_workers(thread: ThreadState | None) -> Frame | None:
+    """The place in the library where it waits for a process."""
+    return frame_of(thread, _WAITS, _WORKERS)
 
 
 def waits_for_end(thread: ThreadState) -> Frame | None:
     """The place in the library where it waits for the end of a process."""
-    for frame in thread.frames[:DEEP]:
-        if frame.function in ("wait", "poll", "join") and frame.file.endswith(_JOINS):
-            return frame
-    return None
+    return frame_of(thread, ("wait", "poll", "join"), _JOINS)
 
 
-def is_queue(frame: Frame) -> bool:
+def gets_from_queue(thread: ThreadState) -> Frame | None:
     """`queue.get` of the library, in one process or of several."""
-    return frame.function == "get" and frame.file.endswith(
-        ("/queue.py", "multiprocessing/queues.py")
-    )
-
-
-def _in_files(frame: Frame, fragments: Sequence[str]) -> bool:
-    return any(part in frame.file for part in fragments)
+    return frame_of(thread, ("get",), ("/queue.py", "multiprocessing/queues.py"))
 
 
 def reads_from(thread: ThreadState) -> str | None:
@@ -101,7 +112,7 @@ def reads_from(thread: ThreadState) -> str | None:
     if thread.syscall in _READS:
         return "a file or device that stays silent"
     frame = thread.frames[0] if thread.frames else None
-    polls = thread.syscall in ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait")
+    polls = thread.syscall in (*_POLLS, "pselect6", "epoll_wait", "epoll_pwait")
     if frame is not None and frame.function in _DATA and (polls or has(thread, ("poll",))):
         return "a connection that stays silent"
     return None
@@ -140,23 +151,24 @@ def runs_program(thread: ThreadState) -> bool:
     return any(not _of_library(frame) for frame in thread.frames)
 
 
-def is_worker(process: ProcessThreads, root: ProcessThreads) -> bool:
-    """A child that was forked, as far as that shows: of the same name, and alive."""
-    if process.pid == root.pid or process.state == "Z":
-        return False
-    return process.ppid == root.pid and bool(process.threads)
+def workers(dump: ThreadDump, root: ProcessThreads) -> list[ProcessThreads]:
+    """Its children that are alive."""
+    return [
+        each
+        for each in dump.processes
+        if each.ppid == root.pid and each.pid != root.pid and each.state != "Z" and each.threads
+    ]
 
 
 def stuck(process: ProcessThreads) -> bool:
     """Every thread of it waits for a lock."""
-    return all(has(each, FUTEX) or each.syscall == "futex" for each in process.threads)
+    return all(waits_for_lock(each) for each in process.threads)
 
 
 def idle(process: ProcessThreads) -> bool:
     """It listens for work."""
     main = process.threads[0]
-    listens = has(main, (*_PIPE, *_SOCKET, "poll"))
-    return listens or main.syscall in _READS or main.syscall in ("poll", "ppoll", "select")
+    return main.syscall in (*_READS, *_POLLS) or has(main, (*_PIPE, *_SOCKET, "poll"))
 
 
 def forever_alone(thread: ThreadState) -> bool:
@@ -201,15 +213,3 @@ def place(frame: Frame) -> str:
 def named(process: ProcessThreads) -> str:
     """`4711 (python)`, safe to show."""
     return f"{process.pid} ({plain(process.name, 30)})"
-
-
-def threads_wait(count: int) -> str:
-    """`3 threads wait`."""
-    return "one thread waits" if count == 1 else f"{count} threads wait"
-
-
-def workers_wait(pids: Sequence[int]) -> str:
-    """`2 workers (11, 12) wait`."""
-    if len(pids) == 1:
-        return f"worker {pids[0]} waits"
-    return f"{len(pids)} workers ({', '.join(map(str, pids[:4]))}) wait"
