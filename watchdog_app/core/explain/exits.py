@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from watchdog_app.base.json_values import number_or_none, objects
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.text.quantities import format_bytes, format_duration, format_rate
 from watchdog_app.base.text.secrets import HIDDEN
@@ -72,12 +74,9 @@ def grew(entry: Mapping[str, Any]) -> Iterator[str]:
 
 def _lost_a_worker(entry: Mapping[str, Any]) -> bool:
     """Whether its last words say that a worker was killed."""
-    evidence = entry.get("evidence")
     return any(
-        isinstance(each, Mapping)
-        and each.get("source") == "python"
-        and _WORKER.search(str(each.get("text"))) is not None
-        for each in (evidence if isinstance(evidence, list) else ())
+        each.get("source") == "python" and _WORKER.search(str(each.get("text"))) is not None
+        for each in objects(entry, "evidence")
     )
 
 
@@ -89,7 +88,6 @@ _SURE = {
     Certainty.UNKNOWN.value: "More than that is not known.",
 }
 _WORDS = {"exact": "exact", "most_likely": "most likely", "unknown": "unknown"}
-_SIMPLE = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 _MOST_ADVICE = 4
 _LONG = 300
 _NOTEBOOKS = ("notebook", "kernel")
@@ -122,15 +120,13 @@ def about_death(
     return "\n".join(lines)
 
 
-def died_of(entry: Mapping[str, Any]) -> str:
-    """The cause alone, on one line."""
-    return plain(str(entry.get("reason") or entry.get("text") or "unknown"), _LONG)
-
-
 def _what(entry: Mapping[str, Any], at: str, now_unix_s: float) -> Iterator[str]:
     kind = _KINDS.get(str(entry.get("task_kind")), "")
     who = f"{_name(entry)} ({kind + ', ' if kind else ''}pid {entry.get('pid')})"
-    unix_s, started = _number(entry.get("unix_s")), _number(entry.get("started_unix_s"))
+    unix_s, started = (
+        number_or_none(entry.get("unix_s")),
+        number_or_none(entry.get("started_unix_s")),
+    )
     ago = "" if unix_s is None else f", {phrases.ago(max(0.0, now_unix_s - unix_s))}"
     ran = ""
     if unix_s is not None and started is not None and unix_s > started:
@@ -141,18 +137,18 @@ def _what(entry: Mapping[str, Any], at: str, now_unix_s: float) -> Iterator[str]
     lives = " The task itself lived on." if entry.get("worker") is not None else ""
     yield f"{who} {verb} at {at}{ago}{ran}.{lives}"
     sure = _SURE.get(str(entry.get("certainty")), "")
-    reason = died_of(entry)
+    reason = plain(str(entry.get("reason") or entry.get("text") or "unknown"), _LONG)
     if entry.get("reason"):
         reason = f"{reason[:1].upper()}{reason[1:]}."
     yield f"Why: {reason} {sure}".rstrip()
-    rss = _number(entry.get("rss_bytes"))
+    rss = number_or_none(entry.get("rss_bytes"))
     if rss is not None:
         yield f"It held {format_bytes(rss)} of RAM when it was last seen."
 
 
 def _evidence(entry: Mapping[str, Any]) -> Iterator[str]:
     yield "How we know:"
-    found = _objects(entry.get("evidence"))
+    found = objects(entry, "evidence")
     for each in found:
         word = _WORDS.get(str(each.get("certainty")), "unknown")
         yield f"  [{word}] {plain(str(each.get('text')), _LONG)}"
@@ -162,37 +158,38 @@ def _evidence(entry: Mapping[str, Any]) -> Iterator[str]:
 
 def _takers(entry: Mapping[str, Any]) -> Iterator[str]:
     takers = entry.get("takers")
-    if not isinstance(takers, Mapping):
-        return
-    growth = {each.get("pid"): each for each in _objects(takers.get("watched"))}
-    table = _objects(takers.get("kernel_table"))
+    growth = {each.get("pid"): each for each in objects(takers, "watched")}
+    table = objects(takers, "kernel_table")
     rows = table or list(growth.values())
     if not rows:
         return
     source = "the kernel's own list" if table else "of the watched programs alone"
     yield f"Who held the memory then ({source}):"
     for row in rows:
-        rate = _number(growth.get(row.get("pid"), {}).get("bytes_per_s"))
+        rate = number_or_none(growth.get(row.get("pid"), {}).get("bytes_per_s"))
         rises = f", growing by {format_rate(rate)}" if rate is not None and rate > 1 << 20 else ""
         own = ", this one" if row.get("pid") == entry.get("pid") else ""
         foreign = ", not watched" if row.get("watched") is False else ""
         yield (
-            f"  {format_bytes(_number(row.get('bytes'))):>9}  {plain(str(row.get('name')))} "
+            f"  {format_bytes(number_or_none(row.get('bytes'))):>9}  {plain(str(row.get('name')))} "
             f"(process {row.get('pid')}{own}{foreign}{rises})"
         )
 
 
 def _saved(entry: Mapping[str, Any]) -> Iterator[str]:
-    if entry.get("worker") is not None and not isinstance(entry.get("rescue"), Mapping):
+    if _worker_alone(entry):
         return
     rescue, agent = entry.get("rescue"), entry.get("agent")
     step = agent.get("step") if isinstance(agent, Mapping) else None
     if isinstance(rescue, Mapping):
-        saved, unix_s = _number(rescue.get("saved_unix_s")), _number(entry.get("unix_s"))
+        saved, unix_s = (
+            number_or_none(rescue.get("saved_unix_s")),
+            number_or_none(entry.get("unix_s")),
+        )
         age = ""
         if saved is not None and unix_s is not None:
             age = f", saved {format_duration(max(0.0, unix_s - saved))} before the end"
-        size = format_bytes(_number(rescue.get("bytes")))
+        size = format_bytes(number_or_none(rescue.get("bytes")))
         yield f"What was saved: step {rescue.get('step')} ({size}{age}) in"
         yield f"  {plain(str(rescue.get('path')), _LONG)}"
         done = rescue.get("step")
@@ -207,53 +204,56 @@ def _saved(entry: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _onwards(entry: Mapping[str, Any], successor: Mapping[str, Any] | None) -> Iterator[str]:
-    if entry.get("worker") is not None and not isinstance(entry.get("rescue"), Mapping):
+    if _worker_alone(entry):
         yield "To go on: the task may wait for that worker for ever. Interrupt it, and use fewer"
         yield "  workers or smaller batches (DataLoader: num_workers, prefetch_factor)."
         return
-    notebook = entry.get("task_kind") in _NOTEBOOKS
-    rescue = isinstance(entry.get("rescue"), Mapping)
     if successor is not None:
         yield (
             f"Its place was taken: {plain(str(successor.get('name')))} runs again, with pid "
             f"{successor.get('pid')}."
         )
-    if entry.get("cause") in _OWN_WILL and not rescue:
+    rescue = entry.get("rescue")
+    saved = isinstance(rescue, Mapping)
+    by_lines = isinstance(rescue, Mapping) and rescue.get("by_lines") is True
+    if entry.get("cause") in _OWN_WILL and not saved:
         return
-    if notebook:
-        if rescue:
-            if successor is not None:
-                yield "To go on, in its first cell:"
-            else:
-                yield "To go on, restart the kernel, and in its first cell:"
-            yield "  %load_ext watchdog_app.agent"
-            yield "  watchdog.resume()"
-            if _by_lines(entry):
-                yield "It runs the cells before the training, and says which lines go on."
-            else:
-                yield "It runs the cells up to the training, which goes on from there. Where"
-                yield "IPython keeps no history, run them yourself."
-        else:
-            begin = "run" if successor is not None else "restart the kernel and run"
-            yield f"To go on: {begin} its cells. With this line in the first one its next training"
-            yield "is saved:"
-            yield "  %load_ext watchdog_app.agent"
+    if entry.get("task_kind") in _NOTEBOOKS:
+        yield from _in_notebook(saved, by_lines, restarted=successor is not None)
         return
     command = _command(entry)
     if command is None:
         return
-    if _by_lines(entry):
+    if by_lines:
         yield "To go on from there, run it again: it begins anew, and says which lines to write:"
     else:
-        yield f"To go on{' from there' if rescue else ', with its work saved next time'}:"
+        yield f"To go on{' from there' if saved else ', with its work saved next time'}:"
     yield f"  {command}"
     if HIDDEN in command:
         yield f"  ({HIDDEN} stands for what looked like a secret: put it back)"
 
 
-def _by_lines(entry: Mapping[str, Any]) -> bool:
-    rescue = entry.get("rescue")
-    return isinstance(rescue, Mapping) and rescue.get("by_lines") is True
+def _in_notebook(saved: bool, by_lines: bool, restarted: bool) -> Iterator[str]:
+    """What to do in a notebook to go on."""
+    if not saved:
+        begin = "run" if restarted else "restart the kernel and run"
+        yield f"To go on: {begin} its cells. With this line in the first one its next training"
+        yield "is saved:"
+        yield "  %load_ext watchdog_app.agent"
+        return
+    yield f"To go on, {'' if restarted else 'restart the kernel, and '}in its first cell:"
+    yield "  %load_ext watchdog_app.agent"
+    yield "  watchdog.resume()"
+    if by_lines:
+        yield "It runs the cells before the training, and says which lines go on."
+    else:
+        yield "It runs the cells up to the training, which goes on from there. Where"
+        yield "IPython keeps no history, run them yourself."
+
+
+def _worker_alone(entry: Mapping[str, Any]) -> bool:
+    """Whether a worker ended of a task that has saved nothing."""
+    return entry.get("worker") is not None and not isinstance(entry.get("rescue"), Mapping)
 
 
 def _change(advice: Sequence[str]) -> Iterator[str]:
@@ -269,35 +269,15 @@ def _command(entry: Mapping[str, Any]) -> str | None:
     if not isinstance(argv, list) or not argv or any("\n" in str(word) for word in argv):
         return None
     words = [str(word) for word in argv]
-    words[0] = os.path.basename(words[0]) if os.path.basename(words[0]).startswith("python") else (
-        words[0]
-    )  # fmt: skip
+    if os.path.basename(words[0]).startswith("python"):
+        words[0] = os.path.basename(words[0])
     if any(not word.isprintable() for word in words):
         return None
-    said = " ".join(_quoted(word) for word in words)
-    cwd = entry.get("cwd")
-    place = f"cd {_quoted(cwd)} && " if isinstance(cwd, str) and cwd.isprintable() else ""
-    limit = entry.get("next_limit")
-    known = isinstance(limit, str) and _SIMPLE.fullmatch(limit) is not None
-    return f"{place}watchdog exec {f'--limit {limit} ' if known else ''}-- {said}"
-
-
-def _quoted(word: str) -> str:
-    """One argument on a shell's command line."""
-    if _SIMPLE.fullmatch(word):
-        return word
-    return "'" + word.replace("'", "'\"'\"'") + "'"
+    cwd, limit = entry.get("cwd"), entry.get("next_limit")
+    place = f"cd {shlex.quote(cwd)} && " if isinstance(cwd, str) and cwd.isprintable() else ""
+    known = isinstance(limit, str) and limit == shlex.quote(limit)
+    return f"{place}watchdog exec {f'--limit {limit} ' if known else ''}-- {shlex.join(words)}"
 
 
 def _name(entry: Mapping[str, Any]) -> str:
     return plain(str(entry.get("name") or f"process {entry.get('pid')}"))
-
-
-def _objects(value: Any) -> list[Mapping[str, Any]]:
-    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value)

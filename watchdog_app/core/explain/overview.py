@@ -92,20 +92,29 @@ def overview(
     fault = next((each for each in faults if each.source.partition(".")[0] in _BLINDING), None)
     if fault is not None:
         return Overview(Level.WARNING, plain(fault.message.partition(". ")[0].rstrip("."), 200))
+    saving = [names[key] for key, agent in agents.items() if agent.saving and key in names]
+    return Overview(*_without_danger(level, dangers, saving, readings, incidents))
+
+
+def _without_danger(
+    level: Level,
+    dangers: Sequence[tuple[Assessment, Reading]],
+    saving: Sequence[str],
+    readings: Sequence[Reading],
+    incidents: Sequence[Incident],
+) -> tuple[Level, str]:
+    """What may become one, else what is being saved, else that all is well."""
     soon = _soonest([each for each in dangers if _eta_s(each[0]) < _SOON_S and _ends(each[1])])
     if soon is not None:
         text = f"{_end(*soon)} if it goes on; that is not certain yet"
-        return Overview(Level.WATCH, text + _whose(soon[1], incidents))
-    saving = next(
-        (names[key] for key, agent in agents.items() if agent.saving and key in names), ""
-    )
+        return Level.WATCH, text + _whose(soon[1], incidents)
     if saving:
-        return Overview(level, f"saving {saving}")
+        return level, f"saving {saving[0]}"
     growing = [each for each in dangers if each[0].level is Level.WATCH]
     if growing:
-        return Overview(level, f"growing, no danger yet{_whose(growing[0][1], incidents)}")
+        return level, f"growing, no danger yet{_whose(growing[0][1], incidents)}"
     notes = "" if level is Level.OK else "; see the notes"
-    return Overview(level, f"nothing is about to run out{_nearly_full(readings)}{notes}")
+    return level, f"nothing is about to run out{_nearly_full(readings)}{notes}"
 
 
 def _concerns_only(incident: Incident, tasks: Collection[ProcessKey]) -> bool:

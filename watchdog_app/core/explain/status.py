@@ -82,23 +82,7 @@ def about_task(
     if hardware is not None:
         lines += _cards_of_task(task, agent, hardware)
     hit = [reading for reading in readings if task.key in reading.tasks]
-    if outlook is not None and outlook.resource is not None:
-        first = next((reading for reading in hit if reading.key == outlook.resource), None)
-        lines.append(_end(first, outlook))
-    elif broken := [
-        each
-        for each in incidents
-        if each.resource.kind is ResourceKind.GPU_HEALTH
-        and each.stage >= Stage.WARN
-        and any(culprit.task == task.key for culprit in each.culprits)
-    ]:
-        for each in broken:
-            what = gpu_faults.incident_title(each.device_works)
-            lines.append(f"{plain(each.label, 120)}, on which it was, {what} (see below).")
-            if each.work_lost:
-                lines.append("What it held there is lost, or will be when the card is reset.")
-    else:
-        lines.append("Nothing that it does points to an end: no forecast for it.")
+    lines += _ahead(task, outlook, hit, incidents)
     if hit:
         lines += ["", "Ceilings above it:"]
         lines += _resources(hit, assessments)
@@ -109,6 +93,32 @@ def about_task(
         ):
             lines += ["", about_incident(incident, now_unix_s)]
     return "\n".join(lines)
+
+
+def _ahead(
+    task: Task,
+    outlook: TaskOutlook | None,
+    hit: Sequence[Reading],
+    incidents: Sequence[Incident],
+) -> Iterator[str]:
+    """What stops it first, or what has befallen its card."""
+    if outlook is not None and outlook.resource is not None:
+        yield _end(next((each for each in hit if each.key == outlook.resource), None), outlook)
+        return
+    broken = [
+        each
+        for each in incidents
+        if each.resource.kind is ResourceKind.GPU_HEALTH
+        and each.stage >= Stage.WARN
+        and any(culprit.task == task.key for culprit in each.culprits)
+    ]
+    for each in broken:
+        what = gpu_faults.incident_title(each.device_works)
+        yield f"{plain(each.label, 120)}, on which it was, {what} (see below)."
+        if each.work_lost:
+            yield "What it held there is lost, or will be when the card is reset."
+    if not broken:
+        yield "Nothing that it does points to an end: no forecast for it."
 
 
 def about_machine(
