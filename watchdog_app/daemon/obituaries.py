@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from watchdog_app.base.linux import process
-from watchdog_app.core.diagnosis.causes import CARD_MAY_EXPLAIN, diagnose, explained_late
+from watchdog_app.core.diagnosis.causes import diagnose, explained_late
 from watchdog_app.core.diagnosis.evidence import evidence_of
 from watchdog_app.core.diagnosis.exits import crashed, journal_level, signal_of
 from watchdog_app.core.explain.memory import about_growth
@@ -276,7 +276,7 @@ class Obituaries:
         task, agent = end.task, end.agent
         facts = end.facts if unit is None else replace(end.facts, unit=unit)
         cause = diagnose(facts)
-        if task is not None and cause.kind in CARD_MAY_EXPLAIN:
+        if task is not None and cause.spec.card_may_explain:
             now_mono_s = time.monotonic()
             self._unexplained[task.key] = _Unexplained(task, agent, cause, now_mono_s)
         news = _is_news(facts, cause, task, agent, end.unix_s)

@@ -27,8 +27,6 @@ _MOST_POINTS = 10_000
 # A series that stands still is kept at this distance: the first look after five minutes.
 _STILL_S = 310.0 + FULL_S
 _KINDS = ("death", "end")
-# Plain ends that are nobody's misfortune; another one is a death for who asks.
-_GOOD = ("ended", "closed")
 _MARKS = {
     ("outcome", "checkpoint"): "saved",
     ("outcome", "pause"): "paused",
@@ -196,7 +194,7 @@ def _misfortune(entry: Mapping[str, Any]) -> bool:
     # Asked to end by a plain kill, a closed terminal, Ctrl-C: its user knows.
     text = str(entry.get("reason"))
     asked = any(name in text for name in ("SIGTERM", "SIGINT", "SIGHUP"))
-    return entry.get("cause") not in _GOOD and not asked
+    return not cause_spec(entry.get("cause")).by_itself and not asked
 
 
 def _ways(wanted: str, folded: str) -> Sequence[Callable[[Entry], bool]]:

@@ -52,12 +52,6 @@ _MEANINGS = {
 _BREAKS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 
 
-# What a program that its card has failed ends with, as long as nobody has read the fault.
-CARD_MAY_EXPLAIN = frozenset(
-    (CauseKind.FAILED, CauseKind.SIGNAL, CauseKind.UNKNOWN, CauseKind.GPU_MEMORY)
-)
-
-
 def diagnose(facts: ExitFacts) -> Cause:
     """The most likely cause, with how far it can be relied on."""
     if facts.wait_status is None and facts.unit is not None:
@@ -76,7 +70,7 @@ def explained_late(cause: Cause, card_fault: str) -> Cause:
 
     Args:
         cause: found before.
-        card_fault: in words; None if there was none.
+        card_fault: in words.
     """
     text = f"{cause.text}; as it shows now, ended by a fault of its card: {card_fault}"
     return _likely(CauseKind.GPU_LOST, text)

@@ -22,8 +22,8 @@ def should_notify(cause: Cause, agent: AgentState | None) -> bool:
         cause: of the exit.
         agent: the last state of its agent; None without one.
     """
-    if cause.kind is CauseKind.AIRBAG:
-        return False  # it has told of that itself, as it did it
+    if cause.spec.notify is False:
+        return False  # its guard has told of that itself, as it did it
     if cause.news or cause.spec.notify:
         return True
     return (

@@ -1,4 +1,4 @@
-"""What shows in a thread or process: signs that suspicions rest on. Pure."""
+"""What shows in a thread or process: the signs that reasons of a stall rest on. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ DRIVER = ("nvidia", "nv_", "_nv0", "uvm_", "os_acquire", "amdgpu", "kfd_", "drm_
 NETWORK_FILES = ("nfs", "rpc_", "cifs", "smb", "ceph", "fuse", "9p", "lustre", "gpfs", "beegfs")
 SWAP = ("swap_read", "swapin", "swap_cluster", "do_swap_page", "blk_cgroup_swap", "try_to_free")
 DISK = ("io_schedule", "folio_wait", "wait_on_page", "jbd2", "ext4", "xfs_", "btrfs", "submit_bio")
-_FUTEX = ("futex",)
 _NAMED_PIPE = ("wait_for_partner", "fifo_open")
 _PIPE = ("pipe_read", "anon_pipe_read", *_NAMED_PIPE)
 _SOCKET = ("sk_wait_data", "unix_stream_read", "inet_csk_accept", "skb_wait", "skb_recv")
-_FULL_PIPE = ("pipe_write",)
-_FULL_SOCKET = ("sock_alloc_send", "sk_stream_wait_memory", "unix_wait_for_peer")
-_STOPPED_TERMINAL = ("n_tty_write", "tty_write")
+_BLOCKED_WRITES = {
+    ("pipe_write",): "a pipe that nobody reads from",
+    ("n_tty_write", "tty_write"): "a terminal that takes no more output",
+    ("sock_alloc_send", "sk_stream_wait_memory", "unix_wait_for_peer"): (
+        "a connection whose other end does not read"
+    ),
+}
 _WRITES = frozenset(("write", "writev", "pwrite64", "sendto", "sendmsg", "sendfile", "splice"))
 _READS = frozenset(("read", "readv", "pread64", "recvfrom", "recvmsg"))
 _POLLS = ("poll", "ppoll", "select")
@@ -68,7 +71,7 @@ def has(thread: ThreadState, fragments: Sequence[str]) -> bool:
 
 def waits_for_lock(thread: ThreadState) -> bool:
     """Whether it waits in the kernel for a lock of user space."""
-    return thread.syscall == "futex" or has(thread, _FUTEX)
+    return thread.syscall == "futex" or has(thread, ("futex",))
 
 
 def frame_of(
@@ -127,12 +130,11 @@ def writes_to(thread: ThreadState) -> str | None:
     """
     if thread.state != "S":
         return None
-    if has(thread, _FULL_PIPE) or _opens_to_write(thread):
+    if _opens_to_write(thread):
         return "a pipe that nobody reads from"
-    if has(thread, _STOPPED_TERMINAL):
-        return "a terminal that takes no more output"
-    if has(thread, _FULL_SOCKET):
-        return "a connection whose other end does not read"
+    for functions, words in _BLOCKED_WRITES.items():
+        if has(thread, functions):
+            return words
     if thread.syscall in _WRITES and thread.wchan in (None, "wait_woken"):
         return "a pipe, terminal or connection that nobody reads from"
     return None
@@ -208,8 +210,3 @@ def _of_library(frame: Frame) -> bool:
 def place(frame: Frame) -> str:
     """`train.py:42 in step`, safe to show."""
     return plain(frame.place, 120)
-
-
-def named(process: ProcessThreads) -> str:
-    """`4711 (python)`, safe to show."""
-    return f"{process.pid} ({plain(process.name, 30)})"

@@ -91,7 +91,6 @@ _WORDS = {"exact": "exact", "most_likely": "most likely", "unknown": "unknown"}
 _MOST_ADVICE = 4
 _LONG = 300
 _NOTEBOOKS = ("notebook", "kernel")
-_OWN_WILL = ("ended", "closed")
 
 
 def about_death(
@@ -131,7 +130,7 @@ def _what(entry: Mapping[str, Any], at: str, now_unix_s: float) -> Iterator[str]
     ran = ""
     if unix_s is not None and started is not None and unix_s > started:
         ran = f", after {format_duration(unix_s - started)}"
-    verb = "ended" if entry.get("cause") in _OWN_WILL else "died"
+    verb = "ended" if cause_spec(entry.get("cause")).by_itself else "died"
     if entry.get("worker") is not None:
         who = f"A worker (process {entry['worker']}) of {who}"
     lives = " The task itself lived on." if entry.get("worker") is not None else ""
@@ -199,7 +198,7 @@ def _saved(entry: Mapping[str, Any]) -> Iterator[str]:
     elif entry.get("had_agent") or isinstance(agent, Mapping):
         at = "" if step is None else f" It had come to step {step}."
         yield f"What was saved: nothing; its agent was not asked to, or did not come to it.{at}"
-    elif entry.get("cause") not in _OWN_WILL:
+    elif not cause_spec(entry.get("cause")).by_itself:
         yield "What was saved: nothing; no agent had seen a training in it."
 
 
@@ -216,7 +215,7 @@ def _onwards(entry: Mapping[str, Any], successor: Mapping[str, Any] | None) -> I
     rescue = entry.get("rescue")
     saved = isinstance(rescue, Mapping)
     by_lines = isinstance(rescue, Mapping) and rescue.get("by_lines") is True
-    if entry.get("cause") in _OWN_WILL and not saved:
+    if cause_spec(entry.get("cause")).by_itself and not saved:
         return
     if entry.get("task_kind") in _NOTEBOOKS:
         yield from _in_notebook(saved, by_lines, restarted=successor is not None)

@@ -41,7 +41,8 @@ class CauseSpec:
     of_card: bool = False
     of_group: bool = False  # at the limit of its memory group
     own: bool = False  # an error of the program's own
-    notify: bool = False  # a notification is sent, whatever it held
+    card_may_explain: bool = False  # so a program ends too whose card's fault is not read yet
+    notify: bool | None = None  # True: always; False: never; None: if it was in a training
     noted: bool = False  # it is a death in the journal, however short it ran
     by_itself: bool = False  # it ended by itself, or somebody closed it
 
@@ -58,7 +59,12 @@ CAUSES = {
         "Ended by a GPU fault", of_card=True, own=True, notify=True, noted=True
     ),
     CauseKind.GPU_MEMORY: CauseSpec(
-        "Out of GPU memory", out_of_memory=True, by_error=True, of_card=True, own=True
+        "Out of GPU memory",
+        out_of_memory=True,
+        by_error=True,
+        of_card=True,
+        own=True,
+        card_may_explain=True,
     ),
     CauseKind.ADDRESS_SPACE: CauseSpec(
         "Out of memory", out_of_memory=True, by_error=True, own=True, notify=True, noted=True
@@ -66,12 +72,14 @@ CAUSES = {
     CauseKind.PROGRAM_MEMORY: CauseSpec(
         "Out of memory", out_of_memory=True, by_error=True, own=True, notify=True, noted=True
     ),
-    CauseKind.AIRBAG: CauseSpec(of_group=True, noted=True),
+    CauseKind.AIRBAG: CauseSpec(of_group=True, notify=False, noted=True),
     CauseKind.CPU_LIMIT: CauseSpec("Out of processor time"),
     CauseKind.MACHINE_DOWN: CauseSpec("The machine went down"),
     CauseKind.CLOSED: CauseSpec(by_itself=True),
-    CauseKind.FAILED: CauseSpec(own=True),
+    CauseKind.SIGNAL: CauseSpec(card_may_explain=True),
+    CauseKind.FAILED: CauseSpec(own=True, card_may_explain=True),
     CauseKind.ENDED: CauseSpec(by_itself=True),
+    CauseKind.UNKNOWN: CauseSpec(card_may_explain=True),
 }
 _OTHER = CauseSpec()
 
