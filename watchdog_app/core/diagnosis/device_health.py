@@ -81,17 +81,16 @@ class DeviceHealth:
             tasks: of the same sample.
         """
         hardware, now = snapshot.hardware, snapshot.mono_s
-        updated = next((each for each in snapshot.faults if each.source == _UPDATED), None)
-        if not hardware.gpus and not self._cards and updated is None:
+        faults = {
+            fault.source: fault for fault in snapshot.faults if fault.source.startswith("gpu")
+        }
+        if not hardware.gpus and not self._cards and _UPDATED not in faults:
             return ()
         read = hardware.gpus_mono_s
         if read is None or read != self._read_mono_s:
             self._read_mono_s = read
             self._take(snapshot, tasks)
         unread = read is not None and now - read > _UNREAD_S
-        faults = {
-            fault.source: fault for fault in snapshot.faults if fault.source.startswith("gpu")
-        }
         found: list[Finding] = []
         gone: list[_Card] = []
         cause = _of_driver(self._cards.values(), now, unread, faults)
@@ -123,9 +122,7 @@ class DeviceHealth:
             if gpu_id not in seen:
                 self._missing(gpu_id, card, now)
         for gpu in hardware.gpus:
-            known = self._cards.get(gpu.id)
-            card = known or _Card(gpu, now, now)
-            self._cards[gpu.id] = card
+            card = self._cards.setdefault(gpu.id, _Card(gpu, now, now))
             if card.gpu.state is not gpu.state or card.missing:
                 card.state_since_mono_s = now
             card.missing = 0
@@ -214,7 +211,11 @@ class DeviceHealth:
         elif state is not None and gpu.state is GpuState.UNREADABLE and since >= _UNREADABLE_S:
             why = plain(gpu.notes[0], 120) if gpu.notes else "it cannot be watched"
             yield finding(state, gpu, (), f"{state.text}: {why}")
-        yield from self._of_xids(card)
+        if card.xids:
+            row = gpu_faults.worst(codes)
+            hit = _unique(holder for _, _, holders in card.xids for holder in holders)
+            unknown = f": {row.text}" if row is UNKNOWN_XID else ""
+            yield finding(row, gpu, hit, f"{_described(codes)}{unknown}")
         yield from self._of_memory(card)
         if gpu.recovery_action is not None:
             row = gpu_faults.RECOVERIES.get(gpu.recovery_action, gpu_faults.RECOVERIES["reset"])
@@ -222,18 +223,8 @@ class DeviceHealth:
             text = f"the driver asks for a recovery: {action}"
             yield finding(row, gpu, _lately(card), text)
 
-    def _of_xids(self, card: _Card) -> Iterator[Finding]:
-        if not card.xids:
-            return
-        hit = _unique(holder for _, _, holders in card.xids for holder in holders)
-        codes = [event.code for _, event, _ in card.xids]
-        row = gpu_faults.worst(codes)
-        text = _described(codes)
-        if row is UNKNOWN_XID:
-            text += f": {row.text}"
-        yield finding(row, card.gpu, hit, text)
-
-    def _of_memory(self, card: _Card) -> Iterator[Finding]:
+    @staticmethod
+    def _of_memory(card: _Card) -> Iterator[Finding]:
         gpu, here = card.gpu, _lately(card)
         if gpu.remap_failed:
             yield finding(FAULTS[FaultKind.REMAP_FAILED], gpu, here)
