@@ -233,7 +233,7 @@ def _onwards(entry: Mapping[str, Any], successor: Mapping[str, Any] | None) -> I
 
 
 def _in_notebook(saved: bool, by_lines: bool, restarted: bool) -> Iterator[str]:
-    """What to do in a notebook to go on."""
+    """What to type in a notebook to resume the training."""
     if not saved:
         begin = "run" if restarted else "restart the kernel and run"
         yield f"To go on: {begin} its cells. With this line in the first one its next training"
