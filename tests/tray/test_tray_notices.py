@@ -9,7 +9,7 @@ from support.waiting import until
 from tray_readings import leaking, notice, status, task
 
 from watchdog_app.core.model.status import Status
-from watchdog_app.tray.notice_gate import QUIET_S, NoticeGate, Verdict
+from watchdog_app.tray.notification_gate import QUIET_S, NotificationGate, Verdict
 from watchdog_app.tray.notifications import buttons
 
 
@@ -291,7 +291,7 @@ def test_a_death_takes_the_place_of_what_stood_of_its_task():
 
 
 def gate_with(first, closed=True):
-    gate = NoticeGate()
+    gate = NotificationGate()
     gate.shown(first, 7, 100.0)
     if closed:
         gate.closed(7)
@@ -333,7 +333,7 @@ def test_the_gate_knows_the_notice_behind_a_number():
 
 def test_the_gate_forgets_what_is_long_past():
     """Bounded, whatever a daemon tells."""
-    gate = NoticeGate()
+    gate = NotificationGate()
     for number in range(1, 500):
         gate.shown(notice(incident=f"i{number}"), number, float(number))
 

@@ -14,8 +14,8 @@ def check(status: Status, now_unix_s: float) -> tuple[str, int]:
     """
     One line with performance data after `|`, and the exit code.
 
-    0 while nothing needs action, 1 for a warning or where a part of the machine cannot be read,
-    2 where it is critical, 3 when the reading is too old.
+    The code is 0 while nothing needs action, and 1 for a warning or an unreadable part of the
+    machine. It is 2 where it is critical, and 3 when the reading is too old.
     """
     level, text = status.summary(now_unix_s)
     text = plain(text).replace("|", "/")

@@ -103,7 +103,7 @@ def describe(request: dict[str, Any]) -> str:
 
 
 class _Progress:
-    """A line on standard error that says how long it has taken; nothing where nobody watches."""
+    """A line on standard error that says how long it has taken; nothing without a terminal."""
 
     def __init__(self, wanted: bool) -> None:
         self._shown = wanted and sys.stderr is not None and sys.stderr.isatty()

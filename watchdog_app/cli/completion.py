@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _tasks() -> list[str]:
-    """Names of the running tasks, then their pids; nothing when nobody can be asked."""
+    """Names of the running tasks, then their pids; nothing without a daemon."""
     from watchdog_app.base.errors import WatchdogError
     from watchdog_app.core.model.status import Status
     from watchdog_app.protocol.client import Client

@@ -101,7 +101,7 @@ def _edited(command: list[str], text: str) -> str:
 
 
 def _again() -> bool:
-    """Whether to go back into the editor; never where nobody can answer."""
+    """Whether to open the editor again; never without a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     print("Edit it again? [Y/n] ", end="", file=sys.stderr, flush=True)

@@ -149,7 +149,7 @@ def _shown(text: str, where: str, key: str) -> str:
 
 
 def _warn_of_missing_program(text: str, where: str) -> None:
-    """A command that is not there shows nobody anything; it may still come, so it is set."""
+    """Warn of a notify command that is missing: it is set all the same."""
     import shutil
 
     from watchdog_app.config import loads

@@ -1,9 +1,9 @@
 """
 What the system's journal says of a death, where the daemon could not read the kernel log itself.
 
-`kernel.dmesg_restrict` keeps /dev/kmsg from ordinary users on most distributions; members of the
-groups adm and systemd-journal may read the same lines with journalctl, days later too, and those
-of earlyoom, nohang and systemd-oomd beside them.
+`kernel.dmesg_restrict` keeps /dev/kmsg from ordinary users on most distributions. Members of the
+groups adm and systemd-journal may read the same lines with journalctl, days later too. The lines
+of earlyoom, nohang and systemd-oomd are there as well.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _GUARDED = re.compile(r"(?:process|pid:?|PID:?) (\d+)\b")
 
 
 def log_lines(death: dict[str, Any]) -> list[str]:
-    """Further lines for "How we know"; none where the daemon had read the log, or nobody may."""
+    """Further lines for "How we know"; none where the daemon read the log, or it cannot be read."""
     pid = death.get("worker") or death.get("pid")
     at = number_or_none(death.get("unix_s"))
     evidence = death.get("evidence")

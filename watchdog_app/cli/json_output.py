@@ -57,7 +57,7 @@ def timed(status: dict[str, Any], now_unix_s: float) -> dict[str, Any]:
 
 
 def without_daemon(message: str, now_unix_s: float) -> dict[str, Any]:
-    """The status object when nobody measures: everything unknown, `errors` says why."""
+    """The status object without a daemon: everything unknown, `errors` says why."""
     what, _, remedy = message.partition(". ")
     what = what.rstrip(".")
     return {

@@ -1,4 +1,4 @@
-"""What a daemon that has ended left standing: nobody else would say it now."""
+"""Tasks that a daemon paused and left when it ended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from watchdog_app.base.text.layout import plain
 
 
 def left_paused() -> list[str]:
-    """What is still paused, and what lets it go on, a sentence each; nothing where nothing is."""
+    """What is still paused, and the command that resumes it, a sentence each; else nothing."""
     copies = (
         os.path.join(where, "paused.json") for where in (paths.runtime_dir(), paths.state_dir())
     )

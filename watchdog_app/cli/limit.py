@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _without_keeper(bag: BagRecord, wish: dict[str, Any]) -> str:
-    """No keeper can be started any more: what is held is let go from here."""
+    """Free what is held from here: no keeper can be started any more."""
     import signal
 
     from watchdog_app.airbag import groups

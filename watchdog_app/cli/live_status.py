@@ -42,7 +42,7 @@ class Feed:
         self.gone_unix_s: float | None = None
 
     def read(self) -> bool:
-        """Ask once; False, with `error` set, when nobody answered."""
+        """Ask once; False, with `error` set, without an answer."""
         try:
             if self._client is None:
                 self._client = Client.connect(timeout_s=_ANSWER_S)

@@ -1,9 +1,9 @@
 """
-The last minutes of a task drawn in the terminal: its memory, its ceiling with the limit, and what
-happened. Pure.
+The last minutes of a task drawn in the terminal: its memory, the resource with its limit, and
+what happened. Pure.
 
 Braille dots where the terminal has them, plain characters else. Nothing is told by colour alone:
-the task is a broad line, the ceiling a broken one, the limit is dotted, and each mark has a letter.
+the task is a broad line, the resource a broken one, the limit is dotted. Each mark has a letter.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ LEAST_POINTS = 3
 _LEAST_COLUMNS, _MOST_COLUMNS = 40, 100
 _ROWS = 10
 _DASH, _DASH_ON = 8, 4  # dots
-_CEILING, _LIMIT, _TASK, _MARK = 1, 2, 3, 4
-_COLORS = {0: "", _CEILING: "dim", _LIMIT: "red", _TASK: "green", _MARK: "alarm"}
+_RESOURCE, _LIMIT, _TASK, _MARK = 1, 2, 3, 4
+_COLORS = {0: "", _RESOURCE: "dim", _LIMIT: "red", _TASK: "green", _MARK: "alarm"}
 # On a terminal without dots the lines tell themselves apart by their characters.
-_PLAIN = {0: " ", _CEILING: ".", _LIMIT: "-", _TASK: "*", _MARK: "|"}
+_PLAIN = {0: " ", _RESOURCE: ".", _LIMIT: "-", _TASK: "*", _MARK: "|"}
 _LETTERS = {"saved": "S", "warned": "W", "paused": "P", "resumed": "R", "death": "X"}
 _MEANINGS = {"saved": "saved", "warned": "warned", "paused": "paused", "resumed": "resumed",
              "death": "the end"}  # fmt: skip
@@ -50,9 +50,9 @@ def plot(past: Json, columns: int | None, style: Style) -> list[str]:
     own = _points(past.get("points"))
     begin, end = number_or_none(past.get("begin_unix_s")), number_or_none(past.get("end_unix_s"))
     wide = min(columns or 80, _MOST_COLUMNS)
-    ceiling = past.get("ceiling")
-    ceiling = ceiling if isinstance(ceiling, dict) else {}
-    above, limit = _points(ceiling.get("points")), number_or_none(ceiling.get("limit"))
+    resource = past.get("ceiling")
+    resource = resource if isinstance(resource, dict) else {}
+    above, limit = _points(resource.get("points")), number_or_none(resource.get("limit"))
     # What dies fast has few points of its own; its ceiling was looked at more often then.
     if len(own) < 2 or max(len(own), len(above)) < LEAST_POINTS:
         return []
@@ -74,11 +74,11 @@ def plot(past: Json, columns: int | None, style: Style) -> list[str]:
         height = _up(limit, top, canvas)
         for x in range(0, canvas.width, 3):
             canvas.dot(x, height, _LIMIT)
-    _draw(canvas, above, _CEILING, (begin, end), top)
+    _draw(canvas, above, _RESOURCE, (begin, end), top)
     _draw(canvas, own, _TASK, (begin, end), top)
     lines = _rows(canvas, labels, margin, style)
     lines += _axis(past, (begin, end), margin, canvas.columns, style)
-    return [*lines, *_legend(past, ceiling, drawn, wide, style)]
+    return [*lines, *_legend(past, resource, drawn, wide, style)]
 
 
 def _draw(
@@ -96,12 +96,12 @@ def _draw(
 
 
 def _stroke(canvas: Canvas, begin: tuple[int, int], end: tuple[int, int], layer: int) -> None:
-    """A part of a line: two dots broad for the task, with gaps for the ceiling."""
+    """A part of a line: two dots broad for the task, with gaps for the resource."""
     (x0, y0), (x1, y1) = begin, end
     steps = max(abs(x1 - x0), abs(y1 - y0), 1)
     for step in range(steps + 1):
         x, y = round(x0 + (x1 - x0) * step / steps), round(y0 + (y1 - y0) * step / steps)
-        if layer != _CEILING or (x + y) % _DASH < _DASH_ON:
+        if layer != _RESOURCE or (x + y) % _DASH < _DASH_ON:
             canvas.dot(x, y, layer)
         if layer == _TASK:
             canvas.dot(x, y - 1, layer)
@@ -148,14 +148,14 @@ def _axis(
             " " * margin + style.paint(first + blank + last_, "dim")]  # fmt: skip
 
 
-def _legend(past: Json, ceiling: Json, drawn: bool, columns: int, style: Style) -> list[str]:
+def _legend(past: Json, resource: Json, drawn: bool, columns: int, style: Style) -> list[str]:
     """What is drawn, and the letters that were used."""
     own, above, dotted = ("⣤⣤⣤", "⠒ ⠒", "⠁⠈ ⠁") if style.unicode else ("*", ".", "-")
     name = shorten(plain(past.get("name") or "the task"), 30, style.ellipsis)
     words = [f"{own} {name}"]
-    limit = number_or_none(ceiling.get("limit"))
-    if ceiling.get("label"):
-        label = shorten(plain(ceiling["label"]), columns - 8, style.ellipsis)
+    limit = number_or_none(resource.get("limit"))
+    if resource.get("label"):
+        label = shorten(plain(resource["label"]), columns - 8, style.ellipsis)
         words.append(f"{above} {label}")
     if limit is not None:
         unit = past.get("unit") or "bytes"

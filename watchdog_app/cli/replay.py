@@ -294,7 +294,7 @@ def _show(played: Played) -> None:
 
 
 def _wrapped(line: str, columns: int) -> list[str]:
-    """A line of the account; what does not fit goes on where its words began."""
+    """A line of the account; the rest is indented as its words are."""
     from watchdog_app.base.text.layout import wrap
 
     if len(line) <= columns:

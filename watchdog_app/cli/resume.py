@@ -1,4 +1,4 @@
-"""`watchdog resume`: let a paused task go on, also when the daemon is gone."""
+"""`watchdog resume`: resume a paused task, also when the daemon is gone."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace | SimpleNamespace) -> int:
-    """Ask once or go on asking."""
+    """Ask once, or with --watch until interrupted."""
     _refuse_contradictions(args)
     if args.watch:
         from watchdog_app.cli.live_status import watch

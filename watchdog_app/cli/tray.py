@@ -143,7 +143,7 @@ class _Login:
             return None  # a damaged list of what was placed: `install-desktop` says what to do
 
     def set(self, on: bool) -> None:
-        """Switch it for both: an icon without its daemon protects nobody."""
+        """Switch it for both: an icon without its daemon protects nothing."""
         from watchdog_app.cli.install_desktop import open_ledger
         from watchdog_app.desktop.login import LoginStart
 

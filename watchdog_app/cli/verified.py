@@ -1,4 +1,4 @@
-"""What was found when a rescue was last read in full: remembered beside the journal."""
+"""What was found when a rescue was last read in full: kept in the state folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST = 5000  # the newest stay
 
 
 class Verified:
-    """What `watchdog rescues verify` found. A note for people: a resume reads everything anew."""
+    """What `watchdog rescues verify` found. For people only: a resume reads everything again."""
 
     def __init__(self) -> None:
         self._path = os.path.join(paths.state_dir(), "verified.json")

@@ -64,8 +64,8 @@ def run(args: argparse.Namespace) -> int:
     """Follow them until interrupted or counted out."""
     left = args.count
     try:
-        for notice in _follow():
-            _write(notice, args)
+        for notification in _follow():
+            _write(notification, args)
             if left is not None:
                 left -= 1
                 if left == 0:
@@ -84,24 +84,27 @@ def _follow() -> Iterator[dict[str, Any]]:
     while True:
         try:
             with client:
-                yield from _notices(client)
+                yield from _notifications(client)
         except (DaemonNotRunning, ProtocolError) as error:
             _remark(f"{error} This goes on when it is back.")
         client = _again()
         _remark("The daemon is back.")
 
 
-def _notices(client: Client) -> Iterator[dict[str, Any]]:
+def _notifications(client: Client) -> Iterator[dict[str, Any]]:
     client.call("subscribe", topics=["notices"])
     for message in client.notifications(None):
-        notice = message.get("params")
-        if message.get("method") != "notice" or not isinstance(notice, dict):
+        notification = message.get("params")
+        if message.get("method") != "notice" or not isinstance(notification, dict):
             continue
-        yield notice
+        yield notification
         # After it was written: a pipe that is closed shows nothing.
-        if isinstance(notice.get("id"), str):
+        if isinstance(notification.get("id"), str):
             client.notify(
-                "notice.shown", id=notice["id"], delivered=True, detail="written by watchdog watch"
+                "notice.shown",
+                id=notification["id"],
+                delivered=True,
+                detail="written by watchdog watch",
             )
 
 
@@ -116,41 +119,41 @@ def _again() -> Client:
             continue
 
 
-def _write(notice: dict[str, Any], args: argparse.Namespace) -> None:
+def _write(notification: dict[str, Any], args: argparse.Namespace) -> None:
     if args.json:
         from watchdog_app.cli.json_output import dumps
 
-        print(dumps(notice, indent=None), flush=True)
+        print(dumps(notification, indent=None), flush=True)
         return
-    bell = "\a" if args.bell and notice.get("urgency") == "critical" else ""
-    print("\n".join(lines(notice, columns_of(), style_of(args.color))) + bell, flush=True)
+    bell = "\a" if args.bell and notification.get("urgency") == "critical" else ""
+    print("\n".join(lines(notification, columns_of(), style_of(args.color))) + bell, flush=True)
 
 
-def lines(notice: dict[str, Any], columns: int | None, appearance: Style) -> list[str]:
+def lines(notification: dict[str, Any], columns: int | None, appearance: Style) -> list[str]:
     """A notice as text: date, time, urgency, title; below it the rest, and what to type."""
-    at = notice.get("unix_s")
+    at = notification.get("unix_s")
     known = at if isinstance(at, int | float) and not isinstance(at, bool) else time.time()
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(known))
-    urgency = plain(notice.get("urgency") or "normal")
+    urgency = plain(notification.get("urgency") or "normal")
     word = "" if urgency in ("normal", "low") else f"{urgency.upper()}: "
     limit = columns or _LONG
     # On a narrow terminal the text gets the whole width below the time.
     indent = _INDENT if limit >= 60 else "  "
     first = f"{stamp}  {word}" if limit >= 60 else f"{stamp}\n{indent}{word}"
-    head = wrap(plain(notice.get("title") or "?"), limit, first=first, rest=indent)
+    head = wrap(plain(notification.get("title") or "?"), limit, first=first, rest=indent)
     found = [appearance.paint(line, _COLORS.get(urgency, "yellow")) for line in head]
-    body = notice.get("body")
+    body = notification.get("body")
     for line in body.splitlines() if isinstance(body, str) else []:
         found += wrap(plain(line), limit, first=indent, rest=indent)
-    for command in commands(notice):
+    for command in commands(notification):
         found += wrap(plain(command), limit, first=f"{indent}> ", rest=f"{indent}  ")
     return found
 
 
-def commands(notice: dict[str, Any]) -> list[str]:
+def commands(notification: dict[str, Any]) -> list[str]:
     """What the buttons of a notice do, without what its text says already and what only shows."""
-    actions = notice.get("actions")
-    body = str(notice.get("body") or "")
+    actions = notification.get("actions")
+    body = str(notification.get("body") or "")
     found = []
     for action in actions if isinstance(actions, list) else []:
         command = action.get("command") if isinstance(action, dict) else None

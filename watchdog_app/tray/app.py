@@ -1,6 +1,4 @@
-"""
-The companion: makes everything, waits for a tray, runs until it is told to end.
-"""
+"""The companion: makes everything, waits for a tray, runs until a signal or Quit."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from dataclasses import dataclass
 
 from watchdog_app.base import runtime_dir
 from watchdog_app.base.errors import EXIT_OK, AlreadyRunning, WatchdogError
-from watchdog_app.tray import labels, launching, plyer_notices
+from watchdog_app.tray import labels, launching, plyer_notifications
 from watchdog_app.tray.link import HOT_S, REST_S, DaemonLink, why_gone
 from watchdog_app.tray.menu_model import Do, Wish
 from watchdog_app.tray.shown import Shown
@@ -42,7 +40,7 @@ _SIZE = 64  # for backends that take one picture and scale it
 class Options:
     """How the companion was started."""
 
-    notices_only: bool = False
+    notifications_only: bool = False
     backend: str = "auto"
     theme: str = "auto"  # "dark" or "light": the ground that the icon stands on
 
@@ -68,15 +66,15 @@ class Companion:
         self._login_read_mono_s = 0.0
         self._dark_panel = _dark_panel(options.theme)
         self._shown = Shown(self._image, lambda: self._at_login)
-        self._link = DaemonLink(self._on_status, self._on_notice)
+        self._link = DaemonLink(self._on_status, self._on_notification)
         self._wishes = Wishes(
-            tell=lambda notice: self._show_notice(notice, lambda *_: None),
+            tell=lambda notification: self._show_notification(notification, lambda *_: None),
             done=self._wish_done,
             status=lambda: self._status,
             login=login,
         )
         self._bus: SessionBus | None = None
-        self._notices: Notifications | None = None
+        self._notifications: Notifications | None = None
         self._item: StatusNotifierPart | None = None
         self._lock_fd: int | None = None
 
@@ -129,42 +127,43 @@ class Companion:
         outlook = self._shown.update(status, why_gone(error))
         hot = outlook.hot or time.monotonic() < self._hot_until_mono_s
         self._link.set_pace(HOT_S if hot else REST_S)
-        if status is not None and self._notices is not None:
-            self._notices.look_over(status)
+        if status is not None and self._notifications is not None:
+            self._notifications.look_over(status)
 
-    def _on_notice(self, notice: Json) -> None:
+    def _on_notification(self, notification: Json) -> None:
         """Show what the daemon tells, and tell it what became of it."""
-        id_ = notice.get("id")
-        self._remember_process(notice)
+        id_ = notification.get("id")
+        self._remember_process(notification)
 
         def answered(delivered: bool, detail: str) -> None:
             if isinstance(id_, str):
                 self._link.send("notice.shown", id=id_, delivered=delivered, detail=detail)
 
-        self._show_notice(notice, answered)
+        self._show_notification(notification, answered)
 
-    def _remember_process(self, notice: Json) -> None:
+    def _remember_process(self, notification: Json) -> None:
         """A button is pressed later, maybe when the pid belongs to somebody else."""
-        task = self._status.task(labels.whole(notice.get("task"))) if self._status else None
+        task = self._status.task(labels.whole(notification.get("task"))) if self._status else None
         if task is not None:
-            notice["start_time"] = task.start_time
-            notice["name"] = labels.name(task.name)
+            notification["start_time"] = task.start_time
+            notification["name"] = labels.name(task.name)
 
-    def _show_notice(self, notice: Json, answered: Any) -> None:
-        if self._notices is not None and self._bus is not None and self._bus.connected:
-            self._notices.show(notice, answered)
-        elif plyer_notices.CERTAIN:
+    def _show_notification(self, notification: Json, answered: Any) -> None:
+        if self._notifications is not None and self._bus is not None and self._bus.connected:
+            self._notifications.show(notification, answered)
+        elif plyer_notifications.CERTAIN:
             threading.Thread(
-                target=lambda: answered(*plyer_notices.show(notice)), daemon=True
+                target=lambda: answered(*plyer_notifications.show(notification)), daemon=True
             ).start()
         else:
-            _say(f"{labels.plain(notice.get('title'))}: {labels.plain(notice.get('body'), 400)}")
+            title, body = notification.get("title"), notification.get("body")
+            _say(f"{labels.plain(title)}: {labels.plain(body, 400)}")
             answered(False, "there is no session bus to show it on")
 
-    def _pressed(self, notice: Json, key: str) -> None:
-        wish = wish_of(notice, key)
+    def _pressed(self, notification: Json, key: str) -> None:
+        wish = wish_of(notification, key)
         if wish is not None:
-            self._wishes.want(wish, notice)
+            self._wishes.want(wish, notification)
 
     def _wanted(self, wish: Wish) -> None:
         """Somebody clicked; returns at once."""
@@ -198,7 +197,7 @@ class Companion:
     # The desktop
 
     def _connect(self) -> None:
-        """The session bus where there is one, and nobody else's place taken."""
+        """Connect to the session bus where there is one, else take the lock of the companion."""
         if sys.platform not in ("win32", "darwin"):
             try:
                 from watchdog_app.tray.bus import SessionBus
@@ -207,13 +206,13 @@ class Companion:
             except ImportError as error:
                 _say(f"the session bus cannot be used: {error}. Install dbus-fast.")
             else:
-                self._notices = Notifications(self._pressed)
+                self._notifications = Notifications(self._pressed)
                 self._item = StatusNotifierPart()
                 self._item.on_menu_opened = self._menu_opened
                 self._bus = SessionBus(
-                    [self._item, self._notices], on_taken=self._taken, on_failure=_failed
+                    [self._item, self._notifications], on_taken=self._taken, on_failure=_failed
                 )
-                self._item.session = self._notices.session = self._bus
+                self._item.session = self._notifications.session = self._bus
                 self._bus.start()
                 if self._bus.taken:
                     raise AlreadyRunning("The companion runs already in this session.")
@@ -245,7 +244,7 @@ class Companion:
 
     def _show_icons(self) -> None:
         """Run the icon in whatever tray there is; wait for one where there is none."""
-        if self._options.notices_only:
+        if self._options.notifications_only:
             self._say_why_no_icon("as it was asked to")
             self._ending.wait()
             return
@@ -338,7 +337,7 @@ class Companion:
             then = "notices are shown on this desktop"
         else:
             then = "notices are written here, and the daemon shows them in its other ways"
-        later = "" if self._options.notices_only else " The icon comes when a tray does."
+        later = "" if self._options.notifications_only else " The icon comes when a tray does."
         _say(f"no icon, {why}; {then}.{later} End it with Ctrl-C.")
 
     def _handle_signals(self) -> None:
@@ -391,7 +390,7 @@ def _failed(error: BaseException) -> None:
 
 
 def _say(text: str) -> None:
-    """A line for whoever started us from a terminal."""
+    """Write a line to the terminal that started the companion."""
     try:
         print(f"watchdog tray: {labels.plain_block(text)}", file=sys.stderr, flush=True)
     except (OSError, ValueError):

@@ -117,7 +117,7 @@ class SessionBus:
             return None
 
     def signal(self, path: str, interface: str, member: str, signature: str, body: Any) -> None:
-        """Tell everybody on the bus, from any thread; nobody when there is no connection."""
+        """Send a signal on the bus, from any thread; without a connection nothing is sent."""
 
         def send() -> None:
             if self._bus is not None:

@@ -182,7 +182,7 @@ def _fill(canvas: Image.Image, inner: Sequence[Point], picture: Picture) -> None
 
 
 def _strike(canvas: _Canvas, width: float) -> None:
-    """A stroke across: nobody is watching."""
+    """A stroke across: nothing is watched."""
     start, end = 0.2 * canvas.unit, 0.8 * canvas.unit
     for color, times in ((canvas.edge, 1.9), (canvas.line, 1.1)):
         canvas.pen.line([(start, end), (end, start)], fill=color, width=round(width * times))

@@ -188,7 +188,7 @@ def _mac_terminal(command: Sequence[str]) -> None:
 
 
 def _spawn(command: Sequence[str]) -> None:
-    """Start it by itself; raises when it is not there or ends at once with an error."""
+    """Start it detached; raises when it is not there or ends at once with an error."""
     try:
         process = subprocess.Popen(
             command,

@@ -48,11 +48,11 @@ class DaemonLink:
     def __init__(
         self,
         on_status: Callable[[Status | None, WatchdogError | None], None],
-        on_notice: Callable[[Json], None],
+        on_notification: Callable[[Json], None],
         path: str | None = None,
     ) -> None:
         self._on_status = on_status
-        self._on_notice = on_notice
+        self._on_notification = on_notification
         self._path = path
         self._pace_s = REST_S
         self._soon = False
@@ -156,7 +156,7 @@ class DaemonLink:
         for message in client.notifications(0):
             params = message.get("params")
             if message.get("method") == "notice" and isinstance(params, dict):
-                self._on_notice(params)
+                self._on_notification(params)
                 self._soon = True
 
     def _drain(self) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class KeyedItem(MenuItem):  # type: ignore[misc]
-    """A menu item that is known again when the menu is made anew."""
+    """A menu item that keeps its key when the menu is rebuilt."""
 
     def __init__(self, key: str, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -1,8 +1,8 @@
 """
 pystray's menu as com.canonical.dbusmenu has it: numbered nodes with properties. Pure.
 
-A number stays with its item as long as the item is there, so that what changed
-can be told as changed properties, which an open menu takes without closing.
+A number stays with its item as long as the item is there. So a change is sent as changed
+properties, which an open menu takes without closing.
 
 Source: com.canonical.dbusmenu, version 3 (libdbusmenu, dbus-menu.xml).
 """

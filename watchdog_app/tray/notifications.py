@@ -18,7 +18,7 @@ from dbus_fast.aio import MessageBus
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.tray import labels
 from watchdog_app.tray.bus import CallFailed, Part, SessionBus, add_match
-from watchdog_app.tray.notice_gate import NoticeGate
+from watchdog_app.tray.notification_gate import NotificationGate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Notifications(Part):
     def __init__(self, pressed: Callable[[Json, str], None]) -> None:
         self.session: SessionBus | None = None
         self._pressed = pressed
-        self._gate = NoticeGate()
+        self._gate = NotificationGate()
         self._capabilities: frozenset[str] | None = None
         self._waiting: dict[str, asyncio.TimerHandle] = {}
 
@@ -78,16 +78,16 @@ class Notifications(Part):
             return None
         if message.member == "ActionInvoked" and message.signature == "us":
             number, key = message.body
-            notice = self._gate.behind(number)
-            if notice is not None:
-                self._pressed(notice, "show" if key == "default" else key)
+            notification = self._gate.behind(number)
+            if notification is not None:
+                self._pressed(notification, "show" if key == "default" else key)
         elif message.member == "NotificationClosed" and message.signature == "uu":
             self._gate.closed(message.body[0])
         return None
 
-    def show(self, notice: Json, answered: Answered) -> None:
+    def show(self, notification: Json, answered: Answered) -> None:
         """Show a notice, from any thread; `answered` is called once, within two seconds."""
-        if self.session is None or self.session.submit(self._show(notice, answered)) is None:
+        if self.session is None or self.session.submit(self._show(notification, answered)) is None:
             answered(False, "there is no session bus")
 
     def look_over(self, status: Status) -> None:
@@ -102,18 +102,18 @@ class Notifications(Part):
                 with suppress(CallFailed):  # its user has closed it in this moment
                     await self.session.call(NAME, PATH, "CloseNotification", "u", [number])
 
-    async def _show(self, notice: Json, answered: Answered) -> None:
-        verdict = self._gate.decide(notice, time.monotonic())
-        incident = str(notice.get("incident") or "")
+    async def _show(self, notification: Json, answered: Answered) -> None:
+        verdict = self._gate.decide(notification, time.monotonic())
+        incident = str(notification.get("incident") or "")
         self._drop_waiting(incident)
         if verdict.wait_s > 0:
             loop = asyncio.get_running_loop()
-            self._waiting[incident] = loop.call_later(verdict.wait_s, self._show_late, notice)
+            self._waiting[incident] = loop.call_later(verdict.wait_s, self._show_late, notification)
             answered(True, f"held back for {verdict.wait_s:.0f} s: it was just told of")
             return
         try:
             # One limit for all of it: a service that is being started is waited for, too.
-            await asyncio.wait_for(self._send(notice, verdict.replaces), ANSWER_S)
+            await asyncio.wait_for(self._send(notification, verdict.replaces), ANSWER_S)
         except TimeoutError:
             answered(False, f"the notification service did not answer within {ANSWER_S:g} s")
         except CallFailed as error:
@@ -123,15 +123,17 @@ class Notifications(Part):
         else:
             answered(True, "shown by the companion")
 
-    async def _send(self, notice: Json, replaces: int) -> None:
+    async def _send(self, notification: Json, replaces: int) -> None:
         if self.session is None:
             raise CallFailed("", "there is no session bus")
         if self._capabilities is None:
             (known,) = await self.session.call(NAME, PATH, "GetCapabilities")
             self._capabilities = frozenset(known)
-        urgency = str(notice.get("urgency") or "normal")
+        urgency = str(notification.get("urgency") or "normal")
         has_buttons = "actions" in self._capabilities
-        body = labels.plain_block(notice.get("body") if has_buttons else told_to_type(notice))
+        body = labels.plain_block(
+            notification.get("body") if has_buttons else told_to_type(notification)
+        )
         if "body-markup" in self._capabilities:
             body = html.escape(body, quote=False)
         hints = {
@@ -143,18 +145,18 @@ class Notifications(Part):
             "watchdog",
             replaces,
             _ICONS.get(urgency, "dialog-warning"),
-            labels.plain(notice.get("title"), 200),
+            labels.plain(notification.get("title"), 200),
             body,
-            buttons(notice) if has_buttons else [],
+            buttons(notification) if has_buttons else [],
             hints,
             _BY_ITSELF,
         ]
         (number,) = await self.session.call(NAME, PATH, "Notify", "susssasa{sv}i", values)
-        self._gate.shown(notice, number, time.monotonic())
+        self._gate.shown(notification, number, time.monotonic())
 
-    def _show_late(self, notice: Json) -> None:
-        self._waiting.pop(str(notice.get("incident") or ""), None)
-        self.show(notice, lambda *_: None)
+    def _show_late(self, notification: Json) -> None:
+        self._waiting.pop(str(notification.get("incident") or ""), None)
+        self.show(notification, lambda *_: None)
 
     def _drop_waiting(self, incident: str) -> None:
         waiting = self._waiting.pop(incident, None)
@@ -166,7 +168,7 @@ class Notifications(Part):
         self._capabilities = None
 
 
-def buttons(notice: Json) -> list[str]:
+def buttons(notification: Json) -> list[str]:
     """
     Keys and labels by turns, as Notify takes them; "default" is a click on the notice itself.
 
@@ -174,17 +176,17 @@ def buttons(notice: Json) -> list[str]:
     """
     # Without a label: some services draw a button for it, beside the one that says "Show".
     found = ["default", ""]
-    actions = notice.get("actions")
+    actions = notification.get("actions")
     for action in actions if isinstance(actions, list) else ():
         if isinstance(action, dict) and action.get("key") in ACTIONS:
             found += [str(action["key"]), labels.plain(action.get("label") or action["key"], 40)]
     return found
 
 
-def told_to_type(notice: Json) -> str:
+def told_to_type(notification: Json) -> str:
     """The text and, for a service without buttons, what does the same in a terminal."""
-    lines = [str(notice.get("body") or "")]
-    actions = notice.get("actions")
+    lines = [str(notification.get("body") or "")]
+    actions = notification.get("actions")
     for action in actions if isinstance(actions, list) else ():
         command = action.get("command") if isinstance(action, dict) else None
         if isinstance(command, str) and command and does_something(action):

@@ -40,7 +40,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """A status in one glance."""
+    """What the icon, its tooltip and the head of the menu show."""
 
     picture: Picture
     headline: str  # "RAM full in about 4 min: train.ipynb"

@@ -109,17 +109,17 @@ class Wishes:
             said = self._do(wish)
             if said is not None:
                 title, body, urgency = said
-                self._tell(self._notice(wish, about, title, body, urgency))
+                self._tell(self._notification(wish, about, title, body, urgency))
         except ProtocolError as error:  # it may hang, and go on with what it was asked for
             text = f"{error} What was asked for may still be done: look before you ask again."
             title = _with_name("No answer from the daemon", wish.task)
-            self._tell(self._notice(wish, about, title, text, "normal"))
+            self._tell(self._notification(wish, about, title, text, "normal"))
         except WatchdogError as error:
             title = _with_name(_TITLES[wish.do], wish.task)
-            self._tell(self._notice(wish, about, title, str(error), "normal"))
+            self._tell(self._notification(wish, about, title, str(error), "normal"))
         except Exception as error:  # a fault of ours: the companion lives, and it is said
             title = _with_name(_TITLES[wish.do], wish.task)
-            self._tell(self._notice(wish, about, title, repr(error), "normal"))
+            self._tell(self._notification(wish, about, title, repr(error), "normal"))
         finally:
             with self._lock:
                 self._under_way.discard(wish)
@@ -235,12 +235,14 @@ class Wishes:
             return _with_name("Explained", task), text, "low"
         return None
 
-    def _notice(self, wish: Wish, about: Json | None, title: str, body: str, urgency: str) -> Json:
+    def _notification(
+        self, wish: Wish, about: Json | None, title: str, body: str, urgency: str
+    ) -> Json:
         task = None if wish.task is None else wish.task.pid
         actions = []
         if wish.do is Do.PAUSE and title.startswith("Paused"):
             actions.append({"key": "resume", "label": "Resume"})
-        notice: Json = {
+        notification: Json = {
             # The answer to the same wish takes the place of the one before.
             "id": f"own-{task or wish.do}",
             "answer": True,
@@ -256,23 +258,23 @@ class Wishes:
             "unix_s": time.time(),
         }
         if about is not None and about.get("incident"):
-            notice["incident"] = about["incident"]
-            notice["stage"] = about.get("stage")
-        return notice
+            notification["incident"] = about["incident"]
+            notification["stage"] = about.get("stage")
+        return notification
 
 
-def wish_of(notice: Json, key: str) -> Wish | None:
+def wish_of(notification: Json, key: str) -> Wish | None:
     """What the button of a notice asks for; None: nothing that we know."""
-    pid = labels.whole(notice.get("task"))
+    pid = labels.whole(notification.get("task"))
     task = None
     if pid is not None:
-        name = labels.plain(notice.get("name"), 60)
-        task = Target(pid, labels.whole(notice.get("start_time")), name or f"pid {pid}")
+        name = labels.plain(notification.get("name"), 60)
+        task = Target(pid, labels.whole(notification.get("start_time")), name or f"pid {pid}")
     if key not in ACTIONS:
         return None
     do = Do(key)
     if do is Do.SNOOZE:
-        return Wish(do, task, incident=labels.plain(notice.get("incident"), 200) or None)
+        return Wish(do, task, incident=labels.plain(notification.get("incident"), 200) or None)
     if not ACTIONS[key].method:
         return Wish(do)
     return Wish(do, task) if task is not None else None

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 CERTAIN: bool = sys.platform in ("win32", "darwin")
 
 
-def show(notice: dict[str, Any]) -> tuple[bool, str]:
+def show(notification: dict[str, Any]) -> tuple[bool, str]:
     """Show a notice; whether it was shown, and why not."""
     if not CERTAIN:
         return False, "there is no session bus to show it on"
     try:
-        from plyer import notification
+        from plyer import notification as desktop
 
-        notification.notify(
-            title=_no_option(labels.plain(notice.get("title"), 64)),
+        desktop.notify(
+            title=_no_option(labels.plain(notification.get("title"), 64)),
             # Windows cuts at 256 characters and fails beyond.
-            message=_no_option(labels.plain_block(notice.get("body"), 250)),
+            message=_no_option(labels.plain_block(notification.get("body"), 250)),
             app_name="watchdog",
         )
     except Exception as error:

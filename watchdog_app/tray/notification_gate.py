@@ -41,7 +41,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class _Shown:
-    notice: Json
+    notification: Json
     number: int
     at_mono_s: float
     on_screen: bool = True
@@ -53,56 +53,60 @@ class _Incident:
     stage: int
 
 
-class NoticeGate:
+class NotificationGate:
     """Remembers what is on the screen; one for each notification service."""
 
     def __init__(self) -> None:
         self._shown: OrderedDict[Place, _Shown] = OrderedDict()
         self._incidents: OrderedDict[str, _Incident] = OrderedDict()
 
-    def decide(self, notice: Json, now_mono_s: float) -> Verdict:
+    def decide(self, notification: Json, now_mono_s: float) -> Verdict:
         """Whether a notice may be shown now, and in place of which one."""
-        before = self._shown.get(_place(notice)) or self._of_task(notice)
+        before = self._shown.get(_place(notification)) or self._of_task(notification)
         replaces = 0 if before is None else before.number
-        if notice.get("answer") is True:
+        if notification.get("answer") is True:
             return Verdict(replaces=replaces)  # somebody has pressed a button and waits for it
-        incident = self._incidents.get(str(notice.get("incident") or ""))
-        if incident is None or not notice.get("incident"):
+        incident = self._incidents.get(str(notification.get("incident") or ""))
+        if incident is None or not notification.get("incident"):
             return Verdict(replaces=replaces)
         quiet_s = QUIET_S - (now_mono_s - incident.at_mono_s)
-        if quiet_s <= 0 or _stage_rank(notice.get("stage")) > incident.stage:
+        if quiet_s <= 0 or _stage_rank(notification.get("stage")) > incident.stage:
             return Verdict(replaces=replaces)
         if before is not None and before.on_screen:
             return Verdict(replaces=replaces)  # its text changes: nothing new pops up
-        same = before is not None and before.notice.get("title") == notice.get("title")
-        if notice.get("urgency") == "critical" and not same:
+        same = before is not None and before.notification.get("title") == notification.get("title")
+        if notification.get("urgency") == "critical" and not same:
             return Verdict(replaces=replaces)  # a pause or a death is never kept back
         return Verdict(wait_s=quiet_s)
 
-    def shown(self, notice: Json, number: int, now_mono_s: float) -> None:
+    def shown(self, notification: Json, number: int, now_mono_s: float) -> None:
         """It stands on the screen under `number`."""
-        place = _place(notice)
+        place = _place(notification)
         for other in [at for at, each in self._shown.items() if each.number == number]:
             del self._shown[other]  # it has taken that one's place
-        self._shown[place] = _Shown(notice, number, now_mono_s)
+        self._shown[place] = _Shown(notification, number, now_mono_s)
         self._shown.move_to_end(place)
         while len(self._shown) > _MOST_REMEMBERED:
             self._shown.popitem(last=False)
-        key = str(notice.get("incident") or "")
+        key = str(notification.get("incident") or "")
         if key:
-            self._incidents[key] = _Incident(now_mono_s, _stage_rank(notice.get("stage")))
+            self._incidents[key] = _Incident(now_mono_s, _stage_rank(notification.get("stage")))
             self._incidents.move_to_end(key)
             while len(self._incidents) > _MOST_REMEMBERED:
                 self._incidents.popitem(last=False)
 
-    def _of_task(self, notice: Json) -> _Shown | None:
+    def _of_task(self, notification: Json) -> _Shown | None:
         """What still stands of the same task: its end and its pause make that old."""
-        task = labels.whole(notice.get("task"))
-        if task is None or notice.get("topic") not in _OVERTAKES:
+        task = labels.whole(notification.get("task"))
+        if task is None or notification.get("topic") not in _OVERTAKES:
             return None
         for place in reversed(self._shown):
             shown = self._shown[place]
-            if place[1] == task and shown.on_screen and not _another(shown.notice, notice):
+            if (
+                place[1] == task
+                and shown.on_screen
+                and not _another(shown.notification, notification)
+            ):
                 return shown
         return None
 
@@ -117,15 +121,15 @@ class NoticeGate:
         tasks = {one.pid: one.start_time for one in status.tasks}
         found = []
         for shown in self._shown.values():
-            notice, topic = shown.notice, shown.notice.get("topic")
+            notification, topic = shown.notification, shown.notification.get("topic")
             # A status may be older than a notice that has just come.
             young = now_mono_s - shown.at_mono_s < _YOUNG_S
             if young or not shown.on_screen or topic not in _PASSING:
                 continue
-            task = labels.whole(notice.get("task"))
-            begun = notice.get("start_time")
+            task = labels.whole(notification.get("task"))
+            begun = notification.get("start_time")
             gone = task is not None and (task not in tasks or begun not in (None, tasks[task]))
-            over = topic in _OF_INCIDENT and notice.get("incident") not in open_
+            over = topic in _OF_INCIDENT and notification.get("incident") not in open_
             if gone or over:
                 found.append(shown.number)
         return found
@@ -140,26 +144,26 @@ class NoticeGate:
         """The notice that a button belongs to; None: not one of ours."""
         for shown in self._shown.values():
             if shown.number == number:
-                return shown.notice
+                return shown.notification
         return None
 
     def forget_numbers(self) -> None:
-        """The service was started anew and counts from 1: our numbers are others' now."""
+        """The service was restarted and counts from 1: our numbers are others' now."""
         self._shown.clear()
 
 
-def _another(notice: Json, later: Json) -> bool:
+def _another(notification: Json, later: Json) -> bool:
     """Whether a pid was given again between two notices."""
-    begun = notice.get("start_time"), later.get("start_time")
+    begun = notification.get("start_time"), later.get("start_time")
     return None not in begun and begun[0] != begun[1]
 
 
-def _place(notice: Json) -> Place:
+def _place(notification: Json) -> Place:
     """Notices with the same place take each other's."""
-    incident = str(notice.get("incident") or "")
+    incident = str(notification.get("incident") or "")
     if not incident:
-        return f"\0{notice.get('id')}", None
-    return incident, labels.whole(notice.get("task"))
+        return f"\0{notification.get('id')}", None
+    return incident, labels.whole(notification.get("task"))
 
 
 def _stage_rank(stage: object) -> int:
