@@ -11,7 +11,7 @@ from watchdog_app.core.diagnosis import gpu_faults, throttling
 from watchdog_app.core.model.agent import AllocatorMemory
 from watchdog_app.core.model.decisions import Incident, Stage
 from watchdog_app.core.model.devices import TaskDevices, holders, listed
-from watchdog_app.core.model.hardware import Gpu, Hardware
+from watchdog_app.core.model.hardware import FIGURES, Gpu, Hardware
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.machine import Snapshot, Task
 from watchdog_app.core.model.resource import ResourceKind
@@ -150,19 +150,9 @@ def _gpu(gpu: Gpu, hardware: Hardware, owners: Mapping[int, Task]) -> dict[str, 
             gpu.parent_id,
         ),
         "state": gpu.state.value,
-        "memory_used_bytes": gpu.memory_used_bytes,
-        "memory_reserved_bytes": gpu.memory_reserved_bytes,
-        "memory_total_bytes": gpu.memory_total_bytes,
+        **{name: getattr(gpu, name) for name in FIGURES},
         "unified_memory": gpu.unified_memory,
-        "utilization_percent": gpu.utilization_percent,
-        "temperature_c": gpu.temperature_c,
-        "slowdown_c": gpu.slowdown_c,
-        "shutdown_c": gpu.shutdown_c,
-        "fan_percent": gpu.fan_percent,
-        "power_w": gpu.power_w,
-        "power_limit_w": gpu.power_limit_w,
         "throttle_reasons": throttling.in_order(gpu.throttling),
-        "ecc_uncorrected": gpu.ecc_uncorrected,
         "remap_pending": gpu.remap_pending,
         "remap_failed": gpu.remap_failed,
         "recovery_action": gpu.recovery_action,
