@@ -132,7 +132,7 @@ def card(index: int = 0, **values) -> dict:
 
 
 def answers(*cards: dict, driver: str = DRIVER, cuda: int = 12040) -> list[dict]:
-    ready = {"driver": driver, "library": None, "cuda": cuda}
+    ready = {"driver": driver, "cuda": cuda}
     return [
         {"ready": ready},
         {"count": len(cards)},

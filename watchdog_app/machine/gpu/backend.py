@@ -65,13 +65,6 @@ class BackendError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceRef:
-    """One GPU that may be asked."""
-
-    index: int  # as the vendor's own tool counts
-
-
-@dataclass(frozen=True, slots=True)
 class DeviceEvent:
     """A fault that the driver has reported."""
 
@@ -84,17 +77,15 @@ class GpuBackend(Protocol):
 
     def open(self) -> dict[str, Any]:
         """
-        Begin; versions as `driver`, `library`, `cuda`.
+        Begin; versions as `driver` and `cuda`, None where they are not told.
 
         Raises:
             BackendError: why not.
         """
 
-    def devices(
-        self, now_mono_s: float, awake: Sequence[tuple[int, str]] | None
-    ) -> Sequence[DeviceRef]:
+    def devices(self, now_mono_s: float, awake: Sequence[tuple[int, str]] | None) -> Sequence[int]:
         """
-        The GPUs that may be asked.
+        Indices of the GPUs that may be asked, as the vendor's own tool counts.
 
         Args:
             now_mono_s: when.
@@ -104,7 +95,7 @@ class GpuBackend(Protocol):
             BackendError: the driver as a whole does not answer.
         """
 
-    def read(self, ref: DeviceRef, now_mono_s: float) -> Iterable[DeviceRow]:
+    def read(self, index: int, now_mono_s: float) -> Iterable[DeviceRow]:
         """
         One GPU, and its partitions behind it.
 

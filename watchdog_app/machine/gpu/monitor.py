@@ -102,6 +102,7 @@ class GpuMonitor:
         self._root = root
         self._env = os.environ if env is None else env
         self._backends = backends
+        self._vendors = " or ".join(row.vendor for row in backends)
         self._proc = proc if os.path.isdir(proc) else None  # none but Linux has one
         self._wall_clock = wall_clock
         self._fresh_s = IDLE_EVERY_S + deadline_s
@@ -179,10 +180,10 @@ class GpuMonitor:
             self._reader.let_go()
 
     def _without_driver(self) -> GpuLook:
-        vendors = " or ".join(row.vendor for row in self._backends)
         self._reader.forget()
         self._vanished = self._vanished or bool(self._devices)
         self._devices, self._coming, self._read_mono_s = {}, {}, None
+        vendors = self._vendors
         absent = f"No {vendors} driver is installed: there are no GPUs to watch."
         if self._on_bus:
             absent = f"An {vendors} GPU is in this machine, and no driver for it is installed."
@@ -273,7 +274,7 @@ class GpuMonitor:
             device.processes = running(rows, self._foreign)
             device.rows, device.looked_up_mono_s = rows, now_mono_s
         gpu = Gpu(
-            **{"name": "NVIDIA GPU"} | told,
+            **{"name": f"{self._vendors} GPU"} | told,
             id=gpu_id,
             parent_id=parent_id,
             processes=device.processes,
@@ -378,7 +379,7 @@ class GpuMonitor:
         for index, place in enumerate(self._on_bus):
             if place.asleep and place.address not in self._devices:
                 bus_id = f"0000{place.address}"
-                asleep = Gpu(place.address, index, "NVIDIA GPU", bus_id=bus_id)
+                asleep = Gpu(place.address, index, f"{self._vendors} GPU", bus_id=bus_id)
                 found.append(_without_figures(asleep, GpuState.ASLEEP, _ASLEEP))
         found.sort(key=lambda gpu: (gpu.index, gpu.parent_id is not None))
         return _numbered(found)

@@ -21,7 +21,6 @@ from watchdog_app.machine.gpu.backend import (
     BackendError,
     DeviceError,
     DeviceEvent,
-    DeviceRef,
     DeviceRow,
 )
 from watchdog_app.machine.gpu.nvml_binding import UNABLE, Code, Driver, DriverError
@@ -191,7 +190,6 @@ class NvmlBackend:
         versions: dict[str, Any] = {}
         for name, ask, function in (
             ("driver", self._driver.text, "nvmlSystemGetDriverVersion"),
-            ("library", self._driver.text, "nvmlSystemGetNVMLVersion"),
             ("cuda", self._driver.ask, "nvmlSystemGetCudaDriverVersion_v2"),
         ):
             try:
@@ -200,9 +198,7 @@ class NvmlBackend:
                 versions[name] = None
         return versions
 
-    def devices(
-        self, now_mono_s: float, awake: Sequence[tuple[int, str]] | None
-    ) -> Sequence[DeviceRef]:
+    def devices(self, now_mono_s: float, awake: Sequence[tuple[int, str]] | None) -> Sequence[int]:
         """As GpuBackend says; counted every ten seconds."""
         due = self._counted_mono_s is None or now_mono_s - self._counted_mono_s >= SLOW_S
         if due or awake != self._awake:
@@ -212,11 +208,11 @@ class NvmlBackend:
             if awake != self._awake or len(places) != len(self._slots):
                 self._slots = [_Slot(index, address) for index, address in places]
                 self._awake = awake
-        return [DeviceRef(slot.index) for slot in self._slots]
+        return [slot.index for slot in self._slots]
 
-    def read(self, ref: DeviceRef, now_mono_s: float) -> Iterable[DeviceRow]:
+    def read(self, index: int, now_mono_s: float) -> Iterable[DeviceRow]:
         """As GpuBackend says."""
-        slot = next(each for each in self._slots if each.index == ref.index)
+        slot = next(each for each in self._slots if each.index == index)
         if slot.failed is not None and now_mono_s < slot.again_mono_s:
             raise DeviceError(*slot.failed)
         try:

@@ -120,22 +120,21 @@ def _serve(backends: Sequence[GpuBackend], answers: _Answers) -> None:
 def _answer(backends: Sequence[GpuBackend], answers: _Answers, request: dict[str, Any]) -> None:
     number, now_mono_s = request["id"], request["now"]
     skip: Collection[int] = request.get("skip", ())
-    awake = request.get("awake")
     # Before the GPUs: a call that hangs here is not to be laid at the last one's door, and an
     # event is told once: it must be out before a GPU takes this process down.
     events = [[event.bus_id, event.code] for each in backends for event in each.events()]
     if events:
         answers.send(id=number, events=events)
     for backend in backends:
-        for ref in backend.devices(now_mono_s, None if awake is None else list(map(tuple, awake))):
-            if ref.index in skip:
+        for index in backend.devices(now_mono_s, request.get("awake")):
+            if index in skip:
                 continue
-            answers.send(id=number, begin=ref.index)
+            answers.send(id=number, begin=index)
             try:
-                for row in backend.read(ref, now_mono_s):
+                for row in backend.read(index, now_mono_s):
                     answers.add(id=number, device=row)
             except DeviceError as error:
-                row = {"index": ref.index, "state": error.state, "notes": [error.text]}
+                row = {"index": index, "state": error.state, "notes": [error.text]}
                 if error.bus_id is not None:
                     row["bus_id"] = error.bus_id
                 answers.add(id=number, device=row)
@@ -146,7 +145,7 @@ def _answer_once(answers: _Answers, only: Sequence[int]) -> int:
     backends = _open(answers, lambda name: answers.send(calling=name), everything=True)
     if not backends:
         return EXIT_NO_DRIVER
-    everyone = [ref.index for each in backends for ref in each.devices(0.0, None)]
+    everyone = [index for each in backends for index in each.devices(0.0, None)]
     answers.send(count=len(everyone))
     skip = [index for index in everyone if only and index not in only]
     _answer(backends, answers, {"id": 0, "now": 0.0, "skip": skip})

@@ -417,11 +417,12 @@ class ReaderProcess:
 
 
 def _versions(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What driver and library say of themselves: `driver`, `library`, `cuda`; None: not told."""
-    found: dict[str, Any] = {
-        name: None if row[name] is None else text(row[name]) for name in ("driver", "library")
+    """What the driver says of itself: `driver`, `cuda`; None: not told."""
+    driver, cuda = row["driver"], row["cuda"]
+    return {
+        "driver": None if driver is None else text(driver),
+        "cuda": None if cuda is None else int(cuda),
     }
-    return {**found, "cuda": None if row["cuda"] is None else int(row["cuda"])}
 
 
 def _plain(words: str) -> str:
