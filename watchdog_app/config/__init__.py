@@ -74,23 +74,21 @@ def loads(
     Raises:
         ConfigError: names every mistake, one a line, with file, line, key and what is accepted.
     """
-    values: dict[str, Any] = {}
-    sources = dict.fromkeys(SETTINGS, DEFAULT)
     found = _Mistakes(text, where)
-    rules: tuple[RuleSettings, ...] = ()
-    for section, content in _with_new_names(_parsed(text, where), found, warn).items():
-        if section == "rule":
-            rules = _rules(content, found)
-            sources[section] = where
-            continue
-        for name, value in _section(section, content, found).items():
-            key = f"{section}.{name}"
-            values[key] = _value(found, (section, name), SETTINGS[key], value)
-            sources[key] = where
+    document = _with_new_names(_parsed(text, where), found, warn)
+    sources = dict.fromkeys(SETTINGS, DEFAULT) | dict.fromkeys(document.keys() & {"rule"}, where)
+    rules = _rules(document.pop("rule", []), found)
+    values = {name: _section(name, content, found) for name, content in document.items()}
     found.tell()
+    sources |= {f"{section}.{name}": where for section, given in values.items() for name in given}
     for key, value in _of_environment(env, warn).items():
-        values[key], sources[key] = value, ENVIRONMENT
-    settings = _build(values, rules)
+        section, _, name = key.partition(".")
+        values.setdefault(section, {})[name] = value
+        sources[key] = ENVIRONMENT
+    settings = replace(Settings(), rules=rules)
+    for section, given in values.items():
+        part = replace(getattr(settings, section), **given)
+        settings = replace(settings, **{section: part})
     _check_together(settings, sources)
     return settings, sources
 
@@ -271,7 +269,10 @@ def _parsed(text: str, path: str) -> dict[str, Any]:
 
 def _section(section: str, content: Any, found: _Mistakes) -> dict[str, Any]:
     """What one table sets, those keys that are known."""
-    known = [key.partition(".")[2] for key in SETTINGS if key.startswith(section + ".")]
+    start = f"{section}."
+    known = {
+        key.removeprefix(start): spec for key, spec in SETTINGS.items() if key.startswith(start)
+    }
     if not known:
         sections = sorted({key.partition(".")[0] for key in SETTINGS} | {"rule"})
         inside = [key.partition(".")[0] for key in SETTINGS if key.partition(".")[2] == section]
@@ -286,21 +287,7 @@ def _section(section: str, content: Any, found: _Mistakes) -> dict[str, Any]:
     if not isinstance(content, dict):
         found.add((section,), f"{section} = {_shown(content)} must be a table: [{section}].")
         return {}
-    return _known(content, known, (section,), f"[{section}]", found)
-
-
-def _known(
-    content: dict[str, Any], known: list[str], place: Place, table: str, found: _Mistakes
-) -> dict[str, Any]:
-    """The entries of a table that there are; of the others it is said what was meant."""
-    for name in content:
-        if name not in known:
-            found.add(
-                (*place, name),
-                f"{_shown(name)} is not known in {table}. "
-                f"There are {', '.join(known)}.{_nearest(name, known)}",
-            )
-    return {name: value for name, value in content.items() if name in known}
+    return _table(content, known, (section,), (f"[{section}]", start), found)
 
 
 def _rules(content: Any, found: _Mistakes) -> tuple[RuleSettings, ...]:
@@ -309,48 +296,50 @@ def _rules(content: Any, found: _Mistakes) -> tuple[RuleSettings, ...]:
         return ()
     rules: list[RuleSettings] = []
     for number, item in enumerate(content, 1):
-        place = ("rule", number)
-        given = _known(item, [*RULE_SETTINGS], place, f"[[rule]] number {number}", found)
-        rules.append(
-            RuleSettings(
-                **{
-                    name: _value(found, (*place, name), RULE_SETTINGS[name], value)
-                    for name, value in given.items()
-                }
-            )
-        )
-        if not given.keys() - {"task", "resource"}:
+        name, place = f"[[rule]] number {number}", ("rule", number)
+        rules.append(RuleSettings(**_table(item, RULE_SETTINGS, place, (name, f"{name}: "), found)))
+        if not item.keys() & (RULE_SETTINGS.keys() - {"task", "resource"}):
             found.add(
-                place,
-                f"[[rule]] number {number} changes nothing. "
-                "Give it notify, checkpoint, pause or priority.",
+                place, f"{name} changes nothing. Give it notify, checkpoint, pause or priority."
             )
     return tuple(rules)
 
 
-def _value(found: _Mistakes, place: Place, spec: Setting, value: Any) -> Any:
-    try:
-        return spec.values.read(value)
-    except UNREADABLE:
-        if place[0] == "rule":
-            what = f"[[rule]] number {place[1]}: {_refused(str(place[2]), value, spec)}"
-        else:
-            what = _refused(".".join(map(str, place)), value, spec)
-        found.add(place, what)
-        return None
+def _table(
+    content: dict[str, Any],
+    known: Mapping[str, Setting],
+    place: Place,
+    names: tuple[str, str],
+    found: _Mistakes,
+) -> dict[str, Any]:
+    """
+    The values of one table.
+
+    Args:
+        content: as the file has it.
+        known: the keys that there are.
+        place: of the table in the file.
+        names: of the table, and what stands before a key of it, in messages.
+        found: takes what is wrong.
+    """
+    values: dict[str, Any] = {}
+    for name, value in content.items():
+        if name not in known:
+            found.add(
+                (*place, name),
+                f"{_shown(name)} is not known in {names[0]}. "
+                f"There are {', '.join(known)}.{_nearest(name, [*known])}",
+            )
+            continue
+        try:
+            values[name] = known[name].values.read(value)
+        except UNREADABLE:
+            found.add((*place, name), _refused(f"{names[1]}{name}", value, known[name]))
+    return values
 
 
 def _refused(key: str, value: Any, spec: Setting) -> str:
     return f"{key} = {_shown(value)} is not accepted. It must be {spec.values.accepted}."
-
-
-def _build(values: Mapping[str, Any], rules: tuple[RuleSettings, ...]) -> Settings:
-    settings = replace(Settings(), rules=rules)
-    for key, value in values.items():
-        section, _, name = key.partition(".")
-        part = replace(getattr(settings, section), **{name: value})
-        settings = replace(settings, **{section: part})
-    return settings
 
 
 def _check_together(settings: Settings, sources: Sources) -> None:
