@@ -80,7 +80,7 @@ class GrowingLine:
 
     file: str
     line: int
-    bytes: int
+    bytes: int  # more than before, held by objects that were made at this line
     bytes_per_step: float | None
     own: bool = True  # of the program, and of no library
 
@@ -89,17 +89,17 @@ class GrowingLine:
 class MoreTensors:
     """Tensors of one type and shape of which more live than before."""
 
-    type: str
-    shape: tuple[int, ...]
-    more: int
+    type: str  # "float32"
+    shape: tuple[int, ...]  # sizes of its dimensions
+    more: int  # tensors
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryGrowth:
     """What an agent has seen growing in some seconds."""
 
-    seconds: float
-    steps: int | None
+    seconds: float  # it has looked for so long
+    steps: int | None  # of the training, in that time
     refused: str | None  # why lines are not known
     lines: tuple[GrowingLine, ...]  # the largest growth first
     tensors: tuple[MoreTensors, ...]
@@ -113,22 +113,22 @@ class AgentState:
     """What the daemon knows of the agent inside a task. None: not known yet."""
 
     key: ProcessKey  # the process that holds the agent; a member of its task
-    framework: str
-    directory: str
+    framework: str  # "keras", "torch", "tensorflow"
+    directory: str  # of its rescues
     training: bool = False  # between the first step and the end of training
-    state_bytes: int | None = None
-    step_s: float | None = None
+    state_bytes: int | None = None  # of what a rescue holds, in memory
+    step_s: float | None = None  # duration of a step, lately
     save_s: float | None = None  # expected cost of the next save, measured where it can be
-    step: int | None = None
-    epoch: int | None = None
-    batch: int | None = None
+    step: int | None = None  # steps of the optimizer since the training began
+    epoch: int | None = None  # counted from 0
+    batch: int | None = None  # in the epoch
     loss: float | None = None
     phase: str | None = None  # "train", "validate", "save", "epoch_end", or the program's own word
     expected_bytes: int | None = None  # it said that it would grow by so much, and then stop
     expected_for: str | None = None  # ... and what for
     expected_number: int | None = None  # of that announcement: each is a new one
     expected_at_most: bool = False  # it may be less: explains growth, and foretells none
-    reported_mono_s: float | None = None
+    reported_mono_s: float | None = None  # when this was received
     saving: bool = False
     rescue: RescueRecord | None = None
     rescue_mono_s: float | None = None  # when that rescue was complete

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from watchdog_app.core.model.agent import AgentState, AllocatorMemory
 from watchdog_app.core.model.hardware import Gpu, GpuProcess, Hardware, Temperature, gpu_place
@@ -164,7 +165,7 @@ def _device_memory(
         if under:
             yield Reading(
                 key=ResourceKey(ResourceKind.GPU_MEMORY, gpu.id),
-                label=f"{_name(gpu)} memory ({gpu.name})",
+                label=f"{gpu_place(gpu)} memory ({gpu.name})",
                 used=used,
                 limit=gpu.memory_total_bytes - (gpu.memory_reserved_bytes or 0),
                 fatal=True,
@@ -192,7 +193,7 @@ def _allocators(
             device = _device(memory, hardware)
             gpu = cards.get(device or "")
             limit, short = _reach(memory, gpu, agent.key.pid)
-            place = memory.device if gpu is None else f"{_name(gpu)} ({gpu.name})"
+            place = memory.device if gpu is None else f"{gpu_place(gpu)} ({gpu.name})"
             yield Reading(
                 key=ResourceKey(ResourceKind.GPU_ALLOCATOR, f"{agent.key.pid}:{memory.device}"),
                 label=f"{agent.framework}'s memory on {place}",
@@ -234,10 +235,11 @@ def _heat_of_cards(
         # The parts of a card have its temperature.
         if gpu.temperature_c is None or gpu.parent_id is not None:
             continue
-        people, _ = _people(gpu, owners, everyone, _on_parts(gpu, hardware))
+        parts = (part.processes for part in hardware.gpus if part.parent_id == gpu.id)
+        people, _ = _people(gpu, owners, everyone, tuple(chain.from_iterable(parts)))
         yield from _thresholds(
             gpu.id,
-            f"heat of {_name(gpu)}",
+            f"heat of {gpu_place(gpu)}",
             (gpu.temperature_c, gpu.slowdown_c, gpu.shutdown_c),
             people,
             "the card switches itself off; whatever runs on it dies",
@@ -318,17 +320,11 @@ def _battery(hardware: Hardware, everyone: tuple[ProcessKey, ...]) -> Iterator[R
     )
 
 
-def _on_parts(gpu: Gpu, hardware: Hardware) -> Iterator[GpuProcess]:
-    for part in hardware.gpus:
-        if part.parent_id == gpu.id:
-            yield from part.processes
-
-
 def _people(
     gpu: Gpu,
     owners: dict[int, Task],
     everyone: tuple[ProcessKey, ...],
-    on_parts: Iterable[GpuProcess] = (),
+    on_parts: Sequence[GpuProcess] = (),
 ) -> tuple[tuple[ProcessKey, ...], str | None]:
     """The tasks on a card, and a note if that is a guess."""
     found: dict[ProcessKey, None] = {}
@@ -365,10 +361,6 @@ def _in_use(gpu: Gpu) -> bool:
     """Whether somebody is on a card, as far as its memory tells."""
     used = _used(gpu)
     return used is None or used >= _IN_USE * (gpu.memory_total_bytes or 0)
-
-
-def _name(gpu: Gpu) -> str:
-    return gpu_place(gpu)
 
 
 def _joined(*notes: str | None) -> str | None:

@@ -118,10 +118,12 @@ def _groups(snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[Reading]:
     by_path = {group.path: group for group in snapshot.cgroups}
     leaves = watched_groups(snapshot)
     for task in tasks:
-        folders = {_folder(snapshot, member.key) for member in task.members} - {None}
+        infos = (snapshot.infos.get(member.key) for member in task.members)
+        folders = {info.cgroup for info in infos if info is not None and info.cgroup is not None}
         above = [path for path in by_path if any(_holds(path, leaf) for leaf in folders)]
         for path in above:
-            nearest = min(_distance(path, leaf) for leaf in folders if _holds(path, leaf))
+            depth = path.rstrip("/").count("/")
+            nearest = min(leaf.count("/") - depth for leaf in folders if _holds(path, leaf))
             levels[path] = min(levels.get(path, nearest), nearest)
             hit.setdefault(path, []).append(task.key)
     found = []
@@ -138,17 +140,9 @@ def watched_groups(snapshot: Snapshot) -> frozenset[str]:
     return frozenset(info.cgroup for info in snapshot.infos.values() if info.cgroup is not None)
 
 
-def _folder(snapshot: Snapshot, key: ProcessKey) -> str | None:
-    info = snapshot.infos.get(key)
-    return info.cgroup if info is not None else None
-
-
-def _holds(path: str, leaf: str | None) -> bool:
-    return leaf is not None and (leaf == path or leaf.startswith(f"{path.rstrip('/')}/"))
-
-
-def _distance(path: str, leaf: str | None) -> int:
-    return (leaf or "").count("/") - path.rstrip("/").count("/")
+def _holds(path: str, leaf: str) -> bool:
+    """Whether a group is that of a folder, or one above it."""
+    return leaf == path or leaf.startswith(f"{path.rstrip('/')}/")
 
 
 class _Bound(NamedTuple):
@@ -276,12 +270,14 @@ def group_level(
 def _group_reading(
     group: CgroupMemory, bound: _Bound, hit: tuple[ProcessKey, ...], level: int
 ) -> Reading:
-    notes = _levels(level)
+    notes = [f"{level} group{'' if level == 1 else 's'} up"] if level > 0 else []
     bag, name = in_airbag(group.path), group_name(group.path)
     if bound.counts_swap:
         notes.append("counts swap")
     if bound.throttles:
-        by = "memory.high" if _high_first(group) else "memory.swap.high"
+        high, hard = group.high_bytes, group.limit_bytes
+        high_first = high is not None and (hard is None or high < hard)
+        by = "memory.high" if high_first else "memory.swap.high"
         if bound.kills is None:
             notes.append(f"stands still above it ({by})")
         else:
@@ -303,17 +299,6 @@ def _group_reading(
         throttles=bound.throttles and not bag,
         stalled=bound.throttles and not bag and (group.stalled_percent or 0.0) >= _STALLED_PERCENT,
     )
-
-
-def _high_first(group: CgroupMemory) -> bool:
-    high, hard = group.high_bytes, group.limit_bytes
-    return high is not None and (hard is None or high < hard)
-
-
-def _levels(level: int) -> list[str]:
-    if level <= 0:
-        return []
-    return [f"{level} group up" if level == 1 else f"{level} groups up"]
 
 
 def in_airbag(path: str) -> bool:
