@@ -47,7 +47,7 @@ _HOLD_PAUSE_S = 1.0  # the last resort ends as soon as it may
 _CLEAR = 1.5  # a stage is left at this multiple of the time at which it was entered
 _MATTERS_S = 300.0  # growth that could fill the room in this time is looked at as fast as allowed
 _LOOKS = 100.0  # looks wanted on the way to the limit
-_LOW_SHARE = 0.6
+_LOW_SHARE = 0.6  # of a convincing time: of the recorded failures 9 in 10 came later
 _HORIZON = {Caution.LOW: 0.5, Caution.NORMAL: 1.0, Caution.HIGH: 2.0}
 _WORDS = {
     Regime.UNKNOWN: "too few readings yet",
@@ -150,11 +150,7 @@ class ResourceMonitor:
     def _tiers(self, now: float, outlook: Outlook, costs: SaveCost) -> tuple[bool, bool, bool]:
         """Whether it is time to notify, to save and to pause."""
         stages, stretch = self._stages, _HORIZON[self._watch.caution]
-        # Of the recorded failures 9 in 10 came later than this share of a convincing time.
-        strict, eager = (
-            None if eta_s is None else _LOW_SHARE * eta_s
-            for eta_s in (outlook.strict_eta_s, outlook.eager_eta_s)
-        )
+        strict, eager = outlook.strict_eta_s, outlook.eager_eta_s
         save = UNKNOWN_SAVE_S if costs.save_s is None else costs.save_s
         step = _UNKNOWN_STEP_S if costs.step_s is None else costs.step_s
         within = max(stages.save_floor_s, (save + step) * stages.save_safety_factor) * stretch
@@ -214,7 +210,7 @@ class _Tier:
 
     def step(self, now: float, eta_s: float | None, horizon_s: float) -> bool:
         bound = horizon_s * _CLEAR if self.open else horizon_s
-        if eta_s is not None and eta_s < bound:
+        if eta_s is not None and _LOW_SHARE * eta_s < bound:
             self._until = now + self._outlives_s
         self.open = now <= self._until
         return self.open
