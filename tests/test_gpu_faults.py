@@ -20,7 +20,6 @@ from watchdog_app.core.diagnosis.gpu_faults import (
     FaultKind,
     Severity,
 )
-from watchdog_app.core.explain.selection import gpu_level
 from watchdog_app.core.explain.status import about_task
 from watchdog_app.core.model.hardware import GpuProcess, GpuState
 from watchdog_app.core.model.status import Status
@@ -166,10 +165,8 @@ def test_all_that_speak_of_a_card_agree(world, told, index, tmp_path, monkeypatc
     assert {Severity.INFO: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}[row.severity] == code, line
     text = "\n".join(render(read, now))
     assert text.startswith(("WARNING", "! WARNING", "CRITICAL", "!! CRITICAL")) is (code > 0)
-    for incidents_known in (alone, {**alone, "incidents": []}):
-        known = Status.read(incidents_known)
-        shown_gpu = next(one for one in known.gpus if one.id == card["id"])
-        assert level == gpu_level(shown_gpu, known).name.lower()
+    (shown_gpu,) = (one for one in read.gpus if one.id == card["id"])
+    assert level == shown_gpu.level.name.lower()
     found = outlook(read, now)
     assert (level, f"GPU {index}" in found.headline) == (found.picture.level.name.lower(), code > 0)
     title = shown["title"].removeprefix("is ")

@@ -35,6 +35,25 @@ def gpus(
     return found
 
 
+def raise_levels(found: dict[str, Any]) -> None:
+    """
+    Give each GPU the worst level of itself, its resources and its incidents.
+
+    Args:
+        found: the status object; its `gpus` are changed.
+    """
+    for gpu in found["gpus"]:
+        subjects = (gpu["id"], f"{gpu['id']}/slowdown", f"{gpu['id']}/shutdown")
+        levels = [Level.of(gpu)]
+        levels += [
+            Level.of(one)
+            for one in found["ceilings"]
+            if one["kind"] in ("gpu_memory", "temperature") and one["subject"] in subjects
+        ]
+        levels += [Level.of(one) for one in found["incidents"] if one["subject"] == gpu["id"]]
+        gpu["level"] = max(levels).name.lower()
+
+
 def verdict(gpu: Gpu, incidents: Sequence[Incident]) -> dict[str, Any]:
     """How a card is: by its state, or by an open incident of it or of the driver that is worse."""
     fault = gpu_faults.STATES.get(gpu.state)

@@ -108,6 +108,7 @@ def status(
         held={key: bag["pid"] for key, bag in (bags or {}).items() if bag["held"]},
     )
     found["level"], found["headline"] = summary.level.name.lower(), summary.headline
+    hardware_status.raise_levels(found)  # afterwards: the headline names what fills up, not its GPU
     return found
 
 

@@ -16,7 +16,6 @@ from watchdog_app.base.text.style import Style
 from watchdog_app.core.explain.gpu_lines import grouped_lines
 from watchdog_app.core.explain.selection import (
     SORTS,
-    gpu_level,
     gpu_numbers,
     listed_resources,
     nearest_resource,
@@ -218,11 +217,11 @@ def gpu_rows(status: Status, columns: int, everything: bool, most: int) -> list[
     """A line a GPU, as `watchdog status` writes it; what is wrong or near is kept."""
     if not status.gpus or most < 1:
         return []
-    shown = _kept(status.gpus, most, lambda gpu: (-gpu_level(gpu, status),))
+    shown = _kept(status.gpus, most, lambda gpu: (-gpu.level,))
     lines: list[Text] = []
     groups = grouped_lines(status, shown, columns, Style(), everything=everything)
     for gpu, group in zip(shown, groups, strict=True):
-        style = charts.text_style(gpu_level(gpu, status))
+        style = charts.text_style(gpu.level)
         for number, line in enumerate(group if everything else group[:2]):
             text = Text(line, style=style if not number or not everything else "dim")
             text.truncate(columns, overflow="ellipsis")

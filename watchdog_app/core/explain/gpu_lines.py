@@ -6,13 +6,12 @@ from watchdog_app.base.text import figures
 from watchdog_app.base.text.layout import counted, plain, wrap
 from watchdog_app.base.text.style import Style
 from watchdog_app.base.text.table import Table
-from watchdog_app.core.explain.selection import gpu_level, gpu_resources
+from watchdog_app.core.explain.selection import gpu_resources
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from watchdog_app.core.model.levels import Level
     from watchdog_app.core.model.status import Gpu, Status
 
 _BAR_COLUMNS = 12
@@ -61,10 +60,9 @@ def grouped_lines(
     """
     if not gpus:
         return []
-    levels = [gpu_level(gpu, status) for gpu in gpus]
     news = [_news(gpu, status) for gpu in gpus]
     labels = _labels(gpus)
-    rows = [_cells(*each, style) for each in zip(gpus, levels, labels, strict=True)]
+    rows = [_cells(gpu, label, style) for gpu, label in zip(gpus, labels, strict=True)]
     wide = [[*row, "; ".join(words)] for row, words in zip(rows, news, strict=True)]
     table = Table(wide, _RIGHT, gives_way=_NAME, gap=2)
     inline = columns is None or table.room(columns) >= min(table.wanted(), 16)
@@ -72,7 +70,7 @@ def grouped_lines(
         table = _narrowed(rows, columns or 0)
     groups = []
     for index, line in enumerate(table.lines(columns, style.ellipsis)):
-        color = levels[index].color
+        color = gpus[index].level.color
         remarks = [(each, "dim") for each in _remarks(gpus[index], everything)]
         if not inline and news[index]:
             remarks.insert(0, ("; ".join(news[index]), color))
@@ -113,7 +111,7 @@ def _narrowed(rows: list[list[str]], columns: int) -> Table:
     return table
 
 
-def _cells(gpu: Gpu, level: Level, label: str, style: Style) -> list[str]:
+def _cells(gpu: Gpu, label: str, style: Style) -> list[str]:
     used, total = gpu.memory_used_bytes, gpu.usable_bytes
     ratio = used / total if used is not None and total else None
     memory = "memory N/A" if ratio is None else figures.of_limit(used, total, "bytes")
@@ -129,7 +127,7 @@ def _cells(gpu: Gpu, level: Level, label: str, style: Style) -> list[str]:
         power = f"{gpu.power_w:.0f}/{gpu.power_limit_w:.0f} W"
     busy = gpu.utilization_percent
     return [
-        level.mark,
+        gpu.level.mark,
         label,
         plain(gpu.name or "?"),
         style.bar(ratio, _BAR_COLUMNS) if known else "",

@@ -77,12 +77,6 @@ def gpu_resources(gpu: Gpu, status: Status) -> list[Resource]:
     ]
 
 
-def gpu_level(gpu: Gpu, status: Status) -> Level:
-    """The worst level of a GPU, its resources and its incidents."""
-    levels = [gpu.level, *(one.level for one in gpu_resources(gpu, status))]
-    return max([*levels, *(one.level for one in status.incidents if one.subject == gpu.id)])
-
-
 def nearest_resource(status: Status, task: Task) -> Resource | None:
     """The resource that a task is forecast to exhaust, else the fullest that can hit it."""
     above = [one for one in status.resources if task.pid in one.tasks]
