@@ -19,7 +19,7 @@ from watchdog_app.base.errors import UsageError
 from watchdog_app.base.text.quantities import size_above
 from watchdog_app.cli import limit as limit_command
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.daemon.bags import Bags
+from watchdog_app.daemon.guards import Guards
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -430,7 +430,7 @@ def test_an_airbag_has_the_name_that_people_know(words, session, name):
 def test_who_stands_still_in_an_airbag_is_neither_paused_nor_woken(monkeypatch, stage, words):
     """A signal would reach it later; while it is copied it is a matter of moments."""
     bag, key = a_bag(stage=stage), ProcessKey(4711, 99)
-    bags = Bags(tuple, lambda _: None, None)
+    bags = Guards(tuple, lambda _: None, None)
     monkeypatch.setattr(bags, "look", lambda: None)
     monkeypatch.setattr(bags, "of", lambda task: bag if task == key else None)
 

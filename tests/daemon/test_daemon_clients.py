@@ -255,7 +255,7 @@ def test_a_client_that_leaves_before_its_answer_harms_nobody(world, raw):
 
 def test_every_method_of_the_documentation_exists_and_no_other():
     """docs/protocol.md and the table of methods say the same."""
-    from watchdog_app.daemon.insight import Insight
+    from watchdog_app.daemon.inspections import Inspections
     from watchdog_app.daemon.methods import Methods
 
     text = (DOCS / "protocol.md").read_text()
@@ -265,11 +265,11 @@ def test_every_method_of_the_documentation_exists_and_no_other():
     documented = set(re.findall(r"^\| `([a-z.]+)` \|", clients, re.MULTILINE))
     documented |= set(re.findall(r"^\| to the daemon \| `([a-z.]+)`", agents, re.MULTILINE))
 
-    insight = Insight(
+    inspections = Inspections(
         None, None, watching=None, observer=None, pauses=None, wake=None, grew=None, log=None
     )
-    table = set(Methods(None, acts=None, agents=None, checkpoints=None, pauses=None,
-                        notices=None, insight=insight, kernels=None, journal=None,
+    table = set(Methods(None, executor=None, agents=None, checkpoints=None, pauses=None,
+                        dispatcher=None, inspections=inspections, kernels=None, journal=None,
                         keepers=None, log=None).table)  # fmt: skip
 
     assert documented == table

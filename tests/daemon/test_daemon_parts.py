@@ -18,8 +18,8 @@ from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, ProcessSamp
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.model.tasks import find
 from watchdog_app.daemon.agents import Agents
-from watchdog_app.daemon.bags import Bags
 from watchdog_app.daemon.faults import Faults
+from watchdog_app.daemon.guards import Guards
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.methods import Methods
 from watchdog_app.daemon.observer import Observer
@@ -341,7 +341,7 @@ def test_no_look_waits_for_a_keeper_that_is_being_started(monkeypatch):
 
     monkeypatch.setattr(record, "every", lambda: [bag])
     monkeypatch.setattr(record, "sweep", sweep)
-    bags = Bags(tasks=list, group_of=lambda _: None, log=Log())
+    bags = Guards(tasks=list, group_of=lambda _: None, log=Log())
 
     bags.look()
     bags.look()
@@ -363,18 +363,18 @@ def crowd(monkeypatch):
     monkeypatch.setattr(record, "every", lambda: read.append(1) or list(bags))
     monkeypatch.setattr(record, "sweep", lambda: None)
     monkeypatch.setattr(groups, "memberships", lambda *_: pytest.fail("this can wait for a lock"))
-    found = Bags(tasks=lambda: tasks, group_of=lambda key: inside.get(key.pid), log=Log())
+    found = Guards(tasks=lambda: tasks, group_of=lambda key: inside.get(key.pid), log=Log())
     return SimpleNamespace(bags=found, tasks=tasks, inside=inside, records=bags, read=read)
 
 
 def test_a_rescue_of_all_looks_at_the_airbags_once(crowd):
     """Not once for each task; the one that is held is refused, with why."""
-    daemon = SimpleNamespace(tasks=lambda: crowd.tasks, bags=crowd.bags)
-    nobody = SimpleNamespace(within=lambda _: [], wish_checkpoint=lambda *_: [])
-    insight = SimpleNamespace(requests={}, told={})
+    daemon = SimpleNamespace(tasks=lambda: crowd.tasks, guards=crowd.bags)
+    nobody = SimpleNamespace(within=lambda _: [], request_checkpoint=lambda *_: [])
+    inspections = SimpleNamespace(requests={}, told={})
     methods = Methods(
-        daemon, acts=nobody, agents=nobody, checkpoints=None, pauses=None, notices=None,
-        insight=insight, kernels=None, journal=None, keepers=None, log=Log(),
+        daemon, executor=nobody, agents=nobody, checkpoints=None, pauses=None, dispatcher=None,
+        inspections=inspections, kernels=None, journal=None, keepers=None, log=Log(),
     )  # fmt: skip
     connection = SimpleNamespace(role="cli", peer=SimpleNamespace(pid=1))
 

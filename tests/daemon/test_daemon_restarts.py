@@ -23,7 +23,7 @@ from watchdog_app.core.model.machine import (
 )
 from watchdog_app.core.model.tasks import group
 from watchdog_app.core.policy.reporting import exit_notification
-from watchdog_app.daemon.kernel_memory import KernelMemory
+from watchdog_app.daemon.kernel_state import KernelState
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.restarts import Restarts
 from watchdog_app.history.journal import Entry, Journal
@@ -48,13 +48,13 @@ class Told:
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
-        self.notices: list[tuple[Decision, Task]] = []
+        self.notifications: list[tuple[Decision, Task]] = []
         self.moved: list[tuple[int, int]] = []
         self.kernels = KernelRegistry()
         self.restarts = Restarts(
             self.kernels,
             note=self.entries.append,
-            tell=lambda decision, task: self.notices.append((decision, task)),
+            tell=lambda decision, task: self.notifications.append((decision, task)),
             moved=lambda before, now: self.moved.append((before.pid, now.pid)),
         )
 
@@ -83,7 +83,7 @@ def test_restart_after_a_death_is_told_with_what_is_left(first: Task):
 
     told.restarts.take([kernel(11)])
 
-    (decision, task), *more = told.notices
+    (decision, task), *more = told.notifications
     shown = notification(decision, task)
     assert [] == more
     assert ("restarted", "normal", 10) == (shown.topic, shown.urgency, shown.task)
@@ -108,7 +108,7 @@ def test_restart_that_nobody_was_told_a_death_of_is_only_written_down(
 
     told.restarts.take([kernel(11)])
 
-    assert [] == told.notices
+    assert [] == told.notifications
     assert [10] == [entry.data["before"] for entry in told.entries]
 
 
@@ -149,12 +149,12 @@ def test_restart_while_no_daemon_runs_is_seen_by_the_next(
     journal = Journal(str(tmp_path), 1e6, 1 << 20)
     desk = Desk(journal)
     before, after = Told(), Told()
-    memory = KernelMemory(before.kernels, ToldNotebooks(), "b1", desk)
+    memory = KernelState(before.kernels, ToldNotebooks(), "b1", desk)
     before.restarts.take([first])
     for _ in range(3):
         memory.keep()
 
-    KernelMemory(after.kernels, ToldNotebooks(), boot, desk).recover(journal, Log(False))
+    KernelState(after.kernels, ToldNotebooks(), boot, desk).recover(journal, Log(False))
     after.restarts.take([kernel(11)])
 
     journal.close()

@@ -9,8 +9,8 @@ import sys
 import time
 
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.daemon.kill_counts import KillCounts
-from watchdog_app.daemon.witnesses import Witnesses
+from watchdog_app.daemon.exit_evidence import ExitEvidence
+from watchdog_app.daemon.oom_counters import OomCounters
 
 BOMB = """
 import os, sys, time
@@ -87,7 +87,7 @@ def test_a_daemon_that_was_stopped_says_that_looks_are_missing(world):
     world.process.send_signal(signal.SIGCONT)
 
     def told() -> bool:  # a busy machine's lack of processor time may have been told before
-        late = [e["message"] for e in _errors(world) if e["source"] == "punctuality"]
+        late = [e["message"] for e in _errors(world) if e["source"] == "loop_lag"]
         return any("stood still" in message for message in late)
 
     world.until(told, "it says that it stood still")
@@ -109,13 +109,13 @@ def test_who_kills_for_memory_is_not_asked_anew_for_each_of_five_hundred_ends(tm
         (tmp_path / str(pid) / "comm").write_text(f"{comm}\n")
 
     process(50, "earlyoom")
-    counts = KillCounts(str(tmp_path))
-    witnesses = Witnesses(None, str(tmp_path))
+    counts = OomCounters(str(tmp_path))
+    exit_evidence = ExitEvidence(None, str(tmp_path))
 
     def asked(pid: int) -> tuple[str, ...]:
         key = ProcessKey(pid, 1)
         more = {"said_bye": False, "failed": False, "was_paused": False, "device_ooms": 0}
-        facts = witnesses.facts(
+        facts = exit_evidence.facts(
             key,
             None,
             None,
@@ -133,4 +133,4 @@ def test_who_kills_for_memory_is_not_asked_anew_for_each_of_five_hundred_ends(tm
     second = asked(901)
 
     assert (("earlyoom",), ("earlyoom",)) == (first, second)
-    witnesses.close()
+    exit_evidence.close()

@@ -34,7 +34,7 @@ from watchdog_app.base.linux import cgroups, kernel_log, process
 from watchdog_app.base.text.plain import argument, plain
 from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.core.replay import play, trace
-from watchdog_app.daemon import left_words
+from watchdog_app.daemon import crash_reports
 from watchdog_app.daemon.pauses import remembered
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.machine.gpu import events
@@ -178,7 +178,7 @@ def kernel_lines(data: bytes) -> None:
 @target
 def last_words(data: bytes) -> None:
     """What a Python that crashed has left."""
-    left_words.parse(data.decode("utf-8", "replace"))
+    crash_reports.parse(data.decode("utf-8", "replace"))
 
 
 @target

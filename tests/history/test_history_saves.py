@@ -10,7 +10,7 @@ from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.resource import ResourceKey, ResourceKind
 from watchdog_app.daemon.journal_methods import JournalMethods
 from watchdog_app.history import past_exits
-from watchdog_app.history.entries import decision_entry, outcome_entry, wish_entry
+from watchdog_app.history.entries import decision_entry, outcome_entry, request_entry
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.history.writer import JournalWriter
 from watchdog_app.protocol.messages import Params
@@ -169,7 +169,9 @@ def test_saves_of_another_hour_are_another_series(journal):
 
 def test_what_a_person_asked_for_is_never_folded(journal):
     task = ProcessKey(7, 1)
-    wish = wish_entry("wish-1", "checkpoint", task, "train7.py", None, by="ann", unix_s=BEGIN_S + 3)
+    wish = request_entry(
+        "wish-1", "checkpoint", task, "train7.py", None, by="ann", unix_s=BEGIN_S + 3
+    )
     done = Outcome("wish-1", DONE, BEGIN_S + 3.1, 0.1, "Saved.", {"step": 3, "path": "/r/x"})
     journal.add([
         *(entry for n in range(10) for entry in save(n, n)),

@@ -410,10 +410,10 @@ def test_a_kernel_that_cannot_be_told_from_others_names_no_notebook():
     from types import SimpleNamespace
 
     from watchdog_app.base.errors import RequestError
-    from watchdog_app.daemon.insight import Insight
+    from watchdog_app.daemon.inspections import Inspections
     from watchdog_app.protocol.messages import Params
 
-    insight = Insight(
+    insight = Inspections(
         None, None, watching=None, observer=None, pauses=None, wake=None, grew=None, log=None
     )
     said = Params({"pid": 7, "start_time": 1, "notebook": "/a.ipynb"})
@@ -433,7 +433,7 @@ def test_progress_of_a_request_is_taken_from_whom_it_was_made_to():
     other = SimpleNamespace(key=ProcessKey(2, 1))
     task = SimpleNamespace(key=mine.key, name="a", members=[SimpleNamespace(key=mine.key)])
     outside = SimpleNamespace(ask_every_batch=lambda *_: None)
-    agents = SimpleNamespace(within=lambda _: [mine], outside=outside)
+    agents = SimpleNamespace(within=lambda _: [mine], out_of_process=outside)
     checkpoints = Checkpoints(agents, lambda *_: None)
     (request,) = checkpoints.request(task, "r-1", "because", 0.0)
 
@@ -454,7 +454,7 @@ def test_a_save_that_does_not_come_is_waited_for_by_a_bounded_crowd():
     mine = SimpleNamespace(key=ProcessKey(1, 1), view=SimpleNamespace(save_s=1.0, step_s=1.0))
     task = SimpleNamespace(key=mine.key, name="a", members=[SimpleNamespace(key=mine.key)])
     agents = SimpleNamespace(
-        within=lambda _: [mine], outside=SimpleNamespace(ask_every_batch=lambda *_: None)
+        within=lambda _: [mine], out_of_process=SimpleNamespace(ask_every_batch=lambda *_: None)
     )
     checkpoints = Checkpoints(agents, lambda *_: None)
     for number in range(MOST_FOLLOWING):

@@ -56,7 +56,7 @@ class AgentMethods:
             directory=agent.view.directory,
         )
         self._look_soon()
-        page = self._agents.outside.page(agent.key)
+        page = self._agents.out_of_process.page(agent.key)
         return {"interval_s": self._agents.interval_s, "page": page, "considers": True}
 
     def _report(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from watchdog_app.base.errors import RequestError
 from watchdog_app.base.linux.process import innermost_pid, open_pidfd
 from watchdog_app.core.model.agent import AgentState, AllocatorMemory, RescueRecord
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.daemon import agent_words
-from watchdog_app.daemon.outside import Outside
+from watchdog_app.daemon import agent_messages
+from watchdog_app.daemon.out_of_process import OutOfProcessCopies
 from watchdog_app.daemon.poller import READ, Poller
 from watchdog_app.daemon.rpc import Connection
 from watchdog_app.protocol.messages import REFUSED, Params
@@ -67,7 +67,7 @@ class Agents:
         self._alive = alive
         self._ended = ended
         self._agents: dict[ProcessKey, Agent] = {}
-        self.outside = Outside(poller)
+        self.out_of_process = OutOfProcessCopies(poller)
 
     def register(self, connection: Connection, params: Params) -> Agent:
         """
@@ -94,7 +94,7 @@ class Agents:
         pid = peer or pid  # in a container it takes another number for its own
         key = ProcessKey(pid, params.whole("start_time", 0, 2**63 - 1))
         framework = params.text("framework", 100)
-        directory = agent_words.path(params, "directory")
+        directory = agent_messages.path(params, "directory")
         notebook = params.text_or_none("notebook")
         handle = open_pidfd(pid)
         if not self._alive(key):  # looked at after the handle was opened: the handle is of it
@@ -155,12 +155,12 @@ class Agents:
             expected_at_most=params.truth("expected_at_most"),
             reported_mono_s=now_mono_s,
             allocators=tuple(_allocator(part) for part in params.parts("allocators", _DEVICES)),
-            memory=agent_words.memory(params.part_or_none("memory")),
-            place=agent_words.place(params.part_or_none("place")),
+            memory=agent_messages.memory(params.part_or_none("memory")),
+            place=agent_messages.place(params.part_or_none("place")),
         )
 
     def copied(self, agent: Agent, found: Mapping[str, Any], now_mono_s: float) -> RescueRecord:
-        """A rescue of it was copied from outside; `found`: as `Outside.copy` gives it."""
+        """A rescue was copied from outside; `found` is from `OutOfProcessCopies.copy`."""
         rescue = RescueRecord(saved_unix_s=time.time(), by_lines=agent.by_lines, **found)
         agent.view = replace(agent.view, saving=False, rescue=rescue, rescue_mono_s=now_mono_s)
         return rescue
@@ -172,7 +172,7 @@ class Agents:
     def saved(self, agent: Agent, params: Params, now_mono_s: float) -> RescueRecord:
         """Take in a rescue that is complete."""
         rescue = RescueRecord(
-            path=agent_words.path(params, "path"),
+            path=agent_messages.path(params, "path"),
             step=params.whole("step", 0, _FAR),
             bytes=params.whole("bytes", 0, _FAR),
             seconds=params.number_or_none("seconds", 0, 1e7) or 0.0,
@@ -202,7 +202,9 @@ class Agents:
                 agent.lost_mono_s = now_mono_s
                 agent.view = replace(agent.view, saving=False)
                 if agent.finished:
-                    self.outside.forget(agent.key)  # its next training gets a page of its own
+                    self.out_of_process.forget(
+                        agent.key
+                    )  # its next training gets a page of its own
                     self._forget(agent)
                 elif agent.handle is None:
                     self._look(agent)
@@ -255,7 +257,7 @@ class Agents:
 
     def close(self) -> None:
         """Give the handles back."""
-        self.outside.close()
+        self.out_of_process.close()
         for agent in list(self._agents.values()):
             self._forget(agent)
 
@@ -268,7 +270,7 @@ class Agents:
             return
         if agent.handle is not None:
             self._poller.remove(agent.handle)
-        self.outside.forget(agent.key)
+        self.out_of_process.forget(agent.key)
         try:
             if not agent.finished:
                 self._ended(agent)
@@ -288,10 +290,10 @@ def _allocator(params: Params) -> AllocatorMemory:
     """What a framework's allocator says of one device."""
     gpu_uuid = params.text_or_none("gpu_uuid", 100)
     return AllocatorMemory(
-        device=agent_words.in_ascii(params.text("device", 100)),
+        device=agent_messages.in_ascii(params.text("device", 100)),
         used_bytes=params.whole("used_bytes", 0, _FAR),
         limit_bytes=params.whole("limit_bytes", 1, _FAR),
-        gpu_uuid=None if gpu_uuid is None else agent_words.in_ascii(gpu_uuid),
+        gpu_uuid=None if gpu_uuid is None else agent_messages.in_ascii(gpu_uuid),
         peak_bytes=params.whole_or_none("peak_bytes", 0, _FAR),
         retries=params.whole_or_none("retries", 0, _FAR),
         ooms=params.whole_or_none("ooms", 0, _FAR),
@@ -320,7 +322,7 @@ def _told(params: Params | None, by_lines: bool) -> tuple[RescueRecord | None, f
     if saved_unix_s is None:
         saved_unix_s = now_unix_s
     rescue = RescueRecord(
-        path=agent_words.path(params, "path"),
+        path=agent_messages.path(params, "path"),
         step=params.whole("step", 0, _FAR),
         bytes=params.whole("bytes", 0, _FAR),
         seconds=params.number_or_none("seconds", 0, 1e7) or 0.0,

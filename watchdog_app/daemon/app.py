@@ -16,7 +16,7 @@ from watchdog_app import __version__, config
 from watchdog_app.base import own_process, paths, runtime_dir
 from watchdog_app.base.errors import ConfigError, WatchdogError
 from watchdog_app.core.model.settings import Settings
-from watchdog_app.daemon import adopted, signals
+from watchdog_app.daemon import recovered_pauses, signals
 from watchdog_app.daemon.instance import InstanceLock
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.parts import Parts
@@ -104,7 +104,7 @@ class App:
 
     def report_old_keys(self, messages: Sequence[str]) -> None:
         """Show that the configuration has keys of an earlier version."""
-        self._parts.front.report_old_keys(messages)
+        self._parts.control.report_old_keys(messages)
 
     # The life of the process
 
@@ -125,9 +125,9 @@ class App:
             os.chdir("/")  # keep no disk from being unmounted
         journal = parts.journal.open()
         parts.watching.recover(journal)
-        parts.front.recover_quiet(journal)
-        parts.kernel_memory.recover(journal, self._log)
-        parts.faults.guard("deaths", partial(parts.unwatched.bury, journal, self._log))
+        parts.control.recover_quiet(journal)
+        parts.kernel_state.recover(journal, self._log)
+        parts.faults.guard("deaths", partial(parts.missed_exits.record, journal, self._log))
         started = _started(journal)
         parts.journal.start()
         for fd, _ in parts.observer.wakeups.fds():
@@ -136,22 +136,24 @@ class App:
         parts.server.open()
         parts.faults.guard(
             "pauses",
-            lambda: adopted.tell(parts.pause_store, parts.observer, parts.acts, self._log),
+            lambda: recovered_pauses.tell(
+                parts.pause_store, parts.observer, parts.executor, self._log
+            ),
         )
         score = own_process.last_to_be_killed()
         own_process.settle_garbage()
-        parts.front.memory_fault = own_process.lock_memory()
-        parts.front.note(started)
+        parts.control.memory_fault = own_process.lock_memory()
+        parts.control.note(started)
         self._log.info(
             f"watchdog {__version__} watches",
             pid=os.getpid(),
             socket=parts.socket_path,
-            tasks=len(parts.front.tasks()),
-            locked_memory=parts.front.memory_fault is None,
+            tasks=len(parts.control.tasks()),
+            locked_memory=parts.control.memory_fault is None,
             oom_score_adj=score,
             nice=nice,
         )
-        for weakness in (parts.front.memory_fault, own_process.kill_order(score)):
+        for weakness in (parts.control.memory_fault, own_process.kill_order(score)):
             if weakness:
                 self._log.info(weakness)
         self._systemd.ready()
@@ -159,7 +161,7 @@ class App:
     def loop(self) -> None:
         """Look, decide, act, answer, until told to end."""
         parts = self._parts
-        while not parts.front.stopping:
+        while not parts.control.stopping:
             self._sleep()
             parts.faults.guard("requests", parts.server.serve)
             parts.faults.guard("airbags", self._announce)
@@ -169,7 +171,7 @@ class App:
                 parts.watching.look_now()
             if now >= parts.watching.next_look_mono_s:
                 self._tick()
-            if parts.front.quiet_ends:  # told in time, at rest as well
+            if parts.control.quiet_ends:  # told in time, at rest as well
                 self._next_chores_mono_s = min(self._next_chores_mono_s, now + _CHORES_S)
             if now >= self._next_chores_mono_s:
                 at_rest = parts.watching.next_glance_mono_s is not None
@@ -178,7 +180,7 @@ class App:
             if self._reloading:
                 self._reloading = False
                 with suppress(ConfigError):  # it is a fault by now, and in the log
-                    parts.front.reload()
+                    parts.control.reload()
             if self._systemd.beat_s is not None and now >= self._next_beat_mono_s:
                 self._next_beat_mono_s = now + self._systemd.beat_s
                 self._systemd.alive(now, pressed=self._pressed())
@@ -187,19 +189,19 @@ class App:
         """Finish what was begun, as far as that is quick, and put everything away."""
         parts = self._parts
         self._systemd.stopping()
-        parts.front.note("stopped")
+        parts.control.note("stopped")
         for step in (
-            parts.unit_ends.close,
+            parts.unit_exits.close,
             lambda: parts.worker.close(_END_S),
             lambda: parts.pause_store.close(_END_S),
             parts.keepers.collect,  # what is not done by now is not waited for
             parts.server.close,
-            lambda: parts.notices.close(_END_S),
+            lambda: parts.dispatcher.close(_END_S),
             parts.watching.keep_state,
             parts.watching.close,
             lambda: parts.journal.close(_END_S),
-            parts.obituaries.close,
-            parts.ends.close,
+            parts.exit_monitor.close,
+            parts.worker_exits.close,
             parts.agents.close,
             parts.observer.close,
             parts.waker.close,
@@ -227,17 +229,17 @@ class App:
 
     def _tick(self) -> None:
         parts = self._parts
-        parts.watching.tick(parts.acts, parts.obituaries, parts.front.publish)
-        parts.faults.guard("deaths", partial(parts.unwatched.keep, parts.watching.look))
+        parts.watching.tick(parts.executor, parts.exit_monitor, parts.control.publish)
+        parts.faults.guard("deaths", partial(parts.missed_exits.keep, parts.watching.look))
         parts.faults.guard("restarts", partial(parts.restarts.take, parts.watching.tasks))
-        parts.faults.guard("restarts", parts.kernel_memory.keep)
-        parts.faults.guard("workers", partial(parts.ends.follow, parts.watching.tasks))
-        parts.faults.guard("insight", parts.insight.look)
-        parts.front.cost.update(time.monotonic())
+        parts.faults.guard("restarts", parts.kernel_state.keep)
+        parts.faults.guard("workers", partial(parts.worker_exits.follow, parts.watching.tasks))
+        parts.faults.guard("inspections", parts.inspections.look)
+        parts.control.cost.update(time.monotonic())
 
     def _announce(self) -> None:
-        for news in self._parts.bags.take_news():
-            self._parts.acts.announce(news.notification, news.entry, news.task)
+        for news in self._parts.guards.take_news():
+            self._parts.executor.announce(news.notification, news.entry, news.task)
 
     def _collect(self, now_mono_s: float) -> None:
         """Whatever other threads and processes have finished, and whatever is overdue."""
@@ -250,9 +252,9 @@ class App:
         parts.worker.collect()
         parts.keepers.collect()
         parts.checkpoints.expire(now_mono_s)
-        parts.insight.expire(now_mono_s)
-        parts.unit_ends.expire(now_mono_s)
-        parts.notices.look(now_mono_s)
+        parts.inspections.expire(now_mono_s)
+        parts.unit_exits.expire(now_mono_s)
+        parts.dispatcher.look(now_mono_s)
         parts.agents.look(now_mono_s)
         while parts.journal.notes:
             self._log.warning(parts.journal.notes.popleft())
@@ -261,9 +263,9 @@ class App:
         parts = self._parts
         if not self._lock.keep():  # then the socket that is there is the other one's
             self._log.error("another daemon has taken over; this one ends")
-            parts.front.stopping = True
+            parts.control.stopping = True
             return
-        parts.front.look_quiet()
+        parts.control.look_quiet()
         parts.server.restore_socket()
         parts.pause_store.keep()
         if now_mono_s >= self._next_state_mono_s:
@@ -282,9 +284,9 @@ class App:
             due.append(self._next_chores_mono_s)
         for deadline in (
             parts.checkpoints.next_deadline_mono_s(),
-            parts.insight.next_deadline_mono_s(),
-            parts.unit_ends.next_deadline_mono_s(),
-            parts.notices.next_deadline_mono_s(),
+            parts.inspections.next_deadline_mono_s(),
+            parts.unit_exits.next_deadline_mono_s(),
+            parts.dispatcher.next_deadline_mono_s(),
             parts.server.next_deadline_mono_s(),
             self._next_beat_mono_s if self._systemd.beat_s is not None else None,
         ):
@@ -311,7 +313,7 @@ class App:
         return short or any(fault.source == memberships.SOURCE for fault in look.snapshot.faults)
 
     def _told_to_end(self) -> None:
-        self._parts.front.stopping = True
+        self._parts.control.stopping = True
 
     def _told_to_reload(self) -> None:
         self._reloading = True

@@ -112,7 +112,7 @@ class Checkpoints:
             agents = [agent for agent in agents if agent.key.pid == agent_pid]
         for number, agent in enumerate(agents):
             self._near[agent.key] = now_mono_s
-            self._agents.outside.ask_every_batch(agent.key, True)
+            self._agents.out_of_process.ask_every_batch(agent.key, True)
             under_way = next((r for r in self._open.values() if r.agent == agent.key), None)
             if under_way is None:
                 rescue_id = id_ if number == 0 else f"{id_}.{number}"
@@ -171,7 +171,9 @@ class Checkpoints:
         was stopped has published nothing newer, and keeps what it has.
         """
         for agent in self._agents.within({member.key for member in task.members}):
-            self._agents.outside.copy(agent.key, agent.view.directory, partial(self._copied, agent))
+            self._agents.out_of_process.copy(
+                agent.key, agent.view.directory, partial(self._copied, agent)
+            )
 
     def _copied(self, agent: Agent, found: dict[str, Any]) -> None:
         error = found.get("error")
@@ -199,7 +201,7 @@ class Checkpoints:
         """End what has not been answered in time."""
         for key in [key for key, seen in self._near.items() if now_mono_s - seen > _NEAR_S]:
             del self._near[key]
-            self._agents.outside.ask_every_batch(key, False)
+            self._agents.out_of_process.ask_every_batch(key, False)
         for rescue in [r for r in self._open.values() if now_mono_s >= r.until_mono_s]:
             waited = format_duration(rescue.until_mono_s - rescue.asked_mono_s)
             if rescue.accepted:

@@ -17,15 +17,15 @@ from watchdog_app.base.threads import Worker
 from watchdog_app.core.model.kernels import KernelRegistry
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.tasks import find, named
-from watchdog_app.daemon.acts import Acts
 from watchdog_app.daemon.agent_methods import AgentMethods
 from watchdog_app.daemon.agents import Agents
-from watchdog_app.daemon.bags import Bags
 from watchdog_app.daemon.checkpoints import MOST_DEADLINE_S, Checkpoints, Rescue, no_agent
-from watchdog_app.daemon.insight import Insight
+from watchdog_app.daemon.dispatcher import Dispatcher
+from watchdog_app.daemon.executor import Executor
+from watchdog_app.daemon.guards import Guards
+from watchdog_app.daemon.inspections import Inspections
 from watchdog_app.daemon.journal_methods import LATER, JournalMethods, Later, Method
 from watchdog_app.daemon.log import Log
-from watchdog_app.daemon.notices import Notices
 from watchdog_app.daemon.pauses import Pause, Pauses
 from watchdog_app.daemon.rpc import Connection, Reply
 from watchdog_app.daemon.status_size import fitting
@@ -70,7 +70,7 @@ class Daemon(Protocol):
         """End soon."""
 
     @property
-    def bags(self) -> Bags:
+    def guards(self) -> Guards:
         """The airbags of this user."""
 
     def look_soon(self) -> None:
@@ -87,12 +87,12 @@ class Methods:
         self,
         daemon: Daemon,
         *,
-        acts: Acts,
+        executor: Executor,
         agents: Agents,
         checkpoints: Checkpoints,
         pauses: Pauses,
-        notices: Notices,
-        insight: Insight,
+        dispatcher: Dispatcher,
+        inspections: Inspections,
         kernels: KernelRegistry,
         journal: JournalWriter,
         keepers: Worker,
@@ -100,10 +100,10 @@ class Methods:
     ) -> None:
         self._daemon = daemon
         self._keepers = keepers
-        self._acts = acts
+        self._executor = executor
         self._agents = agents
         self._pauses = pauses
-        self._notices = notices
+        self._dispatcher = dispatcher
         self._log = log
         self.table: dict[str, Method] = {
             "hello": self._hello,
@@ -119,11 +119,11 @@ class Methods:
             "snooze": self._snooze,
             "stop": self._stop,
             "bag.limit": self._limit,
-            "bag.changed": lambda *_: self._daemon.bags.changed(),
+            "bag.changed": lambda *_: self._daemon.guards.changed(),
             **JournalMethods(daemon, kernels, journal, log).table,
             **AgentMethods(agents, checkpoints, self._look_soon, self._announced, log).table,
-            **{name: _later(function) for name, function in insight.requests.items()},
-            **{name: _told(function) for name, function in insight.told.items()},
+            **{name: _later(function) for name, function in inspections.requests.items()},
+            **{name: _told(function) for name, function in inspections.told.items()},
         }
 
     def handle(
@@ -193,7 +193,7 @@ class Methods:
         return {}
 
     def _notice_shown(self, connection: Connection, params: Params, __: Reply) -> dict[str, Any]:
-        self._notices.acknowledge(
+        self._dispatcher.acknowledge(
             params.text("id", 200),
             params.truth("delivered"),
             params.text_or_none("detail") or "",
@@ -219,7 +219,7 @@ class Methods:
             )
             self._daemon.look_soon()
 
-        self._acts.wish_pause(task, _who(connection), done)
+        self._executor.request_pause(task, _who(connection), done)
         return LATER
 
     def _resume(self, connection: Connection, params: Params, reply: Reply) -> Any:
@@ -253,7 +253,7 @@ class Methods:
 
         for pause in chosen:
             try:
-                self._acts.wish_resume(pause, _who(connection), partial(end, pause))
+                self._executor.request_resume(pause, _who(connection), partial(end, pause))
             except RequestError as error:
                 end(pause, error)
         return LATER
@@ -282,8 +282,8 @@ class Methods:
 
     def _not_held(self, task: Task) -> None:
         """What stands still in its airbag would take a signal only after it, unexpectedly."""
-        self._daemon.bags.look()
-        held = self._daemon.bags.held(task.key)
+        self._daemon.guards.look()
+        held = self._daemon.guards.held(task.key)
         if held is not None:
             raise RequestError(held)
 
@@ -301,16 +301,16 @@ class Methods:
                 reply.result({"requests": [*answers, *(rescue.to_json() for rescue in found)]})
 
         waiting: list[Rescue] = []
-        self._daemon.bags.look()
+        self._daemon.guards.look()
         for task in chosen:
-            held = self._daemon.bags.held(task.key)
+            held = self._daemon.guards.held(task.key)
             if held is not None:
                 answers.append(_refused(task, held))
                 continue
             if task.paused and self._agents.within({m.key for m in task.members}):
                 answers.append(_refused(task, "It is paused and cannot save. Resume it first."))
                 continue
-            asked = self._acts.wish_checkpoint(task, _who(connection), timeout_s, done)
+            asked = self._executor.request_checkpoint(task, _who(connection), timeout_s, done)
             waiting += asked
             if not asked and wanted is not None:
                 answers.append(_refused(task, no_agent(task, time.time())))
@@ -322,16 +322,16 @@ class Methods:
 
     def _limit(self, _: Connection, params: Params, reply: Reply) -> Later:
         """A keeper may stand still, or be short of memory itself: nobody else waits for it."""
-        bags = self._daemon.bags
+        guards = self._daemon.guards
         if self._keepers.waiting >= _MOST_LIMITS:
             raise RequestError("Too many wait for keepers of airbags. Ask again.", messages.REFUSED)
-        task, ask = bags.limit(params)
+        task, ask = guards.limit(params)
 
         def done(said: Any, error: Exception | None) -> None:
             if error is not None:
                 reply.error(messages.REFUSED, str(error))
             else:
-                reply.result(bags.limited(task, said))
+                reply.result(guards.limited(task, said))
 
         self._keepers.submit(ask, done)
         return LATER

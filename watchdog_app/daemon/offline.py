@@ -146,9 +146,9 @@ class _States:
 
 
 def _told(pause: Pause, count: int) -> list[Entry]:
-    """The wish and its outcome, as a daemon writes them down."""
+    """Return the entries of the request and of its outcome, as a daemon writes them."""
     from watchdog_app.core.model.decisions import DecisionKind, Outcome, OutcomeStatus
-    from watchdog_app.history.entries import outcome_entry, wish_entry
+    from watchdog_app.history.entries import outcome_entry, request_entry
 
     now, kind = time.time(), DecisionKind.RESUME.value
     id_ = f"wish-offline-{pause.task.pid}-{int(now)}"
@@ -156,7 +156,7 @@ def _told(pause: Pause, count: int) -> list[Entry]:
     detail = f"{count} of its processes run again."
     outcome = Outcome(id_, OutcomeStatus.DONE, now, 0.0, detail, {})
     return [
-        wish_entry(id_, kind, pause.task, pause.name, None, by=by, unix_s=now),
+        request_entry(id_, kind, pause.task, pause.name, None, by=by, unix_s=now),
         outcome_entry(outcome, kind, pause.task, pause.name, None),
     ]
 

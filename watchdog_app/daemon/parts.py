@@ -15,31 +15,31 @@ from watchdog_app.base import paths
 from watchdog_app.base.threads import Worker
 from watchdog_app.core.model.kernels import KernelRegistry
 from watchdog_app.core.model.settings import Settings
-from watchdog_app.daemon.acts import Acts
 from watchdog_app.daemon.agents import Agent, Agents
-from watchdog_app.daemon.bags import Bags
 from watchdog_app.daemon.checkpoints import Checkpoints
-from watchdog_app.daemon.ends import Ends
+from watchdog_app.daemon.control import Control
+from watchdog_app.daemon.dispatcher import Dispatcher
+from watchdog_app.daemon.executor import Executor
+from watchdog_app.daemon.exit_monitor import ExitMonitor
 from watchdog_app.daemon.faults import Faults
-from watchdog_app.daemon.front import Front
-from watchdog_app.daemon.insight import Insight
+from watchdog_app.daemon.guards import Guards
+from watchdog_app.daemon.inspections import Inspections
 from watchdog_app.daemon.instance import boot_id
-from watchdog_app.daemon.kernel_memory import KernelMemory
+from watchdog_app.daemon.kernel_state import KernelState
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.methods import Methods
-from watchdog_app.daemon.notices import Notices
-from watchdog_app.daemon.obituaries import Obituaries
+from watchdog_app.daemon.missed_exits import MissedExits
+from watchdog_app.daemon.notification_filter import NotificationFilter
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pause_store import PauseStore
 from watchdog_app.daemon.pauses import Pauses
 from watchdog_app.daemon.poller import Poller, Waker
-from watchdog_app.daemon.quiet import Quiet
 from watchdog_app.daemon.restarts import Restarts
 from watchdog_app.daemon.rpc import Connection, RpcServer
 from watchdog_app.daemon.stops import Stops
-from watchdog_app.daemon.unit_ends import UnitEnds
-from watchdog_app.daemon.unwatched import Unwatched
+from watchdog_app.daemon.unit_exits import UnitExits
 from watchdog_app.daemon.watching import Watching
+from watchdog_app.daemon.worker_exits import WorkerExits
 from watchdog_app.history.writer import JournalWriter
 from watchdog_app.sensors.machine import PATIENCE_S, open_machine
 
@@ -91,8 +91,8 @@ class Parts:
             wake=self.waker.wake,
             log=log,
         )
-        self.unit_ends = UnitEnds(self.waker.wake)
-        self.unwatched = Unwatched(self.journal, boot, machine.alive, self.unit_ends)
+        self.unit_exits = UnitExits(self.waker.wake)
+        self.missed_exits = MissedExits(self.journal, boot, machine.alive, self.unit_exits)
         self.watching = Watching(
             settings.watch,
             boot=boot,
@@ -113,17 +113,17 @@ class Parts:
             log,
             ready=self._ready,
         )
-        self.notices = Notices(self.server, settings.notify, self.waker.wake, log)
-        self.quiet = Quiet(settings)
+        self.dispatcher = Dispatcher(self.server, settings.notify, self.waker.wake, log)
+        self.notification_filter = NotificationFilter(settings)
         self.checkpoints = Checkpoints(self.agents, self._send_to_agent)
-        self.insight = Insight(
+        self.inspections = Inspections(
             self.agents,
             self._send_to_agent,
             watching=self.watching,
             observer=self.observer,
             pauses=self.pauses,
             wake=self.waker.wake,
-            grew=lambda key, growth: self.obituaries.grew(key, growth),  # noqa: PLW0108 - made below
+            grew=lambda key, growth: self.exit_monitor.grew(key, growth),  # noqa: PLW0108 - made below
             log=log,
         )
         self.stops = Stops(
@@ -136,32 +136,34 @@ class Parts:
             kept=self.watching.keep_state,
             log=log,
         )
-        self.bags = Bags(lambda: self.watching.tasks, self.watching.group_of, log)
-        self.acts = Acts(
+        self.guards = Guards(lambda: self.watching.tasks, self.watching.group_of, log)
+        self.executor = Executor(
             journal=self.journal,
             stops=self.stops,
             checkpoints=self.checkpoints,
             pauses=self.pauses,
-            notices=self.notices,
-            quiet=self.quiet,
+            dispatcher=self.dispatcher,
+            notification_filter=self.notification_filter,
             state_of=self.observer.state_of,
             recorded=self.observer.record,
-            settled=self.bags.settled,
+            settled=self.guards.settled,
             may_notify=self.observer.may_notify,
             log=log,
         )
-        self.obituaries = Obituaries(
+        self.exit_monitor = ExitMonitor(
             self.poller,
-            units=self.unit_ends,
-            told=lambda death: self.restarts.died(death.task, self.watching.died(death, self.acts)),
+            units=self.unit_exits,
+            told=lambda death: self.restarts.died(
+                death.task, self.watching.died(death, self.executor)
+            ),
             agent_of=self.agents.get,
             was_paused=lambda key: self.pauses.get(key) is not None,
             folder=os.path.abspath(paths.state_dir()),
         )
-        self.ends = Ends(self.poller, self.watching.look_soon)
+        self.worker_exits = WorkerExits(self.poller, self.watching.look_soon)
         kernels = KernelRegistry()
-        self.kernel_memory = KernelMemory(kernels, self.observer.told_notebooks, boot, self.journal)
-        self.front = Front(
+        self.kernel_state = KernelState(kernels, self.observer.told_notebooks, boot, self.journal)
+        self.control = Control(
             settings,
             sources,
             config_path,
@@ -169,9 +171,9 @@ class Parts:
             observer=self.observer,
             agents=self.agents,
             pauses=self.pauses,
-            notices=self.notices,
-            quiet=self.quiet,
-            bags=self.bags,
+            dispatcher=self.dispatcher,
+            notification_filter=self.notification_filter,
+            guards=self.guards,
             kernels=kernels,
             boot=boot,
             journal=self.journal,
@@ -182,17 +184,17 @@ class Parts:
         self.restarts = Restarts(
             kernels,
             note=self.journal.add,
-            tell=lambda decision, task: self.acts.carry_out([decision], {task.key: task}),
-            moved=self.front.follow,
+            tell=lambda decision, task: self.executor.carry_out([decision], {task.key: task}),
+            moved=self.control.follow,
         )
         self.methods = Methods(
-            self.front,
-            acts=self.acts,
+            self.control,
+            executor=self.executor,
             agents=self.agents,
             checkpoints=self.checkpoints,
             pauses=self.pauses,
-            notices=self.notices,
-            insight=self.insight,
+            dispatcher=self.dispatcher,
+            inspections=self.inspections,
             kernels=kernels,
             journal=self.journal,
             keepers=self.keepers,
@@ -222,5 +224,5 @@ class Parts:
 
     def _agent_ended(self, agent: Agent) -> None:
         self.checkpoints.agent_gone(agent.key, "The training has ended before it could save.")
-        self.obituaries.agent_ended(agent)
+        self.exit_monitor.agent_ended(agent)
         self.watching.look_soon()

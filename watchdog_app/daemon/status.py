@@ -42,7 +42,7 @@ def status(
     daemon: Mapping[str, Any],
     host_name: str,
     paused: Iterable[ProcessKey],
-    bags: Mapping[ProcessKey, dict[str, Any]] | None = None,
+    guards: Mapping[ProcessKey, dict[str, Any]] | None = None,
     faults: Sequence[Fault],
     now_unix_s: float,
 ) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def status(
     found["hardware"] = hardware_status.hardware(look.snapshot)
     on_cards = devices.by_task(look.snapshot.hardware, look.tasks)
     found["processes"] = [
-        _task(task, look, task.key in ours, on_cards.get(task.key), (bags or {}).get(task.key))
+        _task(task, look, task.key in ours, on_cards.get(task.key), (guards or {}).get(task.key))
         for task in shown
     ]
     found["incidents"] = [incident(each) for each in look.result.incidents]
@@ -105,7 +105,7 @@ def status(
         ],
         faults=faults,
         paused=ours,
-        held={key: bag["pid"] for key, bag in (bags or {}).items() if bag["held"]},
+        held={key: bag["pid"] for key, bag in (guards or {}).items() if bag["held"]},
     )
     found["level"], found["headline"] = summary.level.name.lower(), summary.headline
     hardware_status.raise_levels(found)  # afterwards: the headline names what fills up, not its GPU

@@ -15,16 +15,16 @@ from watchdog_app.core.model.decisions import Decision, DecisionKind
 from watchdog_app.core.model.machine import Fault, ProcessKey, Task
 from watchdog_app.core.model.settings import WatchSettings
 from watchdog_app.core.policy.glance import Rest
-from watchdog_app.daemon.acts import Acts
 from watchdog_app.daemon.clocks import Clocks
+from watchdog_app.daemon.executor import Executor
+from watchdog_app.daemon.exit_monitor import Death, ExitMonitor
 from watchdog_app.daemon.faults import Faults
 from watchdog_app.daemon.log import Log
-from watchdog_app.daemon.obituaries import Death, Obituaries
+from watchdog_app.daemon.loop_lag import LATE_S, LoopLag
+from watchdog_app.daemon.loop_lag import SOURCE as LATE
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pause_store import PauseStore
 from watchdog_app.daemon.pauses import Pauses
-from watchdog_app.daemon.punctuality import LATE_S, Punctuality
-from watchdog_app.daemon.punctuality import SOURCE as LATE
 from watchdog_app.daemon.recorder import Recorder
 from watchdog_app.daemon.status import Look
 from watchdog_app.history.journal import Entry, Journal
@@ -72,7 +72,7 @@ class Watching:
         self._faults = faults
         self._log = log
         self._recorder = Recorder(boot)
-        self.punctuality = Punctuality(overslept_s)
+        self.loop_lag = LoopLag(overslept_s)
         self._clocks = Clocks()
         self._told_late: Fault | None = None
         self._kept: dict[str, Any] | None = None  # of the engine, as it was written down last
@@ -96,19 +96,21 @@ class Watching:
         """Whether it looks more often than usual, since something nears its end."""
         return self.interval_s < self.settings.interval_s
 
-    def tick(self, acts: Acts, obituaries: Obituaries, publish: Callable[[float], None]) -> None:
+    def tick(
+        self, executor: Executor, exit_monitor: ExitMonitor, publish: Callable[[float], None]
+    ) -> None:
         """One look and all that follows from it."""
         began = time.monotonic()
         if self._due_mono_s is not None:
-            self.punctuality.begins(min(self._due_mono_s, began), began, self.interval_s)
+            self.loop_lag.begins(min(self._due_mono_s, began), began, self.interval_s)
         spent_s = time.thread_time()
         self._heed_clocks()
         look = self._observer.look()
         if look is not None:
             self.look = look
-            self._faults.guard("deaths", partial(obituaries.take, look))
-            self._faults.guard("decisions", partial(self._decide, look, acts))
-            self._faults.guard("announcements", acts.considered)
+            self._faults.guard("deaths", partial(exit_monitor.take, look))
+            self._faults.guard("decisions", partial(self._decide, look, executor))
+            self._faults.guard("announcements", executor.considered)
             self._faults.guard("journal", partial(self._record, look))
             self._faults.guard("pauses", self._pause_store.review)
             self._faults.guard("status", partial(publish, began))
@@ -137,7 +139,7 @@ class Watching:
         if rest is None or self._due_mono_s is None:
             return False
         if began - self._due_mono_s >= LATE_S:
-            self.punctuality.begins(self._due_mono_s, began, rest.every_s)
+            self.loop_lag.begins(self._due_mono_s, began, rest.every_s)
         if not self._observer.glance(rest, began):
             self._due_mono_s = self.next_look_mono_s = began
             self.next_glance_mono_s = None
@@ -153,7 +155,7 @@ class Watching:
         return time.monotonic() - self.look.snapshot.mono_s < self.settings.interval_s
 
     def _tell_lateness(self, began: float) -> None:
-        late = self.punctuality.fault(began)
+        late = self.loop_lag.fault(began)
         if late is not self._told_late:
             self._told_late = late
             self._faults.clear(LATE)
@@ -191,7 +193,7 @@ class Watching:
 
     def close(self) -> None:
         """Give back what is held open."""
-        self.punctuality.close()
+        self.loop_lag.close()
 
     def _due_now(self) -> None:
         # Asked for in between: not late by the time that nobody had asked.
@@ -199,7 +201,7 @@ class Watching:
             asked = max(self.next_look_mono_s, time.monotonic())
             self._due_mono_s = min(self._due_mono_s, asked)
 
-    def died(self, death: Death, acts: Acts) -> Decision | None:
+    def died(self, death: Death, executor: Executor) -> Decision | None:
         """Write a death down and tell it: the notice. Of a plain end only the journal hears."""
         if death.entry.kind == "end":
             self._journal.add(death.entry)
@@ -220,7 +222,7 @@ class Watching:
         )
         if not decisions:
             return None
-        acts.carry_out(decisions, {task.key: task})
+        executor.carry_out(decisions, {task.key: task})
         return decisions[0]
 
     def recover(self, journal: Journal | None) -> None:
@@ -253,16 +255,16 @@ class Watching:
             state = {"boot": self._boot, "dump": dump}
             self._journal.submit(partial(Journal.put_state, key="engine", data=state))
 
-    def _decide(self, look: Look, acts: Acts) -> None:
+    def _decide(self, look: Look, executor: Executor) -> None:
         if not look.result.decisions:
             return
         true, false, tasks = self._observer.still_holds(look.result.decisions)
         before = {task.key: task for task in look.tasks}
         for decision in false:
             task = before.get(decision.task) if decision.task else None
-            acts.skip(decision, task, "Measured again, and no longer true.")
+            executor.skip(decision, task, "Measured again, and no longer true.")
         if true:
-            acts.carry_out(true, tasks if tasks is not None else before)
+            executor.carry_out(true, tasks if tasks is not None else before)
         if any(decision.kind is DecisionKind.NOTIFY for decision in true):
             self.keep_state()  # a daemon that is killed now: the next one is not to tell it again
 

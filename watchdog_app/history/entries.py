@@ -65,7 +65,7 @@ def outcome_entry(
     )
 
 
-def wish_entry(
+def request_entry(
     id_: str,
     kind: str,
     task: ProcessKey,

@@ -222,7 +222,7 @@ class ReaderProcess:
 
     def start(self, now_mono_s: float, library_folder: str | None) -> None:
         """Start a reader, unless it is too early after the last failure."""
-        self._bury()
+        self._end_child()
         if self._retry_mono_s is not None and now_mono_s < self._retry_mono_s:
             return
         if len(self._leaving) >= _MOST_STUCK:
@@ -265,7 +265,7 @@ class ReaderProcess:
 
     def collect(self, now_mono_s: float) -> list[dict[str, Any]]:
         """Messages with GPUs, events and ends of readings; finds out who hangs and who is gone."""
-        self._bury()
+        self._end_child()
         child = self._child
         if child is None:
             return []
@@ -294,7 +294,7 @@ class ReaderProcess:
             self._leaving.append(child)
         self._waiting = False
         self.asked_mono_s = None
-        self._bury()
+        self._end_child()
 
     def rest(self, now_mono_s: float, seconds: float) -> None:
         """No reader for so long, once the reading that is under way is in."""
@@ -412,7 +412,7 @@ class ReaderProcess:
         """Which GPU was being asked about, if one was."""
         return "" if self._index is None else f"{words} GPU {self._index}"
 
-    def _bury(self) -> None:
+    def _end_child(self) -> None:
         self._leaving = [child for child in self._leaving if child.status is None]
 
 

@@ -16,7 +16,7 @@ from watchdog_app.daemon.status import Look
 _UNWINDING_S = 10.0  # a large heap takes its time to be given back
 
 
-class LastLooks:
+class LastSeen:
     """
     By task, of those that live and of those that are missing in the last look.
 

@@ -15,8 +15,8 @@ from watchdog_app.core.diagnosis.exits import signal_of
 from watchdog_app.core.model.exits import Cause, CauseKind, ExitFacts
 from watchdog_app.core.model.machine import HostMemory, ProcessKey, Task, TaskKind
 from watchdog_app.core.model.resource import Reading
-from watchdog_app.daemon import bag_ends, left_words
-from watchdog_app.daemon.kill_counts import KillCounts, Span
+from watchdog_app.daemon import crash_reports, guard_exits
+from watchdog_app.daemon.oom_counters import OomCounters, Span
 from watchdog_app.sensors.kernel_deaths import KernelDeaths
 
 KERNELS = (TaskKind.NOTEBOOK, TaskKind.KERNEL)
@@ -26,7 +26,7 @@ _DRIFT_S = 2.0  # the kernel log has a clock of its own
 _DAEMONS_S = 10.0  # finding those that kill for memory asks every process on the machine
 
 
-class Witnesses:
+class ExitEvidence:
     """
     Asks them.
 
@@ -49,7 +49,7 @@ class Witnesses:
         handle: int | None,
         *,
         group: str | None,
-        counts: KillCounts,
+        counts: OomCounters,
         alive_mono_s: float,
         limit: Reading | None,
         memory: HostMemory | None,
@@ -103,7 +103,7 @@ class Witnesses:
                 words, key.pid, time.monotonic(), alive_mono_s=alive_mono_s, group=group
             ),
             kernel_log_readable=self._log.readable,
-            words=None if self._folder is None else left_words.read(self._folder, key),
+            words=None if self._folder is None else crash_reports.read(self._folder, key),
             notebook=notebook,
             parent=self._parent(task) if notebook and task is not None else None,
             oom_daemons=self._killers() if guarded else (),
@@ -113,7 +113,7 @@ class Witnesses:
             stalled_percent=memory.pressure.some_avg10 if memory and memory.pressure else None,
             swap_total_bytes=memory.swap_total_bytes if memory else None,
             swap_free_bytes=memory.swap_free_bytes if memory else None,
-            airbag=bag_ends.of(key, group),
+            airbag=guard_exits.of(key, group),
             **more,
         )
 

@@ -31,11 +31,11 @@ from watchdog_app.core.model.exits import (
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.policy.glance import FULL_S
-from watchdog_app.daemon import left_words
+from watchdog_app.daemon import crash_reports
+from watchdog_app.daemon.exit_evidence import KERNELS
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.status import Look
-from watchdog_app.daemon.unit_ends import UnitEnds
-from watchdog_app.daemon.witnesses import KERNELS
+from watchdog_app.daemon.unit_exits import UnitExits
 from watchdog_app.history.entries import about_task, death_entry
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.history.writer import JournalWriter
@@ -52,7 +52,7 @@ _EMPTY = 0.95  # of a battery
 _RESCUE = ("path", "step", "bytes", "seconds", "saved_unix_s")
 
 
-class Unwatched:
+class MissedExits:
     """
     Keeps in the journal who is alive, and buries who is not any more.
 
@@ -68,7 +68,7 @@ class Unwatched:
         journal: JournalWriter,
         boot: str,
         lives: Callable[[ProcessKey], bool],
-        units: UnitEnds,
+        units: UnitExits,
     ) -> None:
         self._journal = journal
         self._boot = boot
@@ -77,7 +77,7 @@ class Unwatched:
         self._kept: frozenset[ProcessKey] = frozenset()
         self._kept_mono_s = float("-inf")
 
-    def bury(self, journal: Journal | None, log: Log) -> None:
+    def record(self, journal: Journal | None, log: Log) -> None:
         """Write down who has ended since the last daemon, or with the machine."""
         if journal is None:
             return
@@ -224,7 +224,7 @@ def ended(
             host_kills_before=state.get("host_kills"),
             host_kills_after=host_kills,
             counted=f"between {_moment(float(state.get('unix_s') or seen))} and {_moment(now)}",
-            words=left_words.read(folder, key),
+            words=crash_reports.read(folder, key),
         )
         missed.append(Missed(one, key, facts, seen, now, machine))
     return missed

@@ -1,7 +1,7 @@
 """
-Ends of workers: at rest nobody looks at them for up to a minute, so they wake the daemon.
+WorkerExits of workers: at rest nobody looks at them for up to a minute, so they wake the daemon.
 
-The ends of whole tasks are `obituaries`' own.
+The ends of whole tasks are `exit_monitor`' own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from watchdog_app.sensors import descriptors
 _MOST = 500
 
 
-class Ends:
+class WorkerExits:
     """
     Handles of the workers of all tasks.
 

@@ -25,7 +25,7 @@ class _Open:
     done: Done
 
 
-class UnitEnds:
+class UnitExits:
     """
     Questions that are open. Each `done` is called once, by who calls `expire` or `close`.
 

@@ -17,9 +17,9 @@ from watchdog_app.core.model.agent import (
 )
 from watchdog_app.core.model.decisions import Forecast
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.daemon import agent_words
-from watchdog_app.daemon.stacks import Stacks, to_json
-from watchdog_app.daemon.traces import Traces, warned_s
+from watchdog_app.daemon import agent_messages
+from watchdog_app.daemon.allocation_traces import Traces, warned_s
+from watchdog_app.daemon.thread_dumps import Stacks, to_json
 from watchdog_app.protocol.framing import encode
 from watchdog_app.protocol.messages import Params
 
@@ -213,7 +213,7 @@ def test_who_asks_meanwhile_gets_the_same_picture():
 
 def test_threads_are_read_beside_the_loop(monkeypatch):
     """The kernel may make that reader wait for as long as an exec takes."""
-    from watchdog_app.daemon.insight import Insight
+    from watchdog_app.daemon.inspections import Inspections
     from watchdog_app.sensors import threads
 
     begun, go, woken = (threading.Event() for _ in range(3))
@@ -226,20 +226,20 @@ def test_threads_are_read_beside_the_loop(monkeypatch):
 
     monkeypatch.setattr(threads, "look", slow)
     world = World(with_agent=False)
-    insight = Insight(
+    inspections = Inspections(
         world.agents, None, watching=SimpleNamespace(tasks=[world.task], look=None),
         observer=None, pauses=SimpleNamespace(all=list), wake=woken.set, grew=None, log=None,
     )  # fmt: skip
     reply = SimpleNamespace(result=answers.append)
 
-    insight.requests["task.stacks"](Params({"task": "10"}), reply)
+    inspections.requests["task.stacks"](Params({"task": "10"}), reply)
 
     assert begun.wait(60)
-    insight.expire(100.0)
+    inspections.expire(100.0)
     assert [] == answers
     go.set()
     assert woken.wait(60)
-    insight.expire(100.1)
+    inspections.expire(100.1)
     assert [10] == [process["pid"] for process in answers[0]["processes"]]
 
 
@@ -309,14 +309,14 @@ MEMORY = {"batch_size": 256, "weights_bytes": 10, "buffers": [{"what": "shuffle"
 
 def test_the_memory_of_a_training_is_read():
     """What is absent is unknown; what is new is left alone."""
-    found = agent_words.memory(Params(MEMORY))
+    found = agent_messages.memory(Params(MEMORY))
 
     assert found is not None
     assert (256, 10, None, -1.5) == (
         found.batch_size, found.weights_bytes, found.optimizer_bytes, found.python_blocks_per_step
     )  # fmt: skip
     assert (BufferMemory("shuffle", 7),) == found.buffers
-    assert agent_words.memory(None) is None
+    assert agent_messages.memory(None) is None
 
 
 def test_paths_of_agents_are_those_of_files_and_devices_are_ascii():
@@ -324,10 +324,10 @@ def test_paths_of_agents_are_those_of_files_and_devices_are_ascii():
     long = "/" + "d" * 4095
     said = Params({"path": long, "wide": "\U0001f600" * 1025})
 
-    assert long == agent_words.path(said, "path")
-    assert "GPU:?0" == agent_words.in_ascii("GPU:\U0001f6000")
+    assert long == agent_messages.path(said, "path")
+    assert "GPU:?0" == agent_messages.in_ascii("GPU:\U0001f6000")
     with pytest.raises(RequestError, match="longer than 4096 bytes"):
-        agent_words.path(said, "wide")
+        agent_messages.path(said, "wide")
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ def test_paths_of_agents_are_those_of_files_and_devices_are_ascii():
 def test_memory_in_another_form_is_refused(change):
     """By the name of the figure."""
     with pytest.raises(RequestError):
-        agent_words.memory(Params({**MEMORY, **change}))
+        agent_messages.memory(Params({**MEMORY, **change}))
 
 
 GROWTH = {"seconds": 4.0, "steps": 60, "complete": True,
@@ -357,7 +357,7 @@ GROWTH = {"seconds": 4.0, "steps": 60, "complete": True,
 
 def test_what_grows_is_read():
     """Lines and tensors."""
-    found = agent_words.growth(Params(GROWTH))
+    found = agent_messages.growth(Params(GROWTH))
 
     assert ("a.py", 1, False) == (found.lines[0].file, found.lines[0].line, found.lines[0].own)
     assert ((3, 4), 9) == (found.tensors[0].shape, found.tensors[0].more)
@@ -379,7 +379,7 @@ def test_what_grows_is_read():
 def test_growth_in_another_form_is_refused(change):
     """By the name of the figure."""
     with pytest.raises(RequestError):
-        agent_words.growth(Params({**GROWTH, **change}))
+        agent_messages.growth(Params({**GROWTH, **change}))
 
 
 def test_what_grows_is_known_from_the_first_answer_on():

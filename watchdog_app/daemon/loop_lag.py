@@ -29,7 +29,7 @@ LATE_S = 0.25  # less is how machines at work are
 _TELL_S = 1.0
 _OVER_S = 60.0
 _MOST = 600  # late looks remembered
-SOURCE = "punctuality"
+SOURCE = "loop_lag"
 
 
 class _Spent(NamedTuple):
@@ -41,7 +41,7 @@ class _Spent(NamedTuple):
     overslept_s: float
 
 
-class Punctuality:
+class LoopLag:
     """
     Lateness of the looks, on monotonic clocks. Call it from the thread that looks, and no other.
 

@@ -14,7 +14,7 @@ from watchdog_app.core.model.decisions import Assessment, Incident, Stage
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import SPECS
 from watchdog_app.core.model.tasks import named
-from watchdog_app.daemon import agent_words
+from watchdog_app.daemon import agent_messages
 from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.protocol.messages import REFUSED, Params
 
@@ -119,7 +119,7 @@ class Traces:
             RequestError: it is not in the form of `agent.traced`.
         """
         ident = params.text("request", 200)
-        found = agent_words.growth(params)
+        found = agent_messages.growth(params)
         request = self._open.get(ident)
         if request is None or request.agent != agent.key:
             return

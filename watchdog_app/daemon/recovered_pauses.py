@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Iterator
 from watchdog_app.base.text.plain import plain
 from watchdog_app.core.model.decisions import Notification, NotificationAction, Topic
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.daemon.acts import Acts
+from watchdog_app.daemon.executor import Executor
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pause_store import PauseStore
@@ -18,7 +18,7 @@ from watchdog_app.history.journal import Entry
 _BY_A_PERSON = "asked for by "
 
 
-def tell(store: PauseStore, observer: Observer, acts: Acts, log: Log) -> None:
+def tell(store: PauseStore, observer: Observer, executor: Executor, log: Log) -> None:
     """Announce the pauses that were taken over, as far as they are news."""
     for pause in untold(store.recovered, observer.ask(lambda engine: engine.held) or ()):
         told = notice(pause, time.time())
@@ -26,11 +26,11 @@ def tell(store: PauseStore, observer: Observer, acts: Acts, log: Log) -> None:
         pid = pause.task.pid
         data = {"id": told.id, "decision_kind": "notify", "pid": pid, "reason": told.title}
         entry = Entry(told.unix_s, "decision", data, pid, pause.name)
-        acts.announce(told, entry, None)
+        executor.announce(told, entry, None)
     store.recovered.clear()
 
 
-def untold(adopted: Iterable[Pause], held: Container[ProcessKey]) -> Iterator[Pause]:
+def untold(recovered_pauses: Iterable[Pause], held: Container[ProcessKey]) -> Iterator[Pause]:
     """
     Those that stand, and that neither the engine nor a person minds.
 
@@ -38,10 +38,10 @@ def untold(adopted: Iterable[Pause], held: Container[ProcessKey]) -> Iterator[Pa
     was cut short by the end of the daemon, nor of any when its state was lost.
 
     Args:
-        adopted: what was taken over.
+        recovered_pauses: what was taken over.
         held: tasks that the engine has paused and minds.
     """
-    for pause in adopted:
+    for pause in recovered_pauses:
         told = pause.reason.startswith(_BY_A_PERSON) and pause.paused.at_unix_s > 0
         if pause.task not in held and not told:
             yield pause
@@ -51,7 +51,7 @@ def notice(pause: Pause, unix_s: float) -> Notification:
     """What a person is told of such a pause."""
     pid = pause.task.pid
     return Notification(
-        id=f"adopted-{pid}-{pause.task.start_time}-{unix_s:.0f}",
+        id=f"recovered_pauses-{pid}-{pause.task.start_time}-{unix_s:.0f}",
         incident="",
         stage="hold",
         urgency="normal",

@@ -20,7 +20,7 @@ from watchdog_app.core.model.agent import MemoryGrowth, ProcessThreads, ThreadDu
 from watchdog_app.core.model.history import SwapTraffic
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.tasks import find
-from watchdog_app.daemon import stacks, traces
+from watchdog_app.daemon import allocation_traces, thread_dumps
 from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.observer import Observer
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from watchdog_app.core.diagnosis.stall_reasons import StallReason
 
 
-class Insight:
+class Inspections:
     """
     Questions to agents and their answers.
 
@@ -61,8 +61,8 @@ class Insight:
         self._pauses = pauses
         self._log = log
         self._looks = Worker(wake)
-        self._stacks = stacks.Stacks(agents, send, self._look_at)
-        self._traces = traces.Traces(agents, send, self._grew)
+        self._stacks = thread_dumps.Stacks(agents, send, self._look_at)
+        self._traces = allocation_traces.Traces(agents, send, self._grew)
         self.requests: Mapping[str, Callable[[Params, Reply], None]] = {
             "task.stacks": self._task_stacks,
             "task.trace": self._task_trace,
@@ -97,7 +97,7 @@ class Insight:
         for task, incident in self._traces.worth_a_look(look.result.incidents, look.tasks):
             self._log.info("what grows is looked for", task=task.name, incident=incident.id)
             assessment = look.result.assessments.get(incident.resource)
-            self._traces.ask(task, traces.warned_s(assessment), time.monotonic())
+            self._traces.ask(task, allocation_traces.warned_s(assessment), time.monotonic())
 
     def expire(self, now_mono_s: float) -> None:
         """Take in what was seen of threads; end what was not answered in time."""
@@ -110,7 +110,7 @@ class Insight:
         due = (self._stacks.next_deadline_mono_s(), self._traces.next_deadline_mono_s())
         return min((each for each in due if each is not None), default=None)
 
-    def _look_at(self, keys: Iterable[ProcessKey], looked: stacks.Looked) -> None:
+    def _look_at(self, keys: Iterable[ProcessKey], looked: thread_dumps.Looked) -> None:
         # Beside the loop: who reads where a thread stands waits until its process's exec is over
         # (lock_trace in the kernel's fs/proc/base.c), and there may be hundreds of threads.
         def done(
@@ -161,13 +161,15 @@ class Insight:
         def done(picture: ThreadDump) -> None:
             found = self._suspects(task.key, picture)
             about = {"task": task.key.pid, "name": task.name}
-            reply.result({**about, **stacks.to_json(picture, found)})
+            reply.result({**about, **thread_dumps.to_json(picture, found)})
 
         self._stacks.ask(task, time.monotonic(), done)
 
     def _task_trace(self, params: Params, reply: Reply) -> None:
         task = find(params.text("task"), self._watching.tasks)
-        seconds = params.number_or_none("seconds", traces.LEAST_S, traces.MOST_S)
+        seconds = params.number_or_none(
+            "seconds", allocation_traces.LEAST_S, allocation_traces.MOST_S
+        )
         if self._traces.crowded:
             raise RequestError("Too many traces are being made. Ask again in a minute.", REFUSED)
 
@@ -181,9 +183,9 @@ class Insight:
                 return
             about = {"task": task.key.pid, "name": task.name}
             advice = list(about_growth(growth))
-            reply.result({**about, **traces.to_json(growth), "advice": advice})
+            reply.result({**about, **allocation_traces.to_json(growth), "advice": advice})
 
-        self._traces.ask(task, seconds or traces.DEFAULT_S, time.monotonic(), done)
+        self._traces.ask(task, seconds or allocation_traces.DEFAULT_S, time.monotonic(), done)
 
     # What agents say
 

@@ -50,7 +50,7 @@ class News:
     task: Task | None
 
 
-class Bags:
+class Guards:
     """
     Every bag of this user.
 
@@ -69,7 +69,7 @@ class Bags:
         self._group_of = group_of
         self._log = log
         self._news: list[News] = []
-        self._bags: dict[str, BagRecord] = {}  # by the name of their group
+        self._guards: dict[str, BagRecord] = {}  # by the name of their group
         self._stages: dict[str, str] = {}
         self._of: dict[ProcessKey, str] = {}
         self._next_sweep_mono_s = 0.0
@@ -81,36 +81,36 @@ class Bags:
         """Read what the keepers have written; `take_news` returns what people should know."""
         self._sweeper.collect()
         due = not self._sweeping and time.monotonic() >= self._next_sweep_mono_s
-        if self._bags and due:
+        if self._guards and due:
             self._next_sweep_mono_s = time.monotonic() + _SWEEP_S
             self._sweeping = True
             # Nobody is held for ever where keeper and second were both killed.
             self._sweeper.submit(record.sweep, self._swept)
-        self._bags = {
+        self._guards = {
             groups.name_of(each.pid, each.start_time): each
             for each in record.every()
             if each.group is not None and groups.PREFIX in each.group
         }
         self._of = self._found()
-        for name, bag in self._bags.items():
+        for name, bag in self._guards.items():
             before = self._stages.get(name, "calm")
             if bag.stage != before:
                 self._stages[name] = bag.stage
                 self._changed(name, bag, before)
-        for name in self._stages.keys() - self._bags.keys():
+        for name in self._stages.keys() - self._guards.keys():
             del self._stages[name]
 
     def _found(self) -> dict[ProcessKey, str]:
         """The bag of every task that is in one."""
         found: dict[ProcessKey, str] = {}
-        if not self._bags:
+        if not self._guards:
             return found
         for task in self._tasks():
             # A program may be started in a bag from within a task that is in none.
             for key in (task.key, *(member.key for member in task.members[:_MOST_MEMBERS])):
                 # Never asked of the kernel here: that can wait for a lock.
                 name = groups.bag_in(self._group_of(key) or "")
-                if name in self._bags:
+                if name in self._guards:
                     found[task.key] = name
                     break
         return found
@@ -128,11 +128,11 @@ class Bags:
     def of(self, task: ProcessKey) -> BagRecord | None:
         """The bag that a task is in."""
         name = self._of.get(task)
-        return None if name is None else self._bags.get(name)
+        return None if name is None else self._guards.get(name)
 
     def shown(self) -> Mapping[ProcessKey, dict[str, Any]]:
         """`airbag` of the tasks' entries in the status, by task."""
-        return {task: to_json(self._bags[name]) for task, name in self._of.items()}
+        return {task: to_json(self._guards[name]) for task, name in self._of.items()}
 
     def sentence(self, task: ProcessKey) -> str | None:
         """What `explain` says of a task's bag; None: it is in none."""
@@ -155,7 +155,7 @@ class Bags:
 
     def acting(self) -> list[str]:
         """What `explain` says of the bags whose limit was met, for who asks of everything."""
-        return [report.told(bag) for bag in self._bags.values() if bag.stage != "calm"]
+        return [report.told(bag) for bag in self._guards.values() if bag.stage != "calm"]
 
     def settled(self, decision: Decision) -> str | None:
         """Why nobody is warned of a limit any more: its airbag has met it, and has told of that."""
@@ -163,7 +163,7 @@ class Bags:
         if decision.evidence.get("topic") != Topic.WARNING.value or not in_airbag(subject):
             return None
         self.look()
-        bag = self._bags.get(os.path.basename(subject.rstrip("/")).removesuffix(".scope"))
+        bag = self._guards.get(os.path.basename(subject.rstrip("/")).removesuffix(".scope"))
         if bag is None or bag.stage == "calm":
             return None
         return "Its airbag has met that limit, and has told of it."
@@ -188,7 +188,7 @@ class Bags:
                 "with: watchdog exec -- COMMAND",
                 REFUSED,
             )
-        return task, partial(wishes.ask, bag.socket_path, _wish(params))
+        return task, partial(wishes.ask, bag.socket_path, _request(params))
 
     def limited(self, task: Task, said: str) -> dict[str, Any]:
         """The keeper has done what `limit` asked; the answer to who wanted it."""
@@ -245,7 +245,7 @@ def to_json(bag: BagRecord) -> dict[str, Any]:
     }
 
 
-def _wish(params: Params) -> dict[str, Any]:
+def _request(params: Params) -> dict[str, Any]:
     size = params.whole_or_none("limit_bytes", 1, 2**53)
     wanted = {name: params.truth(name) for name in ("more", "go_on", "end")}
     if (size is not None) + sum(wanted.values()) != 1:

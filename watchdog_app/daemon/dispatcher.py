@@ -1,5 +1,5 @@
 """
-Notices to people: a companion shows them on the desktop, or a one-shot helper does.
+Dispatcher to people: a companion shows them on the desktop, or a one-shot helper does.
 
 The daemon itself never talks to a desktop: that takes libraries larger than
 the daemon, and a bus that hangs would hang it. What blocks runs in a thread.
@@ -38,7 +38,7 @@ class _Waiting:
     written: str = ""  # by a follower in a terminal, which counts where nothing else works
 
 
-class Notices:
+class Dispatcher:
     """
     Brings each notice to somebody, and says whether that worked.
 

@@ -16,13 +16,13 @@ from watchdog_app.core.model.kernels import KernelRegistry
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.daemon.agents import Agents
-from watchdog_app.daemon.bags import Bags
+from watchdog_app.daemon.dispatcher import Dispatcher
 from watchdog_app.daemon.faults import Faults
+from watchdog_app.daemon.guards import Guards
 from watchdog_app.daemon.log import Log
-from watchdog_app.daemon.notices import Notices
+from watchdog_app.daemon.notification_filter import NotificationFilter
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pauses import Pauses
-from watchdog_app.daemon.quiet import Quiet
 from watchdog_app.daemon.rpc import RpcServer
 from watchdog_app.daemon.status import Look, incident, status
 from watchdog_app.daemon.status_size import fitting
@@ -33,7 +33,7 @@ from watchdog_app.history.writer import JournalWriter
 _PUBLISH_S = 0.95  # a status at most once a second
 
 
-class Front:
+class Control:
     """
     What clients ask of the daemon as a whole.
 
@@ -50,9 +50,9 @@ class Front:
         observer: Observer,
         agents: Agents,
         pauses: Pauses,
-        notices: Notices,
-        quiet: Quiet,
-        bags: Bags,
+        dispatcher: Dispatcher,
+        notification_filter: NotificationFilter,
+        guards: Guards,
         kernels: KernelRegistry,
         boot: str,
         journal: JournalWriter,
@@ -70,15 +70,15 @@ class Front:
         self._observer = observer
         self._agents = agents
         self._pauses = pauses
-        self._notices = notices
-        self._quiet = quiet
+        self._dispatcher = dispatcher
+        self._notification_filter = notification_filter
         self._kernels = kernels
         self._boot = boot
         self._journal = journal
         self._server = server
         self._faults = faults
         self._log = log
-        self.bags = bags
+        self.guards = guards
         self._host_name = os.uname().nodename if hasattr(os, "uname") else ""
         self._started_mono_s = time.monotonic()
         self._published_mono_s = float("-inf")
@@ -86,7 +86,7 @@ class Front:
     def status(self) -> dict[str, Any]:
         """The status object of docs/protocol.md."""
         faults = [*self._faults.all()]
-        faults += [one for one in (self._journal.fault, self._notices.fault) if one is not None]
+        faults += [one for one in (self._journal.fault, self._dispatcher.fault) if one is not None]
         return status(
             self._watching.look,
             daemon={
@@ -97,32 +97,32 @@ class Front:
                 "rss_bytes": self.cost.rss_bytes(),
                 "cpu_percent": self.cost.cpu_percent,
                 "ticks": self._observer.ticks,
-                "missed_ticks": self._watching.punctuality.missed,
-                "missed_own_ticks": self._watching.punctuality.missed_own,
-                "latest_s": self._watching.punctuality.latest_s(time.monotonic()),
+                "missed_ticks": self._watching.loop_lag.missed,
+                "missed_own_ticks": self._watching.loop_lag.missed_own,
+                "latest_s": self._watching.loop_lag.latest_s(time.monotonic()),
                 "locked_memory": self.memory_fault is None,
                 "locked_memory_detail": self.memory_fault,
                 "notices": {
-                    "shown": self._notices.shown,
-                    "undelivered": self._notices.undelivered,
-                    "held_back": self._quiet.held_back,
-                    "last_failure": self._notices.last_failure,
+                    "shown": self._dispatcher.shown,
+                    "undelivered": self._dispatcher.undelivered,
+                    "held_back": self._notification_filter.held_back,
+                    "last_failure": self._dispatcher.last_failure,
                     "companion": self._server.has_subscribers("notices", "tray"),
-                    "quiet_hours": self._quiet.hours(),
+                    "quiet_hours": self._notification_filter.hours(),
                 },
-                "protection": self._quiet.protection,
-                "snoozed": self._quiet.snoozed,
+                "protection": self._notification_filter.protection,
+                "snoozed": self._notification_filter.snoozed,
             },
             host_name=self._host_name,
             paused=[pause.task for pause in self._pauses.all()],
-            bags=self.bags.shown(),
+            guards=self.guards.shown(),
             faults=faults,
             now_unix_s=time.time(),
         )
 
     def publish(self, now_mono_s: float) -> None:
         """The status to whoever subscribed to it, unless they have one of a moment ago."""
-        self._faults.guard("airbags", self.bags.look)
+        self._faults.guard("airbags", self.guards.look)
         due = now_mono_s - self._published_mono_s >= _PUBLISH_S
         if due and self._server.has_subscribers("status"):
             self._published_mono_s = now_mono_s
@@ -136,17 +136,17 @@ class Front:
         """Text and incidents, for one task or for all."""
         found = _explanation(self._watching.look, task)
         if task is None:
-            return {**found, "text": "\n\n".join([*self.bags.acting(), found["text"]])}
+            return {**found, "text": "\n\n".join([*self.guards.acting(), found["text"]])}
         text = found["text"]
-        bag = self.bags.of(task.key)
+        bag = self.guards.of(task.key)
         if bag is not None and bag.held:  # as the kernel has it, it sleeps in a page fault
             text = text.replace(": waiting for the disk.", ": held at the limit of its airbag.", 1)
-        told = [text, self.bags.sentence(task.key), self._kernels.sentence(task.key)]
+        told = [text, self.guards.sentence(task.key), self._kernels.sentence(task.key)]
         return {**found, "text": "\n\n".join(part for part in told if part)}
 
     def follow(self, before: ProcessKey, now: ProcessKey) -> None:
         """A kernel goes on in another process: what people asked for it goes with it."""
-        if self._quiet.follow(before.pid, now.pid):
+        if self._notification_filter.follow(before.pid, now.pid):
             self._keep_quiet()
 
     def settings(self) -> list[dict[str, Any]]:
@@ -175,8 +175,8 @@ class Front:
         self._settings, self._sources = settings, sources
         self._observer.apply(settings)
         self._watching.settings = settings.watch
-        self._notices.apply(settings.notify)
-        self._quiet.apply(settings)
+        self._dispatcher.apply(settings.notify)
+        self._notification_filter.apply(settings)
         self._agents.interval_s = settings.watch.interval_s
         self._journal.configure(settings.journal.max_age_s, settings.journal.max_bytes)
         self._log.info("the configuration was read again", path=self._config_path)
@@ -202,9 +202,9 @@ class Front:
 
     def protect(self, on: bool, for_s: float | None, by: str) -> dict[str, Any]:
         """Switch protection on, or off: for so many seconds, or until it is switched on."""
-        self._quiet.protect(on, for_s)
+        self._notification_filter.protect(on, for_s)
         self._observer.protect(on)
-        found = self._quiet.protection
+        found = self._notification_filter.protection
         self._log.info(f"protection switched {'on' if on else 'off'}", by=by, for_s=for_s)
         self.note(f"protection switched {'on' if on else 'off'} by {by}", **found)
         self._keep_quiet()
@@ -225,7 +225,7 @@ class Front:
                 f"There is no incident {incident[:80]!r} now. Those that are open: watchdog status"
             )
         pid, name = (None, None) if task is None else (task.key.pid, task.name)
-        found = self._quiet.snooze(incident, pid, name, for_s)
+        found = self._notification_filter.snooze(incident, pid, name, for_s)
         whom = incident if incident is not None else name or "everything"
         self._log.info("notices snoozed" if found else "a snooze ended", of=whom, by=by)
         self.note(f"notices of {whom} {'snoozed' if found else 'no longer snoozed'} by {by}")
@@ -242,21 +242,23 @@ class Front:
         try:
             state = journal.state("quiet")
             if state is not None:
-                self._quiet.load(state["quiet"], same_boot=state.get("boot") == self._boot)
+                self._notification_filter.load(
+                    state["quiet"], same_boot=state.get("boot") == self._boot
+                )
         except Exception as error:  # what is on the disk may be anything
             self._log.error("what was switched off before is not known", error=repr(error))
-        self._observer.protect(self._quiet.protecting)
-        if not self._quiet.protecting:
+        self._observer.protect(self._notification_filter.protecting)
+        if not self._notification_filter.protecting:
             self._log.warning("protection is still switched off: watchdog protect on")
 
     @property
     def quiet_ends(self) -> bool:
         """Something that people have switched off comes on by itself."""
-        return self._quiet.ends
+        return self._notification_filter.ends
 
     def look_quiet(self) -> None:
         """End what is over: protection off for a while, snoozes, quiet hours."""
-        back_on, incidents = self._quiet.look()
+        back_on, incidents = self._notification_filter.look()
         if back_on:
             self._observer.protect(True)
             self._log.info("protection is on again")
@@ -270,10 +272,12 @@ class Front:
     def _known(self, incident: str) -> bool:
         look = self._watching.look
         open_ones = () if look is None else look.result.incidents
-        return self._quiet.told_of(incident) or any(one.id == incident for one in open_ones)
+        return self._notification_filter.told_of(incident) or any(
+            one.id == incident for one in open_ones
+        )
 
     def _keep_quiet(self) -> None:
-        state = {"boot": self._boot, "quiet": self._quiet.dump()}
+        state = {"boot": self._boot, "quiet": self._notification_filter.dump()}
         self._journal.submit(lambda journal: journal.put_state("quiet", state))
 
     def stop(self) -> None:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from watchdog_app.daemon.kill_counts import KillCounts
+from watchdog_app.daemon.oom_counters import OomCounters
 
 
 class Kernel:
@@ -26,8 +26,8 @@ class Kernel:
         (folder / file).write_text(f"oom 0\noom_kill {kills}\noom_group_kill 0\n")
         return str(folder)
 
-    def counts(self) -> KillCounts:
-        return KillCounts(str(self.folder / "proc"))
+    def counts(self) -> OomCounters:
+        return OomCounters(str(self.folder / "proc"))
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
+from watchdog_app.daemon.loop_lag import LoopLag
 from watchdog_app.daemon.poller import Poller
-from watchdog_app.daemon.punctuality import Punctuality
 
 AUTOGROUP = """
 import os
@@ -32,15 +32,15 @@ print(go_first(), open("/proc/self/autogroup").read().split()[-1])
 )
 def test_lateness_is_counted_by_the_clock(due, now, interval, late, missed):
     """By how much, and how many fell due meanwhile."""
-    punctuality = Punctuality()
+    loop_lag = LoopLag()
 
-    assert late == pytest.approx(punctuality.begins(due, now, interval))
-    assert missed == punctuality.missed
-    assert (late if late >= 0.25 else 0.0) == pytest.approx(punctuality.latest_s(now))
-    assert (late >= 1.0) == (punctuality.fault(now) is not None)
-    assert punctuality.fault(now + 61) is None, "a minute later it is over"
-    assert 0.0 == punctuality.latest_s(now + 61)
-    punctuality.close()
+    assert late == pytest.approx(loop_lag.begins(due, now, interval))
+    assert missed == loop_lag.missed
+    assert (late if late >= 0.25 else 0.0) == pytest.approx(loop_lag.latest_s(now))
+    assert (late >= 1.0) == (loop_lag.fault(now) is not None)
+    assert loop_lag.fault(now + 61) is None, "a minute later it is over"
+    assert 0.0 == loop_lag.latest_s(now + 61)
+    loop_lag.close()
 
 
 @pytest.mark.parametrize(
@@ -60,39 +60,39 @@ def test_a_missed_look_is_its_own_unless_the_kernel_says_otherwise(
     """At ten a second, 0.65 s late: six were missed."""
     schedstat, slept = tmp_path / "schedstat", [7.0]
     schedstat.write_text("5 3000000000 9\n")
-    punctuality = Punctuality(lambda: slept[0], waits=str(schedstat))
+    loop_lag = LoopLag(lambda: slept[0], waits=str(schedstat))
 
-    punctuality.begins(100.0, 100.0, 0.1)
+    loop_lag.begins(100.0, 100.0, 0.1)
     schedstat.write_text(f"5 {3_000_000_000 + int(waited * 1e9)} 9\n")
     slept[0] += overslept
-    punctuality.begins(100.1, 100.75, 0.1)
+    loop_lag.begins(100.1, 100.75, 0.1)
 
-    assert 6 == punctuality.missed
-    assert own == punctuality.missed_own
-    punctuality.close()
+    assert 6 == loop_lag.missed
+    assert own == loop_lag.missed_own
+    loop_lag.close()
 
 
 def test_a_kernel_without_figures_excuses_nothing(tmp_path):
     """What cannot be known is the daemon's own."""
-    punctuality = Punctuality(waits=str(tmp_path / "none"))
+    loop_lag = LoopLag(waits=str(tmp_path / "none"))
 
-    punctuality.begins(100.0, 103.5, 1.0)
+    loop_lag.begins(100.0, 103.5, 1.0)
 
-    assert (3, 3) == (punctuality.missed, punctuality.missed_own)
-    punctuality.close()
+    assert (3, 3) == (loop_lag.missed, loop_lag.missed_own)
+    loop_lag.close()
 
 
 def test_the_kernel_is_asked_of_the_thread_that_looks():
     """Its own work is no wait for a processor, however long it takes."""
-    punctuality = Punctuality()
+    loop_lag = LoopLag()
     began = time.thread_time()
     while time.thread_time() - began < 0.05:
         pass
 
-    punctuality.begins(100.0, 1100.0, 1.0)
+    loop_lag.begins(100.0, 1100.0, 1.0)
 
-    assert punctuality.missed_own > 900, "no machine waits as long as is claimed here"
-    punctuality.close()
+    assert loop_lag.missed_own > 900, "no machine waits as long as is claimed here"
+    loop_lag.close()
 
 
 def test_a_wait_that_outlasts_its_time_is_told_apart_from_one_that_does_not():

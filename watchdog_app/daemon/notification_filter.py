@@ -85,7 +85,7 @@ class _Shown:
     stage: Stage
 
 
-class Quiet:
+class NotificationFilter:
     """
     Whether anything is done at all, and which notices go out.
 

@@ -13,7 +13,7 @@ from test_daemon_agents import begin
 from watchdog_app.base.errors import RequestError
 from watchdog_app.core.model.decisions import Notification
 from watchdog_app.core.model.settings import NotifySettings, Settings, StageSettings
-from watchdog_app.daemon.quiet import Quiet
+from watchdog_app.daemon.notification_filter import NotificationFilter
 
 NOON = 1_793_450_000.0
 
@@ -28,11 +28,11 @@ class Clocks:
         self.mono_s += seconds
         self.unix_s += seconds
 
-    def quiet(self, hours: tuple[str, ...] = (), cooldown_s: float = 60.0) -> Quiet:
+    def quiet(self, hours: tuple[str, ...] = (), cooldown_s: float = 60.0) -> NotificationFilter:
         settings = Settings(
             notify=NotifySettings(quiet_hours=hours), stages=StageSettings(cooldown_s=cooldown_s)
         )
-        return Quiet(settings, lambda: self.mono_s, lambda: self.unix_s)
+        return NotificationFilter(settings, lambda: self.mono_s, lambda: self.unix_s)
 
 
 def warning(**changes) -> Notification:
@@ -226,7 +226,7 @@ def test_snoozes_are_bounded():
     assert 256 >= len(quiet._shown)
 
 
-# Quiet hours
+# NotificationFilter hours
 
 
 @pytest.mark.parametrize(

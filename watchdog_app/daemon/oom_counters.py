@@ -78,7 +78,7 @@ class Counter:
                 return
 
 
-class KillCounts:
+class OomCounters:
     """All counts that concern watched processes."""
 
     def __init__(self, proc: str = "/proc") -> None:

@@ -13,7 +13,7 @@ from watchdog_app.base.errors import RequestError
 from watchdog_app.core.model.agent import Frame, ProcessThreads, ThreadDump, ThreadState
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.tasks import named
-from watchdog_app.daemon.agent_words import frame
+from watchdog_app.daemon.agent_messages import frame
 from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.protocol.messages import REFUSED, Params
 

@@ -7,8 +7,8 @@ import subprocess
 import time
 
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, ProcessSample, Task, TaskKind
-from watchdog_app.daemon.ends import Ends
 from watchdog_app.daemon.poller import Poller
+from watchdog_app.daemon.worker_exits import WorkerExits
 
 
 def task(*pids: int) -> Task:
@@ -21,7 +21,7 @@ def test_the_end_of_a_worker_wakes_the_loop_once():
     """Not that of the root, which is followed elsewhere; nothing is left open."""
     poller = Poller(lambda error: None)
     woken: list[float] = []
-    ends = Ends(poller, lambda: woken.append(time.monotonic()))
+    ends = WorkerExits(poller, lambda: woken.append(time.monotonic()))
     before = len(os.listdir("/proc/self/fd"))
     with subprocess.Popen(["sleep", "60"]) as worker:
         ends.follow([task(os.getpid(), worker.pid)])
@@ -41,7 +41,7 @@ def test_a_worker_that_is_gone_already_is_no_error():
     """Its end shows in the next look anyhow: nobody is woken, and no descriptor is kept."""
     poller = Poller(lambda error: None)
     woken = []
-    ends = Ends(poller, lambda: woken.append(True))
+    ends = WorkerExits(poller, lambda: woken.append(True))
     before = len(os.listdir("/proc/self/fd"))
 
     ends.follow([task(os.getpid(), 2**22 - 1)])

@@ -24,12 +24,12 @@ from watchdog_app.core.model.decisions import (
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.tasks import named
 from watchdog_app.daemon.checkpoints import MOST_FOLLOWING, Checkpoints, Rescue
+from watchdog_app.daemon.dispatcher import Dispatcher
 from watchdog_app.daemon.log import Log
-from watchdog_app.daemon.notices import Notices
+from watchdog_app.daemon.notification_filter import NotificationFilter
 from watchdog_app.daemon.pauses import Pause, Pauses, StateOf
-from watchdog_app.daemon.quiet import Quiet
 from watchdog_app.daemon.stops import Ended, Stops
-from watchdog_app.history.entries import decision_entry, outcome_entry, wish_entry
+from watchdog_app.history.entries import decision_entry, outcome_entry, request_entry
 from watchdog_app.history.journal import Entry
 from watchdog_app.history.writer import JournalWriter
 
@@ -38,7 +38,7 @@ from watchdog_app.history.writer import JournalWriter
 DURABLE_S = 0.04
 
 
-class Acts:
+class Executor:
     """
     The one place from which the machine is changed.
 
@@ -56,8 +56,8 @@ class Acts:
         stops: Stops,
         checkpoints: Checkpoints,
         pauses: Pauses,
-        notices: Notices,
-        quiet: Quiet,
+        dispatcher: Dispatcher,
+        notification_filter: NotificationFilter,
         state_of: StateOf,
         recorded: Callable[[Outcome], None],
         settled: Callable[[Decision], str | None],
@@ -68,14 +68,14 @@ class Acts:
         self._stops = stops
         self._checkpoints = checkpoints
         self._pauses = pauses
-        self._notices = notices
-        self._quiet = quiet
+        self._dispatcher = dispatcher
+        self._notification_filter = notification_filter
         self._state_of = state_of
         self._recorded = recorded
         self._settled = settled
         self._may_notify = may_notify
         self._log = log
-        self._wishes = itertools.count(1)
+        self._request_numbers = itertools.count(1)
 
     def carry_out(self, decisions: Sequence[Decision], tasks: Mapping[ProcessKey, Task]) -> None:
         """Do these, each written down before the first of them is begun."""
@@ -134,7 +134,9 @@ class Acts:
         self._journal.add(decision_entry(decision, *_named(task)))
         self._ender(decision, task)(OutcomeStatus.SKIPPED, detail, {})
 
-    def wish_pause(self, task: Task, by: str, done: Callable[[Paused | Exception], None]) -> None:
+    def request_pause(
+        self, task: Task, by: str, done: Callable[[Paused | Exception], None]
+    ) -> None:
         """
         A person wants a task paused.
 
@@ -148,7 +150,7 @@ class Acts:
         ):
             raise RequestError(f"{named(task)} is paused already.")
         self._stops.refuse_moving(task.key, task.name)
-        ended = self._wish(DecisionKind.PAUSE, task.key, *_named(task), by)
+        ended = self._request(DecisionKind.PAUSE, task.key, *_named(task), by)
 
         def finish(status: OutcomeStatus, detail: str, evidence: Mapping[str, Any]) -> None:
             ended(status, detail, evidence)
@@ -160,7 +162,7 @@ class Acts:
 
         self._stops.pause(task, f"asked for by {by}", finish)
 
-    def wish_resume(
+    def request_resume(
         self, pause: Pause, by: str, done: Callable[[Resumed | Exception], None]
     ) -> None:
         """
@@ -170,10 +172,10 @@ class Acts:
             RequestError: it is being paused or resumed right now.
         """
         self._stops.refuse_moving(pause.task, pause.name)
-        ended = self._wish(DecisionKind.RESUME, pause.task, pause.name, None, by)
+        ended = self._request(DecisionKind.RESUME, pause.task, pause.name, None, by)
         self._stops.resume(pause, ended, done)
 
-    def wish_checkpoint(
+    def request_checkpoint(
         self, task: Task, by: str, deadline_s: float | None, done: Callable[[Rescue], None]
     ) -> list[Rescue]:
         """
@@ -187,9 +189,9 @@ class Acts:
                 f"{named(task)} was asked for a rescue {MOST_FOLLOWING} times and has not saved "
                 "yet. It saves at its next step; see: watchdog status"
             )
-        id_ = f"wish-{next(self._wishes)}-{int(time.time())}"
+        id_ = f"wish-{next(self._request_numbers)}-{int(time.time())}"
         key, (name, path) = task.key, _named(task)
-        ended = self._wish_ender(id_, DecisionKind.CHECKPOINT, key, name, path)
+        ended = self._request_ender(id_, DecisionKind.CHECKPOINT, key, name, path)
         found: list[Rescue] = []
 
         def follow(rescue: Rescue) -> None:
@@ -209,7 +211,7 @@ class Acts:
         if asked:
             now = time.time()
             self._journal.add(
-                wish_entry(
+                request_entry(
                     id_,
                     DecisionKind.CHECKPOINT.value,
                     key,
@@ -255,11 +257,11 @@ class Acts:
         self, notification: Notification, ended: Callable[[OutcomeStatus, str], None]
     ) -> None:
         """Filter a notification and show it. Every notification of the daemon comes here."""
-        suppressed = self._quiet.reason(notification)
+        suppressed = self._notification_filter.reason(notification)
         if suppressed is not None:
             ended(OutcomeStatus.SKIPPED, suppressed)
             return
-        self._notices.show(
+        self._dispatcher.show(
             notification,
             lambda delivered, detail: ended(
                 OutcomeStatus.DONE if delivered else OutcomeStatus.UNDELIVERED, detail
@@ -291,16 +293,16 @@ class Acts:
         else:
             follow(waiting[0])
 
-    def _wish(
+    def _request(
         self, kind: DecisionKind, task: ProcessKey, name: str | None, path: str | None, by: str
     ) -> Ended:
-        id_ = f"wish-{next(self._wishes)}-{int(time.time())}"
-        entry = wish_entry(id_, kind.value, task, name or "", path, by=by, unix_s=time.time())
+        id_ = f"wish-{next(self._request_numbers)}-{int(time.time())}"
+        entry = request_entry(id_, kind.value, task, name or "", path, by=by, unix_s=time.time())
         self._journal.durable([entry], DURABLE_S)
         self._log.info(f"{kind.value} asked for", task=name, pid=task.pid, by=by)
-        return self._wish_ender(id_, kind, task, name, path)
+        return self._request_ender(id_, kind, task, name, path)
 
-    def _wish_ender(
+    def _request_ender(
         self, id_: str, kind: DecisionKind, task: ProcessKey, name: str | None, path: str | None
     ) -> Ended:
         began = time.monotonic()

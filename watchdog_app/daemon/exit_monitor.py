@@ -25,14 +25,14 @@ from watchdog_app.core.explain.memory import about_growth
 from watchdog_app.core.model.agent import AgentState, MemoryGrowth
 from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, ExitFacts, UnitEnd
 from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.daemon import bag_ends
+from watchdog_app.daemon import guard_exits
 from watchdog_app.daemon.agents import Agent
-from watchdog_app.daemon.kill_counts import KillCounts
-from watchdog_app.daemon.last_looks import LastLooks
+from watchdog_app.daemon.exit_evidence import KERNELS, ExitEvidence, surroundings
+from watchdog_app.daemon.last_seen import LastSeen
+from watchdog_app.daemon.oom_counters import OomCounters
 from watchdog_app.daemon.poller import READ, Poller
 from watchdog_app.daemon.status import Look
-from watchdog_app.daemon.unit_ends import UnitEnds
-from watchdog_app.daemon.witnesses import KERNELS, Witnesses, surroundings
+from watchdog_app.daemon.unit_exits import UnitExits
 from watchdog_app.history.entries import about_task, death_entry, worker_entry
 from watchdog_app.history.journal import Entry
 from watchdog_app.sensors import descriptors
@@ -102,7 +102,7 @@ class Death:
     entry: Entry
 
 
-class Obituaries:
+class ExitMonitor:
     """
     Follows every task to its end.
 
@@ -121,7 +121,7 @@ class Obituaries:
         told: Callable[[Death], None],
         agent_of: Callable[[ProcessKey], Agent | None],
         was_paused: Callable[[ProcessKey], bool],
-        units: UnitEnds,
+        units: UnitExits,
         folder: str | None = None,
         proc: str = "/proc",
     ) -> None:
@@ -132,14 +132,14 @@ class Obituaries:
         self._units = units
         self._proc = proc
         self._watched: dict[ProcessKey, _Watched] = {}
-        self._seen = LastLooks()
+        self._seen = LastSeen()
         self._looked_mono_s = time.monotonic()
         self._lost: dict[ProcessKey, _Lost] = {}  # by task
         self._next_count_mono_s = 0.0
         self._done: deque[ProcessKey] = deque(maxlen=500)
         self._unexplained: dict[ProcessKey, _Unexplained] = {}
-        self._counts = KillCounts(proc)
-        self._witnesses = Witnesses(folder, proc)
+        self._counts = OomCounters(proc)
+        self._exit_evidence = ExitEvidence(folder, proc)
 
     def take(self, look: Look) -> None:
         """Follow the tasks of one more tick."""
@@ -188,7 +188,7 @@ class Obituaries:
         for watched in self._watched.values():
             self._release(watched)
         self._watched.clear()
-        self._witnesses.close()
+        self._exit_evidence.close()
 
     def _follow(self, task: Task, alive_mono_s: float) -> _Watched:
         handle = None
@@ -291,7 +291,7 @@ class Obituaries:
             None if task is None else task.info.notebook or task.info.script,
             cause=cause,
             evidence=evidence_of(facts),
-            rescue=bag_ends.newest(end.view, facts.airbag),
+            rescue=guard_exits.newest(end.view, facts.airbag),
             had_agent=end.view is not None,
             was_paused=facts.was_paused and cause.kind is CauseKind.KILLED,
             unix_s=end.unix_s,
@@ -334,7 +334,7 @@ class Obituaries:
         alive_mono_s: float,
     ) -> ExitFacts:
         info = self._seen.infos.get(key)
-        return self._witnesses.facts(
+        return self._exit_evidence.facts(
             key,
             task,
             handle,
@@ -366,14 +366,14 @@ class Obituaries:
         if not gone:
             return
         self._counts.count()
-        named = self._witnesses.named()
+        named = self._exit_evidence.named()
         for key in gone:
             info = self._seen.infos.get(key)
             # Workers come and go by the hundred: only where the kernel has said or counted
             # something is there more to be asked.
             if info is None or not (key.pid in named or self._counts.rose_in(info.cgroup)):
                 continue
-            facts = self._witnesses.facts(
+            facts = self._exit_evidence.facts(
                 key,
                 before,
                 None,
@@ -468,7 +468,7 @@ def _worker_death(
     grew: Mapping[str, Any],
 ) -> Death:
     """Of a worker whose task lives on; told as news of that task."""
-    rescue = bag_ends.newest(view, facts.airbag)
+    rescue = guard_exits.newest(view, facts.airbag)
     about = {} if view is None else about_task(task.info, task.rss_bytes, view)
     entry = worker_entry(
         task, pid, time.time(), cause, evidence_of(facts), rescue=rescue, about={**about, **grew}

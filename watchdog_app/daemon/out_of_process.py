@@ -28,7 +28,7 @@ _MODULE = "watchdog_app.airbag.copy"
 Copied = Callable[[dict[str, Any]], None]  # with the words of `airbag.copy`
 
 
-class Outside:
+class OutOfProcessCopies:
     """The pages of all agents, by their process."""
 
     def __init__(self, poller: Poller) -> None:

@@ -18,7 +18,7 @@ from watchdog_app.airbag import table as tables
 from watchdog_app.airbag.page import Page
 from watchdog_app.airbag.page_folder import folder
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.daemon.outside import Outside
+from watchdog_app.daemon.out_of_process import OutOfProcessCopies
 from watchdog_app.daemon.poller import Poller
 
 ME = own()
@@ -37,7 +37,7 @@ def poller():
 @pytest.fixture
 def outside(poller, tmp_path, monkeypatch):
     monkeypatch.setenv("WATCHDOG_RUNTIME_DIR", str(tmp_path / "run"))
-    found = Outside(poller)
+    found = OutOfProcessCopies(poller)
     yield found
     found.close()
     shutil.rmtree(os.path.dirname(folder()), ignore_errors=True)

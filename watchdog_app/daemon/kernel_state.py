@@ -14,7 +14,7 @@ from watchdog_app.history.writer import JournalWriter
 _STATE = "kernels"
 
 
-class KernelMemory:
+class KernelState:
     """
     Keeps which process of a kernel came after which, and the names that agents gave.
 
