@@ -102,9 +102,7 @@ class Visits(NamedTuple):
 
     times: int
     latest_t: float | None
-    highest: (
-        float | None
-    )  # highest peak of all before that moment, whether or not it reached the level
+    highest: float | None  # peak of all before that moment, whether or not it reached the level
 
 
 class Cycle(NamedTuple):

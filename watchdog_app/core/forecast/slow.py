@@ -120,17 +120,7 @@ class DeviceMemoryForecaster:
         if self._grabbed is None and (rises or self._used < _FULL * self._limit):
             # Drivers and agents tell once a second or two: looking faster would show nothing.
             return replace(outlook, fastest_per_s=0.0)
-        return replace(
-            outlook,
-            regime=outlook.regime if rises else Regime.FLAT,
-            forecast=None,
-            slope_per_s=0.0,
-            fastest_per_s=0.0,
-            strict_eta_s=None,
-            eager_eta_s=None,
-            last_chance_s=None,
-            critical=False,
-        )
+        return Outlook(outlook.regime if rises else Regime.FLAT)
 
 
 _BIN_S = 10.0

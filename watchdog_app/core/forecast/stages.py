@@ -199,7 +199,12 @@ class ResourceMonitor:
 
 
 class _Tier:
-    """One alarm with separate levels for opening and closing."""
+    """
+    One alarm with separate levels for opening and closing.
+
+    Args:
+        outlives_s: it stays open for so long after the last evidence.
+    """
 
     __slots__ = ("_outlives_s", "_until", "open")
 
