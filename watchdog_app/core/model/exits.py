@@ -175,12 +175,8 @@ class UnitEnd:
 
     name: str  # "train.service"
     user: bool  # of the user's own manager, not of the system's
-    oomd_kills: int | None = (
-        None  # processes that systemd-oomd killed in it; 0: how many is unknown
-    )
-    kernel_kill: bool = (
-        False  # systemd noted that the kernel killed one of its processes for memory
-    )
+    oomd_kills: int | None = None  # processes that systemd-oomd killed in it; 0: number unknown
+    kernel_kill: bool = False  # systemd noted that the kernel killed one of them for memory
     result: str | None = None  # "oom-kill", "signal", "success"
     main_status: int | None = None  # as wait(2) gives it, where the process was its main process
     lines: tuple[str, ...] = ()  # of the journal, as they stand there
