@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import sys
 import tempfile
+import types
 from fractions import Fraction
+from types import FrameType
 
 import numpy as np
 
@@ -21,7 +24,11 @@ class Odd:
 
 
 def begin() -> CallSite:
-    found = call_site(sys._getframe(1))
+    return begin_at(sys._getframe(1))
+
+
+def begin_at(frame: FrameType) -> CallSite:
+    found = call_site(frame)
     assert found is not None
     # A worker of pytest-xdist is given its own id.
     given = tuple(each for each in found.given if each[0] != "id")
@@ -85,6 +92,39 @@ def test_variables_of_the_loops_around_count():
     assert [["_data", "fold"]] * 2 == folds
     assert begun[0] != begun[1]
     assert 2 == len({begin() for fold in range(2)})
+
+
+def test_two_calls_in_the_text_of_one_function_are_two():
+    """A rerun may skip the first, and lines may come and go around them."""
+    source = """
+def train(skip, odd):
+    {line}
+    if not skip:
+        first = begin()
+        (lambda: begin)()
+    return [first if not skip else None, (
+        odd
+        .begin(1,
+               begin))]
+
+found = train(skip, odd)
+"""
+
+    def trained(line, *, skip):
+        def call(*_):
+            return begin_at(sys._getframe(1))
+
+        name = f"<{line!r}>"
+        text = source.format(line=line)
+        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+        told = {"begin": call, "__name__": "__main__", "skip": skip}
+        told["odd"] = types.SimpleNamespace(begin=call)
+        exec(compile(text, name, "exec"), told)
+        return [each and each.function for each in told["found"]]
+
+    second = "__main__.train#2"
+    assert ["__main__.train", second] == trained("", skip=False)
+    assert [None, second] == trained("print(begin)", skip=True)
 
 
 def test_a_name_of_one_letter_is_no_option():

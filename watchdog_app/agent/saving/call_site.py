@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import itertools
 import linecache
 import os
 import sysconfig
@@ -37,7 +38,7 @@ class CallSite:
     A function of the program that begins a training.
 
     Attributes:
-        function: its qualified name.
+        function: its qualified name, with `#2` where the second `fit(...)` of its text trains.
         given: names and plain values that it and its callers were given, those of one name from
             it to its callers; never to be stored or shown.
     """
@@ -58,7 +59,7 @@ def call_site(frame: FrameType | None) -> CallSite | None:
         module = _module(frame)
         if module is not None:
             code = frame.f_code
-            function = function or f"{module}.{code.co_qualname}"
+            function = function or f"{module}.{code.co_qualname}{_which_call(frame)}"
             given.update(dict.fromkeys(_plain_values(frame)))
             if module == "__main__" and not code.co_flags & inspect.CO_NEWLOCALS:
                 break
@@ -117,6 +118,46 @@ def _loop_variables(frame: FrameType) -> list[str]:
     except Exception:  # no Python in it, or a loader of somebody's own
         return []
     return [name for first, last, names in loops for name in names if first <= line <= last]
+
+
+def _which_call(frame: FrameType) -> str:
+    """
+    `#2` at the second call of one name in a function's text, "" at the first. Never raises.
+
+    Lines may come and go around it, and a rerun may skip the first.
+    """
+    code = frame.f_code
+    try:
+        positions = next(itertools.islice(code.co_positions(), frame.f_lasti // 2, None))
+        source = "".join(linecache.getlines(code.co_filename, frame.f_globals))
+        number = _calls(source).get((positions[1], positions[3]), 1)
+    except Exception:  # no Python in it, or a loader of somebody's own
+        return ""
+    return f"#{number}" if number > 1 else ""
+
+
+@functools.lru_cache(maxsize=16)
+def _calls(source: str) -> dict[tuple[int | None, int | None], int]:
+    """Of each call, by the end of its text: the how manieth of its name in its function."""
+    found: dict[tuple[int | None, int | None], int] = {}
+    functions: list[ast.AST] = [ast.parse(source)]
+    while functions:
+        calls = []
+        inside = list(ast.iter_child_nodes(functions.pop()))
+        while inside:
+            node = inside.pop()
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                functions.append(node)
+                continue
+            if isinstance(node, ast.Call):
+                calls.append(node)
+            inside.extend(ast.iter_child_nodes(node))
+        counted: dict[str, int] = {}
+        for call in sorted(calls, key=lambda each: (each.end_lineno, each.end_col_offset)):
+            name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+            counted[name] = counted.get(name, 0) + 1
+            found[call.end_lineno, call.end_col_offset] = counted[name]
+    return found
 
 
 @functools.lru_cache(maxsize=16)
