@@ -18,7 +18,7 @@ from watchdog_app.doctor import daemon_word, driver_files, gpu
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine
 from watchdog_app.doctor.gpu_fault import of_fault
-from watchdog_app.machine.gpu import pci
+from watchdog_app.machine.gpu import events, pci
 
 _EXCLUSIVE_PROCESS, _PROHIBITED = 3, 2  # nvmlComputeMode_t; 1 is an old form of 3
 _LITTLE_LEFT = 0.15
@@ -142,12 +142,9 @@ def _xids(facts: Facts) -> Iterator[Finding]:
         return
     counts: dict[int, list[str]] = {}
     for line in lines:
-        _, found, rest = line.partition("NVRM: Xid (")
-        code = rest.partition("): ")[2].partition(",")[0].strip()
-        if found and code.isdigit():
-            counts.setdefault(int(code), []).append(line)
-        elif "NVRM" in line and "fallen off the bus" in line:
-            counts.setdefault(79, []).append(line)
+        event = events.parse_line(line, 0.0)
+        if event is not None and event.code is not None:
+            counts.setdefault(event.code, []).append(line)
     if not counts:
         return
     shown = ", ".join(

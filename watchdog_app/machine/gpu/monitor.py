@@ -116,7 +116,7 @@ class GpuMonitor:
         self._power_saving = PowerSaving()
         self._reader = ReaderProcess(reader_argv, self._env, deadline_s, start_deadline_s)
         self._log = None if kernel_log is None else KernelLog(kernel_log)
-        self._mismatch_unix_s: float | None = None  # when the log last told of one
+        self._mismatch_unix_s: float | None = None  # when the log last showed one
         self._events = DeviceEvents()
         self._devices: dict[str, _Device] = {}
         self._coming: dict[str, _Device] = {}  # of the reading that is under way
@@ -261,20 +261,20 @@ class GpuMonitor:
         Raises:
             One of NONSENSE: that is no GPU.
         """
-        told = checked(row)
-        gpu_id, parent_id = self._identity(row, told)
+        fields = checked(row)
+        gpu_id, parent_id = self._identity(row, fields)
         device = self._devices.get(gpu_id) or _Device()
         before = getattr(device, "gpu", None)
         if before is not None:
-            told = {"uuid": before.uuid, "name": before.name, "bus_id": before.bus_id} | told
-        elif "bus_id" not in told and parent_id is None and short_address(gpu_id) is not None:
-            told["bus_id"] = f"0000{gpu_id}"
+            fields = {"uuid": before.uuid, "name": before.name, "bus_id": before.bus_id} | fields
+        elif "bus_id" not in fields and parent_id is None and short_address(gpu_id) is not None:
+            fields["bus_id"] = f"0000{gpu_id}"
         rows = row.get("processes", ())
         if rows != device.rows or now_mono_s - device.looked_up_mono_s >= _LOOK_UP_S:
             device.processes = running(rows, self._foreign)
             device.rows, device.looked_up_mono_s = rows, now_mono_s
         gpu = Gpu(
-            **{"name": f"{self._vendors} GPU"} | told,
+            **{"name": f"{self._vendors} GPU"} | fields,
             id=gpu_id,
             parent_id=parent_id,
             processes=device.processes,
@@ -286,14 +286,16 @@ class GpuMonitor:
         # Shown at once: the GPUs behind it may take the driver down.
         self._devices[gpu_id] = self._coming[gpu_id] = device
 
-    def _identity(self, row: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[str, str | None]:
+    def _identity(
+        self, row: Mapping[str, Any], fields: Mapping[str, Any]
+    ) -> tuple[str, str | None]:
         """Id of a GPU, and of the GPU that it is a part of: the whole one of that index."""
-        index = told["index"]
+        index = fields["index"]
         if "partition" in row:
             parent_id = _whole_at(index, self._coming)[-1]
             return f"{parent_id}/{text(row['partition'])}", parent_id
         unknown = f"gpu{index}"
-        found = short_address(told.get("bus_id"))
+        found = short_address(fields.get("bus_id"))
         if found is not None:
             self._devices.pop(unknown, None)  # it has said who it is since
         else:
@@ -345,10 +347,10 @@ class GpuMonitor:
         skipped = self._reader.skipped(now_mono_s)
         gpus = self._shown(now_mono_s, current, skipped)
         faults = self._faults()
-        told = any(fault.source == UPDATED for fault in faults)
+        updated = any(fault.source == UPDATED for fault in faults)
         for gpu in gpus:
             # Of a driver that is silent as a whole one word is enough.
-            if gpu.state is not GpuState.SILENT or (gpu.index in skipped and not told):
+            if gpu.state is not GpuState.SILENT or (gpu.index in skipped and not updated):
                 faults += _fault_of(gpu)
         asleep = gpus and all(gpu.state is GpuState.ASLEEP for gpu in gpus)
         return GpuLook(

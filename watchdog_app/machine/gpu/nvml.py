@@ -84,7 +84,7 @@ class Question:
         return FIGURES[self.field].label if self.field in FIGURES else self.field.capitalize()
 
 
-def _told(answer: Any) -> int | None:
+def _count(answer: Any) -> int | None:
     return None if answer in _ALL_ONES else int(answer)
 
 
@@ -105,8 +105,8 @@ def _threshold(celsius: Any) -> float | None:
 
 
 def _recovery(answer: Any) -> str | None:
-    told = answer[0]
-    return _RECOVERIES.get(int(told.value.uiVal)) if told.nvmlReturn == 0 else None
+    field = answer[0]
+    return _RECOVERIES.get(int(field.value.uiVal)) if field.nvmlReturn == 0 else None
 
 
 _rare = partial(Question, every_s=SLOW_S, optional=True)
@@ -129,7 +129,7 @@ QUESTIONS = (
     Question("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit", (), _watts, SLOW_S),
     _rare("slowdown_c", _LIMIT, (_SLOWDOWN,), _threshold),
     _rare("shutdown_c", _LIMIT, (_SHUTDOWN,), _threshold),
-    _rare("ecc_uncorrected", "nvmlDeviceGetTotalEccErrors", (_UNCORRECTED, _SINCE_LOAD), _told),
+    _rare("ecc_uncorrected", "nvmlDeviceGetTotalEccErrors", (_UNCORRECTED, _SINCE_LOAD), _count),
     _rare("remap_pending", "nvmlDeviceGetRemappedRows", convert=lambda rows: bool(rows[2])),
     _rare("remap_failed", "nvmlDeviceGetRemappedRows", convert=lambda rows: bool(rows[3])),
     _rare("recovery_action", "nvmlDeviceGetFieldValues", ([_RECOVERY_ACTION],), _recovery),
@@ -457,12 +457,12 @@ class _Device:
         if unable or (memory is not None and not memory.total):
             self.why.pop(_MEMORY.field, None)
             self._share_host_memory(found)
-        elif memory is not None and _told(memory.total) is None:
+        elif memory is not None and _count(memory.total) is None:
             self.why["memory"] = "Memory: the driver does not know it (N/A)."
         elif memory is not None:
             found["memory_used_bytes"] = int(memory.used)
             found["memory_total_bytes"] = int(memory.total)
-            reserved = _told(getattr(memory, "reserved", _ALL_ONES[1]))
+            reserved = _count(getattr(memory, "reserved", _ALL_ONES[1]))
             if reserved is not None:
                 found["memory_reserved_bytes"] = reserved
 

@@ -222,7 +222,7 @@ class ReaderProcess:
 
     def start(self, now_mono_s: float, library_folder: str | None) -> None:
         """Start a reader, unless it is too early after the last failure."""
-        self._end_child()
+        self._reap()
         if self._retry_mono_s is not None and now_mono_s < self._retry_mono_s:
             return
         if len(self._leaving) >= _MOST_STUCK:
@@ -265,7 +265,7 @@ class ReaderProcess:
 
     def collect(self, now_mono_s: float) -> list[dict[str, Any]]:
         """Messages with GPUs, events and ends of readings; finds out who hangs and who is gone."""
-        self._end_child()
+        self._reap()
         child = self._child
         if child is None:
             return []
@@ -294,7 +294,7 @@ class ReaderProcess:
             self._leaving.append(child)
         self._waiting = False
         self.asked_mono_s = None
-        self._end_child()
+        self._reap()
 
     def rest(self, now_mono_s: float, seconds: float) -> None:
         """No reader for so long, once the reading that is under way is in."""
@@ -331,11 +331,11 @@ class ReaderProcess:
     def _hear(self, message: Mapping[str, Any], now_mono_s: float) -> bool:
         """Take one message; whether it is one about GPUs."""
         if "failed" in message:
-            told = message["failed"]
-            remedy, absent = told.get("remedy"), told.get("absent")
+            failed = message["failed"]
+            remedy, absent = failed.get("remedy"), failed.get("absent")
             self.fault = Fault(
-                text(told["source"]),
-                _plain(told["message"]),
+                text(failed["source"]),
+                _plain(failed["message"]),
                 None if remedy is None else _plain(remedy),
             )
             self.absent = None if absent is None else text(absent)
@@ -412,7 +412,7 @@ class ReaderProcess:
         """Which GPU was being asked about, if one was."""
         return "" if self._index is None else f"{words} GPU {self._index}"
 
-    def _end_child(self) -> None:
+    def _reap(self) -> None:
         self._leaving = [child for child in self._leaving if child.status is None]
 
 
