@@ -378,6 +378,19 @@ def test_of_other_kills_only_those_at_its_own_limits_since_it_was_seen_alive_are
     assert concerns is any(word.kind is KernelEvent.OOM_KILL for word in found)
 
 
+@pytest.mark.parametrize(("counted_mono_s", "concerns"), [(98.0, True), (99.5, False)])
+def test_a_kill_of_before_the_count_began_is_not_told_beside_it(counted_mono_s, concerns):
+    """Else the log's kill at its limit and a count that stayed would contradict each other."""
+    group = "/sys/fs/cgroup/memory/a/b"
+
+    found = concerning(
+        kill_of(7, 99.0, "/a/b"), 42, 101.0,
+        alive_mono_s=100.5, counted_mono_s=counted_mono_s, group=group,
+    )  # fmt: skip
+
+    assert concerns is any(word.kind is KernelEvent.OOM_KILL for word in found)
+
+
 def test_evidence_names_what_could_not_be_read():
     """A missing witness is said, and what to do about it."""
     found = evidence_of(ExitFacts(9, pid=42, kernel_log_readable=False))

@@ -100,7 +100,12 @@ class ExitEvidence:
             counted=_between(counted.begin_mono_s),
             pid=key.pid,
             kernel=concerning(
-                words, key.pid, time.monotonic(), alive_mono_s=alive_mono_s, group=group
+                words,
+                key.pid,
+                time.monotonic(),
+                alive_mono_s=alive_mono_s,
+                counted_mono_s=counted.begin_mono_s,
+                group=group,
             ),
             kernel_log_readable=self._log.readable,
             words=None if self._folder is None else crash_reports.read(self._folder, key),

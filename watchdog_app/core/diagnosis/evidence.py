@@ -45,6 +45,7 @@ def concerning(
     now_mono_s: float,
     *,
     alive_mono_s: float | None = None,
+    counted_mono_s: float | None = None,
     group: str | None = None,
 ) -> tuple[KernelLogLine, ...]:
     """
@@ -56,6 +57,8 @@ def concerning(
 
     Args:
         alive_mono_s: when it was last seen alive; None: some seconds ago.
+        counted_mono_s: from when on the kernel's count of kills is shown beside them; None: from
+            no time that is known. Kills of others before it are left out.
         group: folder of its memory group; kills at limits of other groups are left out.
     """
     own = next((w for w in words if w.kind is KernelEvent.OOM_KILL and w.pid == pid), None)
@@ -67,6 +70,7 @@ def concerning(
             and (word.pid in (None, pid) or word.kind is KernelEvent.OOM_TASK)
         )
     since = now_mono_s - _JUST_NOW_S if alive_mono_s is None else alive_mono_s - _DRIFT_S
+    since = max(since, float("-inf") if counted_mono_s is None else counted_mono_s)
     return tuple(
         word
         for word in words
