@@ -41,14 +41,13 @@ MAY_IMPORT = {
     "desktop": {"base"},
     "enable": {"agent.hook", "base"},
     "top": {"protocol", *SCREENS, "base"},
-    # Of what a training holds, the half that needs no framework.
-    "agent": {"protocol", "estimate.parts", "estimate.slots", "airbag", "base"},
+    "agent": {"protocol", "airbag", "base"},
     # It writes rescues as the agent would, and looks at the processes in its group.
     "airbag": {
         *("agent.saving", "agent.reporting.identity", "core", "actions", "protocol", "base"),
     },
     "demo": {"protocol", "actions.memory_group", "base"},
-    "estimate": {"core", "agent.reporting.buffers", "base"},
+    "estimate": {"core", "agent.reporting", "base"},
     "doctor": {"core", "machine.gpu", "sensors", "config", "protocol", "base"},
 }
 # Single modules that may reach further, and why.
@@ -196,10 +195,9 @@ CIRCLES = [
     {"agent.found.automatic", "agent.found.automatic_rescue"},
     {"agent.found.automatic_tensorflow", "agent.found.automatic_tensorflow_loop"},
     {"airbag.groups", "airbag.groups_scope", "airbag.groups_v1", "airbag.groups_v2", "airbag.past", "airbag.record", "airbag.second", "airbag.starting"},
-    {"estimate.estimating", "estimate.keras_subject", "estimate.torch_subject"},
 ]  # fmt: skip
 # The same of whole folders.
-FOLDER_CIRCLES = [{"agent", "airbag", "estimate"}]
+FOLDER_CIRCLES = [{"agent", "airbag"}]
 
 
 def circles(graph: dict[str, set[str]]) -> list[set[str]]:

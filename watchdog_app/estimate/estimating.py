@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from watchdog_app.base.text.quantities import MIB
 from watchdog_app.estimate import limits, saving
-from watchdog_app.estimate.parts import Parts
-from watchdog_app.estimate.process import Held
 from watchdog_app.estimate.record import SPARE_SHARE, Estimate
 from watchdog_app.estimate.step import EstimateError
+from watchdog_app.estimate.subject import Subject, Traced
 
 DEFAULT_BATCH = 32
 PRECISIONS = ("float32", "float16", "bfloat16")
@@ -21,28 +18,6 @@ _MOST_GAPS = 1.5
 _FAR = 4  # times as much in activations as in weights: there the line is read
 _MOST_FACTOR = 2**20
 _SURE_BYTES = 40 * MIB  # two runs of one program differ by as much
-
-
-@dataclass(frozen=True, slots=True)
-class Traced:
-    """What one batch size takes."""
-
-    batch: int
-    held: Held
-    kept_bytes: int | None  # of activations, at the beginning of the backward pass
-    data_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """A model as one framework's half of this package sees it."""
-
-    framework: str
-    parts: Parts
-    trace: Callable[[int], Traced]  # of a batch
-    framework_bytes: Callable[[], int]  # after the trace
-    depth: int  # layers that keep activations
-    notes: list[str] = field(default_factory=list)
 
 
 def estimate(  # noqa: PLR0917

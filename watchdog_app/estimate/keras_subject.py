@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+from watchdog_app.agent.reporting.parts import parts_of_keras, shape_of, tensor_bytes
 from watchdog_app.estimate import inputs as one_example
 from watchdog_app.estimate import process
-from watchdog_app.estimate.estimating import Subject, Traced
-from watchdog_app.estimate.parts import parts_of_keras, shape_of, tensor_bytes
 from watchdog_app.estimate.process import Held, Weight
 from watchdog_app.estimate.step import EstimateError, InputSpec, TraceError
+from watchdog_app.estimate.subject import Subject, Traced
 
 # Without a trace: temporaries of the backward pass, in parts of what the layers put out.
 _LAYERS_KEEP = 1.5
@@ -152,7 +152,7 @@ def _backend(model: Any) -> str:
 
 
 def _data_bytes(specs: Sequence[InputSpec], batch: int) -> int:
-    from watchdog_app.estimate.parts import _TYPE_BYTES
+    from watchdog_app.agent.reporting.parts import _TYPE_BYTES
 
     return sum(batch * prod(each.shape) * _TYPE_BYTES.get(each.dtype, 4) for each in specs)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from watchdog_app.agent.reporting import slots
+from watchdog_app.agent.reporting.parts import Parts, parts_of_torch, tensor_bytes
 from watchdog_app.estimate import inputs as one_example
-from watchdog_app.estimate import process, slots, torch_trace
-from watchdog_app.estimate.estimating import Subject, Traced
-from watchdog_app.estimate.parts import Parts, parts_of_torch, tensor_bytes
+from watchdog_app.estimate import process, torch_trace
 from watchdog_app.estimate.process import Weight
 from watchdog_app.estimate.step import EstimateError, TraceError
+from watchdog_app.estimate.subject import Subject, Traced
 
 _OPTIMIZERS = {
     each.lower(): each

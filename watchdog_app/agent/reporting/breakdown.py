@@ -13,9 +13,9 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from watchdog_app.agent.reporting.parts import Parts, parts_of_keras, parts_of_torch
 from watchdog_app.base.linux.files import read_or_empty
 from watchdog_app.base.linux.process import status_bytes
-from watchdog_app.estimate.parts import Parts, parts_of_keras, parts_of_torch
 
 Figures = dict[str, Any]
 

@@ -3,7 +3,7 @@ What each kind of optimizer keeps for a weight, before it has made it.
 
 Kinds go by the names of their classes and of what those inherit from, so that a subclass of Adam
 counts as one. Read from Keras 3.15, tf_keras 2.21 and PyTorch 2.13, and compared with what their
-optimizers really made (tests/estimate/test_estimate_parts.py). Nothing is guessed: a kind that is
+optimizers really made (tests/agent/test_model_parts.py). Nothing is guessed: a kind that is
 not known is None.
 """
 

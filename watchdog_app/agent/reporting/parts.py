@@ -4,7 +4,7 @@ What a model holds, counted from its own tensors: weights, gradients, optimizer 
 Nothing is traced, nothing is computed and no framework is imported: the objects that are handed in
 say their own shapes. Cheap enough (a millisecond for hundreds of tensors) for the middle of a
 running training. What an optimizer that has not stepped yet is going to hold is known from its
-kind, see `estimate.slots`.
+kind, see `agent.reporting.slots`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from watchdog_app.estimate import slots
+from watchdog_app.agent.reporting import slots
 
 _MOST_DEPTH = 8  # of containers in an optimizer's state
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from watchdog_app.estimate import slots
-from watchdog_app.estimate.parts import keras_optimizer_bytes, parts_of_keras, parts_of_torch
+from watchdog_app.agent.reporting import slots
+from watchdog_app.agent.reporting.parts import keras_optimizer_bytes, parts_of_keras, parts_of_torch
 
 # Dense 20 -> 30 -> 7 with biases: 847 weights of 4 bytes.
 WEIGHTS = (20 * 30 + 30 + 30 * 7 + 7) * 4
