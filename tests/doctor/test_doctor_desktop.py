@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from doctor_tree import Tree, found, troubles
 
+from watchdog_app.base import dbus
 from watchdog_app.doctor import desktop, session_bus
 
 SERVICE = """
@@ -102,7 +103,7 @@ def check(tree, bus, **env):
 
 def test_a_desktop_with_everything_is_fine_and_undisturbed(tree, bus, service):
     """The service has a name; no notice is shown by looking."""
-    notifications = service(session_bus.NOTIFICATIONS)
+    notifications = service(dbus.NOTIFICATIONS)
     service(session_bus.TRAY, "yes")
 
     findings = found(check(tree, bus))
@@ -125,7 +126,7 @@ def test_a_bus_without_services_is_told_with_what_to_install(tree, bus):
 
 def test_gnome_is_told_of_its_extension(tree, bus, service):
     """It has no tray of its own."""
-    service(session_bus.NOTIFICATIONS)
+    service(dbus.NOTIFICATIONS)
 
     findings = found(check(tree, bus, XDG_CURRENT_DESKTOP="ubuntu:GNOME"))
 
@@ -134,7 +135,7 @@ def test_gnome_is_told_of_its_extension(tree, bus, service):
 
 def test_do_not_disturb_is_told(tree, bus, service):
     """Where the service says so, as Plasma's does."""
-    service(session_bus.NOTIFICATIONS, "yes")
+    service(dbus.NOTIFICATIONS, "yes")
     service(session_bus.TRAY, "yes")
 
     assert {"desktop.do-not-disturb": "warning"} == troubles(check(tree, bus))
@@ -142,7 +143,7 @@ def test_do_not_disturb_is_told(tree, bus, service):
 
 def test_a_watcher_without_a_host_shows_nothing(tree, bus, service):
     """Somebody listens and nobody draws."""
-    service(session_bus.NOTIFICATIONS)
+    service(dbus.NOTIFICATIONS)
     service(session_bus.TRAY, "no")
 
     assert {"desktop.tray": "info"} == troubles(check(tree, bus))
@@ -150,7 +151,7 @@ def test_a_watcher_without_a_host_shows_nothing(tree, bus, service):
 
 def test_a_service_that_hangs_costs_its_deadline(tree, bus, service):
     """Not more, and one finding."""
-    service(session_bus.NOTIFICATIONS, "hang")
+    service(dbus.NOTIFICATIONS, "hang")
     service(session_bus.TRAY, "yes")
     begun = time.monotonic()
 
@@ -185,7 +186,5 @@ def test_the_bus_is_found_without_its_variable(tmp_path):
     """In the runtime folder, where systemd puts it."""
     Path(tmp_path / "bus").touch()
 
-    assert f"unix:path={tmp_path}/bus" == session_bus.address(
-        {"XDG_RUNTIME_DIR": str(tmp_path)}, 1000
-    )
-    assert session_bus.address({}, 4242, str(tmp_path)) is None
+    assert f"unix:path={tmp_path}/bus" == dbus.address({"XDG_RUNTIME_DIR": str(tmp_path)}, 1000)
+    assert dbus.address({}, 4242, str(tmp_path)) is None

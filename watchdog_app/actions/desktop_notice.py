@@ -43,6 +43,8 @@ def show(request: Mapping[str, Any]) -> dict[str, Any]:
     """Show a notice in the best way that this system has."""
     if _HAS_DBUS:
         try:
+            import dbus_fast  # noqa: F401 - whether it is there
+
             from watchdog_app.actions.dbus_notifications import Unreachable, show_once
         except ImportError:
             return _by_plyer(request, certain=False)

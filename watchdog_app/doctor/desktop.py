@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from watchdog_app.base import dbus
+from watchdog_app.base.dbus import NOTIFICATIONS
 from watchdog_app.doctor import children, session_bus
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine, unchecked
 from watchdog_app.doctor.machine import Machine
-from watchdog_app.doctor.session_bus import NOTIFICATIONS, TRAY, Bus
+from watchdog_app.doctor.session_bus import TRAY, Bus
 
 _INSTALL = {
     "debian": "sudo apt install dunst",
@@ -23,7 +25,7 @@ _COMMAND = ("[notify]", 'command = ["/path/to/program"]')
 def check(facts: Facts) -> Iterator[Finding]:
     """The session bus, then who listens on it."""
     machine = facts.machine
-    where = session_bus.address(machine.env, machine.uid, machine.root)
+    where = dbus.address(machine.env, machine.uid, machine.root)
     has_screen = bool(machine.env.get("DISPLAY") or machine.env.get("WAYLAND_DISPLAY"))
     if where is None:
         yield _no_bus(machine, has_screen)

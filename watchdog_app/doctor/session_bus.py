@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-NOTIFICATIONS = "org.freedesktop.Notifications"
+from watchdog_app.base.dbus import (
+    DBUS,
+    DBUS_PATH,
+    NOTIFICATIONS,
+    NOTIFICATIONS_PATH,
+    CallFailed,
+    call,
+    connect,
+)
+
 TRAY = "org.kde.StatusNotifierWatcher"
 _DEADLINE_S = 5.0
 
@@ -25,16 +32,6 @@ class Bus:
     silent: str | None = None  # a service on it that gave no answer
 
 
-def address(env: Mapping[str, str], uid: int, root: str = "") -> str | None:
-    """Where the session bus listens; None: nothing says so."""
-    given = env.get("DBUS_SESSION_BUS_ADDRESS")
-    if given:
-        return given
-    runtime = env.get("XDG_RUNTIME_DIR") or f"/run/user/{uid}"
-    path = f"{root}{runtime}/bus"
-    return f"unix:path={path}" if os.path.exists(path) else None
-
-
 def ask(where: str) -> Bus:
     """What the bus at an address says. Never raises; takes some seconds at most."""
     try:
@@ -48,48 +45,35 @@ def ask(where: str) -> Bus:
 
 
 async def _ask(where: str) -> Bus:
-    from dbus_fast import BusType, Message, MessageType
-    from dbus_fast.aio import MessageBus
+    bus = await asyncio.wait_for(connect(where), _DEADLINE_S)
+    properties = "org.freedesktop.DBus.Properties"
 
-    bus = await asyncio.wait_for(MessageBus(where, bus_type=BusType.SESSION).connect(), _DEADLINE_S)
+    async def ask(name: str, path: str, member: str, *words: str) -> list[object]:
+        """Nothing where it answers with an error."""
+        interface = properties if member == "Get" else name
+        try:
+            return await call(bus, name, path, member, "s" * len(words), words, interface=interface)
+        except CallFailed as error:
+            if not error.name:
+                raise TimeoutError from error
+            return []
 
-    async def call(name: str, path: str, interface: str, member: str, *words: str) -> list[object]:
-        message = Message(
-            destination=name,
-            path=path,
-            interface=interface,
-            member=member,
-            signature="s" * len(words),
-            body=list(words),
-        )
-        reply = await asyncio.wait_for(bus.call(message), _DEADLINE_S)
-        answered = reply is not None and reply.message_type is MessageType.METHOD_RETURN
-        return list(reply.body) if reply is not None and answered else []
-
-    dbus = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
     silent, server, inhibited, host = None, "", None, None
     try:
-        names = _texts(await call(*dbus, "ListNames"))
-        activatable = _texts(await call(*dbus, "ListActivatableNames"))
-        properties = "org.freedesktop.DBus.Properties"
+        names = _texts(await ask(DBUS, DBUS_PATH, "ListNames"))
+        activatable = _texts(await ask(DBUS, DBUS_PATH, "ListActivatableNames"))
         if NOTIFICATIONS in names:
-            path = "/org/freedesktop/Notifications"
+            service = (NOTIFICATIONS, NOTIFICATIONS_PATH)
             try:
-                told = await call(NOTIFICATIONS, path, NOTIFICATIONS, "GetServerInformation")
+                told = await ask(*service, "GetServerInformation")
                 server = " ".join(str(told[index]) for index in (0, 2) if index < len(told))
-                value = await call(
-                    NOTIFICATIONS, path, properties, "Get", NOTIFICATIONS, "Inhibited"
-                )
-                inhibited = _truth(value)
+                inhibited = _truth(await ask(*service, "Get", NOTIFICATIONS, "Inhibited"))
             except TimeoutError:
                 silent = NOTIFICATIONS
         if TRAY in names:
             try:
-                value = await call(
-                    TRAY, "/StatusNotifierWatcher", properties, "Get", TRAY,
-                    "IsStatusNotifierHostRegistered",
-                )  # fmt: skip
-                host = _truth(value)
+                wanted = (TRAY, "IsStatusNotifierHostRegistered")
+                host = _truth(await ask(TRAY, "/StatusNotifierWatcher", "Get", *wanted))
             except TimeoutError:
                 silent = silent or TRAY
     finally:

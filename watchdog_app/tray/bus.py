@@ -8,11 +8,12 @@ told when a connection comes, goes, or a name changes hands.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 
-from dbus_fast import BusType, Message, MessageType, NameFlag, RequestNameReply
+from dbus_fast import Message, MessageType, NameFlag, RequestNameReply
 from dbus_fast.aio import MessageBus
+
+from watchdog_app.base.dbus import DBUS, DBUS_PATH, CallFailed, address, call, connect
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,21 +21,12 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from typing import Any
 
-DBUS = "org.freedesktop.DBus"
 OWN_NAME = "org.watchdog_app.watchdog.Tray"  # who holds it is the companion of this session
 
 _CONNECT_S = 5.0
 _CALL_S = 5.0
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 10.0
-
-
-class CallFailed(Exception):
-    """The other end answered with an error, or not at all."""
-
-    def __init__(self, name: str, text: str) -> None:
-        super().__init__(text)
-        self.name = name  # org.freedesktop.DBus.Error....
 
 
 class Part:
@@ -136,16 +128,7 @@ class SessionBus:
         """
         if self._bus is None:
             raise CallFailed("", f"there is no session bus: {self.problem or 'not connected'}")
-        interface = more.get("interface", name)
-        message = Message(
-            destination=name,
-            path=path,
-            interface=interface,
-            member=member,
-            signature=signature,
-            body=list(body),
-        )
-        return await call(self._bus, message, more.get("wait_s", _CALL_S))
+        return await call(self._bus, name, path, member, signature, body, **more)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -180,7 +163,7 @@ class SessionBus:
                 pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
 
     async def _connect(self) -> MessageBus:
-        bus = await MessageBus(address(), bus_type=BusType.SESSION).connect()
+        bus = await connect(address())
         try:
             reply = await bus.request_name(OWN_NAME, NameFlag.DO_NOT_QUEUE)
             self.taken = reply not in (
@@ -194,7 +177,7 @@ class SessionBus:
                         f"type='signal',sender='{DBUS}',interface='{DBUS}',"
                         f"member='NameOwnerChanged',arg0='{name}'"
                     )
-                    await call(bus, _to_bus("AddMatch", "s", [rule]), _CALL_S)
+                    await add_match(bus, rule)
         except BaseException:
             bus.disconnect()
             raise
@@ -250,59 +233,18 @@ class SessionBus:
         task.add_done_callback(self._tasks.discard)
 
 
-async def call(bus: MessageBus, message: Message, wait_s: float) -> Any:
-    """
-    The body of the answer to a call.
-
-    Raises:
-        CallFailed: no answer in time, or an error for an answer.
-    """
-    try:
-        reply = await asyncio.wait_for(bus.call(message), wait_s)
-    except TimeoutError:
-        raise CallFailed("", f"{message.member} was not answered within {wait_s:g} s") from None
-    if reply is None or reply.message_type is MessageType.ERROR:
-        said = reply.body[0] if reply is not None and reply.body else message.member
-        raise CallFailed("" if reply is None else str(reply.error_name), str(said))
-    return reply.body
-
-
 async def has_owner(bus: MessageBus, name: str) -> bool:
     """Somebody on the bus holds the name now; nothing is started for it."""
-    found = await call(bus, _to_bus("NameHasOwner", "s", [name]), _CALL_S)
+    found = await call(bus, DBUS, DBUS_PATH, "NameHasOwner", "s", [name])
     return bool(found[0])
 
 
 async def add_match(bus: MessageBus, rule: str) -> None:
     """Have the signals that fit the rule sent to us."""
-    await call(bus, _to_bus("AddMatch", "s", [rule]), _CALL_S)
-
-
-def address() -> str | None:
-    """
-    Where the session bus listens; None leaves it to the library.
-
-    What a terminal multiplexer or a service started has no DBUS_SESSION_BUS_ADDRESS, and
-    systemd's user bus is there all the same.
-    """
-    if os.environ.get("DBUS_SESSION_BUS_ADDRESS"):
-        return None
-    runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
-    return f"unix:path={runtime}/bus" if os.path.exists(f"{runtime}/bus") else None
+    await call(bus, DBUS, DBUS_PATH, "AddMatch", "s", [rule])
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return f"{type(error).__name__}: {error}" if str(error) else repr(error)
-
-
-def _to_bus(member: str, signature: str, body: list[Any]) -> Message:
-    return Message(
-        destination=DBUS,
-        path="/org/freedesktop/DBus",
-        interface=DBUS,
-        member=member,
-        signature=signature,
-        body=body,
-    )

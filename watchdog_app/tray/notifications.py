@@ -8,16 +8,23 @@ one of its incident and task; text is escaped where the service knows markup.
 from __future__ import annotations
 
 import asyncio
-import html
 import time
 from contextlib import suppress
 
-from dbus_fast import Message, MessageType, Variant
+from dbus_fast import Message, MessageType
 from dbus_fast.aio import MessageBus
 
+from watchdog_app.base.dbus import (
+    NOTIFICATIONS,
+    NOTIFICATIONS_PATH,
+    NOTIFY_SIGNATURE,
+    CallFailed,
+    notify_body,
+    why_not_shown,
+)
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.tray import labels
-from watchdog_app.tray.bus import CallFailed, Part, SessionBus, add_match
+from watchdog_app.tray.bus import Part, SessionBus, add_match
 from watchdog_app.tray.notification_gate import NotificationGate
 
 TYPE_CHECKING = False
@@ -30,15 +37,8 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
     Answered = Callable[[bool, str], None]  # delivered, detail
 
-NAME = "org.freedesktop.Notifications"
-PATH = "/org/freedesktop/Notifications"
-
+_SERVICE = (NOTIFICATIONS, NOTIFICATIONS_PATH)
 ANSWER_S = 1.6  # the daemon waits two seconds and then shows it by itself
-_DESKTOP_ENTRY = "org.watchdog_app.watchdog"  # the installed file's name: settings per program
-_URGENCY = {"low": 0, "normal": 1, "critical": 2}
-_ICONS = {"low": "dialog-information", "normal": "dialog-warning", "critical": "dialog-error"}
-_BY_ITSELF = -1  # the service decides how long it stays; critical ones stay until they are closed
-_UNKNOWN = "org.freedesktop.DBus.Error.ServiceUnknown"
 
 
 class Notifications(Part):
@@ -50,7 +50,7 @@ class Notifications(Part):
             for a click on the notice itself.
     """
 
-    watched = (NAME,)
+    watched = (NOTIFICATIONS,)
 
     def __init__(self, pressed: Callable[[Json, str], None]) -> None:
         self.session: SessionBus | None = None
@@ -62,7 +62,9 @@ class Notifications(Part):
     async def connected(self, bus: MessageBus) -> None:
         """Hear of buttons that are pressed."""
         self._forget()
-        await add_match(bus, f"type='signal',interface='{NAME}',path='{PATH}'")
+        await add_match(
+            bus, f"type='signal',interface='{NOTIFICATIONS}',path='{NOTIFICATIONS_PATH}'"
+        )
 
     def lost(self) -> None:
         """What is on the screen is no longer ours to replace."""
@@ -74,7 +76,7 @@ class Notifications(Part):
 
     def handle(self, message: Message) -> Message | None:
         """Signals of the notification service: a button, or the end of a notice."""
-        if message.message_type is not MessageType.SIGNAL or message.interface != NAME:
+        if message.message_type is not MessageType.SIGNAL or message.interface != NOTIFICATIONS:
             return None
         if message.member == "ActionInvoked" and message.signature == "us":
             number, key = message.body
@@ -100,7 +102,7 @@ class Notifications(Part):
             self._gate.closed(number)
             if self.session is not None:
                 with suppress(CallFailed):  # its user has closed it in this moment
-                    await self.session.call(NAME, PATH, "CloseNotification", "u", [number])
+                    await self.session.call(*_SERVICE, "CloseNotification", "u", [number])
 
     async def _show(self, notification: Json, answered: Answered) -> None:
         verdict = self._gate.decide(notification, time.monotonic())
@@ -117,7 +119,7 @@ class Notifications(Part):
         except TimeoutError:
             answered(False, f"the notification service did not answer within {ANSWER_S:g} s")
         except CallFailed as error:
-            answered(False, _why(error))
+            answered(False, why_not_shown(error))
         except Exception as error:  # a text that the bus cannot carry: said, and not lost
             answered(False, f"it could not be sent: {error}")
         else:
@@ -127,31 +129,22 @@ class Notifications(Part):
         if self.session is None:
             raise CallFailed("", "there is no session bus")
         if self._capabilities is None:
-            (known,) = await self.session.call(NAME, PATH, "GetCapabilities")
+            (known,) = await self.session.call(*_SERVICE, "GetCapabilities")
             self._capabilities = frozenset(known)
         urgency = str(notification.get("urgency") or "normal")
         has_buttons = "actions" in self._capabilities
         body = labels.plain_block(
             notification.get("body") if has_buttons else told_to_type(notification)
         )
-        if "body-markup" in self._capabilities:
-            body = html.escape(body, quote=False)
-        hints = {
-            "urgency": Variant("y", _URGENCY.get(urgency, 1)),
-            "desktop-entry": Variant("s", _DESKTOP_ENTRY),
-            "category": Variant("s", "device.error" if urgency == "critical" else "device"),
-        }
-        values = [
-            "watchdog",
-            replaces,
-            _ICONS.get(urgency, "dialog-warning"),
+        values = notify_body(
             labels.plain(notification.get("title"), 200),
             body,
-            buttons(notification) if has_buttons else [],
-            hints,
-            _BY_ITSELF,
-        ]
-        (number,) = await self.session.call(NAME, PATH, "Notify", "susssasa{sv}i", values)
+            urgency,
+            replaces,
+            buttons(notification) if has_buttons else (),
+            self._capabilities,
+        )
+        (number,) = await self.session.call(*_SERVICE, "Notify", NOTIFY_SIGNATURE, values)
         self._gate.shown(notification, number, time.monotonic())
 
     def _show_late(self, notification: Json) -> None:
@@ -198,12 +191,3 @@ def does_something(button: Json) -> bool:
     """Whether a button asks the daemon for something about its task."""
     action = ACTIONS.get(str(button.get("key")))
     return action is not None and bool(action.method) and action.key != "snooze"
-
-
-def _why(error: CallFailed) -> str:
-    if error.name == _UNKNOWN:
-        return (
-            "no notification service runs in this session; install one, such as dunst or "
-            f"notification-daemon, or set notify.command ({error})"
-        )
-    return f"the notification service refused it: {error}" if error.name else str(error)

@@ -16,7 +16,8 @@ import threading
 from dbus_fast import Message, NameFlag, Variant
 from dbus_fast.aio import MessageBus
 
-from watchdog_app.tray.bus import Part, SessionBus, call, has_owner
+from watchdog_app.base.dbus import call
+from watchdog_app.tray.bus import Part, SessionBus, has_owner
 from watchdog_app.tray.dbus_menu import INTERFACE as MENU_INTERFACE
 from watchdog_app.tray.dbus_menu import PATH as MENU_PATH
 from watchdog_app.tray.dbus_menu import DBusMenu
@@ -112,15 +113,7 @@ class StatusNotifierPart(Part):
             return
         own = f"{INTERFACE}-{os.getpid()}-1"
         await self._bus.request_name(own, NameFlag.DO_NOT_QUEUE)
-        message = Message(
-            destination=WATCHER,
-            path=WATCHER_PATH,
-            interface=WATCHER,
-            member="RegisterStatusNotifierItem",
-            signature="s",
-            body=[own],
-        )
-        await call(self._bus, message, _CALL_S)
+        await call(self._bus, WATCHER, WATCHER_PATH, "RegisterStatusNotifierItem", "s", [own])
 
     async def unregister(self) -> None:
         """Take the item from the panel: it goes with its name."""

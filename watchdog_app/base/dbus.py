@@ -1,0 +1,172 @@
+"""
+The session bus: where it listens, calls on it, and one notification as the specification has it.
+
+Never in the daemon's process: dbus-fast and asyncio would take half as much memory as all of it.
+
+Source: D-Bus Specification; Desktop Notifications Specification 1.3, Notify, GetCapabilities.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from typing import Any
+
+    from dbus_fast.aio import MessageBus
+
+DBUS = "org.freedesktop.DBus"
+DBUS_PATH = "/org/freedesktop/DBus"
+NOTIFICATIONS = "org.freedesktop.Notifications"
+NOTIFICATIONS_PATH = "/org/freedesktop/Notifications"
+NOTIFY_SIGNATURE = "susssasa{sv}i"
+
+_CALL_S = 5.0
+_DESKTOP_ENTRY = "org.watchdog_app.watchdog"  # the installed file's name: settings per program
+_URGENCY = {"low": 0, "normal": 1, "critical": 2}
+_ICONS = {"low": "dialog-information", "normal": "dialog-warning", "critical": "dialog-error"}
+_BY_ITSELF = -1  # the service decides how long it stays; critical ones stay until they are closed
+
+
+class CallFailed(Exception):
+    """The other end answered with an error, or not at all."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(text)
+        self.name = name  # org.freedesktop.DBus.Error....
+
+
+def address(
+    env: Mapping[str, str] = os.environ, uid: int | None = None, root: str = ""
+) -> str | None:
+    """
+    Where the session bus listens; None: nothing says so.
+
+    What cron, a terminal multiplexer or a service started has no DBUS_SESSION_BUS_ADDRESS, and
+    systemd's user bus is there all the same.
+
+    Args:
+        env: the environment.
+        uid: of the user; None: this process's.
+        root: what stands for /.
+    """
+    given = env.get("DBUS_SESSION_BUS_ADDRESS")
+    if given:
+        return given
+    runtime = env.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid() if uid is None else uid}"
+    path = f"{root}{runtime}/bus"
+    return f"unix:path={path}" if os.path.exists(path) else None
+
+
+async def connect(where: str | None) -> MessageBus:
+    """
+    A connection to the session bus.
+
+    Args:
+        where: as `address` tells; None leaves it to the library.
+
+    Raises:
+        Exception: refused, no such socket, no address, a bad one: the library has many.
+    """
+    from dbus_fast import BusType
+    from dbus_fast.aio import MessageBus
+
+    return await MessageBus(where, bus_type=BusType.SESSION).connect()
+
+
+async def call(  # noqa: PLR0917 - as a message has them
+    bus: MessageBus,
+    name: str,
+    path: str,
+    member: str,
+    signature: str = "",
+    body: Sequence[Any] = (),
+    *,
+    interface: str | None = None,
+    wait_s: float = _CALL_S,
+) -> list[Any]:
+    """
+    The body of the answer to a call.
+
+    Args:
+        bus: the connection.
+        name: who is called.
+        path: of the object.
+        member: the method.
+        signature: of its arguments.
+        body: the arguments.
+        interface: of the method; None: it is called as `name`.
+        wait_s: how long an answer is waited for.
+
+    Raises:
+        CallFailed: no answer in time, or an error for an answer.
+    """
+    from dbus_fast import Message, MessageType
+
+    message = Message(
+        destination=name,
+        path=path,
+        interface=interface or name,
+        member=member,
+        signature=signature,
+        body=list(body),
+    )
+    try:
+        reply = await asyncio.wait_for(bus.call(message), wait_s)
+    except TimeoutError:
+        raise CallFailed("", f"{member} was not answered within {wait_s:g} s") from None
+    if reply is None or reply.message_type is MessageType.ERROR:
+        said = reply.body[0] if reply is not None and reply.body else member
+        raise CallFailed("" if reply is None else str(reply.error_name), str(said))
+    return list(reply.body)
+
+
+def notify_body(  # noqa: PLR0917 - as Notify has them
+    title: str,
+    body: str,
+    urgency: str,
+    replaces: int,
+    buttons: Sequence[str],
+    capabilities: Collection[str],
+) -> list[Any]:
+    """
+    The arguments of Notify.
+
+    Args:
+        title: one line of plain text.
+        body: plain text; it is escaped where the service understands markup.
+        urgency: "low", "normal" or "critical".
+        replaces: id of an earlier notification that this one takes the place of; 0: none.
+        buttons: keys and labels by turns.
+        capabilities: of the service.
+    """
+    from dbus_fast import Variant
+
+    hints = {
+        "urgency": Variant("y", _URGENCY.get(urgency, 1)),
+        "desktop-entry": Variant("s", _DESKTOP_ENTRY),
+        "category": Variant("s", "device.error" if urgency == "critical" else "device"),
+    }
+    if "body-markup" in capabilities:
+        body = html.escape(body, quote=False)
+    icon = _ICONS.get(urgency, "dialog-warning")
+    return ["watchdog", replaces, icon, title, body, list(buttons), hints, _BY_ITSELF]
+
+
+def why_not_shown(error: CallFailed) -> str:
+    """What kept the notification service from showing a notification, and what to do."""
+    if error.name == f"{DBUS}.Error.ServiceUnknown":
+        return (
+            "no notification service runs in this session; install one, such as dunst or "
+            f"notification-daemon, or set notify.command ({error})"
+        )
+    if ".Spawn." in error.name:
+        return (
+            "the notification service of this session could not be started; start it, or "
+            f"set notify.command ({error})"
+        )
+    return f"the notification service refused it: {error}" if error.name else str(error)
