@@ -17,11 +17,11 @@ import safetensors
 from watchdog_app.agent.reporting.identity import Owner, own
 from watchdog_app.agent.saving import finished, names
 from watchdog_app.agent.saving.disk_errors import SaveFailed
-from watchdog_app.agent.saving.filesystem import in_memory
 from watchdog_app.agent.saving.layout import TensorEntry
 from watchdog_app.agent.saving.loaded import LoadedRescue
 from watchdog_app.agent.saving.store import RescueStore
 from watchdog_app.base.errors import RescueDamaged, RescueError
+from watchdog_app.base.linux.files import in_memory
 
 DEAD = f"999999.1.{own().namespace}"  # beyond the largest pid of common kernels
 STRANGER = "1234.5.00000000"  # written in another container or before the last start

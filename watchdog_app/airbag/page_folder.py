@@ -19,6 +19,7 @@ from watchdog_app.airbag.page_layout import (
     VERSION,
 )
 from watchdog_app.base import paths
+from watchdog_app.base.linux.files import in_memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def folder(env: Mapping[str, str] = os.environ) -> str:
     A page on a disk would be written to it all the time, and read from it when memory is short.
     """
     runtime = paths.runtime_dir(env)
-    if not sys.platform.startswith("linux") or _in_memory(runtime):
+    if not sys.platform.startswith("linux") or in_memory(_existing(os.path.abspath(runtime))):
         return os.path.join(runtime, _FOLDER)
     # One for each runtime folder: so many daemons a user may have.
     shared = f"{_SHARED}/watchdog-{os.getuid()}-{zlib.crc32(runtime.encode()):08x}"
@@ -150,17 +151,8 @@ def claim(where: str, pid: int, start_time: int) -> str:
     return path
 
 
-def _in_memory(path: str) -> bool:
-    """Whether a folder, which may not be there yet, lies in a tmpfs; proc(5), /proc/mounts."""
-    best, kind = "", ""
-    real = os.path.realpath(path)
-    try:
-        with open("/proc/self/mounts", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                _device, place, type_ = line.split(" ")[:3]
-                inside = real == place or real.startswith(place.rstrip("/") + "/")
-                if inside and len(place) >= len(best):
-                    best, kind = place, type_
-    except (OSError, ValueError):
-        return False
-    return kind in ("tmpfs", "ramfs")
+def _existing(path: str) -> str:
+    """The folder, or the nearest one above it that is there."""
+    while not os.path.exists(path) and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    return path

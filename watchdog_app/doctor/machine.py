@@ -12,6 +12,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from watchdog_app.base.linux import process
+
 _MOST_BYTES = 1 << 20
 
 
@@ -229,18 +231,14 @@ class Process:
 def processes(machine: Machine) -> list[Process]:
     """All processes that /proc shows; those that end meanwhile are left out."""
     found = []
-    for entry in sorted(machine.names("/proc"), key=lambda name: (len(name), name)):
-        if not entry.isdigit():
-            continue
-        name = machine.read("/proc", entry, "comm")
-        if name is None:
-            continue
-        argv = (machine.read("/proc", entry, "cmdline") or "").rstrip("\0").split("\0")
-        statm = (machine.read("/proc", entry, "statm") or "").split()
-        rss = int(statm[1]) * os.sysconf("SC_PAGESIZE") if len(statm) > 1 else None
+    proc = machine.path("/proc")
+    for pid in sorted(process.pids(proc)):
         try:
-            uid: int | None = os.stat(machine.path("/proc", entry)).st_uid
+            uid = os.stat(f"{proc}/{pid}").st_uid
         except OSError:
-            uid = None
-        found.append(Process(int(entry), name, tuple(argv) if argv != [""] else (), rss, uid))
+            continue
+        name, argv = process.comm(pid, proc) or "", process.read_argv(pid, proc)
+        statm = process.read_statm(pid, proc)
+        rss = None if statm is None else statm.resident_bytes
+        found.append(Process(pid, name, argv, rss, uid))
     return found

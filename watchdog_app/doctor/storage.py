@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from watchdog_app.base import paths
+from watchdog_app.base.linux.files import Mount, parse_mounts
 from watchdog_app.base.text.quantities import GIB, MIB, format_bytes
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine, unchecked
@@ -20,18 +20,10 @@ _IN_RAM = {"tmpfs", "ramfs"}
 _SMALL_FILES_BYTES = 256 * MIB  # temporary files and the journal; some give /tmp no more than a GiB
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """One mounted file system."""
-
-    point: str
-    kind: str
-
-
 def check(facts: Facts) -> Iterator[Finding]:
     """Shared memory, then the disks, then RAM disks."""
     machine = facts.machine
-    mounts = parse_mounts(machine.read("/proc/self/mountinfo") or "")
+    mounts = parse_mounts((machine.read("/proc/self/mountinfo") or "").encode())
     yield _shared_memory(machine)
     home = machine.env.get("HOME") or os.path.expanduser("~")
     # What a person would find in the wrong place first: where the training writes.
@@ -47,20 +39,6 @@ def check(facts: Facts) -> Iterator[Finding]:
     for path, names in seen.items():
         yield from _folder(machine, " and ".join(names), path, mounts)
     yield from _ram_disks(facts, mounts)
-
-
-def parse_mounts(mountinfo: str) -> list[Mount]:
-    """Mounts of /proc/self/mountinfo, in its order."""
-    found = []
-    for line in mountinfo.splitlines():
-        left, separator, right = line.partition(" - ")
-        words, after = left.split(), right.split()
-        if separator and len(words) > 4 and after:
-            point = words[4]
-            for code, char in (("\\040", " "), ("\\011", "\t"), ("\\134", "\\")):
-                point = point.replace(code, char)
-            found.append(Mount(point, after[0]))
-    return found
 
 
 def _mount_of(path: str, mounts: list[Mount]) -> Mount | None:

@@ -24,25 +24,6 @@ def free_bytes(directory: str) -> int | None:
     return (disk.f_bfree if os.geteuid() == 0 else disk.f_bavail) * disk.f_frsize
 
 
-def in_memory(directory: str, mountinfo: str = "/proc/self/mountinfo") -> bool:
-    """
-    Whether `directory` lies in a file system that is memory itself, such as tmpfs.
-
-    Source: proc(5), /proc/PID/mountinfo: third field major:minor, type after the dash.
-    """
-    try:
-        device = os.stat(directory).st_dev
-        mark = f"{os.major(device)}:{os.minor(device)}"
-        with open(mountinfo, encoding="utf-8", errors="surrogateescape") as file:
-            for line in file:
-                left, _, right = line.partition(" - ")
-                if left.split()[2:3] == [mark]:
-                    return right.split()[:1] in (["tmpfs"], ["ramfs"])
-    except OSError:
-        pass
-    return False
-
-
 def believed(found: os.stat_result, directory: str) -> bool:
     """
     Whether a file in `directory` is of this user or of root, and none that anybody may change.

@@ -26,7 +26,7 @@ from watchdog_app.agent.contain import Guard, say
 from watchdog_app.agent.reporting.identity import own
 from watchdog_app.agent.saving import finished, layout, manifest, names
 from watchdog_app.agent.saving.disk_errors import SaveFailed, translate
-from watchdog_app.agent.saving.filesystem import free_bytes, in_memory
+from watchdog_app.agent.saving.filesystem import free_bytes
 from watchdog_app.agent.saving.layout import Layout, TensorEntry
 from watchdog_app.agent.saving.loaded import LoadedRescue
 from watchdog_app.agent.saving.manifest import MANIFEST_FILE, STATE_FILE
@@ -35,6 +35,7 @@ from watchdog_app.agent.saving.reserve import Reserve
 from watchdog_app.agent.saving.stream import Bytes, Progress, Streamer
 from watchdog_app.base.durable import make_folders, sync_folder
 from watchdog_app.base.errors import RescueDamaged, RescueError
+from watchdog_app.base.linux.files import in_memory
 from watchdog_app.base.text.quantities import MIB, format_bytes
 
 TYPE_CHECKING = False

@@ -22,6 +22,7 @@ from contextlib import suppress
 from watchdog_app.base.errors import Gone, SensorError, Unsupported
 from watchdog_app.base.linux.files import (
     KeptFile,
+    parse_mounts,
     read_bytes,
     read_or_empty,
     write_bytes,
@@ -56,13 +57,6 @@ class Hierarchy:
         self.root = root
 
 
-def _unescape(field: bytes) -> str:
-    """A field of mountinfo: blanks, tabs, newlines and backslashes stand as octal."""
-    for code, char in ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\")):
-        field = field.replace(code, char)
-    return os.fsdecode(field)
-
-
 def parse_mountinfo(data: bytes, controller: str = "memory") -> list[Hierarchy]:
     """
     Mounted trees that may hold a controller, in the order of /proc/PID/mountinfo.
@@ -72,14 +66,10 @@ def parse_mountinfo(data: bytes, controller: str = "memory") -> list[Hierarchy]:
         controller: as cgroup v1 names it.
     """
     found = []
-    for line in data.splitlines():
-        left, separator, right = line.partition(b" - ")
-        mount, filesystem = left.split(), right.split()
-        if not separator or len(mount) < 5 or len(filesystem) < 3:
-            continue
-        of_v1 = filesystem[0] == b"cgroup" and controller.encode() in filesystem[2].split(b",")
-        if of_v1 or filesystem[0] == b"cgroup2":
-            found.append(Hierarchy(1 if of_v1 else 2, _unescape(mount[4]), _unescape(mount[3])))
+    for mount in parse_mounts(data):
+        of_v1 = mount.kind == "cgroup" and controller in mount.options
+        if of_v1 or mount.kind == "cgroup2":
+            found.append(Hierarchy(1 if of_v1 else 2, mount.point, mount.root))
     return found
 
 

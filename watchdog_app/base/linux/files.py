@@ -190,6 +190,59 @@ class KeptFile:
             self._fd = -1
 
 
+class Mount:
+    """
+    One mounted file system, a line of /proc/PID/mountinfo.
+
+    Attributes:
+        device: major and minor number, as in `8:1`.
+        root: the folder of it that is mounted.
+        point: where it is mounted.
+        kind: of the file system.
+        options: of the file system.
+    """
+
+    __slots__ = ("device", "kind", "options", "point", "root")
+
+    def __init__(self, mounted: list[bytes], filesystem: list[bytes]) -> None:
+        self.device = mounted[2].decode("ascii", "replace")
+        self.root = _unescape(mounted[3])
+        self.point = _unescape(mounted[4])
+        self.kind = os.fsdecode(filesystem[0])
+        self.options = os.fsdecode(filesystem[2]).split(",")
+
+
+def _unescape(field: bytes) -> str:
+    """A field of mountinfo: blanks, tabs, newlines and backslashes stand as octal."""
+    for code, char in ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\")):
+        field = field.replace(code, char)
+    return os.fsdecode(field)
+
+
+def parse_mounts(mountinfo: bytes) -> list[Mount]:
+    """The mounts of /proc/PID/mountinfo, in its order; half lines are left out."""
+    found = []
+    for line in mountinfo.splitlines():
+        left, separator, right = line.partition(b" - ")
+        mounted, filesystem = left.split(), right.split()
+        if separator and len(mounted) > 4 and len(filesystem) > 2:
+            found.append(Mount(mounted, filesystem))
+    return found
+
+
+def in_memory(path: str) -> bool:
+    """Whether a folder lies in a file system that is memory itself, such as tmpfs."""
+    try:
+        device = os.stat(path).st_dev
+    except OSError:
+        return False
+    mark = f"{os.major(device)}:{os.minor(device)}"
+    for mount in parse_mounts(read_or_empty("/proc/self/mountinfo", 1 << 20)):
+        if mount.device == mark:
+            return mount.kind in ("tmpfs", "ramfs")
+    return False
+
+
 def sysfs_names(path: str) -> list[str]:
     """Names in a folder of devices, in the order of their numbers; none where it is missing."""
     try:
