@@ -86,11 +86,22 @@ class GpuFault:
     restart: bool = False  # programs that it hit have to be started again
     codes: tuple[int, ...] = ()  # Xid
     kind: ResourceKind = ResourceKind.GPU_HEALTH  # of its incident
+    lasting: bool = False  # a state, whose end is told; the others are events
+
+    @property
+    def work_lost(self) -> bool:
+        """Whether what was held on the card is gone."""
+        return self.restart and not self.device_works
+
+    @property
+    def card_lost(self) -> bool:
+        """Whether the card itself is gone until somebody mends it."""
+        return self.lasting and self.work_lost
 
     @property
     def consequence(self) -> str:
         """What it means for the programs on the card."""
-        if not self.device_works and self.restart:
+        if self.work_lost:
             return "What programs held on it is lost: they have to be started again."
         if not self.device_works:
             return "What is on it may stand still."
@@ -115,9 +126,9 @@ _WORKS, _STOPPED, _ENDS, _GOES_ON = True, False, True, False
 
 def _row(  # noqa: PLR0917 - the columns of the table
     trouble: FaultKind, severity: Severity, works: bool, restart: bool,
-    title: str, text: str, remedy: str,
+    title: str, text: str, remedy: str, *, lasting: bool = False,
 ) -> GpuFault:  # fmt: skip
-    return GpuFault(trouble, title, text, remedy, severity, works, restart)
+    return GpuFault(trouble, title, text, remedy, severity, works, restart, lasting=lasting)
 
 
 def _brake(trouble: FaultKind, severity: Severity, title: str, text: str, remedy: str) -> GpuFault:
@@ -127,19 +138,20 @@ def _brake(trouble: FaultKind, severity: Severity, title: str, text: str, remedy
 _LOWER = "sudo nvidia-smi -i {index} -pl WATTS"
 _ROWS = (
     _row(FaultKind.LOST, _CRITICAL, _STOPPED, _ENDS, "is lost",
-         "it has fallen off the bus: the driver cannot reach it any more", _MACHINE),
+         "it has fallen off the bus: the driver cannot reach it any more", _MACHINE, lasting=True),
     _row(FaultKind.NEEDS_RESET, _CRITICAL, _STOPPED, _ENDS, "needs a reset",
-         "it does not work until it is reset", _RESET),
+         "it does not work until it is reset", _RESET, lasting=True),
     _row(FaultKind.SILENT, _WARNING, _STOPPED, _GOES_ON, "does not answer",
-         "its driver does not answer; what is on it may stand still", _HANGS),
+         "its driver does not answer; what is on it may stand still", _HANGS,
+         lasting=True),
     _row(FaultKind.UNREADABLE, _INFO, _WORKS, _GOES_ON, "cannot be read",
          "its driver answers with errors",
          "See whether nvidia-smi can read it; else start the machine again."),
     _row(FaultKind.DRIVER, _WARNING, _STOPPED, _GOES_ON, "has failed",
          "it answers about none of the cards; what is on them may stand still",
-         _HANGS.replace("trainings on it", "trainings")),
+         _HANGS.replace("trainings on it", "trainings"), lasting=True),
     _row(FaultKind.UPDATED, _WARNING, _WORKS, _GOES_ON, "was updated under the running system",
-         "it was updated under the running system", "Restart the machine."),
+         "it was updated under the running system", "Restart the machine.", lasting=True),
     _row(FaultKind.ECC, _WARNING, _WORKS, _GOES_ON, "has memory errors",
          "memory errors that could not be corrected",
          f"Values on the card may be damaged: go back to a rescue from before. {_RESET}"),
@@ -273,20 +285,12 @@ class TaskRef(NamedTuple):
 class Finding:
     """One thing that is wrong now with a card, its driver, or what feeds and cools it."""
 
-    trouble: FaultKind
+    fault: GpuFault
     key: ResourceKey  # findings with one key are one incident
     label: str  # "GPU 0 (NVIDIA H100)"
-    severity: Severity
     text: str  # what is the case: a clause without a point
     remedy: str  # what to do: a sentence
     tasks: tuple[TaskRef, ...] = ()  # whom it hits
-    restart: bool = False  # these have to be started again
-    device_works: bool = True
-
-    @property
-    def work_lost(self) -> bool:
-        """Whether what was held on the card is gone."""
-        return self.restart and not self.device_works
 
 
 DRIVER = ResourceKey(ResourceKind.GPU_HEALTH, "driver")
@@ -316,14 +320,4 @@ def finding(
         key, label = ResourceKey(fault.kind, where.id), gpu_label(where)
     else:
         key, label, index = where, _LABELS[where], "INDEX"
-    return Finding(
-        fault.trouble,
-        key,
-        label,
-        fault.severity,
-        text or fault.text,
-        remedy or fault.remedy(index),
-        tuple(hit),
-        fault.restart,
-        fault.device_works,
-    )
+    return Finding(fault, key, label, text or fault.text, remedy or fault.remedy(index), tuple(hit))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.diagnosis.device_health import DeviceHealth
-from watchdog_app.core.diagnosis.gpu_faults import FaultKind, Finding, Severity
+from watchdog_app.core.diagnosis.gpu_faults import Finding, Severity
 from watchdog_app.core.diagnosis.stalls import Stall, StallDetector
 from watchdog_app.core.diagnosis.throttling import ThrottlingDetector
 from watchdog_app.core.explain import phrases
@@ -41,9 +41,6 @@ _QUIET_S = {Severity.INFO: 86_400.0, Severity.WARNING: 3600.0, Severity.CRITICAL
 _ENDED_S = 300.0  # of a task that a fault has ended: who asks after its death is told the cause
 _MOST_HIT = 8
 _MOST_ADVICE = 3
-_LOST = (FaultKind.LOST, FaultKind.NEEDS_RESET)
-# Their end is reported. The others are events, and are closed silently.
-_STANDING = frozenset((*_LOST, FaultKind.SILENT, FaultKind.DRIVER, FaultKind.UPDATED))
 
 _DUMP_S = 6.0  # so long the notification of a stall waits for its threads
 _AGAIN_S = 60.0  # while it lasts: its reason may have changed
@@ -102,7 +99,7 @@ class DeviceProblems:
         if found or self._faults or self._agents or look.snapshot.hardware.gpus:
             self._remember(look, found)
         for key, findings in found.items():
-            findings.sort(key=lambda each: -each.severity)
+            findings.sort(key=lambda each: -each.fault.severity)
             yield self._problem(key, findings, incidents.get(key), look.snapshot.unix_s)
         for key, incident in incidents.items():
             if key not in found and is_condition(key) and key.kind is not ResourceKind.STALLED:
@@ -111,7 +108,7 @@ class DeviceProblems:
     def _remember(self, look: Look, found: Mapping[ResourceKey, Sequence[Finding]]) -> None:
         now = look.snapshot.mono_s
         for finding in (each for findings in found.values() for each in findings):
-            for task in finding.tasks if finding.restart else ():
+            for task in finding.tasks if finding.fault.restart else ():
                 self._faults[task.key] = now, f"{finding.label}: {finding.text}"
         if look.snapshot.hardware.gpus:
             for key, agents in look.agents.items():
@@ -127,30 +124,30 @@ class DeviceProblems:
         incident: OpenIncident | None,
         unix_s: float,
     ) -> Problem:
-        first = findings[0]
-        kinds = frozenset(each.trouble for each in findings)
-        if kinds & _STANDING:
+        first, worst = findings[0], findings[0].fault
+        faults = [each.fault for each in findings]
+        if any(each.lasting for each in faults):
             self._standing.add(key)
         tasks = dict.fromkeys(task for each in findings for task in each.tasks)
         hit = tuple(Culprit(each.key, each.name, 0.0, 0.0) for each in tasks)[:_MOST_HIT]
         if not hit and incident is not None:
             hit = incident.attribution.culprits  # it hit them when it began
-        lost = first.trouble in _LOST
+        lost = worst.card_lost
         slowed = key.kind is not ResourceKind.GPU_HEALTH
         topic = Topic.GPU_LOST if lost else Topic.SLOWED if slowed else Topic.FAULT
-        work_lost = any(each.work_lost for each in findings)
+        work_lost = any(each.work_lost for each in faults)
         why = "; ".join(dict.fromkeys(each.text for each in findings))
         return Problem(
             key,
             first.label,
-            _STAGES[first.severity],
+            _STAGES[worst.severity],
             why,
             reason=why,
             evidence={
                 "topic": topic.value,
-                "trouble": first.trouble.value,
+                "trouble": worst.trouble.value,
                 "label": first.label,
-                "fatal": int(first.restart),
+                "fatal": int(worst.restart),
                 "card_works": int(not work_lost),
                 "name": hit[0].name if hit else None,
                 "others": ", ".join(each.name for each in hit[1:4]) or None,
@@ -159,11 +156,11 @@ class DeviceProblems:
             },
             advice=tuple(dict.fromkeys(each.remedy for each in findings))[:_MOST_ADVICE],
             tasks=hit,
-            facts=frozenset(kind.value for kind in kinds),
-            device_works=all(each.device_works for each in findings),
+            facts=frozenset(each.trouble.value for each in faults),
+            device_works=all(each.device_works for each in faults),
             work_lost=work_lost,
             when_off=lost,
-            quiet_s=_QUIET_S[first.severity],
+            quiet_s=_QUIET_S[worst.severity],
         )
 
     def _work(self, task: ProcessKey | None, unix_s: float) -> Evidence:
