@@ -22,7 +22,7 @@ from dataclasses import replace
 from watchdog_app.base.oom_text import out_of_memory
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.text.quantities import format_bytes
-from watchdog_app.core.diagnosis.exits import CRASHES, signal_name, signal_of
+from watchdog_app.core.diagnosis.exits import CRASHES, kill_count, signal_name, signal_of
 from watchdog_app.core.model.exits import (
     Cause,
     CauseKind,
@@ -306,27 +306,22 @@ def _by_memory(facts: ExitFacts, number: int | None) -> Cause | None:
 
 def _counted(facts: ExitFacts, number: int | None) -> Cause | None:
     """The kernel's count of its kills rose: exact for its own group, and where that is known."""
-    before, after = facts.group_kills_before, facts.group_kills_after
-    if before is not None and after is not None and after > before:
-        known = facts.group_limit_bytes is not None and not facts.group_high
-        full = f" of {format_bytes(facts.group_limit_bytes)}" if known else ""
-        return Cause(
-            CauseKind.GROUP_LIMIT,
-            f"killed by the kernel: its memory group reached its limit{full} "
-            f"(oom_kill rose from {before} to {after})",
-            Certainty.EXACT if number == signal.SIGKILL else Certainty.LIKELY,
-        )
-    before, after = facts.host_kills_before, facts.host_kills_after
-    if before is None or after is None or after <= before:
+    count = kill_count(facts)
+    if count is None:
         return None
-    rose = f"oom_kill rose from {before} to {after}"
+    rose, limit = f"oom_kill rose from {count.before} to {count.after}", facts.group_limit_bytes
+    if count.of_group:
+        known = limit is not None and not facts.group_high
+        full = f" of {format_bytes(limit)}" if known else ""
+        text = f"killed by the kernel: its memory group reached its limit{full} ({rose})"
+        sure = Certainty.EXACT if number == signal.SIGKILL else Certainty.LIKELY
+        return Cause(CauseKind.GROUP_LIMIT, text, sure)
     if _group_level(facts) < _FULL:
         text = f"killed by the kernel: the machine was out of memory ({rose})"
         return _likely(CauseKind.HOST_MEMORY, text)
-    limit = format_bytes(facts.group_limit_bytes)
     return _likely(
         CauseKind.GROUP_LIMIT,
-        f"killed by the kernel: its memory group was at its limit of {limit} "
+        f"killed by the kernel: its memory group was at its limit of {format_bytes(limit)} "
         f"(the machine's {rose})",
     )
 
@@ -348,13 +343,8 @@ def _excluded(facts: ExitFacts) -> bool:
     """The kernel's counters or its log say that it did not kill this process."""
     if facts.pid is not None and any(line.kind is KernelEvent.OOM_KILL for line in facts.kernel):
         return True  # the log names whom it has killed, and `_by_kernel_log` did not find this one
-    for before, after, elsewhere in (
-        (facts.group_kills_before, facts.group_kills_after, facts.group_kills_elsewhere),
-        (facts.host_kills_before, facts.host_kills_after, facts.host_kills_elsewhere),
-    ):
-        if before is not None and after is not None:
-            return after - before <= elsewhere
-    return False
+    count = kill_count(facts)
+    return count is not None and count.excludes
 
 
 def _by_time(facts: ExitFacts, number: int | None) -> Cause | None:

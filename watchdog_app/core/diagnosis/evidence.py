@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from watchdog_app.base.oom_text import out_of_memory
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.text.quantities import format_bytes
-from watchdog_app.core.diagnosis.exits import crashed, signal_name, signal_of
+from watchdog_app.core.diagnosis.exits import crashed, kill_count, signal_name, signal_of
 from watchdog_app.core.model.exits import (
     Certainty,
     Evidence,
@@ -222,26 +222,26 @@ def _counts(facts: ExitFacts) -> Iterator[Evidence]:
         return
     own = any(w.kind is KernelEvent.OOM_KILL and w.pid == facts.pid for w in facts.kernel)
     when = "" if facts.counted is None else f", {facts.counted}"
-    where, before, after, elsewhere = (
-        "on this machine", facts.host_kills_before, facts.host_kills_after,
-        facts.host_kills_elsewhere,
-    )  # fmt: skip
-    if facts.group_kills_before is not None and facts.group_kills_after is not None:
-        before, after = facts.group_kills_before, facts.group_kills_after
-        elsewhere, where = facts.group_kills_elsewhere, "its memory group"
-        if facts.group is not None:
-            where = f"in the memory group {plain(_named(facts.group), 160)}"
-    if before is None or after is None:
+    count = kill_count(facts)
+    if count is None:
         if not own and facts.pid is not None:
             text = "The kernel's counts of its kills for memory could not be read."
             yield Evidence("count", text, Certainty.UNKNOWN)
-    elif after > before:
-        text = f"The kernel's count of kills for memory {where} rose from {before} to {after}{when}"
-        others = ", for other processes" if after - before <= elsewhere else ""
-        yield Evidence("count", f"{text}{others}.")
+        return
+    where = "on this machine"
+    if count.of_group:
+        named = None if facts.group is None else plain(_named(facts.group), 160)
+        where = "its memory group" if named is None else f"in the memory group {named}"
+    if count.after > count.before:
+        others = ", for other processes" if count.excludes else ""
+        yield Evidence(
+            "count",
+            f"The kernel's count of kills for memory {where} rose from {count.before} to "
+            f"{count.after}{when}{others}.",
+        )
     elif not own:  # its log names this one: then it was in another group by then
         text = f"The kernel killed nothing for memory {where}{when}"
-        yield Evidence("count", f"{text} (its count stayed at {after}).")
+        yield Evidence("count", f"{text} (its count stayed at {count.after}).")
 
 
 def _unit(facts: ExitFacts) -> Iterator[Evidence]:

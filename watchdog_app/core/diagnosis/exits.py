@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from typing import NamedTuple
 
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.exits import Cause, CauseKind, ExitFacts
@@ -58,6 +59,31 @@ def journal_level(
         return True
     odd = cause.kind is not CauseKind.ENDED
     return False if odd or kernel or age_s >= _NOTED_S else None
+
+
+class KillCount(NamedTuple):
+    """The kernel's count of its kills for memory, from when a process was last seen to its end."""
+
+    of_group: bool  # in its memory group; False: on the machine
+    before: int
+    after: int
+    elsewhere: int  # kills whose victims are known to be others
+
+    @property
+    def excludes(self) -> bool:
+        """Whether the kernel has not killed this process."""
+        return self.after - self.before <= self.elsewhere
+
+
+def kill_count(facts: ExitFacts) -> KillCount | None:
+    """The count of its group, else that of the machine; None: neither could be read."""
+    for of_group, before, after, elsewhere in (
+        (True, facts.group_kills_before, facts.group_kills_after, facts.group_kills_elsewhere),
+        (False, facts.host_kills_before, facts.host_kills_after, facts.host_kills_elsewhere),
+    ):
+        if before is not None and after is not None:
+            return KillCount(of_group, before, after, elsewhere)
+    return None
 
 
 CRASHES = frozenset(
