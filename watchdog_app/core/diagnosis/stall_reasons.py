@@ -73,93 +73,55 @@ class _Row(NamedTuple):
         return StallReason(self.kind, text, tuple(reasons), remedy)
 
 
-# fmt: off - a table: the case, then what to do
-_STOPPED = _Row(
-    ReasonKind.STOPPED,
+# The case, then what to do.
+# fmt: off
+_STOPPED = _Row(ReasonKind.STOPPED,
     "somebody has stopped process {process}, and the rest waits for it",
-    "Let it go on: kill -CONT {pid}",
-)
-_DEBUGGER = _Row(
-    ReasonKind.DEBUGGER,
-    "a debugger holds process {process}",
-    "Let it go on in the debugger, or end the debugger.",
-)
-_DRIVER = _Row(
-    ReasonKind.DRIVER,
-    "the graphics driver does not answer",
+    "Let it go on: kill -CONT {pid}")
+_DEBUGGER = _Row(ReasonKind.DEBUGGER, "a debugger holds process {process}",
+    "Let it go on in the debugger, or end the debugger.")
+_DRIVER = _Row(ReasonKind.DRIVER, "the graphics driver does not answer",
     "Look for Xid lines: sudo dmesg | grep -i nvrm. Such a process cannot be killed until "
-    "the driver lets go; often only a reset of the card or a restart helps.",
-)
-_SWAP = _Row(
-    ReasonKind.SWAP,
+    "the driver lets go; often only a reset of the card or a restart helps.")
+_SWAP = _Row(ReasonKind.SWAP,
     "the machine is thrashing: memory is read back from swap as fast as it is put there",
-    "Close what you can spare; smaller batches or buffers keep it from coming back.",
-)
-_NETWORK = _Row(
-    ReasonKind.FILES,
+    "Close what you can spare; smaller batches or buffers keep it from coming back.")
+_NETWORK = _Row(ReasonKind.FILES,
     "it waits for a file system over the network that does not answer",
-    "Look whether the server is there: ls on that folder hangs, too, if it is not.",
-)
-_DISK = _Row(
-    ReasonKind.FILES,
-    "it waits for a disk that does not answer",
-    "Look at the disk: sudo dmesg | tail; iostat -x 1.",
-)
-_DEAD_WORKER = _Row(
-    ReasonKind.DEAD_WORKER,
-    "it waits for a worker process that has ended",
+    "Look whether the server is there: ls on that folder hangs, too, if it is not.")
+_DISK = _Row(ReasonKind.FILES, "it waits for a disk that does not answer",
+    "Look at the disk: sudo dmesg | tail; iostat -x 1.")
+_DEAD_WORKER = _Row(ReasonKind.DEAD_WORKER, "it waits for a worker process that has ended",
     "Such a worker was often killed for lack of memory (see: watchdog explain). Use "
     "fewer workers or smaller batches; give a DataLoader timeout=60, so that it raises an "
-    "error instead of waiting for ever.",
-)
-_FORK = _Row(
-    ReasonKind.FORK,
+    "error instead of waiting for ever.")
+_FORK = _Row(ReasonKind.FORK,
     "a worker was forked while another thread held a lock, and waits for it for ever",
     "Start workers without fork: multiprocessing.set_start_method('forkserver') or "
     "'spawn', DataLoader(..., multiprocessing_context='forkserver'); or start them before "
-    "TensorFlow, PyTorch and threads are.",
-)
-_WORKER_LOCK = _Row(
-    ReasonKind.FORK,
-    "its workers wait for a lock that nobody will open",
+    "TensorFlow, PyTorch and threads are.")
+_WORKER_LOCK = _Row(ReasonKind.FORK, "its workers wait for a lock that nobody will open",
     "A worker that was killed while it held a shared lock or queue leaves it locked: start "
-    "the training anew, with fewer workers if memory was short.",
-)
-_LIBRARY = _Row(
-    ReasonKind.LIBRARY,
+    "the training anew, with fewer workers if memory was short.")
+_LIBRARY = _Row(ReasonKind.LIBRARY,
     "a call into a C library does not return and keeps Python from running",
-    "See the call itself: sudo py-spy dump --native --pid {pid}",
-)
-_BUSY = _Row(
-    ReasonKind.BUSY,
+    "See the call itself: sudo py-spy dump --native --pid {pid}")
+_BUSY = _Row(ReasonKind.BUSY,
     "it still computes: one step has become very long, or it turns in circles",
     "Look twice whether it moves: watchdog stacks. A compilation or a validation that is not "
-    "announced looks the same.",
-)
-_OUTPUT = _Row(
-    ReasonKind.OUTPUT,
-    "it writes to {where}",
+    "announced looks the same.")
+_OUTPUT = _Row(ReasonKind.OUTPUT, "it writes to {where}",
     "Look at what is to read its output: a program behind a pipe (`| less`, "
     "subprocess.PIPE) that has stopped reading, or a terminal stopped by Ctrl-S (Ctrl-Q "
-    "lets it go on).",
-)
-_WORKER_OUTPUT = _Row(
-    ReasonKind.OUTPUT,
-    "it waits for the end of a worker that writes to {where}",
-    "Read the results out of the queue before join(): a worker ends when they are read.",
-)
-_DATA = _Row(
-    ReasonKind.DATA,
-    "it waits for {what}",
+    "lets it go on).")
+_WORKER_OUTPUT = _Row(ReasonKind.OUTPUT, "it waits for the end of a worker that writes to {where}",
+    "Read the results out of the queue before join(): a worker ends when they are read.")
+_DATA = _Row(ReasonKind.DATA, "it waits for {what}",
     "Look at what is to fill it: a producer that ended, a server that does not answer, a pipe "
-    "without a writer. With a timeout in that call it would end with an error instead.",
-)
-_LOCK = _Row(
-    ReasonKind.LOCK,
-    "{what}",
+    "without a writer. With a timeout in that call it would end with an error instead.")
+_LOCK = _Row(ReasonKind.LOCK, "{what}",
     "Use `with lock:`, so that an error opens it; threading.RLock where one thread takes a "
-    "lock twice; and take several locks in one order everywhere.",
-)
+    "lock twice; and take several locks in one order everywhere.")
 # fmt: on
 
 
