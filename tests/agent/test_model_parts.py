@@ -154,8 +154,9 @@ def test_a_subclass_keeps_what_its_parent_keeps():
 
 def test_counting_imports_no_framework():
     """The agent uses it inside trainings of either framework."""
+    program = "import sys, watchdog_app.agent.reporting.parts; print(*sys.modules)"
     loaded = subprocess.run(
-        [sys.executable, "-c", "import sys, watchdog_app.agent.reporting.parts; print(*sys.modules)"],
+        [sys.executable, "-c", program],
         capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
 
