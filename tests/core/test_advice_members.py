@@ -41,7 +41,7 @@ def shortage(*members, kind=ResourceKind.CGROUP, swapped=0.0, agent=True):
         ),
         slope_per_s=0.0,
         regime=Regime.LINEAR,
-        attribution=SimpleNamespace(culprits=culprits, foreign=False),
+        attribution=SimpleNamespace(culprits=culprits, mostly_unwatched=False),
         tasks={KEY: task},
         agents={KEY: ()} if agent else {},
         spec=SPECS[kind],

@@ -139,7 +139,7 @@ def test_growth_that_no_task_explains_is_foreign():
     found = attributed([("a", flat(500))], ResourceKind.RAM, others=lambda t: 50 * t * MB)
 
     assert () == found.culprits
-    assert found.foreign
+    assert found.mostly_unwatched
     assert found.others == pytest.approx(1.0)
 
 

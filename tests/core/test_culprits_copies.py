@@ -66,14 +66,14 @@ def test_what_workers_stop_sharing_is_growth_of_their_task():
 
     assert ["train.py"] == [each.name for each in found.actionable]
     assert found.culprits[0].share == pytest.approx(1.0, abs=0.02)
-    assert not found.foreign
+    assert not found.mostly_unwatched
 
 
 def test_where_nothing_is_shared_any_more_it_is_in_no_process():
     """Neither a task nor a program that is not watched may be blamed for it."""
     found = recorded(lambda _: 1.2, shared_mib=0.0)
 
-    assert found.foreign
+    assert found.mostly_unwatched
     assert found.mostly_unaccounted
     assert found.unaccounted > 0.5
     assert 0.0 == found.others
@@ -83,7 +83,7 @@ def test_a_program_in_the_group_that_grows_so_is_blamed_and_no_worker():
     """It is there, it is not watched, and it has become larger by that much."""
     found = recorded(lambda at: 1.2 + max(0.0, at - 10.6) * 150)
 
-    assert found.foreign
+    assert found.mostly_unwatched
     assert not found.mostly_unaccounted
     assert found.culprits[0].share < 0.5
 
@@ -100,7 +100,7 @@ def test_where_nobody_looked_what_no_task_explains_is_of_other_programs():
     """As of the machine's RAM, whose programs are not all read."""
     found = recorded(None)
 
-    assert found.foreign
+    assert found.mostly_unwatched
     assert not found.mostly_unaccounted
 
 
@@ -131,7 +131,7 @@ def test_a_warning_that_names_no_task_says_what_was_seen_and_no_more(others, una
     """Programs that are not watched are blamed where they were seen to grow."""
     decision = Decision(
         "d1", DecisionKind.NOTIFY, "i1", KEY, Stage.WARN, None, 1.0, 1.0, "why",
-        {"topic": "warning", "used": 600 * MIB, "limit": 687 * MIB, "unit": "bytes", "lethal": 1,
+        {"topic": "warning", "used": 600 * MIB, "limit": 687 * MIB, "unit": "bytes", "fatal": 1,
          "label": "the group", "eta_s": 5.0, "low_s": 4.0, "high_s": 9.0,
          "others_share": others, "unaccounted_share": unaccounted},
     )  # fmt: skip

@@ -425,7 +425,7 @@ def test_one_that_waits_in_the_kernel_is_not_paused_on_another_account_as_well()
 
 def test_a_pause_ends_when_there_is_room_though_pauses_were_forbidden_since():
     """Switching pauses off must not make those that were made last for ever."""
-    machine = leaking(training()).run(60)
+    machine = leaking().run(60)
     machine.engine.settings = Settings(actions=ActionSettings(pause=False))
     assert machine.programs[0].stopped
 
@@ -554,7 +554,7 @@ def test_what_is_gone_is_forgotten():
     engine = machine.engine
     assert 2 >= len(engine._series._growths)
     assert 2 >= len(engine._series._watches)
-    assert 1 == len(engine._series.usage) == len(engine._policy.schedules)
+    assert 1 == len(engine._series.usage) == len(engine._saving.schedules)
 
 
 def test_the_engine_asks_for_a_look_at_once_when_a_save_is_done():

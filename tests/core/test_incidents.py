@@ -74,7 +74,7 @@ def test_an_incident_is_over_after_a_calm_of_some_length():
 
 def test_an_incident_is_not_over_while_it_holds_a_task():
     """Somebody waits for it."""
-    state = incident(calm_since_mono_s=0.0, holds={KEY: PausedTask(1.0, 5.0, 2.0)})
+    state = incident(calm_since_mono_s=0.0, paused={KEY: PausedTask(1.0, 5.0, 2.0)})
 
     assert not state.over(1000.0, 15.0)
     assert Stage.HOLD == state.public().stage
@@ -91,7 +91,7 @@ def test_an_incident_survives_the_way_to_disk_and_back():
         attribution=Attribution((culprit,), 0.1, 5.0),
         pace_per_s=3.0,
         last_report=LastReport(120.0, Stage.RESCUE, 9.0),
-        holds={KEY: PausedTask(130.0, 5.0, 2.0)},
+        paused={KEY: PausedTask(130.0, 5.0, 2.0)},
         paused_mono_s=129.0,
         overruled={ProcessKey(11, 7)},
         unpausable={ProcessKey(12, 7)},

@@ -9,7 +9,7 @@ import pytest
 
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.core.policy.saving import CheckpointSchedule, deadline_s
+from watchdog_app.core.policy.schedule import CheckpointSchedule, deadline_s
 
 AGENT = AgentState(ProcessKey(1, 1), "keras", "/r", training=True, step_s=0.1, save_s=0.5)
 INF = float("inf")

@@ -157,14 +157,14 @@ def _memory(shortage: Shortage) -> Iterator[str]:
             f"The machine is thrashing ({format_bytes(swap.in_per_s)}/s read back from swap): "
             "everything is slow until a program ends. Close what you can spare."
         )
-    if shortage.attribution.foreign and shortage.attribution.mostly_unaccounted:
+    if shortage.attribution.mostly_unwatched and shortage.attribution.mostly_unaccounted:
         yield (
             "What grows belongs to no process, so ps and top do not show it. See what it is: "
             f"{shortage.reading.key.subject}/memory.stat counts files in RAM as shmem, and "
             "`df -h -t tmpfs` shows which. Ending what wrote them does not free them: delete them."
         )
         return
-    if shortage.attribution.foreign:
+    if shortage.attribution.mostly_unwatched:
         yield (
             "Most of the growth comes from programs that are not Python: see them with "
             "`ps aux --sort=-rss | head`. Pausing a training would not help."

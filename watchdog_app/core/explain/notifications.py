@@ -27,7 +27,7 @@ from watchdog_app.core.model.resource import SPECS, ResourceKind, Save, Scope
 
 _BRIMFUL = 0.97
 _NOTEBOOKS = frozenset((TaskKind.NOTEBOOK, TaskKind.KERNEL))
-_AT_HAND_S = 30.0  # the end of a trend, which is told though something else was foretold
+_AT_HAND_S = 30.0  # the end of a trend, which is told though something else is expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +161,8 @@ def _warning(facts: Facts) -> tuple[str, list[str]]:
     spec = SPECS[kind]
     if spec.save is Save.EVERYBODY:
         return _ends_all(facts)
-    eta, expected = facts.number("eta_s"), facts.text("foretold", 300)
-    # What is foretold is no matter of the trend until now, unless that is about to end as well.
+    eta, expected = facts.number("eta_s"), facts.text("expected", 300)
+    # What is expected is no matter of the trend until now, unless that is about to end as well.
     trend = expected is None or (eta is not None and eta < _AT_HAND_S)
     title = f"{spec.title} {phrases.when(eta if trend else None)}: {facts.name}"
     label = facts.text("label") or spec.title
@@ -182,7 +182,7 @@ def _warning(facts: Facts) -> tuple[str, list[str]]:
             "There its programs stand still (memory.high), and systemd-oomd may end them. Raise "
             "the limit to let them go on."
         )
-    elif not facts.number("lethal"):
+    elif not facts.number("fatal"):
         lines.append("Beyond it the machine gets slow; nothing is killed yet.")
     elif facts.number("may_pause"):
         lines.append("At the very end it is paused, so that it does not die.")
@@ -370,7 +370,7 @@ def _ends_all(facts: Facts) -> tuple[str, list[str]]:
     when = phrases.when(facts.number("eta_s"))
     moving = phrases.movement(facts.number("slope_per_s"), facts.text("unit") or "")
     label = facts.text("label") or "it"
-    fatal = bool(facts.number("lethal"))
+    fatal = bool(facts.number("fatal"))
     thing = ""
     if facts.scope is Scope.BATTERY:
         if when == "now":

@@ -122,7 +122,7 @@ class Attribution:
         return tuple(each for each in self.culprits if each.share >= least)
 
     @property
-    def foreign(self) -> bool:
+    def mostly_unwatched(self) -> bool:
         """Most of the growth comes from elsewhere than the tasks, whose pause would not help."""
         return self.others + self.unaccounted > 0.5
 

@@ -2,24 +2,26 @@
 What one series cannot show: phases that recur, growth that was announced, thrashing.
 
 A training says which phase it is in and how much it is about to take; what a
-phase needed in one epoch foretells the next. Two things follow. Growth that
-was foretold and fits is no news; a phase that will not fit is, before it
+phase needed in one epoch predicts the next. Two things follow. Growth that
+was announced and fits is no news; a phase that will not fit is, before it
 begins. Without agents and swap nothing changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 from watchdog_app.base.text.quantities import format_bytes, format_rate
 from watchdog_app.core.explain.memory import Filling
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import Attribution, Culprit, Expected, Stage
-from watchdog_app.core.model.history import SwapTraffic, thrashing
-from watchdog_app.core.model.machine import HostMemory, ProcessKey, Task, TaskKind
+from watchdog_app.core.model.history import thrashing
+from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind
+from watchdog_app.core.policy.danger import Look
 from watchdog_app.core.policy.phases import Phases
-from watchdog_app.core.policy.tracker import TaskUsage
+from watchdog_app.core.policy.tracker import Tracker
 
 _MARGIN = 0.02  # of the limit: what has to stay free for growth to count as fitting
 _EXPLAINED = 0.8  # of the resource's growth
@@ -31,8 +33,20 @@ _THRASH_FULL_PERCENT = 10.0  # of the time nothing at all can run for want of me
 _ROOMY = 0.25  # of RAM is there for the taking: it is not the machine that swaps
 
 
-class Anticipation:
-    """What the further signals of one machine say about its resources."""
+class Predictor(Protocol):
+    """Foresees a need that the trend of a resource does not show."""
+
+    def follow(self, look: Look, tracker: Tracker) -> None:
+        """Take one look; `tracker` has it already."""
+        ...
+
+    def expect(self, reading: Reading) -> Expected | None:
+        """What is coming that this resource has no room for; None: nothing that is known."""
+        ...
+
+
+class TrainingPhases:
+    """Phases that recur and growth that trainings announce."""
 
     def __init__(self) -> None:
         self._tasks: dict[ProcessKey, Phases] = {}
@@ -40,36 +54,25 @@ class Anticipation:
         self._names: dict[ProcessKey, str] = {}
         self._short_since: dict[ResourceKey, float] = {}
         self._said: dict[ResourceKey, tuple[float, Expected]] = {}  # open until, what
-        self._thrash_since: float | None = None
-        self._thrash = ""
-        self._roomy = False  # the machine has RAM to spare: what thrashes is a group at its limit
         self._now = 0.0
 
-    def follow(
-        self,
-        now_mono_s: float,
-        host: HostMemory,
-        swap: SwapTraffic,
-        tasks: Sequence[Task],
-        seen: tuple[Mapping[ProcessKey, TaskUsage], Mapping[ProcessKey, Sequence[AgentState]]],
-    ) -> None:
+    def follow(self, look: Look, tracker: Tracker) -> None:
         """
         Take one look.
 
         Args:
-            now_mono_s: of the snapshot.
-            host: the machine's memory, for its pressure.
-            swap: its swap traffic, up to date.
-            tasks: all of them.
-            seen: memory, and agents, by task.
+            look: at the machine.
+            tracker: with the memory of each task, up to date.
         """
-        usage, agents = seen
-        self._now = now_mono_s
-        self._names = {task.key: task.name for task in tasks if task.key in agents}
-        present = {task.key for task in tasks}
+        usage, agents = tracker.usage, look.agents
+        self._now = now_mono_s = look.snapshot.mono_s
+        keys = {reading.key for reading in look.readings}
+        self._said = {key: each for key, each in self._said.items() if key in keys}
+        self._short_since = {key: at for key, at in self._short_since.items() if key in keys}
+        self._names = {key: look.tasks[key].name for key in agents}
         for key in self._tasks.keys() - agents.keys():
             # Its growth is looked at for some seconds more, and so is what explains it.
-            if key in present and now_mono_s - self._seen[key] <= _OUTLIVES_S:
+            if key in look.tasks and now_mono_s - self._seen[key] <= _OUTLIVES_S:
                 last = usage[key].memory.last or 0.0
                 self._tasks[key].observe(now_mono_s, last, AgentState(key, "", ""))
             else:
@@ -82,21 +85,11 @@ class Anticipation:
             view = max(views, key=lambda v: (v.training, v.phase is not None, v.step or 0))
             self._seen[key] = now_mono_s
             self._tasks.setdefault(key, Phases()).observe(now_mono_s, level, view)
-        self._roomy = host.available_bytes > _ROOMY * host.total_bytes
-        self._follow_thrash(host, swap)
 
     def expect(self, reading: Reading) -> Expected | None:
         """What is coming that this resource has no room for; None: nothing that is known."""
-        if reading.key.kind is ResourceKind.RAM and not reading.fatal:
-            return None if self._roomy else self._thrashing()
         if not SPECS[reading.key.kind].of_ram or not reading.fatal or reading.limit <= 0:
             return None
-        return self._short(reading) or (
-            self._thrashing() if self._roomy and reading.swapped > 0 else None
-        )
-
-    def _short(self, reading: Reading) -> Expected | None:
-        """What a task of it is about to take and has no room for."""
         room = max(0.0, reading.limit - reading.used)
         open_until, said = self._said.get(reading.key, (0.0, None))
         bound = room / _CLEAR if said is not None and self._now <= open_until else room
@@ -146,13 +139,6 @@ class Anticipation:
         found = {key: phases.filling(self._now) for key, phases in self._tasks.items()}
         return {key: Filling(*each) for key, each in found.items() if each is not None}
 
-    def forget(self, keys: set[ResourceKey]) -> None:
-        """Forget resources that are not among `keys`."""
-        for gone in self._said.keys() - keys:
-            del self._said[gone]
-        for gone in self._short_since.keys() - keys:
-            del self._short_since[gone]
-
     def _does_not_fit(
         self, reading: Reading, bound: float, room: float
     ) -> tuple[Expected, bool] | None:
@@ -178,27 +164,43 @@ class Anticipation:
                     return Expected(f"{why}, {left}", Stage.RESCUE, culprit), False
         return None
 
-    def _thrashing(self) -> Expected | None:
-        since = self._thrash_since
-        if since is None or self._now - since < _THRASH_S:
-            return None
-        return Expected(self._thrash, Stage.WARN, None)
 
-    def _follow_thrash(self, host: HostMemory, swap: SwapTraffic) -> None:
+class Thrashing:
+    """The machine moves the same pages out to swap and back in, and next to nothing runs."""
+
+    def __init__(self) -> None:
+        self._since_mono_s: float | None = None
+        self._expected: Expected | None = None
+        self._roomy = False  # the machine has RAM to spare: what thrashes is a group at its limit
+
+    def follow(self, look: Look, tracker: Tracker) -> None:
+        """Take one look; `tracker` has it already."""
+        host, now, swap = look.snapshot.host, look.snapshot.mono_s, tracker.swap
+        self._roomy = host.available_bytes > _ROOMY * host.total_bytes
+        self._expected = None
         full = None if host.pressure is None else host.pressure.full_avg10
         if full is None or full < _THRASH_FULL_PERCENT or not thrashing(swap):
-            self._thrash_since = None
+            self._since_mono_s = None
             return
-        if self._thrash_since is None:
-            self._thrash_since = self._now
-        self._thrash = (
-            f"thrashing: {format_rate(swap.out_per_s)} go out to swap and "
-            f"{format_rate(swap.in_per_s)} come back, and for {full:.0f} % of the time "
-            "nothing can run"
-        )
+        if self._since_mono_s is None:
+            self._since_mono_s = now
+        if now - self._since_mono_s >= _THRASH_S:
+            why = (
+                f"thrashing: {format_rate(swap.out_per_s)} go out to swap and "
+                f"{format_rate(swap.in_per_s)} come back, and for {full:.0f} % of the time "
+                "nothing can run"
+            )
+            self._expected = Expected(why, Stage.WARN, None)
+
+    def expect(self, reading: Reading) -> Expected | None:
+        """That it thrashes, where this resource is what is too small."""
+        if reading.key.kind is ResourceKind.RAM and not reading.fatal:
+            return None if self._roomy else self._expected
+        swaps = SPECS[reading.key.kind].of_ram and reading.fatal and reading.limit > 0
+        return self._expected if swaps and self._roomy and reading.swapped > 0 else None
 
 
-def blamed(attribution: Attribution, expected: Expected | None) -> Attribution:
+def blamed_for(attribution: Attribution, expected: Expected | None) -> Attribution:
     """The task to name: the one that grows, otherwise the one whose next phase does not fit."""
     if expected is None or expected.culprit is None:
         return attribution

@@ -58,42 +58,51 @@ def attribute(
     span = _span(reading, slope_per_s, resource, held.values())
     if span is None:
         return NOBODY
-    window, begin, seen, grown, seconds = span
     if reading.key.kind is ResourceKind.GPU_MEMORY and not held and tasks:
         # A driver that does not say who holds what: whoever is on the card may be the one.
-        return _alike(tasks, (grown, seconds), window)
+        share = 1.0 / len(tasks)
+        rate = span.grown / span.seconds * share
+        alike = tuple(Culprit(task.key, task.name, rate, share) for task in tasks)
+        return Attribution(alike, 0.0, span.window_s)
+    return _by_growth(span, tasks, held, strangers)
+
+
+def _by_growth(
+    span: _Span,
+    tasks: Sequence[Task],
+    held: Mapping[ProcessKey, History],
+    strangers: History | None,
+) -> Attribution:
+    """By what each task holds more than at the beginning of the span."""
+    grown = span.grown
     by_task = {
-        key: (growth.last or 0.0) - growth.at(begin)[1]
+        key: (growth.last or 0.0) - growth.at(span.begin_mono_s)[1]
         for key, growth in held.items()
         if growth.first_mono_s is not None
     }
     missing = grown - sum(part for part in by_task.values() if part > 0)
-    _come_since(by_task, missing, held, seen)
+    _come_since(by_task, missing, held, span.seen_mono_s)
     others: float | None = None
     if strangers is not None:
         missing = grown - sum(part for part in by_task.values() if part > 0)
-        others = min(max(0.0, missing), _most_of_strangers(strangers, window))
+        # They are looked at every few seconds.
+        most, seconds = strangers.over(span.window_s + _STRANGERS_LATE_S)
+        if seconds < span.window_s:  # they were not looked at before: it may all be new
+            most = strangers.last or 0.0
+        others = min(max(0.0, missing), max(0.0, most))
         _copied(by_task, missing - others, tasks)
     known = sum(part for part in by_task.values() if part > 0)
     # Pages that were shared, swapped or counted twice can make the tasks' growth the larger one.
     total = max(grown, known)
     names = {task.key: task.name for task in tasks}
     culprits = tuple(
-        Culprit(key, names[key], part / seconds, part / total)
+        Culprit(key, names[key], part / span.seconds, part / total)
         for key, part in sorted(by_task.items(), key=lambda item: (-item[1], item[0]))
         if part >= _LISTED * total
     )
     missing = total - known
     others = missing if others is None else min(others, missing)
-    return Attribution(culprits, others / total, window, (missing - others) / total)
-
-
-def _most_of_strangers(strangers: History, window: float) -> float:
-    """What they can have grown by at most: they are looked at every few seconds."""
-    grown, seconds = strangers.over(window + _STRANGERS_LATE_S)
-    if seconds < window:  # they were not looked at before: it may all be new
-        return strangers.last or 0.0
-    return max(0.0, grown)
+    return Attribution(culprits, others / total, span.window_s, (missing - others) / total)
 
 
 def _come_since(
@@ -137,14 +146,6 @@ def _copied(by_task: dict[ProcessKey, float], missing: float, tasks: Sequence[Ta
     part = min(1.0, missing / whole)
     for key, size in shared.items():
         by_task[key] = max(0.0, by_task[key]) + size * part
-
-
-def _alike(tasks: Sequence[Task], grown: tuple[float, float], window: float) -> Attribution:
-    share = 1.0 / len(tasks)
-    rate = grown[0] / grown[1] * share
-    return Attribution(
-        tuple(Culprit(task.key, task.name, rate, share) for task in tasks), 0.0, window
-    )
 
 
 def _workers(tasks: Sequence[Task], cpu_percent: Mapping[ProcessKey, float | None]) -> Attribution:

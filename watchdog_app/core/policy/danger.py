@@ -22,13 +22,13 @@ from watchdog_app.core.model.decisions import (
     Stage,
     Topic,
 )
-from watchdog_app.core.model.machine import ProcessKey, Task
+from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceSpec, Scope
 from watchdog_app.core.model.settings import ActionSettings, Priority, Settings, StageSettings
 from watchdog_app.core.model.tasks import stands
 from watchdog_app.core.policy.incidents import OpenIncident
 from watchdog_app.core.policy.rules import allowed, turn
-from watchdog_app.core.policy.saving import CheckpointSchedule, save_s, step_s
+from watchdog_app.core.policy.schedule import CheckpointSchedule, save_s, step_s
 
 TURNS = (
     Priority.HIGH,
@@ -42,6 +42,16 @@ _TRAINS_STEPS = 20  # from here on it trains: tracing, slots and caches of the f
 _CHEAP = 0.1  # of `save_floor_s`
 AT_THE_LIMIT = 0.97
 _NO_TIME_S = 0.6  # some samples and one step
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at the machine."""
+
+    snapshot: Snapshot
+    tasks: Mapping[ProcessKey, Task]
+    readings: Sequence[Reading]
+    agents: Mapping[ProcessKey, Sequence[AgentState]]  # by task
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +103,7 @@ class Danger:
         kind = self.reading.key.kind
         return allowed(self.settings.actions, self.settings.rules, task, kind, self.runtime_dir)
 
-    def stands(self, task: Task) -> bool:
+    def is_stopped(self, task: Task) -> bool:
         """Whether it is stopped, or was paused and is still on its way to that."""
         return stands(task, task.key in self.held)
 
@@ -141,7 +151,7 @@ class Danger:
             "used": reading.used,
             "limit": reading.limit,
             "unit": reading.unit,
-            "lethal": int(reading.fatal),
+            "fatal": int(reading.fatal),
             "throttles": int(reading.throttles),
             "label": reading.label,
             "regime": assessment.regime.value,
@@ -156,7 +166,7 @@ class Danger:
             "unaccounted_share": self.incident.attribution.unaccounted,
         }
         if assessment.expected is not None:
-            found["foretold"] = assessment.expected
+            found["expected"] = assessment.expected
         if task is None:
             return found
         found["name"] = task.name

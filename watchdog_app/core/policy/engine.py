@@ -7,16 +7,19 @@ the readings is forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from watchdog_app.base import codec
+from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.diagnosis.exits import should_notify
 from watchdog_app.core.explain import advice
 from watchdog_app.core.explain.notifications import notification
 from watchdog_app.core.model.agent import AgentState, MemoryGrowth, ThreadDump
 from watchdog_app.core.model.decisions import (
+    NOBODY,
     Assessment,
     Attribution,
     Decision,
@@ -25,6 +28,7 @@ from watchdog_app.core.model.decisions import (
     Outcome,
     Stage,
     TaskOutlook,
+    Topic,
 )
 from watchdog_app.core.model.exits import Cause
 from watchdog_app.core.model.history import PastSample
@@ -36,11 +40,18 @@ from watchdog_app.core.model.resource import (
     ResourceKind,
     is_condition,
 )
-from watchdog_app.core.model.settings import ActionSettings, Settings
-from watchdog_app.core.policy import anticipation, pausing
+from watchdog_app.core.model.settings import Settings
+from watchdog_app.core.policy import pausing
+from watchdog_app.core.policy.anticipation import (
+    Predictor,
+    Thrashing,
+    TrainingPhases,
+    blamed_for,
+)
 from watchdog_app.core.policy.danger import (
     PACE_WINDOW_S,
     Danger,
+    Look,
     agents_by_task,
     by_evidence,
     by_expectation,
@@ -48,6 +59,7 @@ from watchdog_app.core.policy.danger import (
     still_holds,
 )
 from watchdog_app.core.policy.incidents import (
+    Incidents,
     LastReport,
     OpenIncident,
     Problem,
@@ -55,15 +67,16 @@ from watchdog_app.core.policy.incidents import (
     follow_problem,
     opened,
 )
-from watchdog_app.core.policy.policy import Policy
-from watchdog_app.core.policy.problems import DeviceProblems, Look, StallProblems
+from watchdog_app.core.policy.problems import DeviceProblems, StallProblems
 from watchdog_app.core.policy.reporting import Cause as ReportCause
-from watchdog_app.core.policy.reporting import exit_notification
+from watchdog_app.core.policy.reporting import Reporting, exit_notification
 from watchdog_app.core.policy.rules import allowed, unprotected
-from watchdog_app.core.policy.saving import CheckpointSchedule
+from watchdog_app.core.policy.saving import Saving
+from watchdog_app.core.policy.schedule import CheckpointSchedule
 from watchdog_app.core.policy.tracker import Tracker, outlooks
 
 GAP_S = 30.0  # nothing is known of what happened in a longer gap, and it is no trend
+_MOST_OPEN = 512  # decisions without an outcome
 _VERSION = 4  # of what is kept for the next daemon
 _RETURN_S = 30.0  # agents connect anew within some seconds; till then their saves are remembered
 _STALE_S = 3600.0  # the machine of an hour ago says nothing about this one
@@ -104,6 +117,13 @@ class TickResult:
     )  # what agents saw growing
 
 
+class _Assessed(NamedTuple):
+    reading: Reading
+    assessment: Assessment
+    attribution: Attribution
+    danger: Danger | None
+
+
 class Engine:
     """
     The series, forecasts, incidents and requests of one machine.
@@ -126,8 +146,12 @@ class Engine:
         self._own_uid = own_uid
         self._can_pause = can_pause
         self._series = Tracker(settings)
-        self._anticipation = anticipation.Anticipation()
-        self._policy = Policy()
+        self._phases = TrainingPhases()
+        self._predictors: tuple[Predictor, ...] = (self._phases, Thrashing())
+        self._incidents: Incidents = {}
+        self._reporting = Reporting()
+        self._saving = Saving()
+        self._open: dict[str, Decision] = {}  # decisions without an outcome, oldest first
         self._devices = DeviceProblems()
         self._stalls = StallProblems()
         self._growth: dict[ProcessKey, MemoryGrowth] = {}  # what agents have seen growing
@@ -167,67 +191,32 @@ class Engine:
         self._passed_s = 0.0 if self._clock is None else now - self._clock[0]
         self._clock = (now, snapshot.unix_s)
         self.wants_tick = False
-        series = self._series
-        if self._passed_s > GAP_S:
-            series.reset_trends()
-        with_agent = agents_by_task(tasks, agents)
-        series.follow(snapshot, tasks, readings, with_agent)
-        self._policy.observe_agents(agents, now)
-        self._anticipation.forget({reading.key for reading in readings})
-        seen = (series.usage, with_agent)
-        self._anticipation.follow(now, snapshot.host, series.swap, tasks, seen)
-        everyone = {task.key: task for task in tasks}
-        assessments: dict[ResourceKey, Assessment] = {}
-        blamed: dict[ResourceKey, Attribution] = {}
-        dangers: list[Danger] = []
-        for reading in readings:
-            under = {key: everyone[key] for key in reading.tasks if key in everyone}
-            at_risk = {key: with_agent[key] for key in under if key in with_agent}
-            assessment = by_evidence(
-                series.assess(reading, at_risk, now), reading, at_risk, self.settings.stages
-            )
-            expected = self._anticipation.expect(reading)
-            surely = assessment.notify
-            assessment = by_expectation(assessment, expected)
-            incident = self._policy.incidents.get(reading.key)
-            if incident is None and (assessment.stage >= Stage.WARN or assessment.notify):
-                incident = self._opened(reading.key, reading.label, snapshot)
-            if assessment.forecast is not None or incident is not None:
-                blamed[reading.key] = series.attribute(reading, assessment, under)
-            if incident is not None:
-                if assessment.stage >= Stage.WARN or assessment.notify:
-                    incident.blame(anticipation.blamed(blamed[reading.key], expected))
-                assessment = self._follow_incident(incident, reading, assessment, at_risk, surely)
-                if expected is None and assessment.stage < Stage.HOLD and assessment.notify:
-                    quiet = self._anticipation.explains(
-                        reading, incident.attribution, under.values()
-                    )
-                    assessment = replace(assessment, notify=not quiet)
-                dangers.append(
-                    self._danger(snapshot, reading, assessment, incident, (under, at_risk))
-                )
-            assessments[reading.key] = assessment
-        self._growth = {key: each for key, each in self._growth.items() if key in everyone}
-        self._advise(snapshot, dangers)
-        decisions = self._policy.decide(dangers)
-        closed, over = self._close(dangers, everyone, snapshot)
-        cpu_percent = {key: each.cpu_percent for key, each in series.usage.items()}
-        look = Look(snapshot, everyone, with_agent, cpu_percent, self.settings)
-        problems = [
-            *self._follow_problems(self._devices.observe(look, self._policy.incidents), look),
-            *self._follow_problems(self._stalls.observe(look, self._policy.incidents), look),
-        ]
-        still_open = sorted(self._policy.incidents.values(), key=lambda each: each.opened_mono_s)
+        look = Look(
+            snapshot, {task.key: task for task in tasks}, readings, agents_by_task(tasks, agents)
+        )
+        self._observe(look, agents)
+        assessed = [self._assess(look, reading) for reading in readings]
+        dangers = [each.danger for each in assessed if each.danger is not None]
+        self._advise(look, dangers)
+        decisions = self._decide(dangers)
+        closed, over = self._close(dangers, look)
+        for problem in tuple(self._devices.observe(look, self._series.usage, self._incidents)):
+            self._follow(problem, look, over, closed)
+        for problem in tuple(self._stalls.observe(look, self.settings.stalls, self._incidents)):
+            self._follow(problem, look, over, closed)
+        still_open = sorted(self._incidents.values(), key=lambda each: each.opened_mono_s)
         incidents = {incident.id: incident.public() for incident in still_open}
-        decided = (*decisions, *over, *(each for each, _ in problems if each is not None))
+        assessments = {each.reading.key: each.assessment for each in assessed}
+        blamed = {each.reading.key: each.attribution for each in assessed}
+        swap = self._series.swap
         return TickResult(
             assessments=assessments,
-            decisions=tuple(_worded(each, everyone, with_agent, incidents) for each in decided),
+            decisions=tuple(_worded(each, look, incidents) for each in (*decisions, *over)),
             incidents=tuple(incidents.values()),
-            closed=(*closed, *(each for _, each in problems if each is not None)),
-            tasks=outlooks(tasks, series.usage, readings, assessments, blamed),
-            swap_in_bytes_per_s=series.swap.in_per_s,
-            swap_out_bytes_per_s=series.swap.out_per_s,
+            closed=tuple(closed),
+            tasks=outlooks(tasks, self._series.usage, readings, assessments, blamed),
+            swap_in_bytes_per_s=swap.in_per_s,
+            swap_out_bytes_per_s=swap.out_per_s,
             next_look_s=self._next_look(agents),
             card_faults=self._devices.faults,
             stalled=tuple(self._stalls.wanted),
@@ -267,13 +256,22 @@ class Engine:
             return
         # Never by wall times: in a suspend that clock runs on by hours, and people set it.
         now = self._clock[0] if outcome.at_mono_s is None else outcome.at_mono_s
-        kind = self._policy.record(outcome, max(now, self._clock[0]))
-        if kind is DecisionKind.CHECKPOINT:
+        now = max(now, self._clock[0])
+        decision = self._open.pop(outcome.decision, None)
+        if decision is None:
+            return
+        incident, topic = self._incidents.get(decision.resource), None
+        if decision.kind is DecisionKind.CHECKPOINT:
+            topic = self._saving.record(decision, outcome, now, incident)
             self.wants_tick = True
+        elif incident is not None and incident.id == decision.incident:
+            topic = pausing.record(incident, decision, outcome, now)
+        if topic is not None:
+            self._reporting.put(topic, decision, outcome.detail, outcome.evidence)
 
     @staticmethod
     def still_holds(decision: Decision, readings: Sequence[Reading]) -> bool:
-        """Whether a decision holds in the light of a second measurement; `core.recheck`."""
+        """Whether a decision holds in the light of a second measurement."""
         return still_holds(decision, readings)
 
     def death(
@@ -285,21 +283,18 @@ class Engine:
         Args:
             task: as it was last seen.
             agent: the one that it held.
-            cause: from `core.deaths.diagnose`.
+            cause: from `core.diagnosis.causes.diagnose`.
             snapshot: for the time.
         """
         # That it stood still is no reason of a death, and who silences stalls does not mean deaths.
-        open_ones = [
+        blaming = (
             each
-            for each in self._policy.incidents.values()
-            if each.resource.kind is not ResourceKind.STALLED
-        ]
-        incident = next((each for each in open_ones if each.blames(task.key)), None)
-        kind = ResourceKind.RAM if incident is None else incident.resource.kind
-        switches = allowed(
-            self.settings.actions, self.settings.rules, task, kind, self._runtime_dir
+            for each in self._incidents.values()
+            if each.resource.kind is not ResourceKind.STALLED and each.blames(task.key)
         )
-        if not switches.notify or not should_notify(cause, agent):
+        incident = next(blaming, None)
+        kind = ResourceKind.RAM if incident is None else incident.resource.kind
+        if not self._may_notify(task, kind) or not should_notify(cause, agent):
             return ()
         ident = self._new_id(snapshot.unix_s)
         decision = exit_notification(
@@ -335,15 +330,15 @@ class Engine:
         Report these incidents again if they are still a danger: the notification was not
         delivered.
         """
-        for incident in self._policy.incidents.values():
+        for incident in self._incidents.values():
             if incident.id in incidents:
-                self._policy.reporting.forget(incident)
+                self._reporting.forget(incident)
 
     def dump(self) -> dict[str, Any]:
         """The state for the next daemon as plain values: incidents, cool-downs, saves."""
-        policy, (mono_s, unix_s) = self._policy, self._clock or (0.0, 0.0)
-        incidents, reports = tuple(policy.incidents.values()), policy.reporting.reports
-        kept = _Kept(_VERSION, mono_s, unix_s, incidents, reports, policy.schedules)
+        incidents = tuple(self._incidents.values())
+        reports, saves = self._reporting.reports, self._saving.schedules
+        kept = _Kept(_VERSION, *(self._clock or (0.0, 0.0)), incidents, reports, saves)
         return codec.encode(kept)  # type: ignore[no-any-return]
 
     def load(self, value: Mapping[str, Any], mono_s: float, unix_s: float) -> None:
@@ -359,51 +354,71 @@ class Engine:
             kept = _decoded(value, mono_s)
         except ValueError as error:
             raise ValueError(f"the state of an earlier daemon cannot be used: {error}") from error
-        self._policy = policy = Policy()
-        policy.incidents = {each.resource: each for each in kept.incidents}
-        policy.reporting.reports = kept.reports
-        policy.schedules = kept.saves
-        policy.agents_due_mono_s = mono_s + _RETURN_S
+        self._incidents = {each.resource: each for each in kept.incidents}
+        self._reporting = Reporting(kept.reports)
+        self._saving = Saving(kept.saves, agents_due_mono_s=mono_s + _RETURN_S)
+        self._open = {}
         self._clock = (mono_s, unix_s)
 
     @property
     def held(self) -> frozenset[ProcessKey]:
         """Tasks that watchdog paused and that were not resumed since."""
-        return self._policy.held
+        return frozenset(key for each in self._incidents.values() for key in each.paused)
 
     # One tick, in parts
 
-    def _follow_incident(
-        self,
-        incident: OpenIncident,
-        reading: Reading,
-        assessment: Assessment,
-        agents: Mapping[ProcessKey, list[AgentState]],
-        surely: bool,
-    ) -> Assessment:
-        """Bring an incident up to date; the assessment with the stage that follows from both."""
-        recent = None
-        if not SPECS[reading.key.kind].in_steps:
-            recent = self._series.rate(reading.key, PACE_WINDOW_S)
-        held = any(agent.saving for each in agents.values() for agent in each)
-        incident.pace(assessment.slope_per_s, recent, self._passed_s, held)
+    def _observe(self, look: Look, agents: Mapping[ProcessKey, AgentState]) -> None:
+        """Append one look to all that is remembered; forget what is gone."""
+        if self._passed_s > GAP_S:
+            self._series.reset_trends()
+        self._series.follow(look)
+        for ident, failed in self._saving.observe(agents, look.snapshot.mono_s):
+            decision = self._open.pop(ident, None)
+            if decision is not None and failed:
+                waited = format_duration(decision.deadline_s)
+                reason = f"no answer for {waited}: no step has ended in that time"
+                self._reporting.put(Topic.RESCUE_FAILED, decision, reason, {})
+        for predictor in self._predictors:
+            predictor.follow(look, self._series)
+        self._growth = {key: each for key, each in self._growth.items() if key in look.tasks}
+
+    def _assess(self, look: Look, reading: Reading) -> _Assessed:
+        """One resource: its stage, whose growth it is, and its incident."""
+        tasks = {key: look.tasks[key] for key in reading.tasks if key in look.tasks}
+        agents = {key: look.agents[key] for key in tasks if key in look.agents}
+        assessment = self._series.assess(reading, agents, look.snapshot.mono_s)
+        assessment = by_evidence(assessment, reading, agents, self.settings.stages)
+        foreseen = (predictor.expect(reading) for predictor in self._predictors)
+        surely, expected = assessment.notify, next(filter(None, foreseen), None)
+        assessment = by_expectation(assessment, expected)
+        incident = self._incidents.get(reading.key)
+        alarming = assessment.stage >= Stage.WARN or assessment.notify
+        if incident is None and alarming:
+            incident = self._opened(reading.key, reading.label, look.snapshot)
+        attribution = NOBODY
+        if incident is not None or assessment.forecast is not None:
+            attribution = self._series.attribute(reading, assessment, tasks)
+        if incident is None:
+            return _Assessed(reading, assessment, attribution, None)
+        if alarming:
+            incident.blame(blamed_for(attribution, expected))
+        self._follow_pace(incident, reading, assessment, agents)
         if surely or not reading.fatal:
-            pause_s = self.settings.stages.pause_s
-            assessment = by_pace(assessment, reading, incident, pause_s)
-        follow(incident, assessment, self._now())
-        return assessment
+            assessment = by_pace(assessment, reading, incident, self.settings.stages.pause_s)
+        follow(incident, assessment, look.snapshot.mono_s)
+        if expected is None and assessment.stage < Stage.HOLD and assessment.notify:
+            quiet = self._phases.explains(reading, incident.attribution, tasks.values())
+            assessment = replace(assessment, notify=not quiet)
+        danger = self._danger(look, reading, assessment, incident)
+        return _Assessed(reading, assessment, attribution, danger)
 
     def _danger(
-        self,
-        snapshot: Snapshot,
-        reading: Reading,
-        assessment: Assessment,
-        incident: OpenIncident,
-        people: tuple[Mapping[ProcessKey, Task], Mapping[ProcessKey, list[AgentState]]],
+        self, look: Look, reading: Reading, assessment: Assessment, incident: OpenIncident
     ) -> Danger:
+        tasks = {key: look.tasks[key] for key in reading.tasks if key in look.tasks}
         return Danger(
-            mono_s=snapshot.mono_s,
-            unix_s=snapshot.unix_s,
+            mono_s=look.snapshot.mono_s,
+            unix_s=look.snapshot.unix_s,
             settings=self.settings if self.protecting else unprotected(self.settings),
             own_uid=self._own_uid,
             runtime_dir=self._runtime_dir,
@@ -411,94 +426,136 @@ class Engine:
             reading=reading,
             assessment=assessment,
             incident=incident,
-            tasks=people[0],
-            agents=people[1],
-            schedules=self._policy.schedules,
-            new_id=self._ids(snapshot),
-            held=self._policy.held,
+            tasks=tasks,
+            agents={key: look.agents[key] for key in tasks if key in look.agents},
+            schedules=self._saving.schedules,
+            new_id=partial(self._new_id, look.snapshot.unix_s),
+            held=self.held,
         )
 
-    def _opened(self, key: ResourceKey, label: str, snapshot: Snapshot) -> OpenIncident:
-        return opened(self._policy.incidents, key, label, snapshot, self._ids(snapshot))
-
-    def _follow_problems(
-        self, problems: Iterable[Problem], look: Look
-    ) -> Iterator[tuple[Decision | None, Incident | None]]:
-        """Bring the incidents of these up to date: what is to be told, and what was closed."""
-        now, incidents = look.snapshot.mono_s, self._policy.incidents
-        stages, reporting = self.settings.stages, self._policy.reporting
-        for problem in tuple(problems):
-            incident = self._opened(problem.key, problem.label, look.snapshot)
-            if not problem.at_once:
-                follow_problem(incident, problem, now)
-            task = problem.tasks[0].task if problem.tasks else None
-            permits = self._permits(look.tasks.get(task) if task else None, problem.key.kind)
-            told = (self.protecting or problem.when_off) and permits.notify
-            closed = None
-            if problem.stage is Stage.OK:
-                if not problem.at_once and not incident.over(now, stages.settle_s):
-                    continue
-                told = told and problem.reason != "" and incident.last_report is not None
-                closed = incident.public(look.snapshot.unix_s)
-                del incidents[problem.key]
-            else:
-                told = told and reporting.problem(incident, problem, now, stages.cooldown_s)
-            yield (
-                self._notification(incident, problem, task, look.snapshot) if told else None,
-                closed,
-            )
-
-    def _notification(
+    def _follow_pace(
         self,
         incident: OpenIncident,
-        problem: Problem,
-        task: ProcessKey | None,
-        snapshot: Snapshot,
-    ) -> Decision:
-        return Decision(
-            id=self._new_id(snapshot.unix_s),
-            kind=DecisionKind.NOTIFY,
-            incident=incident.id,
-            resource=incident.resource,
-            stage=incident.stage,
-            task=task,
-            at_mono_s=snapshot.mono_s,
-            at_unix_s=snapshot.unix_s,
-            reason=problem.reason,
-            evidence=problem.evidence,
-        )
+        reading: Reading,
+        assessment: Assessment,
+        agents: Mapping[ProcessKey, Sequence[AgentState]],
+    ) -> None:
+        recent = None
+        if not SPECS[reading.key.kind].in_steps:
+            recent = self._series.rate(reading.key, PACE_WINDOW_S)
+        held = any(agent.saving for each in agents.values() for agent in each)
+        incident.pace(assessment.slope_per_s, recent, self._passed_s, held)
 
-    def _permits(self, task: Task | None, kind: ResourceKind) -> ActionSettings:
+    def _decide(self, dangers: Sequence[Danger]) -> list[Decision]:
+        """All decisions of a tick, in the order in which they are to be carried out."""
+        decisions: list[Decision] = []
+        for danger in sorted(dangers, key=lambda danger: (-danger.assessment.stage, danger.left_s)):
+            decisions += self._decide_one(danger)
+        decisions += self._reporting.outcomes(dangers)
+        for decision in decisions:
+            self._open[decision.id] = decision
+        while len(self._open) > _MOST_OPEN:
+            del self._open[next(iter(self._open))]
+        return decisions
+
+    def _decide_one(self, danger: Danger) -> Iterator[Decision]:
+        """The gentlest first: resume, report, save, pause."""
+        yield from pausing.follow_paused(danger)
+        saves = list(self._saving.due(danger))
+        pause = None
+        pausing.give_up(danger)
+        target = pausing.pause_target(danger, pausing.busy(self._incidents.values()))
+        if target is not None:
+            first = pausing.unsaved(danger, target)
+            if first is None:
+                pause = pausing.pause(danger, target)
+            elif first[1].pending is None and not first[0].saving:
+                why = "is saved once more before it is paused"
+                saves.append(self._saving.ask(danger, target, first[0], why, final=True))
+        # What becomes of a pause is a notification of its own.
+        incident = danger.incident
+        will_pause = target is not None or bool(incident.pausing or incident.unpausable)
+        warning = self._reporting.warning(danger, will_pause)
+        if warning is not None:
+            yield warning
+        yield from self._reporting.saves(danger)
+        yield from saves
+        if pause is not None:
+            yield pause
+
+    def _opened(self, key: ResourceKey, label: str, snapshot: Snapshot) -> OpenIncident:
+        return opened(self._incidents, key, label, snapshot, partial(self._new_id, snapshot.unix_s))
+
+    def _follow(
+        self, problem: Problem, look: Look, decisions: list[Decision], closed: list[Incident]
+    ) -> None:
+        """Bring the incident of a problem up to date: append what is to be done, and its end."""
+        snapshot, stages = look.snapshot, self.settings.stages
+        incident = self._opened(problem.key, problem.label, snapshot)
+        if not problem.at_once:
+            follow_problem(incident, problem, snapshot.mono_s)
+        task = problem.tasks[0].task if problem.tasks else None
+        notify = (self.protecting or problem.when_off) and self._may_notify(
+            None if task is None else look.tasks.get(task), problem.key.kind
+        )
+        if problem.stage is not Stage.OK:
+            notify = notify and self._reporting.problem(
+                incident, problem, snapshot.mono_s, stages.cooldown_s
+            )
+        elif problem.at_once or incident.over(snapshot.mono_s, stages.settle_s):
+            notify = notify and problem.reason != "" and incident.last_report is not None
+            closed.append(incident.public(snapshot.unix_s))
+            del self._incidents[problem.key]
+        else:
+            return
+        if notify:
+            decisions.append(
+                Decision(
+                    id=self._new_id(snapshot.unix_s),
+                    kind=DecisionKind.NOTIFY,
+                    incident=incident.id,
+                    resource=incident.resource,
+                    stage=incident.stage,
+                    task=task,
+                    at_mono_s=snapshot.mono_s,
+                    at_unix_s=snapshot.unix_s,
+                    reason=problem.reason,
+                    evidence=problem.evidence,
+                )
+            )
+
+    def _may_notify(self, task: Task | None, kind: ResourceKind) -> bool:
         settings = self.settings
-        return allowed(settings.actions, settings.rules, task, kind, self._runtime_dir)
+        return allowed(settings.actions, settings.rules, task, kind, self._runtime_dir).notify
 
     def _close(
-        self, dangers: Sequence[Danger], tasks: Mapping[ProcessKey, Task], snapshot: Snapshot
+        self, dangers: Sequence[Danger], look: Look
     ) -> tuple[list[Incident], list[Decision]]:
         """Close incidents of resources after a calm; report it if the danger was reported."""
         closed: list[Incident] = []
         decisions: list[Decision] = []
         by_resource = {danger.reading.key: danger for danger in dangers}
-        for key, incident in list(self._policy.incidents.items()):
+        now = look.snapshot.mono_s
+        for key, incident in list(self._incidents.items()):
             danger = by_resource.get(key)
             if is_condition(key):
                 continue
             if danger is not None:
-                if not incident.over(snapshot.mono_s, self.settings.stages.settle_s):
+                if not incident.over(now, self.settings.stages.settle_s):
                     continue
-                over = self._policy.reporting.over(danger)
+                over = self._reporting.over(danger)
                 decisions += [] if over is None else [over]
-            elif pausing.holds_somebody(incident, tasks, snapshot.mono_s):
+            elif pausing.any_stopped(incident, look.tasks, now):
                 continue  # who is paused on its account must not be forgotten
             # Without a danger the resource itself is gone, its group or its task with it.
-            closed.append(incident.public(snapshot.unix_s))
-            del self._policy.incidents[key]
+            closed.append(incident.public(look.snapshot.unix_s))
+            del self._incidents[key]
         return closed, decisions
 
-    def _advise(self, snapshot: Snapshot, dangers: Sequence[Danger]) -> None:
+    def _advise(self, look: Look, dangers: Sequence[Danger]) -> None:
         """What people can do about each danger."""
-        watts_of = {gpu.id: gpu.power_limit_w for gpu in snapshot.hardware.gpus}
-        filling = self._anticipation.filling() if dangers else {}
+        watts_of = {gpu.id: gpu.power_limit_w for gpu in look.snapshot.hardware.gpus}
+        filling = self._phases.filling() if dangers else {}
         for danger in dangers:
             incident, assessment = danger.incident, danger.assessment
             incident.know_trainings(danger.agents)
@@ -527,15 +584,14 @@ class Engine:
 
     def _next_look(self, agents: Mapping[ProcessKey, AgentState]) -> float:
         fast, slow = self.settings.watch.fast_interval_s, self.settings.watch.interval_s
-        if any(agent.saving for agent in agents.values()) or self._policy.waiting:
+        if (
+            any(agent.saving for agent in agents.values())
+            or self._saving.waiting
+            or self._reporting.waiting
+            or pausing.busy(self._incidents.values())
+        ):
             return fast
         return min(slow, max(fast, self._series.next_look_s))
-
-    def _ids(self, snapshot: Snapshot) -> Callable[[], str]:
-        return lambda: self._new_id(snapshot.unix_s)
-
-    def _now(self) -> float:
-        return 0.0 if self._clock is None else self._clock[0]
 
     def _new_id(self, unix_s: float) -> str:
         # The time keeps ids of different daemons apart, the number those of one tick.
@@ -543,17 +599,12 @@ class Engine:
         return f"{int(unix_s * 1000):x}-{self._issued}"
 
 
-def _worded(
-    decision: Decision,
-    tasks: Mapping[ProcessKey, Task],
-    agents: Mapping[ProcessKey, Sequence[AgentState]],
-    incidents: Mapping[str, Incident],
-) -> Decision:
+def _worded(decision: Decision, look: Look, incidents: Mapping[str, Incident]) -> Decision:
     """With its notification, if it asks for one."""
     if decision.kind is not DecisionKind.NOTIFY:
         return decision
-    task = None if decision.task is None else tasks.get(decision.task)
-    views = () if decision.task is None else agents.get(decision.task, ())
+    task = None if decision.task is None else look.tasks.get(decision.task)
+    views = () if decision.task is None else look.agents.get(decision.task, ())
     agent = max(views, key=lambda each: (each.training, each.step or 0), default=None)
     about = incidents.get(decision.incident)
     return replace(decision, notification=notification(decision, task, agent, about))

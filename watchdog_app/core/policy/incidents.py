@@ -89,7 +89,7 @@ class OpenIncident:
     pace_per_s: float = 0.0  # fastest recent filling while no save holds the training up
     calm_since_mono_s: float | None = None
     last_report: LastReport | None = None
-    holds: dict[ProcessKey, PausedTask] = field(default_factory=dict)
+    paused: dict[ProcessKey, PausedTask] = field(default_factory=dict)
     # Decisions without an outcome.
     pausing: dict[str, ProcessKey] = field(default_factory=dict, metadata=NOT_KEPT)
     paused_mono_s: float | None = None  # when a pause was asked for last
@@ -150,7 +150,7 @@ class OpenIncident:
             settle_s: least time of calm.
         """
         return (
-            not self.holds
+            not self.paused
             and not self.pausing
             and self.calm_since_mono_s is not None
             and now - self.calm_since_mono_s >= settle_s
@@ -211,7 +211,7 @@ class OpenIncident:
     @property
     def shown_stage(self) -> Stage:
         """The stage; `hold` while a task is paused, though the resource itself is calm then."""
-        return Stage.HOLD if self.holds else self.stage
+        return Stage.HOLD if self.paused else self.stage
 
 
 Incidents = dict[ResourceKey, OpenIncident]  # open ones, in the order in which they began

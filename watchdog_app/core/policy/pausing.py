@@ -11,21 +11,29 @@ had time to work.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.model.agent import AgentState
-from watchdog_app.core.model.decisions import Decision, DecisionKind, Stage
+from watchdog_app.core.model.decisions import (
+    Decision,
+    DecisionKind,
+    Outcome,
+    OutcomeStatus,
+    Stage,
+    Topic,
+)
 from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
 from watchdog_app.core.model.resource import Pause, Scope
 from watchdog_app.core.model.tasks import stands
 from watchdog_app.core.policy.danger import TURNS, Danger
 from watchdog_app.core.policy.incidents import OpenIncident, PausedTask
-from watchdog_app.core.policy.saving import CheckpointSchedule, step_s
+from watchdog_app.core.policy.schedule import CheckpointSchedule, step_s
 
 _ROOM = 2.0  # a task runs again when the headroom is this many times what it was
 _RESUME_RETRY_S = 60.0
+_PAUSE_ANSWER_S = 30.0
 _UNSEEN_S = 1.0  # a look right after the signal may come too early to see it
 _STILL_GROWS = 0.25  # of the headroom at the last pause
 
@@ -39,7 +47,11 @@ def pause_target(danger: Danger, busy: frozenset[ProcessKey]) -> Task | None:
         busy: tasks that any incident is about to pause.
     """
     incident = danger.incident
-    if danger.assessment.stage < Stage.HOLD or not _helps(danger) or incident.attribution.foreign:
+    if (
+        danger.assessment.stage < Stage.HOLD
+        or not _helps(danger)
+        or incident.attribution.mostly_unwatched
+    ):
         return None
     if incident.paused_mono_s is not None:
         settle = min(danger.settings.stages.settle_s, danger.left_s / 2)
@@ -59,9 +71,9 @@ def pause_target(danger: Danger, busy: frozenset[ProcessKey]) -> Task | None:
             return None  # it is the one, and on its way to its pause
         if may_pause(danger, task):
             candidates.append(task)
-        elif not danger.stands(task):
+        elif not danger.is_stopped(task):
             break  # it must not be touched: its pause must not fall on those who grow less
-    # The guiltiest, unless somebody said that others are to be paused before it.
+    # The one that grows fastest, unless somebody said that others are to be paused before it.
     return max(candidates, key=lambda task: TURNS.index(danger.turn(task)), default=None)
 
 
@@ -80,7 +92,7 @@ def may_pause(danger: Danger, task: Task) -> bool:
         and task.uid == danger.own_uid
         # Its kernels are tasks of their own; stopping the server would only hide them.
         and task.kind is not TaskKind.SERVER
-        and not danger.stands(task)
+        and not danger.is_stopped(task)
         and task.key not in danger.incident.overruled
         and task.key not in danger.incident.unpausable
     )
@@ -93,7 +105,7 @@ def by_hand(danger: Danger, task: Task) -> bool:
         and danger.reading.fatal
         and task.uid == danger.own_uid
         and task.kind is not TaskKind.SERVER
-        and not danger.stands(task)
+        and not danger.is_stopped(task)
     )
 
 
@@ -163,7 +175,7 @@ def pause(danger: Danger, task: Task) -> Decision:
     return decision
 
 
-def watch_holds(danger: Danger) -> list[Decision]:
+def follow_paused(danger: Danger) -> list[Decision]:
     """
     Forget who runs again by a person's hand or has ended; let run who has room again.
 
@@ -171,53 +183,101 @@ def watch_holds(danger: Danger) -> list[Decision]:
     that moment, that no warning would be due. It must have lasted `settle_s`.
     """
     incident, decisions = danger.incident, []
-    for key, hold in list(incident.holds.items()):
+    for key, paused in list(incident.paused.items()):
         task = danger.tasks.get(key)
         if task is None:
-            del incident.holds[key]
-        elif not danger.stands(task):
-            if hold.resuming is None and danger.mono_s - hold.since_mono_s > _UNSEEN_S:
-                del incident.holds[key]
+            del incident.paused[key]
+        elif not danger.is_stopped(task):
+            if paused.resuming is None and danger.mono_s - paused.since_mono_s > _UNSEEN_S:
+                del incident.paused[key]
                 incident.overruled.add(key)
                 # What stood still was calm; whether it stays so is seen from now on.
                 incident.calm_since_mono_s = danger.mono_s
-        elif _has_room(danger, hold) and hold.resuming is None:
+        elif _has_room(danger, paused) and paused.resuming is None:
             decision = danger.decide(
                 DecisionKind.RESUME,
                 task,
                 f"{danger.reading.label}: there is room again, {task.name} may run",
-                {"paused_s": danger.mono_s - hold.since_mono_s},
+                {"paused_s": danger.mono_s - paused.since_mono_s},
             )
-            hold.resuming = decision.id
+            paused.resuming = decision.id
             decisions.append(decision)
     return decisions
 
 
-def holds_somebody(incident: OpenIncident, tasks: Mapping[ProcessKey, Task], mono_s: float) -> bool:
+def any_stopped(incident: OpenIncident, tasks: Mapping[ProcessKey, Task], mono_s: float) -> bool:
     """Whether a task that was paused on this account still stands."""
     return any(
-        key in tasks and (stands(tasks[key], held=True) or mono_s - hold.since_mono_s <= _UNSEEN_S)
-        for key, hold in incident.holds.items()
+        key in tasks
+        and (stands(tasks[key], held=True) or mono_s - paused.since_mono_s <= _UNSEEN_S)
+        for key, paused in incident.paused.items()
     )
 
 
-def _has_room(danger: Danger, hold: PausedTask) -> bool:
+def busy(incidents: Iterable[OpenIncident]) -> frozenset[ProcessKey]:
+    """Tasks that any incident is about to pause."""
+    return frozenset(key for incident in incidents for key in incident.pausing.values())
+
+
+def give_up(danger: Danger) -> None:
+    """Drop pauses without an outcome: a pause takes a fraction of a second."""
+    incident = danger.incident
+    asked = incident.paused_mono_s
+    if incident.pausing and (asked is None or danger.mono_s - asked > _PAUSE_ANSWER_S):
+        incident.pausing.clear()
+
+
+def record(
+    incident: OpenIncident, decision: Decision, outcome: Outcome, now: float
+) -> Topic | None:
+    """
+    Learn how a pause or a resume ended; what is to be reported of it.
+
+    Args:
+        incident: of the decision.
+        decision: to pause or to resume.
+        outcome: of it.
+        now: monotonic seconds.
+    """
+    done = outcome.status is OutcomeStatus.DONE
+    if decision.kind is DecisionKind.RESUME:
+        paused = incident.paused.get(decision.task) if decision.task is not None else None
+        if paused is None or paused.resuming != decision.id:
+            return None
+        if not done or decision.task is None:  # it is tried again later
+            paused.resuming = None
+            paused.room_since_mono_s = now + _RESUME_RETRY_S
+            return None
+        del incident.paused[decision.task]
+        incident.last_report = None  # "running again" says that it is over, too
+        return Topic.RESUMED
+    task = incident.pausing.pop(decision.id, None)
+    if task is None:
+        return None
+    if done:
+        evidence = decision.evidence
+        room = float(evidence["limit"] or 0) - float(evidence["used"] or 0)
+        incident.paused[task] = PausedTask(now, max(0.0, room), incident.pace_per_s)
+        incident.pace_per_s = 0.0  # that was its pace: what still grows shows anew
+        return Topic.PAUSED
+    if outcome.status is OutcomeStatus.FAILED:
+        incident.unpausable.add(task)
+        return Topic.PAUSE_FAILED
+    incident.paused_mono_s = None  # nothing happened: there is nothing to wait for
+    return None
+
+
+def _has_room(danger: Danger, paused: PausedTask) -> bool:
     headroom = danger.reading.limit - danger.reading.used
     enough = max(
-        _ROOM * hold.headroom,
-        hold.pace_per_s * danger.settings.stages.warn_s,
+        _ROOM * paused.headroom,
+        paused.pace_per_s * danger.settings.stages.warn_s,
         danger.spec.resume_headroom,
     )
     # Also where pauses have been forbidden since: one that was made must end all the same.
     if headroom < enough:
-        hold.room_since_mono_s = None
+        paused.room_since_mono_s = None
         return False
-    if hold.room_since_mono_s is None:
-        hold.room_since_mono_s = danger.mono_s
-    return danger.mono_s - hold.room_since_mono_s >= danger.settings.stages.settle_s
-
-
-def resume_failed(hold: PausedTask, now: float) -> None:
-    """Try again later."""
-    hold.resuming = None
-    hold.room_since_mono_s = now + _RESUME_RETRY_S
+    if paused.room_since_mono_s is None:
+        paused.room_since_mono_s = danger.mono_s
+    return danger.mono_s - paused.room_since_mono_s >= danger.settings.stages.settle_s

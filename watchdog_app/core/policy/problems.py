@@ -23,8 +23,10 @@ from watchdog_app.core.model.hardware import GpuState
 from watchdog_app.core.model.history import SwapTraffic
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import ResourceKey, ResourceKind, is_condition
-from watchdog_app.core.model.settings import Settings
+from watchdog_app.core.model.settings import StallSettings
+from watchdog_app.core.policy.danger import Look
 from watchdog_app.core.policy.incidents import OpenIncident, Problem
+from watchdog_app.core.policy.tracker import TaskUsage
 
 # Stall reasons are looked for when a training stalls; their modules are imported then, too.
 TYPE_CHECKING = False
@@ -48,17 +50,6 @@ _AWAY_S = 30.0  # an agent whose connection broke connects again within some sec
 _MOST_STALL_ADVICE = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """One look at the machine."""
-
-    snapshot: Snapshot
-    tasks: Mapping[ProcessKey, Task]
-    agents: Mapping[ProcessKey, Sequence[AgentState]]  # by task
-    cpu_percent: Mapping[ProcessKey, float | None]  # by task
-    settings: Settings
-
-
 Open = Mapping[ResourceKey, OpenIncident]
 
 
@@ -78,22 +69,27 @@ class DeviceProblems:
         """Tasks that have lost a card lately, and by what."""
         return {key: text for key, (_, text) in self._faults.items()}
 
-    def observe(self, look: Look, incidents: Open) -> Iterator[Problem]:
+    def observe(
+        self, look: Look, usage: Mapping[ProcessKey, TaskUsage], incidents: Open
+    ) -> Iterator[Problem]:
         """
         The problems of this look, then those that are over.
 
         Args:
             look: at the machine.
+            usage: of processors, by task.
             incidents: open ones, by key.
         """
         training = frozenset(
             key for key, each in look.agents.items() if any(agent.training for agent in each)
         )
+        self._standing &= incidents.keys()
         tasks = tuple(look.tasks.values())
+        cpu_percent = {key: each.cpu_percent for key, each in usage.items()}
         found: dict[ResourceKey, list[Finding]] = {}
         for finding in (
             *self._health.observe(look.snapshot, tasks),
-            *self._throttling.observe(look.snapshot, tasks, look.cpu_percent, training),
+            *self._throttling.observe(look.snapshot, tasks, cpu_percent, training),
         ):
             found.setdefault(finding.key, []).append(finding)
         if found or self._faults or self._agents or look.snapshot.hardware.gpus:
@@ -132,9 +128,6 @@ class DeviceProblems:
         hit = tuple(Culprit(each.key, each.name, 0.0, 0.0) for each in tasks)[:_MOST_HIT]
         if not hit and incident is not None:
             hit = incident.attribution.culprits  # it hit them when it began
-        lost = worst.card_lost
-        slowed = key.kind is not ResourceKind.GPU_HEALTH
-        topic = Topic.GPU_LOST if lost else Topic.SLOWED if slowed else Topic.FAULT
         work_lost = any(each.work_lost for each in faults)
         why = "; ".join(dict.fromkeys(each.text for each in findings))
         return Problem(
@@ -144,33 +137,38 @@ class DeviceProblems:
             why,
             reason=why,
             evidence={
-                "topic": topic.value,
-                "trouble": worst.trouble.value,
-                "label": first.label,
-                "fatal": int(worst.restart),
                 "card_works": int(not work_lost),
-                "name": hit[0].name if hit else None,
-                "others": ", ".join(each.name for each in hit[1:4]) or None,
-                "more": len(hit[4:]),
-                **self._work(hit[0].task if hit else None, unix_s),
+                **self._evidence(key, first, hit, unix_s),
             },
             advice=tuple(dict.fromkeys(each.remedy for each in findings))[:_MOST_ADVICE],
             tasks=hit,
             facts=frozenset(each.trouble.value for each in faults),
             device_works=all(each.device_works for each in faults),
             work_lost=work_lost,
-            when_off=lost,
+            when_off=worst.card_lost,
             quiet_s=_QUIET_S[worst.severity],
         )
 
-    def _work(self, task: ProcessKey | None, unix_s: float) -> Evidence:
-        """What is known of the work of a task that was hit."""
+    def _evidence(
+        self, key: ResourceKey, first: Finding, hit: Sequence[Culprit], unix_s: float
+    ) -> Evidence:
+        """What is wrong, whom it hits, and what is left of their work."""
+        topic = Topic.FAULT if key.kind is ResourceKind.GPU_HEALTH else Topic.SLOWED
+        if first.fault.card_lost:
+            topic = Topic.GPU_LOST
+        task = hit[0].task if hit else None
         agent = None if task not in self._agents else self._agents[task][1]
-        rescue = None if agent is None else agent.rescue
         return {
+            "topic": topic.value,
+            "trouble": first.fault.trouble.value,
+            "label": first.label,
+            "fatal": int(first.fault.restart),
+            "name": hit[0].name if hit else None,
+            "others": ", ".join(each.name for each in hit[1:4]) or None,
+            "more": len(hit[4:]),
             "step": None if agent is None else agent.step,
             "had_agent": int(agent is not None),
-            **rescue_figures(rescue, unix_s),
+            **rescue_figures(None if agent is None else agent.rescue, unix_s),
         }
 
     def _over(self, key: ResourceKey, incident: OpenIncident, snapshot: Snapshot) -> Problem:
@@ -187,10 +185,6 @@ class DeviceProblems:
             reason=f"{incident.label} answers again" if key in self._standing and answers else "",
             evidence={"topic": Topic.OVER.value, "label": incident.label},
         )
-
-    def forget(self, keys: Open) -> None:
-        """Forget incidents that are not among these."""
-        self._standing &= keys.keys()
 
 
 @dataclass(slots=True)
@@ -217,18 +211,19 @@ class StallProblems:
         self._open: dict[ResourceKey, _OpenStall] = {}
         self.wanted: list[ProcessKey] = []  # tasks whose threads are to be looked at now
 
-    def observe(self, look: Look, incidents: Open) -> Iterator[Problem]:
+    def observe(self, look: Look, settings: StallSettings, incidents: Open) -> Iterator[Problem]:
         """
         The stalls of this look, and those that are over.
 
         Args:
             look: at the machine.
+            settings: how long is long.
             incidents: open ones, by key: of an earlier daemon as well.
         """
         now = look.snapshot.mono_s
         self.wanted = []
         tasks = tuple(look.tasks.values())
-        for stall in self._detector.follow(now, tasks, look.agents, look.settings.stalls):
+        for stall in self._detector.follow(now, tasks, look.agents, settings):
             self._begin(stall, now)
         for key, incident in incidents.items():
             if key.kind is ResourceKind.STALLED and key not in self._open:

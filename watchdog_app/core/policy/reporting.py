@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -61,7 +61,7 @@ class Reporting:
             return None
         if task is None and _nobodys(danger):
             return None
-        if task is not None and danger.stands(task):
+        if task is not None and danger.is_stopped(task):
             return None  # it grows no more, and people know why
         stage = danger.assessment.stage
         if not danger.reading.fatal:
@@ -206,6 +206,42 @@ class Reporting:
             {"topic": Topic.OVER.value},
         )
 
+    def put(self, topic: Topic, decision: Decision, reason: str, evidence: Evidence) -> None:
+        """
+        Report the outcome of a decision with the next tick.
+
+        Args:
+            topic: what it is.
+            decision: that has ended so.
+            reason: in a clause.
+            evidence: figures of the outcome.
+        """
+        self.waiting.append(
+            PendingNotification(topic, decision.incident, decision.task, reason, evidence)
+        )
+
+    def outcomes(self, dangers: Iterable[Danger]) -> Iterator[Decision]:
+        """Notifications of outcomes since the last tick, where the danger still is."""
+        by_incident = {danger.incident.id: danger for danger in dangers}
+        while self.waiting:
+            pending = self.waiting.popleft()
+            danger = by_incident.get(pending.incident)
+            if danger is None:
+                continue
+            task = None if pending.task is None else danger.tasks.get(pending.task)
+            if not danger.permits(task).notify or (pending.task is not None and task is None):
+                continue
+            if pending.topic is Topic.RESCUED and danger.incident.last_report is None:
+                continue  # a silent save: nobody was worried, nobody needs to know
+            if (
+                pending.topic is Topic.RESCUE_FAILED
+                and task is not None
+                and danger.is_stopped(task)
+            ):
+                continue  # a paused task cannot answer, and is in no danger
+            more = {**pending.evidence, "topic": pending.topic.value}
+            yield danger.decide(DecisionKind.NOTIFY, task, pending.reason, more)
+
     def forget(self, incident: OpenIncident) -> None:
         """Forget that this incident and its tasks were reported."""
         incident.last_report = None
@@ -236,7 +272,7 @@ def _nobodys(danger: Danger) -> bool:
 def blamed(danger: Danger) -> Task | None:
     """The task that a notification about this resource is filed under."""
     attribution = danger.incident.attribution
-    if attribution.foreign or not attribution.culprits:
+    if attribution.mostly_unwatched or not attribution.culprits:
         # Nobody's processor time explains the heat of a card: who is on it dies with it.
         there = danger.tasks if _on_a_card(danger) else {}
         return max(there.values(), key=lambda task: task.key in danger.agents, default=None)

@@ -1,211 +1,213 @@
 """
-When an agent is asked to save, and when again: one schedule an agent.
+Who is asked to save because of a danger, and what came of the request.
 
-The first save of an incident is due as soon as the resource asks for one. A death would cost all
-work since the last save. So the next save is due when the work at stake exceeds the time that is
-left: at half of the time left, a quarter, an eighth, and then once a second. A death loses about a
-second of work, or one long step. The number of saves grows with the logarithm of the time.
-
-Three rules limit the cost for a training that hovers near its limit. There is at most one save a
-second. A budget allows a handful of saves at once, then a tenth of the time. After a failed save
-there is a pause. Where the policy may pause the task, it does so right after a last save, and
-nothing is lost.
+The tasks that grow are asked, then those that the kernel might choose to kill instead. Where
+programs that are not watched make the growth, trainings are saved and none is paused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from watchdog_app.base.codec import NOT_KEPT
-from watchdog_app.core.forecast.stages import UNKNOWN_SAVE_S
 from watchdog_app.core.model.agent import AgentState
+from watchdog_app.core.model.decisions import (
+    Decision,
+    DecisionKind,
+    Outcome,
+    OutcomeStatus,
+    Stage,
+    Topic,
+)
+from watchdog_app.core.model.machine import ProcessKey, Task
+from watchdog_app.core.model.resource import ResourceKind, Save, Scope
+from watchdog_app.core.policy.danger import AT_THE_LIMIT, TURNS, Danger
+from watchdog_app.core.policy.incidents import OpenIncident
+from watchdog_app.core.policy.schedule import CheckpointSchedule, deadline_s
 
-UNKNOWN_STEP_S = 1.0
-_SPACING_S = 1.0  # from the end of a save, and from a request, to the next request
-_SHARE = 0.1  # of the time that saving may cost while the end does not come
-_BURST_SAVES = 12  # about log2 of a minute over a second, and some once a second
-_BURST_S = 6.0
-_LAST_BURST_SAVES = 20  # growing in new territory two seconds before the end: nothing to spare for
-_LAST_BURST_S = 30.0
-_HOVER_SAVES = 20.0  # between two saves, in multiples of what one costs, with no end in sight
-_HOVER_S = 30.0
-_HOVER_AGE = 0.25  # ... and of the incident's age: what has not come for an hour is not near
-_RETRY_S = 5.0  # after a failure; doubled by each further one
-_FRESH_STEPS = 3.0
-_FRESH_S = 1.0
-_DEADLINE_S = 10.0  # for an answer, or this many times the expected cost
-_DEADLINE_COSTS = 5.0
-
-
-def save_s(agent: AgentState) -> float:
-    """What the next save will take."""
-    return UNKNOWN_SAVE_S if agent.save_s is None else max(0.0, agent.save_s)
-
-
-def step_s(agent: AgentState) -> float:
-    """What a step takes, and so how long until a save can begin."""
-    return UNKNOWN_STEP_S if agent.step_s is None else max(0.0, agent.step_s)
-
-
-def deadline_s(agent: AgentState) -> float:
-    """How long an answer is waited for."""
-    return max(_DEADLINE_S, _DEADLINE_COSTS * (save_s(agent) + step_s(agent)))
+# The kernel kills whoever holds most (mm/oom_kill.c, oom_badness). A task with at least this much
+# of what the fastest growing will hold by then could be the one: sizes are estimates.
+_COULD_BE_CHOSEN = 0.75
+# One that goes on beyond its limit was no exact one: saving every step until the true end would
+# hold the training up for minutes.
+_OVERDUE_S = 20.0
 
 
 @dataclass(slots=True)
-class CheckpointSchedule:
-    """What was asked of one agent and what came of it. Times are monotonic seconds."""
+class Saving:
+    """The requests to all agents."""
 
-    # The decision that waits for its outcome.
-    pending: str | None = field(default=None, metadata=NOT_KEPT)
-    asked_mono_s: float = field(default=float("-inf"), metadata=NOT_KEPT)
-    expires_mono_s: float = field(default=0.0, metadata=NOT_KEPT)
-    # The pending one is the last before a pause.
-    final: bool = field(default=False, metadata=NOT_KEPT)
-    saved_mono_s: float | None = None  # newest complete rescue that is known
-    # The same, of one that was asked for as the last.
-    final_mono_s: float | None = field(default=None, metadata=NOT_KEPT)
-    failures: int = 0  # since the last save that worked
-    failed_mono_s: float = 0.0
-    spent_s: float = 0.0  # of the budget; falls with time
-    paid_mono_s: float = 0.0  # when `spent_s` was worked out last
+    schedules: dict[ProcessKey, CheckpointSchedule] = field(default_factory=dict)  # by agent
+    agents_due_mono_s: float | None = None  # until then agents may still connect again
 
-    def observe(self, agent: AgentState, now: float) -> None:
-        """Take over saves that the agent made without a request, and let the budget recover."""
-        self.spent_s = max(0.0, self.spent_s - _SHARE * max(0.0, now - self.paid_mono_s))
-        self.paid_mono_s = now
-        saved = agent.rescue_mono_s
-        if saved is not None and (self.saved_mono_s is None or saved > self.saved_mono_s):
-            self.saved_mono_s = saved
-            self.failures = 0
+    @property
+    def waiting(self) -> bool:
+        """Whether a request has no answer yet."""
+        return any(each.pending is not None for each in self.schedules.values())
 
-    def expire(self, now: float) -> str | None:
-        """The decision that was not answered in time; it counts as a failure."""
-        if self.pending is None or now < self.expires_mono_s:
-            return None
-        decision = self.pending
-        self.failed(now)
-        return decision
-
-    def ask(self, decision: str, now: float, agent: AgentState, final: bool = False) -> None:
+    def observe(
+        self, agents: Mapping[ProcessKey, AgentState], now: float
+    ) -> Iterator[tuple[str, bool]]:
         """
-        A save is requested now; `final`: the task is to be paused right after it.
+        Take over what agents did by themselves; forget those that are gone.
 
         Args:
-            decision: its id.
+            agents: by process.
             now: monotonic seconds.
-            agent: that is asked.
+
+        Returns:
+            Decisions that are answered no more, and whether that is to be reported.
+        """
+        if self.agents_due_mono_s is None or now >= self.agents_due_mono_s:
+            for key in [key for key in self.schedules if key not in agents]:
+                pending = self.schedules.pop(key).pending
+                if pending is not None:
+                    yield pending, False
+        for key, agent in agents.items():
+            schedule = self.schedules.setdefault(key, CheckpointSchedule())
+            schedule.observe(agent, now)
+            expired = schedule.expire(now)
+            if expired is not None:
+                yield expired, schedule.failures == 1
+
+    def due(self, danger: Danger) -> Iterator[Decision]:
+        """The requests that are due because of this danger."""
+        spec = danger.spec
+        if not danger.wants_saves or spec.save is Save.NOBODY:
+            return
+        if spec.scope is Scope.HEAT and not danger.reading.fatal:
+            return  # what only slows down loses nothing
+        worth = _worth_saving(danger)
+        for task, why in sorted(worth, key=lambda each: TURNS.index(danger.turn(each[0]))):
+            if danger.is_stopped(task) or not danger.permits(task).checkpoint:
+                continue
+            for agent in danger.agents.get(task.key, ()):
+                if agent.training and self.schedules[agent.key].due(
+                    agent,
+                    danger.mono_s,
+                    since_mono_s=danger.incident.opened_mono_s,
+                    left_s=_left_s(danger),
+                    last=danger.assessment.stage >= Stage.HOLD and not spec.least_left_s,
+                    reach_s=danger.reach_s,
+                    stalled=_stalled(danger),
+                ):
+                    yield self.ask(danger, task, agent, why)
+
+    def ask(
+        self, danger: Danger, task: Task, agent: AgentState, why: str, final: bool = False
+    ) -> Decision:
+        """
+        The request to an agent to save now.
+
+        Args:
+            danger: the reason.
+            task: that is saved.
+            agent: in it.
+            why: this task, in a clause after its name.
             final: whether the task is paused right after it.
         """
-        self.pending = decision
-        self.final = final
-        self.asked_mono_s = now
-        self.expires_mono_s = now + deadline_s(agent)
-        self.spent_s += save_s(agent)
+        schedule = self.schedules[agent.key]
+        saved = schedule.saved_mono_s
+        decision = danger.decide(
+            DecisionKind.CHECKPOINT,
+            task,
+            f"{danger.assessment.why}; {task.name} {why}",
+            {
+                "agent_pid": agent.key.pid,
+                "at_stake_s": None if saved is None else danger.mono_s - saved,
+                "then": "continue",
+            },
+            deadline_s=deadline_s(agent),
+        )
+        schedule.ask(decision.id, danger.mono_s, agent, final)
+        return decision
 
-    def saved(self, now: float) -> None:
-        """The request was answered with a complete rescue."""
-        self.pending = None
-        self.failures = 0
-        self.saved_mono_s = now
-        self.final_mono_s = now if self.final else None
-
-    def failed(self, now: float) -> None:
-        """The request was refused, failed, or was not answered."""
-        self.pending = None
-        self.failures += 1
-        self.failed_mono_s = now
-
-    def skipped(self) -> None:
-        """The request was never sent: nothing failed."""
-        self.pending = None
-        self.asked_mono_s = float("-inf")
-
-    def fresh(self, agent: AgentState, now: float) -> bool:
+    def record(
+        self, decision: Decision, outcome: Outcome, now: float, incident: OpenIncident | None
+    ) -> Topic | None:
         """
-        A rescue exists that is at most a few steps old.
+        Learn how a request ended; what is to be reported of it.
 
         Args:
-            agent: of the training.
+            decision: the request.
+            outcome: of it.
             now: monotonic seconds.
+            incident: open one of the same resource.
         """
-        if self.saved_mono_s is None:
-            return False
-        return now - self.saved_mono_s <= _fresh_s(agent)
-
-    def ready_for_pause(self, agent: AgentState, now: float) -> bool:
-        """
-        The rescue is a step old at most, or it is the last one before the pause.
-
-        The second, because a daemon that is late after that save must not ask for it for ever.
-        """
-        if self.saved_mono_s is None:
-            return False
-        if self.final_mono_s is not None and now - self.final_mono_s <= _fresh_s(agent):
-            return True
-        return now - self.saved_mono_s <= step_s(agent)
-
-    def due(
-        self,
-        agent: AgentState,
-        now: float,
-        *,
-        since_mono_s: float,
-        left_s: float,
-        last: bool,
-        reach_s: float,
-        stalled: bool = False,
-    ) -> bool:
-        """
-        Whether to ask now: never within a second of the last request or save.
-
-        Args:
-            agent: as it stands.
-            now: monotonic seconds.
-            since_mono_s: when the resource first asked for saves; an older rescue does not count.
-            left_s: time to exhaustion while the training runs; infinite when unknown.
-            last: the very end, on strong evidence: the larger budget.
-            reach_s: until the next chance to ask.
-            stalled: the training stands still at the limit; it is saved again after each step.
-        """
-        if self.pending is not None or agent.saving:
-            return False
-        newest = max(self.asked_mono_s, self.saved_mono_s or float("-inf"))
-        if now - newest < _SPACING_S:
-            return False
-        if self.failures and now - self.failed_mono_s < self._retry_s(left_s):
-            return False
-        if self.saved_mono_s is None or (
-            self.saved_mono_s < since_mono_s and not self.fresh(agent, now)
-        ):
-            return True
-        cost, step = save_s(agent), step_s(agent)
-        at_stake = now - self.saved_mono_s
-        if self.spent_s + cost > self._budget_s(cost, last):
-            return False
-        # Asked in the middle of a step, it saves at that step's end.
-        if at_stake + reach_s + step >= left_s:
-            return True
-        if stalled:
-            return _progressed(agent)
-        return at_stake >= max(_HOVER_S, _HOVER_SAVES * cost, _HOVER_AGE * (now - since_mono_s))
-
-    def _retry_s(self, left_s: float) -> float:
-        wait = _RETRY_S * 2.0 ** min(self.failures - 1, 6)
-        # With the end near a second try costs nothing that would not be lost anyway.
-        return wait if self.failures > 1 else min(wait, max(0.5, left_s / 2))
-
-    @staticmethod
-    def _budget_s(cost: float, last: bool) -> float:
-        if last:
-            return max(_LAST_BURST_S, _LAST_BURST_SAVES * cost)
-        return max(_BURST_S, _BURST_SAVES * cost)
+        pending = (each for each in self.schedules.values() if each.pending == decision.id)
+        schedule = next(pending, None)
+        if schedule is None:
+            return None
+        if outcome.status is OutcomeStatus.DONE:
+            before, since = schedule.saved_mono_s, incident.opened_mono_s if incident else now
+            schedule.saved(now)
+            return Topic.RESCUED if before is None or before < since else None
+        if outcome.status is OutcomeStatus.SKIPPED:
+            schedule.skipped()
+            return None
+        schedule.failed(now)
+        return Topic.RESCUE_FAILED if schedule.failures == 1 else None
 
 
-def _progressed(agent: AgentState) -> bool:
-    """Whether a step has ended since its last rescue; where that is not known, it may have."""
-    return agent.rescue is None or agent.step is None or agent.step > agent.rescue.step
+def _worth_saving(danger: Danger) -> Iterator[tuple[Task, str]]:
+    """The tasks that grow first, then those that the kernel could kill instead."""
+    attribution = danger.incident.attribution
+    if danger.spec.save is Save.EVERYBODY:
+        for key in danger.agents:
+            yield danger.tasks[key], "goes down with it"
+        return
+    chosen: set[ProcessKey] = set()
+    if not attribution.mostly_unwatched:
+        for culprit in attribution.actionable:
+            task = danger.tasks.get(culprit.task)
+            if task is not None and not danger.is_stopped(task):
+                chosen.add(culprit.task)
+                yield task, f"makes {culprit.share:.0%} of the growth"
+        if attribution.culprits and not chosen:
+            return  # whoever made it grow has ended or is paused: the danger is over
+    with_agent = [danger.tasks[key] for key in danger.agents if key in danger.tasks]
+    ends = danger.reading.fatal or danger.reading.throttles
+    if not chosen and len(with_agent) == 1 and ends:
+        # Too little growth to name anybody, and only one that has anything to lose.
+        chosen.add(with_agent[0].key)
+        yield with_agent[0], "is the only training under it"
+    if not (danger.strict and ends):
+        return
+    # On a full card it hits whoever asks for memory next, of whatever size.
+    anybody = danger.reading.key.kind is ResourceKind.GPU_MEMORY
+    bar = 0.0 if not chosen or attribution.mostly_unwatched or anybody else _bar(danger)
+    for task in sorted(with_agent, key=_largest_process, reverse=True):
+        if task.key not in chosen and _largest_process(task) >= bar:
+            yield task, "could be killed with it"
 
 
-def _fresh_s(agent: AgentState) -> float:
-    return max(_FRESH_S, _FRESH_STEPS * step_s(agent))
+def _left_s(danger: Danger) -> float:
+    """Time to the end, for those who save."""
+    reading = danger.reading
+    if not (reading.fatal or reading.throttles):
+        return float("inf")  # beyond it there is time: nothing dies at its edge
+    spec = danger.spec
+    if spec.save is Save.EVERYBODY and not spec.least_left_s and reading.used >= reading.limit:
+        return _OVERDUE_S
+    return max(spec.least_left_s, danger.left_s)
+
+
+def _stalled(danger: Danger) -> bool:
+    """Whether the programs under the limit are stalled, or are about to be."""
+    reading = danger.reading
+    return reading.stalled or (reading.throttles and reading.used >= AT_THE_LIMIT * reading.limit)
+
+
+def _bar(danger: Danger) -> float:
+    """The size from which a bystander could be the one that the kernel kills."""
+    headroom = max(0.0, danger.reading.limit - danger.reading.used)
+    sizes = (
+        _largest_process(danger.tasks[culprit.task]) + culprit.share * headroom
+        for culprit in danger.incident.attribution.actionable
+        if culprit.task in danger.tasks
+    )
+    return _COULD_BE_CHOSEN * max(sizes, default=0.0)
+
+
+def _largest_process(task: Task) -> float:
+    return max(member.rss_bytes + (member.swap_bytes or 0) for member in task.members)

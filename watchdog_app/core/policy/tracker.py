@@ -18,7 +18,7 @@ from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import Settings, StageSettings
 from watchdog_app.core.policy.attribution import attribute
-from watchdog_app.core.policy.danger import costs
+from watchdog_app.core.policy.danger import Look, costs
 
 
 def outlooks(
@@ -111,7 +111,7 @@ def held_bytes(task: Task) -> int:
     Without pages of files: whoever walks through a mapped data set fills no group and no machine
     by it, and must not be blamed for what a neighbour does. With swap: a task that is being
     swapped out does not shrink. Pages that members share are counted once, as in
-    `core.tasks.resident_bytes`.
+    `core.model.tasks.resident_bytes`.
     """
     private = shmem = 0
     for member in task.members:
@@ -161,22 +161,9 @@ class Tracker:
             renewed.next_look_s = watch.next_look_s
             self._watches[key] = _Watched(renewed, forecaster, key, unit)
 
-    def follow(
-        self,
-        snapshot: Snapshot,
-        tasks: Sequence[Task],
-        readings: Sequence[Reading],
-        agents: Mapping[ProcessKey, Sequence[AgentState]],
-    ) -> None:
-        """
-        Append to every series; forget those that have ended. `agents` are by task.
-
-        Args:
-            snapshot: one sample.
-            tasks: of the sample.
-            readings: of the sample.
-            agents: by task.
-        """
+    def follow(self, look: Look) -> None:
+        """Append to every series; forget those that have ended."""
+        snapshot, readings, tasks = look.snapshot, look.readings, tuple(look.tasks.values())
         now = snapshot.mono_s
         self._hardware = snapshot.hardware
         self.swap.add(now, snapshot.host)
@@ -189,14 +176,13 @@ class Tracker:
         for reading in readings:
             at = now
             if SPECS[reading.key.kind].by_sensor:
-                at = self._measured[reading.key] = _measured_mono_s(reading, snapshot, agents)
+                at = self._measured[reading.key] = _measured_mono_s(reading, look)
             self._growths.setdefault(reading.key, History()).add(at, reading.used)
             if reading.strangers is not None:
                 self._strangers.setdefault(reading.key, History()).add(at, reading.strangers)
             else:
                 self._strangers.pop(reading.key, None)
-        alive = {task.key for task in tasks}
-        for ended in self.usage.keys() - alive:
+        for ended in self.usage.keys() - look.tasks.keys():
             del self.usage[ended]
         for task in tasks:
             self.usage.setdefault(task.key, TaskUsage()).add(now, task)
@@ -223,7 +209,7 @@ class Tracker:
         self._devices.clear()
 
     def assess(
-        self, reading: Reading, agents: Mapping[ProcessKey, list[AgentState]], now: float
+        self, reading: Reading, agents: Mapping[ProcessKey, Sequence[AgentState]], now: float
     ) -> Assessment:
         """
         Where a resource stands and where it is going; `agents` are those under it, by task.
@@ -329,18 +315,14 @@ def _stages(kind: ResourceKind, stages: StageSettings) -> StageSettings:
     )
 
 
-def _measured_mono_s(
-    reading: Reading,
-    snapshot: Snapshot,
-    agents: Mapping[ProcessKey, Sequence[AgentState]],
-) -> float:
+def _measured_mono_s(reading: Reading, look: Look) -> float:
     """When a reading was taken: the same figure shown twice is one sample, and no plateau."""
-    now, hardware = snapshot.mono_s, snapshot.hardware
+    now, hardware = look.snapshot.mono_s, look.snapshot.hardware
     if reading.key.kind is ResourceKind.GPU_ALLOCATOR:
         reported = [
             agent.reported_mono_s
             for key in reading.tasks
-            for agent in agents.get(key, ())
+            for agent in look.agents.get(key, ())
             if agent.reported_mono_s is not None and agent.allocators
         ]
         return min(now, max(reported, default=now))
