@@ -64,7 +64,7 @@ def test_a_wall_clock_that_was_set_in_between_changes_nothing(step_s):
 
     engine.load(state, before.now + 2.0, WALL_S + before.now + 2.0 + step_s)
 
-    assert state["incidents"][0]["holds"]
+    assert state["incidents"][0]["paused"]
     assert state["incidents"] == engine.dump()["incidents"]
 
 

@@ -89,7 +89,9 @@ def test_it_is_opened_looked_into_and_told_once():
     assert "no step since step 200" in incident.why
     assert "Most likely it waits for a queue" in incident.why
     assert incident.advice
-    assert "train.py:42 in batches" in "\n".join(tick.stalled_threads[training.agent.key])
+    assert "train.py:42 in batches" in "\n".join(
+        status.stall_lines(tick.stalled_threads[training.agent.key])
+    )
     told = status.about_incident(incident, 0.0)
     assert "needs somebody" in told
     assert "of the growth" not in told

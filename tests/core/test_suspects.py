@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from watchdog_app.core.diagnosis.stall_reasons import ReasonKind, StallContext, stall_reasons
-from watchdog_app.core.explain.status import thread_lines, training_line
+from watchdog_app.core.diagnosis.stall_signs import training_line
+from watchdog_app.core.explain.status import thread_lines
 from watchdog_app.core.model.agent import Frame, ProcessThreads, ThreadDump, ThreadState
 from watchdog_app.core.model.history import SwapTraffic
 

@@ -327,9 +327,10 @@ def _explanation(look: Look | None, task: Task | None) -> dict[str, Any]:
         incidents=result.incidents,
         now_unix_s=time.time(),
     )
-    stands = result.stalled_threads.get(task.key)
-    if stands:
-        text = "\n".join((text, "", "What each thread does:", *(f"  {line}" for line in stands)))
+    seen = result.stalled_threads.get(task.key)
+    if seen is not None:
+        lines = (f"  {line}" for line in status.stall_lines(seen))
+        text = "\n".join((text, "", "What each thread does:", *lines))
     above = {reading.key for reading in readings if task.key in reading.tasks}
     concerns = [
         each

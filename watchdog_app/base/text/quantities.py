@@ -90,6 +90,13 @@ def format_duration(seconds: float | None) -> str:
     return f"{sign}{days} d {rest // 3600} h"
 
 
+def format_step(seconds: float | None) -> str:
+    """What one step takes: `20 ms`, `1.5 s`; `N/A` for None."""
+    if seconds is None or not 0 <= seconds < 0.95:
+        return format_duration(seconds)
+    return f"{1000 * seconds:.0f} ms" if seconds >= 0.0095 else f"{1000 * seconds:.1g} ms"
+
+
 def parse_bytes(text: str) -> int:
     """
     Bytes from `12G`, `512 MiB`, `1.5gb` or `4096`; every unit is binary.

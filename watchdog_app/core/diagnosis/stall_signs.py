@@ -210,3 +210,14 @@ def _of_library(frame: Frame) -> bool:
 def place(frame: Frame) -> str:
     """`train.py:42 in step`, safe to show."""
     return plain(frame.place, 120)
+
+
+def training_line(picture: ThreadDump) -> str | None:
+    """The innermost line of the thread that trains; None if not known."""
+    root = picture.root
+    main = None if root is None else root.main
+    if main is not None and main.frames:
+        return place(main.frames[0])
+    if picture.last_seen is not None:
+        return f"{place(picture.last_seen)} ({picture.last_seen_s or 0.0:.0f} s before)"
+    return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from watchdog_app.base.text.plain import argument, plain
-from watchdog_app.base.text.quantities import format_bytes, format_duration
+from watchdog_app.base.text.quantities import format_bytes, format_duration, format_step
 from watchdog_app.core.diagnosis.gpu_faults import TITLES
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.model.actions import ACTIONS
@@ -222,7 +222,7 @@ def _stalled(facts: Facts) -> tuple[str, list[str]]:
     silent, usual = facts.number("silent_s"), facts.number("step_s")
     at, likely = facts.number("step"), facts.text("likely", 300)
     after = "" if at is None else f" since step {at:.0f}"
-    lines = [f"No step for {format_duration(silent)}{after}; one takes {phrases.step_time(usual)}."]
+    lines = [f"No step for {format_duration(silent)}{after}; one takes {format_step(usual)}."]
     if likely is not None:
         reasons = facts.text("reasons", 300)
         because = "" if reasons is None else f": {reasons}"

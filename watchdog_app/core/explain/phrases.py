@@ -13,13 +13,6 @@ _SIGNS = {"celsius": "°C", "watts": "W", "joules": "J"}
 _TOO_FAR_S = 30 * 86400.0
 
 
-def step_time(seconds: float | None) -> str:
-    """What one step takes: `20 ms`, `1.5 s`; `N/A` for None."""
-    if seconds is None or not 0 <= seconds < 0.95:
-        return format_duration(seconds)
-    return f"{1000 * seconds:.0f} ms" if seconds >= 0.0095 else f"{1000 * seconds:.1g} ms"
-
-
 def when(eta_s: float | None) -> str:
     """`in about 4 min`: as exact as a forecast is, and no more."""
     if eta_s is None or not math.isfinite(eta_s) or eta_s > _TOO_FAR_S:

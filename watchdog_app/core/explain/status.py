@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.text.quantities import format_bytes, format_duration, format_rate
 from watchdog_app.core.diagnosis import gpu_faults, throttling
+from watchdog_app.core.diagnosis.problems import SeenThreads
 from watchdog_app.core.diagnosis.stall_signs import place
 from watchdog_app.core.explain import memory, phrases
 from watchdog_app.core.model import devices
@@ -353,15 +354,12 @@ _MOST_PROCESSES = 12
 _MOST_WITH_PYTHON = 8
 
 
-def training_line(picture: ThreadDump) -> str | None:
-    """The innermost line of the thread that trains; None if not known."""
-    root = picture.root
-    main = None if root is None else root.main
-    if main is not None and main.frames:
-        return place(main.frames[0])
-    if picture.last_seen is not None:
-        return f"{place(picture.last_seen)} ({picture.last_seen_s or 0.0:.0f} s before)"
-    return None
+def stall_lines(seen: SeenThreads) -> Iterator[str]:
+    """All evidence of the most likely reason, then what each thread does."""
+    for reason in seen.reasons[:1]:
+        yield f"Most likely {reason.text}:"
+        yield from (f"- {plain(each, 200)}" for each in reason.reasons)
+    yield from thread_lines(seen.dump)
 
 
 def thread_lines(picture: ThreadDump, tops: int = _TOPS) -> Iterator[str]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any
 
 from watchdog_app.base import codec
+from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.levels import Level
-from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.core.model.resource import ResourceKey
+from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
+from watchdog_app.core.model.resource import Reading, ResourceKey
 
 Evidence = Mapping[str, float | int | str | None]
 _ACTED_ON_OF_TOP = 0.5  # a task is acted on when it grows at least half as fast as the fastest,
@@ -144,6 +145,16 @@ class Expected:
     culprit: Culprit | None
 
 
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One look at the machine."""
+
+    snapshot: Snapshot
+    tasks: Mapping[ProcessKey, Task]
+    readings: Sequence[Reading]
+    agents: Mapping[ProcessKey, Sequence[AgentState]]  # by task
+
+
 class DecisionKind(StrEnum):
     """What the policy can ask for."""
 
@@ -210,6 +221,27 @@ class Incident:
     device_works: bool = True  # False: the card or its driver is out of order
     work_lost: bool = False  # what was held on the card is gone
     level: Level = Level.OK  # how urgent it is for people
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong under one key in this look; seen again under it, it is the same incident."""
+
+    key: ResourceKey
+    label: str
+    stage: Stage  # OK: it is over
+    why: str
+    reason: str = ""  # of the notification
+    evidence: Evidence = field(default_factory=dict)  # the same
+    advice: tuple[str, ...] = ()
+    tasks: tuple[Culprit, ...] = ()  # whom it hits, the worst first
+    facts: frozenset[str] = frozenset()  # further ones are news
+    device_works: bool = True
+    work_lost: bool = False
+    ready: bool = True  # False: not to be reported yet
+    when_off: bool = False  # reported also while protection is off
+    quiet_s: float = 0.0  # after a report the same is not reported again for so long
+    at_once: bool = False  # its end needs no calm
 
 
 class Topic(StrEnum):

@@ -15,11 +15,10 @@ from typing import Protocol
 from watchdog_app.base.text.quantities import format_bytes, format_rate
 from watchdog_app.core.explain.memory import Filling
 from watchdog_app.core.model.agent import AgentState
-from watchdog_app.core.model.decisions import Attribution, Culprit, Expected, Stage
+from watchdog_app.core.model.decisions import Attribution, Culprit, Expected, Observation, Stage
 from watchdog_app.core.model.history import thrashing
 from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind
-from watchdog_app.core.policy.danger import Look
 from watchdog_app.core.policy.phases import Phases
 from watchdog_app.core.policy.tracker import Tracker
 
@@ -36,7 +35,7 @@ _ROOMY = 0.25  # of RAM is there for the taking: it is not the machine that swap
 class Predictor(Protocol):
     """Foresees a need that the trend of a resource does not show."""
 
-    def follow(self, look: Look, tracker: Tracker) -> None:
+    def follow(self, look: Observation, tracker: Tracker) -> None:
         """Take one look; `tracker` has it already."""
         ...
 
@@ -56,7 +55,7 @@ class TrainingPhases:
         self._said: dict[ResourceKey, tuple[float, Expected]] = {}  # open until, what
         self._now = 0.0
 
-    def follow(self, look: Look, tracker: Tracker) -> None:
+    def follow(self, look: Observation, tracker: Tracker) -> None:
         """
         Take one look.
 
@@ -173,7 +172,7 @@ class Thrashing:
         self._expected: Expected | None = None
         self._roomy = False  # the machine has RAM to spare: what thrashes is a group at its limit
 
-    def follow(self, look: Look, tracker: Tracker) -> None:
+    def follow(self, look: Observation, tracker: Tracker) -> None:
         """Take one look; `tracker` has it already."""
         host, now, swap = look.snapshot.host, look.snapshot.mono_s, tracker.swap
         self._roomy = host.available_bytes > _ROOMY * host.total_bytes

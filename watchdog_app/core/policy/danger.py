@@ -22,7 +22,7 @@ from watchdog_app.core.model.decisions import (
     Stage,
     Topic,
 )
-from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
+from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceSpec, Scope
 from watchdog_app.core.model.settings import ActionSettings, Priority, Settings, StageSettings
 from watchdog_app.core.model.tasks import stands
@@ -42,16 +42,6 @@ _TRAINS_STEPS = 20  # from here on it trains: tracing, slots and caches of the f
 _CHEAP = 0.1  # of `save_floor_s`
 AT_THE_LIMIT = 0.97
 _NO_TIME_S = 0.6  # some samples and one step
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """One look at the machine."""
-
-    snapshot: Snapshot
-    tasks: Mapping[ProcessKey, Task]
-    readings: Sequence[Reading]
-    agents: Mapping[ProcessKey, Sequence[AgentState]]  # by task
 
 
 @dataclass(frozen=True, slots=True)

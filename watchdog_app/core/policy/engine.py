@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from watchdog_app.base import codec
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.diagnosis.exits import should_notify
+from watchdog_app.core.diagnosis.problems import DeviceProblems, SeenThreads, StallProblems
 from watchdog_app.core.explain import advice
 from watchdog_app.core.explain.notifications import notification
 from watchdog_app.core.model.agent import AgentState, MemoryGrowth, ThreadDump
@@ -25,7 +26,9 @@ from watchdog_app.core.model.decisions import (
     Decision,
     DecisionKind,
     Incident,
+    Observation,
     Outcome,
+    Problem,
     Stage,
     TaskOutlook,
     Topic,
@@ -51,7 +54,6 @@ from watchdog_app.core.policy.anticipation import (
 from watchdog_app.core.policy.danger import (
     PACE_WINDOW_S,
     Danger,
-    Look,
     agents_by_task,
     by_evidence,
     by_expectation,
@@ -62,12 +64,10 @@ from watchdog_app.core.policy.incidents import (
     Incidents,
     LastReport,
     OpenIncident,
-    Problem,
     follow,
     follow_problem,
     opened,
 )
-from watchdog_app.core.policy.problems import DeviceProblems, StallProblems
 from watchdog_app.core.policy.reporting import Cause as ReportCause
 from watchdog_app.core.policy.reporting import Reporting, exit_notification
 from watchdog_app.core.policy.rules import allowed, unprotected
@@ -111,7 +111,7 @@ class TickResult:
     # Stalled trainings: those whose threads are to be looked at now (`threads_seen`), and by task
     # what was seen.
     stalled: tuple[ProcessKey, ...] = ()
-    stalled_threads: Mapping[ProcessKey, tuple[str, ...]] = field(default_factory=dict)
+    stalled_threads: Mapping[ProcessKey, SeenThreads] = field(default_factory=dict)
     growth: Mapping[ProcessKey, MemoryGrowth] = field(
         default_factory=dict
     )  # what agents saw growing
@@ -191,7 +191,7 @@ class Engine:
         self._passed_s = 0.0 if self._clock is None else now - self._clock[0]
         self._clock = (now, snapshot.unix_s)
         self.wants_tick = False
-        look = Look(
+        look = Observation(
             snapshot, {task.key: task for task in tasks}, readings, agents_by_task(tasks, agents)
         )
         self._observe(look, agents)
@@ -200,9 +200,12 @@ class Engine:
         self._advise(look, dangers)
         decisions = self._decide(dangers)
         closed, over = self._close(dangers, look)
-        for problem in tuple(self._devices.observe(look, self._series.usage, self._incidents)):
-            self._follow(problem, look, over, closed)
-        for problem in tuple(self._stalls.observe(look, self.settings.stalls, self._incidents)):
+        known = {key: each.public() for key, each in self._incidents.items() if is_condition(key)}
+        cpu_percent = {key: each.cpu_percent for key, each in self._series.usage.items()}
+        for problem in (
+            *self._devices.observe(look, cpu_percent, known),
+            *self._stalls.observe(look, self.settings.stalls, known),
+        ):
             self._follow(problem, look, over, closed)
         still_open = sorted(self._incidents.values(), key=lambda each: each.opened_mono_s)
         incidents = {incident.id: incident.public() for incident in still_open}
@@ -220,7 +223,7 @@ class Engine:
             next_look_s=self._next_look(agents),
             card_faults=self._devices.faults,
             stalled=tuple(self._stalls.wanted),
-            stalled_threads=self._stalls.lines(),
+            stalled_threads=self._stalls.seen(),
             growth=self._growth,
         )
 
@@ -367,7 +370,7 @@ class Engine:
 
     # One tick, in parts
 
-    def _observe(self, look: Look, agents: Mapping[ProcessKey, AgentState]) -> None:
+    def _observe(self, look: Observation, agents: Mapping[ProcessKey, AgentState]) -> None:
         """Append one look to all that is remembered; forget what is gone."""
         if self._passed_s > GAP_S:
             self._series.reset_trends()
@@ -382,7 +385,7 @@ class Engine:
             predictor.follow(look, self._series)
         self._growth = {key: each for key, each in self._growth.items() if key in look.tasks}
 
-    def _assess(self, look: Look, reading: Reading) -> _Assessed:
+    def _assess(self, look: Observation, reading: Reading) -> _Assessed:
         """One resource: its stage, whose growth it is, and its incident."""
         tasks = {key: look.tasks[key] for key in reading.tasks if key in look.tasks}
         agents = {key: look.agents[key] for key in tasks if key in look.agents}
@@ -413,7 +416,7 @@ class Engine:
         return _Assessed(reading, assessment, attribution, danger)
 
     def _danger(
-        self, look: Look, reading: Reading, assessment: Assessment, incident: OpenIncident
+        self, look: Observation, reading: Reading, assessment: Assessment, incident: OpenIncident
     ) -> Danger:
         tasks = {key: look.tasks[key] for key in reading.tasks if key in look.tasks}
         return Danger(
@@ -487,7 +490,7 @@ class Engine:
         return opened(self._incidents, key, label, snapshot, partial(self._new_id, snapshot.unix_s))
 
     def _follow(
-        self, problem: Problem, look: Look, decisions: list[Decision], closed: list[Incident]
+        self, problem: Problem, look: Observation, decisions: list[Decision], closed: list[Incident]
     ) -> None:
         """Bring the incident of a problem up to date: append what is to be done, and its end."""
         snapshot, stages = look.snapshot, self.settings.stages
@@ -529,7 +532,7 @@ class Engine:
         return allowed(settings.actions, settings.rules, task, kind, self._runtime_dir).notify
 
     def _close(
-        self, dangers: Sequence[Danger], look: Look
+        self, dangers: Sequence[Danger], look: Observation
     ) -> tuple[list[Incident], list[Decision]]:
         """Close incidents of resources after a calm; report it if the danger was reported."""
         closed: list[Incident] = []
@@ -552,7 +555,7 @@ class Engine:
             del self._incidents[key]
         return closed, decisions
 
-    def _advise(self, look: Look, dangers: Sequence[Danger]) -> None:
+    def _advise(self, look: Observation, dangers: Sequence[Danger]) -> None:
         """What people can do about each danger."""
         watts_of = {gpu.id: gpu.power_limit_w for gpu in look.snapshot.hardware.gpus}
         filling = self._phases.filling() if dangers else {}
@@ -599,7 +602,7 @@ class Engine:
         return f"{int(unix_s * 1000):x}-{self._issued}"
 
 
-def _worded(decision: Decision, look: Look, incidents: Mapping[str, Incident]) -> Decision:
+def _worded(decision: Decision, look: Observation, incidents: Mapping[str, Incident]) -> Decision:
     """With its notification, if it asks for one."""
     if decision.kind is not DecisionKind.NOTIFY:
         return decision

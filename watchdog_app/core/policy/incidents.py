@@ -16,9 +16,8 @@ from watchdog_app.core.model.decisions import (
     NOBODY,
     Assessment,
     Attribution,
-    Culprit,
-    Evidence,
     Incident,
+    Problem,
     Regime,
     Stage,
 )
@@ -48,27 +47,6 @@ class LastReport:
     eta_s: float | None
     facts: frozenset[str] = frozenset()  # of a problem
     tasks: frozenset[ProcessKey] = frozenset()  # whom it hit
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """What is wrong under one key in this look; seen again under it, it is the same incident."""
-
-    key: ResourceKey
-    label: str
-    stage: Stage  # OK: it is over
-    why: str
-    reason: str = ""  # of the notification
-    evidence: Evidence = field(default_factory=dict)  # the same
-    advice: tuple[str, ...] = ()
-    tasks: tuple[Culprit, ...] = ()  # whom it hits, the worst first
-    facts: frozenset[str] = frozenset()  # further ones are news
-    device_works: bool = True
-    work_lost: bool = False
-    ready: bool = True  # False: not to be reported yet
-    when_off: bool = False  # reported also while protection is off
-    quiet_s: float = 0.0  # after a report the same is not reported again for so long
-    at_once: bool = False  # its end needs no calm
 
 
 @dataclass(slots=True)

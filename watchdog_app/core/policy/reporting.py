@@ -7,16 +7,23 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from watchdog_app.core.diagnosis.problems import rescue_figures
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.model.agent import AgentState
-from watchdog_app.core.model.decisions import Decision, DecisionKind, Evidence, Stage, Topic
+from watchdog_app.core.model.decisions import (
+    Decision,
+    DecisionKind,
+    Evidence,
+    Problem,
+    Stage,
+    Topic,
+)
 from watchdog_app.core.model.exits import Cause as ExitCause
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import SPECS, ResourceKey, ResourceKind, Scope
 from watchdog_app.core.policy.danger import Danger
-from watchdog_app.core.policy.incidents import LastReport, OpenIncident, Problem
+from watchdog_app.core.policy.incidents import LastReport, OpenIncident
 from watchdog_app.core.policy.pausing import by_hand, may_pause
-from watchdog_app.core.policy.problems import rescue_figures
 
 _NEARER = 0.5  # told again, after the cool-down, when the end is this much nearer than was said
 _LONG_SAVE_S = 2.0  # what is over sooner is told when it is over

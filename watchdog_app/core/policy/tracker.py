@@ -10,7 +10,14 @@ from watchdog_app.core.forecast import Forecaster
 from watchdog_app.core.forecast.stages import ResourceMonitor, forecaster_for
 from watchdog_app.core.model import devices
 from watchdog_app.core.model.agent import AgentState
-from watchdog_app.core.model.decisions import NOBODY, Assessment, Attribution, Stage, TaskOutlook
+from watchdog_app.core.model.decisions import (
+    NOBODY,
+    Assessment,
+    Attribution,
+    Observation,
+    Stage,
+    TaskOutlook,
+)
 from watchdog_app.core.model.hardware import Hardware
 from watchdog_app.core.model.history import History, PastSample, SwapTraffic
 from watchdog_app.core.model.levels import Level
@@ -18,7 +25,7 @@ from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import Settings, StageSettings
 from watchdog_app.core.policy.attribution import attribute
-from watchdog_app.core.policy.danger import Look, costs
+from watchdog_app.core.policy.danger import costs
 
 
 def outlooks(
@@ -161,7 +168,7 @@ class Tracker:
             renewed.next_look_s = watch.next_look_s
             self._watches[key] = _Watched(renewed, forecaster, key, unit)
 
-    def follow(self, look: Look) -> None:
+    def follow(self, look: Observation) -> None:
         """Append to every series; forget those that have ended."""
         snapshot, readings, tasks = look.snapshot, look.readings, tuple(look.tasks.values())
         now = snapshot.mono_s
@@ -315,7 +322,7 @@ def _stages(kind: ResourceKind, stages: StageSettings) -> StageSettings:
     )
 
 
-def _measured_mono_s(reading: Reading, look: Look) -> float:
+def _measured_mono_s(reading: Reading, look: Observation) -> float:
     """When a reading was taken: the same figure shown twice is one sample, and no plateau."""
     now, hardware = look.snapshot.mono_s, look.snapshot.hardware
     if reading.key.kind is ResourceKind.GPU_ALLOCATOR:

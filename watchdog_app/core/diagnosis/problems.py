@@ -9,24 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from watchdog_app.base.text.plain import plain
-from watchdog_app.base.text.quantities import format_duration
+from watchdog_app.base.text.quantities import format_duration, format_step
 from watchdog_app.core.diagnosis.device_health import DeviceHealth
 from watchdog_app.core.diagnosis.gpu_faults import Finding, Severity
 from watchdog_app.core.diagnosis.stalls import Stall, StallDetector
 from watchdog_app.core.diagnosis.throttling import ThrottlingDetector
-from watchdog_app.core.explain import phrases
 from watchdog_app.core.model.agent import AgentState, RescueRecord, ThreadDump
-from watchdog_app.core.model.decisions import Culprit, Evidence, Stage, Topic
+from watchdog_app.core.model.decisions import (
+    Culprit,
+    Evidence,
+    Incident,
+    Observation,
+    Problem,
+    Stage,
+    Topic,
+)
 from watchdog_app.core.model.hardware import GpuState
 from watchdog_app.core.model.history import SwapTraffic
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import ResourceKey, ResourceKind, is_condition
 from watchdog_app.core.model.settings import StallSettings
-from watchdog_app.core.policy.danger import Look
-from watchdog_app.core.policy.incidents import OpenIncident, Problem
-from watchdog_app.core.policy.tracker import TaskUsage
 
 # Stall reasons are looked for when a training stalls; their modules are imported then, too.
 TYPE_CHECKING = False
@@ -50,7 +55,7 @@ _AWAY_S = 30.0  # an agent whose connection broke connects again within some sec
 _MOST_STALL_ADVICE = 2
 
 
-Open = Mapping[ResourceKey, OpenIncident]
+Open = Mapping[ResourceKey, Incident]
 
 
 class DeviceProblems:
@@ -70,14 +75,14 @@ class DeviceProblems:
         return {key: text for key, (_, text) in self._faults.items()}
 
     def observe(
-        self, look: Look, usage: Mapping[ProcessKey, TaskUsage], incidents: Open
+        self, look: Observation, cpu_percent: Mapping[ProcessKey, float | None], incidents: Open
     ) -> Iterator[Problem]:
         """
         The problems of this look, then those that are over.
 
         Args:
             look: at the machine.
-            usage: of processors, by task.
+            cpu_percent: by task, 100 is one core.
             incidents: open ones, by key.
         """
         training = frozenset(
@@ -85,7 +90,6 @@ class DeviceProblems:
         )
         self._standing &= incidents.keys()
         tasks = tuple(look.tasks.values())
-        cpu_percent = {key: each.cpu_percent for key, each in usage.items()}
         found: dict[ResourceKey, list[Finding]] = {}
         for finding in (
             *self._health.observe(look.snapshot, tasks),
@@ -101,7 +105,7 @@ class DeviceProblems:
             if key not in found and is_condition(key) and key.kind is not ResourceKind.STALLED:
                 yield self._over(key, incident, look.snapshot)
 
-    def _remember(self, look: Look, found: Mapping[ResourceKey, Sequence[Finding]]) -> None:
+    def _remember(self, look: Observation, found: Mapping[ResourceKey, Sequence[Finding]]) -> None:
         now = look.snapshot.mono_s
         for finding in (each for findings in found.values() for each in findings):
             for task in finding.tasks if finding.fault.restart else ():
@@ -117,7 +121,7 @@ class DeviceProblems:
         self,
         key: ResourceKey,
         findings: Sequence[Finding],
-        incident: OpenIncident | None,
+        incident: Incident | None,
         unix_s: float,
     ) -> Problem:
         first, worst = findings[0], findings[0].fault
@@ -127,7 +131,7 @@ class DeviceProblems:
         tasks = dict.fromkeys(task for each in findings for task in each.tasks)
         hit = tuple(Culprit(each.key, each.name, 0.0, 0.0) for each in tasks)[:_MOST_HIT]
         if not hit and incident is not None:
-            hit = incident.attribution.culprits  # it hit them when it began
+            hit = incident.culprits  # it hit them when it began
         work_lost = any(each.work_lost for each in faults)
         why = "; ".join(dict.fromkeys(each.text for each in findings))
         return Problem(
@@ -171,7 +175,7 @@ class DeviceProblems:
             **rescue_figures(None if agent is None else agent.rescue, unix_s),
         }
 
-    def _over(self, key: ResourceKey, incident: OpenIncident, snapshot: Snapshot) -> Problem:
+    def _over(self, key: ResourceKey, incident: Incident, snapshot: Snapshot) -> Problem:
         # A card that is gone from the readings may be well or not: then nothing is said.
         answers = key.kind is not ResourceKind.GPU_HEALTH or any(
             gpu.state in (GpuState.OK, GpuState.ASLEEP) and key.subject in (gpu.id, "driver")
@@ -185,6 +189,13 @@ class DeviceProblems:
             reason=f"{incident.label} answers again" if key in self._standing and answers else "",
             evidence={"topic": Topic.OVER.value, "label": incident.label},
         )
+
+
+class SeenThreads(NamedTuple):
+    """What the threads of a stalled task do, and why, the most likely reason first."""
+
+    dump: ThreadDump
+    reasons: tuple[StallReason, ...]
 
 
 @dataclass(slots=True)
@@ -211,7 +222,9 @@ class StallProblems:
         self._open: dict[ResourceKey, _OpenStall] = {}
         self.wanted: list[ProcessKey] = []  # tasks whose threads are to be looked at now
 
-    def observe(self, look: Look, settings: StallSettings, incidents: Open) -> Iterator[Problem]:
+    def observe(
+        self, look: Observation, settings: StallSettings, incidents: Open
+    ) -> Iterator[Problem]:
         """
         The stalls of this look, and those that are over.
 
@@ -271,16 +284,11 @@ class StallProblems:
             known.reasons = stall_reasons(dump, StallContext(cores, swap, card_fault, lost))
             known.advice = tuple(each.remedy for each in known.reasons)[:_MOST_STALL_ADVICE]
 
-    def lines(self) -> dict[ProcessKey, tuple[str, ...]]:
-        """By task: what each of its threads does, in words, as it was last seen."""
-        seen = [known for known in self._open.values() if known.dump is not None]
-        if not seen:
-            return {}
-        from watchdog_app.core.explain import status
-
+    def seen(self) -> dict[ProcessKey, SeenThreads]:
+        """By task: its threads as they were last seen."""
         return {
-            known.task: (*_because(known), *status.thread_lines(known.dump))
-            for known in seen
+            known.task: SeenThreads(known.dump, known.reasons)
+            for known in self._open.values()
             if known.dump is not None
         }
 
@@ -289,15 +297,15 @@ class StallProblems:
         key = ResourceKey(ResourceKind.STALLED, f"{agent.key.pid}:{agent.key.start_time}")
         why = (
             f"no step since step {stall.step} for {format_duration(stall.silent_s)}; "
-            f"one takes {phrases.step_time(stall.step_s)}"
+            f"one takes {format_step(stall.step_s)}"
         )
         self._open[key] = _OpenStall(
             stall.task.key, stall.task.name, why, agent.step, agent.phase, now, now, stall
         )
 
-    def _adopt(self, key: ResourceKey, incident: OpenIncident, now: float) -> None:
+    def _adopt(self, key: ResourceKey, incident: Incident, now: float) -> None:
         """One of an earlier daemon: its step is learned when its agent connects again."""
-        culprits = incident.attribution.culprits
+        culprits = incident.culprits
         task = culprits[0].task if culprits else _agent(key)
         self._open[key] = _OpenStall(
             task,
@@ -306,7 +314,7 @@ class StallProblems:
             None,
             None,
             now,
-            incident.opened_mono_s,
+            now,
             advice=incident.advice,
         )
 
@@ -354,9 +362,9 @@ def _stall_problem(key: ResourceKey, known: _OpenStall, now: float) -> Problem:
     waited = now - known.opened_mono_s
     why, place = known.why, None
     if known.dump is not None:
-        from watchdog_app.core.explain import status
+        from watchdog_app.core.diagnosis.stall_signs import training_line
 
-        place = status.training_line(known.dump)
+        place = training_line(known.dump)
         where = "its threads say nothing" if place is None else f"it is at {place}"
         likely = f"Why is not known; {where}"
         if first is not None:
@@ -389,13 +397,6 @@ def _stall_problem(key: ResourceKey, known: _OpenStall, now: float) -> Problem:
         facts=frozenset((Topic.STALLED.value,)),
         ready=stall is not None and (known.dump is not None or waited >= _DUMP_S),
     )
-
-
-def _because(known: _OpenStall) -> Iterator[str]:
-    """All evidence of the most likely reason."""
-    for reason in known.reasons[:1]:
-        yield f"Most likely {reason.text}:"
-        yield from (f"- {plain(each, 200)}" for each in reason.reasons)
 
 
 def rescue_figures(rescue: RescueRecord | None, unix_s: float) -> Evidence:
