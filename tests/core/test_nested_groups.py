@@ -143,6 +143,6 @@ def test_an_incident_ends_when_its_group_is_gone_and_a_person_has_resumed_the_ta
     nest.run(1)
 
     assert [[1], 0] == [
-        [len(each["holds"]) for each in open_before],
+        [len(each["paused"]) for each in open_before],
         len(nest.engine.dump()["incidents"]),
     ]
