@@ -21,6 +21,7 @@ from watchdog_app.core.model.hardware import (
 from watchdog_app.core.model.machine import Fault, HostMemory
 from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, RuleSettings, Settings
+from watchdog_app.core.policy.engine import Engine
 
 
 def two_trainings() -> CardWorld:
@@ -384,6 +385,32 @@ def test_a_brake_that_comes_and_goes_is_told_once_an_hour():
 
     assert 1 == len(world.notices)
     assert 4 == len(world.closed)
+
+
+def test_a_fault_whose_notification_was_not_delivered_is_reported_again():
+    """Though it would be quiet for an hour: nobody has seen it."""
+    world = two_trainings()
+    brake(world, {ClockEvent.HARDWARE_THERMAL}, 200)
+    (told,) = world.notices
+
+    world.engine.report_again({told.incident})
+    brake(world, {ClockEvent.HARDWARE_THERMAL}, 5)
+
+    assert [told.title, told.title] == [each.title for each in world.notices]
+
+
+def test_another_daemon_keeps_quiet_about_a_fault_that_comes_and_goes():
+    """What was reported, and when, outlives the daemon."""
+    world = two_trainings()
+    brake(world, {ClockEvent.HARDWARE_THERMAL}, 200)
+    brake(world, set(), 300)
+    engine = Engine(world.engine.settings, own_uid=0)
+    engine.load(world.engine.dump(), world.now, WALL_S + world.now)
+    world.engine = engine
+
+    brake(world, {ClockEvent.HARDWARE_THERMAL}, 200)
+
+    assert 1 == len(world.notices)
 
 
 def test_a_fault_of_a_program_that_turns_into_one_of_the_card_is_told_again():

@@ -66,7 +66,6 @@ from watchdog_app.core.policy.incidents import (
     OpenIncident,
     follow,
     follow_problem,
-    opened,
 )
 from watchdog_app.core.policy.reporting import Cause as ReportCause
 from watchdog_app.core.policy.reporting import Reporting, exit_notification
@@ -200,12 +199,7 @@ class Engine:
         self._advise(look, dangers)
         decisions = self._decide(dangers)
         closed, over = self._close(dangers, look)
-        known = {key: each.public() for key, each in self._incidents.items() if is_condition(key)}
-        cpu_percent = {key: each.cpu_percent for key, each in self._series.usage.items()}
-        for problem in (
-            *self._devices.observe(look, cpu_percent, known),
-            *self._stalls.observe(look, self.settings.stalls, known),
-        ):
+        for problem in self._problems(look):
             self._follow(problem, look, over, closed)
         still_open = sorted(self._incidents.values(), key=lambda each: each.opened_mono_s)
         incidents = {incident.id: incident.public() for incident in still_open}
@@ -272,10 +266,7 @@ class Engine:
         if topic is not None:
             self._reporting.put(topic, decision, outcome.detail, outcome.evidence)
 
-    @staticmethod
-    def still_holds(decision: Decision, readings: Sequence[Reading]) -> bool:
-        """Whether a decision holds in the light of a second measurement."""
-        return still_holds(decision, readings)
+    still_holds = staticmethod(still_holds)  # of a decision, in a second measurement
 
     def death(
         self, task: Task, agent: AgentState | None, cause: Cause, snapshot: Snapshot
@@ -405,7 +396,10 @@ class Engine:
             return _Assessed(reading, assessment, attribution, None)
         if alarming:
             incident.blame(blamed_for(attribution, expected))
-        self._follow_pace(incident, reading, assessment, agents)
+        in_steps = SPECS[reading.key.kind].in_steps
+        recent = None if in_steps else self._series.rate(reading.key, PACE_WINDOW_S)
+        saving = any(agent.saving for each in agents.values() for agent in each)
+        incident.pace(assessment.slope_per_s, recent, self._passed_s, saving)
         if surely or not reading.fatal:
             assessment = by_pace(assessment, reading, incident, self.settings.stages.pause_s)
         follow(incident, assessment, look.snapshot.mono_s)
@@ -435,19 +429,6 @@ class Engine:
             new_id=partial(self._new_id, look.snapshot.unix_s),
             held=self.held,
         )
-
-    def _follow_pace(
-        self,
-        incident: OpenIncident,
-        reading: Reading,
-        assessment: Assessment,
-        agents: Mapping[ProcessKey, Sequence[AgentState]],
-    ) -> None:
-        recent = None
-        if not SPECS[reading.key.kind].in_steps:
-            recent = self._series.rate(reading.key, PACE_WINDOW_S)
-        held = any(agent.saving for each in agents.values() for agent in each)
-        incident.pace(assessment.slope_per_s, recent, self._passed_s, held)
 
     def _decide(self, dangers: Sequence[Danger]) -> list[Decision]:
         """All decisions of a tick, in the order in which they are to be carried out."""
@@ -487,7 +468,21 @@ class Engine:
             yield pause
 
     def _opened(self, key: ResourceKey, label: str, snapshot: Snapshot) -> OpenIncident:
-        return opened(self._incidents, key, label, snapshot, partial(self._new_id, snapshot.unix_s))
+        """The open incident under this key; it is opened if there is none."""
+        if key not in self._incidents:
+            ident = self._new_id(snapshot.unix_s)
+            incident = OpenIncident(ident, key, label, snapshot.unix_s, snapshot.mono_s)
+            self._incidents[key] = incident
+        return self._incidents[key]
+
+    def _problems(self, look: Observation) -> list[Problem]:
+        """What the detectors find, and what they have found and is over."""
+        known = {key: each.public() for key, each in self._incidents.items() if is_condition(key)}
+        cpu_percent = {key: each.cpu_percent for key, each in self._series.usage.items()}
+        return [
+            *self._devices.observe(look, cpu_percent, known),
+            *self._stalls.observe(look, self.settings.stalls, known),
+        ]
 
     def _follow(
         self, problem: Problem, look: Observation, decisions: list[Decision], closed: list[Incident]

@@ -8,7 +8,7 @@ open incident nor a cool-down is lost when the daemon is replaced.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 from watchdog_app.base.codec import NOT_KEPT
@@ -22,7 +22,7 @@ from watchdog_app.core.model.decisions import (
     Stage,
 )
 from watchdog_app.core.model.levels import Level
-from watchdog_app.core.model.machine import ProcessKey, Snapshot
+from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.resource import Reading, ResourceKey, is_condition
 
 
@@ -111,13 +111,17 @@ class OpenIncident:
         """Whether this task is among the culprits."""
         return any(each.task == task for each in self.attribution.culprits)
 
+    @property
+    def first(self) -> ProcessKey | None:
+        """The task with the largest share of the growth."""
+        return next((each.task for each in self.attribution.culprits), None)
+
     def know_trainings(self, tasks: Container[ProcessKey]) -> None:
         """Follow whether the first culprit still trains; `tasks`: those in which an agent does."""
-        first = next((each.task for each in self.attribution.culprits), None)
-        trains = first is not None and first in tasks
-        if first is not None and trains:
+        first = self.first
+        if first is not None and first in tasks:
             self.trained.add(first)
-        self.training_is_over = first in self.trained and not trains
+        self.training_is_over = first in self.trained and first not in tasks
 
     def over(self, now: float, settle_s: float) -> bool:
         """
@@ -183,8 +187,7 @@ class OpenIncident:
 
     def ended(self, tasks: Container[ProcessKey]) -> bool:
         """Whether the first culprit is none of these: what was advised to it stays as it was."""
-        first = next((each.task for each in self.attribution.culprits), None)
-        return first is not None and first not in tasks
+        return self.first is not None and self.first not in tasks
 
     @property
     def shown_stage(self) -> Stage:
@@ -193,35 +196,6 @@ class OpenIncident:
 
 
 Incidents = dict[ResourceKey, OpenIncident]  # open ones, in the order in which they began
-
-
-def opened(
-    incidents: Incidents,
-    key: ResourceKey,
-    label: str,
-    snapshot: Snapshot,
-    new_id: Callable[[], str],
-) -> OpenIncident:
-    """
-    The open incident of this resource; it is opened if there is none.
-
-    Args:
-        incidents: open ones.
-        key: of the resource.
-        label: of the resource.
-        snapshot: gives the time.
-        new_id: makes the incident's id.
-    """
-    incident = incidents.get(key)
-    if incident is None:
-        incident = incidents[key] = OpenIncident(
-            id=new_id(),
-            resource=key,
-            label=label,
-            opened_unix_s=snapshot.unix_s,
-            opened_mono_s=snapshot.mono_s,
-        )
-    return incident
 
 
 def follow(incident: OpenIncident, assessment: Assessment, now: float) -> None:

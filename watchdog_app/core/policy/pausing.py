@@ -86,13 +86,9 @@ def may_pause(danger: Danger, task: Task) -> bool:
         task: under it.
     """
     return (
-        danger.can_pause
+        by_hand(danger, task)
         and _helps(danger)
         and danger.permits(task).pause
-        and task.uid == danger.own_uid
-        # Its kernels are tasks of their own; stopping the server would only hide them.
-        and task.kind is not TaskKind.SERVER
-        and not danger.is_stopped(task)
         and task.key not in danger.incident.overruled
         and task.key not in danger.incident.unpausable
     )
@@ -104,6 +100,7 @@ def by_hand(danger: Danger, task: Task) -> bool:
         danger.can_pause
         and danger.reading.fatal
         and task.uid == danger.own_uid
+        # Its kernels are tasks of their own; stopping the server would only hide them.
         and task.kind is not TaskKind.SERVER
         and not danger.is_stopped(task)
     )
@@ -124,20 +121,12 @@ def unsaved(danger: Danger, task: Task) -> tuple[AgentState, CheckpointSchedule]
         danger: the resource.
         task: to be paused.
     """
-    if not danger.permits(task).checkpoint:
-        return next(
-            (
-                (agent, danger.schedules[agent.key])
-                for agent in danger.agents.get(task.key, ())
-                if agent.saving
-            ),
-            None,
-        )
+    may_save = danger.permits(task).checkpoint
     for agent in danger.agents.get(task.key, ()):
         schedule = danger.schedules[agent.key]
         if agent.saving:
             return agent, schedule
-        if not agent.training or schedule.failures:
+        if not may_save or not agent.training or schedule.failures:
             continue
         if schedule.pending is not None:
             too_late = danger.left_s < danger.reach_s

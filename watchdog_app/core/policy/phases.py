@@ -78,18 +78,6 @@ class _Announced:
 class Phases:
     """Learns from every look what a phase needs. Bounded: two runs of each of eight phases."""
 
-    __slots__ = (
-        "_announced",
-        "_before",
-        "_episode",
-        "_level",
-        "_number",
-        "_past",
-        "_phase",
-        "_tail",
-        "_training",
-    )
-
     def __init__(self) -> None:
         self._phase: str | None = None
         self._episode: _Episode | None = None  # of the phase now, or the one that ended last

@@ -77,6 +77,9 @@ class Saving:
             return
         if spec.scope is Scope.HEAT and not danger.reading.fatal:
             return  # what only slows down loses nothing
+        reading = danger.reading
+        at_the_limit = reading.used >= AT_THE_LIMIT * reading.limit
+        stalled = reading.stalled or (reading.throttles and at_the_limit)
         worth = _worth_saving(danger)
         for task, why in sorted(worth, key=lambda each: TURNS.index(danger.turn(each[0]))):
             if danger.is_stopped(task) or not danger.permits(task).checkpoint:
@@ -89,7 +92,7 @@ class Saving:
                     left_s=_left_s(danger),
                     last=danger.assessment.stage >= Stage.HOLD and not spec.least_left_s,
                     reach_s=danger.reach_s,
-                    stalled=_stalled(danger),
+                    stalled=stalled,
                 ):
                     yield self.ask(danger, task, agent, why)
 
@@ -190,12 +193,6 @@ def _left_s(danger: Danger) -> float:
     if spec.save is Save.EVERYBODY and not spec.least_left_s and reading.used >= reading.limit:
         return _OVERDUE_S
     return max(spec.least_left_s, danger.left_s)
-
-
-def _stalled(danger: Danger) -> bool:
-    """Whether the programs under the limit are stalled, or are about to be."""
-    reading = danger.reading
-    return reading.stalled or (reading.throttles and reading.used >= AT_THE_LIMIT * reading.limit)
 
 
 def _bar(danger: Danger) -> float:

@@ -173,38 +173,29 @@ class CheckpointSchedule:
         newest = max(self.asked_mono_s, self.saved_mono_s or float("-inf"))
         if now - newest < _SPACING_S:
             return False
-        if self.failures and now - self.failed_mono_s < self._retry_s(left_s):
-            return False
+        if self.failures:
+            wait_s = _RETRY_S * 2.0 ** min(self.failures - 1, 6)
+            if self.failures == 1:
+                # With the end near a second try costs nothing that would not be lost anyway.
+                wait_s = min(wait_s, max(0.5, left_s / 2))
+            if now - self.failed_mono_s < wait_s:
+                return False
         if self.saved_mono_s is None or (
             self.saved_mono_s < since_mono_s and not self.fresh(agent, now)
         ):
             return True
         cost, step = save_s(agent), step_s(agent)
         at_stake = now - self.saved_mono_s
-        if self.spent_s + cost > self._budget_s(cost, last):
+        burst_s, saves = (_LAST_BURST_S, _LAST_BURST_SAVES) if last else (_BURST_S, _BURST_SAVES)
+        if self.spent_s + cost > max(burst_s, saves * cost):
             return False
         # Asked in the middle of a step, it saves at that step's end.
         if at_stake + reach_s + step >= left_s:
             return True
         if stalled:
-            return _progressed(agent)
+            # Whether a step has ended since its last rescue; where that is not known, it may have.
+            return agent.rescue is None or agent.step is None or agent.step > agent.rescue.step
         return at_stake >= max(_HOVER_S, _HOVER_SAVES * cost, _HOVER_AGE * (now - since_mono_s))
-
-    def _retry_s(self, left_s: float) -> float:
-        wait = _RETRY_S * 2.0 ** min(self.failures - 1, 6)
-        # With the end near a second try costs nothing that would not be lost anyway.
-        return wait if self.failures > 1 else min(wait, max(0.5, left_s / 2))
-
-    @staticmethod
-    def _budget_s(cost: float, last: bool) -> float:
-        if last:
-            return max(_LAST_BURST_S, _LAST_BURST_SAVES * cost)
-        return max(_BURST_S, _BURST_SAVES * cost)
-
-
-def _progressed(agent: AgentState) -> bool:
-    """Whether a step has ended since its last rescue; where that is not known, it may have."""
-    return agent.rescue is None or agent.step is None or agent.step > agent.rescue.step
 
 
 def _fresh_s(agent: AgentState) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from watchdog_app.core.forecast import Forecaster
 from watchdog_app.core.forecast.stages import ResourceMonitor, forecaster_for
@@ -18,12 +17,11 @@ from watchdog_app.core.model.decisions import (
     Stage,
     TaskOutlook,
 )
-from watchdog_app.core.model.hardware import Hardware
 from watchdog_app.core.model.history import History, PastSample, SwapTraffic
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind
-from watchdog_app.core.model.settings import Settings, StageSettings
+from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.policy.attribution import attribute
 from watchdog_app.core.policy.danger import costs
 
@@ -42,8 +40,13 @@ def outlooks(
     shown its stage from `rescue` on, when that is what matters for them: an idle notebook has
     no time to exhaustion only because something else is growing.
     """
+
+    def urgency(reading: Reading) -> tuple[int, float]:
+        found = assessments[reading.key]
+        return -found.stage, float("inf") if found.forecast is None else found.forecast.eta_s
+
     nearest: dict[ProcessKey, Reading] = {}
-    for reading in sorted(readings, key=lambda each: _urgency(assessments[each.key])):
+    for reading in sorted(readings, key=urgency):
         assessment = assessments[reading.key]
         if assessment.forecast is None and assessment.stage is Stage.OK:
             continue
@@ -68,11 +71,6 @@ def outlooks(
             level=Level.OK if known is None else known.level,
         )
     return found
-
-
-def _urgency(assessment: Assessment) -> tuple[int, float]:
-    eta = float("inf") if assessment.forecast is None else assessment.forecast.eta_s
-    return -int(assessment.stage), eta
 
 
 _TREND_WINDOWS_S = (20.0, 5.0)
@@ -128,13 +126,6 @@ def held_bytes(task: Task) -> int:
     return private + shmem + (task.swap_bytes or 0)
 
 
-class _Watched(NamedTuple):
-    watch: ResourceMonitor
-    forecaster: Forecaster  # outlives the watch when the settings change
-    key: ResourceKey
-    unit: str
-
-
 class Tracker:
     """
     Every series of one machine.
@@ -147,12 +138,12 @@ class Tracker:
         self.swap = SwapTraffic()
         self.usage: dict[ProcessKey, TaskUsage] = {}
         self._settings = settings
-        self._watches: dict[ResourceKey, _Watched] = {}
+        # The forecaster outlives its monitor when the settings change.
+        self._watches: dict[ResourceKey, tuple[ResourceMonitor, Forecaster]] = {}
         self._growths: dict[ResourceKey, History] = {}
         self._strangers: dict[ResourceKey, History] = {}  # under these, who is not watched
         # What each task holds on each card, by card and task.
         self._devices: dict[str, dict[ProcessKey, History]] = {}
-        self._hardware = Hardware()
         self._measured: dict[ResourceKey, float] = {}  # readings that are older than the tick
 
     @property
@@ -163,16 +154,15 @@ class Tracker:
     @settings.setter
     def settings(self, settings: Settings) -> None:
         self._settings = settings
-        for key, (watch, forecaster, _, unit) in list(self._watches.items()):
-            renewed = self._watch(key, forecaster, unit)
-            renewed.next_look_s = watch.next_look_s
-            self._watches[key] = _Watched(renewed, forecaster, key, unit)
+        for key, (monitor, forecaster) in list(self._watches.items()):
+            renewed = self._monitor(key.kind, forecaster)
+            renewed.next_look_s = monitor.next_look_s
+            self._watches[key] = renewed, forecaster
 
     def follow(self, look: Observation) -> None:
         """Append to every series; forget those that have ended."""
         snapshot, readings, tasks = look.snapshot, look.readings, tuple(look.tasks.values())
         now = snapshot.mono_s
-        self._hardware = snapshot.hardware
         self.swap.add(now, snapshot.host)
         keys = {reading.key for reading in readings}
         for gone in self._growths.keys() - keys:
@@ -198,14 +188,10 @@ class Tracker:
     def recall(self, past: Mapping[ResourceKey, Sequence[PastSample]]) -> None:
         """Take in what glances measured since the last look, oldest first."""
         for key, samples in past.items():
-            found = self._watches.get(key)
-            if found is None:
-                continue
-            found.watch.recall(samples)
-            growth = self._growths.get(key)
-            if growth is not None:
+            if key in self._watches:
+                self._watches[key][0].recall(samples)
                 for sample in samples:
-                    growth.add(sample.mono_s, sample.used)
+                    self._growths[key].add(sample.mono_s, sample.used)
 
     def reset_trends(self) -> None:
         """Forget all trends: no sample was taken for a while, and a gap is no trend."""
@@ -226,14 +212,12 @@ class Tracker:
             agents: under it, by task.
             now: monotonic seconds.
         """
-        found = self._watches.get(reading.key)
-        if found is None:
+        if reading.key not in self._watches:
             forecaster = forecaster_for(reading)
-            watch = self._watch(reading.key, forecaster, reading.unit)
-            found = _Watched(watch, forecaster, reading.key, reading.unit)
-            self._watches[reading.key] = found
+            self._watches[reading.key] = self._monitor(reading.key.kind, forecaster), forecaster
+        monitor, _ = self._watches[reading.key]
         at = self._measured.get(reading.key, now)
-        return found.watch.step(at, reading.used, reading.limit, costs(agents))
+        return monitor.step(at, reading.used, reading.limit, costs(agents))
 
     def attribute(
         self, reading: Reading, assessment: Assessment, tasks: Mapping[ProcessKey, Task]
@@ -274,14 +258,20 @@ class Tracker:
         """How soon the most pressing resource wants to be looked at again."""
         rest = self._settings.watch.interval_s
         return min(
-            (each.watch.next_look_s for each in self._watches.values()
-             if not SPECS[each.key.kind].by_sensor),
+            (monitor.next_look_s for key, (monitor, _) in self._watches.items()
+             if not SPECS[key.kind].by_sensor),
             default=rest,
         )  # fmt: skip
 
-    def _watch(self, key: ResourceKey, forecaster: Forecaster, unit: str) -> ResourceMonitor:
-        stages = _stages(key.kind, self._settings.stages)
-        return ResourceMonitor(self._settings.watch, stages, forecaster, unit)
+    def _monitor(self, kind: ResourceKind, forecaster: Forecaster) -> ResourceMonitor:
+        # What is about to happen to a machine takes people longer to mend: its stages begin sooner.
+        spec, stages = SPECS[kind], self._settings.stages
+        stages = replace(
+            stages,
+            warn_s=max(stages.warn_s, spec.warn_s),
+            save_floor_s=max(stages.save_floor_s, spec.save_s),
+        )
+        return ResourceMonitor(self._settings.watch, stages, forecaster, spec.unit)
 
     def _follow_devices(self, snapshot: Snapshot, tasks: Sequence[Task]) -> None:
         hardware = snapshot.hardware
@@ -310,16 +300,6 @@ class Tracker:
                     )
             kept[gpu.id] = known
         self._devices = kept
-
-
-def _stages(kind: ResourceKind, stages: StageSettings) -> StageSettings:
-    """When each stage begins: what is about to happen to a machine takes people longer to mend."""
-    spec = SPECS[kind]
-    return replace(
-        stages,
-        warn_s=max(stages.warn_s, spec.warn_s),
-        save_floor_s=max(stages.save_floor_s, spec.save_s),
-    )
 
 
 def _measured_mono_s(reading: Reading, look: Observation) -> float:
