@@ -147,3 +147,18 @@ def test_leaks_of_every_sort_end_in_order(seed):
     assert len(machine.kinds(DecisionKind.NOTIFY)) < 40
     for program in programs:
         assert len(program.saves) * (program.save_s or 0.0) < 0.1 * 160 + 30 + 10
+
+
+def test_a_notification_that_cannot_be_worded_costs_no_save_and_no_pause(monkeypatch):
+    """The decision stays, without a text; the daemon says that it failed."""
+
+    def broken(*_: object) -> None:
+        raise ValueError
+
+    monkeypatch.setattr("watchdog_app.core.policy.engine.notification", broken)
+    leak = Program(10, "train.ipynb", lambda t: (300 + 40 * t) * MB, save_s=0.1, group="g")
+    machine = Machine(leak, groups={"g": 1000}).run(60)
+
+    kinds = {each.kind for each in machine.log}
+    assert {DecisionKind.NOTIFY, DecisionKind.CHECKPOINT, DecisionKind.PAUSE} <= kinds
+    assert {None} == {each.notification for each in machine.log}

@@ -248,10 +248,12 @@ class Executor:
 
     def _notify(self, decision: Decision, ended: Ended) -> None:
         too_late = self._settled(decision)
-        if too_late is not None or decision.notification is None:
-            ended(OutcomeStatus.SKIPPED, too_late or "There is nothing to show.", {})
-            return
-        self._send(decision.notification, lambda status, detail: ended(status, detail, {}))
+        if too_late is not None:
+            ended(OutcomeStatus.SKIPPED, too_late, {})
+        elif decision.notification is None:
+            ended(OutcomeStatus.FAILED, "Its text could not be made.", {})
+        else:
+            self._send(decision.notification, lambda status, detail: ended(status, detail, {}))
 
     def _send(
         self, notification: Notification, ended: Callable[[OutcomeStatus, str], None]

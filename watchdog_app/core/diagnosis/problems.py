@@ -156,7 +156,7 @@ class DeviceProblems:
     def _evidence(
         self, key: ResourceKey, first: Finding, hit: Sequence[Culprit], unix_s: float
     ) -> Evidence:
-        """What is wrong, whom it hits, and what is left of their work."""
+        """What is wrong, which tasks it affects, and what is left of their work."""
         topic = Topic.FAULT if key.kind is ResourceKind.GPU_HEALTH else Topic.SLOWED
         if first.fault.card_lost:
             topic = Topic.GPU_LOST

@@ -208,7 +208,7 @@ class Engine:
         swap = self._series.swap
         return TickResult(
             assessments=assessments,
-            decisions=tuple(_worded(each, look, incidents) for each in (*decisions, *over)),
+            decisions=tuple(self._word(each, look, incidents) for each in (*decisions, *over)),
             incidents=tuple(incidents.values()),
             closed=tuple(closed),
             tasks=outlooks(tasks, self._series.usage, readings, assessments, blamed),
@@ -295,7 +295,7 @@ class Engine:
             ident, task, agent, cause, snapshot=snapshot, incident=incident
         )
         about = None if incident is None else incident.public()
-        return (replace(decision, notification=notification(decision, task, agent, about)),)
+        return (_worded(decision, task, agent, about),)
 
     def threads_seen(self, task: Task, dump: ThreadDump) -> None:
         """
@@ -580,6 +580,15 @@ class Engine:
                 )
             )
 
+    @staticmethod
+    def _word(decision: Decision, look: Observation, incidents: Mapping[str, Incident]) -> Decision:
+        if decision.kind is not DecisionKind.NOTIFY:
+            return decision
+        task = None if decision.task is None else look.tasks.get(decision.task)
+        agents = () if decision.task is None else look.agents.get(decision.task, ())
+        agent = max(agents, key=lambda each: (each.training, each.step or 0), default=None)
+        return _worded(decision, task, agent, incidents.get(decision.incident))
+
     def _next_look(self, agents: Mapping[ProcessKey, AgentState]) -> float:
         fast, slow = self.settings.watch.fast_interval_s, self.settings.watch.interval_s
         if (
@@ -597,15 +606,14 @@ class Engine:
         return f"{int(unix_s * 1000):x}-{self._issued}"
 
 
-def _worded(decision: Decision, look: Observation, incidents: Mapping[str, Incident]) -> Decision:
-    """With its notification, if it asks for one."""
-    if decision.kind is not DecisionKind.NOTIFY:
+def _worded(
+    decision: Decision, task: Task | None, agent: AgentState | None, incident: Incident | None
+) -> Decision:
+    """With its notification."""
+    try:
+        return replace(decision, notification=notification(decision, task, agent, incident))
+    except Exception:  # a text that cannot be made must not lose the saves and pauses of this tick
         return decision
-    task = None if decision.task is None else look.tasks.get(decision.task)
-    views = () if decision.task is None else look.agents.get(decision.task, ())
-    agent = max(views, key=lambda each: (each.training, each.step or 0), default=None)
-    about = incidents.get(decision.incident)
-    return replace(decision, notification=notification(decision, task, agent, about))
 
 
 def _decoded(value: Mapping[str, Any], mono_s: float) -> _Kept:
