@@ -126,7 +126,7 @@ def test_a_death_names_its_cause_and_the_rescue():
     task, agent = machine._task(program), machine._agent(program)
     facts = ExitFacts(9, group_limit_bytes=1200 * MB, group_kills_before=0, group_kills_after=1)
 
-    (decision,) = machine.engine.death(task, agent, diagnose(facts), machine._snapshot())
+    (decision,) = machine.engine.task_ended(task, agent, diagnose(facts), machine._snapshot())
     notice = notifications.notification(decision, task, agent)
 
     assert "Out of memory: train.ipynb" == notice.title
@@ -381,6 +381,6 @@ def test_a_death_for_lack_of_memory_is_told_with_or_without_an_agent():
     task = machine._task(machine.programs[0])
     cause = diagnose(ExitFacts(9, group_kills_before=0, group_kills_after=1))
 
-    assert 1 == len(machine.engine.death(task, None, cause, machine._snapshot()))
+    assert 1 == len(machine.engine.task_ended(task, None, cause, machine._snapshot()))
     machine.engine.settings = replace(NO_PAUSE, actions=ActionSettings(notify=False))
-    assert () == machine.engine.death(task, None, cause, machine._snapshot())
+    assert () == machine.engine.task_ended(task, None, cause, machine._snapshot())

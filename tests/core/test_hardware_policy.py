@@ -386,7 +386,7 @@ def test_the_notice_of_a_death_by_a_fault_names_the_fault():
     about = task(100, "a.ipynb")
     snapshot = type("S", (), {"mono_s": world.now, "unix_s": 1.7e9})
 
-    (decision,) = world.engine.death(about, None, cause, snapshot)
+    (decision,) = world.engine.task_ended(about, None, cause, snapshot)
     notice = notifications.notification(decision, about)
 
     assert "Ended by a GPU fault: a.ipynb" == notice.title

@@ -216,6 +216,6 @@ def _watch_engines(patch: pytest.MonkeyPatch) -> None:
             return decisions
 
         patch.setattr(Engine, "tick", ticked)
-        patch.setattr(Engine, "death", died)
+        patch.setattr(Engine, "task_ended", died)
 
-    watched(Engine.tick, Engine.death)
+    watched(Engine.tick, Engine.task_ended)

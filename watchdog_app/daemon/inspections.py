@@ -130,7 +130,7 @@ class Inspections:
         self._stacks.ask(task, time.monotonic(), seen, with_faults=True)
 
     def _grew(self, key: ProcessKey, growth: MemoryGrowth) -> None:
-        self._observer.ask(lambda engine: engine.grew(key, growth))
+        self._observer.ask(lambda engine: engine.growth_seen(key, growth))
         self._kept(key, growth)  # it is asked for when the task has ended, too
 
     def _suspects(self, key: ProcessKey, picture: ThreadDump) -> tuple[StallReason, ...]:

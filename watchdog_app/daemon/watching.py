@@ -218,7 +218,7 @@ class Watching:
         if task is None or look is None:
             return None
         decisions: Sequence[Decision] | None = self._observer.ask(
-            lambda engine: engine.death(task, death.view, death.cause, look.snapshot)
+            lambda engine: engine.task_ended(task, death.view, death.cause, look.snapshot)
         )
         if not decisions:
             return None

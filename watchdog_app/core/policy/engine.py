@@ -268,7 +268,7 @@ class Engine:
 
     still_holds = staticmethod(still_holds)  # of a decision, in a second measurement
 
-    def death(
+    def task_ended(
         self, task: Task, agent: AgentState | None, cause: Cause, snapshot: Snapshot
     ) -> tuple[Decision, ...]:
         """
@@ -309,7 +309,7 @@ class Engine:
         self._stalls.threads_seen(task, dump, self._series.swap, card_fault)
         self.wants_tick = True  # the notification has waited for it
 
-    def grew(self, task: ProcessKey, growth: MemoryGrowth) -> None:
+    def growth_seen(self, task: ProcessKey, growth: MemoryGrowth) -> None:
         """
         Learn what grows in a task: it becomes the advice of its incidents.
 
