@@ -65,6 +65,12 @@ def test_nothing_infinite_is_a_figure():
     assert (None,) * 4 == (found.used, found.limit, found.ratio, found.eta_s)
 
 
+@pytest.mark.parametrize(("value", "pid"), [(7, 7), (7.0, 7), (4.5, None), (True, None)])
+def test_a_whole_number_is_not_guessed(value, pid):
+    """A button must not reach the process beside the one that is meant."""
+    assert pid == Task.read({"pid": value}).pid
+
+
 def test_an_old_reading_is_unknown_and_says_how_old_it_is():
     """Counted in intervals of that daemon."""
     fresh = Status.read(status(time_unix_s=100.0, daemon={"interval_s": 1.0}))

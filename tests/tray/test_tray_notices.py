@@ -8,7 +8,7 @@ import pytest
 from support.waiting import until
 from tray_readings import leaking, notice, status, task
 
-from watchdog_app.core.model.status import Status
+from watchdog_app.core.model.status import Notification, Status
 from watchdog_app.tray.notification_gate import QUIET_S, NotificationGate, Verdict
 from watchdog_app.tray.notifications import buttons
 
@@ -285,14 +285,14 @@ def test_a_death_takes_the_place_of_what_stood_of_its_task():
     gate = gate_with({**notice(), "start_time": 1}, closed=False)
     died = {**notice("n2", topic="died", incident="", urgency="critical"), "start_time": 1}
 
-    assert Verdict(replaces=7) == gate.decide(died, 101.0)
-    assert Verdict() == gate.decide({**died, "start_time": 2}, 101.0)
-    assert Verdict() == gate.decide({**died, "task": 9}, 101.0)
+    assert Verdict(replaces=7) == gate.decide(Notification.read(died), 101.0)
+    assert Verdict() == gate.decide(Notification.read({**died, "start_time": 2}), 101.0)
+    assert Verdict() == gate.decide(Notification.read({**died, "task": 9}), 101.0)
 
 
 def gate_with(first, closed=True):
     gate = NotificationGate()
-    gate.shown(first, 7, 100.0)
+    gate.shown(Notification.read(first), 7, 100.0)
     if closed:
         gate.closed(7)
     return gate
@@ -318,14 +318,14 @@ def test_the_gate_lets_through_what_is_news(later, after_s, closed, expected):
     """Once a minute for an incident, unless its stage rises or somebody has to act."""
     gate = gate_with(notice(), closed)
 
-    assert expected == gate.decide({**notice("n2"), **later}, 100.0 + after_s)
+    assert expected == gate.decide(Notification.read({**notice("n2"), **later}), 100.0 + after_s)
 
 
 def test_the_gate_knows_the_notice_behind_a_number():
     """And none behind a number that is not ours, or no longer."""
     gate = gate_with(notice())
 
-    assert "n1" == gate.behind(7)["id"]
+    assert "n1" == gate.behind(7).id
     assert gate.behind(8) is None
     gate.forget_numbers()
     assert gate.behind(7) is None
@@ -335,11 +335,11 @@ def test_the_gate_forgets_what_is_long_past():
     """Bounded, whatever a daemon tells."""
     gate = NotificationGate()
     for number in range(1, 500):
-        gate.shown(notice(incident=f"i{number}"), number, float(number))
+        gate.shown(Notification.read(notice(incident=f"i{number}")), number, float(number))
 
     assert gate.behind(1) is None
     assert gate.behind(499) is not None
-    assert Verdict() == gate.decide(notice(incident="i1"), 500.0)
+    assert Verdict() == gate.decide(Notification.read(notice(incident="i1")), 500.0)
 
 
 @pytest.mark.parametrize(
@@ -348,4 +348,4 @@ def test_the_gate_forgets_what_is_long_past():
 )
 def test_buttons_that_make_no_sense_are_left_out(actions):
     """What comes from another version does no harm."""
-    assert ["default", ""] == buttons(notice(actions=actions))
+    assert ["default", ""] == buttons(Notification.read(notice(actions=actions)))

@@ -16,6 +16,7 @@ from watchdog_app.base.text.layout import plain, wrap
 from watchdog_app.base.text.style import Style, style_of
 from watchdog_app.cli.terminal import columns_of
 from watchdog_app.core.model.actions import ACTIONS
+from watchdog_app.core.model.status import Notification
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -125,42 +126,45 @@ def _write(notification: dict[str, Any], args: argparse.Namespace) -> None:
 
         print(dumps(notification, indent=None), flush=True)
         return
-    bell = "\a" if args.bell and notification.get("urgency") == "critical" else ""
-    print("\n".join(lines(notification, columns_of(), style_of(args.color))) + bell, flush=True)
+    read = Notification.read(notification)
+    bell = "\a" if args.bell and read.urgency == "critical" else ""
+    print("\n".join(lines(read, columns_of(), style_of(args.color))) + bell, flush=True)
 
 
-def lines(notification: dict[str, Any], columns: int | None, appearance: Style) -> list[str]:
-    """A notice as text: date, time, urgency, title; below it the rest, and what to type."""
-    at = notification.get("unix_s")
-    known = at if isinstance(at, int | float) and not isinstance(at, bool) else time.time()
-    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(known))
-    urgency = plain(notification.get("urgency") or "normal")
+def lines(notification: Notification, columns: int | None, appearance: Style) -> list[str]:
+    """
+    A notification as text: date, time, urgency, title; below it the rest, and what to type.
+
+    Args:
+        notification: as the daemon sent it.
+        columns: of the terminal; None: nothing is folded.
+        appearance: colours and symbols.
+    """
+    at = notification.unix_s if notification.unix_s is not None else time.time()
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    urgency = plain(notification.urgency or "normal")
     word = "" if urgency in ("normal", "low") else f"{urgency.upper()}: "
     limit = columns or _LONG
     # On a narrow terminal the text gets the whole width below the time.
     indent = _INDENT if limit >= 60 else "  "
     first = f"{stamp}  {word}" if limit >= 60 else f"{stamp}\n{indent}{word}"
-    head = wrap(plain(notification.get("title") or "?"), limit, first=first, rest=indent)
+    head = wrap(plain(notification.title or "?"), limit, first=first, rest=indent)
     found = [appearance.paint(line, _COLORS.get(urgency, "yellow")) for line in head]
-    body = notification.get("body")
-    for line in body.splitlines() if isinstance(body, str) else []:
+    for line in notification.body.splitlines():
         found += wrap(plain(line), limit, first=indent, rest=indent)
     for command in commands(notification):
         found += wrap(plain(command), limit, first=f"{indent}> ", rest=f"{indent}  ")
     return found
 
 
-def commands(notification: dict[str, Any]) -> list[str]:
-    """What the buttons of a notice do, without what its text says already and what only shows."""
-    actions = notification.get("actions")
-    body = str(notification.get("body") or "")
+def commands(notification: Notification) -> list[str]:
+    """What the buttons do, without what the text says already and what only shows something."""
     found = []
-    for action in actions if isinstance(actions, list) else []:
-        command = action.get("command") if isinstance(action, dict) else None
-        known = ACTIONS.get(str(action.get("key"))) if isinstance(action, dict) else None
-        only_shows = known is not None and not known.method
-        if isinstance(command, str) and command and command not in body and not only_shows:
-            found.append(command)
+    for button in notification.actions:
+        action = ACTIONS.get(button.key)
+        only_shows = action is not None and not action.method
+        if button.command and button.command not in notification.body and not only_shows:
+            found.append(button.command)
     return found
 
 

@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from watchdog_app.core.model.status import Status
+    from watchdog_app.core.model.status import Notification, Status
     from watchdog_app.tray.bus import SessionBus
     from watchdog_app.tray.notifications import Notifications
     from watchdog_app.tray.sni import StatusNotifierPart
@@ -130,25 +130,21 @@ class Companion:
         if status is not None and self._notifications is not None:
             self._notifications.look_over(status)
 
-    def _on_notification(self, notification: Json) -> None:
+    def _on_notification(self, notification: Notification) -> None:
         """Show what the daemon tells, and tell it what became of it."""
-        id_ = notification.get("id")
-        self._remember_process(notification)
+        id_ = notification.id
+        task = self._status.task(notification.task) if self._status else None
+        if task is not None:
+            # A button is pressed later, maybe when the pid belongs to somebody else.
+            notification.start_time, notification.name = task.start_time, task.name
 
         def answered(delivered: bool, detail: str) -> None:
-            if isinstance(id_, str):
+            if id_ is not None:
                 self._link.send("notice.shown", id=id_, delivered=delivered, detail=detail)
 
         self._show_notification(notification, answered)
 
-    def _remember_process(self, notification: Json) -> None:
-        """A button is pressed later, maybe when the pid belongs to somebody else."""
-        task = self._status.task(labels.whole(notification.get("task"))) if self._status else None
-        if task is not None:
-            notification["start_time"] = task.start_time
-            notification["name"] = labels.name(task.name)
-
-    def _show_notification(self, notification: Json, answered: Any) -> None:
+    def _show_notification(self, notification: Notification, answered: Any) -> None:
         if self._notifications is not None and self._bus is not None and self._bus.connected:
             self._notifications.show(notification, answered)
         elif plyer_notifications.CERTAIN:
@@ -156,11 +152,11 @@ class Companion:
                 target=lambda: answered(*plyer_notifications.show(notification)), daemon=True
             ).start()
         else:
-            title, body = notification.get("title"), notification.get("body")
+            title, body = notification.title, notification.body
             _say(f"{labels.plain(title)}: {labels.plain(body, 400)}")
             answered(False, "there is no session bus to show it on")
 
-    def _pressed(self, notification: Json, key: str) -> None:
+    def _pressed(self, notification: Notification, key: str) -> None:
         wish = wish_of(notification, key)
         if wish is not None:
             self._wishes.want(wish, notification)

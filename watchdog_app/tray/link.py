@@ -16,7 +16,7 @@ from collections import deque
 from contextlib import suppress
 
 from watchdog_app.base.errors import DaemonNotRunning, WatchdogError
-from watchdog_app.core.model.status import Status
+from watchdog_app.core.model.status import Notification, Status
 from watchdog_app.protocol.client import Client
 
 TYPE_CHECKING = False
@@ -48,7 +48,7 @@ class DaemonLink:
     def __init__(
         self,
         on_status: Callable[[Status | None, WatchdogError | None], None],
-        on_notification: Callable[[Json], None],
+        on_notification: Callable[[Notification], None],
         path: str | None = None,
     ) -> None:
         self._on_status = on_status
@@ -156,7 +156,7 @@ class DaemonLink:
         for message in client.notifications(0):
             params = message.get("params")
             if message.get("method") == "notice" and isinstance(params, dict):
-                self._on_notification(params)
+                self._on_notification(Notification.read(params))
                 self._soon = True
 
     def _drain(self) -> None:

@@ -9,18 +9,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from watchdog_app.tray import labels
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from watchdog_app.core.model.status import Notification, Status
 
-    from watchdog_app.core.model.status import Status
-
-    Json = dict[str, Any]
     Place = tuple[str, int | None]
 
 QUIET_S = 60.0  # between two notices of one incident, unless its stage rises
+ANSWER = "answer"  # topic of the tray's own: what became of a click
 _YOUNG_S = 5.0
 _MOST_REMEMBERED = 64
 # Topics of docs/protocol.md. These make whatever stood of their task old.
@@ -41,7 +37,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class _Shown:
-    notification: Json
+    notification: Notification
     number: int
     at_mono_s: float
     on_screen: bool = True
@@ -60,26 +56,26 @@ class NotificationGate:
         self._shown: OrderedDict[Place, _Shown] = OrderedDict()
         self._incidents: OrderedDict[str, _Incident] = OrderedDict()
 
-    def decide(self, notification: Json, now_mono_s: float) -> Verdict:
+    def decide(self, notification: Notification, now_mono_s: float) -> Verdict:
         """Whether a notice may be shown now, and in place of which one."""
         before = self._shown.get(_place(notification)) or self._of_task(notification)
         replaces = 0 if before is None else before.number
-        if notification.get("answer") is True:
+        if notification.topic == ANSWER:
             return Verdict(replaces=replaces)  # somebody has pressed a button and waits for it
-        incident = self._incidents.get(str(notification.get("incident") or ""))
-        if incident is None or not notification.get("incident"):
+        incident = self._incidents.get(notification.incident)
+        if incident is None or not notification.incident:
             return Verdict(replaces=replaces)
         quiet_s = QUIET_S - (now_mono_s - incident.at_mono_s)
-        if quiet_s <= 0 or _stage_rank(notification.get("stage")) > incident.stage:
+        if quiet_s <= 0 or _stage_rank(notification.stage) > incident.stage:
             return Verdict(replaces=replaces)
         if before is not None and before.on_screen:
             return Verdict(replaces=replaces)  # its text changes: nothing new pops up
-        same = before is not None and before.notification.get("title") == notification.get("title")
-        if notification.get("urgency") == "critical" and not same:
+        same = before is not None and before.notification.title == notification.title
+        if notification.urgency == "critical" and not same:
             return Verdict(replaces=replaces)  # a pause or a death is never kept back
         return Verdict(wait_s=quiet_s)
 
-    def shown(self, notification: Json, number: int, now_mono_s: float) -> None:
+    def shown(self, notification: Notification, number: int, now_mono_s: float) -> None:
         """It stands on the screen under `number`."""
         place = _place(notification)
         for other in [at for at, each in self._shown.items() if each.number == number]:
@@ -88,17 +84,17 @@ class NotificationGate:
         self._shown.move_to_end(place)
         while len(self._shown) > _MOST_REMEMBERED:
             self._shown.popitem(last=False)
-        key = str(notification.get("incident") or "")
+        key = notification.incident
         if key:
-            self._incidents[key] = _Incident(now_mono_s, _stage_rank(notification.get("stage")))
+            self._incidents[key] = _Incident(now_mono_s, _stage_rank(notification.stage))
             self._incidents.move_to_end(key)
             while len(self._incidents) > _MOST_REMEMBERED:
                 self._incidents.popitem(last=False)
 
-    def _of_task(self, notification: Json) -> _Shown | None:
+    def _of_task(self, notification: Notification) -> _Shown | None:
         """What still stands of the same task: its end and its pause make that old."""
-        task = labels.whole(notification.get("task"))
-        if task is None or notification.get("topic") not in _OVERTAKES:
+        task = notification.task
+        if task is None or notification.topic not in _OVERTAKES:
             return None
         for place in reversed(self._shown):
             shown = self._shown[place]
@@ -121,15 +117,14 @@ class NotificationGate:
         tasks = {one.pid: one.start_time for one in status.tasks}
         found = []
         for shown in self._shown.values():
-            notification, topic = shown.notification, shown.notification.get("topic")
+            notification, topic = shown.notification, shown.notification.topic
             # A status may be older than a notice that has just come.
             young = now_mono_s - shown.at_mono_s < _YOUNG_S
             if young or not shown.on_screen or topic not in _PASSING:
                 continue
-            task = labels.whole(notification.get("task"))
-            begun = notification.get("start_time")
+            task, begun = notification.task, notification.start_time
             gone = task is not None and (task not in tasks or begun not in (None, tasks[task]))
-            over = topic in _OF_INCIDENT and notification.get("incident") not in open_
+            over = topic in _OF_INCIDENT and notification.incident not in open_
             if gone or over:
                 found.append(shown.number)
         return found
@@ -140,7 +135,7 @@ class NotificationGate:
             if shown.number == number:
                 shown.on_screen = False
 
-    def behind(self, number: int) -> Json | None:
+    def behind(self, number: int) -> Notification | None:
         """The notice that a button belongs to; None: not one of ours."""
         for shown in self._shown.values():
             if shown.number == number:
@@ -152,22 +147,21 @@ class NotificationGate:
         self._shown.clear()
 
 
-def _another(notification: Json, later: Json) -> bool:
+def _another(notification: Notification, later: Notification) -> bool:
     """Whether a pid was given again between two notices."""
-    begun = notification.get("start_time"), later.get("start_time")
+    begun = notification.start_time, later.start_time
     return None not in begun and begun[0] != begun[1]
 
 
-def _place(notification: Json) -> Place:
+def _place(notification: Notification) -> Place:
     """Notices with the same place take each other's."""
-    incident = str(notification.get("incident") or "")
-    if not incident:
-        return f"\0{notification.get('id')}", None
-    return incident, labels.whole(notification.get("task"))
+    if not notification.incident:
+        return f"\0{notification.id}", None
+    return notification.incident, notification.task
 
 
-def _stage_rank(stage: object) -> int:
+def _stage_rank(stage: str) -> int:
     """0 for ok up to 4 for hold; one that this version does not know counts as warn."""
-    if stage is None:
+    if not stage:
         return 0
-    return _STAGES.index(str(stage)) if stage in _STAGES else 2
+    return _STAGES.index(stage) if stage in _STAGES else 2

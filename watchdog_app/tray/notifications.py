@@ -30,11 +30,9 @@ from watchdog_app.tray.notification_gate import NotificationGate
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
-    from watchdog_app.core.model.status import Status
+    from watchdog_app.core.model.status import Button, Notification, Status
 
-    Json = dict[str, Any]
     Answered = Callable[[bool, str], None]  # delivered, detail
 
 _SERVICE = (NOTIFICATIONS, NOTIFICATIONS_PATH)
@@ -52,7 +50,7 @@ class Notifications(Part):
 
     watched = (NOTIFICATIONS,)
 
-    def __init__(self, pressed: Callable[[Json, str], None]) -> None:
+    def __init__(self, pressed: Callable[[Notification, str], None]) -> None:
         self.session: SessionBus | None = None
         self._pressed = pressed
         self._gate = NotificationGate()
@@ -87,7 +85,7 @@ class Notifications(Part):
             self._gate.closed(message.body[0])
         return None
 
-    def show(self, notification: Json, answered: Answered) -> None:
+    def show(self, notification: Notification, answered: Answered) -> None:
         """Show a notice, from any thread; `answered` is called once, within two seconds."""
         if self.session is None or self.session.submit(self._show(notification, answered)) is None:
             answered(False, "there is no session bus")
@@ -104,9 +102,9 @@ class Notifications(Part):
                 with suppress(CallFailed):  # its user has closed it in this moment
                     await self.session.call(*_SERVICE, "CloseNotification", "u", [number])
 
-    async def _show(self, notification: Json, answered: Answered) -> None:
+    async def _show(self, notification: Notification, answered: Answered) -> None:
         verdict = self._gate.decide(notification, time.monotonic())
-        incident = str(notification.get("incident") or "")
+        incident = notification.incident
         self._drop_waiting(incident)
         if verdict.wait_s > 0:
             loop = asyncio.get_running_loop()
@@ -125,19 +123,17 @@ class Notifications(Part):
         else:
             answered(True, "shown by the companion")
 
-    async def _send(self, notification: Json, replaces: int) -> None:
+    async def _send(self, notification: Notification, replaces: int) -> None:
         if self.session is None:
             raise CallFailed("", "there is no session bus")
         if self._capabilities is None:
             (known,) = await self.session.call(*_SERVICE, "GetCapabilities")
             self._capabilities = frozenset(known)
-        urgency = str(notification.get("urgency") or "normal")
+        urgency = notification.urgency or "normal"
         has_buttons = "actions" in self._capabilities
-        body = labels.plain_block(
-            notification.get("body") if has_buttons else told_to_type(notification)
-        )
+        body = labels.plain_block(notification.body if has_buttons else told_to_type(notification))
         values = notify_body(
-            labels.plain(notification.get("title"), 200),
+            labels.plain(notification.title, 200),
             body,
             urgency,
             replaces,
@@ -147,8 +143,8 @@ class Notifications(Part):
         (number,) = await self.session.call(*_SERVICE, "Notify", NOTIFY_SIGNATURE, values)
         self._gate.shown(notification, number, time.monotonic())
 
-    def _show_late(self, notification: Json) -> None:
-        self._waiting.pop(str(notification.get("incident") or ""), None)
+    def _show_late(self, notification: Notification) -> None:
+        self._waiting.pop(notification.incident, None)
         self.show(notification, lambda *_: None)
 
     def _drop_waiting(self, incident: str) -> None:
@@ -161,7 +157,7 @@ class Notifications(Part):
         self._capabilities = None
 
 
-def buttons(notification: Json) -> list[str]:
+def buttons(notification: Notification) -> list[str]:
     """
     Keys and labels by turns, as Notify takes them; "default" is a click on the notice itself.
 
@@ -169,25 +165,22 @@ def buttons(notification: Json) -> list[str]:
     """
     # Without a label: some services draw a button for it, beside the one that says "Show".
     found = ["default", ""]
-    actions = notification.get("actions")
-    for action in actions if isinstance(actions, list) else ():
-        if isinstance(action, dict) and action.get("key") in ACTIONS:
-            found += [str(action["key"]), labels.plain(action.get("label") or action["key"], 40)]
+    for action in notification.actions:
+        if action.key in ACTIONS:
+            found += [action.key, labels.plain(action.label or action.key, 40)]
     return found
 
 
-def told_to_type(notification: Json) -> str:
+def told_to_type(notification: Notification) -> str:
     """The text and, for a service without buttons, what does the same in a terminal."""
-    lines = [str(notification.get("body") or "")]
-    actions = notification.get("actions")
-    for action in actions if isinstance(actions, list) else ():
-        command = action.get("command") if isinstance(action, dict) else None
-        if isinstance(command, str) and command and does_something(action):
-            lines += [command] if command not in lines[0] else []
+    lines = [notification.body]
+    for action in notification.actions:
+        if action.command and does_something(action):
+            lines += [action.command] if action.command not in lines[0] else []
     return "\n".join(lines)
 
 
-def does_something(button: Json) -> bool:
+def does_something(button: Button) -> bool:
     """Whether a button asks the daemon for something about its task."""
-    action = ACTIONS.get(str(button.get("key")))
+    action = ACTIONS.get(button.key)
     return action is not None and bool(action.method) and action.key != "snooze"

@@ -13,12 +13,12 @@ from watchdog_app.tray import labels
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from watchdog_app.core.model.status import Notification
 
 CERTAIN: bool = sys.platform in ("win32", "darwin")
 
 
-def show(notification: dict[str, Any]) -> tuple[bool, str]:
+def show(notification: Notification) -> tuple[bool, str]:
     """Show a notice; whether it was shown, and why not."""
     if not CERTAIN:
         return False, "there is no session bus to show it on"
@@ -26,9 +26,9 @@ def show(notification: dict[str, Any]) -> tuple[bool, str]:
         from plyer import notification as desktop
 
         desktop.notify(
-            title=_no_option(labels.plain(notification.get("title"), 64)),
+            title=_no_option(labels.plain(notification.title, 64)),
             # Windows cuts at 256 characters and fails beyond.
-            message=_no_option(labels.plain_block(notification.get("body"), 250)),
+            message=_no_option(labels.plain_block(notification.body, 250)),
             app_name="watchdog",
         )
     except Exception as error:

@@ -13,9 +13,11 @@ from watchdog_app.base.errors import ProtocolError, WatchdogError
 from watchdog_app.base.json_values import number_or_none
 from watchdog_app.base.text import figures
 from watchdog_app.core.model.actions import ACTIONS
+from watchdog_app.core.model.status import Notification
 from watchdog_app.tray import labels, launching
 from watchdog_app.tray.link import ask
 from watchdog_app.tray.menu_model import Do, Target, Wish
+from watchdog_app.tray.notification_gate import ANSWER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,7 +78,7 @@ class Wishes:
 
     def __init__(
         self,
-        tell: Callable[[Json], None],
+        tell: Callable[[Notification], None],
         done: Callable[[], None],
         status: Callable[[], Status | None],
         login: Login | None = None,
@@ -90,7 +92,7 @@ class Wishes:
         self._under_way: set[Wish] = set()
         self._lock = threading.Lock()
 
-    def want(self, wish: Wish, about: Json | None = None) -> None:
+    def want(self, wish: Wish, about: Notification | None = None) -> None:
         """
         Carry it out, off this thread.
 
@@ -104,7 +106,7 @@ class Wishes:
             self._under_way.add(wish)
         threading.Thread(target=self._carry_out, args=(wish, about), daemon=True).start()
 
-    def _carry_out(self, wish: Wish, about: Json | None) -> None:
+    def _carry_out(self, wish: Wish, about: Notification | None) -> None:
         try:
             said = self._do(wish)
             if said is not None:
@@ -236,45 +238,44 @@ class Wishes:
         return None
 
     def _notification(
-        self, wish: Wish, about: Json | None, title: str, body: str, urgency: str
-    ) -> Json:
+        self, wish: Wish, about: Notification | None, title: str, body: str, urgency: str
+    ) -> Notification:
         task = None if wish.task is None else wish.task.pid
         actions = []
         if wish.do is Do.PAUSE and title.startswith("Paused"):
-            actions.append({"key": "resume", "label": "Resume"})
-        notification: Json = {
-            # The answer to the same wish takes the place of the one before.
-            "id": f"own-{task or wish.do}",
-            "answer": True,
-            "incident": "",
-            "stage": "ok",
-            "urgency": urgency,
-            "title": title,
-            "body": body,
-            "task": task,
-            "start_time": None if wish.task is None else wish.task.start_time,
-            "name": None if wish.task is None else wish.task.name,
-            "actions": actions,
-            "unix_s": time.time(),
-        }
-        if about is not None and about.get("incident"):
-            notification["incident"] = about["incident"]
-            notification["stage"] = about.get("stage")
-        return notification
+            actions.append({"key": "resume", "label": ACTIONS["resume"].label})
+        incident = about.incident if about is not None else ""
+        return Notification.read(
+            {
+                # The answer to the same wish takes the place of the one before.
+                "id": f"own-{task or wish.do}",
+                "topic": ANSWER,
+                "incident": incident,
+                "stage": about.stage if about is not None and incident else "ok",
+                "urgency": urgency,
+                "title": title,
+                "body": body,
+                "task": task,
+                "start_time": None if wish.task is None else wish.task.start_time,
+                "name": None if wish.task is None else wish.task.name,
+                "actions": actions,
+                "unix_s": time.time(),
+            }
+        )
 
 
-def wish_of(notification: Json, key: str) -> Wish | None:
+def wish_of(notification: Notification, key: str) -> Wish | None:
     """What the button of a notice asks for; None: nothing that we know."""
-    pid = labels.whole(notification.get("task"))
+    pid = notification.task
     task = None
     if pid is not None:
-        name = labels.plain(notification.get("name"), 60)
-        task = Target(pid, labels.whole(notification.get("start_time")), name or f"pid {pid}")
+        name = labels.name(notification.name) if notification.name else f"pid {pid}"
+        task = Target(pid, notification.start_time, name)
     if key not in ACTIONS:
         return None
     do = Do(key)
     if do is Do.SNOOZE:
-        return Wish(do, task, incident=labels.plain(notification.get("incident"), 200) or None)
+        return Wish(do, task, incident=labels.plain(notification.incident, 200) or None)
     if not ACTIONS[key].method:
         return Wish(do)
     return Wish(do, task) if task is not None else None

@@ -24,8 +24,8 @@ _OLD_S = 10.0  # a reading older than this, and than five intervals, says nothin
 
 
 def _whole(value: Any) -> int | None:
-    known = number_or_none(value)
-    return None if known is None else int(known)
+    known = number_or_none(value)  # a pid of 4.5 is no pid
+    return int(known) if known is not None and known == int(known) else None
 
 
 def _text(value: Any) -> str:
@@ -565,6 +565,34 @@ class Problem(Record):
     source: str  # which part of watchdog says so
     message: str  # what is not watched, and what that means
     remedy: str | None  # what to do
+
+
+class Button(Record):
+    """What a person can answer to a notification."""
+
+    key: str  # of the table of actions
+    label: str  # on the button
+    command: str  # what does the same in a terminal
+
+
+class Notification(Record):
+    """A message of the daemon for a person."""
+
+    id: str | None  # names it in `notification.shown`
+    incident: str  # notifications of one incident and task replace each other; empty: it is alone
+    # warning, saving, rescued, rescue_failed, paused, stopped, pause_failed, resumed, resolved,
+    # stalled, exited, restarted, gpu_lost, fault or slowed.
+    topic: str
+    level: Level  # how urgent its subject is for people
+    stage: str  # of the policy: ok, watch, warn, save or pause
+    urgency: str  # low, normal or critical: how a desktop shows it
+    title: str  # one line
+    body: str  # plain text, several lines
+    task: int | None  # pid of the task
+    start_time: int | None  # of the task: a button never reaches a process that got its pid
+    name: str | None  # of the task
+    actions: tuple[Button, ...]  # at most four, the most useful first
+    unix_s: float | None  # when it was made
 
 
 class Status(Record):
