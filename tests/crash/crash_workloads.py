@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -211,18 +210,13 @@ class History(Workload):
 
 def settled(writer: JournalWriter, job: Callable[[Journal], object]) -> bool:
     """Whether a job worked within 10 s."""
-    ended = threading.Event()
-    worked = []
-
-    def run(journal: Journal) -> None:
-        try:
-            job(journal)
-            worked.append(True)
-        finally:
-            ended.set()
-
-    writer.submit(run)
-    return ended.wait(10) and bool(worked)
+    answers: list[Exception | None] = []
+    writer.submit(job, lambda _, error: answers.append(error))
+    end = time.monotonic() + 10
+    while not answers and time.monotonic() < end:
+        writer.collect()
+        time.sleep(0.001)
+    return answers == [None]
 
 
 def decision(number: int) -> Entry:
