@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import weakref
 from collections.abc import Callable
@@ -53,4 +54,10 @@ def only() -> FoundTraining:
 
 
 def rescues(folder: Path) -> list[Path]:
-    return sorted(each for each in folder.glob("rescues/**/rescue-*") if each.is_dir())
+    walk = os.walk(folder / "rescues")  # a folder that is removed meanwhile is no error
+    return sorted(
+        Path(where, name)
+        for where, names, _ in walk
+        for name in names
+        if name.startswith("rescue-")
+    )
