@@ -114,6 +114,15 @@ def test_orphan_goes_its_own_way():
     )
 
 
+def test_an_orphan_is_no_worker_of_the_first_python_of_a_container():
+    """Pid 1 has only inherited it; what pid 1 itself has started is its worker."""
+    first, orphan, worker = sample(1, 0), sample(30, 1), sample(31, 1)
+
+    tasks = tree([first, orphan, worker], [info(first), info(orphan, ppid=25), info(worker)])
+
+    assert [[1, 31], [30]] == tasks
+
+
 def test_worker_whose_parent_is_gone_is_a_task():
     """Neither parent nor ancestor is there."""
     worker = sample(30, 25)

@@ -163,8 +163,11 @@ class ExitMonitor:
                 self._look_for_workers(watched.task, task, watched.alive_mono_s)
             watched.task, watched.ending_mono_s = task, None
             watched.alive_mono_s = look.snapshot.mono_s
+        members = {member.key for task in look.tasks for member in task.members}
         for key in [key for key in self._watched if key not in now]:
-            if not self._is_ending(self._watched[key], look.snapshot.mono_s):
+            if key in members:  # it lives: its parent has ended, and another task has inherited it
+                self._release(self._watched.pop(key))
+            elif not self._is_ending(self._watched[key], look.snapshot.mono_s):
                 self._ended(key)
         self._seen.infos = look.snapshot.infos
         self._looked_mono_s = look.snapshot.mono_s

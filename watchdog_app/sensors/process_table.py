@@ -339,7 +339,8 @@ class ProcessTable:
             return pid in self._watched
         renewed = replace(
             info,
-            ppid=stat.ppid,
+            # Pid 1 inherits orphans. Who started them tells them from its workers.
+            ppid=info.ppid if stat.ppid == 1 else stat.ppid,
             cgroup=self._group_of(watched),
             started_unix_s=self._describer.started(stat, now_unix_s, info.started_unix_s),
             rlimit_as_bytes=self._describer.rlimit_as(pid),

@@ -38,7 +38,7 @@ _LEAST_SHARE = 0.001  # of the largest growth: below it is noise
 _FRAMES = 6  # from an array of NumPy's to the line of the program that asked for it
 _MOST_OWN = 3
 _PATH_CHARS = 250
-_OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+_OURS = os.path.join(os.path.abspath(f"{__file__}/../../.."), "")  # all of watchdog_app
 _TENSORS = frozenset(
     ("Tensor", "EagerTensor", "Parameter", "ResourceVariable", "Variable", "ArrayImpl", "ndarray")
 )

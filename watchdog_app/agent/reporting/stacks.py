@@ -39,7 +39,7 @@ _LIBRARIES = tuple(
         if (path := sysconfig.get_paths().get(name))
     }
 )
-_OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+_OURS = os.path.join(os.path.abspath(f"{__file__}/../../.."), "")  # all of watchdog_app
 
 Json = dict[str, Any]
 

@@ -56,6 +56,7 @@ def group(
 
     - it is a kernel or a console, or a program in a session of its own
     - its parent is a server, such as that of a Jupyter terminal or a supervisor
+    - pid 1 of a container has inherited it
     - its parent belongs to another user, is not watched, or has ended
 
     Args:
@@ -89,6 +90,8 @@ def _parent(
 ) -> ProcessKey | None:
     info = infos[sample.key]
     direct = by_pid.get(sample.ppid)
+    if direct is not None and sample.ppid == 1 != info.ppid:
+        return None  # its parent has ended, and pid 1 has only inherited it
     if direct is not None:
         parent = direct.key
     elif info.ancestor in keys and sample.ppid == info.ppid and info.ancestor is not None:
