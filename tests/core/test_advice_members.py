@@ -148,7 +148,7 @@ def test_at_the_limit_of_an_airbag_the_words_to_type_come_first(agent):
 
     said = told(given)
 
-    assert said.startswith("Give it more, also while it runs or is held: watchdog limit 4711 6G")
+    assert said.startswith("While it runs or is held, give it more: watchdog limit 4711 6G")
     assert "watchdog exec" not in said
     assert "belongs to a group" not in said
     assert agent is ("stands still until you decide" not in said)

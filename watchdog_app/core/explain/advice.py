@@ -196,7 +196,10 @@ def _airbag(shortage: Shortage) -> Iterator[str]:
     blamed = shortage.attribution.culprits
     known = next(iter(shortage.tasks), None)
     pid = blamed[0].task.pid if blamed else "TASK" if known is None else known.pid
-    yield f"Give it more, also while it runs or is held: watchdog limit {pid} {limit}"
+    yield (
+        f"While it runs or is held, give it more: watchdog limit {pid} {limit} "
+        "(this only postpones the end of a leak)"
+    )
     if not shortage.agents:
         yield (
             "No training is seen in it by an agent, so nothing of it can be saved: at its limit it "
