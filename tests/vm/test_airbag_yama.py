@@ -105,7 +105,7 @@ def test_where_nobody_may_read_it_the_training_saves_itself_out_of_the_reserve(m
     SCOPE.write_text("2")
     try:
         me.start_daemon()
-        training = bagged_training("--jump-mb", "150", options=HOLD)
+        training = bagged_training("--jump-mb", "140", options=HOLD)  # 9 MB beyond the limit
         training.until_steps(15)
         training.jump()
         held = training.stage("held")
