@@ -31,6 +31,26 @@ def test_each_test_that_a_document_names_is_there(document: Path, known: set[str
     assert [] == sorted(each for each in set(PLACES.findall(text)) if not (ROOT / each).exists())
 
 
+def is_there(name: str) -> bool:
+    """Whether `package.module` exists, or `package.module.word` with that word in it."""
+    place = ROOT / "watchdog_app" / Path(*name.split("."))
+    if place.is_dir() or place.with_suffix(".py").exists():
+        return True
+    holders = (place.parent.with_suffix(".py"), place.parent / "__init__.py")
+    return any(each.exists() and place.name in each.read_text() for each in holders)
+
+
+def test_each_module_that_the_architecture_names_is_there():
+    """A renamed or removed module does not stay in the description."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    packages = [path.name for path in (ROOT / "watchdog_app").iterdir() if path.is_dir()]
+
+    named = set(re.findall(rf"`((?:{'|'.join(packages)})(?:\.[a-z_]+)+)", text))
+
+    assert len(named) > 50
+    assert [] == sorted(name for name in named if not is_there(name))
+
+
 @pytest.mark.parametrize("name", ["reliability.md", "security.md"])
 def test_each_promise_names_what_shows_it(name: str):
     """A row of promises without a test, a measurement or a way to see it is a wish."""

@@ -337,6 +337,29 @@ def test_a_look_at_the_live_objects_ends_when_its_time_is_over():
     assert all_seen
 
 
+def test_no_line_of_watchdog_itself_is_named():
+    """What the agent and the guard allocate in a training is no leak of the program."""
+    import threading
+
+    from watchdog_app.protocol.framing import encode
+
+    kept, going, message = [], threading.Event(), {"text": "x" * 10_000}
+
+    def train() -> None:
+        while not going.wait(0.002):
+            kept.append(encode(message))
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    try:
+        found = python_growth.trace(1.0, lambda: None)
+    finally:
+        going.set()
+        thread.join()
+
+    assert not [each for each in found["lines"] if "protocol" in each["file"]]
+
+
 def test_what_grows_is_told_before_the_time_is_over(monkeypatch):
     """A process that runs out of memory may be killed before that: tensors and lines are known."""
     import threading

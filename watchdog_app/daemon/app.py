@@ -136,7 +136,7 @@ class App:
         parts.server.open()
         parts.faults.guard(
             "pauses",
-            lambda: recovered_pauses.tell(
+            lambda: recovered_pauses.announce(
                 parts.pause_store, parts.observer, parts.executor, self._log
             ),
         )

@@ -140,9 +140,8 @@ class ExitEvidence:
 
     def _parent(self, task: Task) -> str | None:
         """What started a kernel, if it lives on; its own end hands a process to pid 1."""
-        if task.info.ppid <= 1:
-            return None
-        return process.comm(task.info.ppid, self._proc)
+        ppid = task.members[0].ppid
+        return None if ppid <= 1 else process.comm(ppid, self._proc)
 
 
 def _between(begin_mono_s: float | None) -> str | None:

@@ -29,6 +29,11 @@ FILE = "paused.json"
 _SOURCE = "pauses"
 _MAX_BYTES = 4 << 20
 _VERSION = 1
+# What a file that anything may have written raises when it is read.
+_UNREADABLE = (
+    *(OSError, ValueError, KeyError, TypeError, AttributeError),
+    *(OverflowError, RecursionError),
+)
 
 Stored = Mapping[str, Mapping[str, Any]]  # by the keys of `pauses.ident`
 
@@ -63,10 +68,8 @@ def read(where: tuple[str, str], boot: str) -> Stored | None:
             found = int(value["mono_ns"]), stored
         except (FileNotFoundError, NotADirectoryError):
             continue
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except _UNREADABLE as error:
             damaged = f"{os.path.join(folder, FILE)} cannot be read: {error}."
-        except (OverflowError, RecursionError) as error:
-            damaged = f"{os.path.join(folder, FILE)} is damaged: {error}."
         else:
             newest = found if newest is None or found[0] > newest[0] else newest
     if newest is None and damaged:

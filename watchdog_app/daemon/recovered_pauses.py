@@ -1,4 +1,4 @@
-"""Pauses of an earlier daemon that nobody has heard of: told when the next one finds them."""
+"""Notifications about pauses that an earlier daemon left and that nobody else reports."""
 
 from __future__ import annotations
 
@@ -18,47 +18,46 @@ from watchdog_app.history.journal import Entry
 _BY_A_PERSON = "asked for by "
 
 
-def tell(store: PauseStore, observer: Observer, executor: Executor, log: Log) -> None:
-    """Announce the pauses that were taken over, as far as they are news."""
-    for pause in untold(store.recovered, observer.ask(lambda engine: engine.held) or ()):
-        told = notice(pause, time.time())
-        log.warning(told.title, pid=pause.task.pid, reason=pause.reason)
-        pid = pause.task.pid
-        data = {"id": told.id, "decision_kind": "notify", "pid": pid, "reason": told.title}
-        entry = Entry(told.unix_s, "decision", data, pid, pause.name)
-        executor.announce(told, entry, None)
+def announce(store: PauseStore, observer: Observer, executor: Executor, log: Log) -> None:
+    """Notify people of the recovered pauses, as far as they are news."""
+    for pause in unreported(store.recovered, observer.ask(lambda engine: engine.held) or ()):
+        pid, now_unix_s = pause.task.pid, time.time()
+        said = notification(pause, now_unix_s)
+        log.warning(said.title, pid=pid, reason=pause.reason)
+        data = {"id": said.id, "decision_kind": "notify", "pid": pid, "reason": said.title}
+        executor.announce(said, Entry(now_unix_s, "decision", data, pid, pause.name), None)
     store.recovered.clear()
 
 
-def untold(recovered_pauses: Iterable[Pause], held: Container[ProcessKey]) -> Iterator[Pause]:
+def unreported(recovered: Iterable[Pause], held: Container[ProcessKey]) -> Iterator[Pause]:
     """
-    Those that stand, and that neither the engine nor a person minds.
+    Yield the pauses that neither the engine nor a person knows of.
 
-    The engine lets go on whom it has paused when there is room. It does not know of a pause that
-    was cut short by the end of the daemon, nor of any when its state was lost.
+    The engine resumes what it has paused when there is room. It does not know a pause that the end
+    of the daemon cut short, nor any pause if its state was lost.
 
     Args:
-        recovered_pauses: what was taken over.
-        held: tasks that the engine has paused and minds.
+        recovered: pauses of an earlier daemon that still stand.
+        held: tasks that the engine has paused.
     """
-    for pause in recovered_pauses:
-        told = pause.reason.startswith(_BY_A_PERSON) and pause.paused.at_unix_s > 0
-        if pause.task not in held and not told:
+    for pause in recovered:
+        by_a_person = pause.reason.startswith(_BY_A_PERSON) and pause.paused.at_unix_s > 0
+        if pause.task not in held and not by_a_person:
             yield pause
 
 
-def notice(pause: Pause, unix_s: float) -> Notification:
-    """What a person is told of such a pause."""
+def notification(pause: Pause, unix_s: float) -> Notification:
+    """Return what people are told of such a pause."""
     pid = pause.task.pid
     return Notification(
-        id=f"recovered_pauses-{pid}-{pause.task.start_time}-{unix_s:.0f}",
+        id=f"recovered-{pid}-{pause.task.start_time}-{unix_s:.0f}",
         incident="",
         stage="hold",
         urgency="normal",
         title=f"Still paused: {plain(pause.name)}",
-        body="The watchdog daemon paused it, ended, and has just been started anew "
+        body="The watchdog daemon paused it, ended, and has just been started again "
         f"({plain(pause.reason, 200)}). Its state stays in memory.\n"
-        f"It does not go on by itself. When there is room: watchdog resume {pid}",
+        f"It does not resume by itself. When there is room: watchdog resume {pid}",
         task=pid,
         unix_s=unix_s,
         actions=(NotificationAction("resume", "Resume", f"watchdog resume {pid}"),),

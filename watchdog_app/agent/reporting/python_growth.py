@@ -38,7 +38,6 @@ _LEAST_SHARE = 0.001  # of the largest growth: below it is noise
 _FRAMES = 6  # from an array of NumPy's to the line of the program that asked for it
 _MOST_OWN = 3
 _PATH_CHARS = 250
-_OURS = os.path.join(os.path.abspath(f"{__file__}/../../.."), "")  # all of watchdog_app
 _TENSORS = frozenset(
     ("Tensor", "EagerTensor", "Parameter", "ResourceVariable", "Variable", "ArrayImpl", "ndarray")
 )
@@ -223,7 +222,7 @@ def _lines(before: Any, after: Any, steps: int | None) -> list[Json]:
 
     others = (
         tracemalloc.Filter(False, tracemalloc.__file__),
-        tracemalloc.Filter(False, os.path.join(_OURS, "*")),
+        *(tracemalloc.Filter(False, f"{folder}*") for folder in stacks.AGENT_FOLDERS),
         tracemalloc.Filter(False, "<frozen *"),
     )
     changes = after.filter_traces(others).compare_to(before.filter_traces(others), "traceback")

@@ -39,7 +39,12 @@ _LIBRARIES = tuple(
         if (path := sysconfig.get_paths().get(name))
     }
 )
-_OURS = os.path.join(os.path.abspath(f"{__file__}/../../.."), "")  # all of watchdog_app
+_PACKAGE = os.path.abspath(f"{__file__}/../../..")
+# What of watchdog is loaded into a training; `watchdog_app.demo.train` is a program of its own.
+AGENT_FOLDERS = tuple(
+    os.path.join(_PACKAGE, folder, "")
+    for folder in ("agent", "airbag", "base", "enable", "protocol")
+)
 
 Json = dict[str, Any]
 
@@ -126,9 +131,9 @@ def _of_agent(frame: FrameType) -> bool:
     """Whether the agent has started it: the outermost frame, but for `threading`, is ours."""
     while frame.f_back is not None and frame.f_back.f_code.co_filename != threading.__file__:
         frame = frame.f_back
-    return frame.f_code.co_filename.startswith(_OURS)
+    return frame.f_code.co_filename.startswith(AGENT_FOLDERS)
 
 
 def of_program(file: str) -> bool:
     """Whether a file is the program's own: of no library, not frozen, not ours."""
-    return not file.startswith((*_LIBRARIES, _OURS, "<frozen"))
+    return not file.startswith((*_LIBRARIES, *AGENT_FOLDERS, "<frozen"))

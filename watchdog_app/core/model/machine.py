@@ -39,7 +39,7 @@ class ProcessInfo:
     """What hardly changes while a process lives: read in full once, when its pid is new."""
 
     key: ProcessKey
-    ppid: int
+    ppid: int  # stays that of the parent which has ended, when pid 1 inherits the process
     uid: int
     user: str | None
     exe: str | None

@@ -90,7 +90,7 @@ def _parent(
 ) -> ProcessKey | None:
     info = infos[sample.key]
     direct = by_pid.get(sample.ppid)
-    if direct is not None and sample.ppid == 1 < info.ppid:
+    if sample.ppid == 1 and info.ppid > 1:
         return None  # its parent has ended, and pid 1 has only inherited it
     if direct is not None:
         parent = direct.key
