@@ -52,7 +52,8 @@ def test_only_the_guilty_of_two_tasks_is_acted_on(world):
     assert state_letter(guilty.pid) == "T"
     assert state_letter(healthy.pid) != "T"
     paused = [e for e in world.history("decision") if e["decision_kind"] == "pause"]
-    assert {guilty.pid} == {entry["pid"] for entry in paused}, paused
+    said = [(each["pid"], each["name"], each["subject"], each["reason"]) for each in paused]
+    assert {guilty.pid} == {entry["pid"] for entry in paused}, f"{healthy.pid=} {said=}"
     give_room(group, 4_000)
     assert healthy.wait() == 0, healthy.tail()
 
