@@ -123,9 +123,10 @@ class TopApp(App[None]):
             self.query_one("#resources", Static).update(Text(""))
 
     def _look_at_age(self) -> None:
-        """A daemon that is stopped says nothing: then that is said, and not old figures shown."""
-        lost = self.query_one("#lost", Static)
-        if self._status is None or (lost.display and not self._silent):
+        """Say that the figures are old when the daemon sends nothing, as one that is stopped."""
+        lost = next(iter(self.query("#lost").results(Static)), None)
+        # The timer may fire once more while the view closes: then there is no such line.
+        if self._status is None or lost is None or (lost.display and not self._silent):
             return
         daemon = self._status.daemon
         pace_s = (daemon.interval_s if daemon else None) or 1.0
